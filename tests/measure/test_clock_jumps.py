@@ -89,3 +89,20 @@ def test_times_in_order_are_no_jump(tmp_path, events):
     measured, wrong = findings(tmp_path, events)
     assert wrong == {}
     assert measured.ranks[0].losses == []
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_a_call_out_of_order_in_every_step_is_no_jump(tmp_path, marked):
+    """The first call of each step of 5 ms begins 2 ms after the second, in file and number before it."""
+    events = []
+    for number in range(6):
+        begin = 5000 * number
+        events += [step(number, begin, begin + 5000)] if marked else []
+        for at, called in enumerate((3000, 1000, 1010, 1020)):
+            correlation = 10 * number + at
+            events += [
+                launch(correlation, begin + called, begin + called + 2),
+                kernel("gemm", begin + 3100 + 80 * at, begin + 3180 + 80 * at, correlation),
+            ]
+    _, wrong = findings(tmp_path, events)
+    assert "clock-backwards" not in wrong

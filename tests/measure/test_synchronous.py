@@ -7,7 +7,7 @@ import pytest
 from dptune.advise.trust import judge
 from dptune.measure import measure
 from dptune.measure.communication.matching import match
-from dptune.measure.synchronous import MOST_STEPS, SLACK_NS, uneven_calls, uneven_clocks, uneven_steps
+from dptune.measure.synchronous import MOST_STEPS, SLACK_NS, uneven_clocks, uneven_steps
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts, Window
 from dptune.trace import load
@@ -57,22 +57,6 @@ def test_a_rank_that_comes_late_has_no_other_clock():
     first = rank(0, calls(["all_reduce"] * 4))
     late = rank(1, calls(["all_reduce"] * 4, late=[0, 400, 0, 400]))
     assert not uneven_clocks(match([first, late], 2))
-
-
-@pytest.mark.parametrize(("lost", "fatal"), [(1, False), (4, True)])
-def test_a_rank_with_fewer_collectives_than_the_others_is_named(lost, fatal):
-    """20 in one step: 4 are more than 1 % and more than three."""
-    ran = [rank(number, calls(["all_reduce"] * (20 - lost * (number == 1)))) for number in range(3)]
-    ((number, loss),) = uneven_calls(ran, 3).items()
-    assert (number, loss.fatal) == (1, fatal)
-    assert loss.text.startswith(f"{lost} of 20 collectives that the other ranks ran in the same steps are not in its")
-
-
-def test_collectives_are_counted_where_every_rank_of_the_group_is_given():
-    ran = [rank(0, calls(["all_reduce"] * 5)), rank(1, calls(["all_reduce"] * 4))]
-    assert not uneven_calls(ran, 3)
-    assert not uneven_calls([rank(0, calls(["send"] * 5)), rank(1, calls(["send"] * 4))], 2)
-    assert not uneven_calls([rank(0, calls(["all_reduce"] * 5)), rank(1, calls(["all_reduce"] * 5))], 2)
 
 
 def facts(number, durations, first=5, **changed):

@@ -60,7 +60,10 @@ _REMEDIES = {
     "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     **dict.fromkeys(
-        ("events-unreadable", "fields-unreadable", "negative-durations", "device-events-damaged"),
+        (
+            *("events-unreadable", "fields-unreadable", "negative-durations"),
+            *("device-events-damaged", "device-events-untimed"),
+        ),
         "The trace file is damaged or was edited. Copy it again from where it was recorded, or record again. To judge "
         "only the other ranks, pass only their traces.",
     ),
@@ -70,7 +73,7 @@ _REMEDIES = {
         "their traces.",
     ),
     **dict.fromkeys(
-        ("steps-asynchronous", "collectives-differ"),
+        ("steps-asynchronous", "collectives-differ", "sizes-differ"),
         "Check that all files are of the same run, or record again. To judge only the other ranks, pass only their "
         "traces.",
     ),

@@ -24,6 +24,8 @@ ENOUGH_STEPS = 10  # of which one unusual step changes neither the median nor th
 LEAST_STEPS = 3  # below it the median step is one step, or the mean of two
 NOISY_SHARE = 0.10  # a baseline whose quartiles lie further apart decides nothing about a change of 10 %
 
+_LEFT_OUT = ("collectives-differ", "sizes-differ", "group-too-large", "steps-not-shared", "work-outside-steps")
+
 _UNMARKED = {
     "optimizer": ("each runs from the end of one optimizer step to the end of the next", ""),
     "repeating": (
@@ -137,8 +139,8 @@ def _losses(measured: Measured) -> Iterator[Finding]:
         rank_number, text = lacking[0]
         others = ", ".join(str(number) for number, _ in lacking[1:9]) + (", ..." if len(lacking) > 9 else "")
         also = f" (the same on rank {others})" if others else ""
-        level: Literal["info", "unjudgeable"] = "unjudgeable" if fatal else "info"
-        yield Finding(code=code, level=level, text=f"rank {rank_number}: {text}{also}")
+        level: Literal["info", "partial", "unjudgeable"] = "partial" if code in _LEFT_OUT else "info"
+        yield Finding(code=code, level="unjudgeable" if fatal else level, text=f"rank {rank_number}: {text}{also}")
 
 
 def _recorded_steps(measured: Measured) -> dict[int, int]:

@@ -14,13 +14,14 @@ from dptune.measure.communication.clocks import Clock, matched
 from dptune.measure.communication.collectives import heard
 from dptune.measure.communication.lag import Track, comparable, lateness
 from dptune.measure.communication.matching import Exchange, RankCalls, match
+from dptune.measure.communication.one_run import not_of_one_run
 from dptune.measure.communication.waiting import splits
 from dptune.measure.device.accounts import device_figures, device_timeline
 from dptune.measure.device.phases import OPTIMIZER, DeviceTimeline, Phased, bounds, phased
 from dptune.measure.device.timeline import Split, Timeline
 from dptune.measure.intervals import Ints
 from dptune.measure.steps.windows import OUTSIDE
-from dptune.measure.synchronous import uneven_calls, uneven_clocks
+from dptune.measure.synchronous import uneven_clocks
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import ArrivalFigures, DeviceFigures, Loss
 from dptune.trace.kernels import Work
@@ -32,7 +33,7 @@ class Across:
     """What takes all ranks to know; dictionaries are by rank.
 
     `calls` are the collectives in steps, `ran` those of each device of each rank, outside the steps too. `uneven`:
-    clocks and counts that are not of a synchronous job.
+    clocks and collectives that are not of one synchronous job.
     """
 
     calls: list[RankCalls]
@@ -45,7 +46,7 @@ class Across:
     compared: list[Exchange]
     tracks: dict[tuple[int, str], Track]
     phased: Phased | str
-    uneven: dict[int, Loss]
+    uneven: list[tuple[int, Loss]]
 
 
 def across(run: Run, views: list[RankView], accounted: list[RankView] | None = None) -> Across:
@@ -95,7 +96,7 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
         compared,
         tracks,
         told,
-        {**uneven_calls(calls, run.world_size), **uneven_clocks(match(calls, run.world_size, found))},
+        [*not_of_one_run(calls, run.world_size), *uneven_clocks(match(calls, run.world_size, found)).items()],
     )
 
 

@@ -1,4 +1,4 @@
-"""Losses that only comparing ranks shows: a stream that one of them lacks, communication that none recorded.
+"""Losses that only comparing ranks shows: a stream that one lacks, times of another unit, unrecorded communication.
 
 A rank lacks a stream of another rank where it ran nothing like it on any stream (streams have other numbers on each
 rank): none of its kernels by name, while all further ranks ran them; or, of two ranks, no compute or no communication
@@ -22,6 +22,7 @@ from dptune.measured.collectives import UNKNOWN, kind_of
 from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES, Work
 
 _ALIKE = 0.9  # of the operations of a stream
+_OTHER_UNIT = 100  # times as long: no two devices of one run are as far apart
 _LEAST = 3  # operations of a stream: fewer may be of one rank alone, as what it logs
 _DATA_PARALLEL = ("DistributedDataParallel.forward", "FullyShardedDataParallel.forward", "FSDP::")
 _NO_TRANSFER = ("barrier", UNKNOWN)
@@ -30,10 +31,11 @@ _NO_TRANSFER = ("barrier", UNKNOWN)
 def complete(views: Sequence[RankView], world_size: int | None) -> list[RankView]:
     """The ranks, of which those that lack what the others show have no steps, and say why."""
     ranks = max(world_size or 1, len(views))
-    streams = _without_stream([_Ran(view) for view in views if not view.losses_fatal])
+    ran = [own for own in (_Ran(view) for view in views if not view.losses_fatal) if own.streams]
+    across_ranks = {**_other_unit(ran), **_without_stream(ran)}
     found = []
     for view in views:
-        loss = streams.get(view.rank)
+        loss = across_ranks.get(view.rank)
         if loss is None and not view.losses_fatal and ranks > 1:
             loss = _without_communication(view)
         found.append(view if loss is None else with_loss(view, loss))
@@ -71,18 +73,49 @@ class _Ran:
         """All classes of operations."""
         return frozenset(kind for device in self.view.devices for kind in np.unique(device.operations.work).tolist())
 
+    @cached_property
+    def usual_ns(self) -> dict[str, float]:
+        """The median duration of each compute kernel by name; those that take no time are left out."""
+        columns, found = self.view.columns, dict[str, float]()
+        for device in self.view.devices:
+            own = device.operations
+            rows = own.rows[(own.work == Work.COMPUTE) & (columns.dur_ns[own.rows] > 0)]
+            names, took = columns.name_id[rows], columns.dur_ns[rows]
+            order = np.lexsort((took, names))
+            ids, first, count = np.unique(names[order], return_index=True, return_counts=True)
+            middle = took[order][first + (count - 1) // 2].tolist()
+            found.update(zip((columns.names[at] for at in ids.tolist()), middle, strict=True))
+        return found
+
     def has(self, stream: Counter[str]) -> float:
         """The share of the operations of a stream whose names the rank ran, on whatever stream."""
         return sum(count for name, count in stream.items() if name in self.names) / stream.total()
 
 
 def _without_stream(ranks: list[_Ran]) -> dict[int, Loss]:
-    ranks = [own for own in ranks if own.streams]
     found = {}
     for rank in ranks:
         others = [other for other in ranks if other is not rank]
         if others and (text := _lacking(rank, others)):
             found[rank.view.rank] = Loss(code="device-stream-missing", fatal=True, text=text)
+    return found
+
+
+def _other_unit(ranks: list[_Ran]) -> dict[int, Loss]:
+    """Ranks whose kernels take `_OTHER_UNIT` times more or less than the same kernels on most ranks."""
+    if len(ranks) < 2:
+        return {}
+    names = set.intersection(*(set(own.usual_ns) for own in ranks))
+    if not names:
+        return {}
+    usual = {name: sorted(own.usual_ns[name] for own in ranks)[len(ranks) // 2] for name in names}
+    found = {}
+    for own in ranks:
+        of_usual = float(np.median([own.usual_ns[name] / usual[name] for name in names]))
+        if not 1 / _OTHER_UNIT < of_usual < _OTHER_UNIT:
+            times = f"{1 / of_usual:,.0f} times less" if of_usual < 1 else f"{of_usual:,.0f} times as long"
+            text = f"its kernels take {times} than the same kernels on other ranks: their durations are in another unit"
+            found[own.view.rank] = Loss(code="device-events-misdated", fatal=True, text=text)
     return found
 
 

@@ -43,9 +43,8 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     backend, no_backend = platform.backend(facts, views)
     device_kind, no_device = platform.device_kind(facts, views)
     lost = {own.rank: list(own.losses) for own in viewed}
-    for uneven in (together.uneven, uneven_steps(run.facts)):
-        for rank, loss in uneven.items():
-            lost.setdefault(rank, []).append(loss)
+    for rank, loss in (*together.uneven, *uneven_steps(run.facts).items()):
+        lost.setdefault(rank, []).append(loss)
     ranks = [_rank(rank, run, together, waits[rank], lost.get(rank, [])) for rank in _ranks(run)]
     detail = _rich(run)
     windowed = [each for each in together.spent if each[1].windows]

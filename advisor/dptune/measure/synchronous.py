@@ -10,8 +10,6 @@ Steps without the profiler: ranks that reduce gradients in each step end it betw
 longest step apart; they may be apart by as much when the window begins, so that their leads differ by two steps at
 most. The median over the second half of the window does not see what a rank does alone between steps (a checkpoint):
 the others wait for it in the next step. In 91 recordings of this project it is below one step.
-
-Collectives: every rank of a group calls its symmetric collectives, so that in the same step all make as many.
 """
 
 from __future__ import annotations
@@ -21,11 +19,8 @@ from itertools import accumulate, combinations
 from math import prod
 from statistics import median
 
-from dptune.measure.communication.matching import Exchange, RankCalls
-from dptune.measure.device.completeness import LEAST
-from dptune.measure.device.operations import MOST_LOST
+from dptune.measure.communication.matching import Exchange
 from dptune.measured import Loss, digits
-from dptune.measured.collectives import collective
 from dptune.runfile.facts import Facts, Window
 
 SLACK_NS = 1_000_000
@@ -65,37 +60,6 @@ def _of(ranks: Sequence[int]) -> Iterable[tuple[int, int]]:
 def _pairs(ranks: int) -> Iterable[tuple[int, int]]:
     """All pairs of a few ranks; of many each with the first, which takes a time that grows with their number only."""
     return combinations(range(ranks), 2) if ranks <= _FEW_RANKS else ((0, other) for other in range(1, ranks))
-
-
-def uneven_calls(ranks: Iterable[RankCalls], world_size: int | None) -> dict[int, Loss]:
-    """By rank how many symmetric collectives it lacks that all other ranks of the group have in the same step."""
-    counts: dict[tuple[int, str | None, str | None, str], dict[int, int]] = {}
-    sizes: dict[str | None, int] = {}
-    for own in ranks:
-        for call in own.calls:
-            if collective(call.kind).symmetric and not call.ambiguous:
-                key = own.numbers[call.step], call.group, call.members, call.kind
-                of_ranks = counts.setdefault(key, {})
-                of_ranks[own.rank] = of_ranks.get(own.rank, 0) + 1
-                sizes[call.group] = call.group_size or world_size or 0
-    lacking: dict[int, int] = {}
-    total: dict[int, int] = {}
-    for (_, group, _, _), of_ranks in counts.items():
-        if 1 < len(of_ranks) == sizes[group]:
-            most = max(of_ranks.values())
-            for rank, count in of_ranks.items():
-                total[rank] = total.get(rank, 0) + most
-                lacking[rank] = lacking.get(rank, 0) + most - count
-    return {
-        rank: Loss(
-            code="collectives-differ",
-            fatal=count > max(MOST_LOST * total[rank], LEAST),
-            text=f"{count:,} of {total[rank]:,} collectives that the other ranks ran in the same steps are not in its "
-            "trace: events were lost, or the ranks do not run the same steps",
-        )
-        for rank, count in lacking.items()
-        if count
-    }
 
 
 def uneven_steps(facts: Mapping[int, Facts]) -> dict[int, Loss]:

@@ -11,6 +11,7 @@ calls of a step that are out of order are so in each step. Neither is a jump.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -26,13 +27,13 @@ from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES
 SLACK_NS = 1_000_000  # the largest step back of a call that is no jump; public traces have none at all
 _OVERLAP_NS = 10_000  # the same for marked steps
 NEAR = 64  # numbers: other threads take some of those between neighbours on one thread
-MOST_JUMPS = 3  # of a clock, seen on one thread, where they are shorter than a step
+MOST_JUMPS = 3  # of a clock, seen on one thread, where they are shorter than a step or no step is marked
 
 
 def clock_jump(trace: Trace) -> Loss | None:
     """The largest jump back of a rank's clock, or marked steps that overlap; None where times are in order."""
     steps = sorted(host_steps(trace), key=lambda step: step.number)
-    step_ns = max((step.length_ns for step in steps), default=0)
+    step_ns = max((step.length_ns for step in steps), default=sys.maxsize)
     back_ns = max((before.start_ns - after.start_ns for before, after in pairwise(steps)), default=0)
     back_ns = max(back_ns, *_of_calls(trace.columns, step_ns))
     if back_ns > 0:
