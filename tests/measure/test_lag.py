@@ -112,12 +112,13 @@ def test_what_covers_less_than_half_of_the_lag_is_not_its_cause(tmp_path):
 
 def test_a_rank_that_others_waited_for_is_late_anew(tmp_path):
     """The second begins on rank 0 at 150, within the first, which both leave at 200: rank 1 is 80 late to the first,
-    and 110 to the second. Rank 0 only waits from 100 to 150, for 50 of the 80: of the 110 another 80 are new.
+    and 110 to the second. Communication holds up rank 0 from 100 to 150, and rank 1 for the transfer from 180 to 200: 30
+    of the 80 are over, so that 60 of the 110 are new. In all rank 1 idles 180 + 60 until then, rank 0 100.
     """
     first = [step(1, 0, 400), *launched(NCCL, 1, 100, 200, 1, stream=20), *launched(NCCL, 2, 150, 300, 2, stream=21)]
     second = [step(1, 0, 400), *launched(NCCL, 1, 180, 200, 1, stream=20), *launched(NCCL, 2, 260, 300, 2, stream=21)]
     late = measure_events(tmp_path, first, second).ranks[1].arrival
-    assert (late.last_share, [one.lag_ns for one in late.steps]) == (1, [160 * US])
+    assert (late.last_share, [one.lag_ns for one in late.steps]) == (1, [140 * US])
 
 
 def test_a_delay_that_nobody_waited_for_counts_once(tmp_path):
@@ -334,4 +335,4 @@ def test_the_lags_of_a_real_straggler_are_what_the_others_wait_for_it(real_trace
     measured = measure(load([folder]))
     (late,) = (one.arrival for one in measured.ranks if one.rank == 2)
     assert measured.straggler.rank == 2
-    assert sum(step.lag_ns for step in late.steps) == pytest.approx(1000 * waited / 3, rel=2e-3)
+    assert sum(step.lag_ns for step in late.steps) == pytest.approx(1000 * waited / 3, rel=3e-3)

@@ -163,7 +163,9 @@ def check(run: RunView) -> Iterator[Advice]:
     if share is None:
         share = late.waiting_share if gain is None else gain
     least = run.limit(WARNING_SHARE) / 2
-    if late.waiting_share < least or (share < least and (saves.predicted_share is not None or not explained)):
+    if max(late.waiting_share, gain or 0.0) < least:
+        return
+    if share < least and (saves.predicted_share is not None or not explained):
         return
     impact = impact_of(share) or "low"
     stretch = run.measured.traced_step_ns / run.measured.recorded_step_ns

@@ -2,10 +2,14 @@
 
 The steps of all ranks are replayed: a collective starts when its last rank arrives and then takes as long as it took; a
 rank that communication blocks goes on when that collective ends; all else takes its recorded time. Replayed once as
-recorded and once with the work of the one rank between two collectives scaled to the median of the others' work there,
-the gain is how much sooner the first collective of the last step follows that of the first step: what lies between the
+recorded and once with the work of the one rank between collectives scaled to the median of the others' work there, the
+gain is how much sooner the first collective of the last step follows that of the first step: what lies between the
 two are whole steps. A delay that makes a rank late to many collectives counts once, and one that another rank's delay
 hides gains nothing.
+
+A collective that is queued behind another starts when that one ends, however much a rank has worked by then. Work is
+therefore compared between moments at which ranks have done the same: a collective at which neither the one rank nor
+most of the others were queued, and the end of one that blocked both.
 
 What a host does while its device waits is not seen: where it would delay the device without that wait, the gain is
 less.
@@ -93,14 +97,11 @@ def gain(
     keys = _slowest(rank, keys, exchanges, tracks, windows)
     origin_ns = tracks[keys[0]].base_ns + windows[keys[0]][0].start_ns  # times from there on are small: exact in floats
     ranks = {key: _rank(key, exchanges, clocks[key[0]], tracks[key], windows[key], origin_ns) for key in keys}
-    work = {key: _work(each) for key, each in ranks.items()}
-    scaled: dict[Key, dict[int, float]] = {}
-    for key in keys:
-        if key[0] == rank:
-            others = [work[other] for other in keys if other[0] != rank]
-            scaled[key] = {
-                mark: _factor(mine, [each[mark] for each in others if mark in each]) for mark, mine in work[key].items()
-            }
+    scaled = {
+        key: _factors_of(each, [other for place, other in ranks.items() if place[0] != rank])
+        for key, each in ranks.items()
+        if key[0] == rank
+    }
     recorded, mended = _replay(ranks, {}), _replay(ranks, scaled)
     if recorded is None or mended is None:
         return None
@@ -205,20 +206,46 @@ def _since(blocked: Intervals, time_ns: int) -> int:
     return time_ns - int(blocked.start_ns[at]) if at >= 0 and time_ns < int(blocked.end_ns[at]) else 0
 
 
-def _work(rank: _Rank) -> dict[int, int]:
-    """By collective the work since the arrival before; without the first, as ranks start apart."""
-    found: dict[int, int] = {}
-    before = None
-    for event in rank.events:
-        if event.kind != "block":
-            if before is not None:
-                found[event.number] = event.worked_ns - before
-            before = event.worked_ns
-    return found
+def _factors_of(mine: _Rank, others: Sequence[_Rank]) -> list[float]:
+    """For each event of the one rank how much work the others did up to it, as a multiple of its own: their median.
+
+    All work between two moments at which ranks have done the same is scaled alike. What comes before the first
+    collective and after the last is left as it is: ranks start apart.
+    """
+    theirs = [_moments(other) for other in others]
+    factors = [1.0] * len(mine.events)
+    places = [at for at, event in enumerate(mine.events) if event.kind == "arrival"]
+    since = places[0] if places else len(factors)
+    last = places[-1] if places else -1
+    ends = {(event.kind, event.number): at for at, event in enumerate(mine.events)}
+    for at, event in enumerate(mine.events[: last + 1]):
+        if at <= since or ends[event.kind, event.number] != at or not (at == last or _level(event, theirs)):
+            continue
+        first, end = mine.events[since], event
+        worked = [
+            each[end.kind, end.number].worked_ns - each[first.kind, first.number].worked_ns
+            for each in theirs
+            if {(end.kind, end.number), (first.kind, first.number)} <= each.keys()
+        ]
+        done = end.worked_ns - first.worked_ns
+        if worked and done > 0:
+            factors[since + 1 : at + 1] = [max(0.0, median(worked) / done)] * (at - since)
+        since = at
+    return factors
 
 
-def _factor(mine: int, others: Sequence[int]) -> float:
-    return median(others) / mine if others and mine > 0 else 1.0
+def _moments(rank: _Rank) -> dict[tuple[str, int], _Event]:
+    """The arrival at each collective, and the end of the last block by it."""
+    return {(event.kind, event.number): event for event in rank.events}
+
+
+def _level(event: _Event, others: Sequence[Mapping[tuple[str, int], _Event]]) -> bool:
+    """Whether ranks have done the same at an event: most others end a block by it, or were not queued on arrival."""
+    same = [each[event.kind, event.number] for each in others if (event.kind, event.number) in each]
+    if event.kind == "block":
+        sharing = sum(("arrival", event.number) in each for each in others)
+        return 2 * len(same) > sharing
+    return event.behind < 0 and 2 * sum(each.behind >= 0 for each in same) < max(1, len(same))
 
 
 @dataclass
@@ -235,16 +262,6 @@ class _Walk:
     worked_ns: int = 0
 
 
-def _factors(events: Sequence[_Event], scaled: Mapping[int, float]) -> list[float]:
-    """For each event by how much the work before the next arrival is scaled."""
-    factors, factor = [], 1.0
-    for event in reversed(events):
-        if event.kind != "block":
-            factor = scaled.get(event.number, 1.0)
-        factors.append(factor)
-    return factors[::-1]
-
-
 @dataclass(frozen=True)
 class _Replayed:
     """When each collective starts, by its number, and when the last one ends."""
@@ -253,10 +270,10 @@ class _Replayed:
     end_ns: float
 
 
-def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Mapping[int, float]]) -> _Replayed | None:
-    """None where devices wait in a circle, as of clocks that are wrong."""
+def _replay(ranks: Mapping[Key, _Rank], scaled: Mapping[Key, Sequence[float]]) -> _Replayed | None:
+    """With the work up to each event scaled; None where devices wait in a circle, as of clocks that are wrong."""
     walks = {
-        key: _Walk(each.events, _factors(each.events, scaled.get(key, {})), float(each.start_ns))
+        key: _Walk(each.events, scaled.get(key) or [1.0] * len(each.events), float(each.start_ns))
         for key, each in ranks.items()
     }
     missing: dict[int, int] = defaultdict(int)

@@ -2,10 +2,13 @@
 
 Equal step times hide a straggler: a collective holds every rank until the last one arrives. Lateness is how long after
 the mean of the others a rank arrives. A delay before several collectives makes the rank late to each of them: it counts
-once. Only what comes on top of the lateness counted before counts again, after what the others have waited for it
-since: a rank that was waited for starts level with the others.
+once. Only what comes on top of the lateness counted before counts again, after what communication has held up the
+others longer than the rank since: a rank that was waited for starts level with the others. That is exposed
+communication of any kind: behind a collective that starts late, those after it are queued, and the others spend the
+delay in their transfers.
 
-What a late rank did longer is its account between two collectives, without waiting, less the median of the others'.
+What a late rank did longer is its account between two collectives, without exposed communication, less the median of
+the others'. The part of its lateness for which it was held up itself, by a late rank of another group, is not its own.
 """
 
 from __future__ import annotations
@@ -19,21 +22,22 @@ from numpy.typing import NDArray
 
 from dptune.measure.communication.clocks import Clock
 from dptune.measure.communication.matching import Exchange
-from dptune.measure.device.timeline import Timeline
+from dptune.measure.device.timeline import EXPOSED, Timeline
 from dptune.measure.intervals import Ints
 from dptune.measured import CLASSES
 
 Floats = NDArray[np.float64]
-_WAITING = CLASSES.index("exposed_waiting_ns")
+_HELD_UP = [CLASSES.index(name) for name in EXPOSED]
 
 
 @dataclass(frozen=True, eq=False)
 class Lateness:
     """The last rank to arrive at one collective, at `arrival_ns` of its clock, `late_ns` after the mean of the others.
 
-    `added_ns` is what of that was not counted at an earlier collective. `more_ns` splits it by class of the account:
-    what the rank did longer than the others (their median), in proportion: since the collective before, or that at
-    which it was late before and whose delay is not over; empty at the first, and where nothing was added.
+    `added_ns` is what of that was not counted at an earlier collective, and for which no late rank of another group held
+    it up. `more_ns` splits what was not counted by class of the account: what the rank did longer than the others (their
+    median), in proportion: since the collective before, or that at which it was late before and whose delay is not over;
+    empty at the first, and where nothing was added.
     """
 
     step: int
@@ -108,7 +112,7 @@ def _of_group(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tra
     arrivals = np.array([one.start_ns for one in same], dtype=np.int64) - ahead
     last = arrivals.argmax(axis=1)
     spent = _spent(same, tracks)
-    waited_ns = _waited_for(spent[..., _WAITING])
+    waited_ns = _waited_for(spent[..., _HELD_UP].sum(axis=-1))
     counted: dict[int, tuple[int, float]] = {}  # by rank, where lateness was last counted, and how much of it
     found = []
     for at, rank in enumerate(last.tolist()):
@@ -119,11 +123,12 @@ def _of_group(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tra
         before_ns = max(0.0, before_ns - float(waited_ns[at, rank] - waited_ns[since, rank]))
         added_ns = max(0.0, late_ns - before_ns)
         since = since if before_ns else max(at - 1, 0)
-        more = _longer(spent[at] - spent[since], rank, added_ns)
+        more = _longer(spent[at] - spent[since] if at else spent[at], rank, added_ns)
         if added_ns:
             counted[rank] = at, late_ns
         longer_ns = float(more.sum())
         known = at > 0 and added_ns > 0 and longer_ns > 0
+        held_up_ns = float(more[_HELD_UP].sum()) * added_ns / longer_ns if longer_ns > 0 else 0.0
         found.append(
             Lateness(
                 step=same[at].step,
@@ -131,7 +136,7 @@ def _of_group(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tra
                 device=same[at].devices[rank],
                 arrival_ns=int(same[at].start_ns[rank]),
                 late_ns=late_ns,
-                added_ns=added_ns,
+                added_ns=max(0.0, added_ns - held_up_ns),
                 members=tuple(ranks),
                 more_ns=dict(zip(CLASSES, (more * added_ns / longer_ns).tolist(), strict=True)) if known else {},
             )
@@ -142,7 +147,7 @@ def _of_group(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tra
 def _waited_for(waiting: Ints) -> Floats:
     """By exchange and rank how long the others had waited for the rank in all until then, the mean of them.
 
-    `waiting` is how long each rank had waited itself.
+    `waiting` is how long communication had held up each rank itself.
     """
     since = np.diff(waiting, axis=0, prepend=waiting[:1]).astype(np.float64)
     others = (since.sum(axis=1, keepdims=True) - since) / (since.shape[1] - 1)
@@ -155,8 +160,10 @@ def _longer(between: Ints, rank: int, added_ns: float) -> Floats:
     It waits for others because these are late; only what its work leaves of its lateness is that it waits elsewhere.
     """
     more = np.asarray(between[rank] - np.median(np.delete(between, rank, axis=0), axis=0), dtype=np.float64)
-    waits, more[_WAITING] = max(0.0, more[_WAITING]), 0.0
-    more[_WAITING] = min(waits, max(0.0, added_ns - more.sum()))
+    held_up, longer_ns = np.maximum(more[_HELD_UP], 0.0), max(0.0, float(more[_HELD_UP].sum()))
+    more[_HELD_UP] = 0.0
+    if longer_ns:
+        more[_HELD_UP] = held_up / held_up.sum() * min(longer_ns, max(0.0, added_ns - float(more.sum())))
     return more
 
 
