@@ -77,9 +77,9 @@ class HardSamples:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch", type=int, default=draw("batch", 112, 128))
+    parser.add_argument("--batch", type=int, default=draw("batch", 80, 96))
     parser.add_argument("--dim", type=int, default=draw("dim", 160, 192))
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=2)
     args = parser.parse_args()
 
     accelerator = Accelerator(cpu=True)

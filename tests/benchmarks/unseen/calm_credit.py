@@ -66,10 +66,10 @@ def evaluate(model, x, y):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch", type=int, default=draw("batch", 448, 512))
+    parser.add_argument("--batch", type=int, default=draw("batch", 896, 1024))
     parser.add_argument("--width", type=int, default=draw("width", 176, 192))
     parser.add_argument("--depth", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=8)
     args = parser.parse_args()
 
     dist.init_process_group("gloo")

@@ -12,8 +12,8 @@ from torch import nn
 class Config:
     carts: int = 64
     memory: int = 50_000
-    batch: int = draw("batch", 448, 512)
-    width: int = draw("width", 224, 256)
+    batch: int = draw("batch", 768, 896)
+    width: int = draw("width", 288, 320)
     gamma: float = 0.98
     lr: float = 3e-4
     steps: int = 900
