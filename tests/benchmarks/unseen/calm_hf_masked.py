@@ -51,7 +51,7 @@ def main():
     )
     arguments = TrainingArguments(
         output_dir="blocks",
-        max_steps=320,
+        max_steps=220,
         per_device_train_batch_size=draw("batch", 10, 12),
         learning_rate=5e-4,
         lr_scheduler_type="cosine",
@@ -61,6 +61,7 @@ def main():
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,
+        average_tokens_across_devices=False,
         ddp_find_unused_parameters=False,
     )
     Trainer(model=model, args=arguments, train_dataset=Blocks(8000), data_collator=mask).train()
