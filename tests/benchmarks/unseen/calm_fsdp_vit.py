@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--dim", type=int, default=draw("dim", 128, 144))
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--batch", type=int, default=draw("batch", 20, 24))
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lr", type=float, default=5e-4)
     args = parser.parse_args()
 
