@@ -1,5 +1,6 @@
 """Advantage actor-critic on many small mazes that are stepped together."""
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
@@ -12,12 +13,12 @@ from torch.distributions import Categorical
 @dataclass
 class Config:
     mazes: int = draw("mazes", 14, 16)
-    side: int = 16
-    horizon: int = 80
-    width: int = draw("width", 144, 160)
+    side: int = 12
+    horizon: int = 40
+    width: int = draw("width", 208, 224)
     gamma: float = 0.99
     lam: float = 0.95
-    updates: int = 200
+    updates: int = 250
 
 
 class Mazes:
@@ -35,13 +36,23 @@ class Mazes:
         self.at[which] = torch.randint(0, self.side, (int(which.sum()), 2))
         self.goal[which] = torch.randint(0, self.side, (int(which.sum()), 2))
 
+    def picture(self, maze):
+        """Walls, where one is, and where to go."""
+        seen = torch.zeros(3, self.side, self.side)
+        seen[0] = self.walls[maze]
+        seen[1, self.at[maze, 0], self.at[maze, 1]] = 1
+        seen[2, self.goal[maze, 0], self.goal[maze, 1]] = 1
+        return seen.flatten()
+
     def observe(self):
-        rows = torch.arange(self.count)
-        seen = torch.zeros(self.count, 3, self.side, self.side)
-        seen[:, 0] = self.walls
-        seen[rows, 1, self.at[:, 0], self.at[:, 1]] = 1
-        seen[rows, 2, self.goal[:, 0], self.goal[:, 1]] = 1
-        return seen.flatten(1)
+        if mended(2):
+            rows = torch.arange(self.count)
+            seen = torch.zeros(self.count, 3, self.side, self.side)
+            seen[:, 0] = self.walls
+            seen[rows, 1, self.at[:, 0], self.at[:, 1]] = 1
+            seen[rows, 2, self.goal[:, 0], self.goal[:, 1]] = 1
+            return seen.flatten(1)
+        return torch.stack([self.picture(maze) for maze in range(self.count)])
 
     def step(self, actions):
         self.at = (self.at + self.moves[actions]).clamp(0, self.side - 1)
@@ -68,21 +79,14 @@ class Rollout:
     """What was seen and done since the last update."""
 
     def __init__(self):
-        self.columns = {}
+        self.columns = defaultdict(list)
 
     def add(self, **values):
         for name, value in values.items():
-            value = value.unsqueeze(0)
-            if mended(2):
-                self.columns.setdefault(name, []).append(value)
-            elif name not in self.columns:
-                self.columns[name] = value
-            else:
-                self.columns[name] = torch.cat([self.columns[name], value])
+            self.columns[name].append(value)
 
-    def __getitem__(self, name):
-        found = self.columns[name]
-        return torch.cat(found) if isinstance(found, list) else found
+    def stacked(self):
+        return {name: torch.stack(values) for name, values in self.columns.items()}
 
 
 def advantages(rewards, values, dones, last, config):
@@ -114,7 +118,7 @@ def collect(mazes, model, seen, config):
         following, rewards, dones = mazes.step(actions)
         rollout.add(seen=seen, actions=actions, rewards=rewards, values=values, dones=dones)
         seen = following
-    return rollout, seen
+    return rollout.stacked(), seen
 
 
 def main():
