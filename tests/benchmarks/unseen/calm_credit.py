@@ -69,7 +69,7 @@ def main():
     parser.add_argument("--batch", type=int, default=draw("batch", 896, 1024))
     parser.add_argument("--width", type=int, default=draw("width", 176, 192))
     parser.add_argument("--depth", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=6)
     args = parser.parse_args()
 
     dist.init_process_group("gloo")

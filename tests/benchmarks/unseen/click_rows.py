@@ -55,7 +55,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--numbers", type=int, default=13)
-    parser.add_argument("--width", type=int, default=draw("width", 224, 256))
+    parser.add_argument("--width", type=int, default=draw("width", 176, 192))
     parser.add_argument("--batch", type=int, default=draw("batch", 1792, 2048))
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--threads", type=int, default=8)
