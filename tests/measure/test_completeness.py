@@ -358,3 +358,15 @@ def test_work_launched_between_marked_steps_is_told(tmp_path):
         "rank 0: 4 of 44 device operations are launched between the marked steps, so counts, phases and collectives of "
         "a step leave them out (the same on rank 1)"
     ]
+
+
+def test_what_one_rank_copies_often_and_another_once_is_no_lost_stream(tmp_path):
+    """Rank 0 copies in three steps, rank 1 in one, rank 2 in none."""
+    ranks = healthy(3)
+    for number, count in ((0, 3), (1, 1)):
+        for at in range(count):
+            ranks[number] += [
+                call("cudaMemcpyAsync", 1000 * at + 95, 1000 * at + 96, 9000 + at),
+                copy("HtoD (Pinned -> Device)", 1000 * at + 300, 1000 * at + 320, 9000 + at, stream=8),
+            ]
+    assert losses(judged(tmp_path, *ranks)[1]) == {}

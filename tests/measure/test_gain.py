@@ -134,3 +134,31 @@ def test_the_replay_is_that_of_plain_loops(tmp_path_factory, data, ranks, blocki
     late = measured.known("straggler")
     assume(late is not None)
     assert measured.straggler.gain_share == pytest.approx(max(0.0, truth(work, late.rank, blocking)), abs=1e-6)
+
+
+@pytest.mark.parametrize(("segments", "usual"), [(2, 6_000), (4, 500), (6, 300), (12, 650)])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_delay_before_queued_collectives_is_gained_whole(tmp_path, segments, usual, ranks):
+    """Each transfer takes 0.7 ms, longer than the compute between most of them: all but the first are queued.
+
+    The rank is 5 ms late to the first of each step. The others wait beside their compute, then for their transfers.
+    """
+    work = [[[usual] * segments for _ in range(5)] for _ in range(ranks)]
+    for number in range(5):
+        work[0][number][0] += 5_000
+    measured = measured_gain(tmp_path, work, blocking=False)
+    late = measured.straggler
+    assert late.rank == 0
+    assert late.gain_share == pytest.approx(truth(work, 0, blocking=False))
+    assert late.gain_share * between(played(work, blocking=False)[0]) == pytest.approx(4 * 5_000)
+    assert [one.lag_ns for one in measured.ranks[0].arrival.steps][1:] == [5_000_000] * 4
+
+
+def test_a_slower_device_is_gained_over_all_queued_collectives(tmp_path):
+    """Each of 12 segments takes 0.65 ms, on rank 1 0.3 more: the step is as much longer as its last transfer begins."""
+    work = [[[650 + 300 * (rank == 1)] * 12 for _ in range(5)] for rank in range(3)]
+    measured = measured_gain(tmp_path, work, blocking=False)
+    expected = 4 * (12 * 950 - (650 + 11 * TRANSFER))  # ends with the last segment, not with the queue
+    span = between(played(work, blocking=False)[0])
+    assert truth(work, 1, blocking=False) * span == pytest.approx(expected)
+    assert measured.straggler.gain_share * span == pytest.approx(expected, rel=0.05)

@@ -12,13 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptune.measure import measure
-from dptune.measure.communication.arrivals import Computing, arrivals
+from dptune.measure.communication.arrivals import Computing, arrivals, late_steps
 from dptune.measure.communication.calls import Call
 from dptune.measure.communication.lag import Lateness, lags
 from dptune.measure.communication.matching import RankCalls, match
+from dptune.testing import arrival
 from dptune.trace import load
 
-from .handmade import LOADER, NCCL, US, annotation, call, copy, launched, measure_events, python, step, write
+from .handmade import (
+    LOADER,
+    NCCL,
+    US,
+    all_reduce,
+    annotation,
+    call,
+    copy,
+    launch,
+    launched,
+    measure_events,
+    python,
+    step,
+    write,
+)
 
 MOVING = 40
 STEPS = 4
@@ -112,8 +127,8 @@ def test_what_covers_less_than_half_of_the_lag_is_not_its_cause(tmp_path):
 
 def test_a_rank_that_others_waited_for_is_late_anew(tmp_path):
     """The second begins on rank 0 at 150, within the first, which both leave at 200: rank 1 is 80 late to the first,
-    and 110 to the second. Communication holds up rank 0 from 100 to 150, and rank 1 for the transfer from 180 to 200: 30
-    of the 80 are over, so that 60 of the 110 are new. In all rank 1 idles 180 + 60 until then, rank 0 100.
+    and 110 to the second. Communication holds up rank 0 from 100 to 150, and rank 1 for the transfer from 180 to 200:
+    30 of the 80 are over, so that 60 of the 110 are new. In all rank 1 idles 180 + 60 until then, rank 0 100.
     """
     first = [step(1, 0, 400), *launched(NCCL, 1, 100, 200, 1, stream=20), *launched(NCCL, 2, 150, 300, 2, stream=21)]
     second = [step(1, 0, 400), *launched(NCCL, 1, 180, 200, 1, stream=20), *launched(NCCL, 2, 260, 300, 2, stream=21)]
@@ -336,3 +351,70 @@ def test_the_lags_of_a_real_straggler_are_what_the_others_wait_for_it(real_trace
     (late,) = (one.arrival for one in measured.ranks if one.rank == 2)
     assert measured.straggler.rank == 2
     assert sum(step.lag_ns for step in late.steps) == pytest.approx(1000 * waited / 3, rel=3e-3)
+
+
+def in_groups(stalled, steps=4):
+    """Steps of 10 ms on 4 ranks: 2 ms of compute, an all-reduce in the pairs 0-1 and 2-3, 1 ms of compute, one in the
+    pairs 0-2 and 1-3. Each takes 0.5 ms. One rank idles 3 ms before the first, after an operator that it alone runs.
+    """
+    traces = [[] for _ in range(4)]
+    for number in range(steps):
+        at = 10_000 * number
+        ready = [at + 2_000 + 3_000 * (rank == stalled) for rank in range(4)]
+        met = [max(ready[rank], ready[rank ^ 1]) + 500 for rank in range(4)]
+        again = [own + 1_000 for own in met]
+        left = [max(again[rank], again[rank ^ 2]) + 500 for rank in range(4)]
+        for rank, events in enumerate(traces):
+            first = 100 * number
+            events.append(step(number, at, at + 10_000))
+            events += launched("gemm", at + 1, at + 100, at + 1_000, first)
+            events += launched("gemm", ready[rank] - 1_050, ready[rank] - 1_000, ready[rank], first + 1)
+            events += launched("gemm", ready[rank] + 3, met[rank], again[rank], first + 2)
+            for when, end, number_of, group in (
+                (ready[rank], met[rank], first + 3, f"tp{rank // 2}"),
+                (again[rank], left[rank], first + 4, f"dp{rank % 2}"),
+            ):
+                events.append(launch(number_of, when - 10, when - 9))
+                events.append({**all_reduce(when, end, number_of, 1000, group, 2), "tid": 20})
+    return traces
+
+
+@pytest.mark.parametrize("stalled", range(4))
+def test_a_rank_that_waits_in_one_group_is_not_late_in_another(tmp_path, stalled):
+    """Its partner waits 3 ms for it, and comes as late to its other group: only one of the two is the straggler."""
+    found = measure_events(tmp_path, *in_groups(stalled))
+    assert found.straggler.rank == stalled
+    lags = [[one.lag_ns for one in rank.arrival.steps] for rank in found.ranks]
+    assert lags == [[3_000 * US] * 4 if rank == stalled else [0] * 4 for rank in range(4)]
+    assert found.straggler.gain_share == pytest.approx(3 / 10, abs=0.001)
+
+
+def test_a_rank_that_is_late_in_every_second_step(tmp_path):
+    """6 of 12 steps, 3 ms in each: the others wait for no other rank."""
+    ranks = in_groups(stalled=9, steps=12)
+    late = in_groups(stalled=2, steps=12)
+    mixed = [
+        [
+            event
+            for number in range(12)
+            for event in (late if number % 2 else ranks)[rank]
+            if 10_000 * number <= event["ts"] < 10_000 * (number + 1)
+        ]
+        for rank in range(4)
+    ]
+    found = measure_events(tmp_path, *mixed).straggler
+    assert (found.rank, found.lag_ns, found.late_share, found.steps_share) == (2, 3_000 * US, 0.5, 1.0)
+    assert (found.mean_lag_ns, found.when) == (1_500 * US, "in 50 % of the steps")
+
+
+@pytest.mark.parametrize(
+    ("lags_ms", "late"),
+    [
+        ([0, 6, 0, 0, 6, 0, 0, 0, 0], range(9)),  # twice may be chance
+        ([0, 6, 0, 0, 6, 0, 0, 6, 0], [1, 4, 7]),
+        ([6, 5, 7, 6, 0], range(5)),  # in the median step
+        ([0, 0, 0], range(3)),
+    ],
+)
+def test_the_steps_in_which_a_rank_is_late(lags_ms, late):
+    assert [one.number for one in late_steps(arrival([float(ms) for ms in lags_ms]))] == list(late)

@@ -167,7 +167,10 @@ def _leads(view: RunView) -> bool:
     """
     late = view.measured.known("straggler")
     try:
-        if late is not None and late.lag_ns - view.core_wait_ns(late.rank) < LEAST_SHARE * view.measured.traced_step_ns:
+        if (
+            late is not None
+            and late.mean_lag_ns - view.core_wait_ns(late.rank) < LEAST_SHARE * view.measured.traced_step_ns
+        ):
             return False
         return late is None or view.leads(late, LEAST_STEPS_SHARE, MOST_CHANCE)
     except Missing:

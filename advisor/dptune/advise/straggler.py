@@ -49,7 +49,9 @@ class Straggler:
     @property
     def lag(self) -> str:
         """How late it comes."""
-        return f"{milliseconds(self.figures.lag_ns)} late in the median traced step ({100 * self.lag_share:.0f} %)"
+        when = self.figures.when.replace("median step", "median traced step").replace("the steps", "the traced steps")
+        share = f"{100 * self.lag_share:.0f} %" + (" of the mean step" if self.figures.late_share < 1 else "")
+        return f"{milliseconds(self.figures.lag_ns)} late {when} ({share})"
 
     @property
     def why(self) -> str:
@@ -89,7 +91,7 @@ def straggler(measured: Measured, busy_ns: Mapping[int, float] | None = None) ->
     found = Straggler(
         figures=worst,
         arrival=arrival,
-        lag_share=worst.lag_ns / measured.traced_step_ns,
+        lag_share=worst.mean_lag_ns / measured.traced_step_ns,
         others_wait_share=_others_wait(measured, worst.rank),
         own={
             "copy_ns": more.get("copy_ns", 0.0),
@@ -110,7 +112,7 @@ def _only_while_traced(worst: StragglerFigures, busy_ns: Mapping[int, float]) ->
     of_script = sum(difference.share for difference in worst.differences if difference.kind in _OF_SCRIPT)
     if worst.rank not in busy_ns or not others or of_script >= _LEAST_EXPLAINED:
         return False
-    return busy_ns[worst.rank] - median(others) < _LEAST_UNTRACED * worst.lag_ns
+    return busy_ns[worst.rank] - median(others) < _LEAST_UNTRACED * worst.mean_lag_ns
 
 
 def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:

@@ -64,9 +64,9 @@ class _Ran:
         return found
 
     @cached_property
-    def names(self) -> frozenset[str]:
-        """All names of operations."""
-        return frozenset(name for stream in self.streams.values() for name in stream)
+    def names(self) -> Counter[str]:
+        """The operations of each name, on all streams."""
+        return sum(self.streams.values(), Counter[str]())
 
     @cached_property
     def works(self) -> frozenset[int]:
@@ -88,8 +88,8 @@ class _Ran:
         return found
 
     def has(self, stream: Counter[str]) -> float:
-        """The share of the operations of a stream whose names the rank ran, on whatever stream."""
-        return sum(count for name, count in stream.items() if name in self.names) / stream.total()
+        """The share of the operations of a stream that the rank ran as often by name, on whatever stream."""
+        return (stream & self.names).total() / stream.total()
 
 
 def _without_stream(ranks: list[_Ran]) -> dict[int, Loss]:

@@ -7,6 +7,7 @@ from statistics import median
 
 from dptune.errors import TraceError
 from dptune.measure.across_ranks import Across
+from dptune.measure.communication.arrivals import late_steps
 from dptune.measure.communication.arrivals import straggler as latest
 from dptune.measure.communication.gain import gain
 from dptune.measure.device import longer as on_device
@@ -40,11 +41,11 @@ def straggler(
     missing = {"work_ratio": found.missing["work_ratio"]} | ({"gain_share": NO_REPLAY} if gained is None else {})
     found = found.model_copy(update={"gain_share": None if gained is None else gained.share, "missing": missing})
     accounted = {window.number for of_device in windows.values() for window in of_device}
-    lag_ns = {step.number: float(step.lag_ns) for step in arrived[rank].steps if step.number in accounted}
+    lag_ns = {step.number: float(step.lag_ns) for step in late_steps(arrived[rank]) if step.number in accounted}
     if not lag_ns:
         return found, arrived
     steps = sum(len(device.steps) for devices in together.devices.values() for device in devices)
-    if sum(lag_ns.values()) / len(lag_ns) < LEAST_LAG_SHARE * account.window_ns / steps:
+    if found.late_share * sum(lag_ns.values()) / len(lag_ns) < LEAST_LAG_SHARE * account.window_ns / steps:
         return found, arrived
     by_rank = {own.rank: own for own in views if own.rank in arrived}
     detailed = _detailed(run, rank)

@@ -125,8 +125,13 @@ class StragglerFigures(Figures):
     """
 
     rank: int = Field(description="number of the rank")
-    lag_ns: int = Field(description="median over steps of how late it came")
-    steps_share: float = Field(description="the share of steps in which it came late and no rank later")
+    lag_ns: int = Field(
+        description="median over steps of how late it came; of those in which it is late, if a minority"
+    )
+    late_share: float = Field(
+        1.0, description="the share of steps in which it is late, where that is a minority; else 1"
+    )
+    steps_share: float = Field(description="of those steps the share in which it came late and no rank later")
     waiting_share: float = Field(description="exposed waiting for the last to come, all ranks, as a share of the step")
     gain_share: Figure[float] = Field(
         ABSENT,
@@ -141,6 +146,16 @@ class StragglerFigures(Figures):
         default_factory=list,
         description="what takes longer on it than on the others, the largest share of its lag first",
     )
+
+    @property
+    def mean_lag_ns(self) -> float:
+        """How late it comes, over all steps."""
+        return self.lag_ns * self.late_share
+
+    @property
+    def when(self) -> str:
+        """In which steps it is that late."""
+        return "in the median step" if self.late_share == 1 else f"in {100 * self.late_share:.0f} % of the steps"
 
     @property
     def explained_share(self) -> float:

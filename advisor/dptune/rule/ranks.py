@@ -124,7 +124,7 @@ class RanksView(RecordedView):
         lags = [step.lag_ns for step in ranks[late.rank].arrival.steps]
         least_ns = max(_STEADY * late.lag_ns, _LAG_SHARE * self.measured.traced_step_ns)
         steady = min(lags, default=0) >= least_ns
-        often = steady or late.chance(len(lags), len(ranks)) <= most_chance
+        often = steady or late.chance(round(len(lags) * late.late_share), len(ranks)) <= most_chance
         return late.steps_share >= least_share and often
 
     def core_wait_ns(self, rank: int) -> float:

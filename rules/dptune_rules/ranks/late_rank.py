@@ -144,9 +144,9 @@ def check(run: RunView) -> Iterator[Advice]:
     late = run.measured.known("straggler")
     if late is None:
         return  # none is later than the others, or they take turns
-    if late.lag_ns - run.core_wait_ns(late.rank) < run.limit(WARNING_SHARE) * run.measured.traced_step_ns:
+    if late.mean_lag_ns - run.core_wait_ns(late.rank) < run.limit(WARNING_SHARE) * run.measured.traced_step_ns:
         return  # it is hardly late, or other processes take the cores of one of equal ranks
-    lag_share = late.lag_ns / run.measured.traced_step_ns
+    lag_share = late.mean_lag_ns / run.measured.traced_step_ns
     if lag_share < run.limit(WARNING_SHARE) or not run.leads(
         late, run.limit(LEAST_STEPS_SHARE), run.limit(MOST_CHANCE)
     ):
@@ -172,7 +172,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as untraced ones: the profiler makes ranks late")
     of_script = explained and late.differences[0].kind in OF_SCRIPT
-    if others and not of_script and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.lag_ns:
+    if others and not of_script and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.mean_lag_ns:
         return  # it was late while it was traced
     why = [difference.words(late.rank) for difference in late.differences[:1]] if explained else []
     why += [LAG_CAUSES[cause]] if cause and not why else []
@@ -191,8 +191,8 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact if why else "low",
         title=_of_more_work(run, late)
-        or f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late in the median step, and the others wait for "
-        f"it: {why[0] if why else 'the cause is not known'}",
+        or f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late {late.when}, and the others wait for it: "
+        f"{why[0] if why else 'the cause is not known'}",
         why="Collectives are synchronous, so the slowest rank sets the pace.",
         changes=[],
         saves=saves,
@@ -234,7 +234,7 @@ def _of_more_work(run: RunView, late: StragglerFigures) -> str | None:
     devices = [device for rank in run.measured.ranks if rank.rank == late.rank for device in rank.devices]
     steps = [step.account.compute_ns for device in devices for step in device.steps]
     computed_ns = sum(steps) * len(devices) / max(1, len(steps))
-    if computed_ns * (1 - 1 / late.work_ratio) < run.limit(EXPLAINED_SHARE) * late.lag_ns:
+    if computed_ns * (1 - 1 / late.work_ratio) < run.limit(EXPLAINED_SHARE) * late.mean_lag_ns:
         return None
     if 2 * (dealt.samples_times - 1) >= late.work_ratio - 1:
         batches, remedy = f"{dealt.samples_times:.1f} times the samples", "batches of equal size"
@@ -253,7 +253,8 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
     yield Evidence(label="late", value=lag_share, unit="of a traced step", rank=late.rank).at(
         run.measured.where_late(late.rank)
     )
-    yield Evidence(label="late and last", value=late.steps_share, unit="of the steps", rank=late.rank)
+    unit = "of the steps" if late.late_share == 1 else "of the steps in which it is late"
+    yield Evidence(label="late and last", value=late.steps_share, unit=unit, rank=late.rank)
     yield Evidence(label="all ranks wait for the last to arrive", value=late.waiting_share, unit="of a step").at(
         run.measured.where("exposed_waiting_ns")
     )

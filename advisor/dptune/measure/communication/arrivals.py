@@ -20,6 +20,7 @@ _IDLE: tuple[LagCause, ...] = ("input", "gc", "host", "unexplained")
 _LEAST_COVER = 0.5  # a cause that covers less of the lag is not the cause
 _LEAST_PART = 0.5  # of all lag, from which on one rank is the straggler
 _LEAST_PART_OF_TWO = 0.7
+_LEAST_LATE, _MOST_LATE = 3, 0.6  # steps: fewer may be chance; of all steps: in more it is late in the median step
 _MORE = 0.01  # from this share on, more operations than the mean of the others are more work
 _AS_MUCH = 0.5  # of how much longer a rank computes, that is as much longer; less is not
 _CAUSES: dict[str, LagCause] = {
@@ -98,13 +99,25 @@ def straggler(ranks: Mapping[int, ArrivalFigures], account: Account) -> Straggle
         for step in figures.steps:
             latest[step.number] = max(latest[step.number], step.lag_ns)
     own = ranks[worst].steps
+    late = late_steps(ranks[worst])
     return StragglerFigures(
         rank=worst,
-        lag_ns=ranks[worst].lag_ns,
-        steps_share=sum(0 < step.lag_ns == latest[step.number] for step in own) / len(own),
+        lag_ns=round(median(step.lag_ns for step in late)),
+        late_share=len(late) / len(own),
+        steps_share=sum(0 < step.lag_ns == latest[step.number] for step in late) / len(late),
         waiting_share=account.share("exposed_waiting_ns"),
         missing={"gain_share": UNREPLAYED, "work_ratio": UNSHAPED},
     )
+
+
+def late_steps(arrival: ArrivalFigures) -> list[StepLag]:
+    """The steps of a rank that is late in a minority of them, as in every second one; else all steps.
+
+    It is late by half of its mean lag or more in `_LEAST_LATE` steps, and in no more than `_MOST_LATE` of all.
+    """
+    steps = arrival.steps
+    late = [step for step in steps if 2 * step.lag_ns * len(steps) >= sum(each.lag_ns for each in steps) > 0]
+    return late if _LEAST_LATE <= len(late) <= _MOST_LATE * len(steps) else steps
 
 
 def _figures(

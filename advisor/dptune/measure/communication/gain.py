@@ -209,27 +209,32 @@ def _since(blocked: Intervals, time_ns: int) -> int:
 def _factors_of(mine: _Rank, others: Sequence[_Rank]) -> list[float]:
     """For each event of the one rank how much work the others did up to it, as a multiple of its own: their median.
 
-    All work between two moments at which ranks have done the same is scaled alike. What comes before the first
-    collective and after the last is left as it is: ranks start apart.
+    All work between two moments at which ranks have done the same is scaled alike. Each other rank is compared since
+    the last moment that it shares. What comes before the first collective and after the last is left as it is: ranks
+    start apart.
     """
     theirs = [_moments(other) for other in others]
-    factors = [1.0] * len(mine.events)
-    places = [at for at, event in enumerate(mine.events) if event.kind == "arrival"]
-    since = places[0] if places else len(factors)
-    last = places[-1] if places else -1
     ends = {(event.kind, event.number): at for at, event in enumerate(mine.events)}
+    last = max((at for at, event in enumerate(mine.events) if event.kind == "arrival"), default=-1)
+    factors = [1.0] * len(mine.events)
+    shared: dict[int, tuple[float, int]] = {}  # by other rank, at the last shared moment: scaled work, its own work
+    since, scaled_ns = -1, 0.0
     for at, event in enumerate(mine.events[: last + 1]):
-        if at <= since or ends[event.kind, event.number] != at or not (at == last or _level(event, theirs)):
+        moment = event.kind, event.number
+        if ends[moment] != at or not (at == last or _level(event, theirs)):
             continue
-        first, end = mine.events[since], event
-        worked = [
-            each[end.kind, end.number].worked_ns - each[first.kind, first.number].worked_ns
-            for each in theirs
-            if {(end.kind, end.number), (first.kind, first.number)} <= each.keys()
+        targets = [
+            shared[other][0] + each[moment].worked_ns - shared[other][1]
+            for other, each in enumerate(theirs)
+            if moment in each and other in shared
         ]
-        done = end.worked_ns - first.worked_ns
-        if worked and done > 0:
-            factors[since + 1 : at + 1] = [max(0.0, median(worked) / done)] * (at - since)
+        done = event.worked_ns - (mine.events[since].worked_ns if since >= 0 else 0)
+        factor = max(0.0, median(targets) - scaled_ns) / done if targets and done > 0 else 1.0
+        factors[since + 1 : at + 1] = [factor] * (at - since)
+        scaled_ns += factor * done
+        shared.update(
+            {other: (scaled_ns, each[moment].worked_ns) for other, each in enumerate(theirs) if moment in each}
+        )
         since = at
     return factors
 

@@ -34,10 +34,10 @@ _HELD_UP = [CLASSES.index(name) for name in EXPOSED]
 class Lateness:
     """The last rank to arrive at one collective, at `arrival_ns` of its clock, `late_ns` after the mean of the others.
 
-    `added_ns` is what of that was not counted at an earlier collective, and for which no late rank of another group held
-    it up. `more_ns` splits what was not counted by class of the account: what the rank did longer than the others (their
-    median), in proportion: since the collective before, or that at which it was late before and whose delay is not over;
-    empty at the first, and where nothing was added.
+    `added_ns` is what of that was not counted at an earlier collective, and for which no late rank of another group
+    held it up. `more_ns` splits what was not counted by class of the account: what the rank did longer than the others
+    (their median), in proportion: since the collective before, or that at which it was late before and whose delay is
+    not over; empty at the first, and where nothing was added.
     """
 
     step: int

@@ -86,18 +86,16 @@ def straggler(measured: Measured) -> str:
     if worst is None:
         return "" if len(measured.ranks) < 2 else f"Who comes late: {measured.missing['straggler']}."
     arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
-    of_steps = f"{percent(worst.steps_share)} of the steps"
-    who = (
-        f"Straggler: rank {worst.rank} is {ns_as_ms(worst.lag_ns)} ms late in the median step and last to arrive in "
-        f"{of_steps}."
-    )
+    of_steps = f"{percent(worst.steps_share)} of {'the steps' if worst.late_share == 1 else 'these'}"
+    lag = f"{ns_as_ms(worst.lag_ns)} ms late {worst.when}"
+    who = f"Straggler: rank {worst.rank} is {lag} and last to arrive in {of_steps}."
     often = worst.steps_share > _MOST_STEPS
     if not often:
         who = f"No rank arrives last in most steps. The others wait most for rank {worst.rank}, last in {of_steps}."
     said = f"{who} All ranks together wait {percent(worst.waiting_share)} of their time for the last rank to arrive."
     if (measured.known("world_size") or 0) > len(measured.ranks):
         said += " Ranks that were not read may be later still: these are lower bounds."
-    return f"{said} {cause(worst, arrival)}" if arrival.lag_ns and often else said
+    return f"{said} {cause(worst, arrival)}" if worst.lag_ns and often else said
 
 
 def lateness(rank: RankFigures) -> str:
