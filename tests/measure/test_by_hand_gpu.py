@@ -176,6 +176,7 @@ def test_who_comes_late_and_why(measured):
     assert measured.straggler.model_dump(exclude={"missing", "differences"}) == {
         "rank": 1,
         "lag_ns": 10 * US,
+        "late_share": 1.0,
         "steps_share": 0.5,
         "waiting_share": 10 / 280,
         "gain_share": 0.0,  # what comes before the first all-reduce is not compared
