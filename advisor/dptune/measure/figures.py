@@ -178,9 +178,7 @@ def _user_code(run: Run, first: RankView | None) -> UserCodeFigures | None:
     return user_code.user_code(views, {rank: ns for rank, ns in medians.items() if ns})
 
 
-def _rank(
-    rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | str, lost: list[Loss]
-) -> RankFigures:
+def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | str, lost: list[Loss]) -> RankFigures:
     facts = run.facts.get(rank)
     trace = next((one for one in run.ranks if one.rank == rank), None)
     devices = together.devices.get(rank, [])

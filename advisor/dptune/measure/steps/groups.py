@@ -54,8 +54,10 @@ def turns(views: Sequence[RankView]) -> Turns | None:
 def groups(views: Sequence[RankView], taken: Turns | None) -> list[StepGroup]:
     """The groups of the steps of the first rank that has any."""
     own = next((view for view in views if not view.no_steps and busiest(view)), None)
+    if own is None or taken is None:
+        return []
     found = []
-    for remainders in taken.groups if own is not None and taken is not None else ():
+    for remainders in taken.groups:
         windows = [window for window in busiest(own) if window.number % taken.every in remainders]
         if windows:
             mean_ns = round(mean(window.length_ns for window in windows))
@@ -138,9 +140,7 @@ def _by_operations(views: Sequence[RankView], counts: Ints, numbers: Sequence[in
             continue
         found: list[list[int]] = []
         for number in sorted(own[0] for own in members):
-            same = next(
-                (one for one in found if _alike(at[one[0]], at[number]) > (within + neighbours) / 2), None
-            )
+            same = next((one for one in found if _alike(at[one[0]], at[number]) > (within + neighbours) / 2), None)
             if same is None:
                 found.append(same := [])
             same.append(number)

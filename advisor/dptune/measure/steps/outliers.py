@@ -45,7 +45,9 @@ def recurring(lengths_ns: Mapping[int, int], long: Sequence[int]) -> list[int]:
     warm-up, and are among them only where they are no longer than the others.
     """
     numbers = sorted(lengths_ns)
-    start = {number for number, _ in takewhile(lambda pair: pair[0] == pair[1], zip(numbers, sorted(long), strict=False))}
+    start = {
+        number for number, _ in takewhile(lambda pair: pair[0] == pair[1], zip(numbers, sorted(long), strict=False))
+    }
     return _recurring(lengths_ns, long, start) or _recurring(
         {number: ns for number, ns in lengths_ns.items() if number not in start}, [at for at in long if at not in start]
     )

@@ -41,7 +41,9 @@ def steady(views: Sequence[RankView]) -> tuple[list[RankView], list[SetAsideStep
     stalled = _stalled(views, gone)
     gone |= stalled.keys()
     usual = float(np.median([took[number] for number in numbers if number not in gone]))
-    first = {number for number, _ in takewhile(lambda pair: pair[0] == pair[1], zip(numbers, sorted(gone), strict=False))}
+    first = {
+        number for number, _ in takewhile(lambda pair: pair[0] == pair[1], zip(numbers, sorted(gone), strict=False))
+    }
     aside = []
     for number in sorted(gone):
         rank = stalled.get(number)
