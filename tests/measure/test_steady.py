@@ -169,6 +169,12 @@ def test_a_stall_on_one_rank_is_excluded_in_the_window_that_holds_it(tmp_path):
     )
 
 
+def test_of_two_ranks_each_has_its_long_step(tmp_path):
+    """Rank 0 stalls for 300 in its window of step 3, and rank 1 waits in its window of step 4."""
+    _, aside = steady(views_of(load_events(tmp_path, *synchronised(stalling_once(0, 4, 8, ranks=2)))))
+    assert [(one.number, one.rank, one.length_ns) for one in aside] == [(3, 0, 380 * US), (4, 1, 380 * US)]
+
+
 def test_the_others_wait_for_a_stall_in_the_next_step_that_communicates(tmp_path):
     """The ranks meet in odd steps. Rank 2 stalls before step 6: in its window of 5. The others wait in step 7."""
     run = load_events(tmp_path, *synchronised(stalling_once(2, 6, 12), every=2))

@@ -25,8 +25,8 @@ class SetAsideStep(Model):
     mean_ns: int = Field(0, description="how long it took: mean over ranks")
     rank: int | None = Field(
         None,
-        description="the only rank on which it took that long, where the other ranks wait for it in a later step; the "
-        "times are then of this rank",
+        description="the only rank on which it took that long: the other ranks wait for it in a later step, or, of two "
+        "ranks, this one waits; the times are then of this rank",
     )
     loader_wait_ns: int = Field(0, description="of it, inside the DataLoader's `__next__`: median over ranks")
     idle_ns: int = Field(0, description="of it, with nothing running on a rank's busiest device: median over ranks")

@@ -21,7 +21,7 @@ import numpy as np
 
 LEAST = 4
 _QUARTILES_APART = 5
-_OF_MEDIAN = 1.5
+OF_MEDIAN = 1.5
 _LEAST_TURNS = 3  # of a period
 
 
@@ -32,7 +32,7 @@ def outliers(lengths_ns: Sequence[int]) -> list[int]:
     for many in range(total // 3 if total >= LEAST else 0, 0, -1):
         kept = [lengths_ns[at] for at in order[: total - many]]
         low, middle, high = np.percentile(kept, [25, 50, 75])
-        limit = max(middle + _QUARTILES_APART * (high - low), _OF_MEDIAN * middle)
+        limit = max(middle + _QUARTILES_APART * (high - low), OF_MEDIAN * middle)
         if kept[-1] <= limit < lengths_ns[order[total - many]]:
             return sorted(order[total - many :])
     return []
@@ -61,6 +61,6 @@ def _recurring(lengths_ns: Mapping[int, int], long: Sequence[int], start: Abstra
         if len(turns) < _LEAST_TURNS or first - every >= min(lengths_ns) or not set(turns) <= set(long):
             continue
         later = [lengths_ns[number] for number in turns if number not in start]
-        if later and all(lengths_ns[number] <= _OF_MEDIAN * median(later) for number in start & set(turns)):
+        if later and all(lengths_ns[number] <= OF_MEDIAN * median(later) for number in start & set(turns)):
             return turns
     return []

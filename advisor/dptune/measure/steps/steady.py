@@ -13,7 +13,7 @@ import numpy as np
 from dptune.measure.steps.exclusive import communicating, exclusive
 from dptune.measure.steps.groups import Turns, groups
 from dptune.measure.steps.lengths import ended, lengths
-from dptune.measure.steps.outliers import outliers, recurring
+from dptune.measure.steps.outliers import OF_MEDIAN, outliers, recurring
 from dptune.measure.views import RankView, busiest, renumbered, without
 from dptune.measured import SetAsideStep, StepsFigures
 
@@ -46,7 +46,7 @@ def steady(views: Sequence[RankView]) -> tuple[list[RankView], list[SetAsideStep
     }
     aside = []
     for number in sorted(gone):
-        rank = stalled.get(number)
+        rank = stalled.get(number, _longer_of_two(views, number))
         measured = views if rank is None else [own for own in views if own.rank == rank]
         windows = [window for own in measured for window in busiest(own) if window.number == number]
         length_ns = took[number] if rank is None else windows[0].length_ns
@@ -83,6 +83,12 @@ def _stalled(views: Sequence[RankView], gone: AbstractSet[int]) -> dict[int, int
             if earlier is not None and not any(earlier < at < number for at in talking):
                 found[earlier] = max(found.get(earlier, (0, 0)), (windows[earlier], view.rank))
     return {number: rank for number, (_, rank) in found.items()}
+
+
+def _longer_of_two(views: Sequence[RankView], number: int) -> int | None:
+    """The rank on which a step took long where it did not on the only other: the median of two would be neither."""
+    took = sorted((window.length_ns, own.rank) for own in views for window in busiest(own) if window.number == number)
+    return took[1][1] if len(took) == 2 and took[1][0] > OF_MEDIAN * took[0][0] else None
 
 
 def _median(times_ns: Iterable[int | None]) -> int:
