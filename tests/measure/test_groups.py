@@ -53,6 +53,21 @@ def test_the_mean_is_over_whole_periods(tmp_path: Path, count: int) -> None:
     assert (figures.steps.period, figures.steps.surplus) == (2, [count - 1] if count % 2 else [])
 
 
+def test_steps_that_launch_the_same_take_turns_in_time(tmp_path: Path) -> None:
+    """Every second step takes 130: of nine steps the last completes no period."""
+    figures = measure_events(tmp_path, taking_turns([100, 130, 101, 131, 100, 130, 101, 131, 100], optimizers={}))
+    assert (figures.steps.grouped_by, figures.steps.period, figures.steps.surplus) == ("time", 2, [8])
+    assert [group.numbers for group in figures.steps.groups] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert figures.step.time_ns == 115.5 * US
+
+
+def test_noise_in_traced_times_is_no_turn(tmp_path: Path) -> None:
+    """Recorded on a CPU: quartiles of every second step lie close together, yet quick and slow steps overlap."""
+    lengths = [116, 120, 126, 115, 117, 128, 120, 115, 120, 117, 118, 116]
+    figures = measure_events(tmp_path, taking_turns(lengths, optimizers={}))
+    assert (figures.steps.groups, figures.steps.period, figures.steps.surplus) == ([], 1, [])
+
+
 def test_a_period_goes_on_after_a_step_that_is_excluded(tmp_path: Path) -> None:
     """Step 4 takes 900. Steps 0 to 3 and 5 to 8 are whole periods, to step 9 the next is missing."""
     lengths = [100, 120, 100, 120, 900, 120, 100, 120, 100, 120]

@@ -165,7 +165,19 @@ def _by_time(views: Sequence[RankView]) -> Turns | None:
         rest = [number % every for number in range(long[0] + 1, long[0] + every)]
         return Turns(every, [rest, [long[0] % every]], "time")
     every = period(list(took.values())) if numbers and len(numbers) == numbers[-1] - numbers[0] + 1 else 1
-    return Turns(every, [[rest] for rest in range(every)], "time") if every > 1 else None
+    found = _quick_and_slow(took, every)
+    return Turns(every, found, "time") if found else None
+
+
+def _quick_and_slow(took: Mapping[int, int], every: int) -> list[list[int]]:
+    """The remainders of quick steps and those of slow ones, where each slow one is clearly longer; none where not."""
+    turns = [[ns for number, ns in took.items() if number % every == rest] for rest in range(every)]
+    order = sorted(range(every), key=lambda rest: max(turns[rest], default=0))
+    for at in range(1, every):
+        gap_ns = min(min(turns[rest]) for rest in order[at:]) - max(turns[order[at - 1]])
+        if gap_ns > _TIGHT_SHARE * np.median(list(took.values())):
+            return [sorted(order[:at]), sorted(order[at:])]
+    return []
 
 
 def _alike(one: Ints, other: Ints) -> float:
