@@ -13,6 +13,7 @@ import pytest
 from dptune.measure import measure
 from dptune.measure.intervals import Intervals
 from dptune.measure.steps import input_wait
+from dptune.measure.steps.input_wait import LoaderWait
 from dptune.measured import Missing
 from dptune.runfile import form
 from dptune.runfile.communication import DdpFacts
@@ -216,7 +217,7 @@ def test_fsdp_kinds_come_from_the_operator(tmp_path):
 
 
 def test_waits_of_traced_steps_do_not_mix_with_unprofiled_ones():
-    found = input_wait.input_figures([(0.1, 100.0, True), (0.5, 400.0, False)])
+    found = input_wait.input_figures([LoaderWait(300, 3000, 3, 1000), LoaderWait(1200, 2400, 3)])
     assert (found.basis, found.wait_share, found.wait_ns) == ("unprofiled", 0.1, 100)
 
 
@@ -225,8 +226,9 @@ def test_a_validation_between_two_epochs_is_not_the_wait_of_a_step():
     window = Window("unprofiled", 6, loader_batches=[1, 1, 61, 1], durations_ns=[10, 10, 900, 10])
     window.loader_wait_ns, window.loader_cpu_ns = [1, 1, 600, 1], [1, 0, 600, 0]
     own = Facts(rank=0, windows=[window])
-    share, of_a_step, unprofiled = input_wait.waits(own, None)
-    assert (share, of_a_step, unprofiled) == (pytest.approx(0.1), pytest.approx(1.0), True)
+    assert input_wait.waits(own, None) == LoaderWait(waited_ns=3, steps_ns=30, steps=3, median_ns=10)
+    found = input_wait.input_figures([LoaderWait(3, 30, 3, 10)])
+    assert (found.wait_share, found.wait_ns) == (pytest.approx(0.1), 1)
     assert input_wait.computed_share([own]) == pytest.approx(1 / 3)
 
 
@@ -277,7 +279,7 @@ def test_what_a_wait_is_besides_preparing_batches():
     assert input_wait.other_share([own]) == 0.0  # an older recording
     window.loader_fetch_ns = [6, 12, 18, 900]
     assert input_wait.other_share([own]) == pytest.approx(0.4)
-    assert input_wait.input_figures([(0.1, 100.0, True)], [own]).other_share == pytest.approx(0.4)
+    assert input_wait.input_figures([LoaderWait(10, 100, 1, 1000)], [own]).other_share == pytest.approx(0.4)
     window.loader_fetch_ns = [0, 0, 0, 900]  # workers prepare those of the steps
     assert input_wait.other_share([own]) == 0.0
 
@@ -286,6 +288,9 @@ def test_the_wait_of_uneven_traced_steps_is_its_share_of_their_mean() -> None:
     """Steps of 100, 100 and 400 us, which wait 10, 10 and 100: 20 % of the time, and 40 us a step."""
     spans = [(0, 100_000), (100_000, 200_000), (200_000, 600_000)]
     steps = [SimpleNamespace(start_ns=start, end_ns=end, length_ns=end - start) for start, end in spans]
+    devices = [SimpleNamespace(windows=steps)]
     loading = Intervals.union(np.array([0, 100_000, 200_000]), np.array([10_000, 110_000, 300_000]))
-    view = SimpleNamespace(steps=steps, host=SimpleNamespace(loading=loading), no_steps="")
-    assert input_wait.waits(None, view) == (0.2, 40_000, False)
+    view = SimpleNamespace(windows=3, devices=devices, host=SimpleNamespace(loading=loading), no_steps="")
+    wait = input_wait.waits(None, view)
+    found = input_wait.input_figures([wait])
+    assert (wait.share, found.wait_share, found.wait_ns, found.basis) == (0.2, 0.2, 40_000, "traced")

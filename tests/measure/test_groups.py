@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dptune.advise.trust import judge
 from dptune.measure import measure
 from dptune.measure.steps.groups import period
 from dptune.trace import load
@@ -38,7 +39,54 @@ def test_an_optimizer_every_second_step(tmp_path: Path) -> None:
 def test_an_optimizer_every_third_step_makes_two_groups(tmp_path: Path) -> None:
     lengths = [100, 100, 130, 100, 100, 130, 100]
     figures = measure_events(tmp_path, taking_turns(lengths, optimizers={2: 5, 5: 5}))
-    assert [group.numbers for group in figures.steps.groups] == [[0, 1, 3, 4, 6], [2, 5]]
+    assert [group.numbers for group in figures.steps.groups] == [[0, 1, 3, 4], [2, 5]]
+    assert (figures.steps.period, figures.steps.surplus) == (3, [6])
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 8, 9, 10])
+def test_the_mean_is_over_whole_periods(tmp_path: Path, count: int) -> None:
+    """The optimizer steps in every second step, of 120: (100 + 120) / 2, however many steps were recorded."""
+    lengths = [100, 120, 100, 120, 100, 120, 100, 120, 100, 120][:count]
+    figures = measure_events(tmp_path, taking_turns(lengths, optimizers=dict.fromkeys(range(1, count, 2), 5)))
+    assert figures.step.time_ns == 110 * US
+    assert figures.account.window_ns == 220 * US * (count // 2)
+    assert (figures.steps.period, figures.steps.surplus) == (2, [count - 1] if count % 2 else [])
+
+
+def test_steps_that_launch_the_same_take_turns_in_time(tmp_path: Path) -> None:
+    """Every second step takes 130: of nine steps the last completes no period."""
+    figures = measure_events(tmp_path, taking_turns([100, 130, 101, 131, 100, 130, 101, 131, 100], optimizers={}))
+    assert (figures.steps.grouped_by, figures.steps.period, figures.steps.surplus) == ("time", 2, [8])
+    assert [group.numbers for group in figures.steps.groups] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert figures.step.time_ns == 115.5 * US
+
+
+def test_noise_in_traced_times_is_no_turn(tmp_path: Path) -> None:
+    """Recorded on a CPU: quartiles of every second step lie close together, yet quick and slow steps overlap."""
+    lengths = [116, 120, 126, 115, 117, 128, 120, 115, 120, 117, 118, 116]
+    figures = measure_events(tmp_path, taking_turns(lengths, optimizers={}))
+    assert (figures.steps.groups, figures.steps.period, figures.steps.surplus) == ([], 1, [])
+
+
+def test_a_period_goes_on_after_a_step_that_is_excluded(tmp_path: Path) -> None:
+    """Step 4 takes 900. Steps 0 to 3 and 5 to 8 are whole periods, to step 9 the next is missing."""
+    lengths = [100, 120, 100, 120, 900, 120, 100, 120, 100, 120]
+    figures = measure_events(tmp_path, taking_turns(lengths, optimizers=dict.fromkeys(range(1, 10, 2), 5)))
+    assert [step.number for step in figures.steps.set_aside] == [4]
+    assert [group.numbers for group in figures.steps.groups] == [[0, 2, 6, 8], [1, 3, 5, 7]]
+    assert figures.steps.surplus == [9]
+    assert figures.step.time_ns == 110 * US
+    said = {one.code: one.text for one in judge(figures, []).findings}
+    assert said["steps-surplus"] == (
+        "traced step 9 is excluded from all figures: steps alternate with a period of 2, which it does not complete"
+    )
+
+
+def test_one_of_three_steps_that_differs_is_no_period_without_an_optimizer(tmp_path: Path) -> None:
+    events = [*taking_turns([100, 120, 100], optimizers={})]
+    events += [event for at in range(5) for event in launched("extra", 101, 150 + at, 151 + at, 50 + at, stream=8)]
+    figures = measure_events(tmp_path, events)
+    assert (figures.steps.groups, figures.steps.period, figures.steps.surplus) == ([], 1, [])
 
 
 @pytest.mark.parametrize("optimizers", [{}, dict.fromkeys(range(6), 5), {2: 5}, {1: 5, 2: 5, 4: 5}])

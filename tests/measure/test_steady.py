@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dptune.advise.trust import judge
 from dptune.measure.figures import measure
-from dptune.measure.steps.outliers import outliers
+from dptune.measure.steps.outliers import outliers, recurring
 from dptune.measure.steps.steady import figures, steady
 from dptune.measure.steps.times import step_time
 from dptune.measure.views import view
 from dptune.runfile.facts import Facts, Window
 from dptune.trace import load
 
-from .handmade import US, annotation, call, copy, launched, load_events, step
+from .handmade import LOADER, US, all_reduce, annotation, call, copy, launched, load_events, step
 
 OPTIMIZER = "Optimizer.step#SGD.step"
 
@@ -111,6 +112,115 @@ def test_a_long_step_is_no_part_of_any_figure(tmp_path):
 def test_the_same_numbers_go_on_all_ranks(tmp_path):
     """By hand: on rank 1 the step is as long, for its kernel waits."""
     assert kept(run_of(tmp_path, [100, 100, 100, 700, 100, 100], ranks=2)) == ([[0, 1, 2, 4, 5]] * 2, [3])
+
+
+def synchronised(waits, every=1):
+    """Per rank and step: the loader, a kernel of 60 from 2 after it, every so many steps an all-reduce.
+
+    That ends 10 after the last rank has come, and each waits for it. `waits` are by rank how long its loader takes in
+    each step.
+    """
+    recorded = [[] for _ in waits]
+    at = [0] * len(waits)
+    for number in range(len(waits[0])):
+        begins = [start + own[number] + 2 for start, own in zip(at, waits, strict=True)]
+        ends = [begin + 60 for begin in begins]
+        reduced = number % every == every - 1
+        meet = max(ends) + 10
+        for rank, events in enumerate(recorded):
+            begin, end = begins[rank], meet if reduced else ends[rank]
+            events += [step(number, at[rank], end), annotation(LOADER, at[rank], begin - 2)]
+            events += launched("gemm", begin - 2, begin, ends[rank], 2 * number + 1)
+            if reduced:
+                events.append(call("cudaLaunchKernel", begin - 1, begin, 2 * number + 2))
+                events.append(all_reduce(ends[rank], meet, 2 * number + 2, 10, "0", len(waits)))
+            at[rank] = end
+    for start, own, events in zip(at, waits, recorded, strict=True):
+        begin = start + own[-1] + 2
+        events += [annotation(LOADER, start, begin - 2), *launched("gemm", begin - 2, begin, begin + 1, 99)]
+    return recorded
+
+
+def stalling_once(rank, number, steps, ranks=3):
+    """The loader takes 8 in each step, and 308 once."""
+    return [[308 if (own, at) == (rank, number) else 8 for at in range(steps)] for own in range(ranks)]
+
+
+def test_a_stall_on_one_rank_is_excluded_in_the_window_that_holds_it(tmp_path):
+    """A step takes 8 + 2 + 60 + 10. Rank 2 stalls before the first operation of step 4: in its own window of step 3.
+
+    The others wait for it in step 4. All ranks then have the same steps, of 80 each. The mean of
+    all eight is (8 x 80 + 300) / 8.
+    """
+    measured = measure(load_events(tmp_path, *synchronised(stalling_once(2, 4, 8))))
+    alone, waited = measured.steps.set_aside
+    assert (alone.number, alone.rank, alone.length_ns, alone.loader_wait_ns) == (3, 2, 380 * US, 308 * US)
+    assert (waited.number, waited.rank, waited.length_ns, waited.loader_wait_ns) == (4, None, 380 * US, 8 * US)
+    assert (alone.mean_ns, waited.mean_ns) == ((80 + 80 + 380) * US / 3, (380 + 380 + 80) * US / 3)
+    assert measured.steps.by_rank == {0: 6, 1: 6, 2: 6}
+    assert (measured.step.time_ns, measured.step.lean_median_ns) == (80 * US, 80 * US)
+    assert measured.share("input_idle_ns") == measured.input.wait_share == 8 / 80
+    assert measured.share("exposed_waiting_ns") == 0
+    said = {one.code: one.text for one in judge(measured, []).findings}["steps-set-aside"]
+    assert said == (
+        "2 of 8 traced steps are excluded from all figures: steps 3 and 4; step 3 took 0.38 ms on rank 2 (4.8 times "
+        "the median), 0.308 ms of it waiting for the data loader; with them, the mean traced step takes 0.117 ms "
+        "instead of 0.08 ms"
+    )
+
+
+def test_of_two_ranks_each_has_its_long_step(tmp_path):
+    """Rank 0 stalls for 300 in its window of step 3, and rank 1 waits in its window of step 4."""
+    _, aside = steady(views_of(load_events(tmp_path, *synchronised(stalling_once(0, 4, 8, ranks=2)))))
+    assert [(one.number, one.rank, one.length_ns) for one in aside] == [(3, 0, 380 * US), (4, 1, 380 * US)]
+
+
+def test_the_others_wait_for_a_stall_in_the_next_step_that_communicates(tmp_path):
+    """The ranks meet in odd steps. Rank 2 stalls before step 6: in its window of 5. The others wait in step 7."""
+    run = load_events(tmp_path, *synchronised(stalling_once(2, 6, 12), every=2))
+    views, aside = steady(views_of(run))
+    assert [(one.number, one.rank) for one in aside] == [(5, 2), (7, None)]
+    lengths = {window.length_ns for own in views for window in own.devices[0].windows}
+    assert lengths == {70 * US, 80 * US}
+
+
+def test_a_long_step_on_one_rank_that_no_rank_waits_for_stays(tmp_path):
+    """No step communicates: the others have no long step."""
+    run = load_events(tmp_path, *synchronised(stalling_once(2, 4, 8), every=99))
+    assert steady(views_of(run))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("slow", "found"),
+    [
+        ([4, 9, 14], [4, 9, 14]),
+        ([4, 9], []),  # twice
+        ([4, 9, 13], []),
+        ([4, 8, 12], []),  # not in step 0
+        ([0, 4, 8, 12], [0, 4, 8, 12]),
+        ([0, 4, 9, 14], [4, 9, 14]),
+    ],
+)
+def test_long_steps_that_recur(slow, found):
+    assert recurring({at: 300 if at in slow else 100 for at in range(16)}, slow) == found
+
+
+def test_a_warm_up_is_no_turn():
+    took = {at: 300 if at % 4 == 0 else 100 for at in range(16)} | {0: 9000}
+    assert recurring(took, [0, 4, 8, 12]) == [4, 8, 12]
+
+
+def test_slow_steps_that_recur_are_part_of_the_mean(tmp_path):
+    """Every fifth step takes 180: (4 x 100 + 180) / 5. Of 16 steps the last completes no period."""
+    measured = measure(run_of(tmp_path, [100, 100, 100, 100, 180] * 3 + [100]))
+    assert measured.steps.set_aside == []
+    assert measured.step.time_ns == 116 * US
+    assert (measured.steps.grouped_by, measured.steps.period) == ("time", 5)
+    assert [(group.numbers[:4], group.mean_ns) for group in measured.steps.groups] == [
+        ([0, 1, 2, 3], 100 * US),
+        ([4, 9, 14], 180 * US),
+    ]
+    assert [*measured.steps.surplus, *measured.steps.cut_short] == [15]
 
 
 def test_operations_of_a_step_set_aside_lie_outside_all_steps(tmp_path):

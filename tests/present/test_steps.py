@@ -39,10 +39,12 @@ def test_steps_that_are_set_aside(report):
     long = [
         SetAsideStep(number=0, length_ns=900_000_000, of_usual=9.0, warm_up=True),
         SetAsideStep(number=7, length_ns=210_400_000, of_usual=2.104, warm_up=False),
+        SetAsideStep(number=6, length_ns=200_000_000, of_usual=2.0, warm_up=False, rank=3),
     ]
     text = said(report, StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 6}, set_aside=long))
     assert "Step 0 is part of no figure: it took 900.0 ms, 9.00 times as long as the others (warm-up)." in text
     assert "Step 7 is part of no figure: it took 210.4 ms, 2.10 times as long as the others." in text
+    assert "Step 6 is part of no figure: it took 200.0 ms on rank 3, 2.00 times as long as the others." in text
 
 
 def test_unprofiled_steps_that_took_much_longer_are_told_and_kept(report):
@@ -82,6 +84,16 @@ def test_steps_that_take_turns_and_one_that_is_cut_short(report):
     words = said(report, found)
     assert "Steps alternate in what they launch: steps 10, 12 take 59.3 ms; steps 11, 13 take 61.6 ms (means)." in words
     assert "Step 14 is excluded from all figures: the trace ends before the next step starts" in words
+    single = [StepGroup(numbers=[13], mean_ns=59_300_000), StepGroup(numbers=[11, 12], mean_ns=61_600_000)]
+    words = said(
+        report,
+        found.model_copy(update={"groups": single, "grouped_by": "time", "period": 3, "surplus": [10]}),
+    )
+    assert (
+        "Steps alternate in time, with a period of 3: step 13 takes 59.3 ms; steps 11, 12 take 61.6 ms (means)."
+        in words
+    )
+    assert "Step 10 is excluded from all figures: it does not complete a period of 3 steps." in words
 
 
 def test_the_account_says_that_slow_steps_are_not_in_it(report):

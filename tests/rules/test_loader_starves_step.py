@@ -499,3 +499,18 @@ def test_on_a_busy_machine_the_wait_must_be_large_in_each_window(
         return
     (advice,) = ask("DP501", measured, facts, predictor=predictor, times_hold=False)
     assert (advice.confidence, advice.saves.basis) == ("medium", "bound")
+
+
+def test_a_rank_that_waits_more_than_the_others_is_in_the_title(ask, make_measured, hand_made):
+    """Idle for input: 10 % of the time of all ranks, 20 % on one, which holds the others up."""
+    spent = [hand_made.account(0.0, 0.1, share) for share in (0.0, 0.2)]
+    waits = hand_made.figures(InputFigures, wait_share=0.1, basis="traced")
+    measured = make_measured(input=waits, spent=spent, world=2)
+    ranks = [
+        one.model_copy(update={"loader_wait_share": wait, "missing": {}})
+        for one, wait in zip(measured.ranks, (0.0, 0.2), strict=True)
+    ]
+    (advice,) = ask("DP501", measured.model_copy(update={"ranks": ranks}))
+    assert "A step waits 10 % of its time for the data loader (20 % on the rank that waits most)" in advice.title
+    (advice,) = ask("DP501", make_measured(input=waits, spent=[hand_made.account(0.0, 0.1, 0.1)], world=2))
+    assert "that waits most" not in advice.title

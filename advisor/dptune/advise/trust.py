@@ -8,6 +8,7 @@ left on are said beside it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from statistics import mean
 from typing import Literal
 
 from dptune.advice import Trust
@@ -22,6 +23,7 @@ from dptune.trace.kineto.limitations import DAMAGED
 
 ENOUGH_STEPS = 10  # of which one unusual step changes neither the median nor the quartiles by much
 LEAST_STEPS = 3  # below it the median step is one step, or the mean of two
+_NAMED = 8  # steps
 NOISY_SHARE = 0.10  # a baseline whose quartiles lie further apart decides nothing about a change of 10 %
 
 _LEFT_OUT = ("collectives-differ", "sizes-differ", "group-too-large", "steps-not-shared", "work-outside-steps")
@@ -144,9 +146,9 @@ def _losses(measured: Measured) -> Iterator[Finding]:
 
 
 def _recorded_steps(measured: Measured) -> dict[int, int]:
-    """Steady steps by rank, with a last one that is in no figure since it was cut short."""
+    """Steady steps by rank, with those in no figure that were cut short or complete no period."""
     steps = measured.known("steps")
-    cut = min(1, len(steps.cut_short)) if steps else 0
+    cut = min(1, len(steps.cut_short)) + len(steps.surplus) if steps else 0
     return {rank.rank: count + cut if (count := steady_steps(rank)) else 0 for rank in measured.ranks}
 
 
@@ -206,16 +208,47 @@ def _steps(measured: Measured) -> Iterator[Finding]:
             f"them: the mean step and its parts are overstated by up to {milliseconds(longer)}; record more steps"
         )
         yield Finding(code="work-queued-before", level="info", text=text)
-    if steps.set_aside:
-        total = len(steps.set_aside) + max(steps.by_rank.values(), default=0)
-        longest = max(steps.set_aside, key=lambda step: step.of_usual)
-        did = f", {longest.spent}" if longest.spent else ""
+    if steps.surplus:
+        are, do = ("is", "it does") if len(steps.surplus) == 1 else ("are", "they do")
         text = (
-            f"{len(steps.set_aside)} of {total} traced steps {'is' if len(steps.set_aside) == 1 else 'are'} excluded "
-            f"from all figures: step {longest.number} took {milliseconds(longest.length_ns)} ({longest.of_usual:.1f} "
-            f"times the median){did}"
+            f"traced {_numbered(steps.surplus)} {are} excluded from all figures: steps alternate with a period of "
+            f"{steps.period}, which {do} not complete"
         )
-        yield Finding(code="steps-set-aside", level="info", text=text)
+        yield Finding(code="steps-surplus", level="info", text=text)
+    if steps.set_aside:
+        yield Finding(code="steps-set-aside", level="info", text=_set_aside(measured, steps))
+
+
+def _set_aside(measured: Measured, steps: StepsFigures) -> str:
+    """Which steps took much longer, how long the longest took and why, and the mean step with them."""
+    aside = steps.set_aside
+    total = len(aside) + max(steps.by_rank.values(), default=0)
+    longest = max(aside, key=lambda step: step.of_usual)
+    several = len(aside) > 1
+    which = f"{_numbered([step.number for step in aside])}; " if several else ""
+    on = "" if longest.rank is None else f" on rank {longest.rank}"
+    did = f", {longest.spent}" if longest.spent else ""
+    text = (
+        f"{len(aside)} of {total} traced steps {'are' if several else 'is'} excluded from all figures: {which}step "
+        f"{longest.number} took {milliseconds(longest.length_ns)}{on} ({longest.of_usual:.1f} times the median){did}"
+    )
+    means_ns = [step.mean_ns for step in aside if not step.warm_up and step.mean_ns]
+    if not means_ns or not any(device.steps for rank in measured.ranks for device in rank.devices):
+        return text
+    mean_ns, kept = measured.traced_step_ns, mean(steps.by_rank.values())
+    with_them = (mean_ns * kept + sum(means_ns)) / (kept + len(means_ns))
+    return (
+        f"{text}; with {'them' if len(means_ns) > 1 else 'it'}, the mean traced step takes {milliseconds(with_them)} "
+        f"instead of {milliseconds(mean_ns)}"
+    )
+
+
+def _numbered(steps: Sequence[int]) -> str:
+    """The numbers of these steps, the first of many."""
+    first = [str(number) for number in steps[:_NAMED]]
+    if len(steps) > _NAMED:
+        return f"steps {', '.join(first)} and {len(steps) - _NAMED} more"
+    return f"step {first[0]}" if len(first) == 1 else f"steps {', '.join(first[:-1])} and {first[-1]}"
 
 
 def _longer_by_queue_ns(measured: Measured, steps: StepsFigures) -> float | None:

@@ -12,7 +12,7 @@ from dptune.measure.communication import arrivals, collectives, links, overlap, 
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
 from dptune.measure.host import attribution, launch_idle, launching, user_code
-from dptune.measure.steps import accumulation, input_wait, noise, steady, tails
+from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
 from dptune.measure.views import MANY_EVENTS, RankView, view
@@ -30,9 +30,12 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks], run.world_size)
     views, aside = steady.steady(viewed)
     accounted, cut = tails.cut_short(views)
+    taken = groups.turns(views)
+    accounted, surplus = groups.whole_periods(accounted, taken)
+    views = accounted if surplus else views
     stepped = _stepped(accounted)
     together = across(run, views, accounted)
-    waits = {rank: input_wait.waits(run.facts.get(rank), _of(views, rank)) for rank in _ranks(run)}
+    waits = {rank: input_wait.waits(run.facts.get(rank), _of(accounted, rank)) for rank in _ranks(run)}
     account = accounts.total([device for rank in together.devices.values() for device in rank])
     no_steps = next((own.no_steps for own in views if own.no_steps), "no trace was recorded")
     late: StragglerFigures | str = no_steps
@@ -57,7 +60,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         "backend": (backend, no_backend),
         "device_kind": (device_kind, no_device),
         "samples_per_step": (samples, no_samples),
-        "steps": (steady.figures(accounted, aside, cut, tails.queued_before_ns(accounted)), no_steps),
+        "steps": (steady.figures(accounted, aside, cut, tails.queued_before_ns(accounted), taken, surplus), no_steps),
         "account": (account, no_steps),
         "collectives": (
             collectives.collectives(together.calls, together.exchanges, _stepped(views)) if stepped else None,
@@ -175,9 +178,7 @@ def _user_code(run: Run, first: RankView | None) -> UserCodeFigures | None:
     return user_code.user_code(views, {rank: ns for rank, ns in medians.items() if ns})
 
 
-def _rank(
-    rank: int, run: Run, together: Across, waits: tuple[float, float, bool] | str, lost: list[Loss]
-) -> RankFigures:
+def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | str, lost: list[Loss]) -> RankFigures:
     facts = run.facts.get(rank)
     trace = next((one for one in run.ranks if one.rank == rank), None)
     devices = together.devices.get(rank, [])
@@ -197,7 +198,7 @@ def _rank(
             steptime.median(steptime.durations(facts.window("unprofiled") if facts else None)),
             "no unprofiled step was recorded",
         ),
-        "loader_wait_share": (None, waits) if isinstance(waits, str) else (waits[0], ""),
+        "loader_wait_share": (None, waits) if isinstance(waits, str) else (waits.share, ""),
         "clock_ahead_ns": (clock.ahead_ns if clock else None, unclocked),
         "clock_residual_ns": (
             clock.residual_ns if clock else None,

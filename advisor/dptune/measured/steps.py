@@ -22,6 +22,12 @@ class SetAsideStep(Model):
     length_ns: int = Field(description="how long it took: median over ranks")
     of_usual: float = Field(description="that / the median of the steps that are kept")
     warm_up: bool = Field(description="whether it is the first, or follows only such steps")
+    mean_ns: int = Field(0, description="how long it took: mean over ranks")
+    rank: int | None = Field(
+        None,
+        description="the only rank on which it took that long: the other ranks wait for it in a later step, or, of two "
+        "ranks, this one waits; the times are then of this rank",
+    )
     loader_wait_ns: int = Field(0, description="of it, inside the DataLoader's `__next__`: median over ranks")
     idle_ns: int = Field(0, description="of it, with nothing running on a rank's busiest device: median over ranks")
     host_ns: int = Field(0, description="how long it took on the host (CPU): median over ranks")
@@ -41,7 +47,7 @@ class SetAsideStep(Model):
 
 
 class StepGroup(Model):
-    """Steps that launch the same operations where others do not: an optimizer every second step, for example."""
+    """Steps that recur with a period and differ from others: an optimizer every second step, for example."""
 
     numbers: list[int] = Field(description="their numbers")
     mean_ns: int = Field(description="their mean time")
@@ -62,7 +68,14 @@ class StepsFigures(Figures):
     )
     set_aside: list[SetAsideStep] = Field(default_factory=list, description="steps that took much longer")
     groups: list[StepGroup] = Field(
-        default_factory=list, description="groups of alternating steps; empty where all steps launch the same"
+        default_factory=list, description="groups of alternating steps; empty where none recurs with a period"
+    )
+    grouped_by: Literal["operations", "time"] = Field(
+        "operations", description="what differs between these groups: what they launch, or only how long they take"
+    )
+    period: int = Field(1, description="every how many steps the groups recur; 1 without groups")
+    surplus: list[int] = Field(
+        default_factory=list, description="steps excluded from all figures because they do not complete a period"
     )
     cut_short: list[int] = Field(
         default_factory=list,
@@ -145,8 +158,12 @@ class PreparingFigures(Model):
 class InputFigures(Figures):
     """Waiting for the data loader, per rank and step."""
 
-    wait_share: Figure[float] = Field(ABSENT, description="loader wait / step, from unprofiled steps where recorded")
-    wait_ns: Figure[int] = Field(ABSENT, description="that share of the step time, median over ranks")
+    wait_share: Figure[float] = Field(
+        ABSENT,
+        description="loader wait / step: unprofiled where recorded, the median over ranks; traced of the account's "
+        "steps, the mean over ranks",
+    )
+    wait_ns: Figure[int] = Field(ABSENT, description="that share of the step time")
     computed_share: Figure[float] = Field(
         ABSENT, description="part of the wait in which the training thread computed; in the rest it slept"
     )

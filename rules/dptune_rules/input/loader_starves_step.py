@@ -87,6 +87,7 @@ ERROR_SHARE = Threshold("error_share", 0.20, "above the usual 15 % for high impa
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: workers that save less are not worth their cores")
 MOST_SHARE = Threshold("most_share", 0.6, "a smaller part of batch preparation is not what makes it slow")
 BUSY_SHARE = Threshold("busy_share", 0.3, "of every window on a busy machine: twice the usual 15 % for high impact")
+_UNEVEN = 1.5  # times the wait of all ranks: from there on that of one rank, which the saving is of, is another
 
 RULE = Rule(
     code="DP501",
@@ -172,6 +173,8 @@ def check(run: RunView) -> Iterator[Advice]:
     else:
         remedy = f"give it {then} workers instead of {now}" if now else f"it has no workers, give it {then}"
     waits = f"step waits {100 * wait:.0f} % of its time for the data loader"
+    if longest_idle >= _UNEVEN * wait:
+        waits += f" ({100 * longest_idle:.0f} % on the rank that waits most)"
     title = f"A {waits}: {reason + ', so ' if reason else ''}{remedy}"
     if culprit and remedy == cheaper:
         title = f"Make {culprit[0]} cheaper: a {waits}, {100 * culprit[1]:.0f} % of that in this function"

@@ -1,20 +1,26 @@
 """Groups of alternating steps, as with an optimizer every second step: their difference is a pattern, not noise.
 
-Traced steps take turns by what they launch: steps a period apart launch the same, neighbours do not. Of steps without
-the profiler only the time is known: they take turns where steps a period apart take the same time and others do not.
+Traced steps take turns by what they launch: steps a period apart launch the same, neighbours do not. Else they take
+turns where steps a period apart take the same time and others do not, or where long ones recur with a period. Of steps
+without the profiler only the time is known. A mean over traced steps is one over whole periods: it would depend on
+where the recording ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mean
+from typing import Literal
 
 import numpy as np
 
 from dptune.measure.intervals import Ints
+from dptune.measure.steps.exclusive import exclusive
+from dptune.measure.steps.lengths import ended
+from dptune.measure.steps.outliers import outliers, recurring
 from dptune.measure.steps.windows import OUTSIDE
-from dptune.measure.views import RankView, busiest
+from dptune.measure.views import RankView, busiest, without
 from dptune.measured import StepGroup
 
 _ALIKE = 0.97  # of the operations of steps a period apart; real steps that launch the same have 0.98 and more
@@ -24,19 +30,67 @@ _LEAST_TURNS = 4  # of a period, for times alone to show it
 _TIGHT_SHARE = 0.03  # of the median: the quartiles of steps of one group lie no further apart
 
 
-def groups(views: Sequence[RankView]) -> list[StepGroup]:
-    """The groups of the steps of the first rank that has any; none where all steps launch the same."""
+@dataclass(frozen=True)
+class Turns:
+    """Every how many steps they take turns, and by group the remainders of their numbers, divided by that.
+
+    `by`: what differs between the groups: what they launch, or only how long they take.
+    """
+
+    every: int
+    groups: list[list[int]]
+    by: Literal["operations", "time"]
+
+
+def turns(views: Sequence[RankView]) -> Turns | None:
+    """How steps take turns, by what those of the first rank that has any launch, else by their times."""
     own = next((view for view in views if not view.no_steps and busiest(view)), None)
     if own is None:
+        return None
+    numbers = [window.number for window in busiest(own)]
+    return _by_operations(views, _launched(own, numbers), numbers) or _by_time(views)
+
+
+def groups(views: Sequence[RankView], taken: Turns | None) -> list[StepGroup]:
+    """The groups of the steps of the first rank that has any."""
+    own = next((view for view in views if not view.no_steps and busiest(view)), None)
+    if own is None or taken is None:
         return []
-    windows = busiest(own)
-    places = _turns(_launched(own, [window.number for window in windows]))
-    return [
-        StepGroup(
-            numbers=[windows[at].number for at in group], mean_ns=round(mean(windows[at].length_ns for at in group))
-        )
-        for group in places
-    ]
+    found = []
+    for remainders in taken.groups:
+        windows = [window for window in busiest(own) if window.number % taken.every in remainders]
+        if windows:
+            mean_ns = round(mean(window.length_ns for window in windows))
+            found.append(StepGroup(numbers=[window.number for window in windows], mean_ns=mean_ns))
+    return found
+
+
+def whole_periods(views: Sequence[RankView], taken: Turns | None) -> tuple[list[RankView], list[int]]:
+    """The ranks without the steps that complete no period, so that each group has its share; and their numbers.
+
+    A rank that has no whole period keeps its steps.
+    """
+    left: set[int] = set()
+    found = []
+    for view in views:
+        numbers = [window.number for window in busiest(view)]
+        whole = _whole(numbers, taken.every) if taken is not None else []
+        surplus = set(numbers) - set(whole) if whole else set()
+        left |= surplus
+        found.append(without(view, surplus) if surplus else view)
+    return found, sorted(left)
+
+
+def _whole(numbers: Sequence[int], every: int) -> list[int]:
+    """Of these numbers, ascending, those in runs of `every` that follow one another."""
+    whole: list[int] = []
+    run: list[int] = []
+    for number in numbers:
+        run = [*run, number] if run and number == run[-1] + 1 else [number]
+        if len(run) == every:
+            whole += run
+            run = []
+    return whole
 
 
 def period(durations_ns: Sequence[int]) -> int:
@@ -68,23 +122,61 @@ def _launched(view: RankView, numbers: Sequence[int]) -> Ints:
     return counts[[places[number] for number in numbers]]
 
 
-def _turns(counts: Ints) -> list[list[int]]:
-    """The places of the steps of each group, for the shortest period of which there are two turns; none without one."""
-    steps = len(counts)
-    neighbours = min((_alike(*pair) for pair in pairwise(counts)), default=1.0)
-    for every in range(2, steps // 2 + 1):
-        within = min(_alike(counts[at], counts[at + every]) for at in range(steps - every))
+def _by_operations(views: Sequence[RankView], counts: Ints, numbers: Sequence[int]) -> Turns | None:
+    """The shortest period of which there are two turns.
+
+    The last step of the second turn may be missing where the first alone tells it: it runs an optimizer or
+    communicates, and no other step does.
+    """
+    at = {number: counts[place] for place, number in enumerate(numbers)}
+    neighbours = _least_alike(at, 1)
+    for every in range(2, (len(numbers) + 1) // 2 + 1):
+        members = [[number for number in numbers if number % every == rest] for rest in range(every)]
+        single = {own[0] for own in members if len(own) == 1}
+        if not all(members) or len(single) > 1 or (single and exclusive(views, single) != single):
+            continue
+        within = _least_alike(at, every)
         if within < max(_ALIKE, neighbours + _UNLIKE):
             continue
         found: list[list[int]] = []
-        for first in range(every):
-            same = next(
-                (one for one in found if _alike(counts[one[0]], counts[first]) > (within + neighbours) / 2), None
-            )
+        for number in sorted(own[0] for own in members):
+            same = next((one for one in found if _alike(at[one[0]], at[number]) > (within + neighbours) / 2), None)
             if same is None:
                 found.append(same := [])
-            same += range(first, steps, every)
-        return [sorted(one) for one in found] if len(found) > 1 else []
+            same.append(number)
+        if len(found) > 1:
+            return Turns(every, [[number % every for number in one] for one in found], "operations")
+        return None
+    return None
+
+
+def _least_alike(at: Mapping[int, Ints], apart: int) -> float:
+    """How alike steps are that lie so far apart: the least alike two of them."""
+    return min((_alike(own, at[number + apart]) for number, own in at.items() if number + apart in at), default=1.0)
+
+
+def _by_time(views: Sequence[RankView]) -> Turns | None:
+    """The period of long steps that recur, else of all times."""
+    took = ended(views)
+    numbers = list(took)
+    long = recurring(took, [numbers[at] for at in outliers(list(took.values()))])
+    if long:
+        every = long[1] - long[0]
+        rest = [number % every for number in range(long[0] + 1, long[0] + every)]
+        return Turns(every, [rest, [long[0] % every]], "time")
+    every = period(list(took.values())) if numbers and len(numbers) == numbers[-1] - numbers[0] + 1 else 1
+    found = _quick_and_slow(took, every)
+    return Turns(every, found, "time") if found else None
+
+
+def _quick_and_slow(took: Mapping[int, int], every: int) -> list[list[int]]:
+    """The remainders of quick steps and those of slow ones, where each slow one is clearly longer; none where not."""
+    turns = [[ns for number, ns in took.items() if number % every == rest] for rest in range(every)]
+    order = sorted(range(every), key=lambda rest: max(turns[rest], default=0))
+    for at in range(1, every):
+        gap_ns = min(min(turns[rest]) for rest in order[at:]) - max(turns[order[at - 1]])
+        if gap_ns > _TIGHT_SHARE * np.median(list(took.values())):
+            return [sorted(order[:at]), sorted(order[at:])]
     return []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from dptune.measure.views import RankView
@@ -13,26 +14,47 @@ _NO_LOADER = "no batch was drawn from a torch DataLoader in the unprofiled steps
 _NO_RANGES = "the trace has no DataLoader range: the script draws from no torch DataLoader, or it was not recorded"
 
 
-def waits(facts: Facts | None, view: RankView | None) -> tuple[float, float, bool] | str:
-    """Of one rank: share of the step, that share of its step time in ns, whether unprofiled; or why there is none.
+@dataclass(frozen=True)
+class LoaderWait:
+    """What one rank waits for its loader in `steps` steps that take `steps_ns` together.
 
-    The step time is that of `StepTime`: the median of unprofiled steps, the mean of traced ones. Only unprofiled steps
-    that drew the median number of batches count: between two epochs a step may contain a whole validation.
+    `median_ns` is its median step without the profiler; None where the steps are traced.
+    """
+
+    waited_ns: int
+    steps_ns: int
+    steps: int
+    median_ns: float | None = None
+
+    @property
+    def share(self) -> float:
+        """Of the step."""
+        return self.waited_ns / self.steps_ns
+
+
+def waits(facts: Facts | None, view: RankView | None) -> LoaderWait | str:
+    """What one rank waits, or why that is not known: in unprofiled steps where recorded, else in those of `view`.
+
+    Of unprofiled steps only those that drew the median number of batches count: between two epochs a step may contain
+    a whole validation. Traced steps are the device's windows, as in the account. Of a host that runs ahead of its
+    device, a step is shorter than on the device, and the loader takes a larger share of it.
     """
     window = facts.window("unprofiled") if facts else None
     if window is not None and sum(window.durations_ns) > 0 and len(window.loader_wait_ns) == window.steps:
         if not any(window.loader_batches):
             return _NO_LOADER
         steps = window.usual_steps
-        share = sum(window.loader_wait_ns[n] for n in steps) / sum(window.durations_ns[n] for n in steps)
-        return share, share * median(window.durations_ns), True
-    if view is None or not view.steps:
+        waited_ns = sum(window.loader_wait_ns[n] for n in steps)
+        return LoaderWait(
+            waited_ns, sum(window.durations_ns[n] for n in steps), len(steps), median(window.durations_ns)
+        )
+    if view is None or not view.windows:
         return view.no_steps if view is not None and view.no_steps else "no steps were recorded"
     if not len(view.host.loading):
         return _NO_RANGES
-    waited = sum(view.host.loading.within(step.start_ns, step.end_ns).total_ns for step in view.steps)
-    share = waited / sum(step.length_ns for step in view.steps)
-    return share, waited / len(view.steps), False
+    windows = [window for device in view.devices for window in device.windows]
+    waited_ns = sum(view.host.loading.within(window.start_ns, window.end_ns).total_ns for window in windows)
+    return LoaderWait(waited_ns, sum(window.length_ns for window in windows), len(windows))
 
 
 def computed_share(facts: Iterable[Facts]) -> float | None:
@@ -89,8 +111,11 @@ def preparing(loader: LoaderFacts | None) -> PreparingFigures | None:
     )
 
 
-def input_figures(ranks: Sequence[tuple[float, float, bool] | str], facts: Iterable[Facts] = ()) -> InputFigures:
-    """The median over ranks. Unprofiled figures of some ranks leave the traced ones of others out."""
+def input_figures(ranks: Sequence[LoaderWait | str], facts: Iterable[Facts] = ()) -> InputFigures:
+    """Of all ranks, as step times are: unprofiled the median over them, traced the mean over all of their steps.
+
+    Unprofiled figures of some ranks leave the traced ones of others out.
+    """
     recorded = list(facts)
     computed, other = computed_share(recorded), other_share(recorded)
     made_of = preparing(drawn_from(recorded))
@@ -106,11 +131,16 @@ def input_figures(ranks: Sequence[tuple[float, float, bool] | str], facts: Itera
             preparing=made_of,
             missing={"wait_share": why, "wait_ns": why, **unknown},
         )
-    unprofiled = any(rank[2] for rank in known)
-    used = [rank for rank in known if rank[2] == unprofiled]
+    unprofiled = [(rank.share, rank.share * rank.median_ns) for rank in known if rank.median_ns is not None]
+    if unprofiled:
+        wait_share, wait_ns = (median(figure) for figure in zip(*unprofiled, strict=True))
+    else:
+        waited_ns = sum(rank.waited_ns for rank in known)
+        wait_share = waited_ns / sum(rank.steps_ns for rank in known)
+        wait_ns = waited_ns / sum(rank.steps for rank in known)
     return InputFigures(
-        wait_share=median(rank[0] for rank in used),
-        wait_ns=round(median(rank[1] for rank in used)),
+        wait_share=wait_share,
+        wait_ns=round(wait_ns),
         computed_share=computed,
         other_share=other,
         preparing=made_of,

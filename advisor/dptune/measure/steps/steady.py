@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import takewhile
 from operator import or_
 
 import numpy as np
 
-from dptune.measure.steps.groups import groups
-from dptune.measure.steps.outliers import outliers
-from dptune.measure.steps.windows import OUTSIDE
+from dptune.measure.steps.exclusive import communicating, exclusive
+from dptune.measure.steps.groups import Turns, groups
+from dptune.measure.steps.lengths import ended, lengths
+from dptune.measure.steps.outliers import OF_MEDIAN, outliers, recurring
 from dptune.measure.views import RankView, busiest, renumbered, without
 from dptune.measured import SetAsideStep, StepsFigures
-from dptune.trace.kernels import OPTIMIZER_KERNEL_NAME, Work
 
 _MARKED = "the script marks its steps: they need not be alike"
 _SAME_STEP = 0.25  # of a step: how far the beginnings of one step on two ranks may lie apart
@@ -26,36 +26,69 @@ def steady(views: Sequence[RankView]) -> tuple[list[RankView], list[SetAsideStep
 
     How long a step took is the median over ranks of its window on the rank's busiest device: a rank that is slow in
     one step makes the others wait in it. A step stays, however long, that runs an optimizer or communicates where the
-    shorter ones do not: the others are then micro-batches of it.
+    shorter ones do not: the others are then micro-batches of it. So do long steps that recur with a period.
+
+    A rank that stalls before the first operation of a step stalls in its own window of the step before: that goes too.
     """
     views = _numbered_alike(views)
-    lengths: dict[int, list[int]] = defaultdict(list)
-    for view in views:
-        for window in busiest(view):
-            lengths[window.number].append(window.length_ns)
-    numbers = sorted(lengths)
-    took = [round(float(np.median(lengths[number]))) for number in numbers]
-    long = outliers(took)
-    stay = _by_right(views, {numbers[at] for at in long})
-    long = [at for at in long if numbers[at] not in stay]
-    if not long:
+    took = lengths(views)
+    numbers = sorted(took)
+    long = [numbers[at] for at in outliers([took[number] for number in numbers])]
+    stay = exclusive(views, set(long)) | set(recurring(ended(views), long))
+    gone = set(long) - stay
+    if not gone:
         return list(views), []
-    usual = float(np.median([took[at] for at in range(len(took)) if at not in long]))
-    first = {at for at, _ in takewhile(lambda pair: pair[0] == pair[1], enumerate(long))}
-    aside = [
-        SetAsideStep(
-            number=numbers[at],
-            length_ns=took[at],
-            of_usual=took[at] / usual,
-            warm_up=at in first,
-            loader_wait_ns=_median(_loading_ns(own, numbers[at]) for own in views),
-            idle_ns=_median(_idle_ns(own, numbers[at]) for own in views),
-            host_ns=_median(_host_ns(own, numbers[at]) for own in views),
+    stalled = _stalled(views, gone)
+    gone |= stalled.keys()
+    usual = float(np.median([took[number] for number in numbers if number not in gone]))
+    first = {
+        number for number, _ in takewhile(lambda pair: pair[0] == pair[1], zip(numbers, sorted(gone), strict=False))
+    }
+    aside = []
+    for number in sorted(gone):
+        rank = stalled.get(number, _longer_of_two(views, number))
+        measured = views if rank is None else [own for own in views if own.rank == rank]
+        windows = [window for own in measured for window in busiest(own) if window.number == number]
+        length_ns = took[number] if rank is None else windows[0].length_ns
+        everywhere = [window.length_ns for own in views for window in busiest(own) if window.number == number]
+        aside.append(
+            SetAsideStep(
+                number=number,
+                length_ns=length_ns,
+                of_usual=length_ns / usual,
+                warm_up=number in first,
+                mean_ns=round(float(np.mean(everywhere))),
+                rank=rank,
+                loader_wait_ns=_median(_loading_ns(own, number) for own in measured),
+                idle_ns=_median(_idle_ns(own, number) for own in measured),
+                host_ns=_median(_host_ns(own, number) for own in measured),
+            )
         )
-        for at in long
-    ]
-    gone = frozenset(step.number for step in aside)
     return [without(own, gone) for own in views], aside
+
+
+def _stalled(views: Sequence[RankView], gone: AbstractSet[int]) -> dict[int, int]:
+    """Steps with a stall on one rank for which the others wait in a later step, one of `gone`; and that rank.
+
+    On that rank the later step is not long, an earlier one is, and in between it has none that communicates.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for view in views:
+        windows = {window.number: window.length_ns for window in busiest(view)}
+        order = sorted(windows)
+        long = {order[at] for at in outliers([windows[number] for number in order])}
+        talking = communicating(view) - gone
+        for number in sorted(gone & windows.keys() - long):
+            earlier = max((at for at in long - gone if at < number), default=None)
+            if earlier is not None and not any(earlier < at < number for at in talking):
+                found[earlier] = max(found.get(earlier, (0, 0)), (windows[earlier], view.rank))
+    return {number: rank for number, (_, rank) in found.items()}
+
+
+def _longer_of_two(views: Sequence[RankView], number: int) -> int | None:
+    """The rank on which a step took long where it did not on the only other: the median of two would be neither."""
+    took = sorted((window.length_ns, own.rank) for own in views for window in busiest(own) if window.number == number)
+    return took[1][1] if len(took) == 2 and took[1][0] > OF_MEDIAN * took[0][0] else None
 
 
 def _median(times_ns: Iterable[int | None]) -> int:
@@ -69,9 +102,9 @@ def _host_ns(view: RankView, number: int) -> int | None:
 
 
 def _loading_ns(view: RankView, number: int) -> int | None:
-    """What the host waits for a data loader in a step; None where the rank has no such step."""
-    step = next((one for one in view.steps if one.number == number), None)
-    return None if step is None else view.host.loading.within(step.start_ns, step.end_ns).total_ns
+    """What the host waits for a data loader in a step's window; None where the rank has no such step."""
+    window = next((one for one in busiest(view) if one.number == number), None)
+    return None if window is None else view.host.loading.within(window.start_ns, window.end_ns).total_ns
 
 
 def _idle_ns(view: RankView, number: int) -> int | None:
@@ -89,10 +122,12 @@ def figures(
     aside: list[SetAsideStep],
     cut: Sequence[int] = (),
     queued_before_ns: int = 0,
+    taken: Turns | None = None,
+    surplus: Sequence[int] = (),
 ) -> StepsFigures | None:
     """What tells the steps, how alike they are and how many there are; None where no rank has any.
 
-    `cut` and `queued_before_ns` are what `tails` finds.
+    `cut` and `queued_before_ns` are what `tails` finds, `taken` and `surplus` what `groups` does.
     """
     stepped = [view for view in views if not view.no_steps]
     if not stepped:
@@ -107,7 +142,10 @@ def figures(
         by_rank={own.rank: len(busiest(own)) for own in stepped},
         without_work=max(_without_work(own) for own in stepped),
         set_aside=aside,
-        groups=groups(views),
+        groups=groups(views, taken),
+        grouped_by=taken.by if taken else "operations",
+        period=taken.every if taken else 1,
+        surplus=list(surplus),
         cut_short=list(cut),
         queued_before_ns=queued_before_ns,
         missing={} if known else {"similarity": _MARKED},
@@ -119,20 +157,6 @@ def _without_work(view: RankView) -> int:
     numbers = {window.number for window in busiest(view)}
     places = [at for at, step in enumerate(view.steps) if step.number in numbers]
     return places[-1] - places[0] + 1 - len(places) if places else 0
-
-
-def _by_right(views: Sequence[RankView], long: set[int]) -> set[int]:
-    """Of long steps those that run an optimizer, or communicate, where none of the others does."""
-    stay: set[int] = set()
-    for own in views if long else ():
-        for device in own.devices:
-            ran = device.operations
-            optimizer = own.columns.named(OPTIMIZER_KERNEL_NAME.search, ran.rows)
-            for wanted in (ran.work == Work.COMMUNICATION, optimizer):
-                places = np.unique(device.launched_in[wanted & (device.launched_in != OUTSIDE)])
-                holding = {own.steps[at].number for at in places.tolist()}
-                stay |= holding if holding <= long else set()
-    return stay
 
 
 def _numbered_alike(views: Sequence[RankView]) -> list[RankView]:

@@ -50,17 +50,22 @@ def _which_steps(measured: Measured) -> Iterator[str]:
     where = " on each rank" if len(steps.by_rank) > 1 else ""
     yield f"The shares of this report are of {many}{where}: {_BASES[steps.basis]}.{sure}"
     for step in steps.set_aside:
+        on = "" if step.rank is None else f" on rank {step.rank}"
         yield (
-            f"Step {step.number} is part of no figure: it took {milliseconds(step.length_ns / 1e6)}, "
+            f"Step {step.number} is part of no figure: it took {milliseconds(step.length_ns / 1e6)}{on}, "
             f"{number(step.of_usual)} times as long as the others{f', {step.spent}' if step.spent else ''}"
             f"{' (warm-up)' if step.warm_up else ''}."
         )
     if steps.groups:
         each = "; ".join(
-            f"steps {', '.join(map(str, group.numbers))} take {milliseconds(group.mean_ns / 1e6)}"
+            f"step{'s' if len(group.numbers) > 1 else ''} {', '.join(map(str, group.numbers))} "
+            f"take{'' if len(group.numbers) > 1 else 's'} {milliseconds(group.mean_ns / 1e6)}"
             for group in steps.groups
         )
-        yield f"Steps alternate in what they launch: {each} (means)."
+        how = "in what they launch" if steps.grouped_by == "operations" else f"in time, with a period of {steps.period}"
+        yield f"Steps alternate {how}: {each} (means)."
+    for left in steps.surplus:
+        yield f"Step {left} is excluded from all figures: it does not complete a period of {steps.period} steps."
     for cut in steps.cut_short:
         on = " on the ranks that end with it" if len(steps.cut_short) > 1 else ""
         yield f"Step {cut} is excluded from all figures{on}: {CUT_SHORT}."
