@@ -176,6 +176,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # it was late while it was traced
     why = [difference.words(late.rank) for difference in late.differences[:1]] if explained else []
     why += [LAG_CAUSES[cause]] if cause and not why else []
+    sure = bool(why) and not _all_slower(run, late)
     measured_gain = late.waiting_share if gain is None else gain
     if saves.may_be_nothing and why and measured_gain >= run.limit(WARNING_SHARE):
         saves = bound.without_prediction(_unsure(saves, measured_gain))
@@ -189,18 +190,24 @@ def check(run: RunView) -> Iterator[Advice]:
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        impact=impact if why else "low",
+        impact=impact if sure else "low",
         title=_of_more_work(run, late)
         or f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late {late.when}, and the others wait for it: "
         f"{why[0] if why else 'the cause is not known'}",
         why="Collectives are synchronous, so the slowest rank sets the pace.",
         changes=[],
         saves=saves,
-        confidence="medium" if why else "low",
+        confidence="medium" if sure else "low",
         evidence=[*_evidence(run, late, lag_share), *_causes(late, cause, covered)],
         numerics="same",
         fingerprint=f"{RULE.code}:{cause or 'unknown'}",
     )
+
+
+def _all_slower(run: RunView, late: StragglerFigures) -> bool:
+    """Whether a rank on CPU cores takes longer for operators of all kinds: other processes on its cores do that."""
+    spread = not any(one.kind in OF_SCRIPT or one.share >= run.limit(EXPLAINED_SHARE) for one in late.differences)
+    return run.measured.known("device_kind") == "cpu" and bool(late.differences) and spread and not late.moves
 
 
 def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float], *, moves: bool) -> Saving:
