@@ -81,6 +81,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if len(wrapped) > 1:
         raise Missing(f"{len(wrapped)} DDP modules: which of them a backward pass synchronises is not recorded")
     share = run.measured.share("exchange_ns") * (synchronised - 1) / synchronised
+    exposed = run.measured.share("exposed_communication_ns")
+    everything = Evidence(label="exposed communication", value=exposed, unit="of a step")
     stays = _one_reduction(run) + run.waiting_that_stays
     ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - stays))
     place = run.any_facts().backward_where or wrapped[0].where
@@ -116,7 +118,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="high" if accumulates else "low",
         evidence=[
             Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),
-            run.exposed_transfer(),
+            run.exposed_transfer() if run.waiting_that_stays else everything.at(run.measured.where_exposed),
             *(
                 [Evidence(label="all communication but for one all-reduce", value=ceiling, unit="of a step")]
                 if saves.predicted_share is None

@@ -72,6 +72,7 @@ def collectives(
             size = largest.get((own.rank, own.device, call), call.message_bytes)
             alike = groups.setdefault((call.kind, call.group, call.group_size, call.dtype, size), [])
             alike.append(call if size == call.message_bytes else replace(call, message_bytes=size))
+    steps = sum(own.windows for own in views)
     windows = {own.rank: own.windows for own in views}
     members: dict[str | None, set[int]] = {}
     for own in ranks:
@@ -84,8 +85,7 @@ def collectives(
         first = alike[0]
         key = first.kind, first.group, first.dtype, first.message_bytes
         of_group = sum(windows[rank] for rank in members[first.group] & windows.keys())
-        steps = sum(windows.values()), of_group or sum(windows.values())
-        found.append(_figures(alike, matched.get(key, []), steps, unmatched, unsized))
+        found.append(_figures(alike, matched.get(key, []), (steps, of_group or steps), unmatched, unsized))
     return sorted(found, key=lambda figures: -figures.total_ns)
 
 
