@@ -145,6 +145,8 @@ def test_with_ranks_missing_it_is_not_known_what_exposed_communication_is(make_m
     )
     assert told.next.startswith("Read the traces of all ranks together")
     assert said(measured, advice=[make_advice()]).next.startswith("XX101: Use `DataLoader(")
+    unsure = said(measured, advice=[make_advice(confidence="low")])
+    assert unsure.next.startswith("Read the traces of all ranks together")
     little = said(make_measured(exposed_share=0.08).model_copy(update={"world_size": 8}))
     assert little.verdict.startswith("Mostly computing, but 8 % of each step is exposed communication; whether")
 

@@ -155,6 +155,7 @@ def test_collectives(measured):
         "message_bytes": 4000,
         "calls": 4,
         "calls_per_step": 1.0,
+        "calls_per_member": 1.0,
         "median_ns": 30 * US,
         "shortest_ns": 20 * US,
         "total_ns": 120 * US,

@@ -11,7 +11,20 @@ from dptune.measure.views import view
 from dptune.measured import PATH
 
 from . import test_idle
-from .handmade import DRAWN, US, call, drawn, kernel, launch, load_events, measure_events, operator, step
+from .handmade import (
+    DRAWN,
+    US,
+    all_reduce,
+    call,
+    drawn,
+    kernel,
+    launch,
+    launched,
+    load_events,
+    measure_events,
+    operator,
+    step,
+)
 
 
 def test_by_hand(tmp_path):
@@ -69,6 +82,37 @@ def test_a_stream_that_waits_for_another(tmp_path):
     assert found["queued"] == 3 + 2
     assert found["sync"] == 4
     assert found["latency"] == 15
+
+
+def late_host(steps):
+    """Steps of 100 us on the device, numbered from 0: the first kernel takes 30, then an all-reduce 20 beside nothing.
+
+    The host launches the second kernel, of 10, at 70 in each, and waits for it. A next step is launched 20 later.
+    """
+    events = []
+    for number in range(steps):
+        at, first = 100 * number, 10 * number + 1
+        events += [
+            step(number, at, at + 95),
+            *launched("first", at + 1, at + 5, at + 35, first),
+            launch(first + 1, at + 2, at + 3),
+            all_reduce(at + 36, at + 56, first + 1, 1000, "0", 1) | {"tid": 20},
+            *launched("second", at + 70, at + 74, at + 84, first + 2),
+            call("cudaDeviceSynchronize", at + 72, at + 85),
+        ]
+    return events
+
+
+def test_the_host_is_late_beside_a_collective_and_the_end_of_the_last_step_is_not_known(tmp_path):
+    """Of each 100 us, the path is the second kernel's for 10, from 74 on; a microsecond later it lets go of the host,
+    whose the rest is. The device computes beside it for 30: 60 are left, 20 of them with an all-reduce alone. The fifth
+    step ends with its last kernel at 484, so the 20 us until a next one are not known of it.
+    """
+    path = measure_events(tmp_path, late_host(5)).path
+    assert path.steps == 4
+    assert path.path_ns == 4 * 100 * US
+    assert path.compute_ns == 4 * 10 * US
+    assert path.idle_share == pytest.approx((100 - 10 - 30) / 100)
 
 
 @settings(max_examples=60, deadline=None)

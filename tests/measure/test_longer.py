@@ -71,6 +71,20 @@ def test_a_function_that_only_the_late_rank_runs_is_named_with_its_line(tmp_path
     assert found.share == pytest.approx(0.99, abs=0.02)
 
 
+def test_a_function_takes_no_time_in_which_it_waits_for_the_device(tmp_path):
+    """It lasts from 30 to 530, 500, and is held from 32 to 201, until the first kernel is over: 169."""
+
+    def logged(at):
+        return [
+            python("train.py(61): log_loss", at + 30, at + 530),
+            operator("aten::item", at + 31, at + 202),
+            call("cudaStreamSynchronize", at + 32, at + 201),
+        ]
+
+    (found,) = straggler(tmp_path, logged).differences
+    assert (found.name, found.rank_ns, found.others_ns) == ("log_loss", (500 - 169) * US, 0)
+
+
 def test_functions_are_alike_whatever_line_they_stood_at(tmp_path):
     """A function that ran as recording began has the line at which it stood."""
 

@@ -21,6 +21,7 @@ from dptune.trace import load
 from . import handmade as by_hand
 
 KINDS = ("all_reduce", "all_gather", "broadcast")
+VIEWS = [SimpleNamespace(rank=rank, windows=1, trace=SimpleNamespace(findings=())) for rank in (0, 1)]
 
 
 def calls(kinds, *, first_ns=0, every_ns=1000, late=(), **more):
@@ -225,7 +226,7 @@ def test_an_uneven_exchange_is_as_large_as_its_largest_part(numbers):
         )
         for number, (own, late) in enumerate([(sizes, 0), (sizes[::-1], 100)])
     ]
-    (row,) = collectives(ranks, match(ranks, 2), [SimpleNamespace(windows=1, trace=SimpleNamespace(findings=()))] * 2)
+    (row,) = collectives(ranks, match(ranks, 2), VIEWS)
     assert (row.message_bytes, row.calls, row.transfer_ns, row.waiting_ns) == (16_000, 4, 150, 200)
     assert row.algbw_gb_per_s == pytest.approx(16_000 / 150)
 
@@ -381,5 +382,5 @@ def test_rows_of_two_types_and_one_size_keep_their_own_exchanges():
         for at, (dtype, lasts) in enumerate(of_type.items())
     ]
     ranks = [rank(0, both), rank(1, both)]
-    rows = collectives(ranks, match(ranks, 2), [SimpleNamespace(windows=1, trace=SimpleNamespace(findings=()))] * 2)
+    rows = collectives(ranks, match(ranks, 2), VIEWS)
     assert {row.dtype: row.transfer_ns for row in rows} == of_type

@@ -60,3 +60,12 @@ def test_a_report_that_does_not_say_how_calls_were_matched_is_shown(report: Repo
     page = said(report, collective(None))
     assert page[3].endswith("2.60    2.00  13.1")
     assert page[-1].endswith("(busbw of nccl-tests).")
+
+
+def test_calls_are_those_of_a_rank_of_the_group(report: Report) -> None:
+    row = collective("order")
+    missing = {name: why for name, why in row.missing.items() if name != "calls_per_member"}
+    page = said(report, row.model_copy(update={"calls_per_member": 16.0, "missing": missing}))
+    assert page[3].split()[-4:] == ["16", "2.60", "2.00", "13.1"]
+    assert "Calls are per step and rank of the group." in page[-1]
+    assert "Calls are per step and rank. " in said(report, row)[-1]

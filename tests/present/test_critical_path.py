@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptune.advice import Report
-from dptune.measured import Account, CriticalPath
+from dptune.measured import Account, CriticalPath, DeviceFigures, StepAccount
 from dptune.present.sections.critical_path import path
 
 FOUND = CriticalPath(
@@ -21,12 +21,30 @@ FOUND = CriticalPath(
 )
 
 
-def said(report: Report, basis: str, idle_ns: int) -> str:
+def of_rank(account: Account) -> DeviceFigures:
+    steps = [StepAccount(number=0, start_ns=0, account=account)]
+    return DeviceFigures(device="cuda:0", steps=steps, whole=account, device_operations=1, kernels=1)
+
+
+def said(report: Report, basis: str, idle_ns: int, found: CriticalPath = FOUND, **exposed_ns: int) -> str:
+    """The section of rank 0, where the other ranks compute all the time; a step takes 10 ms."""
     measured = report.measured
-    account = Account(window_ns=1000, compute_ns=1000 - idle_ns, host_idle_ns=idle_ns)
-    step = measured.step.model_copy(update={"basis": basis})
+    communicating = sum(exposed_ns.values())
+    account = Account(
+        window_ns=1000,
+        compute_ns=1000 - idle_ns - communicating,
+        host_idle_ns=idle_ns,
+        communication_ns=communicating,
+        **exposed_ns,
+    )
+    computing = Account(window_ns=1000, compute_ns=1000)
+    ranks = [
+        rank.model_copy(update={"devices": [of_rank(computing if rank.rank else account)]}) for rank in measured.ranks
+    ]
+    total = sum([computing] * (len(ranks) - 1), start=account)
+    step = measured.step.model_copy(update={"basis": basis, "time_ns": 10_000_000})
     missing = {name: why for name, why in measured.missing.items() if name != "path"}
-    update = {"path": FOUND, "step": step, "account": account, "device_kind": "cpu", "missing": missing}
+    update = {"path": found, "step": step, "account": total, "device_kind": "cpu", "missing": missing, "ranks": ranks}
     shown = report.model_copy(update={"measured": measured.model_copy(update=update)})
     return " ".join("".join(span.text for span in line).strip() for line in path(shown, 200))
 
@@ -49,3 +67,30 @@ def test_a_device_that_idles_without_the_profiler_is_not_the_critical_path(repor
     told = said(report, "unprofiled", 355)
     assert "device is the critical path" not in told
     assert "85.0 %  launching" in told
+
+
+LATE = FOUND.model_copy(update={"idle_share": 0.25})
+
+
+def test_the_bound_of_a_faster_host_is_that_of_the_rank_whose_path_it_is(report: Report) -> None:
+    """Rank 0 idles for 25 % of 10 ms while its host is late; the other ranks never idle, and the mean is less."""
+    assert len(report.measured.ranks) > 1
+    told = said(report, "traced", 255, LATE)
+    assert "the device of rank 0 computes nothing for 2.50 ms: faster host code saves no more." in told
+
+
+def test_waiting_for_other_ranks_adds_to_the_bound(report: Report) -> None:
+    """25 % idle and 10 % waiting for others, whose hosts may be late: 3.5 ms of 10. Transfer takes no host."""
+    told = said(report, "traced", 255, LATE, exposed_waiting_ns=100, exposed_transfer_ns=50)
+    assert (
+        "computes nothing for 2.50 ms, and the rank waits 1.00 ms for other ranks: faster host code saves at most "
+        "3.50 ms."
+    ) in told
+    told = said(report, "traced", 255, LATE, exposed_unsplit_ns=100)
+    assert "the rank may wait up to 1.00 ms for other ranks: faster host code saves at most 3.50 ms." in told
+
+
+def test_no_host_saves_more_than_the_device_does_not_compute(report: Report) -> None:
+    """A collective ran while the host was late, too, and is both: of 10 ms the device computes for 7."""
+    told = said(report, "traced", 50, LATE, exposed_waiting_ns=250)
+    assert "faster host code saves at most 3.00 ms." in told

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dptune.measured import Missing
+from dptune.measured import Account, Missing, StragglerFigures
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import CompileFacts
 
@@ -262,3 +262,66 @@ def test_of_a_compiled_module_sizes_that_torch_refuses_are_not_proposed(ask, tin
 def test_quiet_where_no_size_is_predicted_to_save(ask, tiny, predict):
     measured, facts = tiny()
     assert ask("DP101", measured, facts, predictor=predict("ddp.bucket_cap_mb", dict.fromkeys(SIZES, 1.0))) == []
+
+
+@pytest.fixture
+def one_bucket(make_measured, make_all_reduce):
+    """A step of 10 ms of two ranks, 20 MiB in one all-reduce that nothing hides; the rest is compute."""
+
+    def make(shortest_ns, *exposed):
+        spent = [
+            Account(
+                window_ns=10**7,
+                compute_ns=10**7 - sum(each.values()),
+                communication_ns=sum(each.values()),
+                **{f"exposed_{name}_ns": ns for name, ns in each.items()},
+            )
+            for each in exposed
+        ]
+        return make_measured(spent=spent, collectives=[make_all_reduce(20 * MIB, 1, shortest_ns)])
+
+    return make
+
+
+def test_waiting_for_a_late_rank_is_not_promised_by_smaller_buckets(ask, one_bucket):
+    """Both ranks transfer for 1 ms of 10; rank 0 waits 4 ms before. At most 10 % can be hidden, not 30."""
+    ms = 10**6
+    measured = one_bucket(ms, {"transfer": ms, "waiting": 4 * ms}, {"transfer": ms})
+    (advice,) = ask("DP101", measured)
+    assert (advice.saves.high_share, advice.saves.high_ms) == (pytest.approx(0.1), pytest.approx(1.0))
+    assert "a step waits 10 % of its time for the transfer" in advice.title
+    assert "separate" not in advice.saves.how
+    shown = {evidence.label: evidence.value for evidence in advice.evidence}
+    assert shown["exposed transfer"] == pytest.approx(0.1)
+
+
+def test_what_cannot_be_split_is_called_transfer_or_waiting(ask, one_bucket):
+    """A rank is missing: of the 3 ms that each all-reduce takes, all may be waiting for it."""
+    ms = 10**6
+    measured = one_bucket(3 * ms, {"unsplit": 3 * ms})
+    (advice,) = ask("DP101", measured)
+    assert advice.saves.high_share == pytest.approx(0.3)
+    assert "30 % of its time for the transfer or for late ranks, which the traces do not separate" in advice.title
+    assert advice.saves.how.startswith("no more than the exposed transfer or waiting, which cannot be separated")
+    assert "exposed transfer or waiting" in {evidence.label for evidence in advice.evidence}
+
+
+@pytest.mark.parametrize(("lag_ms", "high"), [(2, 0.4 - 0.1 - 2 * 0.005), (0.5, 0.4 - 2 * 0.005)])
+def test_fewer_buckets_still_wait_for_one_late_rank(ask, make_measured, make_all_reduce, make_facts, lag_ms, high):
+    """Of 4 ms of communication 1 ms is waiting, and 2 all-reduces of 50 us stay; a step takes 10 ms."""
+    ms = 10**6
+    one = Account(
+        window_ns=10 * ms,
+        compute_ns=6 * ms,
+        exposed_transfer_ns=3 * ms,
+        exposed_waiting_ns=ms,
+        communication_ns=4 * ms,
+    )
+    straggler = StragglerFigures.only(
+        "made by hand", rank=1, lag_ns=int(lag_ms * ms), steps_share=1.0, waiting_share=0.1
+    )
+    measured = make_measured(
+        spent=[one], collectives=[make_all_reduce(TINY, 40, 50_000)], straggler=straggler, lags_ms=[[0] * 5, [2] * 5]
+    )
+    (advice,) = ask("DP101", measured, [make_facts(ddp=[tiny_ddp()])])
+    assert advice.saves.high_share == pytest.approx(high)

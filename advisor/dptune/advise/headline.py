@@ -159,6 +159,8 @@ def headline(
         expected = milliseconds(queued.length_ns)
         verdict = f"Launch-bound only while traced: without the profiler, expect a step of about {expected}."
         why += f" {sentence(by_profiler(queued))}"
+    if limit is UNSPLIT and first is not None and first.confidence == "low":
+        first = None  # whether it applies is known only when the traces of all ranks are read
     return Headline(
         verdict=verdict,
         why=why,

@@ -92,7 +92,7 @@ class CriticalPath(Figures):
 
     rank: int = Field(description="the rank that waits least for others: they wait for it")
     device: str = Field(description="'cuda:3', ...")
-    steps: int = Field(description="how many steps it goes through")
+    steps: int = Field(description="how many steps it goes through: those whose end is known")
     path_ns: int = Field(description="its length, that of those steps")
     compute_ns: int = Field(0, description="kernels that calculate")
     communication_ns: int = Field(0, description="collectives, and waiting in them for other ranks")
@@ -106,7 +106,8 @@ class CriticalPath(Figures):
     host_ns: int = Field(0, description="the script runs no operator: Python, files, sleep")
     unexplained_ns: int = Field(0, description="what was waited for was not recorded")
     idle_share: float = Field(
-        description="of the path: parts of the host in which the device ran nothing, about what a quicker host saves"
+        description="of the path: parts of the host in which the device computed nothing; with the time in which the "
+        "rank waits for others an upper bound for any faster host"
     )
     longest: list[OnPath] = Field(description="the operations that take most of it, by name")
 

@@ -25,7 +25,8 @@ class CollectiveFigures(Figures):
         ABSENT, description="max(input, output) of one call, bytes; of an uneven one, of the rank that sends most"
     )
     calls: int = Field(description="calls inside steps, all ranks together")
-    calls_per_step: float = Field(description="per rank and step")
+    calls_per_step: float = Field(description="per rank of the run and step, also of ranks outside the group")
+    calls_per_member: Figure[float] = Field(ABSENT, description="per rank of the group and step")
     median_ns: int = Field(description="median duration of one call on one rank, waiting included")
     shortest_ns: int = Field(description="shortest duration over calls and ranks: the least waiting")
     total_ns: int = Field(description="sum of durations, all ranks")

@@ -106,13 +106,24 @@ class Measured(Figures):
 
         The traced account where no step was timed without the profiler, and on a CPU, whose operators it slows.
         """
+        return self._without_profiler(self.account)
+
+    def device_step_account(self, rank: int, device: str) -> Account:
+        """The account of the steps of one device, as `step_account` is that of all; raises Missing without steps."""
+        found = (one for each in self.ranks if each.rank == rank for one in each.devices if one.device == device)
+        own = next(found, None)
+        if own is None:
+            raise Missing("no steps were found in the trace of this rank")
+        return self._without_profiler(own.total)
+
+    def _without_profiler(self, account: Account) -> Account:
         steps = sum(len(device.steps) for rank in self.ranks for device in rank.devices)
         if self.known("device_kind") in ("cpu", None) or self.step.basis == "traced" or not steps:
-            return self.account
+            return account
         traced_ns, step_ns = self.traced_step_ns, self.recorded_step_ns
         if step_ns >= traced_ns:
-            return self.account
-        return self.account.within(round(self.account.window_ns * step_ns / traced_ns))
+            return account
+        return account.within(round(account.window_ns * step_ns / traced_ns))
 
     @property
     def recorded_step_ns(self) -> float:

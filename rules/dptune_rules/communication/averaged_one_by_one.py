@@ -133,8 +133,8 @@ def _shares(run: RunView, function: str, where: str) -> list[float]:
     """What each rank spends in these calls without the profiler; on GPUs what nothing hides of such collectives."""
     if run.measured.device_kind != "cpu":
         rows = [row for row in run.measured.overlap.rows if row.kind == function]
-        exposed_ns = sum(one.exposed_ns for one in rows if one.known("phase") in ("forward", "optimizer"))
-        return [run.unstretched(exposed_ns / run.measured.account.window_ns)]
+        rows = [row for row in rows if row.known("phase") in ("forward", "optimizer")]
+        return [run.unstretched(sum(map(run.held_up_share, rows)))]
     found = []
     for facts in run.facts:
         window = facts.window("unprofiled")

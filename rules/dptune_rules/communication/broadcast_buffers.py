@@ -65,7 +65,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if not sending:
         return
     rows = [row for row in run.measured.overlap.rows if row.kind == "broadcast" and row.known("phase") == "forward"]
-    share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
+    share = sum(map(run.held_up_share, rows))
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return

@@ -17,15 +17,17 @@ Two cases:
 
 An all-reduce takes a start-up time, whatever its size, plus its bytes over the rate of the link. Many small buckets pay
 the start-up many times. What a step pays is estimated from the messages that would no longer be sent, each at the
-shortest duration that was seen (waiting and contention are least in that one), and by no more than the communication
-that nothing hides; that share, or the prediction, sets the impact.
+shortest duration that was seen (waiting and contention are least in that one), and by no more than the exposed
+transfer; that share, or the prediction, sets the impact.
 
 The saving can be larger: messages in flight slow each other and the compute beside them. The ceiling is therefore all
-communication of the step, hidden or not, less the messages that stay, each at the shortest duration. Without any such
-ceiling small buckets would be promised less than they gave: two gloo ranks on one machine went from 92 to 36 ms a step,
-where the start-ups alone made 22 ms.
+communication of the step, hidden or not, less the messages that stay, each at the shortest duration, and less waiting
+for a rank that is late by 10 % of the step. Without any such ceiling small buckets would be promised less than they
+gave: two gloo ranks on one machine went from 92 to 36 ms a step, where the start-ups alone made 22 ms.
 
-A single bucket is complete only when backward is over, so it cannot travel beside backward at all.
+A single bucket is complete only when backward is over, so it cannot travel beside backward at all. Splitting it saves
+at most the exposed transfer. Waiting for a late rank stays, whatever the size of buckets. Where the traces of some
+ranks are missing, the two cannot be separated: the bound then includes waiting, and says so.
 
 ## What to change
 
@@ -167,14 +169,19 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     if buckets.calls < run.limit(FEWER_TIMES) * buckets.fewest_calls:
         return
     shortest = buckets.passes * buckets.shortest_ns / run.measured.traced_step_ns
-    exposed = run.measured.share("exposed_communication_ns")
+    exposed = run.measured.share("exchange_ns")
     start_up = buckets.passes * min(buckets.shortest_ns, _latency_ns(run)) / run.measured.traced_step_ns
     share = min(removed * start_up, exposed)
-    ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - buckets.fewest_calls * shortest))
+    stays = buckets.fewest_calls * shortest + run.waiting_that_stays
+    ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - stays))
+    everything = Evidence(
+        label="exposed communication", value=run.measured.share("exposed_communication_ns"), unit="of a step"
+    )
     changes = _changes(run, buckets, larger=True)
     most = (
         "all communication of a traced step, hidden or not (it also slows the compute beside it), less what stays: "
         f"per backward pass {buckets.fewest_calls} x {digits(buckets.shortest_ns / 1e6)} ms, the shortest duration seen"
+        + (", and waiting for the late rank" if run.waiting_that_stays else "")
     )
     if not changes:
         return
@@ -199,7 +206,7 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         saves=found.saves,
         confidence="medium" if run.facts else "low",
         evidence=[
-            *_evidence(run, buckets, exposed),
+            *_evidence(run, buckets, everything.at(run.measured.where_exposed)),
             Evidence(label="start-ups that go", value=start_ups, unit="of a step"),
             *found.curve,
         ],
@@ -209,15 +216,15 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
 
 
 def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
-    exposed = run.measured.share("exposed_communication_ns")
-    # The rest of a longer call is waiting for the other ranks, which no bucket size hides.
+    exposed = run.measured.share("exchange_ns")  # waiting for a late rank is hidden by no bucket size
+    # Of a call that is not split, what is longer than the shortest one is waiting.
     transfer = min(exposed, buckets.passes * buckets.shortest_ns / run.measured.traced_step_ns)
     if transfer < run.limit(TAIL_SHARE):
         return
     changes = _changes(run, buckets, larger=False)
-    bound = run.bound(
-        0.0, run.unstretched(exposed), "no more than the exposed communication; the last bucket stays exposed"
-    )
+    split = transfer <= run.measured.share("exposed_transfer_ns")
+    what = "transfer" if split else "transfer or waiting, which cannot be separated"
+    bound = run.bound(0.0, run.unstretched(exposed), f"no more than the exposed {what}; the last bucket stays exposed")
     if not changes:
         return
     found = _found(run, changes, bound, larger=False)
@@ -234,14 +241,15 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact,
         title=f"All {_size(buckets.gradient_bytes)} of gradients travel in one all-reduce that nothing hides: "
-        f"a step waits {100 * transfer:.0f} % of its time for the transfer",
+        f"a step waits {100 * transfer:.0f} % of its time for "
+        + ("the transfer" if split else "the transfer or for late ranks, which the traces do not separate"),
         why="A bucket leaves when its last gradient is ready; a single one leaves when backward is over. "
         "Smaller buckets start while backward still runs.",
         changes=found.changes,
         saves=found.saves,
         confidence="low" if found.saves.basis == "bound" else "medium",
         evidence=[
-            *_evidence(run, buckets, exposed),
+            *_evidence(run, buckets, run.exposed_transfer()),
             Evidence(label="hidden", value=hidden, unit="of the communication"),
             *found.curve,
         ],
@@ -304,12 +312,12 @@ def _changes(run: RunView, buckets: _Buckets, larger: bool) -> list[Change]:
     return changes
 
 
-def _evidence(run: RunView, buckets: _Buckets, exposed: float) -> list[Evidence]:
+def _evidence(run: RunView, buckets: _Buckets, exposed: Evidence) -> list[Evidence]:
     return [
         Evidence(label="gradient all-reduces", value=round(buckets.calls, 1), unit="per backward pass"),
         Evidence(label="gradients", value=round(buckets.gradient_bytes), unit="bytes per backward pass"),
         Evidence(label="shortest gradient all-reduce", value=round(buckets.shortest_ns / 1e6, 4), unit="ms"),
-        Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
+        exposed,
     ]
 
 

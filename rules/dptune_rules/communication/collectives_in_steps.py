@@ -8,9 +8,10 @@ of FSDP that the script gathers itself with `full_tensor()` or an operator on a 
 collectives are left out: buffers that DDP broadcasts, and whatever FSDP's hooks or a sharded optimizer issue. The
 functions that the script calls are named with their lines, and so are those of Lightning, Accelerate and TorchMetrics
 that call collectives for a line of the script, with the setting that avoids them. On a CPU the share is the time that
-the script spent in these calls in steps without the profiler. Nothing is reported where a library that runs the
-training loop calls all of them by itself, nor for what `clip_grad_norm_` reduces over sharded gradients: the norm
-needs it.
+the script spent in these calls in steps without the profiler. On a GPU, waiting in them for a rank that is late by 10 %
+of the step is left out, because the all-reduce of gradients would wait for it instead. Nothing is reported where a
+library that runs the training loop calls all of them by itself, nor for what `clip_grad_norm_` reduces over sharded
+gradients: the norm needs it.
 
 ## Why it costs time
 
@@ -142,7 +143,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if _share_a_model(run):
         return  # ranks that share a model, or a sequence, exchange activations: the step needs them
     window_ns = run.measured.account.window_ns
-    exposed = sum(one.exposed_ns for one in rows) / window_ns
+    exposed = sum(map(run.held_up_share, rows))
     spent = _spent(run, called)
     share = exposed if spent is None else mean(spent)
     impact = run.impact(share, WORTH_SHARE)
@@ -171,7 +172,7 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(
                 label=f"{one.kind} ({one.phase} phase)",
-                value=one.exposed_ns / window_ns,
+                value=run.held_up_share(one),
                 unit=f"of a step, {digits(one.calls / steps)} calls in each",
             ).at(one.known("longest"))
             for one in rows

@@ -9,11 +9,12 @@ DistributedDataParallel module means that gradients are accumulated without `no_
 
 DDP all-reduces gradients in every backward pass. While they are accumulated only the sum matters, so that with k
 micro-batches k - 1 of the k all-reduces send what the last one sends again. They all carry the same bytes, so a step
-pays about (k - 1) / k of its exposed communication for them, which sets the impact.
+pays about (k - 1) / k of its exposed transfer for them, which sets the impact.
 
 Where the run has a step model, what goes is what the model says. Without one it is not known: messages also slow the
 compute beside them, and ranks that wait for the slowest one after every micro-batch then do so once. The ceiling is
 then all communication of the step, hidden or not, less one all-reduce of the gradients at the shortest duration seen.
+Where one rank is late by 10 % of the step, waiting for it stays, and is left out.
 
 ## What to change
 
@@ -79,14 +80,17 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if len(wrapped) > 1:
         raise Missing(f"{len(wrapped)} DDP modules: which of them a backward pass synchronises is not recorded")
+    share = run.measured.share("exchange_ns") * (synchronised - 1) / synchronised
     exposed = run.measured.share("exposed_communication_ns")
-    share = exposed * (synchronised - 1) / synchronised
-    ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - _one_reduction(run)))
+    everything = Evidence(label="exposed communication", value=exposed, unit="of a step")
+    stays = _one_reduction(run) + run.waiting_that_stays
+    ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - stays))
     place = run.any_facts().backward_where or wrapped[0].where
     static = bool(wrapped[0].static_graph)
     snippet = STATIC_GRAPH if static else ""
     changes = [Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(place), snippet=snippet)]
     most = "all communication of a step, hidden or not, less one all-reduce at the shortest seen"
+    most += ", and less waiting for the late rank" if run.waiting_that_stays else ""
     saves = run.saving(changes, run.bound(0.0, ceiling, most))
     share = share if saves.predicted_share is None else saves.predicted_share
     taken = f"up to {100 * saves.high_share:.0f} %" if saves.predicted_share is None else f"about {100 * share:.0f} %"
@@ -114,7 +118,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="high" if accumulates else "low",
         evidence=[
             Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),
-            Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
+            run.exposed_transfer() if run.waiting_that_stays else everything.at(run.measured.where_exposed),
             *(
                 [Evidence(label="all communication but for one all-reduce", value=ceiling, unit="of a step")]
                 if saves.predicted_share is None

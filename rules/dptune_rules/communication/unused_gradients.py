@@ -28,8 +28,8 @@ the ranks, used or not.
   With DistributedDataParallel around `net_d`, call `net_d.module` in this pass: DDP expects a gradient of every
   parameter after a forward pass through it.
 
-The saving is an upper bound: the whole backward pass; on a GPU its share of backward compute, plus exposed
-communication.
+The saving is an upper bound: the whole backward pass; on a GPU its share of backward compute, plus the exposed
+transfer.
 
 ## When to leave it alone
 
@@ -128,6 +128,6 @@ def _named(modules: Sequence[str]) -> str:
 
 
 def _share(run: RunView, spent_ns: int, *, reduced: bool) -> float:
-    """The share of a step that the pass takes, at most: on a GPU with what is exposed of communication."""
-    exposed = run.measured.share("exposed_communication_ns") if reduced and run.measured.device_kind != "cpu" else 0.0
+    """The share of a step that the pass takes, at most: on a GPU with what is exposed of transfer."""
+    exposed = run.measured.share("exchange_ns") if reduced and run.measured.device_kind != "cpu" else 0.0
     return min(1.0, run.backward_share(spent_ns) + exposed)

@@ -19,7 +19,7 @@ torch raises an error in the step that meets one, so that nothing goes wrong unn
 
 What a step pays is estimated from the shortest exchange of the marks (the rest of longer ones may be waiting) and 4 us
 for each parameter tensor, twice what walking and marking took on a CPU. What is said to be saved is at most that and
-all exposed communication, which buckets in the order of the gradients may hide.
+all exposed communication but waiting for late ranks: buckets in the order of the gradients may hide it.
 
 ## When to leave it alone
 
@@ -83,8 +83,11 @@ def check(run: RunView) -> Iterator[Advice]:
     changes = [
         Change(knob="ddp.find_unused_parameters", now=True, then=False, at=Location.parse(one.where)) for one in looking
     ]
-    exposed = run.unstretched(max(exchange, run.measured.share("exposed_communication_ns")))
-    most = f"no more than all exposed communication, and {MARKING_NS / 1e3:g} us for each of {tensors} tensors"
+    exposed = run.unstretched(max(exchange, run.measured.share("exchange_ns")))
+    most = (
+        "no more than all exposed communication but waiting for late ranks, and "
+        f"{MARKING_NS / 1e3:g} us for each of {tensors} tensors"
+    )
     saves = run.saving(changes, run.bound(0.0, min(1.0, exposed + marking), most))
     less = f"up to {100 * saves.high_share:.0f} % less"
     if saves.predicted_share is not None:
@@ -106,7 +109,7 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(label="parameter tensors", value=tensors),
             Evidence(label="looking and exchanging the marks", value=share, unit="of a step at most"),
-            Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
+            run.exposed_transfer(),
         ],
         numerics="same",
         watch="A parameter that gets no gradient in a later step raises an error then.",

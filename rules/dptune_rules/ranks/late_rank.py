@@ -55,8 +55,9 @@ of the others. Without a step model the gain is found by replaying the collectiv
 them as long as that of the others. The upper bound is the larger of that gain and the shortest wait of any other rank,
 because waiting kernels slow others down; if the steps cannot be replayed, it is the larger of the rank's lag and the
 wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if that is larger: with
-more samples on one rank the lag was 37 % of a step, that part 43 %, and dropping those samples saved 40 %. Work that
-moves is shared by all N ranks, so its bound is (N - 1) / N of that.
+more samples on one rank the lag was 37 % of a step, that part 43 %, and dropping those samples saved 40 %. The bound is
+all of that, also where work moves to the other ranks, so that sharing it saves only (N - 1) / N of it: the extra work
+can also be dropped, and neither kernels nor shapes separate work that only one rank does from more of the same work.
 
 A replay whose interval includes zero is not used as a prediction. If the cause is known and the traced steps are
 shorter by `warning_share` or more without the delay, the delay itself is measured: the upper bound is then given, with
@@ -80,7 +81,7 @@ the replay's interval as the reason.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from statistics import mean, median
+from statistics import median
 
 from dptune.advice import Advice, Evidence, Saving, impact_of
 from dptune.measured import LAG_CAUSES, LAG_CLASSES, ArrivalFigures, LagCause, Missing, StragglerFigures, digits
@@ -155,7 +156,7 @@ def check(run: RunView) -> Iterator[Advice]:
     others = [ns for rank, ns in busy.items() if rank != late.rank]
     cause, covered = _cause(run, arrivals[late.rank])
     moves = cause == "more compute" if late.moves is None else late.moves
-    bound = _bound(run, late, busy, moves=moves)
+    bound = _bound(run, late, busy)
     saves = run.saving({"straggler.balanced" if moves else "straggler.removed": True}, bound)
     explained = late.explained_share >= run.limit(EXPLAINED_SHARE)
     gain = late.known("gain_share")
@@ -210,18 +211,15 @@ def _all_slower(run: RunView, late: StragglerFigures) -> bool:
     return run.measured.known("device_kind") == "cpu" and bool(late.differences) and spread and not late.moves
 
 
-def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float], *, moves: bool) -> Saving:
-    """What the step saves at most: without its delay, or where its work `moves` to the others, with that spread."""
+def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float]) -> Saving:
+    """What the step saves at most: all of the rank's delay, even where the extra work would move to the others."""
     arrival = next(one.arrival for one in run.measured.ranks if one.rank == late.rank)
     most, bound_by = _most(run, late, [step.lag_ns for step in arrival.steps])
-    left = (len(run.measured.ranks) - 1) / len(run.measured.ranks) if moves else 1.0
-    bound = run.bound(0.0, left * run.unstretched(most), bound_by)
+    bound = run.bound(0.0, run.unstretched(most), bound_by)
     others = [ns for rank, ns in busy.items() if rank != late.rank]
-    usual = (mean(busy.values()) if moves else max(others)) if others and late.rank in busy else None
-    unbusy = 0.0 if usual is None else 1 - usual / run.measured.step.time_ns
+    unbusy = 1 - max(others) / run.measured.step.time_ns if others and late.rank in busy else 0.0
     if unbusy > bound.high_share:
-        what = "all ranks do on average" if moves else "the others do"
-        bound = run.bound(0.0, unbusy, f"no more than the step less what {what} without waiting for it")
+        bound = run.bound(0.0, unbusy, "no more than the step less what the others do without waiting for it")
     return bound
 
 

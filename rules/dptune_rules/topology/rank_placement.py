@@ -19,7 +19,7 @@ The order of the ranks in the groups: neighbours, which launchers place on one h
 With `init_device_mesh` the last dimension is of neighbours: put the one that exchanges most last. With `new_group`, the
 ranks are listed in the evidence as they are and as they could be.
 
-The step saves at most its exposed communication, times the part of the bytes between hosts that would stay within.
+The step saves at most its exposed transfer, times the part of the bytes between hosts that would stay within.
 
 ## When to leave it alone
 
@@ -100,7 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if across is None or within is None or room % across.size:
         return
     now, then = across.sent_bytes, within.sent_bytes
-    exposed = run.measured.share("exposed_communication_ns")
+    exposed = run.measured.share("exchange_ns")
     impact = run.impact(exposed, WORTH_SHARE)
     if impact is None or not now or then > run.limit(LESS) * now:
         return
@@ -117,7 +117,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(
             0.0,
             run.unstretched(exposed * (1 - then / now)),
-            "no more than the exposed communication, by the bytes that would stay within hosts",
+            "no more than the exposed transfer (where known), by the bytes that would stay within hosts",
         ),
         confidence="medium",
         evidence=[
@@ -125,7 +125,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(
                 label=f"sent within hosts among {_listed(within.of)}", value=then / 1e6, unit="MB a rank and step"
             ),
-            Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
+            run.exposed_transfer(),
             Evidence(label="groups of neighbours, for what exchanges most", value=_listed(tuple(near))),
         ],
         numerics="same",

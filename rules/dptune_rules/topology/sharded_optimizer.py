@@ -61,7 +61,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if sharded is None:
         return
     rows = [row for row in run.measured.overlap.rows if row.known("phase") == "optimizer"]
-    share = sum(one.exposed_ns for one in rows) / run.measured.account.window_ns
+    share = sum(map(run.held_up_share, rows))
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or not _fits(run):
         return

@@ -21,7 +21,7 @@ That goes by what was found:
 - TCP where InfiniBand or RoCE is there: unset `NCCL_IB_DISABLE` and `NCCL_NET`; give the container `/dev/infiniband`;
 - InfiniBand without GPUDirect RDMA: load `nvidia-peermem`, or use a driver with DMA-BUF.
 
-The step saves at most its exposed communication.
+The step saves at most its exposed transfer: waiting for a late rank stays.
 
 ## When to leave it alone
 
@@ -68,7 +68,7 @@ def check(run: RunView) -> Iterator[Advice]:
     logs = [facts.nccl for facts in run.facts if facts.nccl]
     if not logs:
         raise Missing("how NCCL connects the ranks was not logged: record with `dptune profile --nccl-log`")
-    exposed = run.measured.share("exposed_communication_ns")
+    exposed = run.measured.share("exchange_ns")
     impact = run.impact(exposed, WORTH_SHARE)
     if impact is None:
         return
@@ -91,12 +91,14 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=[
             Change(knob=f"env.{name}", now=value, then="0") for name, value in switched.items() if name in DISABLE
         ],
-        saves=run.bound(0.0, run.unstretched(exposed), "no more than the exposed communication"),
+        saves=run.bound(
+            0.0, run.unstretched(exposed), "no more than the exposed communication but waiting for late ranks"
+        ),
         confidence="low",
         evidence=[
             *(Evidence(label=via, value=count, unit="channels") for via, count in by_transport.most_common()),
             *(Evidence(label="NCCL found", value=network) for network in networks),
-            Evidence(label="exposed communication", value=exposed, unit="of a step").at(run.measured.where_exposed),
+            run.exposed_transfer(),
         ],
         numerics="same",
         fingerprint=f"{RULE.code}:{what}",

@@ -73,22 +73,33 @@ def collectives(
             alike = groups.setdefault((call.kind, call.group, call.group_size, call.dtype, size), [])
             alike.append(call if size == call.message_bytes else replace(call, message_bytes=size))
     steps = sum(own.windows for own in views)
+    windows = {own.rank: own.windows for own in views}
+    members: dict[str | None, set[int]] = {}
+    for own in ranks:
+        for call in own.calls:
+            members.setdefault(call.group, set()).add(own.rank)
     unsized = no_size(own.trace for own in views)
     unmatched = _UNMATCHED if len({own.rank for own in ranks}) > 1 else _ALONE
     found = []
     for alike in groups.values():
         first = alike[0]
         key = first.kind, first.group, first.dtype, first.message_bytes
-        found.append(_figures(alike, matched.get(key, []), steps, unmatched, unsized))
+        of_group = sum(windows[rank] for rank in members[first.group] & windows.keys())
+        found.append(_figures(alike, matched.get(key, []), (steps, of_group or steps), unmatched, unsized))
     return sorted(found, key=lambda figures: -figures.total_ns)
 
 
-def _figures(alike: list[Call], matched: list[Exchange], steps: int, unmatched: str, unsized: str) -> CollectiveFigures:
+def _figures(
+    alike: list[Call], matched: list[Exchange], steps: tuple[int, int], unmatched: str, unsized: str
+) -> CollectiveFigures:
+    """`steps` are those of all ranks, and those of the ranks of the group."""
     first = alike[0]
     durations = [call.dur_ns for call in alike]
     unsized = _UNTYPED if first.untyped else unsized
     holes = {"group": _NO_GROUP, "group_size": _NO_GROUP, "dtype": _NO_DTYPE, "message_bytes": unsized}
     missing = {name: why for name, why in holes.items() if getattr(first, name) is None}
+    if first.group is None:
+        missing["calls_per_member"] = _NO_GROUP
     if not matched:
         missing["matched"] = unmatched
     split = [exchange for exchange in matched if exchange.splits]
@@ -107,7 +118,8 @@ def _figures(alike: list[Call], matched: list[Exchange], steps: int, unmatched: 
         dtype=first.dtype,
         message_bytes=first.message_bytes,
         calls=len(alike),
-        calls_per_step=len(alike) / steps,
+        calls_per_step=len(alike) / steps[0],
+        calls_per_member=None if first.group is None else len(alike) / steps[1],
         median_ns=round(float(np.median(durations))),
         shortest_ns=min(durations),
         total_ns=sum(durations),

@@ -3,8 +3,10 @@
 An operation of the device could begin when the last of these was over: its launch, the operation before it on its
 stream, one of another stream that it had to wait for. The thread that launches goes on after a call that waits for the
 device when the device is through with what is waited for. So the path changes between device and host, and covers the
-step without a gap. While the host is on it the device may be busy as well: a quicker host saves about the time in which
-it is not, at most; more only where operations of several streams would then run side by side.
+step without a gap. While the host is on it the device may compute as well: a faster host saves at most the time in
+which it does not, and the time in which the rank waits for others, whose hosts may be late. Communication that runs
+meanwhile would then run beside compute. A last step of which the end is not known lacks the host's time after it, and
+is left out where there are others.
 
 Traces seldom tell which other stream an operation waited for. Where the one before it on its own stream ended more than
 `_FOLLOWS_NS` earlier, it is taken to have waited for the one that ended last on any stream of the device.
@@ -15,8 +17,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +37,7 @@ _FOLLOWS_NS = 10_000  # an operation begins so soon after the one it waited for
 _CLASSES = {Work.COMPUTE: "compute_ns", Work.COMMUNICATION: "communication_ns"}
 _OF_THE_HOST = ("host_ns", "latency_ns", "sync_ns")
 _NONE = -1
+_LEAST_WHOLE = 2  # windows: with fewer the last one is needed too
 
 
 class Part(NamedTuple):
@@ -54,10 +55,12 @@ def critical(view: RankView) -> CriticalPath | None:
     if device is None or not device.windows or device.operations.on_cpu:
         return None
     walk = Walk.of(view.columns, device.operations, view.host)
+    whole = [window for window in device.windows if not window.open_ended]
+    windows = whole if len(whole) >= _LEAST_WHOLE else device.windows
     spent: dict[str, int] = defaultdict(int)
     named: dict[tuple[str, str], list[int]] = defaultdict(list)
     host: list[Part] = []
-    for window in device.windows:
+    for window in windows:
         for part in walk.back(window):
             if part.kind in _OF_THE_HOST:
                 host.append(part)
@@ -66,14 +69,14 @@ def critical(view: RankView) -> CriticalPath | None:
             for kind, took in _by_cause(part, view.host):
                 spent[kind] += took
     longest = sorted(named.items(), key=lambda one: -sum(one[1]))[:MOST]
-    path_ns = sum(window.end_ns - window.start_ns for window in device.windows)
+    path_ns = sum(window.end_ns - window.start_ns for window in windows)
     return CriticalPath(
         rank=view.rank,
         device=device.operations.device,
-        steps=len(device.windows),
+        steps=len(windows),
         path_ns=path_ns,
         **spent,
-        idle_share=_idle_ns(host, device.operations) / max(1, path_ns),
+        idle_share=_not_computing_ns(host, device.operations) / max(1, path_ns),
         longest=[
             OnPath(name=name, kind=kind.removesuffix("_ns"), total_ns=sum(took), count=len(took))
             for (kind, name), took in longest
@@ -81,11 +84,10 @@ def critical(view: RankView) -> CriticalPath | None:
     )
 
 
-def _idle_ns(parts: Sequence[Part], own: Operations) -> int:
-    """How much of these parts the device ran nothing in."""
+def _not_computing_ns(parts: Sequence[Part], own: Operations) -> int:
+    """How much of these parts the device computed nothing in."""
     start, end = (np.array([getattr(part, name) for part in parts], dtype=np.int64) for name in ("start_ns", "end_ns"))
-    busy = reduce(or_, own.time.values())
-    return int((end - start).sum() - busy.lengths(start, end).sum())
+    return int((end - start).sum() - own.time[Work.COMPUTE].lengths(start, end).sum())
 
 
 def _by_cause(part: Part, host: Host) -> list[tuple[str, int]]:

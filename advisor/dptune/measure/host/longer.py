@@ -33,9 +33,13 @@ NO_DETAIL = "nothing inside it accounts for most of the difference"
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One rank: its pieces, and by what they are of the work in each of the compared steps, ns."""
+    """One rank: its pieces, and by what they are of the work in each of the compared steps, ns.
+
+    `away` is when the script waits for the device or for other ranks, which is in no piece.
+    """
 
     view: RankView
+    away: Intervals
     pieces: Pieces
     work: dict[Doing, Floats]
     steps: list[int]  # numbers of the compared steps
@@ -76,13 +80,14 @@ def _side(view: RankView, steps: list[int]) -> Side:
         for device in view.devices
         if device.operations.on_cpu
     ]
-    found = pieces(view, waits[0] if waits else NOTHING)
+    waiting = waits[0] if waits else NOTHING
+    found = pieces(view, waiting)
     place = np.array([steps.index(s.number) if s.number in steps else -1 for s in view.steps], dtype=np.int64)[
         found.step
     ]
     work = np.zeros((len(found.kinds), len(steps)))
     np.add.at(work, (found.kind[place >= 0], place[place >= 0]), found.work_ns[place >= 0])
-    return Side(view, found, dict(zip(found.kinds, work, strict=True)), steps)
+    return Side(view, view.host.held | waiting, found, dict(zip(found.kinds, work, strict=True)), steps)
 
 
 def _usual(others: Sequence[Side], what: Doing) -> Floats:
@@ -172,7 +177,7 @@ def _figures(
 
 def _times(late: Side, others: Sequence[Side], parts: Sequence[Doing], label: str) -> tuple[int, int]:
     """What the parts take a step on the late rank and on the others; all of the range or function that holds them where
-    that is where the difference shows. On the others it may hold a wait for the late rank.
+    that is where the difference shows, without waiting for the device or other ranks in it.
     """
     nothing = np.zeros(len(late.steps))
     worked = [_sum([side.work.get(what, nothing) for what in parts], late.steps) for side in (late, *others)]
@@ -185,12 +190,12 @@ def _times(late: Side, others: Sequence[Side], parts: Sequence[Doing], label: st
 
 
 def _inclusive(side: Side, label: str) -> Floats:
-    """By step the time in events of this name."""
+    """By step the time in events of this name, without waiting for the device or other ranks."""
     columns = side.view.columns
     rows = columns.rows(named=lambda name: alike(name) == label)
     rows = rows[columns.stream[rows] == NONE]
     steps = [step for step in side.view.steps if step.number in side.steps]
-    spans = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
+    spans = Intervals.union(columns.ts_ns[rows], columns.ends(rows)) - side.away
     return np.asarray(spans.lengths(*bounds(steps)), dtype=np.float64)
 
 

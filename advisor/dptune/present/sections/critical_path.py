@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.measured import PATH, OnPath, short_name
+from dptune.measured import PATH, Account, CriticalPath, Measured, OnPath, short_name
 from dptune.present.amounts import number, percent, step_milliseconds
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
@@ -43,8 +43,8 @@ def path(report: Report, width: int) -> Iterator[Line]:
     title = f"Critical path: what a step of rank {found.rank} waits for"
     yield from heading(title, width)
     of_host = sum(getattr(found, name) for name in _OF_HOST) / found.path_ns
-    idle_share = measured.step_share("idle_ns")
-    waits_share = idle_share + measured.step_share("exposed_waiting_ns")
+    account = measured.device_step_account(found.rank, found.device)
+    waits_share = account.share("idle_ns") + account.share("exposed_waiting_ns")
     unprofiled = measured.step.basis == "unprofiled"
     if unprofiled and of_host > _MOST_OF_HOST and waits_share < min(_LEAST_WAITS, of_host / 2):
         words = (
@@ -60,13 +60,28 @@ def path(report: Report, width: int) -> Iterator[Line]:
         if share >= _LEAST_SHARE
     ]
     yield from table(_COLUMNS, rows, width)
-    idle = step_milliseconds(measured, min(found.idle_share, idle_share))
-    words = f"While the host is on the critical path, the device is idle for {idle}: faster host code saves no more."
-    yield from wrapped(words if isinstance(idle, str) else str(idle), width, "  ")
+    yield from wrapped(_bound(measured, found, account), width, "  ")
     longest = found.longest[:_AT_MOST]
     short = Counter(short_name(one.name) for one in longest)
     named = [_named(one, found.path_ns, found.steps, report, short[short_name(one.name)] == 1) for one in longest]
     yield from table(_NAMED, named, width)
+
+
+def _bound(measured: Measured, found: CriticalPath, account: Account) -> str:
+    """What faster host code saves at most: of the rank of the path, and of others that it waits for."""
+    computes_not = 1 - account.share("compute_ns")
+    idle_share = min(found.idle_share, computes_not)
+    waiting, unsplit = account.share("exposed_waiting_ns"), account.share("exposed_unsplit_ns")
+    idle = step_milliseconds(measured, idle_share)
+    if not isinstance(idle, str):
+        return str(idle)
+    words = f"While the host is on the critical path, the device of rank {found.rank} computes nothing for {idle}"
+    if waiting + unsplit < _LEAST_SHARE:
+        return f"{words}: faster host code saves no more."
+    waits = step_milliseconds(measured, waiting + unsplit)
+    most = step_milliseconds(measured, min(idle_share + waiting + unsplit, computes_not))
+    verb = "may wait up to" if unsplit >= waiting else "waits"
+    return f"{words}, and the rank {verb} {waits} for other ranks: faster host code saves at most {most}."
 
 
 def _named(one: OnPath, path_ns: int, steps: int, report: Report, distinct: bool) -> list[Cell]:

@@ -62,10 +62,11 @@ def collectives(report: Report, width: int) -> Iterator[Line]:
     if len(found) > _AT_MOST:
         more = several(len(found) - _AT_MOST, "more kind and size", "more kinds and sizes")
         yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
+    in_groups = any(_calls(one) != one.calls_per_step for one in found[:_AT_MOST])
     words = (
-        "Calls are per step and rank. Ms is the median call: it lasts until its last rank has come, so it holds "
-        "waiting. Moving is the ms in which data moved, the shortest over the ranks; GB/s is what each link carried in "
-        "it (busbw of nccl-tests)."
+        f"Calls are per step and rank{' of the group' if in_groups else ''}. Ms is the median call: it lasts until its "
+        "last rank has come, so it holds waiting. Moving is the ms in which data moved, the shortest over the ranks; "
+        "GB/s is what each link carried in it (busbw of nccl-tests)."
     )
     bases = {one.known("matched") for one in found[:_AT_MOST] if one.known("transfer_ns") is not None}
     doubts = "".join(said for basis, said in _DOUBTS.items() if basis in bases)
@@ -140,11 +141,17 @@ def _collective(row: CollectiveFigures) -> list[Cell]:
         shown(lambda: row.group_size),
         shown(lambda: row.dtype),
         shown(lambda: row.message_bytes, data),
-        times(row.calls_per_step),
+        times(_calls(row)),
         ns_as_ms(row.median_ns),
         shown(lambda: row.transfer_ns, lambda ns: about + ns_as_ms(ns)),
         shown(lambda: row.busbw_gb_per_s, lambda rate: about + number(rate)),
     ]
+
+
+def _calls(row: CollectiveFigures) -> float:
+    """Per step and rank: of the group, where the trace names it."""
+    of_group = row.known("calls_per_member")
+    return row.calls_per_step if of_group is None else of_group
 
 
 def _copy(one: CopyFigures) -> list[Cell]:
