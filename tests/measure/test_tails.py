@@ -48,6 +48,22 @@ def test_each_rank_loses_its_own_last_step(tmp_path: Path) -> None:
     assert found["last-step-cut-short"].startswith("the last traced step of each rank (3, 4) is excluded")
 
 
+def busy_steps(count: int) -> list[Event]:
+    """Steps of 100, in which the device computes for 98."""
+    events: list[Event] = []
+    for number in range(count):
+        at = 100 * number
+        events += [step(number, at, at + 100), *launched("k", at, at + 2, at + 100, number)]
+    return events
+
+
+def test_a_wait_that_one_of_four_ranks_lacks_counts(tmp_path: Path) -> None:
+    """It lacks 50 of its 350, the others nothing: 3.6 % of all windows. Without the last step it computes half."""
+    figures = measure_events(tmp_path, waiting_steps(4), *[busy_steps(4)] * 3)
+    assert figures.steps.cut_short == [3]
+    assert figures.share("compute_ns") == pytest.approx((0.5 + 3 * 0.98) / 4)
+
+
 def test_two_steps_are_too_few_to_leave_one_out(tmp_path: Path) -> None:
     figures = measure_events(tmp_path, waiting_steps(2))
     assert figures.steps.cut_short == []

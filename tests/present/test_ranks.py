@@ -45,6 +45,12 @@ def test_what_a_late_rank_does_meanwhile_covers_all_of_its_lag_at_most(
         assert said.endswith(f"blocking calls, launching ({words}).")
 
 
+def test_lags_of_microseconds_name_no_straggler(report: Report) -> None:
+    measured = late(report, [30_000, 60_000, 90_000], 60_000).measured
+    assert measured.traced_step_ns >= 10_000_000  # of which 0.09 ms is less than 1 %
+    assert straggler(measured) == "No rank arrives late by 1 % of a step or more."
+
+
 def test_a_lag_that_is_none_in_the_median_step_is_not_explained(report: Report) -> None:
     measured = late(report, [0, 0, 5_000_000], 0).measured
     assert straggler(measured).endswith("All ranks together wait 10.0 % of their time for the last rank to arrive.")

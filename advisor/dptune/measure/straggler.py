@@ -13,6 +13,7 @@ from dptune.measure.communication.gain import gain
 from dptune.measure.device import longer as on_device
 from dptune.measure.host import longer as on_host
 from dptune.measure.host.elements import elements_per_step
+from dptune.measure.steps.windows import Step
 from dptune.measure.views import MANY_EVENTS, RankView, view
 from dptune.measured import OF_SCRIPT, Account, ArrivalFigures, LagDifference, StragglerFigures
 from dptune.trace.run import RankTrace, Run
@@ -21,6 +22,7 @@ NO_REPLAY = "the collectives cannot be replayed: too few match across ranks"
 NOTHING_LONGER = "no operator, function, gap or kernel takes longer on it than on the others"
 
 _LEAST_WORK = 0.3  # of the lag, that differences of one sort explain where they are its cause
+_LEAST_WHOLE = 2  # steps
 _MOST_LAGS = 3  # a difference of more is of the detailed window itself, which holds other steps than the lag
 LEAST_LAG_SHARE = 0.02  # of the steps: why a rank is later by less is not worth reading its detailed trace
 MOST_OTHERS = 8  # ranks that the straggler's host is compared with: more tell no more
@@ -44,6 +46,7 @@ def straggler(
     lag_ns = {step.number: float(step.lag_ns) for step in late_steps(arrived[rank]) if step.number in accounted}
     if not lag_ns:
         return found, arrived
+    lag_ns = _whole(lag_ns, by_device=[device for (number, _), device in windows.items() if number == rank])
     steps = sum(len(device.steps) for devices in together.devices.values() for device in devices)
     if found.late_share * sum(lag_ns.values()) / len(lag_ns) < LEAST_LAG_SHARE * account.window_ns / steps:
         return found, arrived
@@ -56,6 +59,15 @@ def straggler(
         missing = {name: why for name, why in found.missing.items() if name != "work_ratio"}
         found = found.model_copy(update={"work_ratio": ratio, "missing": missing})
     return found, {**arrived, rank: by_shapes(settled(arrived[rank], differences), found)}
+
+
+def _whole(lag_ns: dict[int, float], by_device: Sequence[Sequence[Step]]) -> dict[int, float]:
+    """The lags without that of a last step that lacks its trailing wait, where two are left: a rank that waits before
+    its steps does so at the end of their windows.
+    """
+    open_ended = {window.number for device in by_device for window in device if window.open_ended}
+    whole = {number: lag for number, lag in lag_ns.items() if number not in open_ended}
+    return whole if len(whole) >= _LEAST_WHOLE else lag_ns
 
 
 def by_shapes(arrival: ArrivalFigures, late: StragglerFigures) -> ArrivalFigures:

@@ -12,7 +12,7 @@ still to run. All windows hold that end, and the last its own as well: together 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import mean, median
 
 import numpy as np
 
@@ -27,13 +27,14 @@ _OFF_SHARE = 0.01  # of all windows of a rank: what the last may lack
 def cut_short(views: Sequence[RankView]) -> tuple[list[RankView], list[int]]:
     """The ranks without a last step that lacks its trailing wait, and the numbers of these steps, if any.
 
-    Ranks may end with different steps. The median over the ranks that end with a step says how much it lacks.
+    Ranks may end with different steps. The mean over the ranks that end with a step says how much it lacks: shares are
+    of all ranks, of which one alone may lack a wait that it makes the others lack next.
     """
     ending: dict[int, list[RankView]] = {}
     for view in views:
         if windows := busiest(view):
             ending.setdefault(windows[-1].number, []).append(view)
-    cut = {last for last, ranks in ending.items() if median(map(_lacking_share, ranks)) > _OFF_SHARE}
+    cut = {last for last, ranks in ending.items() if mean(map(_lacking_share, ranks)) > _OFF_SHARE}
     return [without(own, {windows[-1].number} & cut) if (windows := busiest(own)) else own for own in views], sorted(
         cut
     )

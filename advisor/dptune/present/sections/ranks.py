@@ -31,6 +31,7 @@ WORDS = (
 )
 _AT_MOST = 16
 _MOST_STEPS = 0.5
+_LEAST_LAG_SHARE = 0.01  # of a step: a smaller lag holds up nobody
 
 
 def ranks(report: Report, width: int) -> Iterator[Line]:
@@ -86,6 +87,8 @@ def straggler(measured: Measured) -> str:
     if worst is None:
         return "" if len(measured.ranks) < 2 else f"Who comes late: {measured.missing['straggler']}."
     arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
+    if max(step.lag_ns for step in arrival.steps) < _LEAST_LAG_SHARE * measured.traced_step_ns:
+        return f"No rank arrives late by {100 * _LEAST_LAG_SHARE:.0f} % of a step or more."
     of_steps = f"{percent(worst.steps_share)} of {'the steps' if worst.late_share == 1 else 'these'}"
     lag = f"{ns_as_ms(worst.lag_ns)} ms late {worst.when}"
     who = f"Straggler: rank {worst.rank} is {lag} and last to arrive in {of_steps}."
