@@ -113,8 +113,8 @@ def _other_unit(ranks: list[_Ran]) -> dict[int, Loss]:
     for own in ranks:
         of_usual = float(np.median([own.usual_ns[name] / usual[name] for name in names]))
         if not 1 / _OTHER_UNIT < of_usual < _OTHER_UNIT:
-            times = f"{1 / of_usual:,.0f} times less" if of_usual < 1 else f"{of_usual:,.0f} times as long"
-            text = f"its kernels take {times} than the same kernels on other ranks: their durations are in another unit"
+            times = f"{1 / of_usual:,.0f} times shorter" if of_usual < 1 else f"{of_usual:,.0f} times longer"
+            text = f"its kernels are {times} than the same kernels on other ranks: their durations are in another unit"
             found[own.view.rank] = Loss(code="device-events-misdated", fatal=True, text=text)
     return found
 

@@ -90,7 +90,7 @@ def check(run: RunView) -> Iterator[Advice]:
     snippet = STATIC_GRAPH if static else ""
     changes = [Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(place), snippet=snippet)]
     most = "all communication of a step, hidden or not, less one all-reduce at the shortest seen"
-    most += ", and less waiting for the late rank" if run.waiting_that_stays else ""
+    most += ", without waiting for the late rank" if run.waiting_that_stays else ""
     saves = run.saving(changes, run.bound(0.0, ceiling, most))
     share = share if saves.predicted_share is None else saves.predicted_share
     taken = f"up to {100 * saves.high_share:.0f} %" if saves.predicted_share is None else f"about {100 * share:.0f} %"

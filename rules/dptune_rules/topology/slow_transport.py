@@ -92,7 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Change(knob=f"env.{name}", now=value, then="0") for name, value in switched.items() if name in DISABLE
         ],
         saves=run.bound(
-            0.0, run.unstretched(exposed), "no more than the exposed communication but waiting for late ranks"
+            0.0, run.unstretched(exposed), "no more than the exposed communication, without waiting for late ranks"
         ),
         confidence="low",
         evidence=[
