@@ -25,7 +25,7 @@ loader = DataLoader(data, batch_size=8)
 """
 WORKERS = Change(knob="loader.num_workers", now=0, then=2, at=Location(file="train.py", line=2))
 ASKED = Namespace(
-    yes=True, here=False, command=[], warmup=1, steps=2, seconds=0.0, stall_timeout=9.0, time_limit=60, within=None
+    yes=True, here=False, command=[], warmup=1, steps=2, seconds=0.0, stall_timeout=9.0, time_limit=3600, within=None
 )
 
 
