@@ -146,6 +146,8 @@ def test_what_a_stage_left_behind_is_killed_by_its_mark(tmp_path: Path) -> None:
     left = subprocess.Popen(script, env={**os.environ, "GPU_CHECK_STAGE": "made-1"}, start_new_session=True)
     other = subprocess.Popen(script, env={**os.environ, "GPU_CHECK_STAGE": "made-12"}, start_new_session=True)
     try:
+        while b"GPU_CHECK_STAGE=made-1\0" not in Path(f"/proc/{left.pid}/environ").read_bytes():
+            time.sleep(0.01)  # its program is being loaded
         kill_marked("GPU_CHECK_STAGE=made-1")
         assert left.wait(20) < 0
         assert other.poll() is None
