@@ -311,16 +311,21 @@ def test_four_loader_workers_instead_of_none(real_traces: Path, capsys: pytest.C
         for one in comparison.compared.categories:
             scaled_ns = measured.share(one.category) * measured.step.time_ns
             assert getattr(one, end) == pytest.approx(scaled_ns, abs=1.01)
-    assert comparison.compared.loader_wait_ns.a / 1e6 == pytest.approx(52.15, abs=0.01)  # 24.43 % of 213.4 ms
-    assert comparison.compared.loader_wait_ns.b / 1e6 == pytest.approx(1.358, abs=0.002)  # 1.017 % of 133.6 ms
+    assert comparison.compared.loader_wait_ns.a / 1e6 == pytest.approx(52.06, abs=0.01)  # 24.39 % of 213.4 ms
+    assert comparison.compared.loader_wait_ns.b / 1e6 == pytest.approx(0.6985, abs=0.002)  # 0.08, 0.09, 1.25, 1.37, 1.40 in six
 
 
 def test_an_optimizer_hook_before_and_after(real_traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two versions of one training script on rank 0 of 8, whose records say only that they are near each other."""
+    """Two versions of one training script on rank 0 of 8, whose records say only that they are near each other.
+
+    Steps alternate; the fifth of one side completes no period. The others are 59.998 and 60.441 ms long on average.
+    """
     folder = real_traces / "nanogpt_adam_hook_h100"
     a, b = sorted(map(str, folder.glob("*.json.gz")))
     comparison = compare(capsys, a, b, "--no-cache")
-    assert comparison.headline.why == ("B is 0.609 ms a step faster (1.0 %, traced): exposed communication -0.673 ms.")
+    assert comparison.headline.why == (
+        "B is 0.443 ms a step faster (0.7 %, traced): exposed communication -0.617 ms, compute +0.129 ms."
+    )
     found = comparison.compared
     assert sum(one.difference_ns for one in found.categories) == found.step_ns.difference
     assert {one.kind for one in found.collectives} == {"reduce_scatter", "all_gather"}
