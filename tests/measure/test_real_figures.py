@@ -250,8 +250,8 @@ def test_the_straggler_is_seen(real_traces):
     assert (late.cause, late.cause_share) == ("host", pytest.approx(0.998, abs=0.001))
     (found,) = measured.straggler.differences
     # 31.9 ms on the others, of which a blocking copy holds the host for 7.6
-    assert (found.name, round(found.rank_ns / 1e6), round(found.others_ns / 1e6)) == ("# running sparse arch", 1010, 24)
-    assert (found.detail, found.share) == ("before _AlltoAllSingle", pytest.approx(0.996, abs=0.001))
+    assert (found.name, round(found.rank_ns / 1e6), round(found.others_ns / 1e6)) == ("# running sparse arch", 1010, 21)
+    assert (found.detail, found.share) == ("before _AlltoAllSingle", pytest.approx(0.993, abs=0.001))
     assert measured.straggler.gain_share == pytest.approx(0.896, abs=0.001)
     idle = measured.ranks[2].devices[0].total
     assert idle.host_idle_ns > 0.9 * 3 * 1_000_000_000  # nothing launched, no operator, for about a second a step
