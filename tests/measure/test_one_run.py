@@ -82,7 +82,7 @@ def test_other_step_numbers_are_told():
     ((number, loss),) = not_of_one_run(ran, 3)
     assert (number, loss.code, loss.fatal) == (1, "steps-not-shared", False)
     assert loss.text == (
-        "its traced steps are 103 to 105, 109, those of rank 0 3 to 6: collectives are compared in steps of the same "
+        "its traced steps are 103-105, 109, those of rank 0 3-6: collectives are compared in steps of the same "
         "number only"
     )
 

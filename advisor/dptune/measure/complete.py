@@ -31,7 +31,7 @@ _NO_TRANSFER = ("barrier", UNKNOWN)
 def complete(views: Sequence[RankView], world_size: int | None) -> list[RankView]:
     """The ranks, of which those that lack what the others show have no steps, and say why."""
     ranks = max(world_size or 1, len(views))
-    ran = [own for own in (_Ran(view) for view in views if not view.losses_fatal) if own.streams]
+    ran = [each for each in (_Ran(view) for view in views if not view.losses_fatal) if each.streams]
     across_ranks = {**_other_unit(ran), **_without_stream(ran)}
     found = []
     for view in views:
@@ -105,10 +105,10 @@ def _other_unit(ranks: list[_Ran]) -> dict[int, Loss]:
     """Ranks whose kernels take `_OTHER_UNIT` times more or less than the same kernels on most ranks."""
     if len(ranks) < 2:
         return {}
-    names = set.intersection(*(set(own.usual_ns) for own in ranks))
+    names = set.intersection(*(set(each.usual_ns) for each in ranks))
     if not names:
         return {}
-    usual = {name: sorted(own.usual_ns[name] for own in ranks)[len(ranks) // 2] for name in names}
+    usual = {name: sorted(each.usual_ns[name] for each in ranks)[len(ranks) // 2] for name in names}
     found = {}
     for own in ranks:
         of_usual = float(np.median([own.usual_ns[name] / usual[name] for name in names]))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import groupby
 
 from dptune.measure.communication.calls import Call
 from dptune.measure.communication.matching import RankCalls
@@ -16,6 +15,7 @@ from dptune.measure.device.completeness import LEAST
 from dptune.measure.device.operations import MOST_LOST
 from dptune.measured import Loss
 from dptune.measured.collectives import collective
+from dptune.runfile.ranks import spans
 
 _MOST_LACKING = 0.1  # of the collectives of a few steps
 
@@ -32,11 +32,11 @@ def _by_group(ranks: Sequence[RankCalls], world_size: int | None) -> dict[_Key, 
     """The symmetric collectives of groups of which all ranks were read, by group and kind, by rank, by step."""
     found: dict[_Key, dict[int, dict[int, list[Call]]]] = {}
     sizes: dict[str | None, int] = {}
-    for own in ranks:
-        for call in own.calls:
+    for recorded in ranks:
+        for call in recorded.calls:
             if collective(call.kind).symmetric and not call.ambiguous:
-                of_rank = found.setdefault((call.group, call.members, call.kind), {}).setdefault(own.rank, {})
-                of_rank.setdefault(own.numbers[call.step], []).append(call)
+                of_rank = found.setdefault((call.group, call.members, call.kind), {}).setdefault(recorded.rank, {})
+                of_rank.setdefault(recorded.numbers[call.step], []).append(call)
                 sizes[call.group] = call.group_size or world_size or 0
     return {key: of_ranks for key, of_ranks in found.items() if 1 < len(of_ranks) == sizes[key[0]]}
 
@@ -49,8 +49,8 @@ def _lacking(
     A rank ran none in a step that it has, if it ran some in a later one: kernels may outlast the recording.
     """
     numbers: dict[int, set[int]] = defaultdict(set)
-    for own in ranks:
-        numbers[own.rank].update(own.numbers)
+    for recorded in ranks:
+        numbers[recorded.rank].update(recorded.numbers)
     lacking, total = Counter[int](), Counter[int]()
     for of_ranks in grouped.values():
         for step in {step for steps in of_ranks.values() for step in steps}:
@@ -107,8 +107,9 @@ def _bytes(calls: Sequence[Call]) -> Counter[int | None]:
 
 def _groups(ranks: Sequence[RankCalls], world_size: int | None) -> list[tuple[int, Loss]]:
     largest: dict[int, int] = {}
-    for own in ranks:
-        largest[own.rank] = max(largest.get(own.rank, 0), *(call.group_size or 0 for call in own.calls), 0)
+    for recorded in ranks:
+        sizes = [call.group_size or 0 for call in recorded.calls]
+        largest[recorded.rank] = max([largest.get(recorded.rank, 0), *sizes])
     return [
         _loss(rank, "group-too-large", f"its collectives have groups of {size} ranks, but the run has {world_size}")
         for rank, size in largest.items()
@@ -119,8 +120,8 @@ def _groups(ranks: Sequence[RankCalls], world_size: int | None) -> list[tuple[in
 def _steps(ranks: Sequence[RankCalls]) -> list[tuple[int, Loss]]:
     """Ranks that share less than half of their step numbers with most others."""
     numbers: dict[int, frozenset[int]] = {}
-    for own in ranks:
-        numbers[own.rank] = numbers.get(own.rank, frozenset()) | frozenset(own.numbers)
+    for recorded in ranks:
+        numbers[recorded.rank] = numbers.get(recorded.rank, frozenset()) | frozenset(recorded.numbers)
     numbers = {rank: steps for rank, steps in numbers.items() if steps}
     if not numbers:
         return []
@@ -130,20 +131,12 @@ def _steps(ranks: Sequence[RankCalls]) -> list[tuple[int, Loss]]:
         _loss(
             rank,
             "steps-not-shared",
-            f"its traced steps are {_told(steps)}, those of rank {first} {_told(usual)}: collectives are compared in "
+            f"its traced steps are {spans(steps)}, those of rank {first} {spans(usual)}: collectives are compared in "
             "steps of the same number only",
         )
         for rank, steps in numbers.items()
         if 2 * len(steps & usual) < min(len(steps), len(usual))
     ]
-
-
-def _told(steps: frozenset[int]) -> str:
-    runs = [
-        [number for _, number in run] for _, run in groupby(enumerate(sorted(steps)), lambda pair: pair[1] - pair[0])
-    ]
-    parts = [f"{run[0]}" if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:3]]
-    return ", ".join(parts) + (", ..." if len(runs) > 3 else "")
 
 
 def _be(count: int) -> str:
