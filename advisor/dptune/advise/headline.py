@@ -61,8 +61,11 @@ _REMEDIES = {
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     **dict.fromkeys(
         (
-            *("events-unreadable", "fields-unreadable", "negative-durations"),
-            *("device-events-damaged", "device-events-untimed"),
+            "events-unreadable",
+            "fields-unreadable",
+            "negative-durations",
+            "device-events-damaged",
+            "device-events-untimed",
         ),
         "The trace file is damaged or was edited. Copy it again from where it was recorded, or record again. To judge "
         "only the other ranks, pass only their traces.",
