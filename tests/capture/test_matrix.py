@@ -203,6 +203,7 @@ def test_ending(name: str, ending: Ending, tmp_path: Path) -> None:
     assert ("was killed or crashed" in told) == (ending.ended == "recording")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", often_of("plain", "ddp", "spawn", "lightning_fit"))
 def test_shorter_than_the_windows(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]

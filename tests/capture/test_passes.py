@@ -41,6 +41,7 @@ DRIFTING = """
 """
 
 
+@pytest.mark.thorough
 def test_ranks_that_drift_apart_meet_to_end_an_endless_script(profile):
     done = profile(DRIFTING, *WINDOWS, "--nproc-per-node", "2")
     assert done.status == 0, done.err

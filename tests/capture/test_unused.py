@@ -61,6 +61,7 @@ def test_a_generators_pass_computes_gradients_of_the_discriminator(profile):
     assert (found.tensors, found.of_tensors) == (2, 6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "script",
     [
@@ -73,7 +74,7 @@ def test_a_generators_pass_computes_gradients_of_the_discriminator(profile):
             ),
             marks=pytest.mark.thorough,
         ),
-        pytest.param(GAN.format(frozen="False"), marks=pytest.mark.thorough),
+        GAN.format(frozen="False"),
     ],
 )
 def test_gradients_that_are_used(profile, script):
@@ -114,6 +115,7 @@ TASKS = """
 """
 
 
+@pytest.mark.thorough
 def test_several_passes_through_one_graph(profile):
     facts = unused(profile, TASKS.format(each_pass="pass"))
     (found,) = facts.repeated_passes
