@@ -15,6 +15,7 @@ import sys
 import types
 
 COMPILER, EXPORT, META = "torch._dynamo", "torch.export", "torch._meta_registrations"
+GENERATORS = "torch._prims.rng_prims"  # without it no torch.Generator can be made
 NEED_META = ("torch.distributed.tensor", "torch.distributed.fsdp", COMPILER, EXPORT, "torch._inductor")
 
 
@@ -39,6 +40,7 @@ class _AroundTorch:
                 gc.disable()
                 try:
                     run(module)
+                    importlib.import_module(GENERATORS)
                 finally:
                     gc.enable()
                 if COMPILER not in sys.modules:
