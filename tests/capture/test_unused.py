@@ -145,10 +145,12 @@ class OneOptimizer:
 def test_an_optimizer_that_never_steps_leaves_a_bounded_number_of_passes():
     import torch
 
+    from dptune.capture.injected.observe.left_out import AddedParameters
     from dptune.capture.injected.observe.unused_gradients import Unused
 
     weight = torch.nn.Parameter(torch.ones(2))
-    unused = Unused(OneOptimizer(torch.optim.SGD([weight], lr=0.1)))
+    places = OneOptimizer(torch.optim.SGD([weight], lr=0.1))
+    unused = Unused(places, AddedParameters(places))
     for _ in range(200):
         loss = weight.sum()
         unused.before_pass(loss)

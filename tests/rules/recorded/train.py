@@ -75,6 +75,7 @@ FAULTS = (
     "evaluation-mode-kept",
     "unfrozen-after-wrapping",
     "new-iterators",
+    "parameters-without-optimizer",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -347,6 +348,9 @@ def main():
         model = model.double()
     if args.fault == "unused-gradients" and args.mended:  # only the last layer is trained
         model[:-2].requires_grad_(False)
+    if args.fault == "parameters-without-optimizer":
+        early = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        model[-2] = nn.Linear(model[-2].in_features, model[-2].out_features)
     loader, sampler = build_loader(width)
     keeps = {"broadcast_buffers": False} if args.fault == "broadcast-buffers" and args.mended else {}
     if args.fault == "frozen-batch-norm":
@@ -393,7 +397,10 @@ def main():
         if args.fault == "dense-tables" and args.mended:
             of_table = torch.optim.SparseAdam([*model.module[0].parameters()])
             trained = model.module[1:]
-        optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3, fused=fused)
+        if has("parameters-without-optimizer"):
+            optimizer = early
+        else:
+            optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3, fused=fused)
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 
