@@ -63,8 +63,9 @@ def test_quiet_below_five_percent():
 
 @pytest.mark.parametrize(("name", "asks"), [("aten::_linalg_svd", True), ("aten::mm", False), ("aten::linear", False)])
 def test_without_stacks_it_is_skipped_only_where_an_operator_shows_one(name, asks):
-    top = [KernelTime(name=name, calls_per_step=1, total_ns=9, step_share=0.9)]
-    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top)
+    top = [KernelTime(name=name, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=0.9)]
+    known = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
+    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
     view = RunView(measured_run(kernels=kernels), [])
     if asks:
         with pytest.raises(Missing):

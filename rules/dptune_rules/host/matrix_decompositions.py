@@ -64,9 +64,7 @@ REMEDIES = {
 OTHERWISE = "use a smaller matrix, or compute it every N steps"
 
 # As LAPACK, MAGMA, cuSOLVER and torch.linalg name them.
-_KERNEL = re.compile(
-    r"gesvd|gesdd|syevd?|syevj|geev|geqrf|orgqr|getr[fi]|potr[fi]|linalg_\w*(svd|eig|qr|inv|solve|chol)"
-)
+_KERNEL = re.compile(r"gesvd|gesdd|syev|geev|geqrf|orgqr|getr[fi]|potr[fi]|linalg_\w*(svd|eig|qr|inv|solve|chol)")
 
 RULE = Rule(
     code="DP613",
@@ -98,8 +96,8 @@ def check(run: RunView) -> Iterator[Advice]:
             impact=impact,
             title=f"`{one.name}` ({where}) spends {100 * one.share:.0f} % of the step in torch.linalg.{one.operator}"
             f"{' and its backward pass' if one.backward_ns else ''}: {REMEDIES.get(one.operator, OTHERWISE)}",
-            why="A decomposition runs in short dependent steps on few cores, so it takes many times as long as a matrix "
-            "product of that size.",
+            why="A decomposition runs in short dependent steps on few cores, so it takes many times as long as a "
+            "matrix product of that size.",
             changes=[],
             saves=run.bound(0.0, one.share, "no more than the decompositions and their backward pass"),
             confidence="medium" if surest else "low",
