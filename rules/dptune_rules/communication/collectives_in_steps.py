@@ -7,11 +7,12 @@ Collectives that are issued outside of backward passes and that nothing hides, a
 of FSDP that the script gathers itself with `full_tensor()` or an operator on a sharded tensor. The wrappers'
 collectives are left out: buffers that DDP broadcasts, and whatever FSDP's hooks or a sharded optimizer issue. The
 functions that the script calls are named with their lines, and so are those of Lightning, Accelerate and TorchMetrics
-that call collectives for a line of the script, with the setting that avoids them, and libraries' functions that gather,
-broadcast or scatter objects for a line of the script. On a CPU the share is the time that the script spent in these calls in steps without the profiler. On a GPU, waiting in them for a rank that is late by 10 %
-of the step is left out, because the all-reduce of gradients would wait for it instead. Nothing is reported where a
-library that runs the training loop calls all of them by itself, nor for what `clip_grad_norm_` reduces over sharded
-gradients: the norm needs it.
+that call collectives for a line of the script, with the setting that avoids them, and libraries' functions that
+gather, broadcast or scatter objects for a line of the script. On a CPU the share is the time that the script spent in
+these calls in steps without the profiler. On a GPU, waiting in them for a rank that is late by 10 % of the step is
+left out, because the all-reduce of gradients would wait for it instead. Nothing is reported where a library that runs
+the training loop calls all of them by itself, nor for what `clip_grad_norm_` reduces over sharded gradients: the norm
+needs it.
 
 ## Why it costs time
 
