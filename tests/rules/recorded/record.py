@@ -24,7 +24,7 @@ RUNS = HERE / "runs"
 PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
 OF_ONE = ("separate-backward-passes",)  # one process: DDP averages what one pass adds
-WITH_STACKS = ("uncovered-cost", "per-tensor-loops", "operator-loops")
+WITH_STACKS = ("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions")
 LOCALLY = (
     *(
         "broadcast-buffers",

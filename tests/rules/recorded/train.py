@@ -66,6 +66,7 @@ FAULTS = (
     "unused-gradients",
     "padded-batches",
     "operator-loops",
+    "matrix-decompositions",
     "averaged-one-by-one",
     "separate-backward-passes",
     "small-shard-units",
@@ -215,6 +216,24 @@ def log_outputs(outputs):
     """A line of JSON."""
     with open(os.devnull, "w") as sink:
         sink.write(json.dumps(outputs[:128].tolist()))
+
+
+def lipschitz(model):
+    """The product of the largest singular values of all layers."""
+    product = torch.ones(())
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            product = product * (power_iteration(parameter) if args.mended else torch.linalg.svdvals(parameter)[0])
+    return product
+
+
+def power_iteration(weight):
+    right = torch.randn(weight.shape[1])
+    with torch.no_grad():
+        for _ in range(2):
+            left = nn.functional.normalize(weight @ right, dim=0)
+            right = nn.functional.normalize(left @ weight, dim=0)
+    return left @ weight @ right
 
 
 def error(outputs, batch):
@@ -430,6 +449,8 @@ def main():
                 with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
                     loss = outputs.square().mean() if args.fault in IDS else error(outputs, batch)
+                    if args.fault == "matrix-decompositions":
+                        loss = loss + 1e-3 * lipschitz(model)
                 for part in (loss, *((outputs.mean(), outputs.std()) if has("separate-backward-passes") else ())):
                     scaler.scale(part).backward(retain_graph=has("separate-backward-passes"))
             if has("averaged-one-by-one"):
