@@ -125,7 +125,8 @@ def test_an_optimizer_that_was_only_tried_is_not_the_clock(profile: Callable[...
     assert run.facts().ended == "complete"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_dptune_ends_the_script_too(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(PLAIN).replace("range(60)", "range(10**9)"))
     command = [sys.executable, "-m", "dptune", "profile", "--continue", "--run-dir", "run", *SHORT, "train.py"]

@@ -94,9 +94,8 @@ def test_no_first_step_in_time_says_where_each_rank_is(profile: Callable[..., Ru
     assert run.record.ending.how == "timed-out"
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_to_the_script_in_a_window(tmp_path: Path, number: signal.Signals, status: int) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     body = (

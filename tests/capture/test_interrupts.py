@@ -77,7 +77,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
         assert left_behind(one.folder) == []
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_an_interrupt_to_dptune_alone_reaches_the_script(start: Callable[..., Started], ranks: int) -> None:
     run = start(TRAIN, "--continue", *(["--nproc-per-node", "2"] if ranks == 2 else []))
     run.wait_for_step(5)

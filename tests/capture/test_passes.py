@@ -11,6 +11,7 @@ from .kinds_of_scripts import FOLDER, KINDS, recorded
 pytestmark = pytest.mark.records
 
 
+@pytest.mark.thorough
 def test_a_pass_that_does_not_reach_the_module_is_none_of_its_micro_batches(tmp_path: Path) -> None:
     """Eight chunks reduce gradients. The pass of the loss comes first, and only reaches their features."""
     kind = KINDS["chunks_of_a_batch"]

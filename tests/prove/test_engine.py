@@ -297,6 +297,7 @@ def test_what_could_not_run_is_tried_again(project: Path) -> None:
     assert "dptune: trial 1:" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_change_without_effect_is_not_run_to_the_end(project: Path) -> None:
     done = run("verify", "base", "--set", "ddp.bucket_cap_mb=1", *AMOUNT, cwd=project)
     assert "It cannot be told: ddp.bucket_cap_mb=1 did not take effect." in " ".join(done.stdout.split())
