@@ -40,6 +40,7 @@ _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^ >]+)")
 _OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of (type|PyCapsule|pybind11)")
 _OF_RECORDER = "dptune/"
+_OF_TEXT = "torch/_tensor_str.py"  # which makes text of a tensor, element by element
 MODULE = "nn.Module: "
 _DECORATOR = re.compile(r"\): \w*(wrap|decorate)\w*$")  # of a function, which says what is called
 _PACKAGES = frozenset(
@@ -183,6 +184,7 @@ class _Row:
     torchs: bool = False
     recorders: bool = False
     module: bool = False
+    text: bool = False
 
 
 class _Stacks:
@@ -202,6 +204,7 @@ class _Stacks:
             "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
             "recorders": columns.named(lambda name: name.startswith(_OF_RECORDER), rows),
             "modules": columns.named(lambda name: name.startswith(MODULE), rows),
+            "texts": columns.named(lambda name: name.startswith(_OF_TEXT), rows),
             "decorators": columns.named(lambda name: _DECORATOR.search(name) is not None, rows),
         }
         starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
@@ -220,7 +223,7 @@ class _Stacks:
         flags = zip(
             rows.tolist(), parents.tolist(), *(kind.tolist() for kind in kinds.values()), whole.tolist(), strict=True
         )
-        for row, parent, user, plain, operator, torchs, recorders, module, alone in flags:
+        for row, parent, user, plain, operator, torchs, recorders, module, text, alone in flags:
             around = self._rows[parent]
             if user:
                 outer = around.whole if around.whole != NOWHERE else row if alone else NOWHERE
@@ -230,7 +233,7 @@ class _Stacks:
             else:
                 if operator and not around.operator and around.user != NOWHERE:
                     self._outermost.append(row)
-                    if not (around.module or around.recorders):
+                    if not (around.module or around.recorders or around.text):
                         self.direct.append((row, around.user))
                 self._rows[row] = _Row(
                     around.user,
@@ -240,6 +243,7 @@ class _Stacks:
                     around.torchs or torchs,
                     around.recorders or recorders,
                     around.module or module,
+                    around.text or text,
                 )
 
     def calls(self, view: RankView) -> dict[_Site, Counter[str]]:
