@@ -6,8 +6,9 @@ The share of usual steps that the training thread spends in functions that log, 
 by function and by the line that calls it, on the rank where it is most. dptune samples its stack, 10 to 100 times a
 second, while steps are timed without the profiler. What a function does is known by the library that it calls
 (`torch.save`, tensorboard, wandb, matplotlib, sklearn, evaluation by a trainer, ...), a `print` in the line, text made
-of a tensor (`f"{tensor}"`, `str(tensor)`), or else by its name. Forward and backward passes, the optimizer, the loader and collectives do not count. On a GPU only libraries
-count, because a function of the script may wait there for the device.
+of a tensor (`f"{tensor}"`, `str(tensor)`), or else by its name. Forward and backward passes, the optimizer, the
+loader and collectives do not count. On a GPU only libraries count, because a function of the script may wait there for
+the device.
 
 ## Why it costs time
 
