@@ -42,6 +42,7 @@ _BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^ >]+)")
 _OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of (type|PyCapsule|pybind11)")
 _OF_RECORDER = "dptune/"
 _PASSING = re.compile(r"^dptune/.*\bcollectives\.py\(\d+\): metered$")  # times the call of the script that it passes on
+_OF_TEXT = "torch/_tensor_str.py"  # which makes text of a tensor, element by element
 MODULE = "nn.Module: "
 _DECORATOR = re.compile(r"\): \w*(wrap|decorate)\w*$")  # of a function, which says what is called
 _PACKAGES = frozenset(
@@ -191,6 +192,7 @@ class _Row:
     torchs: bool = False
     recorders: bool = False
     module: bool = False
+    text: bool = False
 
 
 class _Stacks:
@@ -210,6 +212,7 @@ class _Stacks:
             "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
             "recorders": columns.named(lambda name: name.startswith(_OF_RECORDER) and not _PASSING.match(name), rows),
             "modules": columns.named(lambda name: name.startswith(MODULE), rows),
+            "texts": columns.named(lambda name: name.startswith(_OF_TEXT), rows),
             "decorators": columns.named(_passes_on, rows),
         }
         starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
@@ -228,7 +231,7 @@ class _Stacks:
         flags = zip(
             rows.tolist(), parents.tolist(), *(kind.tolist() for kind in kinds.values()), whole.tolist(), strict=True
         )
-        for row, parent, user, plain, operator, torchs, recorders, module, alone in flags:
+        for row, parent, user, plain, operator, torchs, recorders, module, text, alone in flags:
             around = self._rows[parent]
             if user:
                 outer = around.whole if around.whole != NOWHERE else row if alone else NOWHERE
@@ -238,7 +241,7 @@ class _Stacks:
             else:
                 if operator and not around.operator and around.user != NOWHERE:
                     self._outermost.append(row)
-                    if not (around.module or around.recorders):
+                    if not (around.module or around.recorders or around.text):
                         self.direct.append((row, around.user))
                 self._rows[row] = _Row(
                     around.user,
@@ -248,6 +251,7 @@ class _Stacks:
                     around.torchs or torchs,
                     around.recorders or recorders,
                     around.module or module,
+                    around.text or text,
                 )
 
     def calls(self, view: RankView) -> dict[_Site, Counter[str]]:
