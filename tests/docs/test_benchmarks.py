@@ -42,6 +42,7 @@ def test_unseen_scripts_are_quoted_by_halves() -> None:
     page = (ROOT / "docs" / "rules-tried.md").read_text(encoding="utf-8")
     assert table_of("unseen", "--half", "sealed") in page
     assert table_of("unseen", "--half", "second") in page
+    assert table_of("unseen", "--half", "third") in page
     assert table_of("unseen", "--earlier", "first", "--summary") in page
     assert table_of("unseen", "--earlier", "pairs", "--half", "all") in page
 
