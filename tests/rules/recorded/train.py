@@ -67,6 +67,7 @@ FAULTS = (
     "padded-batches",
     "operator-loops",
     "matrix-decompositions",
+    "long-convolutions",
     "averaged-one-by-one",
     "separate-backward-passes",
     "small-shard-units",
@@ -236,6 +237,15 @@ def power_iteration(weight):
     return left @ weight @ right
 
 
+def reverberate(rows, response):
+    """Each row with the echo that a response adds, which is longer than a row."""
+    if args.mended:
+        size = 2 * len(response)
+        return torch.fft.irfft(torch.fft.rfft(rows, size) * torch.fft.rfft(response, size), size)[..., : rows.shape[1]]
+    padded = nn.functional.pad(rows, (len(response) - 1, 0))
+    return nn.functional.conv1d(padded[:, None], response.flip(0)[None, None])[:, 0]
+
+
 def error(outputs, batch):
     return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
 
@@ -259,6 +269,8 @@ def build_model():
         return nn.Sequential(nn.Embedding(ROWS, 32, sparse=args.mended), *layers(32, 3))
     if args.fault == "operator-loops":
         return layers(64, 3)
+    if args.fault == "long-convolutions":
+        return nn.Sequential(nn.Linear(1024, 256), nn.ReLU(), *layers(256, 1), nn.Linear(256, 1024))
     if args.fault == "small-batch":
         return nn.Sequential(*([nn.Linear(64, 64), nn.ReLU()] * 40))  # one layer, over and over: few gradients
     if args.fault == "gathered-for-logging":  # three layers, over and over: little is gathered for the passes
@@ -427,6 +439,9 @@ def main():
         noise = DataLoader(Rows(torch.randn(150_000, 1)), 768, shuffle=True, collate_fn=as_it_is, drop_last=True)
         noises = endless(noise)
 
+    if args.fault == "long-convolutions":
+        response = torch.randn(2048) * torch.exp(-torch.arange(2048) / 300) / 12
+
     step, epoch, history, results = 0, 0, [], Epoch()
     while step < args.steps:
         if sampler is not None and not has("same-order"):
@@ -440,6 +455,8 @@ def main():
                 gc.collect()
             if args.fault == "recompiles":
                 batch = batch[: 256 + step * 37 % 512]  # as long as the longest sample of a batch
+            if args.fault == "long-convolutions":
+                batch = reverberate(batch, response)
             if args.fault == "new-iterators":
                 batch = batch + (next(iter(noise)) if has("new-iterators") else next(noises))
             alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same
