@@ -100,7 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _seen(run: RunView) -> bool:
-    """Whether convolutions take a share of the step worth it: how long their kernels are is in detailed windows only."""
+    """Whether convolutions take their share of the step. Only a detailed window shows how long their kernels are."""
     kernels = run.measured.known("kernels")
     if kernels is None:
         return True
