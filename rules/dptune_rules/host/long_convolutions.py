@@ -105,7 +105,7 @@ def _seen(run: RunView) -> bool:
     if kernels is None:
         return True
     share = sum(kernel.step_share for kernel in kernels.top if "conv" in kernel.name)
-    return share >= run.limit(WORTH_SHARE)
+    return bool(share >= run.limit(WORTH_SHARE))
 
 
 def _evidence(function: LongConvolution) -> list[Evidence]:

@@ -43,7 +43,13 @@ LOCALLY = (
     *("unsynchronized-gradients", "unsynchronized-ranks", "checkpointing-without-need"),
     *("periodic-steps", "work-between-steps", "iterable-dataset", "recompiles"),
     *("unused-gradients", "padded-batches", "small-shard-units", "kept-outputs", "frozen-batch-norm", "dense-tables"),
-    *("evaluation-mode-kept", "unfrozen-after-wrapping", "new-iterators", "parameters-without-optimizer"),
+    *(
+        "evaluation-mode-kept",
+        "updates-lost",
+        "unfrozen-after-wrapping",
+        "new-iterators",
+        "parameters-without-optimizer",
+    ),
     *dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)),
 )
 ALONE = ("tiny-gradients",)  # what no rule may take for its fault: there is nothing to mend

@@ -75,6 +75,7 @@ FAULTS = (
     "frozen-batch-norm",
     "dense-tables",
     "evaluation-mode-kept",
+    "updates-lost",
     "unfrozen-after-wrapping",
     "new-iterators",
     "parameters-without-optimizer",
@@ -382,6 +383,8 @@ def main():
     if args.fault == "parameters-without-optimizer":
         early = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
         model[-2] = nn.Linear(model[-2].in_features, model[-2].out_features)
+    if has("updates-lost"):
+        model = model.bfloat16()
     loader, sampler = build_loader(width)
     keeps = {"broadcast_buffers": False} if args.fault == "broadcast-buffers" and args.mended else {}
     if args.fault == "frozen-batch-norm":
@@ -431,7 +434,8 @@ def main():
         if has("parameters-without-optimizer"):
             optimizer = early
         else:
-            optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3, fused=fused)
+            rate = 1e-5 if args.fault == "updates-lost" else 1e-3
+            optimizer = torch.optim.AdamW(trained.parameters(), lr=rate, fused=fused)
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 
@@ -462,7 +466,7 @@ def main():
             alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same
             with model.no_sync() if alone else contextlib.nullcontext():
                 half = torch.float16 if args.fault == "unsupported-dtype" else torch.bfloat16
-                casts = args.fault == "scaler-without-need" or has("unsupported-dtype")
+                casts = args.fault in ("scaler-without-need", "updates-lost") or has("unsupported-dtype")
                 with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
                     loss = outputs.square().mean() if args.fault in IDS else error(outputs, batch)

@@ -62,8 +62,8 @@ def long_kernel(call: Mapping[str, Any]) -> tuple[int, int] | None:
 
     None without one, for a transposed convolution, and where the trace lacks sizes.
     """
-    shapes, values = call.get("Input Dims"), call.get("Concrete Inputs")
-    if not (_are_shapes(shapes) and isinstance(values, list) and len(values) > 6) or values[6] != "False":
+    shapes, values = _shapes(call.get("Input Dims")), call.get("Concrete Inputs")
+    if shapes is None or not isinstance(values, list) or len(values) <= 6 or values[6] != "False":
         return None
     strides, paddings, dilations = (_numbers(value) for value in values[3:6])
     longest = None
@@ -78,14 +78,12 @@ def long_kernel(call: Mapping[str, Any]) -> tuple[int, int] | None:
     return longest
 
 
-def _are_shapes(shapes: Any) -> bool:
-    """Whether the first two inputs are a batch and a kernel of the same number of dimensions, all plain numbers."""
-    if not isinstance(shapes, list) or len(shapes) < 2:
-        return False
-    both = shapes[:2]
-    return all(isinstance(shape, list) and all(type(length) is int for length in shape) for shape in both) and (
-        len(both[0]) == len(both[1]) > 2 and math.prod(both[0]) > 0
-    )
+def _shapes(shapes: Any) -> list[list[int]] | None:
+    """Of the batch and the kernel, which have the same number of dimensions; None where they are nothing of the kind."""
+    both = shapes[:2] if isinstance(shapes, list) else []
+    if not all(isinstance(shape, list) and all(type(length) is int for length in shape) for shape in both):
+        return None
+    return both if len(both) == 2 and len(both[0]) == len(both[1]) > 2 and math.prod(both[0]) > 0 else None
 
 
 def _numbers(text: Any) -> list[int]:
