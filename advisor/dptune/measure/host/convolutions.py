@@ -79,7 +79,7 @@ def long_kernel(call: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _shapes(shapes: Any) -> list[list[int]] | None:
-    """Of the batch and the kernel, which have the same number of dimensions; None where they are nothing of the kind."""
+    """Of the batch and the kernel, which have the same number of dimensions; None where they do not."""
     both = shapes[:2] if isinstance(shapes, list) else []
     if not all(isinstance(shape, list) and all(type(length) is int for length in shape) for shape in both):
         return None
