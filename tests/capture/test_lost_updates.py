@@ -46,7 +46,7 @@ def seen(optimizer, gradients, steps=3, between=lambda step: None):
 
 
 def test_updates_below_a_512th_of_a_weight_are_lost():
-    """Next to 1 bfloat16 has 1 - 2^-8: a step of 2^-10 rounds back, one of 2^-7 does not; of float32 neither is seen."""
+    """Next to 1 bfloat16 has 1 - 2^-8: a step of 2^-10 rounds back, one of 2^-7 does not; float32 is not seen."""
     lost, kept, single = parameter(1.0), parameter(1.0, 3000), parameter(1.0, dtype=torch.float32)
     optimizer = torch.optim.SGD([lost, kept, single], lr=1.0)
     (facts,) = seen(optimizer, [2**-10, 2**-7, 2**-30])
