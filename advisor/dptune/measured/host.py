@@ -163,17 +163,29 @@ class OperatorLoop(Model):
     )
 
 
-class Decomposition(Model):
-    """Matrix decompositions that a function of the user calls, with their backward pass."""
+class FunctionOperators(Model):
+    """Operators of a kind that a function of the user calls, with their backward pass."""
 
     name: str = Field(description="the function")
     at: str = Field(description="its file, and the line it begins at")
-    operator: str = Field(description="the decomposition that takes most, as torch.linalg names it")
     calls: float = Field(description="its calls per step")
     rank: int = Field(description="the rank where it takes most")
-    cost_ns: int = Field(description="time of the function's decompositions in a step of the detailed window")
+    cost_ns: int = Field(description="time of these operators in a step of the detailed window")
     backward_ns: int = Field(description="time of their backward pass in such a step, by autograd's sequence numbers")
     share: float = Field(description="both / the step")
+
+
+class Decomposition(FunctionOperators):
+    """Matrix decompositions that a function of the user calls, with their backward pass."""
+
+    operator: str = Field(description="the decomposition that takes most, as torch.linalg names it; `calls` are of it")
+
+
+class LongConvolution(FunctionOperators):
+    """Direct convolutions with long kernels that a function of the user calls, with their backward pass."""
+
+    taps: int = Field(description="length of the kernel of the one that takes most, in its longest dimension")
+    length: int = Field(description="length of its padded input in this dimension")
 
 
 class UserCodeFigures(Figures):
@@ -188,4 +200,8 @@ class UserCodeFigures(Figures):
     )
     decompositions: list[Decomposition] = Field(
         default=[], description="functions that factor or invert matrices; includes the training computation"
+    )
+    long_convolutions: list[LongConvolution] = Field(
+        default=[],
+        description="functions with direct convolutions of 512 or more taps; includes the training computation",
     )

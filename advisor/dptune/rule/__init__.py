@@ -15,6 +15,7 @@ from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.left_out import LeftOutFacts
+from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.removed import Share
 from dptune.runfile.slow_steps import SlowSteps
@@ -25,6 +26,7 @@ __all__ = [
     "DenseTableFacts",
     "EvaluationModeFacts",
     "LeftOutFacts",
+    "LostUpdateFacts",
     "MemoryGrowth",
     "Missing",
     "NewIterators",
@@ -35,4 +37,5 @@ __all__ = [
     "Share",
     "SlowSteps",
     "Threshold",
+    "over_ranks",
 ]

@@ -67,6 +67,7 @@ FAULTS = (
     "padded-batches",
     "operator-loops",
     "matrix-decompositions",
+    "long-convolutions",
     "averaged-one-by-one",
     "separate-backward-passes",
     "small-shard-units",
@@ -74,6 +75,7 @@ FAULTS = (
     "frozen-batch-norm",
     "dense-tables",
     "evaluation-mode-kept",
+    "updates-lost",
     "unfrozen-after-wrapping",
     "new-iterators",
     "parameters-without-optimizer",
@@ -236,6 +238,15 @@ def power_iteration(weight):
     return left @ weight @ right
 
 
+def reverberate(rows, response):
+    """Each row with the echo that a response adds, which is longer than a row."""
+    if args.mended:
+        size = 2 * len(response)
+        return torch.fft.irfft(torch.fft.rfft(rows, size) * torch.fft.rfft(response, size), size)[..., : rows.shape[1]]
+    padded = nn.functional.pad(rows, (len(response) - 1, 0))
+    return nn.functional.conv1d(padded[:, None], response.flip(0)[None, None])[:, 0]
+
+
 def error(outputs, batch):
     return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
 
@@ -259,6 +270,8 @@ def build_model():
         return nn.Sequential(nn.Embedding(ROWS, 32, sparse=args.mended), *layers(32, 3))
     if args.fault == "operator-loops":
         return layers(64, 3)
+    if args.fault == "long-convolutions":
+        return nn.Sequential(nn.Linear(1024, 256), nn.ReLU(), *layers(256, 1), nn.Linear(256, 1024))
     if args.fault == "small-batch":
         return nn.Sequential(*([nn.Linear(64, 64), nn.ReLU()] * 40))  # one layer, over and over: few gradients
     if args.fault == "gathered-for-logging":  # three layers, over and over: little is gathered for the passes
@@ -370,6 +383,8 @@ def main():
     if args.fault == "parameters-without-optimizer":
         early = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
         model[-2] = nn.Linear(model[-2].in_features, model[-2].out_features)
+    if has("updates-lost"):
+        model = model.bfloat16()
     loader, sampler = build_loader(width)
     keeps = {"broadcast_buffers": False} if args.fault == "broadcast-buffers" and args.mended else {}
     if args.fault == "frozen-batch-norm":
@@ -419,13 +434,17 @@ def main():
         if has("parameters-without-optimizer"):
             optimizer = early
         else:
-            optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3, fused=fused)
+            rate = 1e-5 if args.fault == "updates-lost" else 1e-3
+            optimizer = torch.optim.AdamW(trained.parameters(), lr=rate, fused=fused)
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 
     if args.fault == "new-iterators":
         noise = DataLoader(Rows(torch.randn(150_000, 1)), 768, shuffle=True, collate_fn=as_it_is, drop_last=True)
         noises = endless(noise)
+
+    if args.fault == "long-convolutions":
+        response = torch.randn(2048) * torch.exp(-torch.arange(2048) / 300) / 12
 
     step, epoch, history, results = 0, 0, [], Epoch()
     while step < args.steps:
@@ -440,12 +459,14 @@ def main():
                 gc.collect()
             if args.fault == "recompiles":
                 batch = batch[: 256 + step * 37 % 512]  # as long as the longest sample of a batch
+            if args.fault == "long-convolutions":
+                batch = reverberate(batch, response)
             if args.fault == "new-iterators":
                 batch = batch + (next(iter(noise)) if has("new-iterators") else next(noises))
             alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same
             with model.no_sync() if alone else contextlib.nullcontext():
                 half = torch.float16 if args.fault == "unsupported-dtype" else torch.bfloat16
-                casts = args.fault == "scaler-without-need" or has("unsupported-dtype")
+                casts = args.fault in ("scaler-without-need", "updates-lost") or has("unsupported-dtype")
                 with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
                     loss = outputs.square().mean() if args.fault in IDS else error(outputs, batch)

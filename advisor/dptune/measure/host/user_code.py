@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dptune.measure.device.phases import bounds
 from dptune.measure.host.callers import PYTHON_CATEGORIES, is_users
+from dptune.measure.host.convolutions import long_convolutions
 from dptune.measure.host.decompositions import decompositions
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.loops import Loop, loops
@@ -87,6 +88,7 @@ def user_code(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> 
         sites=found[:MOST],
         loops=_loops(ranks),
         decompositions=decompositions([view for view in views if _has_stacks(view)], unprofiled_ns),
+        long_convolutions=long_convolutions([view for view in views if _has_stacks(view)], unprofiled_ns),
     )
 
 

@@ -18,6 +18,7 @@ from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.left_out import AddedParameters
+from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.torch_warnings import Warned
@@ -45,6 +46,7 @@ class Observers:
     evaluation_mode: EvaluationMode
     unaveraged: Unaveraged
     iterators: Iterators
+    lost_updates: LostUpdates
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -54,6 +56,7 @@ class Observers:
         self.dense_tables.stepped(optimizer)
         self.evaluation_mode.stepped(optimizer)
         self.unaveraged.stepped(optimizer)
+        self.lost_updates.stepped(optimizer)
 
 
 @functools.cache
@@ -98,4 +101,5 @@ def observers() -> Observers:
         evaluation_mode=evaluation_mode,
         unaveraged=unaveraged,
         iterators=iterators,
+        lost_updates=LostUpdates(places),
     )

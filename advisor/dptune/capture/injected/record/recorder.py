@@ -135,6 +135,7 @@ class Recorder:
         self._take, self._recorded = take, True
         self._observers.frozen_norms.begin()
         self._observers.dense_tables.begin()
+        self._observers.lost_updates.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 

@@ -1,0 +1,124 @@
+"""Operators of a kind by the function of the script that calls them, with their backward pass.
+
+The backward pass is found by autograd's sequence numbers in the detailed window. On a CPU the operators' own time
+counts, on a GPU the time of the kernels that they launch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
+
+import numpy as np
+
+from dptune.measure.host.callers import callers
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.host.pieces import alike
+from dptune.measure.host.recorded_operators import RecordedOperators
+from dptune.measure.host.training import training
+from dptune.measure.intervals import NOTHING, Intervals, Ints
+from dptune.measure.views import RankView
+from dptune.measured import FunctionOperators
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import Work
+
+LEAST_SHARE = 0.01  # of a step, from which on a function is listed
+_FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
+
+Found = TypeVar("Found", bound=FunctionOperators)
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionCost:
+    """What a function spends in these operators in a step; `share`: with their backward pass, of the step."""
+
+    name: str
+    at: str
+    rows: Ints
+    steps: int
+    rank: int
+    cost_ns: int
+    backward_ns: int
+    share: float
+
+
+def outside_backward(view: RankView, rows: Ints) -> Ints:
+    """The operators that do not run in a backward pass: those of backward passes are found by node."""
+    return rows[~training(view)["backward"].hold(view.columns.ts_ns[rows])]
+
+
+def by_function(view: RankView, rows: Ints, unprofiled_ns: float | None) -> Iterator[FunctionCost]:
+    """The cost of these operators by function of the script; nothing where no function is around them.
+
+    `unprofiled_ns` is the step time of the rank without the profiler, where it is known.
+    """
+    columns = view.columns
+    recorded = RecordedOperators.of(view) if len(rows) else None
+    if recorded is None:
+        return
+    rows = recorded.covered(rows)
+    calling: dict[str, list[int]] = defaultdict(list)
+    frames: dict[str, str] = {}
+    for row, caller in zip(rows.tolist(), callers(columns, rows), strict=True):
+        if caller.function is not None:
+            calling[alike(caller.function)].append(row)
+            frames.setdefault(alike(caller.function), caller.function)
+    step_ns = unprofiled_ns or median(step.length_ns for step in view.steps)
+    for function, called in calling.items():
+        match = _FRAME.match(frames[function])
+        if match is None:
+            continue
+        inside = np.array(called, dtype=np.int64)
+        forward = Intervals.union(columns.ts_ns[inside], columns.ends(inside))
+        cost_ns = _taken_ns(view, forward, recorded.steps)
+        backward_ns = _taken_ns(view, recorded.backward_of(inside) or NOTHING, recorded.steps)
+        yield FunctionCost(
+            name=match["name"],
+            at=f"{match['file']}:{match['line']}",
+            rows=inside,
+            steps=recorded.steps,
+            rank=view.rank,
+            cost_ns=cost_ns,
+            backward_ns=backward_ns,
+            share=min(1.0, (cost_ns + backward_ns) / step_ns),
+        )
+
+
+def longest_first(found: Sequence[Found]) -> list[Found]:
+    """Each function once, on the rank where it spends most; without those that spend little."""
+    kept: dict[tuple[str, str], Found] = {}
+    for function in found:
+        key = (function.name, function.at)
+        if key not in kept or kept[key].share < function.share:
+            kept[key] = function
+    worth = [function for function in kept.values() if function.share >= LEAST_SHARE]
+    return sorted(worth, key=lambda function: (-function.share, function.at))
+
+
+def lengths_ns(columns: Columns, rows: Ints) -> Ints:
+    """How long each of these rows takes."""
+    return columns.ends(rows) - columns.ts_ns[rows]
+
+
+def _taken_ns(view: RankView, calling: Intervals, steps: int) -> int:
+    """What operators called in these times take in a step: on a GPU their kernels, on a CPU the times themselves."""
+    window = Intervals.union(
+        np.array([step.start_ns for step in view.steps[:steps]], dtype=np.int64),
+        np.array([step.end_ns for step in view.steps[:steps]], dtype=np.int64),
+    )
+    calling = calling & window
+    taken, on_device = NOTHING, False
+    for device in view.devices:
+        operations = device.operations
+        if operations.on_cpu:
+            continue
+        on_device = True
+        launched = (operations.launch != UNLAUNCHED) & (operations.work == Work.COMPUTE)
+        kernels, launches = operations.rows[launched], operations.launch[launched]
+        kernels = kernels[calling.hold(view.columns.ts_ns[launches])]
+        taken |= Intervals.union(view.columns.ts_ns[kernels], view.columns.ends(kernels))
+    return round((taken if on_device else calling).total_ns / steps)
