@@ -8,7 +8,6 @@ from torch import nn
 
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 
-
 SCRIPT = """
     import torch
     from torch import nn
