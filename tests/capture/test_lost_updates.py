@@ -8,6 +8,29 @@ from torch import nn
 
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 
+SCRIPT = """
+    import torch
+    from torch import nn
+
+    model = nn.Linear(64, 64).bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    for step in range(8):
+        model(torch.randn(4, 64, dtype=torch.bfloat16)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+WINDOWS = ("--warmup", "3", "--unprofiled", "3", "--lean", "0", "--rich", "0", "--continue")
+
+
+@pytest.mark.records
+def test_a_recording_has_the_counts_of_its_warm_up_steps(profile):
+    done = profile(SCRIPT, *WINDOWS)
+    assert done.status == 0, done.err
+    (facts,) = done.facts().lost_updates
+    assert (facts.optimizer, facts.where, facts.dtype) == ("AdamW", "train.py:6", "bfloat16")
+    assert len(facts.sampled) == 2
+    assert facts.least_share > 0.9
+
 
 class Made:
     """The places of a script with one optimizer."""
