@@ -58,6 +58,8 @@ a larger global batch is proposed.
 - Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms":
   https://arxiv.org/abs/2205.10287
 - McCandlish et al. 2018, "An Empirical Model of Large-Batch Training": https://arxiv.org/abs/1812.06162
+- Measured with two gloo ranks on two busy cores, a small DistilBERT: 2 micro-batches of 8 instead of 16 of 1 saved 65 %
+  of a step of 348 ms; 69 % had been predicted from a recording on idle cores.
 - Measured with two gloo ranks over a link of 200 Mbit/s: twice the batch trained 1.83 times the samples per second,
   four times the batch 2.92 times.
 """
