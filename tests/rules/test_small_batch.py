@@ -192,6 +192,14 @@ def test_micro_batches_that_save_little_stay(ask, accumulated, regrouped, took):
     assert ask("DP301", measured, facts, predictor=predict) == []
 
 
+def test_all_reduces_of_each_micro_batch_are_removed_first(ask, accumulated, regrouped, hand_made):
+    """`no-sync-missing` is for them: what fewer micro-batches save would be its saving."""
+    measured, facts = accumulated(16)
+    each = hand_made.figures(hand_made.AccumulationFigures, backwards_per_step=16, synchronised_backwards_per_step=16)
+    found = ask("DP301", measured.model_copy(update={"accumulation": each}), facts, predictor=regrouped(64, SHARES))
+    assert not any("micro-batches of" in advice.title for advice in found)
+
+
 def test_optimizers_that_step_in_turn_accumulate_nothing(ask, accumulated, regrouped):
     measured, facts = accumulated(16, optimizers=(ADAM, ADAM))
     found = ask("DP301", measured, facts, predictor=regrouped(64, SHARES))

@@ -19,7 +19,12 @@ _SETTINGS = {
 
 
 def micro_batches(run: RunView) -> int:
-    """Micro-batches per optimizer step; 1 where gradients do not accumulate, or that is not known."""
+    """Micro-batches per optimizer step; 1 where gradients do not accumulate, or that is not known.
+
+    And 1 where several of them all-reduce gradients: that costs more, and another rule removes it first.
+    """
+    if (run.measured.accumulation.known("synchronised_backwards_per_step") or 1) > 1:
+        return 1
     if not run.facts or not all(facts.accumulates() and len(facts.optimizers) == 1 for facts in run.facts):
         return 1  # several optimizers may step in turn, each on batches of its own
     return run.measured.accumulation.known("backwards_per_step") or 1

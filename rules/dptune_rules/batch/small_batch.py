@@ -40,7 +40,8 @@ If gradients accumulate over several micro-batches, fewer and larger ones are pr
 with 1/k of the accumulation steps. The global batch and the learning rate stay, and results are the same up to
 rounding, so a predicted saving of `worth_accumulated_share` is enough. What a step does once (the optimizer, the
 all-reduce of the last micro-batch) is predicted to take as long as before. On GPUs this case is not predicted, and only
-a larger global batch is proposed.
+a larger global batch is proposed. Nor is it proposed where several micro-batches of a step all-reduce gradients: see
+`no-sync-missing`.
 
 ## When to leave it alone
 
