@@ -196,6 +196,19 @@ def test_advice_on_the_late_rank_says_what_to_look_at(make_late, make_advice):
     assert "For rank 1: Open the trace of rank 1" in said(make_late(5_000), [other]).next
 
 
+def test_a_doubtful_finding_on_the_late_rank_heads_nothing(make_late, make_advice):
+    """Low impact and low confidence: the figures stay in Why."""
+    doubtful = make_advice("XX103", title="Rank 1 comes 5 ms late", changes=[], impact="low", confidence="low")
+    told = said(make_late(5_000), [doubtful])
+    assert "rank 1" not in f"{told.verdict} {told.next}".lower()
+    assert "Besides, rank 1 comes 5 ms late" in told.why
+    assert told.rule == ""
+    other = make_advice("XX102", changes=[Change(knob="ddp.bucket_cap_mb", now=1, then=25)])
+    assert said(make_late(5_000), [doubtful, other]).next.startswith("XX102: Use")
+    surer = doubtful.model_copy(update={"confidence": "medium"})
+    assert said(make_late(5_000), [doubtful, surer]).verdict.startswith("Held up by rank 1")
+
+
 def test_of_a_rank_with_more_of_the_same_work_the_advice_says_what_to_do(make_late, make_advice):
     more = make_advice("XX103", title="Rank 1 does 1.8 times the work. Deal batches of equal size", changes=[])
     run = make_late(5_000)

@@ -166,7 +166,20 @@ def test_of_a_librarys_loop_what_it_calls_is_named(tmp_path):
             operator("aten::mm", at + 210, at + 390),
             python("transformers/trainer.py(2500): log", at + 800, at + 900),
         ]
-    assert sites([viewed(tmp_path, events)])[("main", "loop", "log")] == 100
+    view = viewed(tmp_path, events)
+    assert sites([view])[("main", "loop", "log")] == 100
+    libraries = {one.mostly: one.library for one in user_code([view], {}).sites}
+    assert libraries["log"] == "transformers"
+
+
+def test_what_the_script_calls_in_a_library_is_no_librarys_loop(tmp_path):
+    """The script runs the loop and calls `log` of transformers in each step, and `sleep`."""
+
+    def inside(at):
+        return [python("transformers/trainer.py(2500): log", at + 901, at + 919)]
+
+    found = {one.mostly: one.library for one in user_code([rank_view(tmp_path, inside=inside)], {}).sites}
+    assert (found["log"], found["sleep"]) == ("", "")
 
 
 def test_steps_in_which_nothing_is_known_of_the_host(tmp_path):

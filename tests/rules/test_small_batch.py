@@ -2,8 +2,17 @@ from dataclasses import replace
 
 import pytest
 
-from dptune.measured import MemoryFigures, Missing, NoiseFigures, OperatorLoop, UserCodeFigures
-from dptune.runfile.facts import LoaderFacts, OptimizerFacts, SchedulerFacts
+from dptune.measured import (
+    KernelFigures,
+    KernelTime,
+    MemoryFigures,
+    Missing,
+    NoiseFigures,
+    OperatorLoop,
+    UserCodeFigures,
+)
+from dptune.runfile.communication import CallFacts
+from dptune.runfile.facts import DeviceFacts, LoaderFacts, OptimizerFacts, SchedulerFacts, Window
 
 LOADER = LoaderFacts("train.py:20", batch_size=32, dataset="Clips", dataset_samples=10**6, batches_drawn=50)
 ADAM = OptimizerFacts("AdamW", "train.py:22", [1e-3], default_learning_rate=1e-3, betas=[0.9, 0.999], eps=1e-8)
@@ -77,6 +86,124 @@ def test_fewer_micro_batches_leave_the_global_batch(ask, make_measured, make_fac
     run = make_measured(device="cpu", accumulation=accumulates)
     (advice,) = ask("DP301", run, [make_facts(loaders=[LOADER], optimizers=[ADAM])], predictor=larger(1.2, 1.6, 3.0))
     assert (told in advice.watch) if told else ("global batch stays" not in advice.watch)
+
+
+@pytest.fixture
+def accumulated(make_measured, make_facts, hand_made):
+    """Two CPU ranks that accumulate over `passes` micro-batches of `batch` samples, and what they are asked with."""
+
+    def made(passes, batch=1, optimizers=(ADAM,), available=None, calls=(), **figures):
+        samples = 2 * passes * batch
+        window = Window("unprofiled", 3, [10_000_000] * 9, loader_batches=[passes] * 9, backwards=[passes] * 9)
+        facts = make_facts(
+            loaders=[replace(LOADER, batch_size=batch)],
+            optimizers=list(optimizers),
+            windows=[window],
+            calls=list(calls),
+            device=DeviceFacts("cpu", available_bytes=available),
+        )
+        accumulates = hand_made.figures(hand_made.AccumulationFigures, backwards_per_step=passes)
+        return make_measured(device="cpu", samples=samples, accumulation=accumulates, **figures), [facts]
+
+    return made
+
+
+@pytest.fixture
+def regrouped(hand_made):
+    """The step with each number of micro-batches that keeps the samples, as a share of the step now."""
+
+    def told(samples, took):
+        def predict(changes):
+            times = took[changes.get("accumulation.micro_batches")]
+            return hand_made.figures(
+                hand_made.Prediction,
+                changes=dict(changes),
+                step_ns=int(times * hand_made.STEP_NS),
+                low_ns=int((times - 0.04) * hand_made.STEP_NS),
+                high_ns=int((times + 0.04) * hand_made.STEP_NS),
+                global_batch=samples,
+            )
+
+        return predict
+
+    return told
+
+
+SHARES = {8: 0.6, 4: 0.42, 2: 0.33, None: 1.0}
+
+
+def test_fewer_and_larger_micro_batches_keep_the_global_batch(ask, accumulated, regrouped):
+    """16 of 1 sample take 10 ms, 2 of 8 take 3.3: 67 % less, 4 either way."""
+    measured, facts = accumulated(16)
+    (advice,) = ask("DP301", measured, facts, predictor=regrouped(32, SHARES))
+    assert advice.title == "Each optimizer step runs 16 micro-batches of 1 sample: run 2 of 8 (train.py:20)"
+    assert (advice.impact, advice.confidence, advice.numerics) == ("high", "medium", "same")
+    assert (advice.saves.low_share, advice.saves.high_share) == (pytest.approx(0.63), pytest.approx(0.71))
+    assert advice.saves.samples_times == 1
+    assert "divide the loss by 2 instead of 16" in advice.watch
+    assert "learning rate stay" in advice.watch
+    assert advice.changes == []
+
+
+def test_the_trainers_settings_are_named(ask, accumulated, regrouped):
+    calls = [CallFacts("all_gather", "train.py:20", library="accelerate", through="transformers.Trainer.train")]
+    measured, facts = accumulated(16, calls=calls)
+    (advice,) = ask("DP301", measured, facts, predictor=regrouped(32, SHARES))
+    assert "Set per_device_train_batch_size=8 and gradient_accumulation_steps=2 together." in advice.watch
+
+
+def test_the_smallest_micro_batch_near_the_best_is_enough(ask, accumulated, regrouped):
+    """Four times the samples save 57 %, eight times 58: not worth their memory."""
+    measured, facts = accumulated(16, batch=4)
+    (advice,) = ask("DP301", measured, facts, predictor=regrouped(128, {8: 0.6, 4: 0.43, 2: 0.42}))
+    assert advice.title.startswith("Each optimizer step runs 16 micro-batches of 4 samples: run 4 of 16")
+
+
+def test_all_micro_batches_in_one(ask, accumulated, regrouped):
+    measured, facts = accumulated(3)
+    (advice,) = ask("DP301", measured, facts, predictor=regrouped(6, {1: 0.5}))
+    assert "3 micro-batches of 1 sample: run 1 batch of 3 without accumulation" in advice.title
+    assert "do not divide the loss by 3" in advice.watch
+
+
+def test_micro_batches_are_as_large_as_the_host_has_memory_for(ask, accumulated, regrouped, hand_made):
+    """16 passes allocate 1,600 bytes: 8 times as large ones take 700 more on one rank, 4 times as large ones 300."""
+    memory = [hand_made.figures(MemoryFigures, rank=0, device="cpu", allocated_bytes_per_step=1600)]
+    measured, facts = accumulated(16, available=500, memory=memory)
+    (advice,) = ask("DP301", measured, facts, predictor=regrouped(32, SHARES))
+    assert "run 4 of 4" in advice.title
+
+
+def test_batch_norm_makes_it_another_function(ask, accumulated, regrouped, hand_made):
+    top = [hand_made.figures(KernelTime, name="aten::native_batch_norm", calls_per_step=9, total_ns=9, step_share=0.1)]
+    kernels = hand_made.figures(KernelFigures, counted="operators", per_step=9, median_ns=9, total_ns=9, top=top)
+    measured, facts = accumulated(16, kernels=kernels)
+    (advice,) = ask("DP301", measured, facts, predictor=regrouped(32, SHARES))
+    assert (advice.confidence, advice.numerics) == ("low", "changes")
+    assert "BatchNorm layers in training mode normalize over 8 samples then: compare the loss" in advice.watch
+
+
+@pytest.mark.parametrize("took", [{8: 0.98, 4: 0.97, 2: 0.97, None: 1.9}, {8: 1.1, 4: 1.2, 2: 1.3, None: 1.9}])
+def test_micro_batches_that_save_little_stay(ask, accumulated, regrouped, took):
+    """And twice the global batch takes 1.9 times as long: 5 % less for each sample, too little to tune a rate for."""
+    measured, facts = accumulated(16)
+    doubled = regrouped(64, took)
+    predict = lambda changes: (regrouped(32, took) if len(changes) > 1 else doubled)(changes)  # noqa: E731
+    assert ask("DP301", measured, facts, predictor=predict) == []
+
+
+def test_all_reduces_of_each_micro_batch_are_removed_first(ask, accumulated, regrouped, hand_made):
+    """`no-sync-missing` is for them: what fewer micro-batches save would be its saving."""
+    measured, facts = accumulated(16)
+    each = hand_made.figures(hand_made.AccumulationFigures, backwards_per_step=16, synchronised_backwards_per_step=16)
+    found = ask("DP301", measured.model_copy(update={"accumulation": each}), facts, predictor=regrouped(64, SHARES))
+    assert not any("micro-batches of" in advice.title for advice in found)
+
+
+def test_optimizers_that_step_in_turn_accumulate_nothing(ask, accumulated, regrouped):
+    measured, facts = accumulated(16, optimizers=(ADAM, ADAM))
+    found = ask("DP301", measured, facts, predictor=regrouped(64, SHARES))
+    assert not any("micro-batches of" in advice.title for advice in found)
 
 
 def test_a_schedule_that_sets_the_rate_itself_is_to_be_scaled(ask, make_measured, make_facts, larger):

@@ -47,6 +47,18 @@ def test_function_line_share_and_rank():
     assert (advice.impact, advice.confidence, advice.saves.high_share) == ("medium", "medium", pytest.approx(0.43))
 
 
+def test_what_a_library_calls_in_its_own_loop_is_named_from_a_tenth_of_the_step():
+    known = {"name": "main", "part": True, "mostly": "floating_point_ops", "at": "train.py:61", "ranks": [0, 1]}
+    assert ask(found(site(0.09, library="transformers", **known))) == []
+    assert len(ask(found(site(0.09, **known)))) == 1  # the script calls it
+    (advice,) = ask(found(site(0.12, library="transformers", **known)))
+    assert advice.title == "`floating_point_ops` of transformers in `main` (train.py:61) takes 12 % of the step"
+    assert advice.why == (
+        "Training waits for it 1.2 ms in each step. transformers calls it in its own training loop, not the script: "
+        "look for a setting of transformers that turns it off or runs it less often."
+    )
+
+
 def test_what_the_loop_itself_calls_and_a_function_in_forward_passes():
     advice = ask(
         found(

@@ -62,6 +62,37 @@ def test_a_pass_that_exchanges_no_more_may_compute_less():
     assert step_ns(changed(after, {"ddp.no_sync": False})) == pytest.approx(step_ns(before))
 
 
+def test_fewer_micro_batches_keep_what_a_step_does_once():
+    """Four passes, the last with its exchange: 30 + 160, twice 160, 210, and 50. Two: 30 + 160 + 210 + 50.
+
+    One: a forward pass like the first, 130, a backward pass like the last, 50 + 60, and 50.
+    """
+    quiet = one(ready=())
+    before = model(*[step(one(ready=(), forward=130.0), quiet, quiet, one())] * 2, samples=64)
+    assert step_ns(before) == pytest.approx(190 + 160 + 160 + 210 + 50)
+    for passes, took_ns in ((4, 770), (3, 610), (2, 450), (1, 290)):
+        after = changed(before, {"accumulation.micro_batches": passes})
+        assert (step_ns(after), after.samples) == (pytest.approx(took_ns), 16 * passes)
+
+
+def test_fewer_and_larger_micro_batches_keep_the_samples_of_a_step():
+    """Two of 16 samples for four of 8: compute doubles, the optimizer and the exchange stay."""
+    quiet, changes = one(ready=()), {"loader.batch_size": 16, "accumulation.micro_batches": 2}
+    before = model(*[step(quiet, quiet, quiet, one())] * 2, samples=64, loading=LOADING)
+    after = changed(before, changes)
+    assert step_ns(after) == pytest.approx(2 * 160 + 2 * 100 + 2 * 50 + 60 + 50)  # the last gradient is ready at 2 * 50
+    assert (after.samples, after.loading.batch) == (64, 16)
+    half = changed(replace(before, fixed_share=0.5), changes)  # of which half does not grow: 1.5 times
+    assert step_ns(half) == pytest.approx(1.5 * (160 + 100 + 50) + 60 + 50)
+
+
+def test_more_micro_batches_and_uneven_steps_are_not_predicted():
+    with pytest.raises(Missing, match="a step has 2 micro-batches: the model predicts fewer of them, not more"):
+        changed(model(step(one(), one())), {"accumulation.micro_batches": 3})
+    with pytest.raises(Missing, match="different numbers of micro-batches"):
+        changed(model(step(one(), one()), step(one())), {"accumulation.micro_batches": 1})
+
+
 def test_without_an_exchange_no_buffers_are_sent_before_the_next_pass():
     """Each of three forward passes of 100 sends buffers for 20 of them: two of these follow a silent pass then.
 

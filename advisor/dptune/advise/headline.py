@@ -24,7 +24,7 @@ from dptune.advise.limits import (
     percent,
     shares,
 )
-from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, straggler
+from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, doubtful, straggler
 from dptune.advise.trust import OF_TIMES
 from dptune.finding import SCHEMA_NEWER, Finding
 from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler, digits
@@ -125,9 +125,11 @@ def headline(
         return Headline(
             verdict="This run cannot be judged.", why=sentence(missing.reason), next=_recording(trust.findings)
         )
-    first = advice[0] if advice else None
+    unsure = doubtful(measured, advice)
+    first = next((one for one in advice if one not in unsure), None)
     heads = (
         late is not None
+        and not unsure
         and late.share
         >= max(LEAST_SHARE, *(found[one] - late.own.get(one.class_ns, 0.0) for one in found if one is not LATE))
         and not _saves_more(first, late)
@@ -168,7 +170,11 @@ def headline(
     return Headline(
         verdict=verdict,
         why=why,
-        next=(_next(measured, limit, whole, recorded, trust.findings) if first is None else _action(first, late))
+        next=(
+            _next(measured, limit, whole, recorded, trust.findings, names_rank=not unsure)
+            if first is None
+            else _action(first, late)
+        )
         + (_see_also(advice, limit) or _lacking(advice, limit, unanswered, skipped))
         if answered or unanswered
         else _SELECT,
@@ -290,11 +296,17 @@ def _recording(findings: Sequence[Finding]) -> str:
 
 
 def _next(
-    measured: Measured, limit: Limit | None, whole: bool, recorded: bool, findings: Sequence[Finding] = ()
+    measured: Measured,
+    limit: Limit | None,
+    whole: bool,
+    recorded: bool,
+    findings: Sequence[Finding] = (),
+    *,
+    names_rank: bool = True,
 ) -> str:
-    """What to do where there is no advice."""
+    """What to do where there is no advice; `names_rank`: whether it may be to look at the straggler."""
     last = measured.known("straggler")
-    if limit is not None and limit.class_ns == LATE.class_ns and last is not None:
+    if limit is not None and limit.class_ns == LATE.class_ns and last is not None and names_rank:
         return _look_at(last)
     if limit is UNSPLIT:
         return "Read the traces of all ranks together: `dptune report` takes several files, or their folder."

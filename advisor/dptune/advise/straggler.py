@@ -104,6 +104,13 @@ def straggler(measured: Measured, busy_ns: Mapping[int, float] | None = None) ->
     return found if stable and found.lag_share >= LEAST_SHARE and costs >= LEAST_WAIT_SHARE else None
 
 
+def doubtful(measured: Measured, advice: Sequence[Advice]) -> list[Advice]:
+    """The findings on the straggler, where all of them have low impact and low confidence; else none."""
+    worst = measured.known("straggler")
+    found = [one for one in advice if worst is not None and one.title.startswith(f"Rank {worst.rank} ")]
+    return found if all((one.impact, one.confidence) == ("low", "low") for one in found) else []
+
+
 def _only_while_traced(worst: StragglerFigures, busy_ns: Mapping[int, float]) -> bool:
     """Whether the rank does no more than the others without the profiler, and nothing of the script explains its lag: a
     sleep in a backward hook is not seen without the profiler.

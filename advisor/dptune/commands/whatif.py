@@ -8,7 +8,8 @@ far off, only a bound is told.
 Without further options the best bucket sizes are looked for, and the best of the changes that leave what is learned as
 it is, together. --set gives changes, predicted together. --sweep tries values of one knob beside them; without values
 it tries usual ones, where there are. `dptune verify` runs a change, and tells what it is really worth. Beside knobs
-(`dptune rules knobs`), a prediction can change what no script sets: link.alpha_us and link.gb_per_s (another link, as
+(`dptune rules knobs`), a prediction can change what dptune cannot set: accumulation.micro_batches (fewer backward
+passes per optimizer step, usually with a larger loader.batch_size), link.alpha_us and link.gb_per_s (another link, as
 `dptune links` measures it), world_size (up to 8 times the ranks recorded, each with the batch it has), nodes,
 allreduce.algorithm, link.between_alpha_us and link.between_gb_per_s (how they are connected), straggler.removed (what
 the late rank does longer is gone), straggler.balanced (each step's work is spread evenly over the ranks).

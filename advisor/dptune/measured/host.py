@@ -132,6 +132,9 @@ class CodeSite(Model):
     phase: CodePhase = Field(description="`loop`: outside of forward, backward, optimizer and data loader")
     part: bool = Field(description="whether it runs the training loop itself, so that only `mostly` is counted")
     mostly: str = Field(description="what most of the time is spent in: a function, or operators")
+    library: str = Field(
+        "", description="the package that runs the loop and calls `mostly`; empty if the user's function calls it"
+    )
     rank: int = Field(description="the rank where it takes most")
     ranks: list[int] = Field(description="the ranks that were read where it takes at least half of that")
     cost_ns: int = Field(description="its time in the median step of the detailed window, less what the profiler takes")

@@ -47,6 +47,8 @@ _ON_CPUS = {
     "loader.batch_size": "what a pass takes between its operators, to call each (as long as "
     f"{OPERATOR_VIEWS:g} transposes) and for each byte of the parameters ({PARAMETER_NS:g} ns) is the same with any "
     "batch; all else of it grows",
+    "accumulation.": "what a step does once takes as long with fewer micro-batches: its optimizer, what precedes the "
+    "first of them, and the collectives of the last",
     "straggler.balanced": "the forward and backward work of each step is spread evenly over the ranks, with the same "
     "total; CPU contention between ranks scales with their former skew",
     "straggler.removed": "the slowest rank is given the median compute time of the others; CPU contention between "
@@ -101,7 +103,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
 def _batches_of_a_step(model: StepModel, changes: Mapping[str, Value]) -> float:
     """How many of the batches that a rank draws now a step takes of them with the changes."""
     batch, ranks = changes.get("loader.batch_size"), changes.get("world_size")
-    passes = len(next(iter(model.steps.values()))[0].passes)
+    passes = int(changes.get("accumulation.micro_batches") or len(next(iter(model.steps.values()))[0].passes))
     times = int(batch) / model.loading.batch if batch and model.loading and model.loading.batch else 1.0
     spread = int(ranks) / len(model.steps) if ranks and model.loading and model.loading.sharded else 1.0
     return passes * times * spread

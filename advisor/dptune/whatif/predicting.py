@@ -258,8 +258,7 @@ class RunModel:
         computed_ns = self._level * step_ns(replace(other, link=Link(0.0, inf)))
         of_several = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
         of_compute = _OF_CROWDED_COMPUTE if self.crowded else of_several
-        grown = other.samples / self.model.samples if other.samples and self.model.samples else 1.0
-        of_growth = _OF_GROWTH * max(0.0, log2(grown) - 1)
+        of_growth = _OF_GROWTH * max(0.0, log2(_grown(self.model, other)) - 1)
         return _OF_STEP * told_ns, (of_compute + of_growth) * min(told_ns, computed_ns)
 
     def at_best_ns(self) -> float | None:
@@ -392,6 +391,15 @@ def search(run: Run, measured: Measured) -> WhatIf:
         return ground.result([])
     accumulates = all(facts.accumulates() for facts in ground.facts)
     return ground.result([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
+
+
+def _grown(before: Model, after: Model) -> float:
+    """How many times the samples a step has; a batch, where that grows more: fewer micro-batches hide it in a step."""
+    grown = after.samples / before.samples if after.samples and before.samples else 1.0
+    loading, then = (one.loading if isinstance(one, StepModel) else None for one in (before, after))
+    if loading is None or then is None or not loading.batch or not then.batch:
+        return grown
+    return max(grown, then.batch / loading.batch)
 
 
 def _replayed(model: Model) -> float:

@@ -36,8 +36,12 @@ hold up to a critical batch, beyond which more samples in a step teach little mo
 noise scale of the gradients, which `dptune profile --noise-scale` measures: a global batch above the most that it can
 be is not proposed, and where that leaves none the rule is listed as skipped, with the noise scale.
 
-Where the batch that a step takes is given, and only its micro-batches are to grow, accumulate k times fewer: then the
-global batch stays, and the learning rate with it.
+If gradients accumulate over several micro-batches, fewer and larger ones are proposed first: k times the batch size
+with 1/k of the accumulation steps. The global batch and the learning rate stay, and results are the same up to
+rounding, so a predicted saving of `worth_accumulated_share` is enough. What a step does once (the optimizer, the
+all-reduce of the last micro-batch) is predicted to take as long as before. On GPUs this case is not predicted, and only
+a larger global batch is proposed. Nor is it proposed where several micro-batches of a step all-reduce gradients: see
+`no-sync-missing`.
 
 ## When to leave it alone
 
@@ -46,7 +50,8 @@ global batch stays, and the learning rate with it.
 - The loss falls more slowly per sample with the larger batch: the time to reach it is what counts.
 - The data set is small: more than it holds is not proposed, but with k times fewer steps in an epoch generalisation
   often suffers.
-- Batch norm, and losses that compare the samples of a batch, are other functions with another batch.
+- Batch norm, and losses that compare the samples of a batch, are other functions with another batch, and with another
+  micro-batch.
 
 ## References
 
@@ -54,6 +59,8 @@ global batch stays, and the learning rate with it.
 - Malladi et al. 2022, "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms":
   https://arxiv.org/abs/2205.10287
 - McCandlish et al. 2018, "An Empirical Model of Large-Batch Training": https://arxiv.org/abs/1812.06162
+- Measured with two gloo ranks on two busy cores, a small DistilBERT: 2 micro-batches of 8 instead of 16 of 1 saved 65 %
+  of a step of 348 ms; 69 % had been predicted from a recording on idle cores.
 - Measured with two gloo ranks over a link of 200 Mbit/s: twice the batch trained 1.83 times the samples per second,
   four times the batch 2.92 times.
 """
@@ -67,6 +74,7 @@ from dataclasses import dataclass
 from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
 from dptune.measured import Missing, NoiseFigures
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.batch import micro_batches
 
 TIMES = (2, 4, 8)
 SETS_RATE = ("OneCycleLR", "CyclicLR")  # by arguments of their own, whatever the optimizer was made with
@@ -74,6 +82,9 @@ MEMORY_SHARE = 0.9  # of a device's memory, that the larger batch may take at mo
 
 WORTH_SHARE = Threshold(
     "worth_share", 0.15, "what a doubling has to save of a sample's time: for less nobody tunes a learning rate again"
+)
+WORTH_ACCUMULATED_SHARE = Threshold(
+    "worth_accumulated_share", 0.05, "identical steps differ by about 5 %; no learning rate has to be tuned again"
 )
 LOOP_SHARE = Threshold(
     "loop_share", 0.1, "of a step: a Python loop over the samples takes twice as long with twice the batch"
@@ -88,7 +99,7 @@ RULE = Rule(
     kind="time",
     summary="batch too small: fixed per-step costs dominate",
     since="0.1",
-    thresholds=(WORTH_SHARE, LOOP_SHARE, ROOM_SHARE),
+    thresholds=(WORTH_SHARE, WORTH_ACCUMULATED_SHARE, LOOP_SHARE, ROOM_SHARE),
 )
 
 
@@ -111,6 +122,15 @@ def check(run: RunView) -> Iterator[Advice]:
     loader, now, before = loaders[0], loaders[0].batch_size or 1, run.measured.samples_per_step
     if _loops_over_samples(run, now):
         return
+    passes = micro_batches.micro_batches(run)
+    if passes > 1:
+        fits = max(
+            (times for times in range(2, micro_batches.MOST_TIMES + 1) if _has_room(run, times, passes)), default=1
+        )
+        larger = micro_batches.larger_micro_batches(run, now, passes, fits)
+        if larger and (larger[1].predicted_share or 0.0) >= run.limit(WORTH_ACCUMULATED_SHARE):
+            yield micro_batches.advice(RULE, run, now, passes, *larger)
+            return
     tried: list[tuple[int, Saving]] = []
     for times in TIMES:
         then = times * now
@@ -273,6 +293,13 @@ def _fits(run: RunView, times: int) -> bool:
     if not shares:
         raise Missing("GPU memory use was not recorded")
     return max(shares) < run.limit(ROOM_SHARE) and times * max(shares) <= MEMORY_SHARE
+
+
+def _has_room(run: RunView, times: int, passes: int) -> bool:
+    """Whether so many times larger micro-batches fit: in a GPU's memory, or in that of a CPU's host."""
+    if run.measured.device_kind == "cpu":
+        return micro_batches.host_has_room(run, times, passes, MEMORY_SHARE)
+    return _fits(run, times)
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,10 @@ import statistics
 from collections.abc import Iterator
 from typing import Literal
 
-from dptune.advice import Advice, Change, Evidence, Impact, Location
+from dptune.advice import Advice, Change, Impact, Location
 from dptune.measured import Missing, PreparingFigures, digits
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.input import loader_words
 
 MOST_WORKERS = 16  # where the cores are not known
 
@@ -200,13 +201,15 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=_impact(run, wait * max(0.0, 1 - handover)),
         title=title,
-        why=_why(now, run.measured.known("device_kind")),
+        why=loader_words.why(now, run.measured.known("device_kind")),
         changes=changes,
         saves=saves,
         confidence=_confidence(run, now),
-        evidence=list(_evidence(run, host, wait, now, cores, str(where or ""))),
+        evidence=list(loader_words.evidence(run, host, wait, now, cores, str(where or ""))),
         numerics="same",
-        watch=_repeats(now, dataset, preparing.read_by if preparing else "") if repeats else _watch(run, then),
+        watch=loader_words.repeats(now, dataset, preparing.read_by if preparing else "")
+        if repeats
+        else loader_words.watch(run, then),
         fingerprint=f"{RULE.code}:loader.num_workers:{dataset}",
     )
 
@@ -238,27 +241,6 @@ def _idle(run: RunView, host: float, longest: float) -> tuple[float, float]:
     if any(rank.devices for rank in run.measured.ranks):
         of_longest = max(of_longest, run.unstretched(run.most_share("input_idle_ns")))
     return idle, min(longest, of_longest)
-
-
-def _watch(run: RunView, then: int | None) -> str:
-    """What workers change, and what torch says of more of them than cores; of a cheaper batch what is to stay."""
-    if then is None:
-        return "Keep the samples unchanged."
-    words = "Random augmentation in workers draws other numbers than in the training process."
-    device = run.facts[0].device if run.facts else None
-    if device is None or then <= (device.usable_cores or then):
-        return words
-    return f"{words} Ignore torch's warning about more workers than cores: these mostly wait for storage."
-
-
-def _repeats(workers: int | None, dataset: str, reader: str) -> str:
-    """What workers do to an iterable data set that does not divide its samples, and how it can."""
-    return (
-        f"{'More workers' if workers else 'Workers'} would each return every sample: the code of {dataset} does not "
-        f"split them. Before setting num_workers, make {reader or f'{dataset}.__iter__'} skip the samples of other "
-        "workers before it prepares them: `info = torch.utils.data.get_worker_info()` has `info.id` and "
-        "`info.num_workers`."
-    )
 
 
 def _least_gain(run: RunView) -> float:
@@ -381,52 +363,9 @@ def _workers(now: int, wait: float, cores: int | None) -> int | None:
     return then if then > now else None
 
 
-def _why(now: int | None, device: str | None) -> str:
-    if now:
-        return "The workers deliver batches more slowly than steps consume them."
-    idle = "" if device == "cpu" else " and the device waits"
-    if now == 0:
-        return f"With num_workers=0 the training process prepares every batch itself{idle}. Workers run in parallel."
-    return "The loader is slower than the steps that consume its batches. `dptune profile` records how they are loaded."
-
-
 def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high"]:
     if now is None:
         return "low"
     # where the model computes on the CPU, workers take cores from it
     sure = run.times_hold and run.measured.input.basis == "unprofiled" and run.measured.known("device_kind") != "cpu"
     return "high" if sure else "medium"
-
-
-def _evidence(
-    run: RunView, host: float, wait: float, now: int | None, cores: int | None, where: str
-) -> Iterator[Evidence]:
-    yield Evidence(label="waiting for the loader", value=host, unit=f"of a step ({run.measured.input.basis})").at(
-        run.measured.where("input_idle_ns")
-    )
-    if wait < host:
-        yield Evidence(label="of this wait, with the device idle", value=wait, unit="of a traced step")
-    waits = {rank.rank: rank.known("loader_wait_share") for rank in run.measured.ranks}
-    slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
-    if slowest is not None and len(waits) > 1 and waits[slowest] is not None:
-        yield Evidence(label="on the rank that waits most", value=waits[slowest], unit="of a step", rank=slowest)
-    if now is not None:
-        yield Evidence(label="workers", value=now, unit="processes")
-    if cores is not None:
-        yield Evidence(label="cores that are free for workers", value=cores)
-    if preparing := run.measured.input.known("preparing"):
-        yield from _parts(preparing, now)
-    if where:
-        yield Evidence(label="the loader is made at", value=where)
-
-
-def _parts(preparing: PreparingFigures, workers: int | None) -> Iterator[Evidence]:
-    # Of the first batches and of traced steps, too: with one batch a step it may be more than the step takes.
-    unit = f"ms{' in a worker' if workers else ''}, the mean since the script started, including traced steps"
-    yield Evidence(label="preparing a batch", value=preparing.batch_ns / 1e6, unit=unit)
-    for label, share, by in (
-        ("reading and transforming samples", preparing.reading_share, preparing.read_by),
-        ("collating", preparing.collating_share, preparing.collated_by),
-    ):
-        yield Evidence(label=label, value=share, unit=f"of that{f', by {by}' if by else ''}")
-    yield Evidence(label="computing", value=preparing.computed_share, unit="of that; in the rest it waits")

@@ -15,6 +15,9 @@ A function that does little more than call a few tensor operators may be part of
 sampling. It is reported with low impact and low confidence, unless its name says that it logs, computes metrics, plots,
 evaluates or saves. This rule does not report a function that another rule names.
 
+Where a library runs the training loop (a trainer), a function that the library calls, not the script, is reported from
+`library_share` of the step: the script can only turn it off through the library's settings, or not at all.
+
 ## Why it costs time
 
 While the script writes a file, sorts a list, loops over samples or sleeps, the training does not go on: a GPU runs out
@@ -55,6 +58,9 @@ from dptune.measured import CodeSite, digits
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+LIBRARY_SHARE = Threshold(
+    "library_share", 0.1, "the script cannot change what a library does in its own loop: less is its usual overhead"
+)
 
 MOST = 3  # functions that are named
 FEW_CALLS = 16  # of one operator in a step: from here it is a loop, as for `operator-loops`
@@ -79,7 +85,7 @@ RULE = Rule(
     kind="time",
     summary="a function of the script takes a share of the step that no other rule explains",
     since="0.1",
-    thresholds=(WORTH_SHARE,),
+    thresholds=(WORTH_SHARE, LIBRARY_SHARE),
     last=True,
 )
 
@@ -92,6 +98,7 @@ def check(run: RunView) -> Iterator[Advice]:
     found = run.measured.user_code
     looping = {(loop.name, loop.at) for loop in found.loops if _has_advice(run, loop.name)}
     sites = [_agreed(run, site) for site in found.sites if (site.name, site.at) not in looping]
+    sites = [site for site in sites if not site.library or site.share >= run.limit(LIBRARY_SHARE)]
     sites = [site for site in sites if not (site.part and site.mostly == OPERATORS and _computes(run, site))]
     named = [site for site in sites if run.impact(site.share, WORTH_SHARE) and not _explained(run, site)]
     for site in named[:MOST]:
@@ -128,6 +135,16 @@ def _makes_iterators(run: RunView, site: CodeSite) -> bool:
     return any(one.fingerprint == f"DP507:{file}:{site.name}" for one in run.advised)
 
 
+def _cause(site: CodeSite) -> str:
+    """Who calls it, where the script does not."""
+    if not site.library:
+        return "No other rule explains this time."
+    return (
+        f"{site.library} calls it in its own training loop, not the script: look for a setting of {site.library} that "
+        "turns it off or runs it less often."
+    )
+
+
 def _watch(collects: bool) -> str:
     if collects:
         return "It collects experience, which reinforcement learning needs."
@@ -138,7 +155,8 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
     ranks = f" on rank {', '.join(map(str, site.ranks))}" if len(site.ranks) < len(read) else ""
     inside = f", most of it in `{site.mostly}`" if site.mostly != site.name and not site.part else ""
     where = run.hottest_line(site.name, site.at, site.mostly if site.part else "") or site.at
-    what = f"`{site.mostly}` in `{site.name}` ({where})" if site.part else f"`{site.name}` ({where})"
+    by = f"of {site.library} " if site.library else ""
+    what = f"`{site.mostly}` {by}in `{site.name}` ({where})" if site.part else f"`{site.name}` ({where})"
     calling = site.mostly if site.part else ""
     saves = run.without_function(site.name, site.at, calling) if site.phase == "loop" else None
     collects = run.collects_experience(site.mostly if site.part else site.name)
@@ -150,8 +168,7 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
         kind=RULE.kind,
         impact=impact,
         title=f"{what} takes {100 * site.share:.0f} % of the step{ranks}{WORDS[site.phase]}",
-        why=f"Training waits for it {digits(site.cost_ns / 1e6)} ms in each step{inside}. No other rule explains this "
-        "time.",
+        why=f"Training waits for it {digits(site.cost_ns / 1e6)} ms in each step{inside}. {_cause(site)}",
         changes=[],
         saves=saves or run.bound(0.0, site.share, "no more than the time in this function"),
         confidence="medium" if basis == "unprofiled" and not of_method else "low",

@@ -63,11 +63,15 @@ OPERATORS, PYTHON = "tensor operators", "Python code"
 
 @dataclass(frozen=True)
 class _Site:
-    """What time is counted for: a function, alike on all ranks; of one that the loop is in, what it calls."""
+    """What time is counted for: a function, alike on all ranks; of one that the loop is in, what it calls.
+
+    `library` is the package that calls that part, where the package runs the loop.
+    """
 
     function: str
     part: str
     phase: CodePhase
+    library: str = ""
 
 
 def user_code(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> UserCodeFigures | None:
@@ -184,7 +188,8 @@ def _events(columns: Columns, found: Pieces) -> Ints:
 @dataclass(frozen=True, eq=False)
 class _Row:
     """What a row of the columns lies in: the user's innermost function around it and the outermost that is counted as a
-    whole (NOWHERE for none), and the row right below the former. `operator` and the others: what is between.
+    whole (NOWHERE for none), and the row right below the former; where that is a loop of a library, the row right below
+    the loop, and the `library`. `operator` and the others: what is between.
     """
 
     user: int = NOWHERE
@@ -195,6 +200,7 @@ class _Row:
     recorders: bool = False
     module: bool = False
     text: bool = False
+    library: str = ""
 
 
 class _Stacks:
@@ -245,15 +251,17 @@ class _Stacks:
                     self._outermost.append(row)
                     if not (around.module or around.recorders or around.text):
                         self.direct.append((row, around.user))
+                called = names_what.get(around.below)
                 self._rows[row] = _Row(
                     around.user,
                     around.whole,
-                    around.below if names_what.get(around.below) else row,  # of a library's loop what that calls
+                    around.below if called else row,  # of a library's loop what that calls
                     around.operator or operator,
                     around.torchs or torchs,
                     around.recorders or recorders,
                     around.module or module,
                     around.text or text,
+                    around.library if called else _library(columns, around.below) or around.library,
                 )
 
     def calls(self, view: RankView) -> dict[_Site, Counter[str]]:
@@ -282,7 +290,7 @@ class _Stacks:
         if phase in TRAINING:
             return None if own.operator or own.torchs else (_Site(name, "", phase), part)
         if own.whole == NOWHERE:
-            return _Site(name, part, phase), part
+            return _Site(name, part, phase, own.library), part
         whole = alike(self._columns.name(own.whole))
         return _Site(whole, "", phase), part if own.whole == own.user else name
 
@@ -331,6 +339,12 @@ def _is_scripts(frame: str) -> bool:
     return is_users(frame) and frame.split("/")[0].split("(")[0].removesuffix(".py") not in _PACKAGES
 
 
+def _library(columns: Columns, row: int) -> str:
+    """The installed package of a function; empty for those of torch and Python, and what is no function."""
+    name = "" if row == NOWHERE else columns.name(row)
+    return name.split("/")[0] if "/" in name and is_users(name) and not _is_scripts(name) else ""
+
+
 def _lines(frames: Iterable[str]) -> dict[str, int]:
     """By function the line that it begins at: the first, for what ran as recording began has the one it stood at."""
     found: dict[str, int] = {}
@@ -356,6 +370,7 @@ def _figures(site: _Site, ranks: Mapping[int, _Rank]) -> CodeSite:
         phase=site.phase,
         part=bool(site.part),
         mostly=mostly.partition(": ")[2] or mostly,
+        library=site.library,
         rank=most,
         ranks=[number for number, share in sorted(shares.items()) if share >= shares[most] / 2],
         cost_ns=ranks[most].cost_ns[site],

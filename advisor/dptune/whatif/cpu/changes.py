@@ -13,7 +13,7 @@ from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measured import Missing
 from dptune.whatif.bounds import BOUNDS, bounded
 from dptune.whatif.cpu.communication import bucket_cap, bucket_caps, comm_hook, first_bucket, no_sync
-from dptune.whatif.cpu.loaders import batch, loading_of, persistent, shorter, workers
+from dptune.whatif.cpu.loaders import batch, loading_of, micro_batches, persistent, shorter, workers
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY, ranks_asked, relinked
 from dptune.whatif.scenarios import SCENARIOS
@@ -188,6 +188,7 @@ def _same_time(model: StepModel, value: Value) -> StepModel:
 # which adds at the pace of the link. Bounds come after all.
 CHANGES: dict[str, Changing] = {
     "loader.batch_size": batch,
+    "accumulation.micro_batches": micro_batches,
     "loader.persistent_workers": persistent,
     "straggler.removed": _straggler,
     "straggler.balanced": _balanced,

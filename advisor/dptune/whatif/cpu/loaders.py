@@ -7,7 +7,7 @@ from math import ceil
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.cpu.model import Loading, StepModel
+from dptune.whatif.cpu.model import Loading, Pass, RankStep, StepModel
 from dptune.whatif.cpu.replay import step_ns
 
 # Beyond what these allow, what was recorded says little: caches, memory and a core's turns decide.
@@ -82,6 +82,31 @@ def batch(model: StepModel, value: Value) -> StepModel:
         supply_ns={rank: every * times for rank, every in model.supply_ns.items()},
         samples=None if model.samples is None else model.samples * times,
     )
+
+
+def micro_batches(model: StepModel, value: Value) -> StepModel:
+    """Fewer passes per step: the first and the last stay, and of those between them an even selection.
+
+    What a step does once stays: the optimizer, what precedes its first pass, and the exchange of the last.
+    """
+    before, after = {len(step.passes) for steps in model.steps.values() for step in steps}, int(value or 0)
+    if len(before) > 1:
+        raise Missing("steps have different numbers of micro-batches")
+    if not 0 < after <= max(before):
+        raise Missing(f"a step has {max(before)} micro-batches: the model predicts fewer of them, not more")
+    steps = {
+        rank: [RankStep(_fewer(step.passes, after), step.after_ns) for step in own] for rank, own in model.steps.items()
+    }
+    samples = None if model.samples is None else model.samples * after / max(before)
+    return replace(model, steps=steps, samples=samples)
+
+
+def _fewer(passes: tuple[Pass, ...], count: int) -> tuple[Pass, ...]:
+    first, last = passes[0], passes[-1]
+    if count == 1:
+        return (replace(last, loader_ns=first.loader_ns, forward_ns=first.forward_ns, sent_ns=first.sent_ns),)
+    between = passes[1:-1]
+    return (first, *(between[at * len(between) // (count - 2)] for at in range(count - 2)), last)
 
 
 def shorter(epoch: int | None, times: float) -> int | None:
