@@ -20,6 +20,7 @@ from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.padding import PaddingFacts
+from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 
@@ -372,6 +373,7 @@ class Facts:
     `kept` the tensors that stay alive from step to step;
     `dense_tables` embedding tables with dense gradients, and how many rows a step uses;
     `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
+    `repeated_forward` modules that run again within a step on the same inputs;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -424,6 +426,7 @@ class Facts:
     dense_tables: list[DenseTableFacts] = field(default_factory=list)
     evaluation_mode: list[EvaluationModeFacts] = field(default_factory=list)
     unaveraged: list[UnaveragedFacts] = field(default_factory=list)
+    repeated_forward: list[RepeatedForwardFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

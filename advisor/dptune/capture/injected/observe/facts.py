@@ -86,6 +86,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "frozen_norms": observers.frozen_norms.facts,
         "dense_tables": observers.dense_tables.facts,
         "evaluation_mode": observers.evaluation_mode.facts,
+        "repeated_forward": observers.repeated_forward.facts,
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),

@@ -19,6 +19,7 @@ from dptune.capture.injected.observe.garbage import Garbage
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.repeated_forward import RepeatedForward
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.unaveraged import Unaveraged
 from dptune.capture.injected.observe.unused_gradients import Unused
@@ -44,6 +45,7 @@ class Observers:
     evaluation_mode: EvaluationMode
     unaveraged: Unaveraged
     iterators: Iterators
+    repeated_forward: RepeatedForward
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -53,6 +55,7 @@ class Observers:
         self.dense_tables.stepped(optimizer)
         self.evaluation_mode.stepped(optimizer)
         self.unaveraged.stepped(optimizer)
+        self.repeated_forward.stepped()
 
 
 @functools.cache
@@ -95,4 +98,5 @@ def observers() -> Observers:
         evaluation_mode=evaluation_mode,
         unaveraged=unaveraged,
         iterators=iterators,
+        repeated_forward=RepeatedForward(places, lambda: meters.passes),
     )
