@@ -4,7 +4,7 @@ from dptune.advice import Change, Location, Skipped, Trust
 from dptune.advise.headline import headline
 from dptune.advise.ranking import ranked
 from dptune.finding import Finding
-from dptune.measured import Account, CopyFigures
+from dptune.measured import Account, CodeSite, CopyFigures, UserCodeFigures
 
 SOUND = Trust(level="sound", findings=[])
 QUIET = ("XX109",)
@@ -276,6 +276,22 @@ def test_a_located_cost_is_the_verdict_where_nothing_else_stands_out(make_measur
     assert found.verdict == "`save` (train.py:88) takes 9 % of the step."
     assert found.next.startswith("DP901: `save` (train.py:88) takes 9 % of the step. How: `dptune rules explain DP901`")
     assert "Nothing to change" not in found.next
+
+
+@pytest.mark.parametrize(("share", "located"), [(0.05, True), (0.049, False)])
+def test_nothing_to_change_is_not_said_above_a_located_cost(make_measured, share, located):
+    known = {"phase": "loop", "part": False, "mostly": "tensor operators", "rank": 0, "ranks": [0], "cost_ns": 1}
+    sites = [
+        CodeSite(name=name, at=at, share=of, **known)
+        for name, at, of in (("tiny", "a.py:1", 0.01), ("propagate", "train.py:88", share))
+    ]
+    code = UserCodeFigures(ranks=[0], steps=2, basis="unprofiled", sites=sites)
+    found = said(make_measured(user_code=code))
+    assert ("Nothing to change" not in found.next) == located
+    if located:
+        assert found.next == (
+            "No rule has a remedy. `propagate` (train.py:88) takes 5 % of the step. Check whether every step needs it."
+        )
 
 
 @pytest.mark.parametrize("level", ["partial", "unjudgeable"])

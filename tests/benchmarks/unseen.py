@@ -4,7 +4,7 @@
                                                         (make bench-unseen)
     python tests/benchmarks/unseen.py --half sealed     the other half: to be run when nothing is changed any more
     python tests/benchmarks/unseen.py --half second     a later draw of scripts, sealed as a whole
-    python tests/benchmarks/unseen.py --half third      one more draw, sealed as a whole
+    python tests/benchmarks/unseen.py --half third      one more draw, sealed as a whole; fourth: another
     python tests/benchmarks/unseen.py --again           read anew what was recorded, with the commit as it is
     python tests/benchmarks/unseen.py --table           print the table of what there is
 
@@ -45,6 +45,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "unseen"))
 
 from catalogue import SCRIPTS, Script, halves, mistakes  # noqa: E402
+from catalogue_fourth import FOURTH  # noqa: E402
 from catalogue_second import SECOND  # noqa: E402
 from catalogue_third import THIRD  # noqa: E402
 
@@ -52,7 +53,8 @@ RESULTS = HERE / "results" / "unseen.json"
 JUDGED = HERE / "results" / "unseen_judged.json"
 DPTUNE = (sys.executable, "-m", "dptune")
 LOADS = ("quiet", "busy")
-ALL = (*SCRIPTS, *SECOND, *THIRD)
+DRAWS = {"second": SECOND, "third": THIRD, "fourth": FOURTH}  # after the first one, which has halves
+ALL = (*SCRIPTS, *SECOND, *THIRD, *FOURTH)
 DRAW = "first"  # another word draws other sizes and another order
 PAIRS = 4
 WARMUP, STEPS, LONG_STEPS = 5, 35, 65  # long ones where not all steps have the fault
@@ -61,8 +63,8 @@ TO_JUDGE = ("right_at", "second_at", "line_named", "false_advice", "harmful", "n
 
 
 def half_of(script: Script) -> str:
-    """open or sealed of the first draw, else second or third: each sealed as a whole."""
-    return halves().get(script.name, "third" if script in THIRD else "second")
+    """open or sealed of the first draw, else the name of the draw: each of them sealed as a whole."""
+    return halves().get(script.name) or next(name for name, scripts in DRAWS.items() if script in scripts)
 
 
 def runs(half: str) -> list[tuple[Script, str]]:
@@ -357,9 +359,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kept = Path(tempfile.gettempdir()) / "dptune-benchmark-unseen"
     parser.add_argument("--work", type=Path, default=kept, help="where recordings lie")
-    parser.add_argument(
-        "--half", choices=("open", "sealed", "second", "third", "all"), default="open", help="of the scripts"
-    )
+    parser.add_argument("--half", choices=("open", "sealed", *DRAWS, "all"), default="open", help="of the scripts")
     parser.add_argument("--again", action="store_true", help="read the recordings anew")
     parser.add_argument("--recordings", action="store_true", help="without the pairs that measure what is truly saved")
     parser.add_argument("--table", action="store_true", help="run nothing")

@@ -125,7 +125,8 @@ def test_things_without_a_hash(profile: Callable[..., Run]) -> None:
     assert run.facts().loaders[0].where == "train.py:13"
 
 
-@pytest.mark.parametrize("options", [pytest.param("", marks=pytest.mark.thorough), ", num_workers=1"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("options", ["", ", num_workers=1"])
 def test_a_loader_that_only_the_loop_holds_is_among_the_facts(profile: Callable[..., Run], options: str) -> None:
     body = f"""
     for batch in torch.utils.data.DataLoader(torch.randn(256, 8), batch_size=4{options}): train()
@@ -137,6 +138,7 @@ def test_a_loader_that_only_the_loop_holds_is_among_the_facts(profile: Callable[
     assert loader.batches_drawn
 
 
+@pytest.mark.thorough
 def test_validation_batches_are_no_samples_of_a_step(profile: Callable[..., Run]) -> None:
     body = """
     data = torch.utils.data.DataLoader(torch.randn(256, 8), batch_size=4)
@@ -183,6 +185,7 @@ def test_a_program_that_the_script_starts_is_not_the_script(profile: Callable[..
     assert recorded(run)
 
 
+@pytest.mark.thorough
 def test_a_program_that_trains_in_place_of_the_script_is_named(profile: Callable[..., Run]) -> None:
     script = f"""
     import subprocess, sys, torch
@@ -232,6 +235,7 @@ def test_workers_of_a_pool_are_not_ended(profile: Callable[..., Run]) -> None:
     assert (run.status, run.out.strip()) == (0, "[1, 2]"), run.err
 
 
+@pytest.mark.thorough
 def test_a_script_that_does_not_let_itself_be_ended_runs_on(profile: Callable[..., Run]) -> None:
     body = """
     made = 0

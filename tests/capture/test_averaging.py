@@ -26,7 +26,8 @@ FINE = {
 }
 
 
-@pytest.mark.parametrize("options", [(), pytest.param(("--compiled",), marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("options", [(), ("--compiled",)])
 def test_what_is_recorded_is_what_the_gradients_are(tmp_path: Path, options: tuple[str, ...]) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     words = ("-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT), *options)

@@ -142,6 +142,7 @@ LOGS = """
 """
 
 
+@pytest.mark.thorough
 def test_what_a_library_calls_is_counted_for_each_line_that_calls_it(
     profile: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -182,6 +183,7 @@ SHARDED = """
 """
 
 
+@pytest.mark.thorough
 def test_what_a_sharded_tensor_communicates_is_told_from_what_its_wrapper_does(profile: Callable[..., Run]) -> None:
     run = profile(SHARDED, *SHORT, "-q", "--nproc-per-node", "2")
     assert run.status == 0, run.err

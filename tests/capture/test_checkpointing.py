@@ -51,6 +51,7 @@ def test_recomputing_is_timed_and_weighed_and_changes_nothing(profile, tmp_path,
     assert done.out.splitlines()[-1] == plain.stdout.splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_it_can_be_switched_off_from_outside(profile):
     script = SCRIPT.format(reentrant=False)
     done = profile(script, *WINDOWS, "--set", "memory.checkpointing=false")

@@ -155,6 +155,7 @@ def test_two_ranks_record_into_one_folder(tmp_path: Path) -> None:
     assert report(folder)["measured"]["world_size"] == 2
 
 
+@pytest.mark.thorough
 def test_it_stands_aside_where_the_command_records(tmp_path: Path) -> None:
     command = ("-m", "dptune", "profile", "--run-dir", "outer", "--continue", "--warmup", "2", "--unprofiled", "3")
     done = python(tmp_path, START + LOOP.format(f"'inner', {SIZES}"), *command, "--lean", "3", "--rich", "1")

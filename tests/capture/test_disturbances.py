@@ -78,6 +78,7 @@ def test_steps_made_in_a_thread_each(profile: Callable[..., Run]) -> None:
     assert "Traceback" not in run.err
 
 
+@pytest.mark.thorough
 def test_a_rank_that_skips_steps_leaves_with_the_others(profile: Callable[..., Run]) -> None:
     skips = "if rank == 0 or step not in (3, 6): optimizer.step()"
     run = profile(TWO_RANKS.format(skips), "--nproc-per-node", "2", *SHORT)
@@ -117,13 +118,15 @@ def test_a_forked_child_of_a_rank_ends_and_writes_nothing(step: int, profile: Ca
     assert run.facts().window("lean").complete  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 def test_an_optimizer_that_was_only_tried_is_not_the_clock(profile: Callable[..., Run]) -> None:
     trial = "    trial = torch.optim.SGD(model.parameters(), lr=0.1)\n    trial.step()\n    del trial\n    for step"
     run = profile(PLAIN.replace("    for step", trial), *SHORT)
     assert run.facts().ended == "complete"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_dptune_ends_the_script_too(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "train.py").write_text(textwrap.dedent(PLAIN).replace("range(60)", "range(10**9)"))
     command = [sys.executable, "-m", "dptune", "profile", "--continue", "--run-dir", "run", *SHORT, "train.py"]

@@ -46,6 +46,7 @@ def test_an_exception_in_a_window_keeps_what_was_recorded(profile: Callable[...,
     assert f"next: dptune report {run.folder}" in run.err
 
 
+@pytest.mark.thorough
 def test_a_script_shorter_than_the_windows(profile: Callable[..., Run]) -> None:
     run = profile(PLAIN.replace("60", "5"), *SHORT)
     assert run.status == 0
@@ -62,6 +63,7 @@ def test_status_of_the_worker_that_failed_first_is_returned(profile: Callable[..
     assert run.record.ending.how == "failed"
 
 
+@pytest.mark.thorough
 def test_failure_before_the_first_step(profile: Callable[..., Run]) -> None:
     run = profile("    import torch\n    raise RuntimeError('no data')\n")
     assert run.status == 1
@@ -70,6 +72,7 @@ def test_failure_before_the_first_step(profile: Callable[..., Run]) -> None:
     assert "hint: what the script itself said stands above" in run.err
 
 
+@pytest.mark.thorough
 def test_a_script_that_never_steps(profile: Callable[..., Run]) -> None:
     run = profile("    import torch\n    print(torch.ones(2).sum().item())\n")
     assert run.status == 2
@@ -91,9 +94,8 @@ def test_no_first_step_in_time_says_where_each_rank_is(profile: Callable[..., Ru
     assert run.record.ending.how == "timed-out"
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_to_the_script_in_a_window(tmp_path: Path, number: signal.Signals, status: int) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     body = (

@@ -83,8 +83,8 @@ def noise_of(folder: Path, *script: str, ranks: int = 1):  # type: ignore[no-unt
     ("script", "ranks", "small", "large"),
     [
         pytest.param(("1",), 2, 8, 16, marks=pytest.mark.thorough),
-        (("4",), 2, 8, 64),
-        pytest.param(("4", "alone", "scaled"), 1, 8, 32, marks=pytest.mark.thorough),
+        pytest.param(("4",), 2, 8, 64, marks=pytest.mark.thorough),
+        (("4", "alone", "scaled"), 1, 8, 32),
     ],
     ids=["two ranks", "two ranks, four passes", "four passes, scaled"],
 )

@@ -144,12 +144,13 @@ for name, make in made.items():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("setting", "saved", "fused", "foreach"),
     [
         ("optimizer.fused=false", "True, None", False, False),
-        pytest.param("optimizer.fused=true", "None, True", True, False, marks=pytest.mark.thorough),
-        pytest.param("optimizer.foreach=true", "True, None", False, True, marks=pytest.mark.thorough),
+        ("optimizer.fused=true", "None, True", True, False),
+        ("optimizer.foreach=true", "True, None", False, True),
     ],
 )
 def test_an_optimizer_is_the_one_asked_for_under_a_scaler_too(
@@ -350,7 +351,8 @@ for model in models:
         assert {one.comm_hook for one in facts.ddp} == ({"bf16_gradients"} if hook == "bf16" else {None})
 
 
-@pytest.mark.parametrize("hook", ["fp16", pytest.param("none", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("hook", ["fp16", "none"])
 def test_a_hook_that_steps_the_optimizer_stays(tmp_path: Path, hook: str) -> None:
     script = """\
 inner = torch.nn.Linear(8, 8)

@@ -77,7 +77,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
         assert left_behind(one.folder) == []
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_an_interrupt_to_dptune_alone_reaches_the_script(start: Callable[..., Started], ranks: int) -> None:
     run = start(TRAIN, "--continue", *(["--nproc-per-node", "2"] if ranks == 2 else []))
     run.wait_for_step(5)
@@ -112,7 +113,8 @@ def test_a_second_interrupt_ends_what_does_not_end(start: Callable[..., Started]
     assert record_in(run.folder).ending.how == "interrupted"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_dptune_to_end(start: Callable[..., Started], number: signal.Signals) -> None:
     run = start(TRAIN, "--nproc-per-node", "2", "--continue")
     run.wait_for_step(8)
@@ -123,6 +125,7 @@ def test_a_request_to_dptune_to_end(start: Callable[..., Started], number: signa
     assert len(facts_in(run.folder)) == 2
 
 
+@pytest.mark.thorough
 def test_a_hangup_is_nothing_under_nohup(start: Callable[..., Started]) -> None:
     run = start(TRAIN, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     run.wait_for_step(2)

@@ -59,6 +59,7 @@ def test_iterators_by_the_line_that_makes_them(profile):
     assert all(ns < took for ns, took in zip(field.spent_ns, window.durations_ns, strict=True))
 
 
+@pytest.mark.thorough
 def test_workers_of_an_iterator_are_counted_from_their_start_to_their_end(profile):
     """Each start forks a process: of eight steps, that takes most of the time."""
     run = profile(

@@ -121,6 +121,7 @@ def test_torchrun_starts_dptune_for_each_rank(place: Path, started: tuple[str, .
     whole(done, only_run(place), "launcher")
 
 
+@pytest.mark.thorough
 def test_a_failing_rank_under_torchrun_is_what_run_json_says(place: Path) -> None:
     fails = "    if step == 8 and rank: sys.exit(7)"
     (place / "train.py").write_text(TRAIN.replace("    optimizer.zero_grad()", fails))

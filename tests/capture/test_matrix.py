@@ -203,6 +203,7 @@ def test_ending(name: str, ending: Ending, tmp_path: Path) -> None:
     assert ("was killed or crashed" in told) == (ending.ended == "recording")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", often_of("plain", "ddp", "spawn", "lightning_fit"))
 def test_shorter_than_the_windows(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
@@ -254,6 +255,7 @@ def test_sigterm_to_dptune(name: str, tmp_path: Path) -> None:
     ended.check_readable()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", often_of("ddp", "fsdp2"))
 def test_sigterm_to_a_rank_that_is_blocked_in_a_collective(name: str, tmp_path: Path) -> None:
     """Python cannot run its handler there; the open window is saved even so, and the rank dies of the signal."""

@@ -11,6 +11,7 @@ from .kinds_of_scripts import FOLDER, KINDS, recorded
 pytestmark = pytest.mark.records
 
 
+@pytest.mark.thorough
 def test_a_pass_that_does_not_reach_the_module_is_none_of_its_micro_batches(tmp_path: Path) -> None:
     """Eight chunks reduce gradients. The pass of the loss comes first, and only reaches their features."""
     kind = KINDS["chunks_of_a_batch"]
@@ -41,6 +42,7 @@ DRIFTING = """
 """
 
 
+@pytest.mark.thorough
 def test_ranks_that_drift_apart_meet_to_end_an_endless_script(profile):
     done = profile(DRIFTING, *WINDOWS, "--nproc-per-node", "2")
     assert done.status == 0, done.err

@@ -92,10 +92,12 @@ def test_a_stream_that_computes_and_an_object_that_collates(prepared: Callable[.
     assert (told.read_by, told.collated_by) == ("Stream.__iter__ (train.py:21)", "Collates.__call__ (train.py:31)")
 
 
+@pytest.mark.thorough
 def test_a_function_of_torch_has_no_line(prepared: Callable[..., PreparingFacts]) -> None:
     assert prepared("reads", 0).collated_by == "stack"
 
 
+@pytest.mark.thorough
 def test_an_iterable_data_set_and_the_part_of_the_wait_that_prepares(profile):
     """The script prepares batches itself, and its sampler takes longer than they do."""
     run = profile(

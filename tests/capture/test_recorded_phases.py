@@ -51,6 +51,7 @@ def measured(profile):
     return measure(load([run.folder]))
 
 
+@pytest.mark.thorough
 def test_what_the_script_is_known_to_do(measured):
     phases = {one.phase: one for one in measured.phases}
     assert set(phases) >= {"forward", "backward", "optimizer"}

@@ -93,6 +93,7 @@ def test_facts_are_what_the_script_set(profile: Callable[..., Run]) -> None:
     assert facts.unread == {}
 
 
+@pytest.mark.thorough
 def test_one_process_without_a_process_group(profile: Callable[..., Run]) -> None:
     run = profile(PLAIN, *SHORT)
     assert run.status == 0, run.err
@@ -138,6 +139,7 @@ def test_everything_after_the_script_is_the_scripts(profile: Callable[..., Run])
     assert run.status == 5
 
 
+@pytest.mark.thorough
 def test_a_module_is_run_as_python_does(profile: Callable[..., Run]) -> None:
     run = profile(PLAIN + "    print(__name__, sys.argv[1:])\n", "--continue", *SHORT, "-m", arguments=("train", "--x"))
     assert run.out.strip() == "__main__ ['--x']"

@@ -64,6 +64,7 @@ def test_a_trainer_class(profile):
     assert facts.window("lean").sampled == []
 
 
+@pytest.mark.thorough
 @pytest.mark.records
 def test_a_script_whose_training_thread_ends_is_looked_at_no_more(profile):
     """It trains in a thread of its own, which ends inside the window."""

@@ -59,6 +59,7 @@ def test_every_kind_and_size(tmp_path: Path) -> None:
     assert "dptune: all_reduce, 4.00 KiB: " in done.err
 
 
+@pytest.mark.thorough
 def test_under_a_launcher_rank_0_tells(tmp_path: Path) -> None:
     launcher = (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "--no-python")
     done = run(*launcher, *LINKS, "--kinds", "p2p", "--sizes", "4k", "--repeats", "3", "-q", cwd=tmp_path)
@@ -69,6 +70,7 @@ def test_under_a_launcher_rank_0_tells(tmp_path: Path) -> None:
     assert record.kinds[0].no_fit.startswith("1 message size: a fit needs at least 3")
 
 
+@pytest.mark.thorough
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     words = (
         "--nproc-per-node",
@@ -112,6 +114,7 @@ def test_what_there_is_no_time_for_is_left_out_and_said(tmp_path: Path) -> None:
     assert record.kinds[0].left_out in " ".join(done.out.split())
 
 
+@pytest.mark.thorough
 def test_ranks_that_do_not_meet_end_it(tmp_path: Path) -> None:
     alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29733"}
     done = run(*LINKS, "--timeout", "3", cwd=tmp_path, env=alone, timeout=60)

@@ -70,7 +70,7 @@ def test_layers_that_are_unfrozen_after_wrapping(watched):
     assert found.unfrozen_where.startswith("unfreeze (")
     assert found.unfrozen_where.endswith(f"test_unaveraged.py:{line})")
     assert "test_unaveraged.py:" in found.where
-    assert found.sums == pytest.approx([one.detach().sum().item() for one in net.body.parameters()])
+    assert found.sums == pytest.approx([one.detach().double().sum().item() for one in net.body.parameters()])
     assert found.sums_step == 3
 
 

@@ -61,6 +61,7 @@ def test_a_generators_pass_computes_gradients_of_the_discriminator(profile):
     assert (found.tensors, found.of_tensors) == (2, 6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "script",
     [
@@ -73,7 +74,7 @@ def test_a_generators_pass_computes_gradients_of_the_discriminator(profile):
             ),
             marks=pytest.mark.thorough,
         ),
-        pytest.param(GAN.format(frozen="False"), marks=pytest.mark.thorough),
+        GAN.format(frozen="False"),
     ],
 )
 def test_gradients_that_are_used(profile, script):
@@ -114,6 +115,7 @@ TASKS = """
 """
 
 
+@pytest.mark.thorough
 def test_several_passes_through_one_graph(profile):
     facts = unused(profile, TASKS.format(each_pass="pass"))
     (found,) = facts.repeated_passes
@@ -143,10 +145,12 @@ class OneOptimizer:
 def test_an_optimizer_that_never_steps_leaves_a_bounded_number_of_passes():
     import torch
 
+    from dptune.capture.injected.observe.left_out import AddedParameters
     from dptune.capture.injected.observe.unused_gradients import Unused
 
     weight = torch.nn.Parameter(torch.ones(2))
-    unused = Unused(OneOptimizer(torch.optim.SGD([weight], lr=0.1)))
+    places = OneOptimizer(torch.optim.SGD([weight], lr=0.1))
+    unused = Unused(places, AddedParameters(places))
     for _ in range(200):
         loss = weight.sum()
         unused.before_pass(loss)

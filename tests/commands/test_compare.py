@@ -133,6 +133,7 @@ def test_of_runs_of_which_one_has_no_loader_no_wait_is_made_up(
     assert "waiting for input -" not in said(capsys).partition(" Next ")[0]
 
 
+@pytest.mark.thorough
 def test_four_runs_a_side_get_a_verdict_and_three_do_not(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
     a = [recorded(f"a{n}", 1 + n / 100) for n in range(4)]
     b = [recorded(f"b{n}", 1.2 + n / 100) for n in range(4)]

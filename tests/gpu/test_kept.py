@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from statistics import median
@@ -11,13 +12,22 @@ import pytest
 from tests.gpu.keeping import RESULTS, SAMPLES
 from tests.gpu.stages.known import WITHIN
 
+from dptune.advice import Report
 from dptune.advise.engine import build_report
 from dptune.config import Settings
 from dptune.measure import measure
+from dptune.measured import Measured
 from dptune.trace import load
 from dptune.whatif.predicting import RunModel
 
 NONE = "no run on a card has been kept yet: `make gpu-check` on one, then `python -m tests.gpu --keep FOLDER`"
+
+
+@functools.cache
+def _read(folder: Path) -> tuple[Measured, Report]:
+    run = load([folder])
+    measured = measure(run)
+    return measured, build_report(run, measured, Settings())
 
 
 def _kept(paths: list[Path]) -> list[Any]:
@@ -42,9 +52,7 @@ def test_known_durations_were_found(path: Path) -> None:
 
 @pytest.mark.parametrize("folder", _kept([path.parent for path in sorted(SAMPLES.glob("*/run.json"))]))
 def test_a_recording_of_a_card_reads_as_one(folder: Path) -> None:
-    run = load([folder])
-    measured = measure(run)
-    report = build_report(run, measured, Settings())
+    measured, report = _read(folder)
     assert measured.device_kind == "cuda"
     assert report.trust.level == "sound", [finding.text for finding in report.trust.findings]
     for rank in measured.ranks:
@@ -58,7 +66,7 @@ def test_a_recording_of_a_card_reads_as_one(folder: Path) -> None:
 @pytest.mark.parametrize("folder", _kept([path.parent for path in sorted(SAMPLES.glob("*/run.json"))]))
 def test_the_step_without_the_profiler_holds_what_the_device_ran(folder: Path) -> None:
     """The profiler slows the host, and not the card: its work takes as long, or the whole step where clocks differ."""
-    measured = measure(load([folder]))
+    measured, _ = _read(folder)
     traced, own = measured.account, measured.step_account
     if measured.recorded_step_ns >= measured.traced_step_ns:
         assert own == traced
@@ -80,8 +88,7 @@ VERDICTS = {
 
 @pytest.mark.parametrize("name", VERDICTS)
 def test_the_verdict_is_of_steps_without_the_profiler(name: str) -> None:
-    run = load([SAMPLES / name])
-    report = build_report(run, measure(run), Settings())
+    _, report = _read(SAMPLES / name)
     assert report.headline.verdict.startswith(VERDICTS[name])
 
 

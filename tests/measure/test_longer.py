@@ -6,6 +6,8 @@ late rank something keeps it from launching the second one for 300 more.
 
 import pytest
 
+from dptune.measure.host.pieces import alike
+
 from .handmade import BACKWARD, NCCL, US, annotation, call, launched, measure_events, operator, python, step
 
 STEPS = 4
@@ -148,3 +150,10 @@ def test_what_takes_long_once_is_no_difference(tmp_path):
         one.name for one in straggler(tmp_path, once, lambda at: [operator("aten::cat", at + 22, at + 24)]).differences
     ]
     assert names == ["aten::relu"]
+
+
+def test_methods_of_built_in_objects_are_alike_wherever_the_object_lies():
+    first, second = (
+        f"<built-in method run_backward of torch._C._EngineBase object at {at}>" for at in ("0x7f1", "0x8e")
+    )
+    assert alike(first) == alike(second) != alike("<built-in method run of torch._C._EngineBase object at 0x7f1>")

@@ -188,3 +188,20 @@ def test_what_an_optimizer_calls_as_its_closure_is_not_the_optimizers(tmp_path):
 
     found = sites([rank_view(tmp_path, inside=closing)])
     assert found["histograms", "loop", "Python code"] == pytest.approx(30, abs=2)
+
+
+def test_what_a_collective_of_objects_spends_is_named_though_its_call_is_timed(tmp_path):
+    """Its time passes through the recorder's frame, which is not counted itself."""
+
+    def inside(at):
+        observe = "dptune/capture/injected/observe/collectives.py"
+        return [
+            python("train.py(50): add", at + 700, at + 780),
+            python("accelerate/utils/operations.py(430): gather_object", at + 701, at + 779),
+            python(f"{observe}(89): metered", at + 702, at + 778),
+            python("torch/distributed/distributed_c10d.py(3000): all_gather_object", at + 705, at + 770),
+            python(f"{observe}(120): _note", at + 771, at + 777),
+        ]
+
+    found = sites([rank_view(tmp_path, saves=False, inside=inside)])
+    assert found["add", "loop", "gather_object"] == 80 - 6  # without the recorder's own work

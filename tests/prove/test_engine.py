@@ -227,6 +227,7 @@ def test_powersgd_of_two_buckets_hangs_on_gloo_and_nothing_of_it_is_left(tmp_pat
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.thorough
 def test_a_change_that_makes_it_learn_something_else_is_named(project: Path) -> None:
     """Two trials a side tell it; however slow the machine: each call goes on with the trials before."""
     for limit in ("6", "12", "25", "60", "120", "200"):
@@ -263,6 +264,7 @@ def test_where_trials_write_is_told(project: Path) -> None:
     assert f"trials run in {project} itself: checkpoints and outputs" in again.stderr
 
 
+@pytest.mark.thorough
 def test_secrets_among_the_settings_are_used_and_not_kept(project: Path) -> None:
     set_ = ("--set", "env.MY_TOKEN=s3cret", "--time-limit", "0.1")
     done = run("verify", "base", *set_, *AMOUNT, cwd=project)
@@ -295,6 +297,7 @@ def test_what_could_not_run_is_tried_again(project: Path) -> None:
     assert "dptune: trial 1:" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_change_without_effect_is_not_run_to_the_end(project: Path) -> None:
     done = run("verify", "base", "--set", "ddp.bucket_cap_mb=1", *AMOUNT, cwd=project)
     assert "It cannot be told: ddp.bucket_cap_mb=1 did not take effect." in " ".join(done.stdout.split())
@@ -456,6 +459,7 @@ def test_what_a_trial_leaves_behind_is_ended(project: Path) -> None:
     assert left_in(project) == []
 
 
+@pytest.mark.thorough
 def test_in_the_folder_itself_the_script_writes_there(project: Path) -> None:
     done = run("verify", "base", "--set", "env.PAUSE=0", *AMOUNT, "--here", "--time-limit", "1", cwd=project)
     assert done.returncode == 0, done.stderr

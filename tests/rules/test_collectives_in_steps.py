@@ -3,6 +3,7 @@ import pytest
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts
 from dptune.runfile.facts import OptimizerFacts, Window
 
+PICKLED = "each call pickles objects: send tensors, or call it every N steps"
 DDP = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=0)
 ROWS = ("barrier", "forward", 0.02), ("all_gather", "forward", 0.07), ("all_reduce", "backward", 0.3)
 
@@ -54,7 +55,7 @@ def test_the_functions_that_the_script_calls_are_named_with_their_lines(ask, mak
     ]
     facts = make_facts(ddp=[DDP], calls=calls, calls_steps=20)
     (advice,) = ask("DP105", make_measured(overlap=hand_made.overlap(*ROWS)), [facts])
-    assert advice.title.endswith("9 % of a step: all_gather_object (train.py:8), barrier (train.py:9)")
+    assert advice.title.endswith(f"9 % of a step: all_gather_object (train.py:8), barrier (train.py:9); {PICKLED}")
     assert [(one.label, one.value, one.unit) for one in advice.evidence[2:]] == [
         ("all_gather_object at train.py:8", 4.0, "ms a call of this rank, 1 in each step"),
         ("barrier at train.py:9", 2.0, "ms a call of this rank, 1 in each step"),
@@ -71,6 +72,7 @@ def test_the_functions_that_the_script_calls_are_named_with_their_lines(ask, mak
         ("torchmetrics", "torchmetrics.Metric.forward", "Metric.forward (train.py:9); compute the metric once an"),
         ("lightning", "lightning.Trainer.fit", ""),
         ("open_clip", "open_clip.ClipLoss.forward", ""),
+        ("accelerate", "accelerate.gather_object", ""),  # of tensors: an object is pickled
     ],
 )
 def test_what_a_library_calls_for_a_line_is_named_with_its_setting(
@@ -89,6 +91,29 @@ def test_what_a_library_calls_for_a_line_is_named_with_its_setting(
         assert said in advice.title
         (line,) = advice.evidence[2:]
         assert (line.value, line.unit) == (4.0, "ms a call of this rank, 1 in each step")
+
+
+@pytest.mark.parametrize(
+    ("function", "through", "named"),
+    [
+        ("all_gather_object", "accelerate.gather_object", True),
+        ("broadcast_object_list", "anything.comm.broadcast_object", True),
+        ("scatter_object_list", "anything.scatter_batch", True),
+        ("all_gather_object", "anything.Trainer.fit", False),
+        ("all_reduce", "anything.gather_object", False),
+    ],
+)
+def test_objects_that_a_library_sends_for_a_line_are_named(
+    ask, make_measured, make_facts, hand_made, function, through, named
+):
+    """A library that runs the loop itself sends them by itself."""
+    call = CallFacts(function, "train.py:9", [0, 1], calls=20, library=through.partition(".")[0], through=through)
+    facts = make_facts(ddp=[DDP], calls=[call], calls_steps=20)
+    found = ask("DP105", make_measured(overlap=hand_made.overlap(*ROWS)), [facts])
+    assert [one.title.partition("of a step: ")[2] for one in found] == (
+        [f"{through.partition('.')[2]} (train.py:9); {PICKLED}"] if named else []
+    )
+    assert all("pickles and unpickles objects" in one.why for one in found)
 
 
 def test_quiet_where_ranks_share_a_model(ask, make_measured, make_facts, hand_made):

@@ -124,3 +124,22 @@ def test_calls_that_take_little_of_it_are_not_the_cause(ask, make_measured, make
     asking.collect_calls = [CollectCallFacts("main (train.py:30)", calls=3, spent_ns=1_000_000)]
     (advice,) = ask("DP602", make_measured(exposed_share=0.5), [make_facts(windows=[asking])])
     assert "gc.collect" not in advice.title
+
+
+@pytest.mark.parametrize(
+    ("waits_ms", "wait_share", "impact", "confidence"),
+    [
+        ([2, 2, 2, 2, 10], 0.5, "medium", "medium"),  # the collection of 8 ms is part of the wait
+        ([2, 2, 2, 2, 2], 0.5, "high", "high"),  # it runs elsewhere
+        ([2, 2, 2, 2, 10], 0.05, "high", "high"),  # the wait is less than the collections
+    ],
+)
+def test_garbage_that_the_loader_makes_comes_after_the_loader(
+    ask, make_measured, make_facts, waits_ms, wait_share, impact, confidence
+):
+    """Of five steps of 10 ms the last holds a collection of 8 ms: 16 % of the time."""
+    waits_ns = [ms * 1_000_000 for ms in waits_ms]
+    timed = Window("unprofiled", 3, [10_000_000] * 5, gc_ns=[0, 0, 0, 0, 8_000_000], loader_wait_ns=waits_ns)
+    (advice,) = ask("DP602", make_measured(wait_share=wait_share), [make_facts(windows=[timed])])
+    assert (advice.impact, advice.confidence) == (impact, confidence)
+    assert ("mend the loader first" in advice.watch) == (confidence == "medium")

@@ -7,7 +7,7 @@ from dptune.measured import Account, InputFigures, LagDifference, LoadFigures, M
 from dptune.predicted import Prediction
 from dptune.rule import RunView
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import LoaderFacts, Window
+from dptune.runfile.facts import DeviceFacts, LoaderFacts, Window
 from dptune.runfile.load import LoadFacts
 
 
@@ -461,3 +461,45 @@ def test_an_extra_kernel_is_saved_whole(ask, make_measured, work_ratio):
     assert advice.saves.high_ms == pytest.approx(3.0)
     shown = {evidence.label: evidence.value for evidence in advice.evidence}
     assert advice.saves.high_share >= max(shown["saved in a replay without its delays"], shown["late"])
+
+
+def compared(kind, rank_ms, others_ms, share, detail=()):
+    """What the late rank and the others take for the same thing, and for what is inside it."""
+    inside = dict(zip(("detail_rank_ns", "detail_others_ns"), (int(ms * 1e6) for ms in detail), strict=False))
+    return LagDifference.only(
+        "made by hand",
+        kind=kind,
+        name="train_step",
+        rank_ns=int(rank_ms * 1e6),
+        others_ns=int(others_ms * 1e6),
+        detail="sleep" if detail else None,
+        share=share,
+        **inside,
+    )
+
+
+@pytest.mark.parametrize(
+    ("differences", "device", "threads", "impact"),
+    [
+        ([compared("host", 17, 13.5, 0.62), compared("operator", 6, 4.7, 0.2)], "cpu", (1, 1), "low"),
+        ([compared("function", 104, 82, 0.44), compared("work", 20, 16, 0.2)], "cpu", (1, 1), "low"),
+        ([compared("host", 17, 13.5, 0.62)], "cpu", (2, 1), "medium"),  # fewer threads make each operator slower
+        ([compared("host", 17, 13.5, 0.62)], "cuda", (1, 1), "medium"),
+        ([compared("function", 23, 20, 0.9)], "cpu", (1, 1), "medium"),  # one function explains most of it
+        ([compared("function", 23, 20, 0.4, (3, 0)), compared("host", 9, 8, 0.3)], "cpu", (1, 1), "medium"),  # a sleep
+        ([compared("operator", 6, 2, 0.4), compared("host", 9, 8, 0.3)], "cpu", (1, 1), "medium"),  # other work
+    ],
+)
+def test_the_same_work_on_slower_cores_is_no_fault_of_the_script(
+    ask, make_measured, make_facts, differences, device, threads, impact
+):
+    run = make_measured(
+        straggler=late(differences=differences, work_ratio=1.0), lags_ms=lags(3, 3, 3, 3, 3), device=device
+    )
+    facts = [
+        make_facts(rank=rank, device=DeviceFacts(kind=device, torch_threads=count))
+        for rank, count in enumerate(threads)
+    ]
+    (advice,) = ask("DP701", run, facts)
+    assert (advice.impact, advice.confidence) == (impact, "low" if impact == "low" else "medium")
+    assert ("does the same work more slowly" in advice.title) == (impact == "low")

@@ -514,3 +514,20 @@ def test_a_rank_that_waits_more_than_the_others_is_in_the_title(ask, make_measur
     assert "A step waits 10 % of its time for the data loader (20 % on the rank that waits most)" in advice.title
     (advice,) = ask("DP501", make_measured(input=waits, spent=[hand_made.account(0.0, 0.1, 0.1)], world=2))
     assert "that waits most" not in advice.title
+
+
+@pytest.mark.parametrize(
+    ("more", "collated_by", "named"),
+    [
+        ({"dataset": "TensorDataset", "batch_size": 64}, "default_collate", True),
+        ({"dataset": "Images", "batch_size": 64}, "default_collate", False),
+        ({"dataset": "TensorDataset", "batch_size": None}, "default_collate", False),  # it does already
+        ({"dataset": "TensorDataset", "batch_size": 64}, "pad (train.py:4)", False),  # which gets single samples
+    ],
+)
+def test_rows_of_tensors_are_indexed_a_batch_at_a_time(ask, make_measured, make_facts, more, collated_by, named):
+    made_of = prepared(9, 9, 1, read_by="TensorDataset.__getitem__").model_copy(update={"collated_by": collated_by})
+    device = DeviceFacts("cpu", usable_cores=1, torch_threads=1)
+    facts = make_facts(loaders=[loader(**more)], device=device)
+    (advice,) = ask("DP501", make_measured(input=waiting(preparing=made_of)), [facts])
+    assert ("at once instead of sample by sample (train.py:12)" in advice.title) == named

@@ -94,3 +94,45 @@ def test_a_bound_where_the_trace_does_not_tell_what_goes_away(ask, make_measured
     known = {"share": 0.2, "computed_share": 0.05, "backward_share": 1.5}
     (advice,) = ask("DP610", on_cpu(make_measured, **known | changed), found_in(make_facts, 20))
     assert (advice.saves.basis, advice.saves.low_share) == ("bound", 0)
+
+
+def nested(make_measured, outer="epoch"):
+    """A function with a loop calls another one: of 100 stack samples 60 are in the outer one, 45 of them deeper."""
+    both = [
+        OperatorLoop(
+            name=name,
+            at=f"loss.py:{line}",
+            phase="loop",
+            operator="aten::select",
+            repeats=96.0,
+            rank=0,
+            cost_ns=1_200_000,
+            share=0.1,
+        )
+        for name, line in ((outer, 10), ("inner", 20))
+    ]
+    return make_measured(user_code=UserCodeFigures(ranks=[0], steps=2, basis="unprofiled", sites=[], loops=both))
+
+
+def found_at(make_facts, outer="epoch"):
+    way = ["main (train.py:9)", f"{outer} (loss.py:12)"]
+    places = [
+        SampledFacts(way, looks=15, spent_ns=[15]),
+        SampledFacts([*way, "inner (loss.py:22)"], looks=45, spent_ns=[45]),
+        SampledFacts(["main (train.py:12)"], "backward", looks=40, spent_ns=[40]),
+    ]
+    return [make_facts(windows=[Window("unprofiled", 3, [20] * 5, sampled=places)])]
+
+
+def test_no_moment_is_counted_for_two_loops(ask, make_measured, make_facts):
+    inner, outer = ask("DP610", nested(make_measured), found_at(make_facts))
+    assert inner.title.startswith("`inner` (loss.py:22)")
+    assert ", 45 % of the step" in inner.title
+    assert outer.title.startswith("`epoch` (loss.py:12)")
+    assert ", 15 % of the step" in outer.title
+
+
+def test_collecting_experience_cannot_be_one_call(ask, make_measured, make_facts):
+    inner, outer = ask("DP610", nested(make_measured, "collect"), found_at(make_facts, "collect"))
+    assert (inner.impact, outer.impact, outer.confidence) == ("high", "low", "low")
+    assert "use one call" not in outer.title

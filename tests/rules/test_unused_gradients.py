@@ -22,7 +22,10 @@ def test_parameters_without_an_optimizer(ask, make_measured, make_facts):
         "optimizer updates: freeze them"
     )
     assert advice.why == "These gradients are computed, averaged over the ranks, and never used."
-    assert advice.watch == "Set requires_grad_(False) on them before DistributedDataParallel wraps the model."
+    assert advice.watch == (
+        "Set requires_grad_(False) on them before DistributedDataParallel wraps the model. If they should be trained, "
+        "pass them to the optimizer instead."
+    )
     assert (advice.saves.low_share, advice.saves.high_share) == (0, pytest.approx(0.4))
     assert (advice.impact, advice.confidence, advice.numerics, advice.changes) == ("high", "high", "same", [])
 

@@ -99,3 +99,16 @@ def test_an_older_recording_says_what_it_lacks(ask, make_measured, make_facts):
 def test_a_trace_that_dptune_did_not_record_lacks_facts(ask, make_measured, code):
     with pytest.raises(Missing, match="not recorded by `dptune profile`"):
         ask(code, make_measured(), [])
+
+
+@pytest.mark.parametrize("through", ["torch.Tensor.__format__", "torch.Tensor.__repr__"])
+def test_text_made_of_tensors_is_logging_whatever_the_function_is_named(ask, make_measured, make_facts, through):
+    window = Window("unprofiled", 4, [10 * MS] * 20)
+    window.sampled = [
+        place("main (train.py:130)", ms=8, phase="backward"),
+        place("main (train.py:131)", "look (train.py:104)", ms=2, through=through),
+    ]
+    facts = make_facts(windows=[window], device=DeviceFacts("cpu"))
+    (advice,) = ask("DP609", make_measured(world=1, device="cpu"), [facts])
+    assert advice.title == "`look` (train.py:131) takes 20 % of each step: log every N steps"
+    assert 'log.debug("%s", tensor)' in advice.watch

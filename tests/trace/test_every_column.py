@@ -64,7 +64,8 @@ def test_every_column_of_the_smaller_ones(real_traces):
         assert compared
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.thorough), 4])
+@pytest.mark.thorough
+@pytest.mark.parametrize("every", [1, 4])
 def test_every_way_of_decoding_gives_the_same(real_traces, monkeypatch, every):
     small = [each for each in entries(real_traces) if each["uncompressed_bytes"] <= SMALL_BYTES]
     assert len(small) > 55

@@ -159,6 +159,7 @@ def one_by_one(patch):
     patch.setattr(body.Body, "_at_once", lambda _self: False)
 
 
+@pytest.mark.thorough
 @SLOW
 @given(
     data=traces(),

@@ -343,7 +343,7 @@ def test_nothing_takes_longer_when_parts_are_quicker(tmp_path_factory, parts, ti
     assert us(changed(made, {what: 2 - times})) >= us(made) - 1e-6
 
 
-SEVERAL = ("nanogpt_8xh100", "torchrec_4xv100", "torchrec_resnet18_2xv100")  # runs of several ranks
+SEVERAL = ("nanogpt_8xh100", "torchrec_resnet18_2xv100")  # runs of several ranks
 
 
 @pytest.mark.parametrize("names", [SEVERAL, pytest.param((), marks=pytest.mark.thorough)], ids=["several", "all"])

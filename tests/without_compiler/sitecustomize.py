@@ -1,9 +1,10 @@
-"""First on PYTHONPATH of the scripts that tests start: torch takes half the time, for its compiler is left out.
+"""First on PYTHONPATH of the scripts that tests start: torch takes a third of the time, for its compiler is left out.
 
-Importing torch takes 1.6 s of a core, and the first optimizer or DDP as much again: it imports all of torch._dynamo,
-only to leave some functions uncompiled, as they are without it. Here an object answers for torch._dynamo that leaves
-functions as they are. Whoever asks it for anything else, or imports what is in it, gets the real one. Nor is garbage
-collected while torch is imported, which saves another 0.2 s. tests/capture/test_kinds.py runs scripts without any of
+Importing torch takes 2 s of a core, and the first optimizer or DDP 1.4 s more: it imports all of torch._dynamo, only to
+leave some functions uncompiled, as they are without it. Here an object answers for torch._dynamo that leaves functions
+as they are, and one for torch.export. Whoever asks them for anything else, or imports what is in them, gets the real
+ones. Operators on meta tensors, 0.5 s, are registered with the first import of what computes with them, sharded tensors
+among them. Nor is garbage collected while torch is imported. tests/capture/test_kinds.py runs scripts without any of
 this.
 """
 
@@ -13,56 +14,66 @@ import importlib.util
 import sys
 import types
 
-NAME = "torch._dynamo"
+COMPILER, EXPORT, META = "torch._dynamo", "torch.export", "torch._meta_registrations"
+GENERATORS = "torch._prims.rng_prims"  # without it no torch.Generator can be made
+NEED_META = ("torch.distributed.tensor", "torch.distributed.fsdp", COMPILER, EXPORT, "torch._inductor")
 
 
-class _AfterTorch:
-    """Lets the import of torch pass without collections, then puts the object in place."""
+class _AroundTorch:
+    """Lets the import of torch pass without collections and without what is left out."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name in NEED_META and META in sys.modules and sys.modules[META].__spec__ is None:
+            del sys.modules[META]
+            importlib.import_module(META)
+        if name != "torch" or name in sys.modules:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
+        sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
-            def run_then_replace(module):
+            def run_without(module):
+                sys.modules[META] = types.ModuleType(META)
+                sys.modules[EXPORT] = _Part(EXPORT)
                 gc.disable()
                 try:
                     run(module)
+                    importlib.import_module(GENERATORS)
                 finally:
                     gc.enable()
-                if NAME not in sys.modules:
-                    sys.modules[NAME] = _Compiler()
+                if COMPILER not in sys.modules:
+                    sys.modules[COMPILER] = _Compiler()
 
-            spec.loader.exec_module = run_then_replace
+            spec.loader.exec_module = run_without
         return spec
 
 
 class _Part(types.ModuleType):
-    """Part of torch._dynamo: what it lacks is asked of the real one."""
+    """Part of torch._dynamo or torch.export: what it lacks is asked of the real one."""
 
     def __getattr__(self, name):
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
-        if isinstance(sys.modules.get(NAME), _Part):
-            del sys.modules[NAME]
-        real = importlib.import_module(NAME)
-        for part in self.__name__.split(".")[2:]:
+        root, *parts = self.__name__.removeprefix("torch.").split(".")
+        if isinstance(sys.modules.get(f"torch.{root}"), _Part):
+            del sys.modules[f"torch.{root}"]
+        real = importlib.import_module(f"torch.{root}")
+        for part in parts:
             real = getattr(real, part)
         return getattr(real, name)
 
 
 class _Compiler(_Part):
     def __init__(self):
-        super().__init__(NAME)
+        super().__init__(COMPILER)
         self.disable = lambda fn=None, *how, **more: fn if fn is not None else lambda fn: fn
         self.graph_break = lambda *why, **more: None
-        self.utils = _Part(f"{NAME}.utils")
+        self.utils = _Part(f"{COMPILER}.utils")
         self.utils.get_optimize_ddp_mode = lambda: "ddp_optimizer"
-        self.trace_rules = _Part(f"{NAME}.trace_rules")
+        self.trace_rules = _Part(f"{COMPILER}.trace_rules")
         self.trace_rules.clear_lru_cache = lambda: None
 
 
-sys.meta_path.insert(0, _AfterTorch())
+sys.meta_path.insert(0, _AroundTorch())

@@ -93,6 +93,7 @@ _SUBJECTS = {  # class of the account that limits a step -> how the names of the
     INPUT.class_ns: ("loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"),
     COMMUNICATION.class_ns: ("ddp.", "fsdp."),
 }
+LEAST_LOCATED_SHARE = 0.05  # of a step: identical steps differ by about as much
 _BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
 
 
@@ -305,7 +306,18 @@ def _next(
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
         return "Read below what could not be read or judged, and why."
+    if located := _located(measured):
+        return f"No rule has a remedy. {located} Check whether every step needs it."
     return "Nothing to change. Record again after the next change to the script."
+
+
+def _located(measured: Measured) -> str:
+    """The function of the script that takes most of a step, as a sentence; "" where none takes 5 % or more."""
+    code = measured.known("user_code")
+    most = max(code.sites, key=lambda site: site.share, default=None) if code is not None else None
+    if most is None or most.share < LEAST_LOCATED_SHARE:
+        return ""
+    return f"`{most.name}` ({most.at}) takes {percent(most.share)} of the step."
 
 
 def _see_also(advice: Sequence[Advice], limit: Limit | None) -> str:

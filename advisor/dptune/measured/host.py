@@ -163,6 +163,19 @@ class OperatorLoop(Model):
     )
 
 
+class Decomposition(Model):
+    """Matrix decompositions that a function of the user calls, with their backward pass."""
+
+    name: str = Field(description="the function")
+    at: str = Field(description="its file, and the line it begins at")
+    operator: str = Field(description="the decomposition that takes most, as torch.linalg names it")
+    calls: float = Field(description="its calls per step")
+    rank: int = Field(description="the rank where it takes most")
+    cost_ns: int = Field(description="time of the function's decompositions in a step of the detailed window")
+    backward_ns: int = Field(description="time of their backward pass in such a step, by autograd's sequence numbers")
+    share: float = Field(description="both / the step")
+
+
 class UserCodeFigures(Figures):
     """Functions of the user that take host time beside the training computation, from the detailed window."""
 
@@ -172,4 +185,7 @@ class UserCodeFigures(Figures):
     sites: list[CodeSite] = Field(description="the functions that take most, at most ten")
     loops: list[OperatorLoop] = Field(
         default=[], description="functions with loops over operators, at most ten; includes the training computation"
+    )
+    decompositions: list[Decomposition] = Field(
+        default=[], description="functions that factor or invert matrices; includes the training computation"
     )

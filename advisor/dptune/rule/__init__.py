@@ -14,6 +14,7 @@ from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.iterators import NewIterators
+from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.removed import Share
 from dptune.runfile.slow_steps import SlowSteps
@@ -23,6 +24,7 @@ __all__ = [
     "UNVALIDATED",
     "DenseTableFacts",
     "EvaluationModeFacts",
+    "LeftOutFacts",
     "MemoryGrowth",
     "Missing",
     "NewIterators",

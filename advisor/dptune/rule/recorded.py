@@ -230,24 +230,41 @@ class RecordedView:
         found = self.found_share(rank, name, at)
         return share if found is None else min(share, found[1])
 
-    def found_share(self, rank: int, name: str, at: str) -> tuple[float, float] | None:
+    def found_share(
+        self, rank: int, name: str, at: str, without: Sequence[tuple[str, str]] = ()
+    ) -> tuple[float, float] | None:
         """The share of a rank's steps without the profiler in which a function is on the stack, and its upper bound.
 
-        Time in the functions that it calls is included. None where there are too few stack samples.
+        Time in the functions that it calls is included, except those of `without` (name and place). None where there
+        are too few stack samples.
         """
-        return found_share(self.facts, rank, name, at.rpartition(":")[0] or at)
+        return found_share(self.facts, rank, name, _file(at), [(each, _file(place)) for each, place in without])
 
-    def sampled_share(self, name: str, at: str, calling: str = "", *, training: bool = False) -> SampledShare | None:
+    def sampled_share(
+        self,
+        name: str,
+        at: str,
+        calling: str = "",
+        *,
+        training: bool = False,
+        without: Sequence[tuple[str, str]] = (),
+    ) -> SampledShare | None:
         """The share of the steps without the profiler in which a function runs on each rank, by stack samples.
 
         `calling`: only while its line calls a library's function of this name; `training`: also in forward and backward
-        passes and the optimizer. None where there are too few samples.
+        passes and the optimizer; `without`: functions that it calls and that are not counted (name and place). None
+        where there are too few samples.
         """
-        return sampled_share(self.facts, name, at.rpartition(":")[0] or at, calling, training=training)
+        left_out = [(each, _file(place)) for each, place in without]
+        return sampled_share(self.facts, name, _file(at), calling, training=training, without=left_out)
 
     def sampled_phase(self, phase: str) -> SampledShare | None:
         """The share of a phase, by stack samples: `forward`, `backward`, `optimizer`, `loader` or `collective`."""
         return sampled_phase(self.facts, phase)
+
+
+def _file(at: str) -> str:
+    return at.rpartition(":")[0] or at
 
 
 def _texts(advice: Advice) -> Iterator[str]:

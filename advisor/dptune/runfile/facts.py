@@ -18,6 +18,7 @@ from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
 from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
+from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
@@ -372,6 +373,7 @@ class Facts:
     `iterators` the lines that make iterators of a DataLoader;
     `kept` the tensors that stay alive from step to step;
     `dense_tables` embedding tables with dense gradients, and how many rows a step uses;
+    `left_out` parameters that get gradients and no optimizer holds;
     `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
     `repeated_forward` modules that run again within a step on the same inputs;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
@@ -420,6 +422,7 @@ class Facts:
     checkpointing: CheckpointingFacts | None = None
     doubled: DoubledFacts | None = None
     unused_gradients: list[UnusedGradientFacts] = field(default_factory=list)
+    left_out: list[LeftOutFacts] = field(default_factory=list)
     repeated_passes: list[RepeatedPassFacts] = field(default_factory=list)
     kept: KeptFacts | None = None
     frozen_norms: FrozenNormFacts | None = None

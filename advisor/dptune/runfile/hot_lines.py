@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -16,6 +16,7 @@ _ENOUGH_SAMPLES = 5  # on a rank, for a share
 _ENOUGH_OF_ALL = 50  # on a rank: of fewer a function that is never found may take 5 % of the step
 _Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 _TRAINING = ("loader", "forward", "backward", "optimizer", "collective")
+Function = tuple[str, str]  # its name and file
 _FRAME = re.compile(r"(?:.*\.)?(?P<name>[^.]+) \((?P<file>.+):(?P<line>\d+)\)")
 
 
@@ -47,16 +48,23 @@ def hottest_line(facts: Sequence[Facts], name: str, file: str, calling: str = ""
 
 
 def sampled_share(
-    facts: Sequence[Facts], name: str, file: str, calling: str = "", *, training: bool = False
+    facts: Sequence[Facts],
+    name: str,
+    file: str,
+    calling: str = "",
+    *,
+    training: bool = False,
+    without: Collection[Function] = (),
 ) -> SampledShare | None:
     """The share of the steps in which that function runs outside of training; None where samples are too few.
 
-    `calling`: only while its line calls a library's function of this name; `training`: in all phases of a step.
+    `calling`: only while its line calls a library's function of this name; `training`: in all phases of a step;
+    not in a function of `without` that it calls.
     """
 
     def inside(one: SampledFacts) -> bool:
         line = _line(one, name, file) if training or one.phase not in _TRAINING else ""
-        return bool(line) and (not calling or _calls(one, f"{file}:{line}", calling))
+        return _counts(line, one, (name, file), without) and (not calling or _calls(one, f"{file}:{line}", calling))
 
     return sampled_by_rank(facts, inside)
 
@@ -87,17 +95,20 @@ def sampled_by_rank(facts: Sequence[Facts], inside: Callable[[SampledFacts], boo
     return SampledShare(found, most) if most >= _ENOUGH_SAMPLES else None
 
 
-def found_share(facts: Sequence[Facts], rank: int, name: str, file: str) -> tuple[float, float] | None:
+def found_share(
+    facts: Sequence[Facts], rank: int, name: str, file: str, without: Collection[Function] = ()
+) -> tuple[float, float] | None:
     """The share of a rank's steps in which a function is on the stack, and what it is at most; None of few samples.
 
     The latter is the upper end of Wilson's interval: 5 % of recordings lie above it. A function that is never found
-    takes something.
+    takes something. Samples in a function of `without` that it calls are not counted.
     """
     window = next((own.window("unprofiled") for own in facts if own.rank == rank), None)
     looks = sum(one.looks for one in window.sampled) if window else 0
     if window is None or looks < _ENOUGH_OF_ALL:
         return None
-    part = sum(one.looks for one in window.sampled if _line(one, name, file)) / looks
+    inside = (one for one in window.sampled if _counts(_line(one, name, file), one, (name, file), without))
+    part = sum(one.looks for one in inside) / looks
     middle = part + _Z**2 / (2 * looks)
     return part, (middle + _Z * sqrt(part * (1 - part) / looks + (_Z / (2 * looks)) ** 2)) / (1 + _Z**2 / looks)
 
@@ -106,6 +117,14 @@ def _line(sample: SampledFacts, name: str, file: str) -> str:
     """The line of the innermost frame of that function; "" where it is not on the stack."""
     frames = (_FRAME.fullmatch(frame) for frame in reversed(sample.path))
     return next((one["line"] for one in frames if one and (one["name"], one["file"]) == (name, file)), "")
+
+
+def _counts(line: str, sample: SampledFacts, function: Function, without: Collection[Function]) -> bool:
+    """Whether the function is on the stack (at `line`), and none of `without` is called from it there."""
+    frames = [one for one in map(_FRAME.fullmatch, sample.path) if one]
+    called = [(one["name"], one["file"]) for one in frames]
+    last = max((at for at, each in enumerate(called) if each == function), default=len(called))
+    return bool(line) and not any(each in called[last + 1 :] for each in without)
 
 
 def _calls(sample: SampledFacts, at: str, calling: str) -> bool:

@@ -17,7 +17,7 @@ from statistics import mean, median, stdev
 from dptune.runfile.facts import Facts, SampledFacts, Window
 from dptune.runfile.periods import periods
 from dptune.runfile.removed import Share
-from dptune.runfile.work_kinds import kind_of, waits
+from dptune.runfile.work_kinds import kind_of, makes_text, waits
 
 TIMES = 1.5  # the median of the others: from there on the reading of traces sets a step aside
 _MADS = 6  # and this many median distances from it
@@ -187,7 +187,7 @@ def departures(window: Window, usual: Sequence[int]) -> list[tuple[SampledFacts,
         else:
             through = "" if waits(one.through) else one.through
             name = through if one.kind and through else _PHASES.get(one.phase, through)
-        kind = "" if waits(one.through) else one.kind
+        kind = "" if waits(one.through) else one.kind or ("logging" if makes_text(one.through) else "")
         (found if one.path[at] in in_training else beside).append((one, (name, where, kind)))
     return [*found, *_joined(beside)]
 

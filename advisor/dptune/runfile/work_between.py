@@ -10,7 +10,7 @@ from math import sqrt
 from dptune.runfile.facts import Facts, Window
 from dptune.runfile.removed import Share
 from dptune.runfile.slow_steps import Cause, calls, departures, slow
-from dptune.runfile.work_kinds import kind_of
+from dptune.runfile.work_kinds import kind_of, makes_text
 
 _TRAINING = ("loader", "backward", "optimizer", "collective")
 _LEAST_SAMPLES = 5
@@ -23,7 +23,7 @@ class HostWork:
 
     The thread's stack is sampled: the bound holds in 95 of 100 recordings. `hottest` is the line with most samples,
     `by_rank` the share on each rank with samples there. `everywhere`: whether every rank spends at least half of the
-    largest share there.
+    largest share there. `of_tensors`: whether most of it makes text of tensors.
     """
 
     rank: int
@@ -36,6 +36,7 @@ class HostWork:
     hottest: str
     by_rank: dict[int, Share] = field(default_factory=dict)
     everywhere: bool = True
+    of_tensors: bool = False
 
 
 def work_between(facts: Sequence[Facts]) -> list[HostWork]:
@@ -68,14 +69,19 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
     all_samples = sum(one.looks for one in window.sampled)
     spent: dict[Cause, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     samples: dict[Cause, int] = defaultdict(int)
+    texts_ns: dict[Cause, int] = defaultdict(int)
     for place, cause in departures(window, usual):
         name, where, kind = cause
+        text = not place.kind and makes_text(place.through)
+        if text and on_gpu:
+            continue  # it waits for the device
         kind = kind or ("" if on_gpu or not calls(place, cause) else kind_of(name))
         if kind in ("", "experience") or place.phase in _TRAINING:
             continue
         in_usual = [ns for at, ns in zip(place.steps, place.spent_ns, strict=False) if at not in left_out]
         spent[name, where, kind][place.path[-1]] += sum(in_usual)
         samples[name, where, kind] += len(in_usual)
+        texts_ns[name, where, kind] += text * sum(in_usual)
     found = []
     for cause, lines in spent.items():
         share = min(1.0, sum(lines.values()) / time_ns) if time_ns else 0.0
@@ -83,5 +89,6 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
             error = _Z * sqrt(share * (1 - share) / all_samples)
             hottest = max(lines, key=lambda line: lines[line])
             interval = Share(max(0.0, share - error), share, min(1.0, share + error))
-            found.append(HostWork(rank, *cause, share, interval.most, samples[cause], hottest, {rank: interval}))
+            work = HostWork(rank, *cause, share, interval.most, samples[cause], hottest, {rank: interval})
+            found.append(replace(work, of_tensors=2 * texts_ns[cause] >= sum(lines.values())))
     return found

@@ -40,6 +40,8 @@ _WAITS = {
     *("Future.result", "Future.exception", "_SelectorImpl.select", "SelectSelector.select", "PollSelector.select"),
     *("EpollSelector.select", "SyncManager.join"),
 }
+# With torch's name in front, as stack samples have them.
+_OF_TENSORS = {f"torch.Tensor.{name}" for name in ("__format__", "__repr__", "__str__")} | {"torch._str"}
 
 
 def kind_of(name: str) -> str:
@@ -58,6 +60,11 @@ def evaluates(name: str) -> bool:
     if words <= _PARTS and owner:
         return bool(_split(owner) & _EVALUATION)  # `_EvaluationLoop.run`
     return bool(words & _EVALUATION) and words <= _EVALUATION | _PARTS
+
+
+def makes_text(name: str) -> bool:
+    """Whether a library's function makes text of a tensor: torch formats it element by element."""
+    return name in _OF_TENSORS
 
 
 def waits(name: str) -> bool:

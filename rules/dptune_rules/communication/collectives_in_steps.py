@@ -7,11 +7,12 @@ Collectives that are issued outside of backward passes and that nothing hides, a
 of FSDP that the script gathers itself with `full_tensor()` or an operator on a sharded tensor. The wrappers'
 collectives are left out: buffers that DDP broadcasts, and whatever FSDP's hooks or a sharded optimizer issue. The
 functions that the script calls are named with their lines, and so are those of Lightning, Accelerate and TorchMetrics
-that call collectives for a line of the script, with the setting that avoids them. On a CPU the share is the time that
-the script spent in these calls in steps without the profiler. On a GPU, waiting in them for a rank that is late by 10 %
-of the step is left out, because the all-reduce of gradients would wait for it instead. Nothing is reported where a
-library that runs the training loop calls all of them by itself, nor for what `clip_grad_norm_` reduces over sharded
-gradients: the norm needs it.
+that call collectives for a line of the script, with the setting that avoids them, and libraries' functions that
+gather, broadcast or scatter objects for a line of the script. On a CPU the share is the time that the script spent in
+these calls in steps without the profiler. On a GPU, waiting in them for a rank that is late by 10 % of the step is
+left out, because the all-reduce of gradients would wait for it instead. Nothing is reported where a library that runs
+the training loop calls all of them by itself, nor for what `clip_grad_norm_` reduces over sharded gradients: the norm
+needs it.
 
 ## Why it costs time
 
@@ -26,7 +27,8 @@ once more in each step. Objects are pickled, and their sizes are exchanged in a 
   `DataLoaderConfiguration(dispatch_batches=False)` each rank reads its own batches: give each rank different samples.
 - Metrics: add them up on each rank, and reduce them every hundred steps, or once an epoch.
 - `barrier` in the loop: leave it out. The all-reduce of gradients keeps ranks together.
-- `all_gather_object`: gather tensors, and not in each step.
+- `all_gather_object` and Accelerate's `gather_object`: gather tensors, or call it every N steps. One tensor of all
+  samples is sent as it is; a list of objects is pickled element by element.
 - `full_tensor()` for logging: reduce each rank's shard (`to_local()`) to one number, put all of them into one tensor,
   and all-reduce that every hundred steps.
 - One rank that reads the data for all: let each rank read its own part (`DistributedSampler`).
@@ -61,12 +63,14 @@ _LIGHTNING = dict.fromkeys(
     ("log", "log_dict"), "pass sync_dist=False, or on_step=False, on_epoch=True to reduce once an epoch"
 )
 _GATHERED = "call it every N steps instead of every step"
+_PICKLED = "each call pickles objects: send tensors, or call it every N steps"
+OF_OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 SETTINGS = {
     "lightning": _LIGHTNING,
     "pytorch_lightning": _LIGHTNING,
     "accelerate": {
         "__iter__": "set dispatch_batches=False in DataLoaderConfiguration, and let each rank read its own batches",
-        **dict.fromkeys(("gather", "gather_for_metrics", "reduce"), _GATHERED),
+        **dict.fromkeys(("gather", "gather_for_metrics", "reduce", "wait_for_everyone"), _GATHERED),
     },
     "torchmetrics": dict.fromkeys(("forward", "compute", "wrapped_func"), "compute the metric once an epoch"),
 }
@@ -165,7 +169,9 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"Collectives outside of backward passes hold up {100 * share:.0f} % of a step: {', '.join(names)}"
         + "".join(f"; {setting}" for setting in settings),
-        why="The script waits in each call until the slowest rank has arrived.",
+        why="Each call pickles and unpickles objects, and waits until the slowest rank has arrived."
+        if _PICKLED in settings
+        else "The script waits in each call until the slowest rank has arrived.",
         changes=[],
         saves=run.bound(0.0, most, _IN_ROWS if spent is None else _IN_CALLS),
         confidence="medium",
@@ -208,6 +214,7 @@ def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
     for call in facts.calls:
         package, _, function = call.through.partition(".")
         setting = SETTINGS.get(package, {}).get(function.rpartition(".")[2], "") if call.library else ""
+        setting = _of_objects(call.function, function, call.library, setting)
         if call.calls < EACH_STEP * facts.calls_steps or (call.library and not setting):
             continue
         if call.function in TENSORS:
@@ -224,6 +231,14 @@ def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
         before = found.get((called.name, called.where)) if call.library else None
         found[called.name, called.where] = called if before is None else before.with_others(called)
     return found
+
+
+def _of_objects(collective: str, through: str, library: str, setting: str) -> str:
+    """What spares a collective of pickled objects that the script calls, also by a library's function named for it."""
+    if collective not in OF_OBJECTS or setting:
+        return setting
+    named = through.rpartition(".")[2]
+    return _PICKLED if not library or any(word in named for word in ("gather", "broadcast", "scatter")) else ""
 
 
 def _spent(run: RunView, called: list[_Called]) -> list[float] | None:

@@ -5,7 +5,8 @@
 Two cases, both observed in the live process:
 
 - Parameters get gradients but belong to no optimizer, while other parameters of the same pass do, and their values do
-  not change during recording.
+  not change during recording: the body of a model of which only the last layers are trained, or a network of its own in
+  evaluation mode. Other parameters without an optimizer are reported by DP113.
 - Gradients that a pass computes for an optimizer's parameters are discarded before that optimizer steps, after another
   optimizer has stepped: the discriminator's gradients in a GAN's generator pass, the critic's in an actor's pass.
 
@@ -111,6 +112,7 @@ def _text(where: str | None, optimizer: str | None, what: str, *, reduced: bool)
         watch = "Set requires_grad_(False) on them" + (
             " before DistributedDataParallel wraps the model." * reduced or "."
         )
+        watch += " If they should be trained, pass them to the optimizer instead."
         return f"The backward pass{at} computes gradients of {what} that no optimizer updates: freeze them", watch
     watch = "Set requires_grad_(False) on them for the forward and backward pass, then True again."
     if reduced:

@@ -21,6 +21,9 @@ configuration), `gc.freeze()` before the loop takes them out of every later coll
 If the script calls `gc.collect()` in many steps, the title names the line: remove the call, or make it every few
 hundred steps. If a library makes the call, look for its setting.
 
+Where the collections run while the training process prepares its batches, and it waits for them longer than for the
+collector, the loader makes the objects: the impact is then medium at most, and the input rules come first.
+
 Better, where it can be done: keep a data set in tensors or arrays, not in millions of lists and dicts.
 
 On a CPU the saving is predicted for the mean step. It starts at the time that the busiest rank saves, less a fifth for
@@ -48,6 +51,12 @@ from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+
+IN_LOADER = 0.8  # of the collection time; the rest is young objects, collected wherever the script is
+OF_LOADER = (
+    "The collections run while the data loader prepares batches. If a batch is prepared with fewer objects, there are "
+    "fewer collections: mend the loader first."
+)
 
 RULE = Rule(
     code="DP602",
@@ -78,12 +87,13 @@ def check(run: RunView) -> Iterator[Advice]:
         times = statistics.median(mean_steps) / statistics.mean(mean_steps)
         most = min(most, max(share, 1 - times * (1 - run.unstretched(1 - run.most_share("compute_ns")))))
     call = run.collecting_line()
+    of_loader = call is None and _in_loader(run) and share <= (run.measured.input.known("wait_share") or 0.0)
     by = f" through {call.through}" if call and call.through else ""
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        impact=impact,
+        impact="medium" if of_loader and impact == "high" else impact,
         title=f"Python collects garbage for {100 * share:.0f} % of a step: "
         + (
             f"{call.where} calls gc.collect(){by} {call.calls} times in {call.steps} steps. Remove it, or call it "
@@ -101,7 +111,7 @@ def check(run: RunView) -> Iterator[Advice]:
             "no more than the collection time of all ranks together, and no more than the time without compute",
             mean_steps,
         ),
-        confidence="high",
+        confidence="medium" if of_loader else "high",
         evidence=[
             Evidence(label="in the garbage collector", value=share, unit="of a step (unprofiled)").at(
                 run.measured.where("gc_idle_ns")
@@ -114,6 +124,7 @@ def check(run: RunView) -> Iterator[Advice]:
             *_full(run),
         ],
         numerics="same",
+        watch=OF_LOADER if of_loader else "",
         fingerprint=RULE.code,
     )
 
@@ -139,6 +150,24 @@ def _by_step(run: RunView) -> tuple[list[list[int]], list[list[int]]]:
     took_ns = [[window.durations_ns[number - window.first_step] for window in windows] for number in numbers]
     collected_ns = [[window.gc_ns[number - window.first_step] for window in windows] for number in numbers]
     return took_ns, collected_ns
+
+
+def _in_loader(run: RunView) -> bool:
+    """Whether the training thread collects while it waits for its loader, which then makes the objects itself.
+
+    A step with a long collection waits longer for the loader than the median step: by most of the collection.
+    """
+    windows = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.gc_ns]
+    collected = inside = 0.0
+    for window in windows:
+        if len(window.gc_ns) != window.steps or len(window.loader_wait_ns) != window.steps:
+            return False
+        usual_wait, usual = statistics.median(window.loader_wait_ns), statistics.median(window.gc_ns)
+        for waited, in_gc in zip(window.loader_wait_ns, window.gc_ns, strict=True):
+            if in_gc > 2 * usual:
+                collected += in_gc - usual
+                inside += min(max(0.0, waited - usual_wait), in_gc - usual)
+    return collected > 0 and inside >= IN_LOADER * collected
 
 
 def _full(run: RunView) -> Iterator[Evidence]:

@@ -4,7 +4,8 @@
 
 Functions of the script that call one operator 16 times or more per call, directly and not through modules, in the
 detailed window. Their share of the step comes from stack samples of steps without the profiler, because the profiler
-slows loops of small operators most. With too few samples, or for a function that runs the training loop itself, it is
+slows loops of small operators most. Time in a function that is named itself is not counted again for the one that calls
+it. With too few samples, or for a function that runs the training loop itself, it is
 the host time of these operators and of the Python between them. Loops over parameters are reported by
 `per-tensor-loops`, slow data loading by the input rules.
 
@@ -34,6 +35,8 @@ gradient, and the bound is the time of the loop.
 
 - Each iteration needs the result of the one before, as in a recurrent cell: use the fused module (`nn.LSTM`) or
   `torch.compile`.
+- The function collects experience for reinforcement learning (`rollout`, `collect`): each action depends on the step
+  before. The impact is then low.
 - Memory: one operator on all pairs holds all pairs at once.
 
 ## References
@@ -46,7 +49,7 @@ gradient, and the bound is the time of the loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import hypot
 
 from dptune.advice import Advice, Confidence, Evidence, Saving
@@ -78,8 +81,17 @@ def check(run: RunView) -> Iterator[Advice]:
     found = run.measured.user_code
     loops = [loop.model_copy(update={"share": _share(run, loop)}) for loop in found.loops]
     worth = [loop for loop in loops if run.impact(loop.share, WORTH_SHARE)]
-    for loop in [one for one in worth if not _explained(run, one)][:MOST]:
-        yield _advice(run, loop, "medium" if found.basis == "unprofiled" else "low")
+    named = [one for one in worth if not _explained(run, one)]
+    alone = [(one, _called(one, named)) for one in named]
+    alone = [(one.model_copy(update={"share": _share(run, one, called)}), called) for one, called in alone]
+    alone = [(one, called) for one, called in alone if run.impact(one.share, WORTH_SHARE)]
+    for loop, called in sorted(alone, key=lambda each: -each[0].share)[:MOST]:
+        yield _advice(run, loop, called, "medium" if found.basis == "unprofiled" else "low")
+
+
+def _called(loop: OperatorLoop, named: Sequence[OperatorLoop]) -> list[tuple[str, str]]:
+    """The other functions that are named: where the loop calls them, their time is not counted twice."""
+    return [(one.name, one.at) for one in named if (one.name, one.at) != (loop.name, loop.at) and not one.crossing]
 
 
 def _explained(run: RunView, loop: OperatorLoop) -> bool:
@@ -87,17 +99,19 @@ def _explained(run: RunView, loop: OperatorLoop) -> bool:
     return run.explained(loop.at, loop.name, run.hottest_line(loop.name, loop.at) or "")
 
 
-def _share(run: RunView, loop: OperatorLoop) -> float:
-    """Of the function with all that it calls, by stack samples; of its operators where it runs the training loop."""
-    found = run.found_share(loop.rank, loop.name, loop.at)
+def _share(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]] = ()) -> float:
+    """Of the function with all that it calls but `called`, by stack samples; of its operators where it runs the
+    training loop.
+    """
+    found = run.found_share(loop.rank, loop.name, loop.at, called)
     if found is None or loop.crossing:
         return run.agreed_share(loop.share, loop.rank, loop.name, loop.at)
     return found[0]
 
 
-def _predicted(run: RunView, loop: OperatorLoop) -> Saving | None:
+def _predicted(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]]) -> Saving | None:
     """The saving without the loop, from every rank; None where stack samples or the trace do not show it."""
-    found = None if loop.crossing else run.sampled_share(loop.name, loop.at, training=True)
+    found = None if loop.crossing else run.sampled_share(loop.name, loop.at, training=True, without=called)
     backward = loop.backward_share
     if found is None or loop.computed_share is None or (backward is None and loop.phase == "forward"):
         return None
@@ -118,28 +132,31 @@ def _with_backward(sampled: Share, again: float, computed: float) -> Share:
     return Share(max(0.0, (both - below) * (1 - computed)), min(1.0, both), min(1.0, both + above))
 
 
-def _advice(run: RunView, loop: OperatorLoop, confidence: Confidence) -> Advice:
+def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]], confidence: Confidence) -> Advice:
     where = run.hottest_line(loop.name, loop.at) or loop.at
     times = 1 + BACKWARD_TIMES if loop.phase == "forward" and loop.backward else 1
+    collects = run.collects_experience(loop.name)
     most = "no more than the loop" + (", and twice its time in the backward pass" if times > 1 else "")
     return Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
-        impact=run.impact(loop.share, WORTH_SHARE) or "low",
+        impact="low" if collects else run.impact(loop.share, WORTH_SHARE) or "low",
         title=f"`{loop.name}` ({where}) calls {loop.operator} {loop.repeats:,.0f} times in a Python loop, "
-        f"{100 * loop.share:.0f} % of the step: use one call for the whole batch",
+        f"{100 * loop.share:.0f} % of the step" + ("" if collects else ": use one call for the whole batch"),
         why="Each call costs the host microseconds, however few elements it computes on."
         + (" The backward pass calls the same number of operators again." if times > 1 else ""),
         changes=[],
-        saves=_predicted(run, loop) or run.bound(0.0, min(1.0, times * loop.share), most),
-        confidence=confidence,
+        saves=_predicted(run, loop, called) or run.bound(0.0, min(1.0, times * loop.share), most),
+        confidence="low" if collects else confidence,
         evidence=[
             Evidence(label=f"{loop.name} at {loop.at}", value=loop.cost_ns / 1e6, unit="ms a step", rank=loop.rank),
             Evidence(label=f"calls of {loop.operator}", value=loop.repeats, unit="per call of the function"),
         ],
         numerics="same",
-        watch="Results agree up to floating-point rounding. If each iteration needs the result of the one before, only "
+        watch="Each step of an environment needs the action before it: step many environments in one call instead."
+        if collects
+        else "Results agree up to floating-point rounding. If each iteration needs the result of the one before, only "
         "a fused module or torch.compile helps.",
         fingerprint=f"{RULE.code}:{loop.name}",
     )

@@ -5,9 +5,10 @@
 The share of usual steps that the training thread spends in functions that log, compute metrics, evaluate, plot or save,
 by function and by the line that calls it, on the rank where it is most. dptune samples its stack, 10 to 100 times a
 second, while steps are timed without the profiler. What a function does is known by the library that it calls
-(`torch.save`, tensorboard, wandb, matplotlib, sklearn, evaluation by a trainer, ...), a `print` in the line, or else by
-its name. Forward and backward passes, the optimizer, the loader and collectives do not count. On a GPU only libraries
-count, because a function of the script may wait there for the device.
+(`torch.save`, tensorboard, wandb, matplotlib, sklearn, evaluation by a trainer, ...), a `print` in the line, text made
+of a tensor (`f"{tensor}"`, `str(tensor)`), or else by its name. Forward and backward passes, the optimizer, the
+loader and collectives do not count. On a GPU only libraries count, because a function of the script may wait there for
+the device.
 
 ## Why it costs time
 
@@ -58,6 +59,11 @@ HOW = {
     "evaluation": "Evaluating on fewer samples also takes less time.",
 }
 
+OF_TENSORS = (
+    "Making text of a tensor reads and formats its elements one by one. A logger skips that below its level if it gets "
+    'the tensor as an argument: `log.debug("%s", tensor)`.'
+)
+
 RULE = Rule(
     code="DP609",
     name="work-between-steps",
@@ -96,6 +102,6 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="most of it in", value=work.hottest),
             ],
             numerics="same",
-            watch=HOW[work.kind],
+            watch=OF_TENSORS if work.of_tensors and work.kind == "logging" else HOW[work.kind],
             fingerprint=f"{RULE.code}:{work.name or work.kind}",
         )

@@ -40,6 +40,10 @@ also leaves more cores to communication: it saves at most the wait plus the core
 than the time in which a rank computes nothing else. Where ranks waited for 59 and 62 % of a step, this bound was 75 and
 74 %, and 65 % was saved both times.
 
+A `TensorDataset` cuts each sample out of its tensors and the loader stacks them again: a batch of 2,048 rows and three
+tensors calls 6,144 operators. It also takes a list of indices, so that with `batch_size=None` and a `BatchSampler` as
+the sampler, a batch is one call for each tensor. Such items cost little, and workers only hide the rest.
+
 ## When to leave it alone
 
 - A batch that is ready in two milliseconds: a worker needs as long to hand it over, and steps become slower. The impact
@@ -89,6 +93,8 @@ MOST_SHARE = Threshold("most_share", 0.6, "a smaller part of batch preparation i
 BUSY_SHARE = Threshold("busy_share", 0.3, "of every window on a busy machine: twice the usual 15 % for high impact")
 _UNEVEN = 1.5  # times the wait of all ranks: from there on that of one rank, which the saving is of, is another
 
+BY_INDEX = ("TensorDataset",)  # takes a list of indices as well as one
+
 RULE = Rule(
     code="DP501",
     name="loader-starves-step",
@@ -119,6 +125,13 @@ def check(run: RunView) -> Iterator[Advice]:
     cores = _free_cores(run, _computed(run, preparing, now), now)
     slow = _slow_part(run, preparing, _a_core(run, now)) if preparing else None
     cheaper = f"make a batch cheaper to prepare{f': {slow}' if slow else ''}"
+    batched = loader is not None and loader.batch_size is not None and not loader.own_batches
+    if loader and batched and slow and preparing and _by_index(loader.dataset, preparing):
+        cheaper = (
+            f"index a whole batch of the {loader.dataset} at once instead of sample by sample"
+            + (f" ({loader.where}):" if loader.where else ":")
+            + " `DataLoader(dataset, batch_size=None, sampler=BatchSampler(sampler, batch_size, drop_last))`"
+        )
     culprit = _culprit(run, preparing)
     batch_ms = wait * run.measured.step.time_ns / 1e6 / _batches(run)
     prepared = 1 - (run.measured.input.other_share if now == 0 else 0.0)  # the part that workers can take over
@@ -315,6 +328,11 @@ def _slow_part(run: RunView, preparing: PreparingFigures, a_core: float) -> str 
     if preparing.collating_share >= run.limit(MOST_SHARE):
         return f"collating is {100 * preparing.collating_share:.0f} % of that"
     return None
+
+
+def _by_index(dataset: str | None, preparing: PreparingFigures) -> bool:
+    """Whether one call could take a whole batch out of the tensors that hold all samples."""
+    return dataset in BY_INDEX and preparing.collated_by in ("", "default_collate")
 
 
 def _culprit(run: RunView, preparing: PreparingFigures | None) -> tuple[str, float] | None:

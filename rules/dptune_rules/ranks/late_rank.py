@@ -17,7 +17,10 @@ a range or a call explains the lag: a sleep in a backward pass only shows in tra
 The cause is found by comparing ranks in the same steps: ranges named by the script, Python functions (with their line,
 if the detailed window has them), operators, gaps between operators, and kernels that take longer on the late rank, each
 with the share of the lag that it explains. If these explain less than half of the lag, and no class of the account four
-fifths, the cause is unknown, and the impact is low: there is nothing to act on.
+fifths, the cause is unknown, and the impact is low: there is nothing to act on. The impact is also low where ranks
+compute on CPU cores with as many threads, and all that differs is that the late rank takes longer (at most twice as
+long) for the functions and operators that the others run too: its cores are slower or shared, and the script is not the
+cause.
 
 If tensor shapes show that the late rank does more of the work that all ranks do, the loader is named: replicas of one
 model that draw the same number of batches differ in the number of samples per batch, or in the samples' length.
@@ -84,7 +87,16 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 
 from dptune.advice import Advice, Evidence, Saving, impact_of
-from dptune.measured import LAG_CAUSES, LAG_CLASSES, ArrivalFigures, LagCause, Missing, StragglerFigures, digits
+from dptune.measured import (
+    LAG_CAUSES,
+    LAG_CLASSES,
+    ArrivalFigures,
+    LagCause,
+    LagDifference,
+    Missing,
+    StragglerFigures,
+    digits,
+)
 from dptune.rule import Rule, RunView, Threshold
 
 LEAST_STEPS_SHARE = Threshold(
@@ -110,6 +122,12 @@ UNPROFILED_SHARE = Threshold(
 # What only the script makes longer, and no other process on its cores. A sleep in a backward hook is not seen without
 # the profiler.
 OF_SCRIPT = ("function", "range", "call")
+
+SAME_TIMES = 0.5  # of its time on the late rank: two threads that share a core take at most twice as long
+SLOWER_MACHINE = (
+    "it does the same work more slowly than they do. Check the load and the clock of its cores; no difference in the "
+    "script explains the delay"
+)
 
 MOST_STRETCH = Threshold(
     "most_stretch", 1.5, "of steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
@@ -177,7 +195,9 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # it was late while it was traced
     why = [difference.words(late.rank) for difference in late.differences[:1]] if explained else []
     why += [LAG_CAUSES[cause]] if cause and not why else []
-    sure = bool(why) and not _all_slower(run, late)
+    of_machine = _all_slower(run, late)
+    sure = bool(why) and not of_machine
+    why = [SLOWER_MACHINE] if of_machine and why else why
     measured_gain = late.waiting_share if gain is None else gain
     if saves.may_be_nothing and why and measured_gain >= run.limit(WARNING_SHARE):
         saves = bound.without_prediction(_unsure(saves, measured_gain))
@@ -206,9 +226,22 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _all_slower(run: RunView, late: StragglerFigures) -> bool:
-    """Whether a rank on CPU cores takes longer for operators of all kinds: other processes on its cores do that."""
-    spread = not any(one.kind in OF_SCRIPT or one.share >= run.limit(EXPLAINED_SHARE) for one in late.differences)
-    return run.measured.known("device_kind") == "cpu" and bool(late.differences) and spread and not late.moves
+    """Whether a rank on CPU cores does the same work as the others more slowly: its cores do that, not the script."""
+    if run.measured.known("device_kind") != "cpu" or not late.differences or late.moves:
+        return False
+    if len({facts.device.torch_threads for facts in run.facts if facts.device}) > 1:
+        return False  # with fewer threads each operator takes longer
+    return all(_only_slower(run, one) for one in late.differences)
+
+
+def _only_slower(run: RunView, one: LagDifference) -> bool:
+    """Whether the other ranks do the same for at least half as long, and nothing in it explains most of the lag."""
+    if one.kind == "host":
+        return True  # operators that all ranks run, each slower by a little
+    detail_ns = one.known("detail_rank_ns")
+    if detail_ns is not None and one.detail_others_ns < SAME_TIMES * detail_ns:
+        return False
+    return one.others_ns >= SAME_TIMES * one.rank_ns and one.share < run.limit(EXPLAINED_SHARE)
 
 
 def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float]) -> Saving:

@@ -24,7 +24,7 @@ RUNS = HERE / "runs"
 PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
 OF_ONE = ("separate-backward-passes",)  # one process: DDP averages what one pass adds
-WITH_STACKS = ("uncovered-cost", "per-tensor-loops", "operator-loops")
+WITH_STACKS = ("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions")
 LOCALLY = (
     *(
         "broadcast-buffers",
@@ -43,7 +43,7 @@ LOCALLY = (
     *("unsynchronized-gradients", "unsynchronized-ranks", "checkpointing-without-need"),
     *("periodic-steps", "work-between-steps", "iterable-dataset", "recompiles"),
     *("unused-gradients", "padded-batches", "small-shard-units", "kept-outputs", "frozen-batch-norm", "dense-tables"),
-    *("evaluation-mode-kept", "unfrozen-after-wrapping", "new-iterators"),
+    *("evaluation-mode-kept", "unfrozen-after-wrapping", "new-iterators", "parameters-without-optimizer"),
     *("averaged-one-by-one", *OF_ONE, *WITH_STACKS),
 )
 ALONE = ("tiny-gradients",)  # what no rule may take for its fault: there is nothing to mend

@@ -66,6 +66,7 @@ FAULTS = (
     "unused-gradients",
     "padded-batches",
     "operator-loops",
+    "matrix-decompositions",
     "averaged-one-by-one",
     "separate-backward-passes",
     "small-shard-units",
@@ -75,6 +76,7 @@ FAULTS = (
     "evaluation-mode-kept",
     "unfrozen-after-wrapping",
     "new-iterators",
+    "parameters-without-optimizer",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -216,6 +218,24 @@ def log_outputs(outputs):
         sink.write(json.dumps(outputs[:128].tolist()))
 
 
+def lipschitz(model):
+    """The product of the largest singular values of all layers."""
+    product = torch.ones(())
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            product = product * (power_iteration(parameter) if args.mended else torch.linalg.svdvals(parameter)[0])
+    return product
+
+
+def power_iteration(weight):
+    right = torch.randn(weight.shape[1])
+    with torch.no_grad():
+        for _ in range(2):
+            left = nn.functional.normalize(weight @ right, dim=0)
+            right = nn.functional.normalize(left @ weight, dim=0)
+    return left @ weight @ right
+
+
 def error(outputs, batch):
     return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
 
@@ -347,6 +367,9 @@ def main():
         model = model.double()
     if args.fault == "unused-gradients" and args.mended:  # only the last layer is trained
         model[:-2].requires_grad_(False)
+    if args.fault == "parameters-without-optimizer":
+        early = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        model[-2] = nn.Linear(model[-2].in_features, model[-2].out_features)
     loader, sampler = build_loader(width)
     keeps = {"broadcast_buffers": False} if args.fault == "broadcast-buffers" and args.mended else {}
     if args.fault == "frozen-batch-norm":
@@ -393,7 +416,10 @@ def main():
         if args.fault == "dense-tables" and args.mended:
             of_table = torch.optim.SparseAdam([*model.module[0].parameters()])
             trained = model.module[1:]
-        optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3, fused=fused)
+        if has("parameters-without-optimizer"):
+            optimizer = early
+        else:
+            optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3, fused=fused)
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 
@@ -423,6 +449,8 @@ def main():
                 with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
                     loss = outputs.square().mean() if args.fault in IDS else error(outputs, batch)
+                    if args.fault == "matrix-decompositions":
+                        loss = loss + 1e-3 * lipschitz(model)
                 for part in (loss, *((outputs.mean(), outputs.std()) if has("separate-backward-passes") else ())):
                     scaler.scale(part).backward(retain_graph=has("separate-backward-passes"))
             if has("averaged-one-by-one"):

@@ -22,6 +22,7 @@ from dptune.trace.columns import Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES, STEP_NAME
 
 _LINE = re.compile(r"\.py\(\d+\): ")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,6 @@ def _is_open(name: str) -> bool:
 
 def alike(name: str) -> str:
     """A name as all ranks and steps have it: steps without their number, functions without their line, which is that
-    of where they stood for those that ran as recording began.
+    of where they stood for those that ran as recording began, and methods of built-in objects without the address.
     """
-    return "" if STEP_NAME.match(name) else _LINE.sub(".py: ", name)
+    return "" if STEP_NAME.match(name) else _ADDRESS.sub("", _LINE.sub(".py: ", name))

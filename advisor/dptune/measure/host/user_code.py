@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dptune.measure.device.phases import bounds
 from dptune.measure.host.callers import PYTHON_CATEGORIES, is_users
+from dptune.measure.host.decompositions import decompositions
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.loops import Loop, loops
 from dptune.measure.host.pieces import Pieces, alike, pieces
@@ -40,6 +41,8 @@ _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<name>[^ >]+)")
 _OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of (type|PyCapsule|pybind11)")
 _OF_RECORDER = "dptune/"
+_PASSING = re.compile(r"^dptune/.*\bcollectives\.py\(\d+\): metered$")  # times the call of the script that it passes on
+_OF_TEXT = "torch/_tensor_str.py"  # which makes text of a tensor, element by element
 MODULE = "nn.Module: "
 _DECORATOR = re.compile(r"\): \w*(wrap|decorate)\w*$")  # of a function, which says what is called
 _PACKAGES = frozenset(
@@ -83,7 +86,13 @@ def user_code(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> 
         basis="unprofiled" if all(rank in unprofiled_ns for rank in ranks) else "traced",
         sites=found[:MOST],
         loops=_loops(ranks),
+        decompositions=decompositions([view for view in views if _has_stacks(view)], unprofiled_ns),
     )
+
+
+def _passes_on(frame: str) -> bool:
+    """Whether a frame only calls another function: what counts is what it calls."""
+    return _DECORATOR.search(frame) is not None or _PASSING.match(frame) is not None
 
 
 def _has_stacks(view: RankView) -> bool:
@@ -183,6 +192,7 @@ class _Row:
     torchs: bool = False
     recorders: bool = False
     module: bool = False
+    text: bool = False
 
 
 class _Stacks:
@@ -200,9 +210,10 @@ class _Stacks:
             "plain": ~columns.of_category(PYTHON_CATEGORIES | OPERATOR_CATEGORIES, rows),  # annotations, calls
             "operator": columns.of_category(OPERATOR_CATEGORIES, rows),
             "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
-            "recorders": columns.named(lambda name: name.startswith(_OF_RECORDER), rows),
+            "recorders": columns.named(lambda name: name.startswith(_OF_RECORDER) and not _PASSING.match(name), rows),
             "modules": columns.named(lambda name: name.startswith(MODULE), rows),
-            "decorators": columns.named(lambda name: _DECORATOR.search(name) is not None, rows),
+            "texts": columns.named(lambda name: name.startswith(_OF_TEXT), rows),
+            "decorators": columns.named(_passes_on, rows),
         }
         starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
         first, last = (
@@ -220,7 +231,7 @@ class _Stacks:
         flags = zip(
             rows.tolist(), parents.tolist(), *(kind.tolist() for kind in kinds.values()), whole.tolist(), strict=True
         )
-        for row, parent, user, plain, operator, torchs, recorders, module, alone in flags:
+        for row, parent, user, plain, operator, torchs, recorders, module, text, alone in flags:
             around = self._rows[parent]
             if user:
                 outer = around.whole if around.whole != NOWHERE else row if alone else NOWHERE
@@ -230,7 +241,7 @@ class _Stacks:
             else:
                 if operator and not around.operator and around.user != NOWHERE:
                     self._outermost.append(row)
-                    if not (around.module or around.recorders):
+                    if not (around.module or around.recorders or around.text):
                         self.direct.append((row, around.user))
                 self._rows[row] = _Row(
                     around.user,
@@ -240,6 +251,7 @@ class _Stacks:
                     around.torchs or torchs,
                     around.recorders or recorders,
                     around.module or module,
+                    around.text or text,
                 )
 
     def calls(self, view: RankView) -> dict[_Site, Counter[str]]:

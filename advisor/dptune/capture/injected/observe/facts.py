@@ -81,6 +81,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "autocast_where": lambda: places.autocast_line,
         "checkpointing": observers.checkpointing.facts,
         "unused_gradients": lambda: observers.unused.facts() or facts.unused_gradients,
+        "left_out": lambda: observers.unused.left_out() or facts.left_out,
         "repeated_passes": observers.unused.repeated,
         "doubled": lambda: observers.doubling.facts() or facts.doubled,
         "frozen_norms": observers.frozen_norms.facts,

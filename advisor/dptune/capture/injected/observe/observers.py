@@ -17,6 +17,7 @@ from dptune.capture.injected.observe.float64 import Doubling
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
 from dptune.capture.injected.observe.iterators import Iterators
+from dptune.capture.injected.observe.left_out import AddedParameters
 from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.repeated_forward import RepeatedForward
@@ -67,7 +68,9 @@ def observers() -> Observers:
     preparing.install()
     averaging = Averaging(places)
     averaging.install()
-    unused = Unused(places)
+    added = AddedParameters(places)
+    added.install()
+    unused = Unused(places, added)
     iterators = Iterators(places)
     iterators.install()
     meters = Meters(places, preparing, averaging, unused, iterators)

@@ -22,7 +22,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from dptune.capture.injected.observe.left_out import AddedParameters, left_out
 from dptune.capture.injected.observe.places import Places, is_the_users, users_line
+from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 
 _WALKS = 3  # passes of one call whose graph is read: what a model freezes may change after the first
@@ -36,10 +38,14 @@ _SAMPLED = 8  # elements of a parameter that show whether it changes
 
 @dataclass
 class _Call:
-    """One place that calls backward. `leaves`: the parameters it computes gradients of, with some of their values."""
+    """One place that calls backward.
+
+    `leaves`: the parameters it computes gradients of, with some of their values; `order`: when each was first used.
+    """
 
     where: str | None
     leaves: dict[int, tuple[weakref.ref[Any], torch.Tensor]] = field(default_factory=dict)
+    order: dict[int, int] = field(default_factory=dict)
     walks: int = 0
     whole: bool = True
     spent_ns: int = 0
@@ -74,8 +80,9 @@ class _Updates:
 class Unused:
     """Follows gradients from the passes that compute them to the optimizers that use or discard them."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, added: AddedParameters) -> None:
         self._places = places
+        self._added = added
         self._calls: dict[tuple[Any, ...], _Call] = {}
         self._updates: dict[int, _Updates] = {}
         self._call: _Call | None = None
@@ -136,22 +143,24 @@ class Unused:
                         pending.passed_over = True
 
     def facts(self) -> list[UnusedGradientFacts]:
-        """What no optimizer used so far."""
-        if self._places.alive("FullyShardedDataParallel") or self._places.sharded or self._places.engine:
+        """What no optimizer used so far, but for parameters that seem to be left out by mistake."""
+        if self._sharded():
             return []
-        updated = {parameter for updates in self._alive() for parameter in updates.parameters}
-        found = []
-        for call in list(self._calls.values()) if updated else []:
-            leaves = {at: leaf for at, (ref, _) in call.leaves.items() if (leaf := ref()) is not None}
-            orphans = [leaf for at, leaf in leaves.items() if at not in updated]
-            if call.whole and orphans and len(orphans) < len(leaves) and not self._change(call, orphans):
-                found.append(self._facts(call, orphans, None))
+        found = [self._facts(call, orphans, None) for call, orphans, missed in self._without_optimizer() if not missed]
+        for call in list(self._calls.values()):
+            leaves = _alive(call)
             for first, updates in self._updates.items():
                 discards = call.discarded_by[first] >= _OFTEN and first not in call.used_by
                 held = [leaf for at, leaf in leaves.items() if at in updates.parameters]
                 if discards and held and (optimizer := updates.optimizer()) is not None:
                     found.append(self._facts(call, held, self._places.line(optimizer)))
         return found
+
+    def left_out(self) -> list[LeftOutFacts]:
+        """Parameters that get gradients and seem to be missing from the optimizer."""
+        if self._sharded():
+            return []
+        return [missed for _, _, missed in self._without_optimizer() if missed is not None]
 
     def repeated(self) -> list[RepeatedPassFacts]:
         """Calls that go back through one graph several times a step, and add up the gradients."""
@@ -161,6 +170,23 @@ class Unused:
             if call.shared and call.repeats >= _OFTEN
         ]
 
+    def _sharded(self) -> bool:
+        return bool(self._places.alive("FullyShardedDataParallel") or self._places.sharded or self._places.engine)
+
+    def _without_optimizer(self) -> Iterator[tuple[_Call, list[Any], LeftOutFacts | None]]:
+        """Calls with parameters that no optimizer holds by now, and how these were left out, if by mistake."""
+        optimizers = self._places.alive(Optimizer)
+        held = {id(one) for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
+        for call in list(self._calls.values()):
+            leaves = _alive(call)
+            orphans = [leaf for at, leaf in leaves.items() if at not in held]
+            others = [leaf for at, leaf in leaves.items() if at in held]
+            if call.whole and orphans and others and not self._change(call, orphans):
+                missed = left_out(orphans, others, call.order, self._added, self._places)
+                if missed is not None:
+                    missed.where = call.where
+                yield call, orphans, missed
+
     def _read_graph(self, call: _Call, roots: Any) -> None:
         call.walks += 1
         found = _leaves([roots] if isinstance(roots, torch.Tensor) else roots)
@@ -168,9 +194,10 @@ class Unused:
             call.whole, call.walks = False, _WALKS
             return
         leaves, nodes = found
+        call.order.update({id(leaf): number for leaf, number in leaves})
         call.shared = call.shared or (call.in_step > 0 and not call.nodes.isdisjoint(nodes))
         call.nodes = nodes
-        for leaf in leaves:
+        for leaf, _ in leaves:
             if id(leaf) not in call.leaves and isinstance(leaf, nn.Parameter):
                 call.leaves[id(leaf)] = (weakref.ref(leaf), _sample(leaf))
                 for updates in self._updates.values():
@@ -241,32 +268,40 @@ def _lines(frame: FrameType | None) -> Iterator[tuple[Any, int]]:
         frame = frame.f_back
 
 
+def _alive(call: _Call) -> dict[int, Any]:
+    """The parameters that the call computes gradients of, of those that still exist."""
+    return {at: leaf for at, (ref, _) in call.leaves.items() if (leaf := ref()) is not None}
+
+
 def _have_gradients(call: _Call) -> bool:
     """Whether the first of its parameters that still exists has one: a script may take them away after each pass."""
     leaf = next((leaf for ref, _ in call.leaves.values() if (leaf := ref()) is not None), None)
     return leaf is not None and leaf.grad is not None
 
 
-def _leaves(roots: Iterable[Any]) -> tuple[list[Any], set[int]] | None:
+def _leaves(roots: Iterable[Any]) -> tuple[list[tuple[Any, int]], set[int]] | None:
     """The tensors that a backward pass from these accumulates gradients in, and the sequence numbers of the operators.
 
-    None of a graph too large to read.
+    With each tensor the sequence number of the first operator that uses it. None of a graph too large to read.
     """
     todo = deque(root.grad_fn for root in roots if root.grad_fn is not None)
     seen, found, numbers = set(todo), [], set[int]()
+    uses: dict[Any, int] = {}  # of the nodes that accumulate gradients
     while todo:
         node = todo.popleft()
         if (leaf := getattr(node, "variable", None)) is not None:
-            found.append(leaf)
+            found.append((node, leaf))
         else:
             numbers.add(node._sequence_nr())
         for following, _ in node.next_functions:
+            if getattr(following, "variable", None) is not None:
+                uses[following] = min(uses.get(following, node._sequence_nr()), node._sequence_nr())
             if following is not None and following not in seen:
                 seen.add(following)
                 todo.append(following)
         if len(seen) > _NODES:
             return None
-    return found, numbers
+    return [(leaf, uses.get(node, 0)) for node, leaf in found], numbers
 
 
 def _sample(parameter: torch.Tensor) -> torch.Tensor:

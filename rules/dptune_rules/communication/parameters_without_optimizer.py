@@ -1,0 +1,110 @@
+"""Parameters get gradients in each step, but no optimizer holds them.
+
+## What it measures
+
+Parameters that a backward pass computes gradients of, that no optimizer of the process holds, and whose values do not
+change during recording, while an optimizer holds other parameters of the same pass. If their module got them after the
+optimizer was made, dptune names that line.
+
+A model of which only the last layers are trained, and a network of its own in evaluation mode (a perceptual loss, a
+teacher), are not reported here: see DP109.
+
+## Why it costs time
+
+It costs correctness. These parameters are never updated: the layer keeps its initial weights. Usually the layer was
+replaced or added after the optimizer was made, or the list of parameters passed to the optimizer lacks a module. The
+optimizer of a replaced layer still holds the old parameters, which get no gradient any more; torch does not warn.
+
+## What to change
+
+Make the optimizer after the last change of the model:
+
+    model.fc = nn.Linear(model.fc.in_features, classes)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+
+Or pass the new parameters to it: `optimizer.add_param_group({"params": model.fc.parameters()})`. If the parameters
+should keep their values, call `requires_grad_(False)` on them.
+
+## When to leave it alone
+
+- An optimizer gets the parameters later in training (gradual unfreezing).
+- The script updates them itself, in steps that were not recorded.
+
+## References
+
+- PyTorch, `torch.optim`, "Constructing it", and `Optimizer.add_param_group`: https://pytorch.org/docs/stable/optim.html
+- There is no threshold: a single tensor that is never updated can be a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import LeftOutFacts, Rule, RunView
+
+RULE = Rule(
+    code="DP113",
+    name="parameters-without-optimizer",
+    family="communication",
+    kind="risk",
+    summary="parameters get gradients but no optimizer holds them: they are never updated",
+    since="0.1",
+    asked_when_busy=True,
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the parameters, the line that makes the optimizer, and the one that adds them later."""
+    run.any_facts()
+    reported = set()
+    for missed in next((facts.left_out for facts in run.facts if facts.left_out), []):
+        subject = ", ".join(missed.modules) or "parameters"
+        if subject in reported:  # by another pass
+            continue
+        reported.add(subject)
+        at = f" ({missed.optimizer_where})" if missed.optimizer_where else ""
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact="high",
+            title=f"{missed.optimizer}{at} does not hold {missed.parameters:,} "
+            f"{'parameter' if missed.parameters == 1 else 'parameters'}{_of(missed)} that get gradients: they are "
+            "never updated",
+            why=_reason(missed),
+            changes=[],
+            confidence="high" if missed.added_later else "medium",
+            evidence=[
+                Evidence(label="parameter tensors without an optimizer", value=missed.tensors),
+                Evidence(label="parameter tensors with gradients", value=missed.of_tensors),
+                *(
+                    [Evidence(label="optimizer made at", value=missed.optimizer_where)]
+                    if missed.optimizer_where
+                    else []
+                ),
+                *([Evidence(label="added later at", value=missed.added_where)] if missed.added_where else []),
+                *([Evidence(label="backward pass", value=missed.where)] if missed.where else []),
+            ],
+            numerics="changes",
+            watch=_remedy(missed) + " If they should keep their values, call requires_grad_(False) on them.",
+            fingerprint=f"{RULE.code}:{subject}",
+        )
+
+
+def _of(missed: LeftOutFacts) -> str:
+    names = [f"layer `{name}`" if name.isdigit() else f"`{name}`" for name in missed.modules]
+    return f" of {', '.join(names)}" if names else ""
+
+
+def _reason(missed: LeftOutFacts) -> str:
+    if not missed.added_later:
+        return "No optimizer of this process holds them, and their values do not change."
+    where = f" in {missed.added_where}" if missed.added_where else ""
+    return f"The model got them{where} after the optimizer was made, so the optimizer does not know them."
+
+
+def _remedy(missed: LeftOutFacts) -> str:
+    if missed.added_later:
+        return "Make the optimizer after the model is complete, or call optimizer.add_param_group for them."
+    return "Pass them to the optimizer."

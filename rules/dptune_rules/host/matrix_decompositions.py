@@ -1,0 +1,123 @@
+"""Matrix decompositions (SVD, eigenvalues, QR, inverse) take a share of the step.
+
+## What it measures
+
+Operators of torch.linalg that factor, invert or exponentiate a matrix, outside of backward passes, with the nodes of
+their backward pass, which autograd's sequence numbers in the detailed window identify. The share is of the step without
+the profiler. On a GPU it is the time of the kernels that these operators launch.
+
+## Why it costs time
+
+A decomposition consists of short steps that depend on each other, so it uses few cores of a CPU and little of a GPU: it
+takes many times as long as a product of matrices of that size. On a GPU most of them also wait for the device.
+
+## What to change
+
+- The largest singular value, as for a Lipschitz constant: power iteration, one product with the matrix and one with its
+  transpose in each step. `torch.nn.utils.parametrizations.spectral_norm` does it, and keeps its vectors between steps.
+- An orthogonal factor, a matrix root or its inverse: Newton-Schulz iterations, which are matrix products only.
+- The inverse times a vector: `torch.linalg.solve`, or a Cholesky factor that is used again (`cholesky_solve`).
+- Statistics, preconditioners and whitening: decompose every N steps, and keep the factors in between.
+- A penalty or a metric: a smaller matrix, for example W^T W of the smaller side, or a random sketch of it.
+- Do it in float32 where it runs in float64.
+
+The saving is an upper bound: all of the time in the decompositions and their backward pass.
+
+## When to leave it alone
+
+- It is the method, and each step needs the exact factors: for example Kabsch alignment or natural gradients. Advice on
+  anything but singular values has low confidence for this reason.
+
+## References
+
+- Miyato et al., "Spectral Normalization for Generative Adversarial Networks" (2018): https://arxiv.org/abs/1802.05957
+- torch.nn.utils.parametrizations.spectral_norm:
+  https://pytorch.org/docs/stable/generated/torch.nn.utils.parametrizations.spectral_norm.html
+- torch.linalg: https://pytorch.org/docs/stable/linalg.html
+- Golub and Van Loan, "Matrix Computations", 4th edition, figure 8.6.1: the SVD takes 4 m^2 n + 8 m n^2 + 9 n^3
+  floating-point operations with both factors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import Decomposition
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+
+SINGULAR_VALUES = ("svdvals",)  # without vectors: a norm or a penalty, for which power iteration is enough
+REMEDIES = {
+    **dict.fromkeys(
+        ("svdvals", "eigvalsh", "eigvals"),
+        "use power iteration (torch.nn.utils.parametrizations.spectral_norm), or compute it every N steps",
+    ),
+    **dict.fromkeys(
+        ("svd", "eigh", "eig", "symeig", "qr", "geqrf", "householder_product"),
+        "use Newton-Schulz iterations, or decompose every N steps",
+    ),
+    **dict.fromkeys(("inv", "inverse", "pinv", "pinverse"), "use torch.linalg.solve, or invert every N steps"),
+}
+OTHERWISE = "use a smaller matrix, or compute it every N steps"
+
+# As LAPACK, MAGMA, cuSOLVER and torch.linalg name them.
+_KERNEL = re.compile(r"gesvd|gesdd|syev|geev|geqrf|orgqr|getr[fi]|potr[fi]|linalg_\w*(svd|eig|qr|inv|solve|chol)")
+
+RULE = Rule(
+    code="DP613",
+    name="matrix-decompositions",
+    family="host",
+    kind="time",
+    summary="matrix decompositions (SVD, eigenvalues, QR, inverse) take a share of the step",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each function that decomposes matrices for a share of the step worth it."""
+    found = run.measured.known("user_code")
+    if found is None and not _seen(run):
+        return  # none is among the kernels or operators that take most
+    found = run.measured.user_code
+    for one in found.decompositions:
+        impact = run.impact(one.share, WORTH_SHARE)
+        if impact is None:
+            continue
+        where = run.hottest_line(one.name, one.at) or one.at
+        surest = one.operator in SINGULAR_VALUES and found.basis == "unprofiled"
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact=impact,
+            title=f"`{one.name}` ({where}) spends {100 * one.share:.0f} % of the step in torch.linalg.{one.operator}"
+            f"{' and its backward pass' if one.backward_ns else ''}: {REMEDIES.get(one.operator, OTHERWISE)}",
+            why="A decomposition runs in short dependent steps on few cores, so it takes many times as long as a "
+            "matrix product of that size.",
+            changes=[],
+            saves=run.bound(0.0, one.share, "no more than the decompositions and their backward pass"),
+            confidence="medium" if surest else "low",
+            evidence=_evidence(one),
+            numerics="changes",
+            watch="An approximation or an older decomposition changes results. If the method needs exact factors in "
+            "each step, leave it unchanged.",
+            fingerprint=f"{RULE.code}:{one.name}",
+        )
+
+
+def _seen(run: RunView) -> bool:
+    kernels = run.measured.known("kernels")
+    return kernels is None or any(_KERNEL.search(kernel.name) for kernel in kernels.top)
+
+
+def _evidence(one: Decomposition) -> list[Evidence]:
+    backward = Evidence(label="their backward pass", value=one.backward_ns / 1e6, unit="ms a step", rank=one.rank)
+    return [
+        Evidence(label=f"{one.name} at {one.at}", value=one.cost_ns / 1e6, unit="ms a step", rank=one.rank),
+        *([backward] if one.backward_ns else []),
+        Evidence(label=f"calls of torch.linalg.{one.operator}", value=round(one.calls, 1), unit="a step"),
+    ]
