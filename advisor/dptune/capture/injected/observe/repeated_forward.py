@@ -77,7 +77,7 @@ class RepeatedForward:
             self._left(entered, output)
             return output
 
-        self._wrapped = nn.Module.__call__ = watched  # type: ignore[method-assign, assignment]
+        self._wrapped = nn.Module.__call__ = watched  # type: ignore[method-assign]
 
     def stepped(self) -> None:
         """An optimizer has made a step: what was computed before is no longer of use."""

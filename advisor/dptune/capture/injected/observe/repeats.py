@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ def _same(calls: Sequence[Call]) -> Iterator[Repeat]:
         if call.inputs is not None and call.outputs is not None:
             key = (id(call.module), call.module.training, call.inputs.key(placed=True), call.outputs.key())
             groups[key].append(call)
-    several = [group for group in groups.values() if len(group) > 1]
+    several = [group for group in groups.values() if len(group) > 1 and not _parts_of_different(group, groups)]
     accumulated = {call for group in several if _accumulates(group, calls) for call in group}
     spares = {id(group[0]): _spare(group) for group in several}
     spare = {call for group in several for call in spares[id(group[0])]}
@@ -77,6 +77,14 @@ def _same(calls: Sequence[Call]) -> Iterator[Repeat]:
     for together in found.values():
         most, _ = max(together, key=lambda one: sum(call.spent_ns for call in one[1]))
         yield Repeat(most, [call for _, outer in together for call in outer], prefixes=False)
+
+
+def _parts_of_different(group: Sequence[Call], groups: Mapping[Any, Sequence[Call]]) -> bool:
+    """Whether they are parts of calls of one module that differ: in dropout, or with and without a gradient."""
+    around = {call.around for call in group}
+    if None in around or len(around) < 2 or len({id(call.module) for call in around if call is not None}) > 1:
+        return False
+    return not any(around <= {*equal} for equal in groups.values())
 
 
 def _spare(group: Sequence[Call]) -> list[Call]:
@@ -99,7 +107,7 @@ def _accumulates(group: Sequence[Call], calls: Sequence[Call]) -> bool:
         if call.around is None and call.graph:
             passes[call.after].add(id(call.module))
     after = {call.after for call in group}
-    return len(after) > 1 and len({frozenset(passes[one]) for one in after}) == 1
+    return len(after) > 1 and len({frozenset(passes[number]) for number in after}) == 1
 
 
 def _prefixes(calls: Sequence[Call]) -> Iterator[Repeat]:
@@ -109,9 +117,9 @@ def _prefixes(calls: Sequence[Call]) -> Iterator[Repeat]:
             outermost = call.outermost
             series[(0 if outermost is call else id(outermost), id(call.module))].append(call)
     found: dict[Any, list[tuple[list[Call], bool]]] = defaultdict(list)
-    for (outermost, _), of_module in series.items():
+    for (around, _), of_module in series.items():
         for run, lengths, views in _runs(of_module):
-            found[(outermost, lengths)].append((run, views))
+            found[(around, lengths)].append((run, views))
     for together in found.values():
         if not any(views for _, views in together):
             continue  # inputs that grow by what was computed, as in generation
