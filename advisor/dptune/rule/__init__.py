@@ -17,6 +17,7 @@ from dptune.runfile.iterators import NewIterators
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.removed import Share
+from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.slow_steps import SlowSteps
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Missing",
     "NewIterators",
     "Predictor",
+    "RepeatedForwardFacts",
     "Rule",
     "RuleModule",
     "RunView",

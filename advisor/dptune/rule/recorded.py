@@ -205,6 +205,8 @@ class RecordedView:
 
         On a GPU they are parts of the compute of either pass. Raises Missing where this is not known.
         """
+        if not found.step_ns:
+            raise Missing("no warm-up step was watched for repeated forward passes")
         window = self.any_facts().window("unprofiled")
         backward_ns = sum(window.backward_ns) if window is not None else 0
         backward = self.backward_share(round(found.backward_part * backward_ns)) if any(found.graph_ns) else 0.0

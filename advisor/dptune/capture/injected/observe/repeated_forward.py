@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from dptune.capture.injected.observe.call_contents import contents
 from dptune.capture.injected.observe.module_paths import parents, path_of
@@ -108,7 +109,8 @@ class RepeatedForward:
         with contextlib.suppress(Exception):  # modules may be anything
             known = parents() if self._found else {}
             for module, facts in self._found.values():
-                facts.module = path_of(module, known)
+                wrapped = module.module if isinstance(module, DistributedDataParallel) else module
+                facts.module = path_of(wrapped, known)
             found = [facts for _, facts in self._found.values() if len(facts.step_ns) >= self._steps - 1]
             self._facts = sorted(found, key=lambda one: -sum(one.again_ns))[:_NAMED]
         self._found, self._step, self._calls, self._around = {}, [], [], None
@@ -159,7 +161,7 @@ class RepeatedForward:
             facts = self._found[at][1]
             spare = [call for repeat in found for call in repeat.spare]
             facts.calls = sum(len(repeat.calls) for repeat in found)
-            facts.inputs = len(found)
+            facts.inputs = sum(repeat.inputs for repeat in found)
             facts.without_graph = not any(call.graph for call in spare) and any(call.graph for call in found[0].calls)
             calls = kept(found[0].calls, found[0].spare)
             facts.lines = [place(line) for line in parting([call.lines for call in calls])]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +38,12 @@ class Call:
 
 @dataclass
 class Repeat:
-    """Calls of modules that run in turn. `calls` are those of the module that takes longest, `spare` all not needed."""
+    """Calls of modules that run in turn: `calls` of the module that takes longest, on `inputs`; `spare`: not needed."""
 
     calls: list[Call]
     spare: list[Call]
     prefixes: bool
+    inputs: int = 1
 
     @property
     def module(self) -> Any:
@@ -75,16 +76,23 @@ def _same(calls: Sequence[Call]) -> Iterator[Repeat]:
         if outer:
             found[(id(group[0].around), *(id(call.around) for call in outer))].append((group, outer))
     for together in found.values():
-        most, _ = max(together, key=lambda one: sum(call.spent_ns for call in one[1]))
-        yield Repeat(most, [call for _, outer in together for call in outer], prefixes=False)
+        spent: Counter[int] = Counter()
+        for group, outer in together:
+            spent[id(group[0].module)] += sum(call.spent_ns for call in outer)
+        module = max(spent, key=lambda each: spent[each])
+        most = [group for group, _ in together if id(group[0].module) == module]
+        unneeded = [call for _, outer in together for call in outer]
+        yield Repeat([call for group in most for call in group], unneeded, prefixes=False, inputs=len(most))
 
 
-def _parts_of_different(group: Sequence[Call], groups: Mapping[Any, Sequence[Call]]) -> bool:
+def _parts_of_different(group: Collection[Call], groups: Mapping[Any, Sequence[Call]]) -> bool:
     """Whether they are parts of calls of one module that differ: in dropout, or with and without a gradient."""
-    around = {call.around for call in group}
-    if None in around or len(around) < 2 or len({id(call.module) for call in around if call is not None}) > 1:
+    around = {call.around for call in group if call.around is not None}
+    if any(call.around is None for call in group) or len(around) < 2 or len({id(call.module) for call in around}) > 1:
         return False
-    return not any(around <= {*equal} for equal in groups.values())
+    if not any(around <= {*equal} for equal in groups.values()):
+        return True
+    return _parts_of_different(around, groups)
 
 
 def _spare(group: Sequence[Call]) -> list[Call]:
