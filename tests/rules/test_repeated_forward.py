@@ -11,8 +11,9 @@ MS = 1_000_000
 
 def repeated(again_ms=2, *, graph=True, module="encoder", calls=2, lines=("vae.py:53", "vae.py:54"), **more):
     """In warm-up steps of 10 ms, 4 of them in forward passes with gradients."""
-    own = [again_ms * MS] * 2
-    times = {"step_ns": [10 * MS] * 2, "again_ns": own, "graph_ns": own if graph else [0, 0], "forward_ns": [4 * MS] * 2}
+    again = [again_ms * MS] * 2
+    times = {"step_ns": [10 * MS] * 2, "again_ns": again, "forward_ns": [4 * MS] * 2}
+    times["graph_ns"] = again if graph else [0, 0]
     return RepeatedForwardFacts(module, calls=calls, lines=[*lines], **{"inputs": 1, **times, **more})
 
 
@@ -44,8 +45,8 @@ def test_an_encoder_called_twice(advice):
 def test_several_inputs_and_many_lines(advice):
     (found,) = advice(repeated(calls=6, inputs=2, lines=["a.py:1", "b.py:2", "b.py:3", "a.py:4", "a.py:9"]))
     assert found.title == (
-        "`encoder` is called 6 times in each step with only 2 different inputs (a.py:1, b.py:2, :3 and 2 more): call it "
-        "once per input and reuse the result"
+        "`encoder` is called 6 times in each step with only 2 different inputs (a.py:1, b.py:2, :3 and 2 more): call "
+        "it once per input and reuse the result"
     )
 
 
@@ -86,9 +87,13 @@ def test_quiet_below_the_threshold(advice):
     assert advice() == []
 
 
-def test_a_gpu_saves_its_part_of_the_compute_of_each_pass(advice, hand_made):
+def test_a_gpu_saves_its_part_of_the_compute_of_each_pass(advice, hand_made, make_measured):
     """The host's half of either pass, of the 30 and 50 % of the step that the device computes in them."""
-    (found,) = advice(repeated(), device="cuda", phases=hand_made.phases(0.3, 0.5, 0.2))
+    phases = hand_made.phases(0.3, 0.5, 0.2)
+    window = make_measured(world=1).account.window_ns
+    shares = {"forward": 0.3, "backward": 0.5, "optimizer": 0}
+    computing = [one.model_copy(update={"compute_ns": round(shares[one.phase] * window)}) for one in phases]
+    (found,) = advice(repeated(), device="cuda", phases=computing)
     assert found.saves.high_share == pytest.approx(0.15 + 0.25)
 
 

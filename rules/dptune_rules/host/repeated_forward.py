@@ -2,14 +2,14 @@
 
 ## What it measures
 
-Calls of modules with parameters between two optimizer steps, in the warm-up steps: inputs and outputs of a module that is
-called several times are compared. Found are calls with equal inputs and equal outputs, and calls on growing prefixes of
-one tensor: `x[:, :1]`, `x[:, :2]` and so on. Large tensors are compared by about 4,096 values spread over them. The
-forward share is host time of these calls, on a GPU their part of the forward pass's compute; the backward share is that
-part of the backward pass.
+Calls of modules with parameters between two optimizer steps, in the warm-up steps: inputs and outputs of a module that
+is called several times are compared. The rule finds calls with equal inputs and equal outputs, and calls on growing
+prefixes of one tensor: `x[:, :1]`, `x[:, :2]` and so on. Large tensors are compared by about 4,096 values spread over
+them. The forward share is the host time of these calls, on a GPU their part of the compute of the forward pass. The
+backward share is their part of the backward pass.
 
-Calls that differ are not found: with other dropout masks, with and without gradients of the input, in training and
-evaluation mode, or after an optimizer step. Neither are activation checkpointing and one batch that is accumulated.
+Calls that differ do not count: with another dropout mask, with and without gradients of the input, in training and
+evaluation mode, or after an optimizer step. Neither do activation checkpointing and accumulation over one fixed batch.
 
 ## Why it costs time
 
