@@ -71,6 +71,55 @@ def test_an_encoder_that_is_called_again_for_its_codes(watched):
     assert len(found.step_ns) == 3  # the first step shows which modules to look at
 
 
+class Redirected(Autoencoder):
+    """Its call runs the training step, which calls it again, as Lightning's modules do under DDP."""
+
+    def __init__(self):
+        super().__init__()
+        self.training_step_runs = False
+
+    def forward(self, rows):
+        if self.training_step_runs:
+            return super().forward(rows)
+        self.training_step_runs = True
+        loss = (self(rows) - rows).square().mean() + self.encoder(rows).square().mean()
+        self.training_step_runs = False
+        return loss
+
+
+def test_a_training_step_inside_the_call_of_its_module(watched):
+    (found,) = watched(Redirected(), lambda model, rows: [model(rows)])
+    assert (found.module, found.calls, found.inputs) == ("encoder", 2, 1)
+
+
+class Ranker(nn.Module):
+    """Scores of items for users."""
+
+    def __init__(self):
+        super().__init__()
+        self.users = layers()
+        self.items = layers()
+
+    def forward(self, users, items):
+        return (self.users(users) * self.items(items)).sum(1)
+
+
+def test_a_tower_that_computes_the_same_for_two_inputs_of_the_other(watched):
+    def losses(model, rows):
+        yield (model(rows, rows.roll(2, 0)) - model(rows, rows.roll(1, 0))).sigmoid().mean()
+
+    (found,) = watched(Ranker(), losses)
+    assert (found.module, found.calls, found.inputs) == ("users", 2, 1)
+
+
+def test_a_tower_whose_graph_is_gone_with_each_backward_pass(watched):
+    def losses(model, rows):
+        yield model(rows, rows.roll(1, 0)).mean()
+        yield model(rows, rows.roll(2, 0)).mean()
+
+    assert watched(Ranker(), losses) == []
+
+
 def test_a_pass_without_gradients_beside_that_with_them(watched):
     def losses(model, rows):
         with torch.no_grad():
@@ -114,6 +163,23 @@ def test_a_loop_over_the_prefixes_of_a_target(watched):
     assert (found.module, found.prefixes, found.calls, found.inputs) == ("Writer", True, ROWS // 4 - 1, 1)
     assert len(found.lines) == 1
     assert all(0 < again < step for again, step in zip(found.again_ns, found.step_ns, strict=True))
+
+
+def test_what_each_prefix_computes_of_its_memory_is_part_of_the_loop(watched):
+    class Attending(Writer):
+        def __init__(self):
+            super().__init__()
+            self.keys = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, rows, memory):
+            return super().forward(rows) + self.keys(memory).mean(1, keepdim=True)
+
+    def losses(model, rows):
+        target = rows.reshape(4, -1, WIDTH)
+        yield sum(model(target[:, :end], target).mean() for end in range(1, target.shape[1]))
+
+    (found,) = watched(Attending(), losses)
+    assert (found.module, found.prefixes) == ("Attending", True)
 
 
 def test_generation_grows_by_what_it_computes(watched):

@@ -53,7 +53,9 @@ class Repeat:
 
 def repeats(calls: Sequence[Call]) -> list[Repeat]:
     """The outermost repeated calls, those that run in turn together."""
-    return [*_same(calls), *_prefixes(calls)]
+    prefixes = [*_prefixes(calls)]
+    looped = {call for repeat in prefixes for call in repeat.calls}
+    return [*(one for one in _same(calls) if not all(call.inside(looped) for call in one.spare)), *prefixes]
 
 
 def _same(calls: Sequence[Call]) -> Iterator[Repeat]:
@@ -86,13 +88,19 @@ def _same(calls: Sequence[Call]) -> Iterator[Repeat]:
 
 
 def _parts_of_different(group: Collection[Call], groups: Mapping[Any, Sequence[Call]]) -> bool:
-    """Whether they are parts of calls of one module that differ: in dropout, or with and without a gradient."""
+    """Whether they are parts of calls of one module that differ: on equal inputs, in dropout or in gradients.
+
+    Or on other inputs, each with its backward pass: nothing that has a graph can be used in both.
+    """
     around = {call.around for call in group if call.around is not None}
     if any(call.around is None for call in group) or len(around) < 2 or len({id(call.module) for call in around}) > 1:
         return False
-    if not any(around <= {*equal} for equal in groups.values()):
-        return True
-    return _parts_of_different(around, groups)
+    if any(call.inside(around) for call in around):
+        return False  # a module that calls itself
+    if any(around <= {*equal} for equal in groups.values()):
+        return _parts_of_different(around, groups)
+    inputs = {call.inputs.key() for call in around if call.inputs is not None}
+    return len(inputs) < len(around) or len({call.after for call in group}) > 1
 
 
 def _spare(group: Sequence[Call]) -> list[Call]:
