@@ -18,6 +18,7 @@ from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.removed import Share
+from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.slow_steps import SlowSteps
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Missing",
     "NewIterators",
     "Predictor",
+    "RepeatedForwardFacts",
     "Rule",
     "RuleModule",
     "RunView",

@@ -20,6 +20,7 @@ from dptune.runfile.hot_lines import SampledShare, found_share, hottest_line, sa
 from dptune.runfile.iterators import NewIterators, new_iterators
 from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wait_share
 from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
+from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
 from dptune.runfile.unaveraged import unaveraged_agree
 from dptune.runfile.work_between import HostWork, work_between
@@ -198,6 +199,24 @@ class RecordedView:
         part = min(1.0, spent_ns / sum(window.backward_ns))
         share: float = part * phases["backward"].compute_ns / self.measured.account.window_ns
         return share
+
+    def repeated_share(self, found: RepeatedForwardFacts) -> tuple[float, float]:
+        """The shares of a step in the forward calls that are not needed, and in the backward pass through them.
+
+        On a GPU they are parts of the compute of either pass. Raises Missing where this is not known.
+        """
+        if not found.step_ns:
+            raise Missing("no warm-up step was watched for repeated forward passes")
+        window = self.any_facts().window("unprofiled")
+        backward_ns = sum(window.backward_ns) if window is not None else 0
+        backward = self.backward_share(round(found.backward_part * backward_ns)) if any(found.graph_ns) else 0.0
+        if self.measured.device_kind == "cpu":
+            return min(1.0, found.step_share), min(backward, 1.0 - min(1.0, found.step_share))
+        phases = {phase.phase: phase for phase in self.measured.phases}
+        if "forward" not in phases:
+            raise Missing("the traces do not separate the forward pass from the rest")
+        forward = found.forward_part * phases["forward"].compute_ns / self.measured.account.window_ns
+        return forward, backward
 
     def gpu(self) -> tuple[str, str]:
         """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""

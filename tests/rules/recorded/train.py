@@ -70,6 +70,7 @@ FAULTS = (
     "long-convolutions",
     "averaged-one-by-one",
     "separate-backward-passes",
+    "repeated-forward",
     "small-shard-units",
     "kept-outputs",
     "frozen-batch-norm",
@@ -188,6 +189,22 @@ class Pretrained(nn.Module):
         return self.head(self.backbone(rows))
 
 
+class Autoencoder(nn.Module):
+    """Reconstruction, and a penalty on the codes: they are computed once, or once for each."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.encoder = layers(width, 3)
+        self.decoder = layers(width, 2)
+
+    def forward(self, rows):
+        codes = self.encoder(rows)
+        outputs = self.decoder(codes)
+        if not args.mended:
+            codes = self.encoder(rows)
+        return outputs + 0.01 * codes.mean()
+
+
 class Epoch:
     """What each step of an epoch has computed."""
 
@@ -292,6 +309,8 @@ def build_model():
         return nn.Sequential(*(layers(256, 5) for _ in range(2)))
     if args.fault == "frozen-batch-norm":
         return Pretrained(384)
+    if args.fault == "repeated-forward":
+        return Autoencoder(384)
     if args.fault == "evaluation-mode-kept":
         return nn.Sequential(*layers(384, 2), nn.Dropout(0.1), nn.Linear(384, 384))
     return layers(384, 3)

@@ -21,6 +21,7 @@ from dptune.capture.injected.observe.left_out import AddedParameters
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.repeated_forward import RepeatedForward
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.unaveraged import Unaveraged
 from dptune.capture.injected.observe.unused_gradients import Unused
@@ -47,6 +48,7 @@ class Observers:
     unaveraged: Unaveraged
     iterators: Iterators
     lost_updates: LostUpdates
+    repeated_forward: RepeatedForward
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -57,6 +59,7 @@ class Observers:
         self.evaluation_mode.stepped(optimizer)
         self.unaveraged.stepped(optimizer)
         self.lost_updates.stepped(optimizer)
+        self.repeated_forward.stepped()
 
 
 @functools.cache
@@ -102,4 +105,5 @@ def observers() -> Observers:
         unaveraged=unaveraged,
         iterators=iterators,
         lost_updates=LostUpdates(places),
+        repeated_forward=RepeatedForward(places, lambda: meters.passes),
     )

@@ -136,6 +136,7 @@ class Recorder:
         self._observers.frozen_norms.begin()
         self._observers.dense_tables.begin()
         self._observers.lost_updates.begin()
+        self._observers.repeated_forward.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 
@@ -145,6 +146,7 @@ class Recorder:
     def _advance(self, tally: Tally, skipped: bool | None, due: list[tuple[str, str]]) -> None:
         take = self._take
         if take is not None:
+            self._observers.repeated_forward.ticked()
             take.facts.steps = self._agenda.step
             take.step(tally, skipped, last=bool(due), number=self._agenda.step + 1)
             for action, window in due:

@@ -1,0 +1,173 @@
+"""Watches calls of modules in the warm-up steps: which compute again what was computed before in the same step.
+
+Counting calls tells which modules are called several times between two optimizer steps; only their inputs and outputs
+are looked at, from their second call on, and compared when the step ends. `nn.Module.__call__` is wrapped until the
+first window opens; nothing is left on the script's modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dptune.capture.injected.observe.call_contents import contents
+from dptune.capture.injected.observe.module_paths import parents, path_of
+from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.repeats import Call, Repeat, kept, repeats
+from dptune.capture.injected.observe.source_loops import parting, place, script_lines
+from dptune.runfile.repeated_forward import RepeatedForwardFacts
+
+_CALLS = 4096  # whose contents are kept between two optimizer steps
+_OF_MODULE = 512  # of one module
+_NAMED = 4
+
+
+class RepeatedForward:
+    """The modules that are called again on what they have computed on."""
+
+    def __init__(self, places: Places, passes: Callable[[], int]) -> None:
+        self._places = places
+        self._passes = passes
+        self._call = nn.Module.__call__
+        self._wrapped: Any = None
+        self._thread = 0
+        self._around: Call | None = None
+        self._calls: list[Call] = []
+        self._counts: Counter[int] = Counter()
+        self._several: dict[int, bool] = {}  # modules called again between two steps: whether they have parameters
+        self._kept = 0
+        self._step: list[Repeat] = []
+        self._forward_ns = 0
+        self._begun_ns = 0
+        self._steps = 0
+        self._found: dict[tuple[int, bool], tuple[Any, RepeatedForwardFacts]] = {}
+        self._facts: list[RepeatedForwardFacts] = []
+
+    def begin(self) -> None:
+        """Watch calls from now on, but none that torch.compile reads."""
+        if self._places.compiled:
+            return
+        call = self._call = nn.Module.__call__
+        self._thread = threading.get_ident()
+        self._begun_ns = time.perf_counter_ns()
+
+        @functools.wraps(call)
+        def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not self._watches():
+                return call(this, *args, **kwargs)
+            entered, around = self._entered(this, args, kwargs), self._around
+            if entered is None:
+                return call(this, *args, **kwargs)
+            self._around = entered
+            begun_ns = time.perf_counter_ns()
+            try:
+                output = call(this, *args, **kwargs)
+            finally:
+                entered.spent_ns = time.perf_counter_ns() - begun_ns
+                self._around = around
+            self._left(entered, output)
+            return output
+
+        self._wrapped = nn.Module.__call__ = watched  # type: ignore[method-assign]
+
+    def stepped(self) -> None:
+        """An optimizer has made a step: what was computed before is no longer of use."""
+        if self._wrapped is None:
+            return
+        begun_ns = time.perf_counter_ns()
+        with contextlib.suppress(Exception):
+            self._step += repeats(self._calls)
+        self._forward_ns += sum(call.spent_ns for call in self._calls if call.graph and call.around is None)
+        self._calls, self._kept, self._counts = [], 0, Counter()
+        self._begun_ns += time.perf_counter_ns() - begun_ns  # comparing is no part of the step
+
+    def ticked(self) -> None:
+        """A step of the recording has ended."""
+        if self._wrapped is None:
+            return
+        self.stepped()
+        now_ns = time.perf_counter_ns()
+        with contextlib.suppress(Exception):
+            if self._steps and self._forward_ns:  # the first shows which modules to look at
+                self._add(now_ns - self._begun_ns)
+            self._steps += bool(self._forward_ns)
+        self._step, self._forward_ns, self._begun_ns = [], 0, time.perf_counter_ns()
+
+    def end(self) -> None:
+        """Watch no more, and find where in the model the modules are."""
+        if self._wrapped is not None and nn.Module.__call__ is self._wrapped:
+            nn.Module.__call__ = self._call  # type: ignore[method-assign]
+        self._wrapped = None
+        with contextlib.suppress(Exception):  # modules may be anything
+            known = parents() if self._found else {}
+            for module, facts in self._found.values():
+                wrapped = module.module if isinstance(module, DistributedDataParallel) else module
+                facts.module = path_of(wrapped, known)
+            found = [facts for _, facts in self._found.values() if len(facts.step_ns) >= self._steps - 1]
+            self._facts = sorted(found, key=lambda one: -sum(one.again_ns))[:_NAMED]
+        self._found, self._step, self._calls, self._around = {}, [], [], None
+
+    def facts(self) -> list[RepeatedForwardFacts]:
+        """What was repeated in every step that was looked at, what takes longest first."""
+        return self._facts
+
+    def _watches(self) -> bool:
+        """Not in a backward pass, where checkpointed parts run again, nor on other threads."""
+        return (
+            self._wrapped is not None
+            and threading.get_ident() == self._thread
+            and torch._C._current_graph_task_id() == -1
+        )
+
+    def _entered(self, module: Any, args: Any, kwargs: Any) -> Call | None:
+        try:
+            call = Call(module, self._around, self._passes())
+            self._counts[id(module)] += 1
+            again = self._counts[id(module)]
+            if again == 2 and id(module) not in self._several:
+                self._several[id(module)] = next(module.parameters(), None) is not None
+            if self._several.get(id(module)) and again <= _OF_MODULE and self._kept < _CALLS:
+                self._kept += 1
+                call.inputs = contents(args, kwargs)
+                call.lines = script_lines(sys._getframe(2))
+            if call.inputs is not None or call.around is None:
+                self._calls.append(call)
+        except Exception:  # arguments may be anything
+            return None
+        return call
+
+    def _left(self, call: Call, output: Any) -> None:
+        with contextlib.suppress(Exception):
+            call.graph = torch.is_grad_enabled() and any(one.requires_grad for one in call.module.parameters())
+            if call.inputs is not None:
+                call.outputs = contents(output)
+
+    def _add(self, step_ns: int) -> None:
+        """Add what was repeated in this step."""
+        together: dict[tuple[int, bool], list[Repeat]] = {}
+        for repeat in self._step:
+            together.setdefault((id(repeat.module), repeat.prefixes), []).append(repeat)
+        for at, found in together.items():
+            if at not in self._found:
+                self._found[at] = (found[0].module, RepeatedForwardFacts("", at[1]))
+            facts = self._found[at][1]
+            spare = [call for repeat in found for call in repeat.spare]
+            facts.calls = sum(len(repeat.calls) for repeat in found)
+            facts.inputs = sum(repeat.inputs for repeat in found)
+            facts.without_graph = not any(call.graph for call in spare) and any(call.graph for call in found[0].calls)
+            calls = kept(found[0].calls, found[0].spare)
+            facts.lines = [place(line) for line in parting([call.lines for call in calls])]
+            facts.step_ns.append(step_ns)
+            facts.again_ns.append(sum(call.spent_ns for call in spare))
+            facts.graph_ns.append(sum(call.spent_ns for call in spare if call.graph))
+            facts.forward_ns.append(self._forward_ns)

@@ -1,0 +1,178 @@
+"""Which of the calls of modules between two optimizer steps were not needed."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dptune.capture.injected.observe.call_contents import Contents
+from dptune.capture.injected.observe.source_loops import Line
+
+_LEAST_PREFIXES = 3
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of a module. `inputs` and `outputs` only of modules that were called before; `after` backward passes."""
+
+    module: Any
+    around: Call | None
+    after: int
+    graph: bool = False
+    spent_ns: int = 0
+    inputs: Contents | None = None
+    outputs: Contents | None = None
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def outermost(self) -> Call:
+        """The outermost of the calls around it, or itself."""
+        return self if self.around is None else self.around.outermost
+
+    def inside(self, calls: set[Call]) -> bool:
+        """Whether one of these calls is around it."""
+        return self.around is not None and (self.around in calls or self.around.inside(calls))
+
+
+@dataclass
+class Repeat:
+    """Calls of modules that run in turn: `calls` of the module that takes longest, on `inputs`; `spare`: not needed."""
+
+    calls: list[Call]
+    spare: list[Call]
+    prefixes: bool
+    inputs: int = 1
+
+    @property
+    def module(self) -> Any:
+        """The module that takes longest."""
+        return self.calls[0].module
+
+
+def repeats(calls: Sequence[Call]) -> list[Repeat]:
+    """The outermost repeated calls, those that run in turn together."""
+    prefixes = [*_prefixes(calls)]
+    looped = {call for repeat in prefixes for call in repeat.calls}
+    return [*(one for one in _same(calls) if not all(call.inside(looped) for call in one.spare)), *prefixes]
+
+
+def _same(calls: Sequence[Call]) -> Iterator[Repeat]:
+    groups: dict[Any, list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.inputs is not None and call.outputs is not None:
+            key = (id(call.module), call.module.training, call.inputs.key(placed=True), call.outputs.key())
+            groups[key].append(call)
+    several = [group for group in groups.values() if len(group) > 1 and not _parts_of_different(group, groups)]
+    accumulated = {call for group in several if _accumulates(group, calls) for call in group}
+    spares = {id(group[0]): _spare(group) for group in several}
+    spare = {call for group in several for call in spares[id(group[0])]}
+    found: dict[Any, list[tuple[list[Call], list[Call]]]] = defaultdict(list)
+    for group in several:
+        outer = [
+            call
+            for call in spares[id(group[0])]
+            if call not in accumulated and not call.inside(spare) and not call.inside(accumulated)
+        ]
+        if outer:
+            found[(id(group[0].around), *(id(call.around) for call in outer))].append((group, outer))
+    for together in found.values():
+        spent: Counter[int] = Counter()
+        for group, outer in together:
+            spent[id(group[0].module)] += sum(call.spent_ns for call in outer)
+        module = max(spent, key=lambda each: spent[each])
+        most = [group for group, _ in together if id(group[0].module) == module]
+        unneeded = [call for _, outer in together for call in outer]
+        yield Repeat([call for group in most for call in group], unneeded, prefixes=False, inputs=len(most))
+
+
+def _parts_of_different(group: Collection[Call], groups: Mapping[Any, Sequence[Call]]) -> bool:
+    """Whether they are parts of calls of one module that differ: on equal inputs, in dropout or in gradients.
+
+    Or on other inputs, each with its backward pass: nothing that has a graph can be used in both.
+    """
+    around = {call.around for call in group if call.around is not None}
+    if any(call.around is None for call in group) or len(around) < 2 or len({id(call.module) for call in around}) > 1:
+        return False
+    if any(call.inside(around) for call in around):
+        return False  # a module that calls itself
+    if any(around <= {*equal} for equal in groups.values()):
+        return _parts_of_different(around, groups)
+    inputs = {call.inputs.key() for call in around if call.inputs is not None}
+    return len(inputs) < len(around) or len({call.after for call in group}) > 1
+
+
+def _spare(group: Sequence[Call]) -> list[Call]:
+    """All but the first of those with gradients, or all but the first."""
+    keep = next((call for call in group if call.graph), group[0])
+    return [call for call in group if call is not keep]
+
+
+def kept(group: Sequence[Call], spare: Sequence[Call]) -> list[Call]:
+    """The group, the call to keep first."""
+    return [*(call for call in group if call not in spare), *(call for call in group if call in spare)]
+
+
+def _accumulates(group: Sequence[Call], calls: Sequence[Call]) -> bool:
+    """Whether whole forward passes are repeated, each with its backward pass: one batch, accumulated."""
+    if group[0].around is not None or not all(call.graph for call in group):
+        return False
+    passes: dict[int, set[int]] = defaultdict(set)
+    for call in calls:
+        if call.around is None and call.graph:
+            passes[call.after].add(id(call.module))
+    after = {call.after for call in group}
+    return len(after) > 1 and len({frozenset(passes[number]) for number in after}) == 1
+
+
+def _prefixes(calls: Sequence[Call]) -> Iterator[Repeat]:
+    series: dict[tuple[int, int], list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.inputs is not None:
+            outermost = call.outermost
+            series[(0 if outermost is call else id(outermost), id(call.module))].append(call)
+    found: dict[Any, list[tuple[list[Call], bool]]] = defaultdict(list)
+    for (around, _), of_module in series.items():
+        for run, lengths, views in _runs(of_module):
+            found[(around, lengths)].append((run, views))
+    for together in found.values():
+        if not any(views for _, views in together):
+            continue  # inputs that grow by what was computed, as in generation
+        all_calls = {call for run, _ in together for call in run}
+        outer = [run for run, _ in together if not run[0].inside(all_calls)]
+        most = max(outer, key=lambda run: sum(call.spent_ns for call in run))
+        yield Repeat(most, [call for run in outer for call in run[:-1]], prefixes=True)
+
+
+def _runs(calls: Sequence[Call]) -> Iterator[tuple[list[Call], tuple[int, ...], bool]]:
+    """Calls with an argument that grows along one dimension, its lengths, and if it is a view of the same memory."""
+    for position in range(min(len(call.inputs.tensors) for call in calls if call.inputs is not None)):
+        tensors = [call.inputs.tensors[position] for call in calls if call.inputs is not None]
+        start = 0
+        for at in range(1, len(tensors) + 1):
+            if at < len(tensors) and _grows(tensors[start : at + 1]):
+                continue
+            run = tensors[start:at]
+            if len(run) >= _LEAST_PREFIXES:
+                dimension = _varied(run[0].shape, run[1].shape)[0]
+                views = len({(one.memory, one.strides, one.dtype) for one in run}) == 1
+                yield list(calls[start:at]), tuple(one.shape[dimension] for one in run), views
+            start = at
+
+
+def _grows(tensors: Sequence[Any]) -> bool:
+    """Whether the last is longer than the one before along one dimension: that along which the earlier ones grow."""
+    *_, before, last = (one.shape for one in tensors)
+    if len(before) != len(last):
+        return False
+    varied = _varied(before, last)
+    return (
+        len(varied) == 1
+        and last[varied[0]] > before[varied[0]]
+        and (len(tensors) == 2 or _varied(tensors[0].shape, tensors[1].shape) == varied)
+    )
+
+
+def _varied(a: Sequence[int], b: Sequence[int]) -> list[int]:
+    return [n for n, (one, other) in enumerate(zip(a, b, strict=True)) if one != other]

@@ -1,0 +1,155 @@
+"""A module computes the same forward pass several times in each step.
+
+## What it measures
+
+Calls of modules with parameters between two optimizer steps, in the warm-up steps: inputs and outputs of a module that
+is called several times are compared. The rule finds calls with equal inputs and equal outputs, and calls on growing
+prefixes of one tensor: `x[:, :1]`, `x[:, :2]` and so on. Large tensors are compared by about 4,096 values spread over
+them. The forward share is the host time of these calls, on a GPU their part of the compute of the forward pass. The
+backward share is their part of the backward pass.
+
+Calls that differ do not count: with another dropout mask, with and without gradients of the input, in training and
+evaluation mode, or after an optimizer step. Neither do activation checkpointing and accumulation over one fixed batch.
+
+## Why it costs time
+
+The second call computes what is known already, and the backward pass goes through both. A loop over N prefixes computes
+about N / 2 times as much as one pass over the longest.
+
+## What to change
+
+- Equal calls: keep the output and use it twice. Gradients add up in one backward pass.
+- A pass without gradients on the same input: use the output of the pass with gradients, detached.
+- Prefixes: run one pass over the longest, with a causal mask (teacher forcing). Position i then sees the same prefix.
+
+      mask = nn.Transformer.generate_square_subsequent_mask(length)
+      outputs = decoder(targets, memory, tgt_mask=mask)
+
+The saving is an upper bound: all calls but the needed ones, and the backward pass through them.
+
+## When to leave it alone
+
+- The loop over prefixes runs a module that is not causal: each output then depends on where the prefix ends.
+- Memory: the output must be kept until its second use.
+
+## References
+
+- Vaswani et al., "Attention Is All You Need" (2017), section 3.2.3 (masked self-attention in the decoder):
+  https://arxiv.org/abs/1706.03762
+- torch.nn.Transformer.generate_square_subsequent_mask:
+  https://pytorch.org/docs/stable/generated/torch.nn.Transformer.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import RepeatedForwardFacts, Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
+NAMED = 3  # lines in a title
+
+RULE = Rule(
+    code="DP612",
+    name="repeated-forward",
+    family="host",
+    kind="time",
+    summary="a module computes the same forward pass several times in each step",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each module whose repeated calls take a share of the step worth it."""
+    for found in run.any_facts().repeated_forward:
+        forward, backward = run.repeated_share(found)
+        share = forward + backward
+        impact = run.impact(share, WORTH_SHARE)
+        if impact is None:
+            continue
+        needed = "all but the longest prefix" if found.prefixes else "all calls but the first"
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact=impact,
+            title=_title(found),
+            why=_why(found, forward, backward),
+            changes=[],
+            saves=run.bound(0.0, share, f"no more than {needed}{', with the backward pass' if backward else ''}"),
+            confidence="medium" if found.prefixes else "high",
+            evidence=[
+                *([Evidence(label="called at", value=_places(found.lines))] if found.lines else []),
+                Evidence(label=f"calls of {found.module}", value=found.calls, unit="a step"),
+                Evidence(label="forward calls not needed", value=forward, unit="of a step"),
+                *([Evidence(label="backward pass through them", value=backward, unit="of a step")] if backward else []),
+            ],
+            numerics="changes" if found.prefixes else "same",
+            watch=_watch(found),
+            fingerprint=f"{RULE.code}:{found.module}{':prefixes' if found.prefixes else ''}",
+        )
+
+
+def _title(found: RepeatedForwardFacts) -> str:
+    at = f" ({_places(found.lines)})" if found.lines else ""
+    each = found.calls // found.inputs
+    if found.prefixes:
+        of = "the same tensor" if found.inputs == 1 else f"each of {found.inputs} tensors"
+        loop = " in a loop" if len(found.lines) == 1 else ""
+        return (
+            f"`{found.module}` is called for {each} growing prefixes of {of}{loop}{at}: run one pass over the longest "
+            "with a causal mask"
+        )
+    if found.without_graph and len(found.lines) > 1:
+        return (
+            f"`{found.module}` runs without gradients ({_places(found.lines[1:])}) on the same input as with gradients "
+            f"({found.lines[0]}): use that pass's output, detached"
+        )
+    if found.inputs > 1:
+        return (
+            f"`{found.module}` is called {found.calls} times in each step with only {found.inputs} different "
+            f"inputs{at}: call it once per input and reuse the result"
+        )
+    remedy = "keep one result and detach it" if found.without_graph else f"use the result {_times(each)}"
+    return f"`{found.module}` is called {_times(each)} in each step with the same input{at}: call it once and {remedy}"
+
+
+def _times(count: int) -> str:
+    return "twice" if count == 2 else f"{count} times"
+
+
+def _why(found: RepeatedForwardFacts, forward: float, backward: float) -> str:
+    calls = "The calls on shorter prefixes" if found.prefixes else "The repeated calls"
+    through = f", and the backward pass through them {100 * backward:.0f} %" if backward else ""
+    known = (
+        "In a causal module the longest prefix contains the outputs of all of them."
+        if found.prefixes
+        else "Inputs and outputs were equal in every step that was checked."
+    )
+    return f"{calls} take {100 * forward:.0f} % of the step{through}. {known}"
+
+
+def _watch(found: RepeatedForwardFacts) -> str:
+    if found.prefixes:
+        return (
+            f"Outputs agree only if `{found.module}` is causal: no attention, convolution or normalization across "
+            "later positions. Dropout then draws one mask for all positions."
+        )
+    return (
+        "Weights agree up to floating-point rounding. BatchNorm layers in the module update their running statistics "
+        "once per input instead of in each call."
+    )
+
+
+def _places(lines: Sequence[str]) -> str:
+    """`train.py:53 and :54`: the file once for lines that follow each other in it."""
+    shown, file = [], ""
+    for line in lines[:NAMED]:
+        name, _, number = line.rpartition(":")
+        shown.append(f":{number}" if name == file else line)
+        file = name
+    if len(lines) > NAMED:
+        return f"{', '.join(shown)} and {len(lines) - NAMED} more"
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))

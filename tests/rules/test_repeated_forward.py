@@ -1,0 +1,102 @@
+"""Forward passes that a step repeats: facts are made up."""
+
+import pytest
+
+from dptune.measured import Missing
+from dptune.runfile.facts import Window
+from dptune.runfile.repeated_forward import RepeatedForwardFacts
+
+MS = 1_000_000
+
+
+def repeated(again_ms=2, *, graph=True, module="encoder", calls=2, lines=("vae.py:53", "vae.py:54"), **more):
+    """In warm-up steps of 10 ms, 4 of them in forward passes with gradients."""
+    again = [again_ms * MS] * 2
+    times = {"step_ns": [10 * MS] * 2, "again_ns": again, "forward_ns": [4 * MS] * 2}
+    times["graph_ns"] = again if graph else [0, 0]
+    return RepeatedForwardFacts(module, calls=calls, lines=[*lines], **{"inputs": 1, **times, **more})
+
+
+@pytest.fixture
+def advice(ask, make_measured, make_facts):
+    """On a CPU: 5 steps of 10 ms, which spend 6 in backward passes."""
+
+    def found(*facts, **measured):
+        window = Window("unprofiled", 3, [10 * MS] * 5, backward_ns=[6 * MS] * 5)
+        run = make_measured(**{"device": "cpu", "world": 1, **measured})
+        return ask("DP612", run, [make_facts(windows=[window], repeated_forward=[*facts])])
+
+    return found
+
+
+def test_an_encoder_called_twice(advice):
+    (found,) = advice(repeated())
+    assert found.title == (
+        "`encoder` is called twice in each step with the same input (vae.py:53 and :54): call it once and use the "
+        "result twice"
+    )
+    # 2 of 10 ms, and half of the forward passes, so half of 6 ms of 10
+    assert (found.saves.low_share, found.saves.high_share) == (0, pytest.approx(0.2 + 0.3))
+    assert found.why.startswith("The repeated calls take 20 % of the step, and the backward pass through them 30 %.")
+    assert (found.impact, found.confidence, found.numerics) == ("high", "high", "same")
+    assert found.saves.basis == "bound"
+
+
+def test_several_inputs_and_many_lines(advice):
+    (found,) = advice(repeated(calls=6, inputs=2, lines=["a.py:1", "b.py:2", "b.py:3", "a.py:4", "a.py:9"]))
+    assert found.title == (
+        "`encoder` is called 6 times in each step with only 2 different inputs (a.py:1, b.py:2, :3 and 2 more): call "
+        "it once per input and reuse the result"
+    )
+
+
+def test_a_loop_over_prefixes_has_medium_confidence(advice):
+    (found,) = advice(repeated(module="decoder", calls=10, lines=["load.py:51"], prefixes=True))
+    assert found.title == (
+        "`decoder` is called for 10 growing prefixes of the same tensor in a loop (load.py:51): run one pass over the "
+        "longest with a causal mask"
+    )
+    assert (found.confidence, found.numerics) == ("medium", "changes")
+    assert "only if `decoder` is causal" in found.watch
+    assert found.saves.how == "no more than all but the longest prefix, with the backward pass"
+
+
+def test_a_pass_without_gradients_has_no_backward_pass(advice):
+    (found,) = advice(repeated(graph=False, without_graph=True))
+    assert found.title == (
+        "`encoder` runs without gradients (vae.py:54) on the same input as with gradients (vae.py:53): use that pass's "
+        "output, detached"
+    )
+    assert found.saves.high_share == pytest.approx(0.2)
+    assert "backward" not in found.why
+
+
+def test_one_line_with_and_without_gradients(advice):
+    (found,) = advice(repeated(graph=False, without_graph=True, lines=["vae.py:53"]))
+    assert found.title.endswith("with the same input (vae.py:53): call it once and keep one result and detach it")
+
+
+def test_it_saves_no_more_than_a_step(advice):
+    (found,) = advice(repeated(again_ms=9))
+    assert found.saves.high_share == pytest.approx(1.0)
+
+
+def test_quiet_below_the_threshold(advice):
+    assert advice(repeated(again_ms=0.4, graph=False)) == []  # 4 %
+    assert len(advice(repeated(again_ms=0.6, graph=False))) == 1
+    assert advice() == []
+
+
+def test_a_gpu_saves_its_part_of_the_compute_of_each_pass(advice, hand_made, make_measured):
+    """The host's half of either pass, of the 30 and 50 % of the step that the device computes in them."""
+    phases = hand_made.phases(0.3, 0.5, 0.2)
+    window = make_measured(world=1).account.window_ns
+    shares = {"forward": 0.3, "backward": 0.5, "optimizer": 0}
+    computing = [one.model_copy(update={"compute_ns": round(shares[one.phase] * window)}) for one in phases]
+    (found,) = advice(repeated(), device="cuda", phases=computing)
+    assert found.saves.high_share == pytest.approx(0.15 + 0.25)
+
+
+def test_a_trace_without_phases_is_not_judged(advice):
+    with pytest.raises(Missing, match="forward pass"):
+        advice(repeated(graph=False), device="cuda", phases=[])
