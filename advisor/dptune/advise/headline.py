@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from dptune.advice import Advice, Headline, Saving, Skipped, Trust
 from dptune.advise import disturbance, physics
+from dptune.advise.costliest import costliest_function
 from dptune.advise.limits import (
     BOUND_SHARE,
     COMMUNICATION,
@@ -61,11 +62,8 @@ _REMEDIES = {
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     **dict.fromkeys(
         (
-            "events-unreadable",
-            "fields-unreadable",
-            "negative-durations",
-            "device-events-damaged",
-            "device-events-untimed",
+            *("events-unreadable", "fields-unreadable", "negative-durations"),
+            *("device-events-damaged", "device-events-untimed"),
         ),
         "The trace file is damaged or was edited. Copy it again from where it was recorded, or record again. To judge "
         "only the other ranks, pass only their traces.",
@@ -93,7 +91,6 @@ _SUBJECTS = {  # class of the account that limits a step -> how the names of the
     INPUT.class_ns: ("loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"),
     COMMUNICATION.class_ns: ("ddp.", "fsdp."),
 }
-LEAST_LOCATED_SHARE = 0.05  # of a step: identical steps differ by about as much
 _BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
 
 
@@ -126,7 +123,7 @@ def headline(
             verdict="This run cannot be judged.", why=sentence(missing.reason), next=_recording(trust.findings)
         )
     unsure = doubtful(measured, advice)
-    first = next((one for one in advice if one not in unsure), None)
+    first = next((item for item in advice if item not in unsure), None)
     heads = (
         late is not None
         and not unsure
@@ -318,18 +315,9 @@ def _next(
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
         return "Read below what could not be read or judged, and why."
-    if located := _located(measured):
-        return f"No rule has a remedy. {located} Check whether every step needs it."
+    if costliest := costliest_function(measured):
+        return f"No rule has a remedy. {costliest} Check whether every step needs it."
     return "Nothing to change. Record again after the next change to the script."
-
-
-def _located(measured: Measured) -> str:
-    """The function of the script that takes most of a step, as a sentence; "" where none takes 5 % or more."""
-    code = measured.known("user_code")
-    most = max(code.sites, key=lambda site: site.share, default=None) if code is not None else None
-    if most is None or most.share < LEAST_LOCATED_SHARE:
-        return ""
-    return f"`{most.name}` ({most.at}) takes {percent(most.share)} of the step."
 
 
 def _see_also(advice: Sequence[Advice], limit: Limit | None) -> str:

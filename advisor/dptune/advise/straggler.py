@@ -107,8 +107,8 @@ def straggler(measured: Measured, busy_ns: Mapping[int, float] | None = None) ->
 def doubtful(measured: Measured, advice: Sequence[Advice]) -> list[Advice]:
     """The findings on the straggler, where all of them have low impact and low confidence; else none."""
     worst = measured.known("straggler")
-    found = [one for one in advice if worst is not None and one.title.startswith(f"Rank {worst.rank} ")]
-    return found if all((one.impact, one.confidence) == ("low", "low") for one in found) else []
+    findings = [item for item in advice if worst is not None and item.title.startswith(f"Rank {worst.rank} ")]
+    return findings if all((item.impact, item.confidence) == ("low", "low") for item in findings) else []
 
 
 def _only_while_traced(worst: StragglerFigures, busy_ns: Mapping[int, float]) -> bool:

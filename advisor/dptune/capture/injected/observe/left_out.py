@@ -56,7 +56,7 @@ def left_out(
     That is the body of a model with a new head, which is most of its tensors and runs before all that is trained, and
     a network of its own in evaluation mode. `order`: when each parameter was first used in the forward pass.
     """
-    later = [one for one in orphans if one in added]
+    later = [parameter for parameter in orphans if parameter in added]
     modules = all_modules()
     known = parents(modules)
     holders = {
@@ -65,29 +65,30 @@ def left_out(
         for parameter in module._parameters.values()
         if parameter is not None
     }
-    holding = [module for one in orphans if (module := holders.get(id(one))) is not None]
-    roots = {id(_root(module, known)) for one in others if (module := holders.get(id(one))) is not None}
+    holding = [holders[id(parameter)] for parameter in orphans if id(parameter) in holders]
+    roots = {id(_root(holders[id(parameter)], known)) for parameter in others if id(parameter) in holders}
     if holding and all(not module.training and id(_root(module, known)) not in roots for module in holding):
         return None
-    first = [max(order.get(id(one), 0) for one in orphans), min(order.get(id(one), 0) for one in others)]
-    if not later and first[0] < first[1] and len(orphans) > len(others):
+    last_left_out = max(order.get(id(parameter), 0) for parameter in orphans)
+    first_held = min(order.get(id(parameter), 0) for parameter in others)
+    if not later and last_left_out < first_held and len(orphans) > len(others):
         return None
-    held = {id(one) for one in others}
-    optimizer = max(places.alive(Optimizer), key=lambda one: _holds(one, held))
+    held = {id(parameter) for parameter in others}
+    optimizer = max(places.alive(Optimizer), key=lambda candidate: _holds(candidate, held))
     return LeftOutFacts(
         optimizer=type(optimizer).__name__,
         optimizer_where=places.line(optimizer),
         tensors=len(orphans),
         of_tensors=len(orphans) + len(others),
-        parameters=sum(one.numel() for one in orphans),
+        parameters=sum(parameter.numel() for parameter in orphans),
         modules=_named([path_of(module, known) for module in holding]),
         added_later=bool(later),
-        added_where=next((line for one in later if (line := added.line(one))), None),
+        added_where=next((line for parameter in later if (line := added.line(parameter))), None),
     )
 
 
 def _holds(optimizer: Any, wanted: set[int]) -> int:
-    return sum(id(one) in wanted for group in optimizer.param_groups for one in group["params"])
+    return sum(id(parameter) in wanted for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _root(module: Any, known: Parents) -> Any:

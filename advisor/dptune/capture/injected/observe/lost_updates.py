@@ -111,10 +111,12 @@ class LostUpdates:
                 return
             facts = LostUpdateFacts(type(optimizer).__name__, self._places.line(optimizer))
             known = self._watched[id(optimizer)] = _Watched(weakref.ref(optimizer), facts, [])
-        halves = [(at, one) for at, group in enumerate(optimizer.param_groups) for one in _halves(group["params"])]
+        halves = [
+            (at, parameter) for at, group in enumerate(optimizer.param_groups) for parameter in _halves(group["params"])
+        ]
         sizes: Counter[str] = Counter()
-        for _, one in halves:
-            sizes[str(one.dtype).removeprefix("torch.")] += _local(one).numel()
+        for _, parameter in halves:
+            sizes[str(parameter.dtype).removeprefix("torch.")] += _local(parameter).numel()
         known.facts.parameters = sizes.total()
         known.facts.dtype = sizes.most_common(1)[0][0] if sizes else ""
         known.sampled = list(_samples(halves, sizes.total()))
@@ -135,7 +137,11 @@ def _samples(halves: list[tuple[int, Any]], total: int) -> Iterator[_Sampled]:
 
 
 def _halves(parameters: list[Any]) -> list[Any]:
-    return [one for one in parameters if one.dtype in _HALVES and one.requires_grad and _is_dense(_local(one))]
+    return [
+        parameter
+        for parameter in parameters
+        if parameter.dtype in _HALVES and parameter.requires_grad and _is_dense(_local(parameter))
+    ]
 
 
 def _is_dense(values: torch.Tensor) -> bool:
@@ -161,7 +167,7 @@ def _is_at_full_rate(group: dict[str, Any], defaults: dict[str, Any]) -> bool:
     """Whether a group's learning rate is near the highest that a scheduler, or the script, has set for it."""
     highest = [group[name] for name in ("initial_lr", "max_lr") if name in group] or [defaults.get("lr", 0.0)]
     rate = float(group["lr"])
-    return rate > 0 and rate >= _WARMING_UP * max(float(one) for one in highest)
+    return rate > 0 and rate >= _WARMING_UP * max(float(peak) for peak in highest)
 
 
 def _has_read(watched: _Watched) -> bool:

@@ -148,7 +148,7 @@ class RepeatedForward:
 
     def _left(self, call: Call, output: Any) -> None:
         with contextlib.suppress(Exception):
-            call.graph = torch.is_grad_enabled() and any(one.requires_grad for one in call.module.parameters())
+            call.graph = torch.is_grad_enabled() and any(p.requires_grad for p in call.module.parameters())
             if call.inputs is not None:
                 call.outputs = contents(output)
 
