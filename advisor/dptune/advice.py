@@ -72,8 +72,8 @@ class Change(Model):
         if self.snippet:
             return self.snippet
         then = shlex.quote(str(self.then)) if self.knob.startswith(ENVIRONMENT) else self.then
-        one = knob(self.knob)
-        return one.paste_off if one.paste_off and self.then is False else one.paste.format(then=then)
+        setting = knob(self.knob)
+        return setting.paste_off if setting.paste_off and self.then is False else setting.paste.format(then=then)
 
     @model_validator(mode="after")
     def _knob_is_registered(self) -> Change:

@@ -52,13 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    own, stdout = sys.stdout, _Stdout(sys.stdout)
+    original_stdout, stdout = sys.stdout, _Stdout(sys.stdout)
     sys.stdout = cast(TextIO, stdout)
     try:
         status = _status(session, words, stdout)
     finally:
-        sys.stdout = own
-    for stream in (own, sys.stderr):  # what cannot be written now would change the exit status at the very end
+        sys.stdout = original_stdout
+    for stream in (
+        original_stdout,
+        sys.stderr,
+    ):  # what cannot be written now would change the exit status at the very end
         _settle(stream)
     return status
 

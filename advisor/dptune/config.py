@@ -102,8 +102,8 @@ class Settings(BaseModel):
 
     def _check_share(self, key: str, value: float) -> None:
         if key.endswith("_share") and value > 1:
-            told = f"`{key}` in {self._source} is {value:g}, and a share is 1 at most"
-            raise UsageError(told, "a tenth of a step is 0.10")
+            message = f"`{key}` in {self._source} is {value:g}, and a share is 1 at most"
+            raise UsageError(message, "a tenth of a step is 0.10")
 
 
 def load(start: Path | None = None) -> Settings:
@@ -114,9 +114,9 @@ def load(start: Path | None = None) -> Settings:
     """
     start = (start or Path.cwd()).absolute()
     for folder in (start, *start.parents):
-        own, project = folder / "dptune.toml", folder / "pyproject.toml"
-        if own.exists():
-            return _settings(_read(own), own)
+        dptune_toml, project = folder / "dptune.toml", folder / "pyproject.toml"
+        if dptune_toml.exists():
+            return _settings(_read(dptune_toml), dptune_toml)
         if project.exists():
             tool = _read(project).get("tool", {})
             if not isinstance(tool, dict):
@@ -131,8 +131,8 @@ def load(start: Path | None = None) -> Settings:
 @cache
 def _warn_of(table: str, path: Path) -> None:
     """Once: a command may load its settings for each of several runs."""
-    told = f"[tool.{table}] in {path} is not read: did you mean [tool.dptune]?"
-    print(f"dptune: warning: {told}", file=sys.stderr)
+    warning = f"[tool.{table}] in {path} is not read: did you mean [tool.dptune]?"
+    print(f"dptune: warning: {warning}", file=sys.stderr)
 
 
 def _read(path: Path) -> dict[str, Any]:

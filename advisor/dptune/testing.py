@@ -103,12 +103,12 @@ def measured_run(
     devices = [
         DeviceFigures(
             device=f"{device}:0",
-            steps=[StepAccount(number=n, start_ns=n * STEP_NS, account=one) for n in range(steps)],
-            whole=one,
+            steps=[StepAccount(number=n, start_ns=n * STEP_NS, account=rank_account) for n in range(steps)],
+            whole=rank_account,
             device_operations=1000,
             kernels=0 if device == "cpu" else 900,
         )
-        for one in spent
+        for rank_account in spent
     ]
     known: dict[str, Any] = {
         "world_size": world,

@@ -56,7 +56,7 @@ class Questioner:
         if loaded.ours:
             return _answer(loaded, RunView(self.measured, self.facts, limits, self.predictor, advised, self.times_hold))
         measured, facts = pickle.loads(self._pickled)
-        copies = [one.model_copy(deep=True) for one in advised]
+        copies = [advice.model_copy(deep=True) for advice in advised]
         return _in_time(loaded, RunView(measured, facts, limits, self.predictor, copies, self.times_hold))
 
     @cached_property
@@ -87,7 +87,9 @@ def _end(thread: threading.Thread) -> None:
 
 def _answer(loaded: LoadedRule, view: RunView) -> Answer:
     try:
-        said = [_checked(one, loaded.rule.code, view.facts) for one in islice(loaded.check(view), MOST_ADVICE + 1)]
+        said = [
+            _checked(advice, loaded.rule.code, view.facts) for advice in islice(loaded.check(view), MOST_ADVICE + 1)
+        ]
         if len(said) > MOST_ADVICE:
             raise ValueError(f"it yielded more than {MOST_ADVICE} pieces of advice")
     except Missing as missing:

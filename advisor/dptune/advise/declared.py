@@ -48,19 +48,19 @@ def faults(module: ModuleType, *, ours: bool) -> Iterator[str]:
 
 
 def _thresholds(rule: Rule) -> Iterator[str]:
-    if type(rule.thresholds) is not tuple or any(type(one) is not Threshold for one in rule.thresholds):
+    if type(rule.thresholds) is not tuple or any(type(entry) is not Threshold for entry in rule.thresholds):
         yield "RULE.thresholds is not a tuple of Threshold"
     for threshold in rule.thresholds:
         yield from _texts(threshold, "Threshold", ("name", "reason"))
         number = isinstance(threshold.default, int | float) and not isinstance(threshold.default, bool)
         if not number or not isfinite(threshold.default):
             yield f"the default of its threshold '{threshold.name}' is not a finite number"
-    for name, times in Counter(one.name for one in rule.thresholds).items():
+    for name, times in Counter(entry.name for entry in rule.thresholds).items():
         if times > 1:
             yield f"{times} of its thresholds are called '{name}'"
 
 
-def _texts(one: Rule | Threshold, kind: str, names: tuple[str, ...]) -> Iterator[str]:
+def _texts(declaration: Rule | Threshold, kind: str, names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
-        if not isinstance(getattr(one, name), str):
-            yield f"{kind}.{name} is not text but of type {type(getattr(one, name)).__name__}"
+        if not isinstance(getattr(declaration, name), str):
+            yield f"{kind}.{name} is not text but of type {type(getattr(declaration, name)).__name__}"

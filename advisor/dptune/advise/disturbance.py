@@ -43,8 +43,8 @@ BUSY, UNSTEADY, SHARED = "machine-busy", "steps-unsteady", "machine-shared"
 
 def findings(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
     """What other processes withheld, and steps that differ many-fold."""
-    loads = [one for one in measured.known("load") or [] if one.known("withheld_share") is not None]
-    worst = max(loads, key=lambda one: one.withheld_share, default=None)
+    loads = [figures for figures in measured.known("load") or [] if figures.known("withheld_share") is not None]
+    worst = max(loads, key=lambda load: load.withheld_share, default=None)
     withheld = 0.0 if worst is None else worst.withheld_share
     taken = max((window.taken_share or 0.0 for rank in facts for window in rank.windows), default=0.0)
     apart = many_fold(facts)
@@ -137,5 +137,5 @@ def _working_ns(window: Window | None) -> list[int]:
         return []
     spent = [window.loader_wait_ns, window.gc_ns]
     known = [each for each in spent if len(each) == window.steps]
-    own = [ns - sum(each[at] for each in known) for at, ns in enumerate(window.step_durations_ns)]
-    return [max(0, ns) for ns in own]
+    working_ns = [ns - sum(each[at] for each in known) for at, ns in enumerate(window.step_durations_ns)]
+    return [max(0, ns) for ns in working_ns]

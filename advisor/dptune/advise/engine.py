@@ -108,7 +108,7 @@ def assemble(
     view = RunView(measured, facts, predictor=predictor)
     advice, not_on_top = weighed(advice, view)
     if trust.level == "partial":
-        advice = ranked(_no_surer_than_medium(one) for one in advice)
+        advice = ranked(_no_surer_than_medium(recommendation) for recommendation in advice)
     skipped = [*outcome.skipped, *saving_nothing, *contradicted, *not_on_top]
     return Report(
         dptune=__version__,
@@ -145,7 +145,7 @@ def run_rules(
     """Run all rules, dptune's own first; `last` rules run after all others and see their advice."""
     outcome, asked = Outcome(), Questioner(measured, facts, settings, predictor, times_hold)
     # Ours build the step model, which can take long.
-    for loaded in sorted(rules, key=lambda one: (one.rule.last, not one.ours)):
+    for loaded in sorted(rules, key=lambda loaded_rule: (loaded_rule.rule.last, not loaded_rule.ours)):
         code = loaded.rule.code
         with contextlib.redirect_stdout(sys.stderr):  # a report on stdout is for programs
             answer = asked.ask(loaded, tuple(outcome.advice) if loaded.rule.last else ())

@@ -128,7 +128,14 @@ def headline(
         late is not None
         and not unsure
         and late.share
-        >= max(LEAST_SHARE, *(found[one] - late.own.get(one.class_ns, 0.0) for one in found if one is not LATE))
+        >= max(
+            LEAST_SHARE,
+            *(
+                found[other_limit] - late.own.get(other_limit.class_ns, 0.0)
+                for other_limit in found
+                if other_limit is not LATE
+            ),
+        )
         and not _saves_more(first, late)
     )
     if late is not None:
@@ -137,8 +144,12 @@ def headline(
         lack = next(f for f in trust.findings if f.level == "partial")
         whole_run = lack.code in (physics.COLLECTIVES, physics.COPIES, disturbance.SHARED)
         why += f" {sentence(lack.text)}" if whole_run else f" Only a part of the run could be read: {lack.text}."
-    answered = {one.rule for one in advice} | set(quiet) | {one.rule for one in skipped if one.set_aside}
-    unanswered = {one.rule for one in skipped} - answered
+    answered = (
+        {recommendation.rule for recommendation in advice}
+        | set(quiet)
+        | {skipped_rule.rule for skipped_rule in skipped if skipped_rule.set_aside}
+    )
+    unanswered = {skipped_rule.rule for skipped_rule in skipped} - answered
     if not answered and not unanswered:
         why += " No rule was asked."
     elif unanswered:
@@ -181,7 +192,9 @@ def headline(
 
 def _are_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping[Limit, float]) -> bool:
     """Whether slow steps, of which there is advice, take more of the time than anything does in the others."""
-    if not any(one.saves is not None and one.saves.mean_step_ms is not None for one in advice):
+    if not any(
+        recommendation.saves is not None and recommendation.saves.mean_step_ms is not None for recommendation in advice
+    ):
         return False
     slow = measured.step.slow_share
     return slow >= BOUND_SHARE and slow > (1 - slow) * max(found.values(), default=0.0)
@@ -206,15 +219,17 @@ def _is_sure_of_time(advice: Advice) -> bool:
 def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline:
     """`surest`: the first time-saving advice of rules that need no step times, unless its confidence is low."""
     why = [finding for finding in findings if finding.level == "unjudgeable"]
-    remedy = next((_REMEDIES[one.code] for one in why if one.code in _REMEDIES), _recording(findings))
-    if any(one.code in _CUT_OFF for one in why) and any(one.code == "trace-partial" for one in findings):
+    remedy = next((_REMEDIES[fault.code] for fault in why if fault.code in _REMEDIES), _recording(findings))
+    if any(fault.code in _CUT_OFF for fault in why) and any(
+        other_finding.code == "trace-partial" for other_finding in findings
+    ):
         remedy = _COPY_AGAIN
-    broken = next((one for one in findings if one.code in _BROKEN_OFF), None)
+    broken = next((other_finding for other_finding in findings if other_finding.code in _BROKEN_OFF), None)
     if broken is not None:
         said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
         remedy = f"{said}See to that first, then record again."
     verdict = "This run cannot be judged."
-    if all(one.code in OF_TIMES for one in why):
+    if all(fault.code in OF_TIMES for fault in why):
         verdict = "The times of this run are not reliable, so no speedup is advised."
         if surest is not None:
             verdict = "The times of this run are not reliable, so only speedups that do not depend on them are advised."
@@ -233,22 +248,26 @@ def _why(measured: Measured) -> str:
         why += " These shares exclude slow steps."
     wait = measured.input.known("wait_share")
     if wait is not None and wait >= 0.05:
-        told = f"the script waits for its data loader {percent(wait)} of the time"
+        wait_text = f"the script waits for its data loader {percent(wait)} of the time"
         if measured.input.basis == "unprofiled":
-            why += f" Without the profiler {told}; the other shares are of traced steps."
+            why += f" Without the profiler {wait_text}; the other shares are of traced steps."
         else:
-            why += f" {sentence(told)}"
+            why += f" {sentence(wait_text)}"
     return why
 
 
 def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating: Collection[str], step: str) -> str:
-    found = [one for one in advice if one.impact != "low" and one.confidence != "low"]
+    found = [
+        recommendation
+        for recommendation in advice
+        if recommendation.impact != "low" and recommendation.confidence != "low"
+    ]
     if advice and advice[0].rule in locating:
         return sentence(advice[0].title)
     if computing < NEARLY_ALL:
         spent = f"compute takes {percent(computing)} of {step}, and no other cause stands out"
         return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
-    if any(one.kind == "time" for one in found):
+    if any(recommendation.kind == "time" for recommendation in found):
         return "Compute-bound, and the compute can be made cheaper."
     if found:
         return "The device computes nearly all the time, but there are findings on correctness or convergence."
@@ -323,7 +342,11 @@ def _next(
 def _see_also(advice: Sequence[Advice], limit: Limit | None) -> str:
     """Where the first advice is on something else than what limits the step: the first that is on that."""
     names = _SUBJECTS.get(limit.class_ns, ()) if limit else ()
-    on_it = (one for one in advice if any(subject.startswith(names) for subject in _subjects(one)))
+    on_it = (
+        recommendation
+        for recommendation in advice
+        if any(subject.startswith(names) for subject in _subjects(recommendation))
+    )
     found = next(on_it, None)
     if not names or found is None or found is advice[0]:
         return ""
@@ -342,7 +365,9 @@ def _lacking(
     """Of a step that something limits, of which only notes are said: what most rules lack that could not run."""
     if limit is None or not unanswered or not advice or advice[0].impact != "low":
         return ""
-    (why, many), *_ = Counter(one.reason for one in skipped if one.rule in unanswered).most_common(1)
+    (why, many), *_ = Counter(
+        skipped_rule.reason for skipped_rule in skipped if skipped_rule.rule in unanswered
+    ).most_common(1)
     what = "rule could explain this bottleneck but was" if many == 1 else "rules could explain this bottleneck but were"
     return f" {many} more {what} skipped: {why}."
 

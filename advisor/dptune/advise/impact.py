@@ -44,11 +44,11 @@ def saving_time(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
     """The advice that is expected to save something, with its impact; what is predicted to save nothing, as skipped."""
     kept: list[Advice] = []
     dropped: list[Skipped] = []
-    for one in advice:
-        if one.kind == "time" and one.saves is not None and one.saves.may_be_nothing:
-            dropped.append(Skipped.giving_way(one.rule, _may_be_nothing(one.saves)))
+    for recommendation in advice:
+        if recommendation.kind == "time" and recommendation.saves is not None and recommendation.saves.may_be_nothing:
+            dropped.append(Skipped.giving_way(recommendation.rule, _may_be_nothing(recommendation.saves)))
         else:
-            kept.append(with_impact(one))
+            kept.append(with_impact(recommendation))
     return kept, dropped
 
 

@@ -131,8 +131,8 @@ def parts(measured: Measured) -> str:
     names = dict(_PARTS)
     if account.exposed_communication_ns > account.exposed_unsplit_ns:
         names["exposed_unsplit_ns"] = "unsplit exposed communication"
-    told = [(name, measured.step_share(class_ns)) for class_ns, name in names.items()]
-    spent = [f"{name} {percent(share)}" for name, share in told if share >= 0.001]
+    class_shares = [(name, measured.step_share(class_ns)) for class_ns, name in names.items()]
+    spent = [f"{name} {percent(share)}" for name, share in class_shares if share >= 0.001]
     return ", ".join([f"computing {percent(measured.step_share('compute_ns'))}", *spent])
 
 

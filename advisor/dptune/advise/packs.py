@@ -107,11 +107,11 @@ def _points(problems: list[str]) -> list[importlib.metadata.EntryPoint]:
         found = [*importlib.metadata.entry_points(group=GROUP)]
     except Exception:  # those of some distribution cannot be read, and with them all
         found = []
-        for one in importlib.metadata.distributions():
+        for package in importlib.metadata.distributions():
             try:
-                found += one.entry_points.select(group=GROUP)
+                found += package.entry_points.select(group=GROUP)
             except Exception as error:
-                whose = _distribution(one) or "a distribution without a name"
+                whose = _distribution(package) or "a distribution without a name"
                 problems.append(f"the entry points of {whose} are left out: {described(error)}")
 
     def order(point: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:

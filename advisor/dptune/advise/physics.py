@@ -49,7 +49,7 @@ def longest_optimizer_ns(parameters: int, tensors: int) -> float:
 
 
 def _optimizer(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
-    phases = {one.phase: one for one in measured.known("phases") or []}
+    phases = {phase.phase: phase for phase in measured.known("phases") or []}
     spent_ns = phases["optimizer"].known("host_ns") if "optimizer" in phases else None
     steps = sum(len(device.steps) for rank in measured.ranks for device in rank.devices)
     if measured.known("device_kind") != "cpu" or spent_ns is None or not steps:
@@ -58,14 +58,17 @@ def _optimizer(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
     if (
         not optimizers
         or not all(optimizers)
-        or any(one.name not in ELEMENTWISE for optimizer in optimizers for one in optimizer)
+        or any(optimizer_facts.name not in ELEMENTWISE for optimizer in optimizers for optimizer_facts in optimizer)
     ):
         return
     if any(rank.fsdp for rank in facts):
         return  # each operator on a sharded tensor goes through Python
     each_ns = spent_ns / steps
-    own = max(optimizers, key=lambda some: sum(one.parameters for one in some))
-    parameters, tensors = (sum(getattr(one, name) for one in own) for name in ("parameters", "parameter_tensors"))
+    largest_optimizers = max(optimizers, key=lambda some: sum(optimizer_facts.parameters for optimizer_facts in some))
+    parameters, tensors = (
+        sum(getattr(optimizer_facts, name) for optimizer_facts in largest_optimizers)
+        for name in ("parameters", "parameter_tensors")
+    )
     most_ns = longest_optimizer_ns(parameters, tensors)
     if not parameters or each_ns <= most_ns:
         return
@@ -79,8 +82,8 @@ def _optimizer(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
 
 def _collectives(measured: Measured) -> Iterator[Finding]:
     most = FASTEST_LINK_GB_PER_S.get(measured.known("device_kind") or "", FASTEST_GPU_LINK_GB_PER_S)
-    rows = [one for one in measured.known("collectives") or [] if one.known("busbw_gb_per_s") is not None]
-    fastest = max(rows, key=lambda one: one.busbw_gb_per_s, default=None)
+    rows = [figures for figures in measured.known("collectives") or [] if figures.known("busbw_gb_per_s") is not None]
+    fastest = max(rows, key=lambda row: row.busbw_gb_per_s, default=None)
     if fastest is not None and fastest.busbw_gb_per_s > most:
         text = (
             f"{fastest.kind} of {fastest.message_bytes:,} bytes shows {fastest.busbw_gb_per_s:,.0f} GB/s, more than "
@@ -90,7 +93,7 @@ def _collectives(measured: Measured) -> Iterator[Finding]:
 
 
 def _copies(measured: Measured) -> Iterator[Finding]:
-    rows = [one for one in measured.known("copies") or [] if one.known("large_gb_per_s") is not None]
+    rows = [figures for figures in measured.known("copies") or [] if figures.known("large_gb_per_s") is not None]
     for row in rows:
         most = FASTEST_COPY_GB_PER_S.get(row.direction)
         if most is not None and row.large_gb_per_s > most:

@@ -21,16 +21,16 @@ def ranked(advice: Iterable[Advice]) -> list[Advice]:
     Low confidence comes last, and risks first where one threatens the results of the training.
     """
     found = list(advice)
-    kinds = _RESULTS_FIRST if any(one.threatens_results for one in found) else KINDS
-    return sorted(found, key=lambda one: (_is_unsure(one), kinds.index(one.kind), *_worth(one)))
+    kinds = _RESULTS_FIRST if any(recommendation.threatens_results for recommendation in found) else KINDS
+    return sorted(found, key=lambda candidate: (_is_unsure(candidate), kinds.index(candidate.kind), *_worth(candidate)))
 
 
 def merged(advice: Iterable[Advice]) -> list[Advice]:
     """One card per fingerprint: the best ranked, with the changes and the evidence of the others added."""
     cards: dict[str, Advice] = {}
-    for one in ranked(advice):
-        first = cards.get(one.fingerprint)
-        cards[one.fingerprint] = one if first is None else _joined(first, one)
+    for recommendation in ranked(advice):
+        first = cards.get(recommendation.fingerprint)
+        cards[recommendation.fingerprint] = recommendation if first is None else _joined(first, recommendation)
     return ranked(cards.values())
 
 
@@ -41,14 +41,16 @@ def settled(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
     """
     kept: list[Advice] = []
     dropped: list[Skipped] = []
-    for one in sorted(ranked(advice), key=lambda one: (_is_unsure(one), _is_bound(one))):
-        rival = next(((other, c) for other in kept for c in one.changes if _contradicts(c, other.changes)), None)
+    for recommendation in sorted(ranked(advice), key=lambda candidate: (_is_unsure(candidate), _is_bound(candidate))):
+        rival = next(
+            ((other, c) for other in kept for c in recommendation.changes if _contradicts(c, other.changes)), None
+        )
         if rival is None:
-            kept.append(one)
+            kept.append(recommendation)
         else:
             other, change = rival
             reason = f"its advice on {change.knob} contradicts that of {other.rule}, which is surer or saves more"
-            dropped.append(Skipped.giving_way(one.rule, reason))
+            dropped.append(Skipped.giving_way(recommendation.rule, reason))
     return ranked(kept), dropped
 
 

@@ -50,12 +50,12 @@ def _cores(facts: Sequence[Facts]) -> Iterator[Finding]:
     none; another launcher may have bound each rank to cores of its own.
     """
     for host in dict.fromkeys(rank.host for rank in facts if rank.host):
-        own = [rank for rank in facts if rank.host == host]
-        device = own[0].device
+        host_ranks = [rank for rank in facts if rank.host == host]
+        device = host_ranks[0].device
         if device is None or device.kind != "cpu" or not device.usable_cores:
             continue
-        ranks = max(len(own), *(1 + (rank.local_rank or 0) for rank in own))
-        shared = device.usable_cores == device.cores or _TORCHRUN in own[0].environment
+        ranks = max(len(host_ranks), *(1 + (rank.local_rank or 0) for rank in host_ranks))
+        shared = device.usable_cores == device.cores or _TORCHRUN in host_ranks[0].environment
         if shared and ranks > device.usable_cores:
             cores = f"{device.usable_cores} {'core' if device.usable_cores == 1 else 'cores'}"
             text = f"{ranks} ranks share {cores} of {host}: they slow each other"
@@ -71,7 +71,7 @@ def _taken(facts: Sequence[Facts]) -> Iterator[Finding]:
     }
     if not shares:
         return
-    host, share = max(shares.items(), key=lambda one: one[1] or 0.0)
+    host, share = max(shares.items(), key=lambda host_share: host_share[1] or 0.0)
     text = (
         f"{100 * (share or 0.0):.0f} % of the time of the cores of {host} went to others while steps were timed: it is "
         "a virtual machine, and its host is busy. Steps took longer than they would alone: record again"

@@ -68,7 +68,7 @@ class Straggler:
 
     def remedy(self, advice: Sequence[Advice]) -> Advice | None:
         """The first advice on the delays of this rank, if there is one."""
-        return next((one for one in advice if self.is_subject_of(one)), None)
+        return next((recommendation for recommendation in advice if self.is_subject_of(recommendation)), None)
 
     def is_subject_of(self, advice: Advice) -> bool:
         """Whether the advice is on the delays of this rank: it names the rank first, or a setting that mends them."""
@@ -128,11 +128,11 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     if not found:
         return meanwhile(arrival, f"rank {figures.rank}")
     words = [
-        f"{one.words(figures.rank)}, which explains {milliseconds(one.share * figures.lag_ns)} of its lag "
-        f"({percent(one.share)})"
-        for one in found
+        f"{longer.words(figures.rank)}, which explains {milliseconds(longer.share * figures.lag_ns)} of its lag "
+        f"({percent(longer.share)})"
+        for longer in found
     ]
-    if sum(one.rank_ns - one.others_ns for one in found) > figures.lag_ns:
+    if sum(lag_difference.rank_ns - lag_difference.others_ns for lag_difference in found) > figures.lag_ns:
         words.append("not all of that time adds to its lag")
     said = ". ".join(text[:1].upper() + text[1:] for text in words)
     left = 1 - figures.explained_share
@@ -162,4 +162,4 @@ def _others_wait(measured: Measured, late: int) -> float:
         step.account for rank in measured.ranks if rank.rank != late for device in rank.devices for step in device.steps
     ]
     window_ns = sum(account.window_ns for account in accounts)
-    return sum(one.exposed_waiting_ns for one in accounts) / window_ns if window_ns else 0.0
+    return sum(step_account.exposed_waiting_ns for step_account in accounts) / window_ns if window_ns else 0.0

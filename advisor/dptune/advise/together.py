@@ -19,22 +19,30 @@ FIRST = 3
 
 def weighed(advice: Sequence[Advice], run: RunView) -> tuple[list[Advice], list[Skipped]]:
     """The advice without what is not worth it on top of what leaves learning as it is; and that, as skipped."""
-    safe = [one for one in advice if _is_predicted(one) and one.numerics == "same"]
+    safe = [
+        recommendation
+        for recommendation in advice
+        if _is_predicted(recommendation) and recommendation.numerics == "same"
+    ]
     kept: list[Advice] = []
     dropped: list[Skipped] = []
-    for one in advice:
-        left = _left(one, safe, run) if safe and _is_predicted(one) and one.numerics == "changes" else None
+    for recommendation in advice:
+        left = (
+            _left(recommendation, safe, run)
+            if safe and _is_predicted(recommendation) and recommendation.numerics == "changes"
+            else None
+        )
         if left is None:
-            kept.append(one)
+            kept.append(recommendation)
         elif left < WORTH_ON_TOP:
             others = " and ".join(other.rule for other in safe)
             more = f"only {100 * left:.0f} % more" if left >= 0.005 else "nothing more"
             reason = f"with what {others} changes it would save {more}"
-            dropped.append(Skipped.giving_way(one.rule, reason))
+            dropped.append(Skipped.giving_way(recommendation.rule, reason))
         else:
             label = f"saved on top of {' and '.join(other.rule for other in safe)}"
             on_top = Evidence(label=label, value=left, unit="of the time of a sample")
-            kept.append(one.model_copy(update={"evidence": [*one.evidence, on_top]}))
+            kept.append(recommendation.model_copy(update={"evidence": [*recommendation.evidence, on_top]}))
     return ranked(kept), dropped
 
 
@@ -43,12 +51,12 @@ def together(advice: Sequence[Advice], run: RunView) -> list[Together]:
 
     A set whose predicted interval includes zero is left out.
     """
-    predicted = [one for one in advice if _is_predicted(one)]
-    sets = [[one for one in predicted if one.numerics == "same"], predicted[:FIRST]]
+    predicted = [recommendation for recommendation in advice if _is_predicted(recommendation)]
+    sets = [[recommendation for recommendation in predicted if recommendation.numerics == "same"], predicted[:FIRST]]
     found: list[Together] = []
     for chosen in sets:
-        rules = [one.rule for one in chosen]
-        if len(chosen) < 2 or any(set(rules) == set(one.rules) for one in found):
+        rules = [recommendation.rule for recommendation in chosen]
+        if len(chosen) < 2 or any(set(rules) == set(earlier_set.rules) for earlier_set in found):
             continue
         try:
             saves = run.predict(_changes(chosen))
@@ -56,7 +64,7 @@ def together(advice: Sequence[Advice], run: RunView) -> list[Together]:
             continue
         if saves.may_be_nothing:
             continue
-        learning = "same" if all(one.numerics == "same" for one in chosen) else "changes"
+        learning = "same" if all(recommendation.numerics == "same" for recommendation in chosen) else "changes"
         found.append(Together(rules=rules, numerics=learning, saves=saves))
     return found
 
@@ -68,7 +76,7 @@ def _is_predicted(advice: Advice) -> bool:
 
 
 def _changes(advice: Sequence[Advice]) -> list[Change]:
-    return [change for one in advice for change in one.changes]
+    return [change for recommendation in advice for change in recommendation.changes]
 
 
 def _left(advice: Advice, safe: Sequence[Advice], run: RunView) -> float | None:

@@ -73,20 +73,20 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
     if record is None or (record.ending.how == "complete" and not facts):
         return
     status = "" if record.ending.exit_status is None else f" (exit status {record.ending.exit_status})"
-    if facts and all(one.ended == "complete" for one in facts):
+    if facts and all(rank.ended == "complete" for rank in facts):
         if record.ending.how != "complete":
             text = f"the script failed{status} after the recording was complete"
             yield Finding(code="script-failed", level="info", text=text)
         return
-    for one in facts:
-        if one.ended.startswith("recording stopped"):
-            yield Finding(code="recording-stopped", level="partial", text=f"rank {one.rank}: {one.ended}")
+    for rank in facts:
+        if rank.ended.startswith("recording stopped"):
+            yield Finding(code="recording-stopped", level="partial", text=f"rank {rank.rank}: {rank.ended}")
             return
-    for one in facts:
-        if one.ended == "recording" and record.ending.how != "recording":
-            text = f"rank {one.rank} was killed or crashed: the window it was recording is lost"
+    for rank in facts:
+        if rank.ended == "recording" and record.ending.how != "recording":
+            text = f"rank {rank.rank} was killed or crashed: the window it was recording is lost"
             yield Finding(code="rank-killed", level="partial", text=text)
-    made = max((one.steps for one in facts), default=0)
+    made = max((rank.steps for rank in facts), default=0)
     how = {
         "complete": "ended on some ranks",
         "script-ended": "ended",
@@ -95,7 +95,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
     }.get(record.ending.how, f"failed{status}")
     text = f"the script {how} after {made} of the {record.schedule.total_steps} optimizer steps that a recording takes"
     text += f": {record.ending.note}" if record.ending.note else ""
-    traced = any(window.name in ("lean", "rich") and window.trace for one in facts for window in one.windows)
+    traced = any(window.name in ("lean", "rich") and window.trace for rank in facts for window in rank.windows)
     code = "recording-short" if record.ending.how in ("complete", "script-ended") else "recording-broken-off"
     yield Finding(code=code, level="partial" if traced else "unjudgeable", text=text)
 
@@ -118,7 +118,7 @@ def why_not_asked(rule: Rule, trust: Trust) -> str:
     if trust.level == "unjudgeable" and not (rule.asked_when_busy and only_times(trust)):
         return _first(trust)
     wrong = (finding for finding in trust.findings if rule.family in _OF_FAMILIES.get(finding.code, ()))
-    return next((one.text for one in wrong), "")
+    return next((fault.text for fault in wrong), "")
 
 
 def _first(trust: Trust) -> str:
@@ -189,9 +189,9 @@ def _steps(measured: Measured) -> Iterator[Finding]:
     if steps is None:
         return
     if steps.basis != "profiler_step":
-        told, doubt = _UNMARKED[steps.basis]
+        explanation, doubt = _UNMARKED[steps.basis]
         alike = f"{100 * steps.similarity:.0f} % alike"
-        text = f"no ProfilerStep marks the steps: {told}; their operations are {alike}{doubt}"
+        text = f"no ProfilerStep marks the steps: {explanation}; their operations are {alike}{doubt}"
         yield Finding(code="steps-unmarked", level="info", text=text)
     if steps.without_work:
         some = "step has no work of its" if steps.without_work == 1 else "steps have no work of their"

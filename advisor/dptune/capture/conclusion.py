@@ -40,12 +40,19 @@ def conclude(
     if record.ending.how == "recording":
         record.ending = Ending("failed", note="the launcher ended before the script did")
     if record.ending.how == "script-ended":
-        if facts and all(one.ended == "complete" for one in facts):
+        if facts and all(rank_facts.ended == "complete" for rank_facts in facts):
             record.ending.how = "complete"
         elif not facts and not stepped:
             record.ending.how = "no-steps"
     _describe(record, facts)
-    stopped = next((f"rank {one.rank}: {one.ended}" for one in facts if one.ended.startswith("recording stopped")), "")
+    stopped = next(
+        (
+            f"rank {rank_facts.rank}: {rank_facts.ended}"
+            for rank_facts in facts
+            if rank_facts.ended.startswith("recording stopped")
+        ),
+        "",
+    )
     record.ending.note = record.ending.note or stopped
     _write(folder.own_record, record)
     whole = _merged(folder, record)
@@ -63,13 +70,13 @@ def _remember(path: Path) -> None:
         form.name_newest(paths.RUNS, os.path.relpath(path, paths.RUNS))
 
 
-def _merged(folder: RunFolder, own: RunRecord) -> RunRecord:
+def _merged(folder: RunFolder, launcher_record: RunRecord) -> RunRecord:
     """run.json from all launchers' records. Whoever writes last has seen what was there before: no lock is needed."""
     if folder.seat is None:
-        return own
+        return launcher_record
     while True:
         records = folder.records()
-        whole = replace(own, ending=_worst([record.ending for record in records]), cards=_cards(records))
+        whole = replace(launcher_record, ending=_worst([record.ending for record in records]), cards=_cards(records))
         _describe(whole, facts_in(folder.path))
         _write(folder.path / paths.RUN_JSON, whole)
         if folder.records() == records:
@@ -113,8 +120,10 @@ def _describe(record: RunRecord, facts: Sequence[Facts]) -> None:
         return
     record.world_size = facts[0].world_size
     record.torch = facts[0].torch or record.torch
-    record.hosts = _once(one.host for one in facts) or record.hosts
-    record.devices = _once((one.device.name or one.device.kind) if one.device else "" for one in facts)
+    record.hosts = _once(rank_facts.host for rank_facts in facts) or record.hosts
+    record.devices = _once(
+        (rank_facts.device.name or rank_facts.device.kind) if rank_facts.device else "" for rank_facts in facts
+    )
 
 
 def _once(names: Iterable[str]) -> list[str]:

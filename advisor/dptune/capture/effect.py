@@ -31,9 +31,9 @@ def without_effect(settings: Mapping[str, Any], facts: Sequence[Facts]) -> dict[
     """The settings that did not take effect on every rank, by the names of their knobs, with the reason."""
     found: dict[str, str] = {}
     for name, value in settings.items():
-        for own in facts:
-            if why := _lacks(name, value, own):
-                found[name] = why if len(facts) == 1 else f"rank {own.rank}: {why}"
+        for rank_facts in facts:
+            if why := _lacks(name, value, rank_facts):
+                found[name] = why if len(facts) == 1 else f"rank {rank_facts.rank}: {why}"
                 break
     return found
 
@@ -43,22 +43,22 @@ def in_force(name: str, value: Any, facts: Sequence[Facts]) -> bool:
     return bool(facts) and not without_effect({name: value}, facts)
 
 
-def _lacks(name: str, value: Any, own: Facts) -> str:
-    if name in own.refused:
-        return own.refused[name]
+def _lacks(name: str, value: Any, rank_facts: Facts) -> str:
+    if name in rank_facts.refused:
+        return rank_facts.refused[name]
     if name.startswith(ENVIRONMENT):
-        return _variable_lacks(name.removeprefix(ENVIRONMENT), value, own)
+        return _variable_lacks(name.removeprefix(ENVIRONMENT), value, rank_facts)
     if name not in KNOBS:
         return f"{CANNOT_BE_TOLD}: this dptune knows no such setting"
     read, nothing = reading(name)
     try:
-        there = list(read(own, value))
+        there = list(read(rank_facts, value))
     except (AttributeError, TypeError, ValueError, OverflowError):  # run.json may come from another hand
         return f"{CANNOT_BE_TOLD}: it cannot be {str(value)[:_LONGEST]!r}"
     if not there:
-        unread = own.unread.get(_recorded_as(name))
+        unread = rank_facts.unread.get(_recorded_as(name))
         return f"cannot be told: {unread}" if unread else nothing
-    other = [one for one in there if one != value]
+    other = [actual for actual in there if actual != value]
     if not other:
         return ""
     return str(other[0]) if isinstance(other[0], Explanation) else f"it is {other[0]} there"
@@ -77,15 +77,15 @@ def reading(name: str) -> tuple[Reading, str]:
 
 
 def _switch(path: str) -> Reading:
-    return lambda own, _: iter([own.settings[path]] if path in own.settings else [])
+    return lambda rank_facts, _: iter([rank_facts.settings[path]] if path in rank_facts.settings else [])
 
 
 def _argument(knob: Knob) -> Reading:
     assert knob.call is not None
     objects, name = knob.call.facts, knob.argument
 
-    def read(own: Facts, _: Any) -> Iterator[Any]:
-        for made in getattr(own, objects):
+    def read(rank_facts: Facts, _: Any) -> Iterator[Any]:
+        for made in getattr(rank_facts, objects):
             if getattr(made, "batches_drawn", True):  # of loaders those that the training thread drew from
                 yield getattr(made, name) if hasattr(made, name) else made.arguments.get(name)
 
@@ -100,13 +100,17 @@ def _recorded_as(name: str) -> str:
     return knob.switch or (knob.call.facts if knob.call else "")
 
 
-def _variable_lacks(variable: str, value: Any, own: Facts) -> str:
-    told = next((one for one in own.variables if one.name == variable), None)
-    if told is None:
-        return f"cannot be told: {own.unread.get('variables', 'the script did not report the variable')}"
-    if not told.as_asked:
-        return f"{variable} is not set in the script" if told.value is None else f"{variable} is {told.value} there"
-    threads = own.device.torch_threads if own.device is not None else None
+def _variable_lacks(variable: str, value: Any, rank_facts: Facts) -> str:
+    variable_facts = next((candidate for candidate in rank_facts.variables if candidate.name == variable), None)
+    if variable_facts is None:
+        return f"cannot be told: {rank_facts.unread.get('variables', 'the script did not report the variable')}"
+    if not variable_facts.as_asked:
+        return (
+            f"{variable} is not set in the script"
+            if variable_facts.value is None
+            else f"{variable} is {variable_facts.value} there"
+        )
+    threads = rank_facts.device.torch_threads if rank_facts.device is not None else None
     if variable == _THREADS and isinstance(value, str) and threads is not None:
         asked = value.split(",")[0].strip()  # one number for each level of nesting
         if asked.isdecimal() and int(asked) != threads:
@@ -114,13 +118,13 @@ def _variable_lacks(variable: str, value: Any, own: Facts) -> str:
     return ""
 
 
-def _bucket_cap(own: Facts, value: float | None) -> Iterator[Any]:
+def _bucket_cap(rank_facts: Facts, value: float | None) -> Iterator[Any]:
     """torch's default is a first bucket of its own; a size that is given is that of the first one too."""
     wanted = _TORCHS_BUCKET_BYTES if value is None else _bytes_of(value)
-    for one in own.ddp:
-        cap, first = one.bucket_cap_bytes, one.first_bucket_bytes
-        if one.bucket_caps_bytes:
-            yield Explanation("the script sets a size for each bucket: " + _in_mib(one.bucket_caps_bytes))
+    for ddp in rank_facts.ddp:
+        cap, first = ddp.bucket_cap_bytes, ddp.first_bucket_bytes
+        if ddp.bucket_caps_bytes:
+            yield Explanation("the script sets a size for each bucket: " + _in_mib(ddp.bucket_caps_bytes))
         elif cap is not None and cap == wanted and value is None and first == wanted:
             yield Explanation(f"the first bucket also has {cap / MIB:g} MiB there")
         else:
@@ -133,22 +137,22 @@ def _bytes_of(mib: float) -> int:
     return int(mib * MIB)
 
 
-def _first_bucket(own: Facts, value: float) -> Iterator[Any]:
+def _first_bucket(rank_facts: Facts, value: float) -> Iterator[Any]:
     wanted = _bytes_of(value)
-    for one in own.ddp:
-        size = one.first_bucket_bytes
+    for ddp in rank_facts.ddp:
+        size = ddp.first_bucket_bytes
         if size is None:
             yield Explanation("cannot be told: torch does not report the size that it uses")
-        elif size != wanted and size == one.bucket_cap_bytes:
+        elif size != wanted and size == ddp.bucket_cap_bytes:
             yield Explanation(f"the script sets the size of all buckets, including the first: {size / MIB:g} MiB")
         else:
             yield value if size == wanted else size / MIB
 
 
-def _bucket_caps(own: Facts, value: str) -> Iterator[Any]:
+def _bucket_caps(rank_facts: Facts, value: str) -> Iterator[Any]:
     wanted = [int(float(size) * MIB) for size in value.split(",")]
-    for one in own.ddp:
-        there = one.bucket_caps_bytes
+    for ddp in rank_facts.ddp:
+        there = ddp.bucket_caps_bytes
         yield value if there == wanted else _in_mib(there) or "one size for all"
 
 
@@ -156,66 +160,70 @@ def _in_mib(caps: Sequence[int]) -> str:
     return ",".join(f"{cap / MIB:g}" for cap in caps)
 
 
-def _batch_size(own: Facts, value: int) -> Iterator[Any]:
+def _batch_size(rank_facts: Facts, value: int) -> Iterator[Any]:
     """Of the loader that most batches were drawn from; others may have batches of another size."""
-    drawn = [loader for loader in own.loaders if loader.batches_drawn]
+    drawn = [loader for loader in rank_facts.loaders if loader.batches_drawn]
     if drawn:
-        yield max(drawn, key=lambda one: one.batches_drawn or 0).batch_size
+        yield max(drawn, key=lambda drawn_loader: drawn_loader.batches_drawn or 0).batch_size
 
 
-def _fused(own: Facts, value: bool) -> Iterator[Any]:
-    return (bool(optimizer.fused) for optimizer in own.optimizers)
+def _fused(rank_facts: Facts, value: bool) -> Iterator[Any]:
+    return (bool(optimizer.fused) for optimizer in rank_facts.optimizers)
 
 
-def _foreach(own: Facts, value: bool) -> Iterator[Any]:
+def _foreach(rank_facts: Facts, value: bool) -> Iterator[Any]:
     """Where it is not told, torch takes many tensors at once on GPUs, unless it fuses."""
-    on_cpu = own.device is None or own.device.kind == "cpu"
-    for optimizer in own.optimizers:
+    on_cpu = rank_facts.device is None or rank_facts.device.kind == "cpu"
+    for optimizer in rank_facts.optimizers:
         yield not on_cpu and not optimizer.fused if optimizer.foreach is None else optimizer.foreach
 
 
-def _learning_rate(own: Facts, value: float | None) -> Iterator[Any]:
+def _learning_rate(rank_facts: Facts, value: float | None) -> Iterator[Any]:
     """By what a scheduler starts from, else by the rate there is: without a scheduler nothing should have moved it."""
-    bases = [scheduler.base_learning_rate for scheduler in own.schedulers if scheduler.base_learning_rate is not None]
-    for optimizer in own.optimizers:
+    bases = [
+        scheduler.base_learning_rate for scheduler in rank_facts.schedulers if scheduler.base_learning_rate is not None
+    ]
+    for optimizer in rank_facts.optimizers:
         there = next(iter(bases), optimizer.first_learning_rate) or next(iter(optimizer.learning_rates), None)
         if there is None:
             yield Explanation("cannot be told: the optimizer has no learning rate")
         elif value is None or isclose(there, value, rel_tol=1e-6):
             yield value
-        elif own.schedulers:
-            yield Explanation(f"{own.schedulers[0].name} starts from {there:g} there")
+        elif rank_facts.schedulers:
+            yield Explanation(f"{rank_facts.schedulers[0].name} starts from {there:g} there")
         else:
             yield there
 
 
-def _betas(own: Facts, value: str) -> Iterator[Any]:
+def _betas(rank_facts: Facts, value: str) -> Iterator[Any]:
     wanted = [float(part) for part in value.split(",")]
-    for optimizer in own.optimizers:
+    for optimizer in rank_facts.optimizers:
         if optimizer.betas:
             same = len(optimizer.betas) == len(wanted) and all(map(isclose, optimizer.betas, wanted))
             yield value if same else ",".join(f"{beta:g}" for beta in optimizer.betas)
 
 
-def _eps(own: Facts, value: float) -> Iterator[Any]:
+def _eps(rank_facts: Facts, value: float) -> Iterator[Any]:
     return (
         value if isclose(optimizer.eps, value) else optimizer.eps
-        for optimizer in own.optimizers
+        for optimizer in rank_facts.optimizers
         if optimizer.eps is not None
     )
 
 
-def _hook(own: Facts, value: str) -> Iterator[Any]:
-    for one in own.ddp:
-        name = one.comm_hook or "none"
+def _hook(rank_facts: Facts, value: str) -> Iterator[Any]:
+    for ddp in rank_facts.ddp:
+        name = ddp.comm_hook or "none"
         yield next((word for word in ("fp16", "bf16", "powersgd") if f"{word}_gradients" in name), name)
 
 
-def _left_out(own: Facts, value: bool) -> Iterator[Any]:
+def _left_out(rank_facts: Facts, value: bool) -> Iterator[Any]:
     """Whether passes went by without an exchange, in the steps of most micro-batches: an epoch may end with fewer."""
-    passes = [each for window in own.windows for each in zip(window.backwards, window.unsynced_backwards, strict=False)]
+    passes = [
+        each for window in rank_facts.windows for each in zip(window.backwards, window.unsynced_backwards, strict=False)
+    ]
     most = max((count for count, _ in passes), default=0)
-    if own.ddp and most > 1:
+    if rank_facts.ddp and most > 1:
         whole = [unsynced for count, unsynced in passes if count == most]
         asked = sum(unsynced == (most - 1 if value else 0) for unsynced in whole)
         # a patch for a static graph leaves the first step of each epoch as it was
@@ -223,27 +231,29 @@ def _left_out(own: Facts, value: bool) -> Iterator[Any]:
             yield value
         else:
             yield (
-                Explanation("the module is compiled: its passes are not seen") if value and own.compiled else not value
+                Explanation("the module is compiled: its passes are not seen")
+                if value and rank_facts.compiled
+                else not value
             )
 
 
-def _autocast(own: Facts, value: str) -> Iterator[Any]:
+def _autocast(rank_facts: Facts, value: str) -> Iterator[Any]:
     """By the last autocast that was entered. `off` needs no DistributedDataParallel: it disables the script's."""
-    if own.ddp or value == "off":
-        kind = (own.autocast or "").rpartition(":")[2]
+    if rank_facts.ddp or value == "off":
+        kind = (rank_facts.autocast or "").rpartition(":")[2]
         yield {"bfloat16": "bf16", "float16": "fp16"}.get(kind, "off")
 
 
-def _pins(own: Facts, value: bool) -> Iterator[Any]:
-    for loader in own.loaders:
+def _pins(rank_facts: Facts, value: bool) -> Iterator[Any]:
+    for loader in rank_facts.loaders:
         if loader.batches_drawn and loader.pins is not None and loader.pins != loader.pin_memory:
             yield Explanation("the loader is told to pin its batches, and does not")
         elif loader.batches_drawn:
             yield loader.pin_memory
 
 
-def _checkpointed(own: Facts, value: bool) -> Iterator[Any]:
-    yield own.checkpointing is not None
+def _checkpointed(rank_facts: Facts, value: bool) -> Iterator[Any]:
+    yield rank_facts.checkpointing is not None
 
 
 # Of what takes more than its argument or switch. Every other knob is read by those.

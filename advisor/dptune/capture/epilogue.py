@@ -34,7 +34,7 @@ def lines(made: Recording, links: Sequence[str] | None = None) -> list[str]:
     if not count:
         _nothing(made, status)
         return ["none of the ranks asked for ran here"]
-    told = _how_it_ended(made, status)
+    outcome = _how_it_ended(made, status)
     traced = _traced(made.folder, made.ranks)
     counted = f"{count} {'rank' if count == 1 else 'ranks'} recorded in {made.folder}"
     if len(traced) < count:
@@ -50,7 +50,7 @@ def lines(made: Recording, links: Sequence[str] | None = None) -> list[str]:
         hint = "predictions need to know how fast the ranks exchange: `dptune links` measures it, once"
         links = [hint] if unmeasured else []
     beside_it = [f"also trained, but was not recorded: {', '.join(made.unrecorded)}"] if made.unrecorded else []
-    return [*told, *vain, counted, *beside_it, *links, f"next: dptune report {made.folder}"]
+    return [*outcome, *vain, counted, *beside_it, *links, f"next: dptune report {made.folder}"]
 
 
 def _after_a_hang(made: Recording) -> str:

@@ -18,18 +18,18 @@ def make(options: Options, interpreter: Interpreter | None) -> tuple[RunFolder, 
     started = Launch("environment", (), (), "environment", interpreter)
     run = recording.begin(started, options)
     disk.check(folder.intended(options.run_dir, started.name, None), options.schedule, len(options.ranks or (0,)))
-    own = folder.own(options.run_dir, started.name)
-    own.write(run)
-    added = launch.additions(plan(options, own), os.environ)
+    run_folder = folder.own(options.run_dir, started.name)
+    run_folder.write(run)
+    added = launch.additions(plan(options, run_folder), os.environ)
     gone = [name for name in launch.removed(options.settings) if name not in added]
     lines = [f"export {name}={shlex.quote(value)}" for name, value in added.items()]
-    return own, [*lines, *(f"unset {name}" for name in gone)]
+    return run_folder, [*lines, *(f"unset {name}" for name in gone)]
 
 
-def plan(options: Options, own: RunFolder) -> Plan:
+def plan(options: Options, run_folder: RunFolder) -> Plan:
     """The plan of a recording without a launcher."""
     return Plan(
-        folder=str(own.path.resolve()),
+        folder=str(run_folder.path.resolve()),
         launcher=0,
         schedule=options.schedule,
         end_when_full=options.end_when_full,

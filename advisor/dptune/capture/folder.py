@@ -147,7 +147,7 @@ def _refusal(path: Path, record: RunRecord) -> str:
     deadline = time.monotonic() + _FOR_THE_FIRST_S
     run_json = path / paths.RUN_JSON
     while not run_json.exists():
-        names = [one.name for one in path.iterdir()]
+        names = [entry.name for entry in path.iterdir()]
         ours = all(name.startswith(("launcher-", paths.RUN_JSON, paths.LIVE)) for name in names)
         if not names or (ours and time.monotonic() > deadline):
             return ""
@@ -178,7 +178,7 @@ def _same_job(path: Path, record: RunRecord) -> bool:
 
 def _make(path: Path) -> tuple[Path, ...]:
     """Make the folder and those above it; the ones that were not there, inner first."""
-    missing = [one for one in (path, *path.parents) if not one.exists()]
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

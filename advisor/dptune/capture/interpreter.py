@@ -62,8 +62,8 @@ def choose(asked: str | None) -> Interpreter:
 
 def of_program(path: str) -> Interpreter | None:
     """The Python that a program runs in, where it is a Python script, else the active one; None without torch."""
-    own = _named_in(path)
-    for candidate in [own] if own else _candidates():
+    script_python = _named_in(path)
+    for candidate in [script_python] if script_python else _candidates():
         found = _ask(candidate)
         if found is not None and found.torch is not None:
             return found

@@ -110,7 +110,7 @@ def sweep(
                 record.note = f"the ranks did not {'end' if record.backend else 'start'} within {limit_s:g} s"
         finally:
             processes.end(process, f"{_VARIABLE}={folder}", _GRACE_S if asked.limit_s else processes.GRACE_S)
-    if not any(one.sizes for one in record.kinds):
+    if not any(kind_times.sizes for kind_times in record.kinds):
         if record.ended == "complete" and not record.backend:
             return None
         raise _nothing(record)
@@ -166,7 +166,7 @@ def _add(said: dict[str, Any], record: LinkRecord, show: Show) -> None:
         for name in ("backend", "world_size", "torch", "hosts", "devices"):
             setattr(record, name, said[name])
         return
-    kind = next(one for one in record.kinds if one.kind == said["kind"])
+    kind = next(kind_times for kind_times in record.kinds if kind_times.kind == said["kind"])
     if "left_out" in said:
         kind.left_out = said["left_out"]
         return

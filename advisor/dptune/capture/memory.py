@@ -38,8 +38,10 @@ def _counters() -> list[Path]:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []
-    own = {controllers: group.lstrip("/") for _, controllers, group in (line.split(":", 2) for line in lines)}
-    two = [_ROOT / own[""] / "memory.events", _ROOT / "memory.events"] if "" in own else []
+    groups = {controllers: group.lstrip("/") for _, controllers, group in (line.split(":", 2) for line in lines)}
+    two = [_ROOT / groups[""] / "memory.events", _ROOT / "memory.events"] if "" in groups else []
     legacy = _ROOT / "memory"
-    one = [legacy / own["memory"] / "memory.oom_control", legacy / "memory.oom_control"] if "memory" in own else []
-    return [*two, *one]
+    version_one = (
+        [legacy / groups["memory"] / "memory.oom_control", legacy / "memory.oom_control"] if "memory" in groups else []
+    )
+    return [*two, *version_one]

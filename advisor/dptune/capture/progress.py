@@ -35,7 +35,7 @@ class RankStatus:
 def listen(live: Path) -> list[RankStatus]:
     """The last word of each process that has said anything, by rank; of ranks only, as soon as there is one."""
     said = everyone(live)
-    return [one for one in said if one.claimed] or said
+    return [status for status in said if status.claimed] or said
 
 
 def everyone(live: Path) -> list[RankStatus]:
@@ -46,7 +46,7 @@ def everyone(live: Path) -> list[RankStatus]:
             said.append(RankStatus(**json.loads(path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError):
             continue  # replaced or removed under our eyes: the next look sees it
-    return sorted(said, key=lambda one: (one.rank, one.pid))
+    return sorted(said, key=lambda status: (status.rank, status.pid))
 
 
 def unrecorded(live: Path) -> list[str]:
@@ -84,7 +84,7 @@ class ProgressLine:
         """Show the slowest rank's step and window."""
         if self._quiet or not said:
             return
-        slowest = min(said, key=lambda one: one.step)
+        slowest = min(said, key=lambda status: status.step)
         if not slowest.step:
             phase, text = "starting", "waiting for the first optimizer step"
         else:

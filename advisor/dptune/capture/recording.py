@@ -50,11 +50,11 @@ def record(started: Launch, options: Options) -> Recording:
     seat, key = seating(started, options)
     disk.check(folder.intended(options.run_dir, started.name, key), options.schedule, local_ranks(started, options))
     if seat is None:
-        own = folder.own(options.run_dir, started.name)
+        run_folder = folder.own(options.run_dir, started.name)
     else:
-        own = folder.shared(options.run_dir, started.name, run, seat, key)
+        run_folder = folder.shared(options.run_dir, started.name, run, seat, key)
     with Signals() as signals:
-        return session.Session(started, options, own, run).record(signals)
+        return session.Session(started, options, run_folder, run).record(signals)
 
 
 def _check(options: Options) -> None:

@@ -67,16 +67,16 @@ class Recording:
 class Session:
     """One launcher's part in a recording, from the folder on."""
 
-    def __init__(self, started: Launch, options: Options, own: RunFolder, run: RunRecord) -> None:
-        self._started, self._options, self._folder, self._run = started, options, own, run
+    def __init__(self, started: Launch, options: Options, run_folder: RunFolder, run: RunRecord) -> None:
+        self._started, self._options, self._folder, self._run = started, options, run_folder, run
         self._leads = started.job is None or started.job.rank == 0
         self._plan = Plan(
-            folder=str(own.path.resolve()),
+            folder=str(run_folder.path.resolve()),
             launcher=os.getpid(),
             schedule=options.schedule,
             end_when_full=options.end_when_full,
             ranks=options.ranks,
-            live=str(own.live.resolve()),
+            live=str(run_folder.live.resolve()),
             settings=options.settings,
             nccl_log=options.nccl_log,
         )
@@ -111,9 +111,9 @@ class Session:
         return Recording(
             folder=self._folder.path,
             ending=whole.ending,
-            ranks=[one.rank for one in facts],
-            complete=bool(facts) and all(one.ended == "complete" for one in facts),
-            steps=max((one.steps for one in facts), default=0),
+            ranks=[rank_facts.rank for rank_facts in facts],
+            complete=bool(facts) and all(rank_facts.ended == "complete" for rank_facts in facts),
+            steps=max((rank_facts.steps for rank_facts in facts), default=0),
             ended_by_us=self._options.end_when_full and not seen.stays,
             unrecorded=self._run.unrecorded,
             leads=self._leads,

@@ -36,27 +36,32 @@ class Waiting:
 def waiting(live: Path, entry: str) -> list[Waiting]:
     """Every process of the recording on this machine that is a rank or may become one; `entry` is its mark."""
     carrying, said = set(processes.carrying(entry)), everyone(live)
-    claimed = {one.rank for one in said if one.claimed}
-    speaks = {one.pid for one in said} & carrying
-    ranks = [one for one in said if one.claimed or (one.rank not in claimed and one.pid in speaks)]
+    claimed = {status.rank for status in said if status.claimed}
+    speaks = {status.pid for status in said} & carrying
+    ranks = [status for status in said if status.claimed or (status.rank not in claimed and status.pid in speaks)]
     texts = _ask([rank.pid for rank in ranks if rank.pid in speaks], live)
-    guesses = Counter(one.rank for one in ranks)
-    found = [_waiting(one, texts.get(one.pid, ""), guesses) if one.pid in speaks else _gone(one) for one in ranks]
+    guesses = Counter(status.rank for status in ranks)
+    found = [
+        _waiting(status, texts.get(status.pid, ""), guesses) if status.pid in speaks else _gone(status)
+        for status in ranks
+    ]
     silent = [_silent(pid) for pid in _leaves(carrying, speaks)]
-    found += [one for one in silent if not claimed or (one.rank is not None and one.rank not in claimed)]
+    found += [
+        process for process in silent if not claimed or (process.rank is not None and process.rank not in claimed)
+    ]
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.pid))
 
 
 def in_words(found: Sequence[Waiting], expected: Sequence[int]) -> str:
     """`rank 0: train.py:12, in barrier; rank 1: ...`: ranks that wait at the same place are grouped."""
     ranks: dict[str, list[int]] = {}
-    for one in found:
-        if one.rank is not None:
-            ranks.setdefault(one.where, []).append(one.rank)
+    for process in found:
+        if process.rank is not None:
+            ranks.setdefault(process.where, []).append(process.rank)
     places = [f"{'rank' if len(set(r)) == 1 else 'ranks'} {spans(r, ',')}: {where}" for where, r in ranks.items()]
-    places += [f"process {one.pid}: {one.where}" for one in found if one.rank is None]
-    missing = sorted(set(expected) - {one.rank for one in found})
-    if missing and all(one.rank is not None for one in found):
+    places += [f"process {process.pid}: {process.where}" for process in found if process.rank is None]
+    missing = sorted(set(expected) - {process.rank for process in found})
+    if missing and all(process.rank is not None for process in found):
         ranks_missing = f"{'rank' if len(missing) == 1 else 'ranks'} {spans(missing, ',')}"
         places.append(f"{ranks_missing}: never reached the rendezvous")
     return "; ".join(places) or "no process is left to report where it waits"
@@ -65,9 +70,9 @@ def in_words(found: Sequence[Waiting], expected: Sequence[int]) -> str:
 def as_text(found: Sequence[Waiting]) -> str:
     """The content of stacks.txt."""
     parts = []
-    for one in found:
-        name = f"process {one.pid}" if one.rank is None else f"rank {one.rank} (process {one.pid})"
-        parts.append(f"== {name}: {one.where}\n\n{one.stacks.strip() or 'no stacks: it did not answer'}\n")
+    for process in found:
+        name = f"process {process.pid}" if process.rank is None else f"rank {process.rank} (process {process.pid})"
+        parts.append(f"== {name}: {process.where}\n\n{process.stacks.strip() or 'no stacks: it did not answer'}\n")
     return "\n".join(parts)
 
 
@@ -81,14 +86,14 @@ def place(stacks: str) -> str | None:
     return None
 
 
-def _waiting(one: RankStatus, text: str, guesses: Counter[int]) -> Waiting:
-    certain = one.claimed or guesses[one.rank] == 1
-    where = place(text) or one.where or "outside the script"
-    return Waiting(one.rank if certain else None, one.pid, where, text)
+def _waiting(status: RankStatus, text: str, guesses: Counter[int]) -> Waiting:
+    certain = status.claimed or guesses[status.rank] == 1
+    where = place(text) or status.where or "outside the script"
+    return Waiting(status.rank if certain else None, status.pid, where, text)
 
 
-def _gone(one: RankStatus) -> Waiting:
-    return Waiting(one.rank, one.pid, "its process is not on this machine, or has ended")
+def _gone(status: RankStatus) -> Waiting:
+    return Waiting(status.rank, status.pid, "its process is not on this machine, or has ended")
 
 
 def _silent(pid: int) -> Waiting:

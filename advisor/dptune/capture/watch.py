@@ -97,11 +97,11 @@ class Watch:
         self._progress.show(said)
         if said:
             self._on_phase(min(said, key=lambda rank: rank.step).phase)
-        self.ranks.update(one.pid for one in said)
+        self.ranks.update(status.pid for status in said)
         self._life.see(said, time.monotonic())
-        self._seen.steps = max(self._seen.steps, max((one.step for one in said), default=0))
+        self._seen.steps = max(self._seen.steps, max((status.step for status in said), default=0))
         self._seen.complete = self._life.phases == {DONE}
-        self._seen.stays = self._seen.stays or any(one.claimed and one.stays for one in said)
+        self._seen.stays = self._seen.stays or any(status.claimed and status.stays for status in said)
         if (
             self._ending
             and self._life.quiet_s > _ENDS_WITHIN_S
@@ -162,13 +162,13 @@ class _Life:
         """Take note. Where those who spoke cannot be heard any more, nobody knows whether they move."""
         self._now = now
         before = self.phases
-        self.phases = {one.phase for one in said}
+        self.phases = {status.phase for status in said}
         moved = False
-        for one in said:
-            step, beat = self._signs.get(one.pid, (0, 0))
-            moved |= one.step != step or (one.beat != beat and self.made > 0)
-            self.made += max(0, one.step - step)
-            self._signs[one.pid] = (one.step, one.beat)
+        for status in said:
+            step, beat = self._signs.get(status.pid, (0, 0))
+            moved |= status.step != step or (status.beat != beat and self.made > 0)
+            self.made += max(0, status.step - step)
+            self._signs[status.pid] = (status.step, status.beat)
         over = self.phases <= OVER and self.phases != before  # from here on it is the end that is waited for
         if moved or over or (self._signs and not said):
             self._since = now

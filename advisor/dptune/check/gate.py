@@ -29,7 +29,7 @@ BUDGETS: Mapping[str, tuple[str, Callable[[Measured], float]]] = {
     "loader_wait_share": ("waiting for the loader as a share of the step", lambda run: run.input.wait_share),
     "peak_memory_gb": (
         "peak of reserved memory in GB",
-        lambda run: max(one.peak_reserved_bytes for one in run.memory) / 1e9,
+        lambda run: max(memory.peak_reserved_bytes for memory in run.memory) / 1e9,
     ),
 }
 
@@ -59,34 +59,39 @@ def judge(
 
     Advice that most runs of `before`, the baseline, have as well is passed over, unless its impact has grown.
     """
-    there = {one.fingerprint: one.impact for one in _of_most(before)}
+    there = {advice.fingerprint: advice.impact for advice in _of_most(before)}
     tripped, over = [], []
-    for one in _of_most(reports, terms):
-        if not _reaches(one, terms):
+    for advice in _of_most(reports, terms):
+        if not _reaches(advice, terms):
             continue
-        if _covered(one, terms.accepted):
-            over.append(PassedOver(advice=one, why="it is accepted"))
-        elif _covered(one, there):
-            over.append(PassedOver(advice=one, why="the baseline has it too"))
+        if _covered(advice, terms.accepted):
+            over.append(PassedOver(advice=advice, why="it is accepted"))
+        elif _covered(advice, there):
+            over.append(PassedOver(advice=advice, why="the baseline has it too"))
         else:
-            tripped.append(one)
-    counted = {one.rule for one in (*tripped, *(each.advice for each in over))}
-    worst = max(reports, key=lambda one: _WORST.index(one.trust.level))
-    unknown = {one.rule: one for report in reports for one in report.skipped}
-    could_not = {one.rule for report in reports for one in report.skipped if not one.set_aside}
+            tripped.append(advice)
+    counted = {advice.rule for advice in (*tripped, *(each.advice for each in over))}
+    worst = max(reports, key=lambda candidate: _WORST.index(candidate.trust.level))
+    unknown = {skipped_rule.rule: skipped_rule for report in reports for skipped_rule in report.skipped}
+    could_not = {
+        skipped_rule.rule for report in reports for skipped_rule in report.skipped if not skipped_rule.set_aside
+    }
     return decided(
         Gate(
             dptune=__version__,
             outcome="passed",
-            runs=[one.run.subject for one in reports],
-            baseline=[one.run.subject for one in before],
+            runs=[run_report.run.subject for run_report in reports],
+            baseline=[run_report.run.subject for run_report in before],
             step_ns=reports[0].measured.step.known("time_ns") if len(reports) == 1 else None,
             fail_on=terms.fail_on,
             least_confidence=terms.least_confidence,
             tripped=tripped,
             passed_over=over,
             verified=[
-                proof for one in reports for proof in one.verified if proof.advice in {each.rule for each in tripped}
+                proof
+                for run_report in reports
+                for proof in run_report.verified
+                if proof.advice in {each.rule for each in tripped}
             ],
             budgets=[_budget(name, limit, reports) for name, limit in terms.budgets.items()],
             regression=regression,
@@ -94,14 +99,14 @@ def judge(
             trust=worst.trust,
             skipped=list(unknown.values()),
             below=[name for name in dict.fromkeys(e.rule for r in reports for e in r.advice) if name not in counted],
-            quiet=[rule for rule in reports[0].quiet if all(rule in one.quiet for one in reports)],
+            quiet=[rule for rule in reports[0].quiet if all(rule in run_report.quiet for run_report in reports)],
             reservations=[
                 *_reservations(worst, len(could_not)),
                 *(
-                    f"{one.rule} is accepted up to {terms.accepted[one.fingerprint]} impact and now has {one.impact} "
-                    "impact"
-                    for one in tripped
-                    if one.fingerprint in terms.accepted
+                    f"{advice.rule} is accepted up to {terms.accepted[advice.fingerprint]} impact and now has "
+                    f"{advice.impact} impact"
+                    for advice in tripped
+                    if advice.fingerprint in terms.accepted
                 ),
             ],
         )
@@ -115,11 +120,11 @@ def decided(gate: Gate) -> Gate:
 
 def of_comparison(found: Comparison, limit: float) -> Regression:
     """The verdict of a comparison of recordings, A being the baseline."""
-    told = found.compared
-    verdict = told.verdict
-    ratio = verdict.known("ratio") or told.known("ratio")
+    compared = found.compared
+    verdict = compared.verdict
+    ratio = verdict.known("ratio") or compared.known("ratio")
     between = (verdict.known("low_ratio"), verdict.known("high_ratio"))
-    return _regression(told.objective, limit, verdict.outcome, _Times(ratio, *between, between[1]), verdict.reason)
+    return _regression(compared.objective, limit, verdict.outcome, _Times(ratio, *between, between[1]), verdict.reason)
 
 
 def of_proof(found: Proof, limit: float, at_most: float | None = None) -> Regression:
@@ -208,16 +213,18 @@ def _of_most(reports: Sequence[Report], terms: Terms | None = None) -> list[Advi
     """
     of: dict[str, list[Advice]] = {}
     for report in reports:
-        for name, one in {each.fingerprint: each for each in reversed(report.advice)}.items():
-            of.setdefault(name, []).append(one)
+        for name, recommendation in {each.fingerprint: each for each in reversed(report.advice)}.items():
+            of.setdefault(name, []).append(recommendation)
     order = {name: n for n, name in enumerate(dict.fromkeys(e.fingerprint for r in reports for e in r.advice))}
     middle = len(reports) // 2
 
     def rank(advice: Advice) -> tuple[bool, int]:
         return terms is not None and _reaches(advice, terms), _level(advice)
 
-    kept = [sorted(own, key=rank, reverse=True)[middle] for own in of.values() if len(own) > middle]
-    return sorted(kept, key=lambda one: order[one.fingerprint])
+    kept = [
+        sorted(same_advice, key=rank, reverse=True)[middle] for same_advice in of.values() if len(same_advice) > middle
+    ]
+    return sorted(kept, key=lambda candidate: order[candidate.fingerprint])
 
 
 def _covered(advice: Advice, known: Mapping[str, str]) -> bool:
@@ -238,7 +245,7 @@ def _budget(name: str, limit: float, reports: Sequence[Report]) -> Budget:
         return Budget(name=name, what=what, limit=limit, value=None, why_missing=missing.reason)
     except (ValueError, ArithmeticError):
         return Budget(name=name, what=what, limit=limit, value=None, why_missing="it was not measured")
-    if name in _OF_TIME and any(one.measured.step.basis == "traced" for one in reports):
+    if name in _OF_TIME and any(run_report.measured.step.basis == "traced" for run_report in reports):
         what += ", of traced steps, which take longer"
     return Budget(name=name, what=what, limit=limit, value=median(values))
 
@@ -253,7 +260,7 @@ def _outcome(gate: Gate) -> Outcome:
         or gate.baseline_fails
     ):
         return "failed"
-    if slower == "unjudgeable" or any(one.value is None for one in gate.budgets):
+    if slower == "unjudgeable" or any(figure.value is None for figure in gate.budgets):
         return "unjudgeable"
     return "inconclusive" if slower == "inconclusive" else "passed"
 

@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     gate = _gate(args, terms)
     if args.update_accepted:
         _accept(args.accept, gate)
-        over = [*gate.passed_over, *(PassedOver(advice=one, why="it is accepted") for one in gate.tripped)]
+        over = [*gate.passed_over, *(PassedOver(advice=advice, why="it is accepted") for advice in gate.tripped)]
         gate = decided(gate.model_copy(update={"tripped": [], "passed_over": over}))
     started = Path() if args.script else root_of(args.paths)
     for form, target in outputs:
@@ -161,7 +161,7 @@ def _one_report(args: argparse.Namespace) -> Report:
 
 
 def _know_samples(side: list[Report]) -> bool:
-    return any(one.measured.known("samples_per_step") is not None for one in side)
+    return any(report.measured.known("samples_per_step") is not None for report in side)
 
 
 def _trials(args: argparse.Namespace, terms: Terms) -> Proof:
@@ -208,7 +208,9 @@ def _reservations(terms: Terms, proof: Proof) -> Iterator[str]:
         yield f"{failed} of {len(proof.trials)} trials did not run to the end"
     if proof.learning.outcome == "other":
         yield "what is learned is not the same"
-    for name, why in {name: why for one in proof.trials for name, why in one.without_effect.items()}.items():
+    for name, why in {
+        name: why for recorded_trial in proof.trials for name, why in recorded_trial.without_effect.items()
+    }.items():
         yield f"{name} had no effect ({why})"
 
 
@@ -237,10 +239,10 @@ def _accepted(args: argparse.Namespace) -> dict[str, str]:
     if args.accept is None or (args.update_accepted and not args.accept.exists()):
         return {}
     found: dict[str, str] = {}
-    for one in _read_accepted(args.accept)["accepted"]:
+    for entry in _read_accepted(args.accept)["accepted"]:
         impacts = ("", *reversed(IMPACTS))  # the first is any
-        found[one["fingerprint"]] = min(
-            one.get("impact", ""), found.get(one["fingerprint"], impacts[-1]), key=impacts.index
+        found[entry["fingerprint"]] = min(
+            entry.get("impact", ""), found.get(entry["fingerprint"], impacts[-1]), key=impacts.index
         )
     return found
 
@@ -257,7 +259,7 @@ def _read_accepted(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{path} is no file of accepted advice: {error}", hint) from None
     try:
-        told = json.loads(content)
+        document = json.loads(content)
     except json.JSONDecodeError as error:
         words = f"{path} is no file of accepted advice: it is not JSON: {error.msg} (line {error.lineno})"
         raise UsageError(words, hint) from None
@@ -265,7 +267,7 @@ def _read_accepted(path: Path) -> dict[str, Any]:
         deep = isinstance(error, RecursionError)
         why = "it is nested too deeply" if deep else "it contains a number with thousands of digits"
         raise UsageError(f"{path} is no file of accepted advice: {why}", hint) from None
-    entries = told.get("accepted") if isinstance(told, dict) else None
+    entries = document.get("accepted") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise UsageError(f"{path} is no file of accepted advice: it has no list `accepted`", hint)
     for number, entry in enumerate(entries, 1):
@@ -275,7 +277,7 @@ def _read_accepted(path: Path) -> dict[str, Any]:
         if "severity" in entry and "impact" not in entry:
             entry["impact"] = _impact_of(path, entry["fingerprint"], entry.pop("severity"))
         _check_impact(path, entry)
-    return dict(told)
+    return dict(document)
 
 
 def _impact_of(path: Path, fingerprint: str, severity: object) -> str:
@@ -299,19 +301,25 @@ def _check_impact(path: Path, entry: dict[str, Any]) -> None:
 def _accept(path: Path, gate: Gate) -> None:
     from dptune.runfile import form
 
-    told: dict[str, Any] = {"schema_version": gate.schema_version, "accepted": []}
+    document: dict[str, Any] = {"schema_version": gate.schema_version, "accepted": []}
     if path.exists():
-        told = _read_accepted(path)
-    severe = {one.fingerprint: {"impact": one.impact} for one in gate.tripped}
-    held = [{**one, **severe.get(one["fingerprint"], {})} for one in told["accepted"]]
-    known = {one["fingerprint"] for one in held}
+        document = _read_accepted(path)
+    severe = {advice.fingerprint: {"impact": advice.impact} for advice in gate.tripped}
+    held = [{**entry, **severe.get(entry["fingerprint"], {})} for entry in document["accepted"]]
+    known = {entry["fingerprint"] for entry in held}
     more = [
-        {"rule": one.rule, "title": one.title, "why": "", "impact": one.impact, "fingerprint": one.fingerprint}
-        for one in gate.tripped
-        if one.fingerprint not in known
+        {
+            "rule": advice.rule,
+            "title": advice.title,
+            "why": "",
+            "impact": advice.impact,
+            "fingerprint": advice.fingerprint,
+        }
+        for advice in gate.tripped
+        if advice.fingerprint not in known
     ]
     entries = [*held, *more]
-    text = json.dumps({**told, "accepted": entries}, indent=2) + "\n"
+    text = json.dumps({**document, "accepted": entries}, indent=2) + "\n"
     try:
         form.put(path, text)
     except OSError as error:
@@ -330,10 +338,10 @@ def _share(text: str) -> float:
 def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
     """Formats and the files they go to, None for stdout."""
     found: list[tuple[str, Path | None]] = []
-    for one in args.output:
-        form, _, name = one.partition("=")
+    for output in args.output:
+        form, _, name = output.partition("=")
         if form not in FORMATS or not name:
-            raise UsageError(f"--output {one} is no {OUTPUT}", f"a format is one of {', '.join(FORMATS)}")
+            raise UsageError(f"--output {output} is no {OUTPUT}", f"a format is one of {', '.join(FORMATS)}")
         target = None if name == "-" else Path(name)
         if target is not None and (target.is_dir() or not target.parent.is_dir()):
             raise UsageError(f"cannot write to {target}", "name a file in a folder that is there")
@@ -352,12 +360,12 @@ def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
 
 
 def _write(form: str, gate: Gate, target: Path | None, started: Path) -> None:
-    told = _formatted(form, gate, target, started)
+    text = _formatted(form, gate, target, started)
     if target is None:
-        sys.stdout.write(told)
+        sys.stdout.write(text)
         return
     try:
-        target.write_text(told, encoding="utf-8", errors="backslashreplace", newline="")
+        target.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
     except OSError as error:
         raise UsageError(f"cannot write to {target}: {error.strerror or error}", "name another file") from error
     print(f"dptune: wrote {target}", file=sys.stderr)
@@ -392,11 +400,13 @@ def _from_the_top(gate: Gate, started: Path) -> Gate:
             return change
         places = [(folder / change.at.file).resolve() for folder in (started, Path())]
         there = [place for place in places if place.is_relative_to(top)]
-        found = next((one for one in there if one.is_file()), there[-1] if there else None)
+        found = next((path for path in there if path.is_file()), there[-1] if there else None)
         if found is None:
             return change
         file = found.relative_to(top).as_posix()
         return change.model_copy(update={"at": change.at.model_copy(update={"file": file})})
 
-    told = [one.model_copy(update={"changes": [moved(change) for change in one.changes]}) for one in gate.tripped]
-    return gate.model_copy(update={"tripped": told})
+    tripped = [
+        advice.model_copy(update={"changes": [moved(change) for change in advice.changes]}) for advice in gate.tripped
+    ]
+    return gate.model_copy(update={"tripped": tripped})

@@ -67,7 +67,7 @@ class _Names(BaseCompleter):
         if action.metavar == OUTPUT:
             return [f"{before}={file}" for file in FilesCompleter()(after)]
         if action.dest in _OF_RULES:
-            rules = [one.rule for one in packs.load_packs()]
+            rules = [loaded.rule for loaded in packs.load_packs()]
             return [rule.name if prefix[:1].islower() else rule.code for rule in rules]
         return FilesCompleter()(prefix)
 

@@ -177,9 +177,9 @@ def _doubt(schedule: Schedule) -> None:
 
     name, steps = ("--lean", schedule.lean) if schedule.lean else ("--rich", schedule.rich)
     if 0 < steps < LEAST_STEPS:
-        told = f"{name} {steps}: fewer than {LEAST_STEPS} traced steps cannot be judged"
+        warning = f"{name} {steps}: fewer than {LEAST_STEPS} traced steps cannot be judged"
         with contextlib.suppress(OSError, ValueError):  # nobody reads it
-            print(f"dptune: {told}", file=sys.stderr)
+            print(f"dptune: {warning}", file=sys.stderr)
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -256,6 +256,6 @@ def _export(args: argparse.Namespace, options: Options) -> int:
         return 0
     folder, lines = exports.make(options, chosen)
     print("\n".join(lines))
-    told = f"what this shell starts with torch is recorded in {folder.path}, until `unset DPTUNE_CAPTURE`"
-    print(f"dptune: {told}", file=sys.stderr)
+    notice = f"what this shell starts with torch is recorded in {folder.path}, until `unset DPTUNE_CAPTURE`"
+    print(f"dptune: {notice}", file=sys.stderr)
     return 0

@@ -111,17 +111,20 @@ def _patch(args: argparse.Namespace) -> int:
     rules = codes(args.advice)
     _check_output(args.output)
     report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
-    meant = [one for one in advised(report, rules) if rules or one.numerics == "same"]
-    changes = [change for one in meant for change in one.changes]
+    meant = [advice for advice in advised(report, rules) if rules or advice.numerics == "same"]
+    changes = [change for advice in meant for change in advice.changes]
     root = root_of(args.paths)
     diff, left, taken_out = patches(changes, root)
     of_learning = [*_of_learning(report.advice, rules)]
     for words in [*of_learning, *_written_since(changes, root, record_of(args.paths)), *taken_out]:
         print(f"dptune: {visible(words)}", file=sys.stderr)
-    for one in left:
-        place = f" in {one.change.at}" if one.change.at else ""
-        print(f"dptune: {visible(f'{one.change.knob}{place}: no patch: {one.why}; by hand:')}", file=sys.stderr)
-        for row in one.change.paste.splitlines():
+    for unpatched in left:
+        place = f" in {unpatched.change.at}" if unpatched.change.at else ""
+        print(
+            f"dptune: {visible(f'{unpatched.change.knob}{place}: no patch: {unpatched.why}; by hand:')}",
+            file=sys.stderr,
+        )
+        for row in unpatched.change.paste.splitlines():
             print(f"    {visible(row)}", file=sys.stderr)
     if not changes:
         what = "no change that leaves learning as it is" if of_learning and not rules else "no change"
@@ -135,13 +138,13 @@ def _patch(args: argparse.Namespace) -> int:
 
 def _of_learning(advice: Sequence[Advice], rules: Sequence[str]) -> Iterator[str]:
     """A sentence for each advice with changes that can alter what is learned: asked for by its rule, or left out."""
-    for one in advice:
-        if one.numerics == "changes" and one.changes:
-            said = f"{one.rule} {one.slug} can alter what is learned"
-            if one.rule in rules:
-                yield f"{said}. {one.watch}"
+    for recommendation in advice:
+        if recommendation.numerics == "changes" and recommendation.changes:
+            said = f"{recommendation.rule} {recommendation.slug} can alter what is learned"
+            if recommendation.rule in rules:
+                yield f"{said}. {recommendation.watch}"
             elif not rules:
-                yield f"{said}, and is left out; to have it: --patch --advice {one.rule}"
+                yield f"{said}, and is left out; to have it: --patch --advice {recommendation.rule}"
 
 
 def _written_since(changes: Sequence[Change], root: Path, record: Path) -> list[str]:

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     settings, survey = config.load(), packs.survey()
     rules = [(loaded.rule, loaded.pack) for loaded in survey.rules]
     if args.format == "json":
-        sys.stdout.write(json.dumps([rulebook.record(*one) for one in rules], indent=2) + "\n")
+        sys.stdout.write(json.dumps([rulebook.record(*rule_and_pack) for rule_and_pack in rules], indent=2) + "\n")
     else:
         running = {rule.code for rule, _ in rules if settings.runs(rule)}
         sys.stdout.write(paint(rulebook.listed(rules, running, width), colour))

@@ -115,13 +115,13 @@ def run(args: argparse.Namespace) -> int:
         proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
     if saves is not None and (apart := against(saves, as_told(proof))):
         promised = f"{promised}. Measured is {apart}"
-    told = show(proof, args.format, promised)
+    status = show(proof, args.format, promised)
     if advice and proof.outcome != "inconclusive" and not args.quiet:
         shown = visible(shlex.quote(str(folder)))
         print(f"dptune: `dptune report {shown}` shows it beside the advice, with the lines to change", file=sys.stderr)
         if proof.outcome == "better":
             print(f"dptune: as a diff: dptune report {shown} --patch --advice {advice}", file=sys.stderr)
-    return told
+    return status
 
 
 def _rewritten(task: Task) -> str:
@@ -174,12 +174,12 @@ def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | 
     (code,) = codes([name])
     report = report_of([str(folder)])
     advice = advised(report, [code])
-    changes = [change for one in advice for change in one.changes]
+    changes = [change for recommendation in advice for change in recommendation.changes]
     if not changes:
         raise UsageError(f"{code} proposes nothing that can be set from outside", "see `dptune report`")
     step_ns = report.measured.step.known("time_ns")
-    saved = [one.saves for one in advice if one.saves]
-    return code, changes, " ".join(saving(one, step_ns) for one in saved), saved[0] if len(saved) == 1 else None
+    saved = [recommendation.saves for recommendation in advice if recommendation.saves]
+    return code, changes, " ".join(saving(saves, step_ns) for saves in saved), saved[0] if len(saved) == 1 else None
 
 
 def _runs_here(args: argparse.Namespace, record: RunRecord) -> bool:

@@ -100,22 +100,22 @@ def run(args: argparse.Namespace) -> int:
     trust = trust_in(found, measured)
     why = next((finding.text for finding in trust.findings if finding.level == "unjudgeable"), "")
     if why:
-        told = nothing(f"the run cannot be judged: {why}", wanted)
+        what_if = nothing(f"the run cannot be judged: {why}", wanted)
     elif args.strategies:
-        told = compare(found, measured)
+        what_if = compare(found, measured)
     else:
-        told = predict(found, measured, wanted) if wanted else search(found, measured)
-    limits = [one.text for one in trust.findings if one.level == "partial"]
-    told = told.model_copy(update={"limits": limits})
+        what_if = predict(found, measured, wanted) if wanted else search(found, measured)
+    limits = [partial_finding.text for partial_finding in trust.findings if partial_finding.level == "partial"]
+    what_if = what_if.model_copy(update={"limits": limits})
     if args.format == "json":
-        sys.stdout.write(told.model_dump_json(indent=1) + "\n")
+        sys.stdout.write(what_if.model_dump_json(indent=1) + "\n")
     else:
-        sys.stdout.write(paint(page(told, terminal.width(sys.stdout), named), terminal.colours(sys.stdout)))
+        sys.stdout.write(paint(page(what_if, terminal.width(sys.stdout), named), terminal.colours(sys.stdout)))
     return (
         0
-        if told.curve
-        or told.strategies
-        or any(prediction.known("low_ns") is not None for prediction in told.predictions)
+        if what_if.curve
+        or what_if.strategies
+        or any(prediction.known("low_ns") is not None for prediction in what_if.predictions)
         else 1
     )
 
@@ -128,7 +128,7 @@ def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
     together = parsed(args.settings, named)
     if {"ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"} <= together.keys():
         raise UsageError("sizes of buckets are set twice: one for all, and one for each", "leave out one of them")
-    sweeps = [*(args.sweep or ()), *(f"world_size={one}" for one in args.world_size or ())]
+    sweeps = [*(args.sweep or ()), *(f"world_size={sizes}" for sizes in args.world_size or ())]
     if not sweeps:
         return [together] if together else []
     if len(sweeps) > 1:
@@ -137,7 +137,7 @@ def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
     twice = swept[0].keys() & together.keys()
     if twice:
         raise UsageError(f"{min(twice)} is both set and swept", "leave out one of them")
-    return [{**together, **one} for one in swept]
+    return [{**together, **setting} for setting in swept]
 
 
 def _check_single(words: Sequence[str]) -> None:
@@ -154,15 +154,15 @@ def _swept(text: str) -> list[dict[str, Value]]:
     from dptune.whatif.scenarios import named
 
     name, given, values = text.partition("=")
-    one = named(name)
-    if one.list_of_numbers:
+    knob = named(name)
+    if knob.list_of_numbers:
         raise UsageError(
             f"{name} cannot be swept: a value of it is a list itself",
-            f"give one: --set {name}={one.default or '1,8,25'}",
+            f"give one: --set {name}={knob.default or '1,8,25'}",
         )
     if not given:
-        values = _USUAL.get(name, "true,false" if one.kind is bool else "")
+        values = _USUAL.get(name, "true,false" if knob.kind is bool else "")
     if not values:
-        usual = ",".join(one.choices or (("true", "false") if one.kind is bool else ("2", "4", "8")))
+        usual = ",".join(knob.choices or (("true", "false") if knob.kind is bool else ("2", "4", "8")))
         raise UsageError(f"--sweep {name} needs values", f"like --sweep {name}={usual}")
-    return [{name: value} for value in dict.fromkeys(map(one.parse, values.split(",")))]
+    return [{name: value} for value in dict.fromkeys(map(knob.parse, values.split(",")))]

@@ -22,8 +22,8 @@ def phases(sides: Sides, basis: Basis) -> tuple[list[PhaseDifference] | None, st
 
     def spent(name: str, figure: str) -> Pair:
         def read(run: ReadRun) -> float:
-            own = sum(int(getattr(phase, figure)) for phase in run.measured.phases if phase.phase == name)
-            return own / run.measured.account.window_ns * run.step_ns(basis)
+            total_ns = sum(int(getattr(phase, figure)) for phase in run.measured.phases if phase.phase == name)
+            return total_ns / run.measured.account.window_ns * run.step_ns(basis)
 
         return sides.pair(read)
 
@@ -65,10 +65,10 @@ def _rank_account(run: ReadRun, rank: int) -> Account:
 
 def _rank_step_ns(run: ReadRun, rank: int, basis: Basis) -> float:
     """Its own median step; where that was not timed without the profiler, the mean window of its busiest device."""
-    own = run.rank(rank)
+    figures = run.rank(rank)
     if basis == "unprofiled":
-        return own.unprofiled_median_ns * run.step_ns(basis) / run.measured.step.unprofiled_median_ns
-    steps = max((device.steps for device in own.devices), key=len, default=[])
+        return figures.unprofiled_median_ns * run.step_ns(basis) / run.measured.step.unprofiled_median_ns
+    steps = max((device.steps for device in figures.devices), key=len, default=[])
     if not steps:
         raise Missing("no steps were found in the trace")
     return mean(step.account.window_ns for step in steps)

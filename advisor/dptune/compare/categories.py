@@ -24,12 +24,12 @@ def categories(sides: Sides, basis: Basis) -> tuple[list[CategoryDifference] | N
     except Missing as missing:
         return None, missing.reason
     names = list(CLASSES)
-    for joined, own, runs in ((_EXPOSED_CLASS, _EXPOSED, _unsplit(sides)), (_INPUT_CLASS, _INPUT, _unseen(sides))):
+    for joined, classes, runs in ((_EXPOSED_CLASS, _EXPOSED, _unsplit(sides)), (_INPUT_CLASS, _INPUT, _unseen(sides))):
         if runs:
             for parts in (a, b):
-                parts[joined] = sum(parts.pop(name) for name in own)
-            names[names.index(own[0])] = joined
-            names = [name for name in names if name not in own]
+                parts[joined] = sum(parts.pop(name) for name in classes)
+            names[names.index(classes[0])] = joined
+            names = [name for name in names if name not in classes]
     whole = sum(b.values()) - sum(a.values())
     return [_category(name, a[name], b[name], whole) for name in names], ""
 
@@ -80,7 +80,9 @@ def apportioned(steps: Sequence[tuple[Account, Fraction]]) -> dict[str, int]:
     """
     begun, running, parts = 0, Fraction(0), {}
     for name in CLASSES:
-        running += sum((step_ns * getattr(own, name) / own.window_ns for own, step_ns in steps), Fraction(0))
+        running += sum(
+            (step_ns * getattr(account, name) / account.window_ns for account, step_ns in steps), Fraction(0)
+        )
         end = round(running)
         parts[name], begun = end - begun, end
     return parts

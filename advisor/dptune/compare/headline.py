@@ -69,9 +69,9 @@ def why(compared: Compared) -> str:
 def changes(compared: Compared) -> list[tuple[str, int]]:
     """The classes that changed, by their name, in nanoseconds of a step, largest first."""
     found: dict[str, int] = {}
-    for one in compared.known("categories") or ():
-        name = _NAMES[one.category]
-        found[name] = found.get(name, 0) + one.difference_ns
+    for category in compared.known("categories") or ():
+        name = _NAMES[category.category]
+        found[name] = found.get(name, 0) + category.difference_ns
     return sorted(((name, ns) for name, ns in found.items() if ns), key=lambda change: -abs(change[1]))
 
 
@@ -98,9 +98,9 @@ def _classes(compared: Compared) -> str:
     if not found:
         return ""
     least = _WORTH_SHARE * abs(found[0][1])
-    told = [(name, ns) for name, ns in found[:_AT_MOST] if abs(ns) >= least]
+    largest_changes = [(name, ns) for name, ns in found[:_AT_MOST] if abs(ns) >= least]
     begin = "per step, " if _batch_differs(compared) else ""  # the difference before it is of a sample
-    return begin + ", ".join(f"{name} {'+' if ns > 0 else '-'}{milliseconds(abs(ns))}" for name, ns in told)
+    return begin + ", ".join(f"{name} {'+' if ns > 0 else '-'}{milliseconds(abs(ns))}" for name, ns in largest_changes)
 
 
 def _settings(compared: Compared) -> str:
@@ -109,9 +109,9 @@ def _settings(compared: Compared) -> str:
         return ""
     if not facts:
         return "no fact of theirs differs"
-    told = [fact for fact in _likely(compared, facts) if fact.name != "command"] or facts
-    more = len(facts) - len(told[:_FACTS_AT_MOST])
-    said = " and ".join(map(_went, told[:_FACTS_AT_MOST]))
+    likely_facts = [fact for fact in _likely(compared, facts) if fact.name != "command"] or facts
+    more = len(facts) - len(likely_facts[:_FACTS_AT_MOST])
+    said = " and ".join(map(_went, likely_facts[:_FACTS_AT_MOST]))
     return f"{said}{f' ({more} more facts differ)' if more > 1 else ' (one more fact differs)' if more else ''}"
 
 

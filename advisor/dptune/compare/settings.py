@@ -53,8 +53,8 @@ def facts(sides: Sides) -> tuple[list[FactDifference] | None, str]:
     a, b = ([_named(run) for run in runs] for runs in (sides.a, sides.b))
     places = {name: where for run in reversed([*a, *b]) for name, (_, where) in run.items()}
     places |= {name: where for run in b for name, (_, where) in run.items() if where}
-    unread = {name for _, run in sides.runs for one in run.facts.values() for name in one.unread}
-    versions = {one.schema_version for _, run in sides.runs for one in run.facts.values()}
+    unread = {name for _, run in sides.runs for rank_facts in run.facts.values() for name in rank_facts.unread}
+    versions = {rank_facts.schema_version for _, run in sides.runs for rank_facts in run.facts.values()}
     found = []
     for name in dict.fromkeys(name for run in [*a, *b] for name in run):
         in_a, in_b = (_values(runs, name) for runs in (a, b))
@@ -89,7 +89,7 @@ def _read_as(name: str) -> str:
     if whole == "settings":
         return rest
     whole = whole.partition("[")[0]
-    return next((kind for kind, one in _SINGULAR.items() if one == whole), whole)
+    return next((kind for kind, singular in _SINGULAR.items() if singular == whole), whole)
 
 
 def _objects(runs: Sequence[_Named]) -> set[str]:
@@ -100,8 +100,8 @@ def _named(run: ReadRun) -> _Named:
     """Every fact of a run by its name; one that its ranks do not agree on is their values in the order of ranks."""
     by_rank = [dict(_of_rank(run.facts[rank])) for rank in sorted(run.facts)]
     named: _Named = {"command": (run.report.run.command, None)}
-    for name in dict.fromkeys(name for own in by_rank for name in own):
-        values = [own.get(name, (None, None))[0] for own in by_rank]
+    for name in dict.fromkeys(name for rank_values in by_rank for name in rank_values):
+        values = [rank_values.get(name, (None, None))[0] for rank_values in by_rank]
         same = all(value == values[0] for value in values)
         named[name] = (values[0] if same else ", ".join(map(str, values))), by_rank[0].get(name, (None, None))[1]
     for name in _COUNTED:
@@ -113,15 +113,15 @@ def _of_rank(facts: Facts) -> Iterator[tuple[str, tuple[Value, str | None]]]:
     for name in _PLAIN:
         yield name, (getattr(facts, name), None)
     for kind, identity in _LISTS.items():
-        for place, one in enumerate(getattr(facts, kind)):
+        for place, record in enumerate(getattr(facts, kind)):
             whole = _SINGULAR.get(kind, kind) + (f"[{place}]" if place else "")
-            yield whole, (_plain(getattr(one, identity)), one.where)
-            yield from _fields(whole, one, one.where, identity)
+            yield whole, (_plain(getattr(record, identity)), record.where)
+            yield from _fields(whole, record, record.where, identity)
     for kind in ("device", "compiled"):
-        one = getattr(facts, kind)
-        if one is not None:
+        record = getattr(facts, kind)
+        if record is not None:
             yield kind, (True, None)
-            yield from _fields(kind, one, None, "")
+            yield from _fields(kind, record, None, "")
     for name, value in facts.settings.items():
         yield ("precision.float32_matmul" if name == "float32_matmul_precision" else f"settings.{name}"), (value, None)
     for name, value in facts.environment.items():
@@ -129,8 +129,10 @@ def _of_rank(facts: Facts) -> Iterator[tuple[str, tuple[Value, str | None]]]:
             yield f"environment.{name}", (value, None)
 
 
-def _fields(whole: str, one: Any, where: str | None, identity: str) -> Iterator[tuple[str, tuple[Value, str | None]]]:
-    for name, value in asdict(one).items():
+def _fields(
+    whole: str, record: Any, where: str | None, identity: str
+) -> Iterator[tuple[str, tuple[Value, str | None]]]:
+    for name, value in asdict(record).items():
         if name == "bucket_cap_bytes":
             yield f"{whole}.bucket_cap_mb", (None if value is None else round(value / MIB, 3), where)
         elif name not in _OUTCOMES and name != identity:

@@ -65,8 +65,8 @@ class Sides:
     @property
     def runs(self) -> list[tuple[Literal["A", "B"], ReadRun]]:
         """Every run with its side."""
-        own: list[tuple[Literal["A", "B"], ReadRun]] = [("A", run) for run in self.a]
-        return own + [("B", run) for run in self.b]
+        runs_of_a: list[tuple[Literal["A", "B"], ReadRun]] = [("A", run) for run in self.a]
+        return runs_of_a + [("B", run) for run in self.b]
 
     def pair(self, read: Callable[[ReadRun], float]) -> Pair:
         """A figure as its median over the runs of each side; missing where a run lacks it."""
@@ -76,14 +76,14 @@ class Sides:
     def check(self) -> None:
         """Raise RunError where what is named as several runs is not."""
         for runs in (self.a, self.b):
-            for one, other in combinations(runs, 2):
-                _check_whole(one, other)
-                if _same(one, other):
-                    what = f"{one.name} and {other.name} are the same recording, and count once"
+            for first, other in combinations(runs, 2):
+                _check_whole(first, other)
+                if _same(first, other):
+                    what = f"{first.name} and {other.name} are the same recording, and count once"
                     raise RunError(what, "name each run of a side once")
-        for one, other in product(self.a, self.b):
-            if _same(one, other):
-                what = f"{one.name} (A) and {other.name} (B) are the same recording, which cannot differ from itself"
+        for first, other in product(self.a, self.b):
+            if _same(first, other):
+                what = f"{first.name} (A) and {other.name} (B) are the same recording, which cannot differ from itself"
                 raise RunError(what, "name each run on one side only")
 
     def conditions(self) -> list[Condition]:
@@ -107,8 +107,10 @@ class Sides:
         a, b = ([_moment(run) for run in runs] for runs in (self.a, self.b))
         if min(len(a), len(b)) < 2 or not all((*a, *b)):
             return False
-        pairs = [(one, other) for one, other in product(b, a) if one is not None and other is not None]
-        later, earlier = (sum(one > other for one, other in each) for each in (pairs, [pair[::-1] for pair in pairs]))
+        pairs = [(moment, other) for moment, other in product(b, a) if moment is not None and other is not None]
+        later, earlier = (
+            sum(moment > other for moment, other in each) for each in (pairs, [pair[::-1] for pair in pairs])
+        )
         most = max(later, earlier)
         return most == len(pairs) or 2 * chance_of(len(a), len(b), most) <= LEVEL
 
@@ -154,23 +156,23 @@ def _median(runs: Sequence[ReadRun], read: Callable[[ReadRun], float]) -> tuple[
     return median(values), ""
 
 
-def _check_whole(one: ReadRun, other: ReadRun) -> None:
+def _check_whole(first: ReadRun, other: ReadRun) -> None:
     """Two repeats are two recordings, not two ranks of one, which would count as two."""
-    mine, theirs = one.measured, other.measured
+    mine, theirs = first.measured, other.measured
     ranks = [{rank.rank for rank in run.ranks} for run in (mine, theirs)]
     worlds = {run.known("world_size") for run in (mine, theirs)}
     alone = len(ranks[0]) == len(ranks[1]) == 1 and ranks[0] != ranks[1]
-    if alone and not (one.facts or other.facts) and worlds != {1}:
+    if alone and not (first.facts or other.facts) and worlds != {1}:
         raise RunError(
-            f"{one.name} and {other.name} are rank {ranks[0].pop()} and rank {ranks[1].pop()}: "
+            f"{first.name} and {other.name} are rank {ranks[0].pop()} and rank {ranks[1].pop()}: "
             "ranks of one run are not repeats of it",
             "name the folder that holds all traces of a run, or the same rank of each",
         )
 
 
-def _same(one: ReadRun, other: ReadRun) -> bool:
+def _same(first: ReadRun, other: ReadRun) -> bool:
     """Whether two are one recording: its steps took the same time to the nanosecond, and were spent on the same."""
-    mine, theirs = one.measured, other.measured
+    mine, theirs = first.measured, other.measured
     timed = mine.step.known("time_ns") is not None
-    steps = [own.step.model_copy(update={"repeats_ns": [], "time_ns": None}) for own in (mine, theirs)]
+    steps = [measured.step.model_copy(update={"repeats_ns": [], "time_ns": None}) for measured in (mine, theirs)]
     return timed and steps[0] == steps[1] and mine.known("account") == theirs.known("account")

@@ -18,7 +18,7 @@ from math import sqrt
 def means(a: Sequence[float], b: Sequence[float]) -> list[float]:
     """The geometric means of any two of the ratios b / a of as many pairs (positive, in any unit), ascending."""
     ratios = [after / before for before, after in zip(a, b, strict=True)]
-    return sorted(sqrt(one * other) for one, other in combinations_with_replacement(ratios, 2))
+    return sorted(sqrt(ratio * other) for ratio, other in combinations_with_replacement(ratios, 2))
 
 
 def critical_wins(pairs: int, level: float) -> int | None:

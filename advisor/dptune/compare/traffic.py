@@ -15,7 +15,7 @@ _PINNED = {True: " pinned", False: " pageable", None: ""}
 
 def collectives(sides: Sides) -> tuple[list[TrafficDifference] | None, str]:
     """One record per kind, and why there is none."""
-    return _differences(sides, lambda run: run.measured.collectives, lambda one: one.kind, _message_bytes)
+    return _differences(sides, lambda run: run.measured.collectives, lambda row: row.kind, _message_bytes)
 
 
 def copies(sides: Sides) -> tuple[list[TrafficDifference] | None, str]:
@@ -30,38 +30,40 @@ def _differences(
     bytes_of: Callable[[_Moved], float],
 ) -> tuple[list[TrafficDifference] | None, str]:
     try:
-        kinds = {kind_of(one) for _, run in sides.runs for one in read(run)}
+        kinds = {kind_of(row) for _, run in sides.runs for row in read(run)}
     except Missing as missing:
         return None, missing.reason
 
     def difference(kind: str) -> TrafficDifference:
         def alike(run: ReadRun) -> list[_Moved]:
-            return [one for one in read(run) if kind_of(one) == kind]
+            return [row for row in read(run) if kind_of(row) == kind]
 
         return TrafficDifference(
             kind=kind,
-            calls_per_step=sides.pair(lambda run: sum(one.calls_per_step for one in alike(run))),
-            time_ns=sides.pair(lambda run: sum(one.total_ns / _steps(one) for one in alike(run))),
-            moved_bytes=sides.pair(lambda run: sum(bytes_of(one) for one in alike(run))),
+            calls_per_step=sides.pair(lambda run: sum(row.calls_per_step for row in alike(run))),
+            time_ns=sides.pair(lambda run: sum(row.total_ns / _steps(row) for row in alike(run))),
+            moved_bytes=sides.pair(lambda run: sum(bytes_of(row) for row in alike(run))),
         )
 
-    return sorted(map(difference, kinds), key=lambda one: (-abs(one.time_ns.known("difference") or 0.0), one.kind)), ""
+    return sorted(
+        map(difference, kinds), key=lambda traffic: (-abs(traffic.time_ns.known("difference") or 0.0), traffic.kind)
+    ), ""
 
 
-def _steps(one: CollectiveFigures | CopyFigures) -> float:
+def _steps(row: CollectiveFigures | CopyFigures) -> float:
     """Steps of all ranks together: calls are counted over them, and given per one of them."""
-    if one.calls <= 0 or one.calls_per_step <= 0:
+    if row.calls <= 0 or row.calls_per_step <= 0:
         raise Missing("it is counted in no step")
-    return one.calls / one.calls_per_step
+    return row.calls / row.calls_per_step
 
 
 def _message_bytes(row: CollectiveFigures) -> float:
     return row.message_bytes * row.calls_per_step
 
 
-def _copied_bytes(one: CopyFigures) -> float:
-    return one.total_bytes / _steps(one)
+def _copied_bytes(row: CopyFigures) -> float:
+    return row.total_bytes / _steps(row)
 
 
-def _direction(one: CopyFigures) -> str:
-    return f"{one.direction}{_PINNED[one.known('pinned')]}"
+def _direction(row: CopyFigures) -> str:
+    return f"{row.direction}{_PINNED[row.known('pinned')]}"

@@ -63,28 +63,32 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
     }
     calls = [
         each
-        for own in views
-        if not own.no_steps
-        for each in heard(own, ran, lambda rank: traces[rank].rich, run.facts.get(own.rank))
+        for rank_view in views
+        if not rank_view.no_steps
+        for each in heard(rank_view, ran, lambda rank: traces[rank].rich, run.facts.get(rank_view.rank))
     ]
-    exchanges, found = matched(calls, run.world_size, {own.rank: host_of(run, own.rank) for own in views})
+    exchanges, found = matched(
+        calls, run.world_size, {rank_view.rank: host_of(run, rank_view.rank) for rank_view in views}
+    )
     split = splits(exchanges)
     tracks: dict[tuple[int, str], Track] = {}
     timelines: list[tuple[RankView, DeviceView, Timeline]] = []
     devices: dict[int, list[DeviceFigures]] = {}
-    for own in accounted:
-        base_ns = own.base_ns
-        for device in () if own.losses_fatal else own.devices:  # of what is lost, no share is true
+    for rank_view in accounted:
+        base_ns = rank_view.base_ns
+        for device in () if rank_view.losses_fatal else rank_view.devices:  # of what is lost, no share is true
             name = device.operations.device
-            spent = device_timeline(own, device, split.get((own.rank, name), Split()).since(base_ns))
-            timelines.append((own, device, spent))
-            tracks[own.rank, name] = Track(base_ns, spent)
-            devices.setdefault(own.rank, []).append(device_figures(device, spent))
+            spent = device_timeline(rank_view, device, split.get((rank_view.rank, name), Split()).since(base_ns))
+            timelines.append((rank_view, device, spent))
+            tracks[rank_view.rank, name] = Track(base_ns, spent)
+            devices.setdefault(rank_view.rank, []).append(device_figures(device, spent))
     compared = comparable(exchanges, found)
     late = lateness(compared, found, tracks)
     windowed = [each for each in timelines if each[1].windows]
-    told = phased(windowed)
-    computing = {own.rank: _computing(own, windowed, told) for own in accounted if own.windows}
+    phases = phased(windowed)
+    computing = {
+        rank_view.rank: _computing(rank_view, windowed, phases) for rank_view in accounted if rank_view.windows
+    }
     return Across(
         calls,
         ran,
@@ -95,7 +99,7 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
         arrivals(compared, late, computing),
         compared,
         tracks,
-        told,
+        phases,
         [*not_of_one_run(calls, run.world_size), *uneven_clocks(match(calls, run.world_size, found)).items()],
     )
 
@@ -103,33 +107,35 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
 def host_of(run: Run, rank: int) -> str | None:
     """The machine that a rank ran on, by its facts or its trace."""
     facts = run.facts.get(rank)
-    trace = next((one.lean for one in run.ranks if one.rank == rank), None)
+    trace = next((rank_trace.lean for rank_trace in run.ranks if rank_trace.rank == rank), None)
     return (facts.host if facts else "") or (trace.host if trace else "") or None
 
 
-def _computing(own: RankView, spent: Sequence[DeviceTimeline], told: Phased | str) -> Computing:
+def _computing(rank_view: RankView, spent: Sequence[DeviceTimeline], phases: Phased | str) -> Computing:
     """What a rank computes in its steps: the means of a step, as ranks may have recorded fewer."""
     count, usual_ns, optimizer_ns, compute_ns = 0, 0.0, 0.0, 0
     for at, (view, device, timeline) in enumerate(spent):
-        if view is own:
+        if view is rank_view:
             inside = (device.operations.work == Work.COMPUTE) & (device.launched_in != OUTSIDE)
-            updating = inside & (told.operations[at] == OPTIMIZER) if not isinstance(told, str) else ~inside & inside
+            updating = (
+                inside & (phases.operations[at] == OPTIMIZER) if not isinstance(phases, str) else ~inside & inside
+            )
             count += int(inside.sum())
             compute_ns += int(timeline.classes["compute_ns"].lengths(*bounds(device.windows)).sum())
-            usual_ns += _usual_ns(own, device.operations.rows[inside & ~updating])
-            optimizer_ns += _usual_ns(own, device.operations.rows[updating])
+            usual_ns += _usual_ns(rank_view, device.operations.rows[inside & ~updating])
+            optimizer_ns += _usual_ns(rank_view, device.operations.rows[updating])
     return Computing(
-        operations=count / own.windows,
-        compute_ns=compute_ns / own.windows,
-        usual_ns=usual_ns / own.windows,
-        optimizer_ns=None if isinstance(told, str) else optimizer_ns / own.windows,
-        on_cpu=all(device.operations.on_cpu for device in own.devices),
+        operations=count / rank_view.windows,
+        compute_ns=compute_ns / rank_view.windows,
+        usual_ns=usual_ns / rank_view.windows,
+        optimizer_ns=None if isinstance(phases, str) else optimizer_ns / rank_view.windows,
+        on_cpu=all(device.operations.on_cpu for device in rank_view.devices),
     )
 
 
-def _usual_ns(own: RankView, rows: Ints) -> float:
+def _usual_ns(view: RankView, rows: Ints) -> float:
     """As many times the quick operations of each name (the quartile) as there are."""
-    columns = own.columns
+    columns = view.columns
     names, durations = columns.name_id[rows], columns.dur_ns[rows]
     order = np.lexsort((durations, names))
     _, first, count = np.unique(names[order], return_index=True, return_counts=True)

@@ -53,12 +53,12 @@ class _Ran:
         """By stream the operations of each name; streams of other devices of the rank with those of the first."""
         columns, found = self.view.columns, dict[int, Counter[str]]()
         for device in self.view.devices:
-            own = device.operations
-            if own.on_cpu:
+            operations = device.operations
+            if operations.on_cpu:
                 continue
-            queues = columns.queue[own.rows]
+            queues = columns.queue[operations.rows]
             for queue in np.unique(queues).tolist():
-                ids, count = np.unique(columns.name_id[own.rows[queues == queue]], return_counts=True)
+                ids, count = np.unique(columns.name_id[operations.rows[queues == queue]], return_counts=True)
                 names = zip((columns.names[at] for at in ids.tolist()), count.tolist(), strict=True)
                 found.setdefault(queue, Counter()).update(dict(names))
         return found
@@ -78,8 +78,8 @@ class _Ran:
         """The median duration of each compute kernel by name; those that take no time are left out."""
         columns, found = self.view.columns, dict[str, float]()
         for device in self.view.devices:
-            own = device.operations
-            rows = own.rows[(own.work == Work.COMPUTE) & (columns.dur_ns[own.rows] > 0)]
+            operations = device.operations
+            rows = operations.rows[(operations.work == Work.COMPUTE) & (columns.dur_ns[operations.rows] > 0)]
             names, took = columns.name_id[rows], columns.dur_ns[rows]
             order = np.lexsort((took, names))
             ids, first, count = np.unique(names[order], return_index=True, return_counts=True)
@@ -110,26 +110,30 @@ def _other_unit(ranks: list[_Ran]) -> dict[int, Loss]:
         return {}
     usual = {name: sorted(each.usual_ns[name] for each in ranks)[len(ranks) // 2] for name in names}
     found = {}
-    for own in ranks:
-        of_usual = float(np.median([own.usual_ns[name] / usual[name] for name in names]))
+    for rank in ranks:
+        of_usual = float(np.median([rank.usual_ns[name] / usual[name] for name in names]))
         if not 1 / _OTHER_UNIT < of_usual < _OTHER_UNIT:
             times = f"{1 / of_usual:,.0f} times shorter" if of_usual < 1 else f"{of_usual:,.0f} times longer"
             text = f"its kernels are {times} than the same kernels on other ranks: their durations are in another unit"
-            found[own.view.rank] = Loss(code="device-events-misdated", fatal=True, text=text)
+            found[rank.view.rank] = Loss(code="device-events-misdated", fatal=True, text=text)
     return found
 
 
-def _lacking(own: _Ran, others: list[_Ran]) -> str:
+def _lacking(rank: _Ran, others: list[_Ran]) -> str:
     """Which stream a rank lacks that all others have; "" for none."""
     for work, noun in ((Work.COMPUTE, "compute"), (Work.COMMUNICATION, "communication")):
-        if int(work) not in own.works and all(int(work) in other.works for other in others):
+        if int(work) not in rank.works and all(int(work) in other.works for other in others):
             return f"it has no {noun} kernel, but every other rank has: the profiler lost a stream"
     if len(others) < 2:
         return ""
     first, rest = others[0], others[1:]
     for queue, stream in first.streams.items():
         total = stream.total()
-        if total >= _LEAST and own.has(stream) <= 1 - _ALIKE and all(one.has(stream) >= _ALIKE for one in rest):
+        if (
+            total >= _LEAST
+            and rank.has(stream) <= 1 - _ALIKE
+            and all(other_rank.has(stream) >= _ALIKE for other_rank in rest)
+        ):
             label = first.view.columns.queue_label(queue)
             where = f"stream {label} of rank {first.view.rank} ({total:,} operations)"
             return f"it has nothing of {where}, but every other rank has: the profiler lost a stream"

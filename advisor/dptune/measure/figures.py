@@ -37,7 +37,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     together = across(run, views, accounted)
     waits = {rank: input_wait.waits(run.facts.get(rank), _of(accounted, rank)) for rank in _ranks(run)}
     account = accounts.total([device for rank in together.devices.values() for device in rank])
-    no_steps = next((own.no_steps for own in views if own.no_steps), "no trace was recorded")
+    no_steps = next((rank_view.no_steps for rank_view in views if rank_view.no_steps), "no trace was recorded")
     late: StragglerFigures | str = no_steps
     if account is not None:
         late, arrived = straggler.straggler(run, accounted, together, account)
@@ -45,13 +45,13 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     samples, no_samples = accumulation.samples_per_step(facts, run.world_size)
     backend, no_backend = platform.backend(facts, views)
     device_kind, no_device = platform.device_kind(facts, views)
-    lost = {own.rank: list(own.losses) for own in viewed}
+    lost = {rank_view.rank: list(rank_view.losses) for rank_view in viewed}
     for rank, loss in (*together.uneven, *uneven_steps(run.facts).items()):
         lost.setdefault(rank, []).append(loss)
     ranks = [_rank(rank, run, together, waits[rank], lost.get(rank, [])) for rank in _ranks(run)]
     detail = _rich(run)
     windowed = [each for each in together.spent if each[1].windows]
-    told = together.phased
+    phased = together.phased
     noisy = noise.noise(facts, run.world_size)
     loads = load.load(facts, run.world_size)
     fitting = sweep if sweep is not None and sweep.fits(backend, run.world_size) else None
@@ -74,24 +74,24 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         "gaps": (gaps.gaps(together.spent) if stepped else None, no_steps),
         "path": (_path(stepped, ranks), critical.NO_PATH if stepped else no_steps),
         "launching": (
-            launching.launching((own, device) for own, device, _ in together.spent),
+            launching.launching((rank_view, device) for rank_view, device, _ in together.spent),
             "no call that launched an operation was recorded: it computes on a CPU, or the trace lacks them",
         ),
         "launch_idle": (
-            launch_idle.launch_idle(windowed, told),
+            launch_idle.launch_idle(windowed, phased),
             launch_idle.NONE_WAITED if windowed else no_steps,
         ),
         "phases": (
-            phases.phases(windowed, told) if windowed and not isinstance(told, str) else None,
-            told if windowed and isinstance(told, str) else no_steps,
+            phases.phases(windowed, phased) if windowed and not isinstance(phased, str) else None,
+            phased if windowed and isinstance(phased, str) else no_steps,
         ),
         "overlap": (
-            None if account is None else overlap.overlap(windowed, together.ran, told, account),
+            None if account is None else overlap.overlap(windowed, together.ran, phased, account),
             no_steps if account is None else overlap.NO_COMMUNICATION,
         ),
         "sharding": (
-            sharding.sharding(windowed, told) if windowed and not isinstance(told, str) else None,
-            (told if isinstance(told, str) else sharding.NOT_SHARDED) if windowed else no_steps,
+            sharding.sharding(windowed, phased) if windowed and not isinstance(phased, str) else None,
+            (phased if isinstance(phased, str) else sharding.NOT_SHARDED) if windowed else no_steps,
         ),
         "attribution": (
             attribution.attribution(detail, next(iter(stepped), None)),
@@ -100,7 +100,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         "user_code": (_user_code(run, detail), user_code.NO_STACKS),
         "copies": (copies.copies(stepped, detail) if stepped else None, copies.NO_LAUNCH if stepped else no_steps),
         "kernels": (
-            kernels.kernels(((own, device) for own in stepped for device in own.devices), account),
+            kernels.kernels(((rank_view, device) for rank_view in stepped for device in rank_view.devices), account),
             no_steps if account is None else "no kernel and no operator runs in the steps",
         ),
         "load": (None, loads) if isinstance(loads, str) else (loads, ""),
@@ -112,12 +112,12 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     }
     return Measured.of(
         figures,
-        longest=longest.longest(windowed, told),
+        longest=longest.longest(windowed, phased),
         step=steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices)),
         ranks=ranks,
         input=input_wait.input_figures(list(waits.values()), run.facts.values()),
         accumulation=accumulation.accumulation(facts),
-        matmul=matmul.matmul(views, next((own.device for own in facts if own.device), None)),
+        matmul=matmul.matmul(views, next((rank_facts.device for rank_facts in facts if rank_facts.device), None)),
     )
 
 
@@ -128,12 +128,14 @@ def _path(views: list[RankView], ranks: list[RankFigures]) -> CriticalPath | Non
         for rank in ranks
         if any(device.steps for device in rank.devices)
     }
-    least = min((own for own in views if own.rank in waiting), key=lambda own: waiting[own.rank], default=None)
+    least = min(
+        (rank_view for rank_view in views if rank_view.rank in waiting), key=lambda own: waiting[own.rank], default=None
+    )
     return None if least is None else critical.critical(least)
 
 
 def _stepped(views: list[RankView]) -> list[RankView]:
-    return [own for own in views if not own.no_steps]
+    return [rank_view for rank_view in views if not rank_view.no_steps]
 
 
 def _ranks(run: Run) -> list[int]:
@@ -141,7 +143,7 @@ def _ranks(run: Run) -> list[int]:
 
 
 def _of(views: list[RankView], rank: int) -> RankView | None:
-    return next((own for own in views if own.rank == rank), None)
+    return next((rank_view for rank_view in views if rank_view.rank == rank), None)
 
 
 def _view(rank: RankTrace, facts: Facts | None) -> RankView:
@@ -157,8 +159,8 @@ def _rich(run: Run) -> RankView | None:
             trace = rank.rich
         except TraceError:  # what it would have told is told without it, or missing
             return None
-        own = None if trace is None else view(rank.rank, trace)
-        return None if own is None or own.no_steps else own
+        rank_view = None if trace is None else view(rank.rank, trace)
+        return None if rank_view is None or rank_view.no_steps else rank_view
     return None
 
 
@@ -180,12 +182,12 @@ def _user_code(run: Run, first: RankView | None) -> UserCodeFigures | None:
 
 def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | str, lost: list[Loss]) -> RankFigures:
     facts = run.facts.get(rank)
-    trace = next((one for one in run.ranks if one.rank == rank), None)
+    trace = next((rank_trace for rank_trace in run.ranks if rank_trace.rank == rank), None)
     devices = together.devices.get(rank, [])
     listed = trace.lean.devices if trace else ()
     index = int(devices[0].device.split(":")[1]) if devices and ":" in devices[0].device else None
-    own = next((device.name for device in listed if device.index == index), "")
-    name = (facts.device.name if facts and facts.device else None) or own
+    device_name = next((device.name for device in listed if device.index == index), "")
+    name = (facts.device.name if facts and facts.device else None) or device_name
     clock = together.clocks.get(rank)
     unclocked = "it shares no collective with the first rank, and no host that is known"
     unheard = "no collective was read on this rank and the first"

@@ -81,13 +81,13 @@ class RankLanes:
     """The steps of one rank, drawn between any two moments."""
 
     def __init__(self, run: Run, rank: int) -> None:
-        own = next(one for one in run.ranks if one.rank == rank)
+        rank_trace = next(candidate for candidate in run.ranks if candidate.rank == rank)
         facts = run.facts.get(rank)
         self.rank = rank
-        times = own.lean.columns
+        times = rank_trace.lean.columns
         ends = (times.ts_ns + times.dur_ns).max(initial=0)
         self.recorded_ns = (int(times.ts_ns.min(initial=ends)), int(ends))  # from the first event to the last end
-        self._seen = view(rank, own.lean, facts.window("lean") if facts else None)
+        self._seen = view(rank, rank_trace.lean, facts.window("lean") if facts else None)
 
     @property
     def steps(self) -> list[Step]:
@@ -118,12 +118,12 @@ class RankLanes:
         """Which of the lanes of `between` an event belongs to."""
         before = 1
         for device in self._seen.devices:
-            own = device.operations
-            place = _places(own, self._seen.columns)
+            operations = device.operations
+            place = _places(operations, self._seen.columns)
             lanes: list[int] = np.unique(place).tolist()
-            if row in own.rows:
-                return before + lanes.index(int(place[own.rows == row][0]))
-            if own.on_cpu and -1 in lanes and self._computes(row):
+            if row in operations.rows:
+                return before + lanes.index(int(place[operations.rows == row][0]))
+            if operations.on_cpu and -1 in lanes and self._computes(row):
                 return before + lanes.index(-1)
             before += len(lanes)
         return 0
@@ -148,57 +148,61 @@ def unnamed(step: StepLanes) -> StepLanes:
 
 def step_lanes(run: Run, rank: int | None = None) -> StepLanes | None:
     """The median step of a rank, of the first one where none is named; None where it has no steps."""
-    ranks = [one.rank for one in run.ranks if rank is None or one.rank == rank]
-    own = RankLanes(run, ranks[0]) if ranks else None
-    if own is None or own.median is None:
+    ranks = [rank_trace.rank for rank_trace in run.ranks if rank is None or rank_trace.rank == rank]
+    rank_lanes = RankLanes(run, ranks[0]) if ranks else None
+    if rank_lanes is None or rank_lanes.median is None:
         return None
-    step = own.steps[own.median]
-    lanes = [lane for lane in own.between(step.start_ns, step.end_ns) if lane.pieces]
-    return StepLanes(own.rank, step.number, step.length_ns, lanes)
+    step = rank_lanes.steps[rank_lanes.median]
+    lanes = [lane for lane in rank_lanes.between(step.start_ns, step.end_ns) if lane.pieces]
+    return StepLanes(rank_lanes.rank, step.number, step.length_ns, lanes)
 
 
 def _host(seen: RankView, step: Step) -> Lane:
     """What the script does: its loader, its backward pass, its optimizer."""
-    told = host_phases(seen.columns)
+    phases = host_phases(seen.columns)
     spans: list[tuple[str, Intervals]] = [("loader", seen.host.loading)]
-    if not isinstance(told, str):
-        spans += [("backward", told.going_back - told.optimizing), ("optimizer", told.optimizing)]
+    if not isinstance(phases, str):
+        spans += [("backward", phases.going_back - phases.optimizing), ("optimizer", phases.optimizing)]
     pieces = [piece for kind, busy in spans for piece in _pieces(busy, step, kind)]
-    return Lane("script", sorted(pieces, key=lambda one: one.start_ns))
+    return Lane("script", sorted(pieces, key=lambda drawn_piece: drawn_piece.start_ns))
 
 
 def _device(seen: RankView, device: DeviceView, step: Step, several: bool) -> list[Lane]:
     """A lane for each stream of a GPU, one of `several` or not; of a CPU one for compute and one for each thread that
     exchanges.
     """
-    own, columns = device.operations, seen.columns
-    place = _places(own, columns)
-    start, end = columns.ts_ns[own.rows], columns.ends(own.rows)
+    operations, columns = device.operations, seen.columns
+    place = _places(operations, columns)
+    start, end = columns.ts_ns[operations.rows], columns.ends(operations.rows)
     inside = np.flatnonzero((start < step.end_ns) & (end > step.start_ns))
     inside = inside[np.argsort(start[inside], kind="stable")]
-    rows, work, lane = own.rows[inside], own.work[inside], place[inside]
+    rows, work, lane = operations.rows[inside], operations.work[inside], place[inside]
     found: list[Lane] = []
     for number in np.unique(place).tolist():
         pieces: list[Piece] = []
         for kind, name in _KINDS.items():
             chosen = rows[(lane == number) & (work == int(kind))]
-            if own.on_cpu and kind == Work.COMPUTE:
-                busy = own.time[kind] if number == -1 else NOTHING  # an operator may hold more than compute
+            if operations.on_cpu and kind == Work.COMPUTE:
+                busy = operations.time[kind] if number == -1 else NOTHING  # an operator may hold more than compute
             else:
                 busy = Intervals.union(columns.ts_ns[chosen], columns.ends(chosen))
             pieces += _pieces(busy, step, name, columns, chosen)
         host_label = "compute" if number == -1 else f"gloo {len(found)}"
         queue = columns.queue_label(number)
-        stream = f"{own.device} {queue}" if several else f"stream {queue}"
-        label = host_label if own.on_cpu else stream
-        found.append(Lane(label, sorted(pieces, key=lambda one: one.start_ns)))
+        stream = f"{operations.device} {queue}" if several else f"stream {queue}"
+        label = host_label if operations.on_cpu else stream
+        found.append(Lane(label, sorted(pieces, key=lambda piece: piece.start_ns)))
     return found
 
 
-def _places(own: Operations, columns: Columns) -> Ints:
+def _places(operations: Operations, columns: Columns) -> Ints:
     """By operation the stream it ran on; of a CPU the thread that exchanges, -1 for what computes."""
-    exchanging = own.work == int(Work.COMMUNICATION)
-    place: Ints = np.where(exchanging, columns.thread[own.rows], -1) if own.on_cpu else columns.queue[own.rows]
+    exchanging = operations.work == int(Work.COMMUNICATION)
+    place: Ints = (
+        np.where(exchanging, columns.thread[operations.rows], -1)
+        if operations.on_cpu
+        else columns.queue[operations.rows]
+    )
     return place
 
 

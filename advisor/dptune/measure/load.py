@@ -34,7 +34,7 @@ def load(facts: Sequence[Facts], world_size: int | None) -> list[LoadFigures] | 
 
 def _of_window(ranks: Sequence[Facts], host: str, name: str) -> LoadFigures | None:
     counted = [window.load for rank in ranks if (window := rank.window(name)) is not None]
-    loads = [one for one in counted if one is not None and one.wall_ns > 0]
+    loads = [rank_load for rank_load in counted if rank_load is not None and rank_load.wall_ns > 0]
     if len(loads) < len(ranks):
         return None
     machine, jobs, waits = (_cores(loads, field) for field in ("machine_ns", "job_ns", "waited_ns"))
@@ -59,5 +59,7 @@ def _of_window(ranks: Sequence[Facts], host: str, name: str) -> LoadFigures | No
 
 def _cores(loads: Sequence[LoadFacts], field: str) -> list[float] | None:
     """A count of each rank as cores; None where one of them does not have it."""
-    counts = [getattr(one, field) for one in loads]
-    return None if None in counts else [count / one.wall_ns for count, one in zip(counts, loads, strict=True)]
+    counts = [getattr(rank_load, field) for rank_load in loads]
+    return (
+        None if None in counts else [count / rank_load.wall_ns for count, rank_load in zip(counts, loads, strict=True)]
+    )

@@ -16,10 +16,10 @@ _NO_EVENT = "the trace holds no event of the device that the run computes on"
 
 def device_kind(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str | None, str]:
     """cpu, cuda, rocm, xpu, ..., and why where it is not known."""
-    for own in facts:
-        if own.device is not None:
-            is_cuda = own.device.kind == "cuda"
-            return (vendor_of((), (), [own.device.name or ""]).kind if is_cuda else own.device.kind), ""
+    for rank_facts in facts:
+        if rank_facts.device is not None:
+            is_cuda = rank_facts.device.kind == "cuda"
+            return (vendor_of((), (), [rank_facts.device.name or ""]).kind if is_cuda else rank_facts.device.kind), ""
     for view in views:
         if any(not device.operations.on_cpu for device in view.devices):
             return vendor(view.trace).kind, ""
@@ -34,7 +34,7 @@ def device_kind(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str 
 def backend(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str | None, str]:
     """nccl, gloo, ..., and why where it is not known. RCCL calls itself nccl."""
     kind, _ = device_kind(facts, views)
-    for claim in [own.backend for own in facts] + [view.trace.distributed.backend for view in views]:
+    for claim in [rank_facts.backend for rank_facts in facts] + [view.trace.distributed.backend for view in views]:
         if claim:
             return _of_kind(claim, kind), ""
     for view in views:

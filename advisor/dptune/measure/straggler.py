@@ -38,7 +38,7 @@ def straggler(
     if isinstance(found, str):
         return found, arrived
     rank = found.rank
-    windows = {(own.rank, device.operations.device): device.windows for own, device, _ in together.spent}
+    windows = {(rank_view.rank, device.operations.device): device.windows for rank_view, device, _ in together.spent}
     gained = gain(rank, together.compared, together.clocks, together.tracks, windows)
     missing = {"work_ratio": found.missing["work_ratio"]} | ({"gain_share": NO_REPLAY} if gained is None else {})
     found = found.model_copy(update={"gain_share": None if gained is None else gained.share, "missing": missing})
@@ -50,7 +50,7 @@ def straggler(
     steps = sum(len(device.steps) for devices in together.devices.values() for device in devices)
     if found.late_share * sum(lag_ns.values()) / len(lag_ns) < LEAST_LAG_SHARE * account.window_ns / steps:
         return found, arrived
-    by_rank = {own.rank: own for own in views if own.rank in arrived}
+    by_rank = {rank_view.rank: rank_view for rank_view in views if rank_view.rank in arrived}
     detailed = _detailed(run, rank)
     differences = _differences(detailed, by_rank, together, rank, lag_ns)
     found = found.model_copy(update={"differences": differences})
@@ -91,9 +91,9 @@ def by_shapes(arrival: ArrivalFigures, late: StragglerFigures) -> ArrivalFigures
 
 def _work_ratio(detailed: Mapping[int, RankView], rank: int) -> float | None:
     """Elements that the operators of the rank read in a step / the median of the others."""
-    read = {number: elements_per_step(own) for number, own in detailed.items()} if len(detailed) > 1 else {}
-    own, others = read.get(rank), [each for number, each in read.items() if number != rank and each]
-    return own / median(others) if own and others and len(others) == len(read) - 1 else None
+    read = {number: elements_per_step(rank_view) for number, rank_view in detailed.items()} if len(detailed) > 1 else {}
+    rank_elements, others = read.get(rank), [each for number, each in read.items() if number != rank and each]
+    return rank_elements / median(others) if rank_elements and others and len(others) == len(read) - 1 else None
 
 
 def settled(arrival: ArrivalFigures, differences: Sequence[LagDifference]) -> ArrivalFigures:
@@ -127,10 +127,10 @@ def _differences(
     if any(not each.operations.on_cpu for each in views[rank].devices):
         spent = {number: together.devices.get(number, []) for number in views}
         device = on_device.longer(views, spent, rank, lag_ns, on_host.LEAST_SHARE)
-        most = min(1.0 - sum(one.share for one in device), on_device.idle_share(spent, rank, lag_ns))
+        most = min(1.0 - sum(difference.share for difference in device), on_device.idle_share(spent, rank, lag_ns))
     host = _of_host(detailed, views, rank, lag_ns) if most >= on_host.LEAST_SHARE else []
-    too_much = max(1.0, sum(one.share for one in host) / max(most, on_host.LEAST_SHARE))
-    host = [one.model_copy(update={"share": one.share / too_much}) for one in host]
+    too_much = max(1.0, sum(difference.share for difference in host) / max(most, on_host.LEAST_SHARE))
+    host = [difference.model_copy(update={"share": difference.share / too_much}) for difference in host]
     return sorted([*device, *host], key=lambda one: -one.share)
 
 
@@ -145,19 +145,19 @@ def _of_host(
     usual_ns = median(lag_ns.values()) or sum(lag_ns.values()) / len(lag_ns)
     numbers = [step.number for step in detailed[rank].steps]
     found = on_host.longer(detailed, rank, dict.fromkeys(numbers, usual_ns))
-    found = [one for one in found if one.rank_ns - one.others_ns <= _MOST_LAGS * usual_ns]
-    explained, by_light = (sum(one.share for one in each) for each in (found, light))
+    found = [difference for difference in found if difference.rank_ns - difference.others_ns <= _MOST_LAGS * usual_ns]
+    explained, by_light = (sum(difference.share for difference in each) for each in (found, light))
     return found if explained >= by_light / 2 else light
 
 
 def _detailed(run: Run, rank: int) -> dict[int, RankView]:
     """The detailed windows of the rank and of some others; none where its own cannot be read or is too large."""
-    ranks = sorted((one for one in run.ranks if one.rich_source), key=lambda one: one.rank != rank)
+    ranks = sorted((rank_trace for rank_trace in run.ranks if rank_trace.rich_source), key=lambda one: one.rank != rank)
     found = {}
-    for one in ranks[: 1 + MOST_DETAILED]:
-        own = _rich(run, one)
-        if own is not None:
-            found[one.rank] = own
+    for rank_trace in ranks[: 1 + MOST_DETAILED]:
+        rank_view = _rich(run, rank_trace)
+        if rank_view is not None:
+            found[rank_trace.rank] = rank_view
     return found if rank in found else {}
 
 
@@ -169,5 +169,5 @@ def _rich(run: Run, rank: RankTrace) -> RankView | None:
     if trace is None or trace.events > MANY_EVENTS:
         return None
     facts = run.facts.get(rank.rank)
-    own = view(rank.rank, trace, facts.window("rich") if facts else None)
-    return None if own.no_steps else own
+    rank_view = view(rank.rank, trace, facts.window("rich") if facts else None)
+    return None if rank_view.no_steps else rank_view

@@ -66,8 +66,8 @@ def uneven_steps(facts: Mapping[int, Facts]) -> dict[int, Loss]:
     """By rank the times without the profiler that no rank can have which reduces gradients with the others."""
     windows = {
         rank: window
-        for rank, own in facts.items()
-        if (window := own.window("unprofiled")) is not None and _synchronous(own, window, len(facts))
+        for rank, rank_facts in facts.items()
+        if (window := rank_facts.window("unprofiled")) is not None and _synchronous(rank_facts, window, len(facts))
     }
     if len(windows) < 2:
         return {}
@@ -99,8 +99,8 @@ def uneven_steps(facts: Mapping[int, Facts]) -> dict[int, Loss]:
 def _synchronous(facts: Facts, window: Window, ranks: int) -> bool:
     """Whether each step of the window waits for all ranks, and its times say when they do."""
     timed = window.device_durations_ns is not None or (facts.device is not None and facts.device.kind == "cpu")
-    sizes = [len(one.ranks) or ranks for one in facts.ddp]  # older recordings do not list them
-    sizes += [prod(one.mesh) if one.mesh else ranks for one in facts.fsdp]
+    sizes = [len(ddp.ranks) or ranks for ddp in facts.ddp]  # older recordings do not list them
+    sizes += [prod(fsdp.mesh) if fsdp.mesh else ranks for fsdp in facts.fsdp]
     together = ranks == facts.world_size and bool(sizes) and max(sizes) >= ranks
     return timed and together and not facts.averages_models and not any(window.unsynced_updates)
 
@@ -124,7 +124,7 @@ def _culprits(off: dict[tuple[int, int], int] | dict[tuple[int, int], float]) ->
         for pair in left:
             for rank in pair:
                 counts[rank] = counts.get(rank, 0) + 1
-        rank = max(counts, key=lambda one: (counts[one], one))
+        rank = max(counts, key=lambda counted_rank: (counts[counted_rank], counted_rank))
         pair = max((pair for pair in left if rank in pair), key=left.__getitem__)
         found.append((rank, pair[0] if pair[1] == rank else pair[1], left[pair]))
         left = {pair: by_ns for pair, by_ns in left.items() if rank not in pair}

@@ -85,26 +85,28 @@ def view(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
     A trace that breaks off has no steady steps: its events are not in order of time, so any may lack some.
     """
     ran = operations(trace)
-    told = Stepping([], why=BROKEN) if trace.partial else stepping(trace, ran)
-    lacking = () if trace.partial else tuple(losses(trace, ran, told.steps))
+    stepping_result = Stepping([], why=BROKEN) if trace.partial else stepping(trace, ran)
+    lacking = () if trace.partial else tuple(losses(trace, ran, stepping_result.steps))
     if not trace.partial and (jump := clock_jump(trace)) is not None:
         lacking = (jump,)
-    steps = told.steps
+    steps = stepping_result.steps
     if recorded is not None:
         steps = [Step(recorded.first_step + at, step.start_ns, step.end_ns) for at, step in enumerate(steps)]
     devices = []
-    for own in ran:
-        launched_in = launching_steps(trace.columns, own, steps)
-        found = windows(trace.columns, own, steps, launched_in)
+    for device_operations in ran:
+        launched_in = launching_steps(trace.columns, device_operations, steps)
+        found = windows(trace.columns, device_operations, steps, launched_in)
         numbers = {window.number for window in found}
         lost = [at for at, step in enumerate(steps) if step.number not in numbers]
-        devices.append(DeviceView(own, found, np.where(np.isin(launched_in, lost), OUTSIDE, launched_in)))
-    why = told.why
+        devices.append(DeviceView(device_operations, found, np.where(np.isin(launched_in, lost), OUTSIDE, launched_in)))
+    why = stepping_result.why
     if not why and not devices:
         why = "the trace holds no operation of a device"
     if not why and not any(device.windows for device in devices):
         why = "no operation of the device can be assigned to a step: the calls that launched them were not recorded"
-    seen = RankView(rank, trace, steps, host(trace, ran, recorded), devices, why, told.basis, told.similarity)
+    seen = RankView(
+        rank, trace, steps, host(trace, ran, recorded), devices, why, stepping_result.basis, stepping_result.similarity
+    )
     seen = replace(seen, synchronises=_synchronises(recorded))
     for loss in lacking:
         seen = with_loss(seen, loss)

@@ -56,8 +56,8 @@ COLLECTIVES = (
     Collective("reduce", r"reduce", 1),
 )
 _OTHER = Collective(UNKNOWN, r"(?!)")
-_BY_KIND = {one.kind: one for one in COLLECTIVES}
-_PATTERNS = tuple((one.kind, re.compile(one.pattern)) for one in COLLECTIVES)
+_BY_KIND = {row.kind: row for row in COLLECTIVES}
+_PATTERNS = tuple((row.kind, re.compile(row.pattern)) for row in COLLECTIVES)
 
 
 def collective(kind: str) -> Collective:

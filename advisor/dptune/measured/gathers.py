@@ -9,7 +9,7 @@ from dptune.measured.exchange import CollectiveFigures, LinkFigures
 from dptune.measured.figure import Missing
 from dptune.measured.run import Measured
 
-KINDS = tuple(sorted(one.kind for one in COLLECTIVES if one.shards))
+KINDS = tuple(sorted(kind_row.kind for kind_row in COLLECTIVES if kind_row.shards))
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def shard_messages(measured: Measured) -> ShardMessages:
 
 
 def _of(measured: Measured, kind: str, sent: list[CollectiveFigures]) -> ShardMessages:
-    per_step = sum(one.calls_per_step for one in sent)
-    mean_bytes = sum(one.message_bytes * one.calls_per_step for one in sent) / per_step
+    per_step = sum(collective.calls_per_step for collective in sent)
+    mean_bytes = sum(collective.message_bytes * collective.calls_per_step for collective in sent) / per_step
     link = _link(measured, kind, sent)
     if link is None:
         return ShardMessages(kind, per_step, mean_bytes)
@@ -63,13 +63,16 @@ def _of(measured: Measured, kind: str, sent: list[CollectiveFigures]) -> ShardMe
 
 def _link(measured: Measured, kind: str, sent: list[CollectiveFigures]) -> LinkFigures | None:
     """The fitted link for these collectives: from the run's own before that of a sweep among as many ranks."""
-    groups, ranks = {one.known("group") for one in sent}, {one.known("group_size") for one in sent}
+    groups, ranks = (
+        {collective.known("group") for collective in sent},
+        {collective.known("group_size") for collective in sent},
+    )
     fitted = [
-        one
-        for one in measured.known("links") or []
-        if one.kind == kind and one.known("alpha_us") is not None and one.known("algbw_gb_per_s")
+        link
+        for link in measured.known("links") or []
+        if link.kind == kind and link.known("alpha_us") is not None and link.known("algbw_gb_per_s")
     ]
-    sure = [one for one in fitted if one.known("confidence") in ("high", "medium")]
-    of_run = [one for one in sure if one.basis == "trace" and one.known("group") in groups]
-    swept = [one for one in sure if one.basis == "sweep" and len(one.ranks) in ranks]
+    sure = [link for link in fitted if link.known("confidence") in ("high", "medium")]
+    of_run = [link for link in sure if link.basis == "trace" and link.known("group") in groups]
+    swept = [link for link in sure if link.basis == "sweep" and len(link.ranks) in ranks]
     return next(iter([*of_run, *swept]), None)

@@ -169,7 +169,11 @@ class StragglerFigures(Figures):
         False where it does something that the others do not, or the same work more slowly.
         """
         work = [difference.share for difference in self.differences if difference.kind not in OF_SCRIPT]
-        script = [one.share for one in self.differences if one.kind in OF_SCRIPT and not _shared(one)]
+        script = [
+            script_difference.share
+            for script_difference in self.differences
+            if script_difference.kind in OF_SCRIPT and not _shared(script_difference)
+        ]
         ratio = self.known("work_ratio")
         if sum(script) >= max(_LEAST_MOVED, sum(work)):
             return False
@@ -186,8 +190,8 @@ class StragglerFigures(Figures):
 
     def chance(self, steps: int, ranks: int) -> float:
         """How probable it is that one of so many ranks is last in as many of the steps or more, were all alike."""
-        least, one = round(self.steps_share * steps), 1 / ranks
-        tail = sum(comb(steps, k) * one**k * (1 - one) ** (steps - k) for k in range(least, steps + 1))
+        least, probability = round(self.steps_share * steps), 1 / ranks
+        tail = sum(comb(steps, k) * probability**k * (1 - probability) ** (steps - k) for k in range(least, steps + 1))
         return min(1.0, ranks * tail)
 
 

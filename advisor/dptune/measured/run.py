@@ -110,11 +110,17 @@ class Measured(Figures):
 
     def device_step_account(self, rank: int, device: str) -> Account:
         """The account of the steps of one device, as `step_account` is that of all; raises Missing without steps."""
-        found = (one for each in self.ranks if each.rank == rank for one in each.devices if one.device == device)
-        own = next(found, None)
-        if own is None:
+        found = (
+            rank_device
+            for each in self.ranks
+            if each.rank == rank
+            for rank_device in each.devices
+            if rank_device.device == device
+        )
+        device_figures = next(found, None)
+        if device_figures is None:
             raise Missing("no steps were found in the trace of this rank")
-        return self._without_profiler(own.total)
+        return self._without_profiler(device_figures.total)
 
     def _without_profiler(self, account: Account) -> Account:
         steps = sum(len(device.steps) for rank in self.ranks for device in rank.devices)
@@ -136,7 +142,7 @@ class Measured(Figures):
     def where(self, *what: str) -> Place | None:
         """The longest stretch of any of these, by the names in `longest`; None where the steps hold none of them."""
         known = [self.longest[name] for name in what if name in self.longest]
-        return max(known, key=lambda one: one.length_ns, default=None)
+        return max(known, key=lambda place: place.length_ns, default=None)
 
     @property
     def where_exposed(self) -> Place | None:
@@ -145,14 +151,21 @@ class Measured(Figures):
 
     def where_late(self, rank: int) -> Place | None:
         """The step in which a rank comes latest to its collectives; None where that is not known."""
-        own = next((one for one in self.ranks if one.rank == rank), None)
-        arrival = own.known("arrival") if own else None
-        if own is None or arrival is None or not arrival.steps:
+        late_rank = next((rank_figures for rank_figures in self.ranks if rank_figures.rank == rank), None)
+        arrival = late_rank.known("arrival") if late_rank else None
+        if late_rank is None or arrival is None or not arrival.steps:
             return None
         latest = max(arrival.steps, key=lambda step: step.lag_ns).number
-        steps = (step for device in own.devices for step in device.steps if step.number == latest)
+        steps = (step for device in late_rank.devices for step in device.steps if step.number == latest)
         return next(
-            (Place(rank=rank, start_ns=one.start_ns, end_ns=one.start_ns + one.account.window_ns) for one in steps),
+            (
+                Place(
+                    rank=rank,
+                    start_ns=device_step.start_ns,
+                    end_ns=device_step.start_ns + device_step.account.window_ns,
+                )
+                for device_step in steps
+            ),
             None,
         )
 

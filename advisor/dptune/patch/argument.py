@@ -19,12 +19,14 @@ _TUPLES = ("betas",)  # torch takes lists of what else has several numbers
 
 def argument_of(change: Change) -> str:
     """The keyword that sets it in a call; raises EditError for settings without a call argument."""
-    one = knob(change.knob)
-    if one.argument:
-        return one.argument
-    if one.name.startswith(ENVIRONMENT):
+    setting = knob(change.knob)
+    if setting.argument:
+        return setting.argument
+    if setting.name.startswith(ENVIRONMENT):
         raise EditError("it is an environment variable; a diff sets only call arguments")
-    what = "a context manager around lines of the script" if one.paste.startswith("with ") else "a separate statement"
+    what = (
+        "a context manager around lines of the script" if setting.paste.startswith("with ") else "a separate statement"
+    )
     raise EditError(f"it is {what}; a diff sets only call arguments")
 
 
@@ -113,18 +115,18 @@ def _expression(source: Source, value: cst.BaseExpression) -> ast.expr:
 
 
 def _literal(change: Change) -> str:
-    one, then = knob(change.knob), change.then
+    setting, then = knob(change.knob), change.then
     if isinstance(then, float) and then.is_integer():
         then = int(then)
-    text = f"[{then}]" if one.list_of_numbers and then is not None else repr(then)
+    text = f"[{then}]" if setting.list_of_numbers and then is not None else repr(then)
     try:
         value = ast.literal_eval(text)
-        if one.argument in _TUPLES:
+        if setting.argument in _TUPLES:
             text = repr(tuple(value))
     except (ValueError, SyntaxError) as error:
-        raise EditError(f"{one.argument} cannot be {then}") from error
-    if then is None and one.default is not None:
-        raise EditError(f"{one.argument} cannot be None")
+        raise EditError(f"{setting.argument} cannot be {then}") from error
+    if then is None and setting.default is not None:
+        raise EditError(f"{setting.argument} cannot be None")
     return text
 
 
@@ -143,7 +145,11 @@ def _numbers(value: object) -> list[float]:
         found = ast.literal_eval(value) if isinstance(value, (str, ast.expr)) else value
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return []
-    return [one for one in (found if isinstance(found, (tuple, list)) else (found,)) if isinstance(one, (int, float))]
+    return [
+        number
+        for number in (found if isinstance(found, (tuple, list)) else (found,))
+        if isinstance(number, (int, float))
+    ]
 
 
 def _is_plain(value: ast.expr) -> bool:

@@ -55,8 +55,8 @@ def positional(call: cst.Call) -> list[cst.Arg]:
 
 def _classes(name: str) -> tuple[str, ...]:
     """The names of torch's classes whose objects have the knob."""
-    one = knob(name)
-    return one.classes or (one.call.classes if one.call is not None else ())
+    setting = knob(name)
+    return setting.classes or (setting.call.classes if setting.call is not None else ())
 
 
 def _makes_one(source: Source, call: cst.Call, classes: tuple[str, ...]) -> bool:

@@ -44,7 +44,7 @@ def patched(changes: Sequence[Change], root: Path) -> tuple[dict[str, bytes], fr
 
     If the diff leaves out one change of a knob, all changes of this knob are left out.
     """
-    left = {one.change.knob for one in patches(changes, root).left_out}
+    left = {unpatched.change.knob for unpatched in patches(changes, root).left_out}
     whole = [change for change in changes if change.knob not in left]
     files = _made(whole, root)[1]
     return files, frozenset(change.knob for change in whole if files)
@@ -107,7 +107,9 @@ def _patch(
         whys.update({number: str(error) for number, _, _ in asked})
         return ""
     done: dict[tuple[str, int], Change] = {}
-    for number, at, change in sorted(asked, key=lambda one: _wraps(one[2])):  # arguments first: they decide how to wrap
+    for number, at, change in sorted(
+        asked, key=lambda entry: _wraps(entry[2])
+    ):  # arguments first: they decide how to wrap
         first = done.get((change.knob, at.line))
         if first is not None and first.then == change.then:  # two of them, made in turn by one line
             continue

@@ -47,7 +47,7 @@ def first_step(
 
 def _by_steps(tree: ast.Module, around: Sequence[ast.AST]) -> tuple[ast.expr, tuple[ast.For, str] | None]:
     """By the number of the loop of steps, which is the innermost around that of micro-batches."""
-    loop = next((one for one in around if isinstance(one, (ast.For, ast.While, *_FUNCTIONS))), None)
+    loop = next((statement for statement in around if isinstance(statement, (ast.For, ast.While, *_FUNCTIONS))), None)
     if not isinstance(loop, ast.For):
         raise EditError(_UNKNOWN)
     if (name := _counter(loop)).strip("_"):

@@ -92,13 +92,13 @@ def _path_to(tree: ast.Module, line: int) -> list[Place]:
     """The statement that calls backward on that line, and its enclosing statements, innermost first."""
 
     def calls(statement: ast.stmt) -> bool:
-        own = ast.walk(statement)
-        return any(isinstance(node, ast.Call) and _is_method(node, "backward") and _is_on(node, line) for node in own)
+        nodes = ast.walk(statement)
+        return any(isinstance(node, ast.Call) and _is_method(node, "backward") and _is_on(node, line) for node in nodes)
 
     path: list[Place] = []
     inner: ast.AST | None = tree
     while inner is not None:
-        places = [(block, at, inner) for block in _blocks(inner) for at, one in enumerate(block) if calls(one)]
+        places = [(block, at, inner) for block in _blocks(inner) for at, child in enumerate(block) if calls(child)]
         if len(places) > 1:
             raise EditError(f"line {line} calls backward more than once")
         path[:0] = places
@@ -114,9 +114,9 @@ def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
         if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
             yield value
         elif isinstance(value, list):
-            for one in value:  # handlers of exceptions, cases of a match
-                if isinstance(one, (ast.ExceptHandler, ast.match_case)):
-                    yield one.body
+            for clause in value:  # handlers of exceptions, cases of a match
+                if isinstance(clause, (ast.ExceptHandler, ast.match_case)):
+                    yield clause.body
 
 
 def _optimizer_step(tree: ast.Module) -> ast.Call:
@@ -137,14 +137,14 @@ def _last_of_step(path: Sequence[Place], step: ast.Call) -> tuple[list[ast.stmt]
     """The block and the statement of the backward pass, and the test or loop that shows the last one of a step."""
     for block, at, inner in path:
         later = block[at + 1 :]
-        for number, one in enumerate(later):
-            if not isinstance(one, ast.If) or one.orelse:
+        for number, statement in enumerate(later):
+            if not isinstance(statement, ast.If) or statement.orelse:
                 continue
-            if _holds(one.body, step):
-                return block, at, one
-            skips = len(one.body) == 1 and isinstance(one.body[0], ast.Continue)
+            if _holds(statement.body, step):
+                return block, at, statement
+            skips = len(statement.body) == 1 and isinstance(statement.body[0], ast.Continue)
             if skips and _holds(later[number + 1 :], step):
-                return block, at, one
+                return block, at, statement
         if isinstance(inner, ast.For) and block is inner.body and not inner.orelse:
             around = next(place for place in path if place[0][place[1]] is inner)
             if _holds(around[0][around[1] + 1 :], step):
@@ -160,7 +160,11 @@ def _model(source: Source, path: Sequence[Place]) -> tuple[ast.expr, ast.expr | 
     """
     tree = source.tree
     made = [source.in_tree(call) for call in calls_of(source, "ddp.no_sync")]
-    wrapped = [one for one in ast.walk(tree) if isinstance(one, ast.Assign) and any(one.value is call for call in made)]
+    wrapped = [
+        statement
+        for statement in ast.walk(tree)
+        if isinstance(statement, ast.Assign) and any(statement.value is call for call in made)
+    ]
     if len(made) != 1 or len(wrapped) != 1:
         raise EditError(f"the file creates {len(made)} DistributedDataParallel models, so the model's name is unclear")
     (call,), (assignment,) = made, wrapped
@@ -170,13 +174,18 @@ def _model(source: Source, path: Sequence[Place]) -> tuple[ast.expr, ast.expr | 
         raise EditError("the DistributedDataParallel is not assigned to a single name")
     name = ast.unparse(target)
     for node in ast.walk(tree):
-        if any(one is not target and ast.unparse(one) == name and one.lineno > target.lineno for one in _targets(node)):
+        if any(
+            other_target is not target and ast.unparse(other_target) == name and other_target.lineno > target.lineno
+            for other_target in _targets(node)
+        ):
             raise EditError(f"`{name}` is reassigned on line {node.lineno}")  # type: ignore[attr-defined]
     static = may_be_static(tree, call)
     if _is_always(assignment, name, path):
         return _read(target), None, static
     root = ast.unparse(call.func).partition(".")[0]
-    if not any(isinstance(one, (ast.Import, ast.ImportFrom)) and root in _imports(one) for one in tree.body):
+    if not any(
+        isinstance(statement, (ast.Import, ast.ImportFrom)) and root in _imports(statement) for statement in tree.body
+    ):
         raise EditError(f"`{name}` may not be the DistributedDataParallel there")
     return _read(target), call.func, static
 
@@ -187,7 +196,7 @@ def _is_always(assignment: ast.Assign, name: str, path: Sequence[Place]) -> bool
         if assignment in block:
             return True
         if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            given = {one.arg for one in ast.walk(inner.args) if isinstance(one, ast.arg)}
+            given = {argument.arg for argument in ast.walk(inner.args) if isinstance(argument, ast.arg)}
             if name.partition(".")[0] in given:
                 return False
     return False
@@ -309,9 +318,9 @@ class _Counted(ast.NodeTransformer):
 def _targets(node: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
     """What a node gives a new value, or an item of it."""
     if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
-        own = node.value if isinstance(node, ast.Subscript) else node
-        if isinstance(own, (ast.Name, ast.Attribute)):
-            yield own
+        base = node.value if isinstance(node, ast.Subscript) else node
+        if isinstance(base, (ast.Name, ast.Attribute)):
+            yield base
 
 
 def _hands_over(node: ast.AST, roots: set[str]) -> bool:
@@ -320,7 +329,7 @@ def _hands_over(node: ast.AST, roots: set[str]) -> bool:
         return False
     given = [*node.args, *(word.value for word in node.keywords)]
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-    return any(isinstance(one, ast.Name) and one.id in roots for one in (*given, owner))
+    return any(isinstance(value, ast.Name) and value.id in roots for value in (*given, owner))
 
 
 def _refuse_gradients(between: Sequence[ast.stmt]) -> None:

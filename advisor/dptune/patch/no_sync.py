@@ -64,7 +64,7 @@ def put_in_no_sync(source: Source, line: int) -> None:
 def import_contextlib(source: Source) -> None:
     """Add the import that `put_in_no_sync` needs to the script's imports, unless it is there."""
     tree = source.tree
-    names = [name for one in tree.body if isinstance(one, ast.Import) for name in one.names]
+    names = [name for statement in tree.body if isinstance(statement, ast.Import) for name in statement.names]
     if any(name.name == _MODULE and not name.asname for name in names):
         return
     rest = iter(tree.body)
@@ -73,7 +73,9 @@ def import_contextlib(source: Source) -> None:
     if first is None:
         raise EditError("the file has no imports to which contextlib could be added")
     at = first if _is_import(lines[first][0]) else first + 1  # a docstring is the first statement of all
-    while at < len(lines) and all(isinstance(one, ast.Import) and one.names[0].name < _MODULE for one in lines[at]):
+    while at < len(lines) and all(
+        isinstance(statement, ast.Import) and statement.names[0].name < _MODULE for statement in lines[at]
+    ):
         at += 1
     place = sum(map(len, lines[:at]))
 
@@ -105,7 +107,7 @@ def _lines_of(source: Source, statements: Sequence[ast.stmt], unsafe: str) -> tu
     if line is None or not isinstance(block, cst.IndentedBlock):
         raise EditError(unsafe)
     begin = block.body.index(line)
-    ends = accumulate((len(_small(one)) for one in block.body[begin:]), initial=0)
+    ends = accumulate((len(_small(body_line)) for body_line in block.body[begin:]), initial=0)
     count = next((count for count, held in enumerate(ends) if held == len(statements)), None)
     if count is None:
         raise EditError(unsafe)

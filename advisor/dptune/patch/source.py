@@ -234,7 +234,7 @@ def _aligned(code: str, text: str) -> range | list[int]:
 def _common(first: str, second: str) -> int:
     """How many characters two texts have in common at their begin."""
     pairs = enumerate(zip(first, second, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(first), len(second)))
+    return next((at for at, (character, other) in pairs if character != other), min(len(first), len(second)))
 
 
 def _line_starts(text: str) -> list[int]:

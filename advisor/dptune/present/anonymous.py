@@ -37,22 +37,22 @@ _NAMED = {"host", "source", "sources", "file", "verify"}
 
 def anonymous(report: Report) -> Report:
     """The same report without names."""
-    told = report.model_dump(mode="json")
-    names = {name: word for name, word in _names(report, told) if len(name) > 1}
-    told["run"] |= {"command": None, "recorded": None, "settings": []}
-    for proof in told["verified"]:
+    dump = report.model_dump(mode="json")
+    names = {name: word for name, word in _names(report, dump) if len(name) > 1}
+    dump["run"] |= {"command": None, "recorded": None, "settings": []}
+    for proof in dump["verified"]:
         proof["command"] = ""
         if any(name.startswith(ENVIRONMENT) for name in proof["changes"]):
             proof["name"], proof["changes"] = "variables of the environment", {}
-    return Report.model_validate(_Placeholders(names).without(told))
+    return Report.model_validate(_Placeholders(names).without(dump))
 
 
-def _names(report: Report, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _names(report: Report, dump: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What is to be replaced, and by what."""
     if report.run.command:
         yield report.run.command, "the command"
     sources = dict.fromkeys([*report.run.sources, *(rank.source for rank in report.measured.ranks)])
-    folders = dict.fromkeys(str(PurePath(one).parent) for one in sources)
+    folders = dict.fromkeys(str(PurePath(path).parent) for path in sources)
     for number, source in enumerate(sources, 1):
         yield source, f"trace {number}"
         yield PurePath(source).name, f"trace {number}"
@@ -64,9 +64,9 @@ def _names(report: Report, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if _LABEL.match(host):  # "node-7" of "node-7.cluster.example"
             yield host.partition(".")[0], f"host {number}"
     files = dict.fromkeys(
-        found for words in _strings(told) for found in [*_FRAME.findall(words), *_LINE.findall(words)]
+        found for words in _strings(dump) for found in [*_FRAME.findall(words), *_LINE.findall(words)]
     )
-    at = {change.at.file: None for one in report.advice for change in one.changes if change.at}
+    at = {change.at.file: None for advice in report.advice for change in advice.changes if change.at}
     for number, file in enumerate({**at, **files}, 1):
         yield file, f"file{number}.py"
 

@@ -25,10 +25,10 @@ def with_proofs(report: Report, folder: Path, shown: str) -> Report:
     `shown` is how the user names the folder.
     """
     unread: list[str] = []
-    promised = {one.rule: one for one in report.advice}
-    found = [_beside(_of_machine(one, report), promised.get(one.advice)) for one in verified(folder, unread)]
-    proven = {one.advice for one in found if one.outcome != "inconclusive"}
-    advice = [_provable(one, shown, proven) for one in report.advice] if _startable(folder) else report.advice
+    promised = {advised.rule: advised for advised in report.advice}
+    found = [_beside(_of_machine(result, report), promised.get(result.advice)) for result in verified(folder, unread)]
+    proven = {result.advice for result in found if result.outcome != "inconclusive"}
+    advice = [_provable(advised, shown, proven) for advised in report.advice] if _startable(folder) else report.advice
     lost = [Finding(code="proof-unreadable", level="info", text=why) for why in sorted(unread)]
     trust = report.trust.model_copy(update={"findings": [*report.trust.findings, *lost]})
     return report.model_copy(update={"verified": found, "advice": advice, "trust": trust})
@@ -41,51 +41,53 @@ def verified(folder: Path, unread: list[str]) -> list[Verified]:
     nothing away from a verdict that there is.
     """
     found: dict[tuple[str, str], Proof] = {}
-    for proof in sorted(_proofs(folder / VERIFIED, unread), key=lambda one: one.trials[-1].began):
+    for proof in sorted(_proofs(folder / VERIFIED, unread), key=lambda candidate: candidate.trials[-1].began):
         change = (proof.b.name, proof.command)
         if proof.outcome != "inconclusive" or change not in found or found[change].outcome == "inconclusive":
             found[change] = proof
-    return [as_told(one) for one in sorted(found.values(), key=lambda one: one.trials[-1].began)]
+    return [as_told(one) for one in sorted(found.values(), key=lambda kept: kept.trials[-1].began)]
 
 
-def _of_machine(one: Verified, report: Report) -> Verified:
+def _of_machine(result: Verified, report: Report) -> Verified:
     """With a word where the script as it is took otherwise long in its trials than when it was recorded."""
     step = report.measured.step
     recorded_ns = step.known("time_ns") if step.basis == "unprofiled" else None
-    if recorded_ns is None or one.before_ns is None or one.command:
-        return one
-    times = one.before_ns / recorded_ns
+    if recorded_ns is None or result.before_ns is None or result.command:
+        return result
+    times = result.before_ns / recorded_ns
     if 1 / _OTHERWISE < times < _OTHERWISE:
-        return one
-    what = f"as it is, a step took {digits(one.before_ns / 1e6)} ms in trials, and {digits(recorded_ns / 1e6)} ms when"
+        return result
+    what = (
+        f"as it is, a step took {digits(result.before_ns / 1e6)} ms in trials, and {digits(recorded_ns / 1e6)} ms when"
+    )
     words = f"{what} the run was recorded: the machine or the script is not what it was"
-    return one.model_copy(update={"warnings": [*one.warnings, words]})
+    return result.model_copy(update={"warnings": [*result.warnings, words]})
 
 
-def _beside(one: Verified, advice: Advice | None) -> Verified:
+def _beside(result: Verified, advice: Advice | None) -> Verified:
     """With a word where what was measured of an advice is not what it promises."""
-    if advice is None or advice.saves is None or one.command or one.changes != _set_by(advice):
-        return one
-    words = against(advice.saves, one)
-    return one.model_copy(update={"warnings": [*one.warnings, words]}) if words else one
+    if advice is None or advice.saves is None or result.command or result.changes != _set_by(advice):
+        return result
+    words = against(advice.saves, result)
+    return result.model_copy(update={"warnings": [*result.warnings, words]}) if words else result
 
 
 def _set_by(advice: Advice) -> dict[str, Value]:
     return {change.knob: change.then for change in advice.changes}
 
 
-def against(saves: Saving, one: Verified) -> str:
+def against(saves: Saving, result: Verified) -> str:
     """How the interval of what was measured lies outside of what was promised; empty where they have a value in common.
 
     A promise is of mean steps, and of samples where a step has more of them.
     """
-    of_steps = one.objective == "time per step" and saves.samples_times != 1
-    if one.low_ratio is None or one.high_ratio is None or one.fast_steps or of_steps:
+    of_steps = result.objective == "time per step" and saves.samples_times != 1
+    if result.low_ratio is None or result.high_ratio is None or result.fast_steps or of_steps:
         return ""
     shares = f"{digits(100 * saves.low_share)} to {digits(100 * saves.high_share)} %"
-    if 1 - one.low_ratio < saves.low_share:
+    if 1 - result.low_ratio < saves.low_share:
         return f"less than was promised ({shares}): what is predicted of it does not hold here"
-    if 1 - one.high_ratio > saves.high_share:
+    if 1 - result.high_ratio > saves.high_share:
         most = f"the upper bound of {digits(100 * saves.high_share)} %"
         return f"more than {most if saves.large_unknown else f'was promised ({shares})'}"
     return ""
@@ -123,8 +125,8 @@ def _provable(advice: Advice, shown: str, proven: Collection[str]) -> Advice:
 
 def _in_vain(proof: Proof) -> list[str]:
     """Settings that were not in force in some trial, or of which it cannot be told."""
-    told = {name: why for trial in proof.trials for name, why in trial.without_effect.items()}
-    return [f"{name}: {why}" for name, why in told.items()]
+    reasons = {name: why for trial in proof.trials for name, why in trial.without_effect.items()}
+    return [f"{name}: {why}" for name, why in reasons.items()]
 
 
 def as_told(proof: Proof) -> Verified:

@@ -38,7 +38,7 @@ def prove(task: Task, folder: Path, show: Show = lambda proof, what: None) -> Pr
         trials, what = _known(task, folder)
         if what:
             show(judging.proof(task, trials, "under way"), what)
-        began = time.monotonic() - sum(one.seconds for one in trials)
+        began = time.monotonic() - sum(earlier.seconds for earlier in trials)
         seed = _seed(task)
 
         def warn(words: str) -> None:
@@ -49,7 +49,7 @@ def prove(task: Task, folder: Path, show: Show = lambda proof, what: None) -> Pr
             show(judging.proof(task, trials, "under way"), f"trial {number}: {task.side(side).name}")
             left_s, beside = (
                 task.budget_s - (time.monotonic() - began),
-                any(one.beside and one.status == "ran" for one in trials),
+                any(earlier.beside and earlier.status == "ran" for earlier in trials),
             )
             done = _run(task, side, number, folder, left_s, warn, beside)
             if not beside and _may_lack(task, side, done, trials):
@@ -72,7 +72,12 @@ def prove(task: Task, folder: Path, show: Show = lambda proof, what: None) -> Pr
 def _may_lack(task: Task, side: SideName, done: Trial, before: Sequence[Trial]) -> bool:
     """Whether a copy may lack what the script reads: it failed there, and nothing ran in one before."""
     failed = done.status in ("failed", "no steps")
-    return failed and task.recorded and task.sources[side] is not None and all(one.status != "ran" for one in before)
+    return (
+        failed
+        and task.recorded
+        and task.sources[side] is not None
+        and all(earlier.status != "ran" for earlier in before)
+    )
 
 
 def _again_beside(task: Task, side: SideName, done: Trial) -> str:
@@ -85,7 +90,7 @@ def _again_beside(task: Task, side: SideName, done: Trial) -> str:
 
 def _is_to_be_run_again(done: Trial, before: Sequence[Trial]) -> bool:
     """Whether its cores were others' for much of its time; of a machine on which they always are only some are."""
-    again = sum(one.set_aside for one in before)
+    again = sum(earlier.set_aside for earlier in before)
     return judging.disturbed(done) and again < max(_FIRST_AGAIN, (len(before) - again) * _AGAIN)
 
 
@@ -98,12 +103,12 @@ def _how_long(task: Task, trials: Sequence[Trial]) -> str:
     """After the first pair: how long a verdict takes, or that the time will not do for the first look; else empty."""
     if len(in_place(trials)) != _PAIR:
         return ""
-    pair_s = sum(one.seconds for one in trials)
+    pair_s = sum(earlier.seconds for earlier in trials)
     counts = [count for count in sequential.LOOKS if count <= task.most] or [task.most]
     if pair_s * counts[0] <= task.budget_s:
         least_s, most_s = pair_s * counts[0], min(pair_s * counts[-1], task.budget_s)
         unit, of = ("s", 1) if least_s < _A_WHILE_S else ("min", 60)
-        times = dict.fromkeys(f"{one / of:.0f}" for one in (least_s, most_s))
+        times = dict.fromkeys(f"{seconds / of:.0f}" for seconds in (least_s, most_s))
         return f"a verdict takes about {' to '.join(times)} {unit} in all"
     enough = max(1, int(task.budget_s / pair_s))
     return (
@@ -166,8 +171,8 @@ def _run(
     warn: Callable[[str], None],
     beside: bool,
 ) -> Trial:
-    own, place = folder / f"trial-{number:03d}-{side}", folder / "scratch"
-    _cleared(own)  # of a trial that was cut off
+    trial_folder, place = folder / f"trial-{number:03d}-{side}", folder / "scratch"
+    _cleared(trial_folder)  # of a trial that was cut off
     bounds = replace(task.bounds, first_step_s=min(task.bounds.first_step_s, max(left_s, _LEAST_S)))
     source = task.sources[side]
     try:
@@ -179,7 +184,7 @@ def _run(
             warn(f"{path} has no copy, for {why}: where the script saves to it, trials write over your own")
         written = {name: task.settings["B"][name] for name in task.written} if side == "B" else {}
         settings, mark = task.from_outside(side), folders.mark(folder)
-        made = trial.run(task.launches[side], side, number, settings, bounds, own, cwd, mark, written)
+        made = trial.run(task.launches[side], side, number, settings, bounds, trial_folder, cwd, mark, written)
         if copy is None:
             return made
         changed = {str(path): why for path, why in copy.written_over().items()}
@@ -199,9 +204,9 @@ def _cleared(place: Path) -> None:
 def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
     ran = {side: len(judging.ran(trials, side)) for side in ("A", "B")}
     for side, count in ran.items():
-        if not count and sum(one.side == side for one in trials) >= _LEAST_FAILED:
+        if not count and sum(earlier.side == side for earlier in trials) >= _LEAST_FAILED:
             return "cannot run"
-    if any(_is_in_vain(task, one) for one in trials if one.side == "B" and one.status == "ran"):
+    if any(_is_in_vain(task, earlier) for earlier in trials if earlier.side == "B" and earlier.status == "ran"):
         return "without effect"
     if all(ran.values()) and judging.incomparable(trials):
         return "not comparable"
@@ -211,7 +216,7 @@ def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
         return clear
     if len(a) >= task.most or len(in_place(trials)) >= 2 * task.most + 2 * _LEAST_FAILED:
         return _by_then(task, trials, "all trials made")
-    if spent_s + max((one.seconds for one in trials), default=0.0) > task.budget_s:
+    if spent_s + max((earlier.seconds for earlier in trials), default=0.0) > task.budget_s:
         return _by_then(task, trials, "out of time")
     return None
 

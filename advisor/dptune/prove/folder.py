@@ -68,8 +68,8 @@ def take_back(folder: Path, fits: Callable[[Proof], bool]) -> Proof | None:
 def aside(folder: Path) -> list[Path]:
     """Where what was set aside of a folder lies, the latest last."""
     numbers = {path: path.name.removeprefix(f"{folder.name}-") for path in (folder.parent / EARLIER).glob("*")}
-    own = [path for path, number in numbers.items() if number != path.name and number.isdecimal()]
-    return sorted(own, key=lambda path: int(numbers[path]))
+    paths = [path for path, number in numbers.items() if number != path.name and number.isdecimal()]
+    return sorted(paths, key=lambda path: int(numbers[path]))
 
 
 def mark(folder: Path) -> dict[str, str]:

@@ -112,8 +112,8 @@ def _shown(path: Path, folder: Path) -> str:
 
 
 def _code(folder: Path, launch: Launch, run: Path) -> Iterator[Path]:
-    command, own = " ".join(launch.shown), run.resolve()
-    yield from _below(folder, own, command)
+    command, run_folder = " ".join(launch.shown), run.resolve()
+    yield from _below(folder, run_folder, command)
     for root in _elsewhere(folder, launch):
         yield from _programs(root)
 
@@ -125,7 +125,7 @@ def _elsewhere(folder: Path, launch: Launch) -> Iterator[Path]:
         with contextlib.suppress(OSError, ValueError):
             path = folder / word
             place = path.resolve().parent
-            if path.suffix in _PROGRAM and path.is_file() and not any(place.is_relative_to(one) for one in seen):
+            if path.suffix in _PROGRAM and path.is_file() and not any(place.is_relative_to(root) for root in seen):
                 seen.add(place)
                 yield place
 

@@ -26,7 +26,7 @@ ONE_BATCH = "the batch of only one side is known, so time per sample cannot be c
 def objective(trials: Sequence[Trial]) -> Objective | None:
     """What both sides can be compared by; None where the batch of one is known and that of the other is not."""
     known = {trial.side for trial in trials if trial.status == "ran" and trial.known("samples_per_step")}
-    ran = {one.side for one in trials if one.status == "ran"}
+    ran = {timed.side for timed in trials if timed.status == "ran"}
     if known == ran:
         return "time per sample" if known else "time per step"
     return None if known else "time per step"
@@ -36,13 +36,13 @@ def incomparable(trials: Sequence[Trial]) -> str:
     """Why the sides cannot be compared; empty where they can, or where one of them has not run yet."""
     if objective(trials) is None:
         return ONE_BATCH
-    own = {side: ran(trials, side) for side in _SIDES}
-    early = {side: [one for one in own[side] if one.ended_early] for side in _SIDES}
-    most = {side: 2 * len(early[side]) > len(own[side]) for side in _SIDES}
-    if not all(own.values()) or most["A"] == most["B"]:
+    by_side = {side: ran(trials, side) for side in _SIDES}
+    early = {side: [trial for trial in by_side[side] if trial.ended_early] for side in _SIDES}
+    most = {side: 2 * len(early[side]) > len(by_side[side]) for side in _SIDES}
+    if not all(by_side.values()) or most["A"] == most["B"]:
         return ""
     short: SideName = "A" if most["A"] else "B"
-    steps = f"{median(one.steps for one in early[short]):g}"
+    steps = f"{median(trial.steps for trial in early[short]):g}"
     return (
         f"the script of {short} ends after {steps} timed steps, fewer than asked for, and that of the other goes on: "
         f"ask for fewer (--steps {steps})"
@@ -60,7 +60,7 @@ def times(trials: Sequence[Trial]) -> tuple[list[Times], list[Times]]:
     if objective(trials) != "time per sample":
         return [_time(a, 1.0) for a, _ in counted], [_time(b, 1.0) for _, b in counted]
     usual = {
-        side: median(one.samples_per_step for one in _seen(trials, side)) for side in _SIDES if _seen(trials, side)
+        side: median(trial.samples_per_step for trial in _seen(trials, side)) for side in _SIDES if _seen(trials, side)
     }
     return (
         [_time(a, a.known("samples_per_step") or usual["A"]) for a, _ in counted],
@@ -69,7 +69,7 @@ def times(trials: Sequence[Trial]) -> tuple[list[Times], list[Times]]:
 
 
 def _seen(trials: Sequence[Trial], side: SideName) -> list[Trial]:
-    return [one for one in ran(trials, side) if one.known("samples_per_step")]
+    return [trial for trial in ran(trials, side) if trial.known("samples_per_step")]
 
 
 def _time(trial: Trial, samples: float) -> Times:
@@ -82,7 +82,7 @@ def looks(trials: Sequence[Trial], level: float = sequential.LEVEL_OF_A_TEST) ->
         return []
     a, b = times(trials)
     found = [sequential.look(a[:n], b[:n], level) for n in sequential.LOOKS if n <= len(a)]
-    return [one for one in found if one is not None]
+    return [look for look in found if look is not None]
 
 
 def at_most(trials: Sequence[Trial]) -> float | None:
@@ -103,10 +103,10 @@ def proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
     why_not = incomparable(trials)
     comparable = bool(counted) and not why_not
     figures = {
-        "a_ns": median(one.mean for one in a) if a else None,
-        "b_ns": median(one.mean for one in b) if b else None,
-        "a_step_ns": median(one.step_ns for one, _ in counted) if counted else None,
-        "b_step_ns": median(one.step_ns for _, one in counted) if counted else None,
+        "a_ns": median(trial_times.mean for trial_times in a) if a else None,
+        "b_ns": median(trial_times.mean for trial_times in b) if b else None,
+        "a_step_ns": median(trial.step_ns for trial, _ in counted) if counted else None,
+        "b_step_ns": median(trial.step_ns for _, trial in counted) if counted else None,
         "ratio": sequential.times_as_long(*_of(a, b, "mean")) if comparable else None,
         "fast_ratio": sequential.times_as_long(*_of(a, b, "fast")) if comparable else None,
     }
@@ -138,7 +138,7 @@ def proof(task: Task, trials: Sequence[Trial], ended: Ended) -> Proof:
 
 
 def _of(a: Sequence[Times], b: Sequence[Times], which: Literal["mean", "fast"]) -> tuple[list[float], list[float]]:
-    return [getattr(one, which) for one in a], [getattr(one, which) for one in b]
+    return [getattr(trial_times, which) for trial_times in a], [getattr(trial_times, which) for trial_times in b]
 
 
 def _outcome(last: Look | None, decided_by: str) -> Literal["better", "worse", "inconclusive"]:
@@ -208,15 +208,15 @@ def consistent(proof: Proof) -> bool:
     seen = looks(trials, level)
     if [trial.number for trial in trials] != [*range(1, len(trials) + 1)] or len(seen) != len(proof.looks):
         return False
-    if any(one.set_aside and not disturbed(one) for one in trials):
+    if any(candidate.set_aside and not disturbed(candidate) for candidate in trials):
         return False
     a, b = times(trials)
     comparable = bool(a) and not incomparable(trials)
-    told = [(proof.known("ratio"), sequential.times_as_long(*_of(a, b, "mean")) if comparable else None)]
-    told += [(proof.known("fast_ratio"), sequential.times_as_long(*_of(a, b, "fast")) if comparable else None)]
+    figures = [(proof.known("ratio"), sequential.times_as_long(*_of(a, b, "mean")) if comparable else None)]
+    figures += [(proof.known("fast_ratio"), sequential.times_as_long(*_of(a, b, "fast")) if comparable else None)]
     for look, other in zip(proof.looks, seen, strict=True):
-        told += zip(look.model_dump().values(), other.model_dump().values(), strict=True)
-    if not all(x == y if x is None or y is None else isclose(x, y, rel_tol=1e-6) for x, y in told):
+        figures += zip(look.model_dump().values(), other.model_dump().values(), strict=True)
+    if not all(x == y if x is None or y is None else isclose(x, y, rel_tol=1e-6) for x, y in figures):
         return False
     by = sequential.decides(seen[-1]) if seen and proof.ended == "decided" else ""
     return (proof.decided_by, proof.outcome) == (by, _outcome(seen[-1] if seen else None, by))
@@ -230,7 +230,7 @@ def disturbed(trial: Trial) -> bool:
 def failures(trials: Sequence[Trial]) -> list[str]:
     """What trials came to that did not run, in words."""
     made = Counter(trial.side for trial in trials)
-    failed = Counter((one.side, one.status) for one in trials if one.status != "ran")
+    failed = Counter((failing.side, failing.status) for failing in trials if failing.status != "ran")
     return [f"{count} of {made[side]} trials of {side} came to: {status}" for (side, status), count in failed.items()]
 
 

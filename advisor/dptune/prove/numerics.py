@@ -32,38 +32,38 @@ def learning(trials: Sequence[Trial], numerics: Literal["same", "changes", "othe
     if not a or not b:
         return _unknown("no loss was seen: the script calls backward on something else than one number")
     longest = max(map(len, [*a, *b]))
-    a, b = ([one for one in side if len(one) >= _SHORT * longest] for side in (a, b))
+    a, b = ([losses for losses in side if len(losses) >= _SHORT * longest] for side in (a, b))
     if not a or not b:
         return _unknown("the trials of one side are much shorter, so few losses can be compared")
     if len(a) < 2:
         return _unknown("one trial of A does not show how far its own repeats lie apart")
     passes = min(map(len, [*a, *b]))
-    finite = [one for one in a if all(map(math.isfinite, one[:passes]))]
+    finite = [losses for losses in a if all(map(math.isfinite, losses[:passes]))]
     if 2 * len(finite) <= len(a):
         return _unknown("a loss of A is not a number")
-    middle = [median(one[at] for one in finite) for at in range(passes)]
-    of_a, of_b = ([_apart(one, middle) for one in side] for side in (a, b))
-    odd = sum(one > _NOT_REPEATABLE for one in of_a)
+    middle = [median(losses[at] for losses in finite) for at in range(passes)]
+    of_a, of_b = ([_apart(losses, middle) for losses in side] for side in (a, b))
+    odd = sum(distance > _NOT_REPEATABLE for distance in of_a)
     if odd > 1 or (odd and len(a) < _ODD_OF):
-        differ = max(one for one in of_a if math.isfinite(one))
+        differ = max(distance for distance in of_a if math.isfinite(distance))
         return _unknown(
             f"repeats of A differ by {differ:.1%} themselves: the script sees other data each time (it sets no seed)"
         )
-    spread = max(one for one in of_a if one <= _NOT_REPEATABLE)
+    spread = max(distance for distance in of_a if distance <= _NOT_REPEATABLE)
     allowed = max(ALLOWED[numerics], 3 * spread)
     return _judged(of_b, spread, allowed, odd, passes, numerics)
 
 
 def _judged(of_b: Sequence[float], spread: float, allowed: float, odd: int, passes: int, numerics: str) -> Learning:
     """By how far each trial of B is from A, with as many odd ones of A."""
-    difference, beyond = max(of_b), sum(one > allowed for one in of_b)
+    difference, beyond = max(of_b), sum(distance > allowed for distance in of_b)
     figures = {"difference": difference, "spread": spread, "allowed": allowed}
     words = f"over the first {passes} backward passes the loss of B is within {difference:.2g} of A's, relative to it"
     if not difference:
         return _decided("alike", f"over the first {passes} backward passes the loss of B is that of A", figures)
     if not beyond:
         return _decided("alike", f"{words}; up to {allowed:.2g} is allowed", figures)
-    broken = sum(not math.isfinite(one) for one in of_b)
+    broken = sum(not math.isfinite(distance) for distance in of_b)
     if broken > odd:
         of = "" if broken == len(of_b) else f" in {broken} of {len(of_b)} trials"
         return _decided("other", f"a loss of B is not a number{of}, and none of A's is that", figures)

@@ -24,11 +24,11 @@ def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:
 
     Raises RunError where it cannot be known, or cannot be done from here.
     """
-    told = list(words) or words_of(record)
-    script = Script(told[0], tuple(told[1:]))
+    command = list(words) or words_of(record)
+    script = Script(command[0], tuple(command[1:]))
     if record.launched_by == "command" or (words and script.program):
         return launch.own_command(script, interpreter.of_program(script.program) if script.program else None)
-    script = _from_a_copy(Script.of(told))
+    script = _from_a_copy(Script.of(command))
     try:
         script.check()
     except CaptureError as error:

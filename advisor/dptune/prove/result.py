@@ -51,7 +51,7 @@ class Side(Model):
     def _in_utf8(cls, value: Any) -> Any:
         if isinstance(value, str):
             return value.encode(errors="backslashreplace").decode()
-        return [cls._in_utf8(one) for one in value] if isinstance(value, list) else value
+        return [cls._in_utf8(part) for part in value] if isinstance(value, list) else value
 
 
 class Trial(Figures):
@@ -116,7 +116,7 @@ def pairs(trials: Sequence[Trial]) -> list[tuple[Trial, Trial]]:
     found = []
     placed = in_place(trials)
     for first, second in zip(placed[::2], placed[1::2], strict=False):
-        both = {one.side: one for one in (first, second) if one.status == "ran"}
+        both = {trial.side: trial for trial in (first, second) if trial.status == "ran"}
         if len(both) == 2:
             found.append((both["A"], both["B"]))
     return found

@@ -85,7 +85,7 @@ class Scratch:
 
     def exposed(self) -> dict[Path, str]:
         """The user's own checkpoints that the copy links to, and why: a script that saves there writes over them."""
-        files = {path: one.why for path, one in self._watched.items() if path.name.endswith(_SAVED)}
+        files = {path: watched.why for path, watched in self._watched.items() if path.name.endswith(_SAVED)}
         return {path: why for path, why in sorted(files.items()) if path.is_file()}
 
     def written_over(self) -> dict[Path, str]:
@@ -94,12 +94,12 @@ class Scratch:
         Of a linked folder with more than ten such files the folder itself, with their number.
         """
         found: dict[Path, str] = {}
-        for path, one in sorted(self._watched.items(), key=lambda each: len(each[1].states)):  # single files first
-            changed = list(dict.fromkeys(_changed(one)))
+        for path, watched in sorted(self._watched.items(), key=lambda each: len(each[1].states)):  # single files first
+            changed = list(dict.fromkeys(_changed(watched)))
             if len(changed) > MOST_NAMED:
-                found[path] = f"{one.why}; {len(changed):,} of its files"
+                found[path] = f"{watched.why}; {len(changed):,} of its files"
             else:
-                found = {**dict.fromkeys(changed, one.why), **found}
+                found = {**dict.fromkeys(changed, watched.why), **found}
         return found
 
 
@@ -279,22 +279,22 @@ class _Copying:
 
     def _link(self, path: Path, copy: Path, why: str, error: OSError | None = None) -> None:
         """Link to what is the user's, and remember how it is now."""
-        own = Path(os.path.realpath(path))
-        copy.symlink_to(own)
+        original = Path(os.path.realpath(path))
+        copy.symlink_to(original)
         if error is not None:
             self.made.left_out[path] = f"{why}: {error.strerror}"
-        if apart := _why_whole(own):
-            self.made.unwatched[own] = apart
-        elif own not in self.made._watched:
-            self.made._watched[own] = self._watch(own, why)
+        if apart := _why_whole(original):
+            self.made.unwatched[original] = apart
+        elif original not in self.made._watched:
+            self.made._watched[original] = self._watch(original, why)
 
     def _watch(self, top: Path, why: str) -> _Watched:
         """The state of a file, or of a folder and what lies in it, up to some number of entries."""
-        own = _state(top)
-        one = _Watched(why, {top: own})
+        top_state = _state(top)
+        watched = _Watched(why, {top: top_state})
         most = min(MOST_WATCHED_ENTRIES, MOST_WATCHED_IN_ALL - self.watched_entries)
-        folders = deque([top] if own and own.is_folder else [])
-        while folders and (left := most + 1 - len(one.states)) > 0:
+        folders = deque([top] if top_state and top_state.is_folder else [])
+        while folders and (left := most + 1 - len(watched.states)) > 0:
             folder = folders.popleft()
             try:
                 entries = _listed(folder, left)
@@ -302,19 +302,19 @@ class _Copying:
                 self.made.unwatched[folder] = f"{UNREADABLE}: {error.strerror}"
                 continue
             if len(entries) <= left:
-                one.names[folder] = {entry.name for entry in entries}
+                watched.names[folder] = {entry.name for entry in entries}
             for entry in entries[:left]:
                 path = Path(entry.path)
                 state = None if self._is_apart(path) else _state(path)
                 if state is None or (state.is_folder and entry.is_symlink()):
                     continue
-                one.states[Path(os.path.realpath(path)) if entry.is_symlink() else path] = state
+                watched.states[Path(os.path.realpath(path)) if entry.is_symlink() else path] = state
                 if state.is_folder:
                     folders.append(path)
-        if folders or (own and own.is_folder and top not in one.names):
-            self.made.unwatched[top] = f"{why}, and only {len(one.states) - 1:,} of its files are looked at"
-        self.watched_entries += len(one.states) - 1
-        return one
+        if folders or (top_state and top_state.is_folder and top not in watched.names):
+            self.made.unwatched[top] = f"{why}, and only {len(watched.states) - 1:,} of its files are looked at"
+        self.watched_entries += len(watched.states) - 1
+        return watched
 
     def _is_apart(self, path: Path) -> bool:
         """Whether it changes by what dptune does, or by what a script does not mean to write."""
@@ -322,15 +322,15 @@ class _Copying:
         return by_dptune or bool(_why_whole(path))
 
 
-def _changed(one: _Watched) -> Iterator[Path]:
+def _changed(watched: _Watched) -> Iterator[Path]:
     """Each path that is not as it was; a folder only where it cannot be told which of its entries it is."""
-    for path, before in one.states.items():
+    for path, before in watched.states.items():
         now = _state(path)
         if now == before:
             continue
-        if before and now and before.is_folder and now.is_folder and path in one.names:
+        if before and now and before.is_folder and now.is_folder and path in watched.names:
             with contextlib.suppress(OSError):
-                names = {entry.name for entry in _listed(path)} ^ one.names[path]
+                names = {entry.name for entry in _listed(path)} ^ watched.names[path]
                 yield from (path / name for name in sorted(names - _MADE_BY_DPTUNE))
         else:
             yield path
@@ -339,7 +339,7 @@ def _changed(one: _Watched) -> Iterator[Path]:
 def _listed(folder: Path, most: int | None = None) -> list[os.DirEntry[str]]:
     """The entries of a folder by name; where it has more than `most`, any of them, one more than that."""
     with os.scandir(folder) as entries:
-        return sorted(islice(entries, None if most is None else most + 1), key=lambda one: one.name)
+        return sorted(islice(entries, None if most is None else most + 1), key=lambda entry: entry.name)
 
 
 def _run_folder(source: Path, target: Path) -> Path:

@@ -60,7 +60,10 @@ def look(a: Sequence[Times], b: Sequence[Times], level: float = LEVEL_OF_A_TEST)
     runs = min(len(a), len(b))
     if runs not in LOOKS or len(a) != len(b):
         return None
-    means, fast = ([one.mean for one in a], [one.mean for one in b]), ([one.fast for one in a], [one.fast for one in b])
+    means, fast = (
+        ([trial.mean for trial in a], [trial.mean for trial in b]),
+        ([trial.fast for trial in a], [trial.fast for trial in b]),
+    )
     low, high = _interval(*means, level)
     fast_low, fast_high = _interval(*fast, level)
     return Look(
@@ -92,22 +95,22 @@ def decides(seen: Look) -> Literal["", "mean", "fast"]:
 
 def at_most(a: Sequence[Times], b: Sequence[Times]) -> float:
     """The ratio of mean steps of which more is excluded, from as many trials on each side as a look takes."""
-    return _interval([one.mean for one in a], [one.mean for one in b], 2 * LEVEL_OF_EXCLUDING)[1]
+    return _interval([trial.mean for trial in a], [trial.mean for trial in b], 2 * LEVEL_OF_EXCLUDING)[1]
 
 
 def hopeless(seen: Look, a: Sequence[Times], b: Sequence[Times]) -> bool:
     """Whether further trials would hardly tell the sides apart."""
     if seen.runs < LOOKS[1]:
         return False
-    means = _ratios([one.mean for one in a], [one.mean for one in b])
-    fast = _ratios([one.fast for one in a], [one.fast for one in b])
-    slower = (sum(ratio > 1 for ratio in own) / len(own) for own in (means, fast))
+    means = _ratios([trial.mean for trial in a], [trial.mean for trial in b])
+    fast = _ratios([trial.fast for trial in a], [trial.fast for trial in b])
+    slower = (sum(ratio > 1 for ratio in ratios) / len(ratios) for ratios in (means, fast))
     return all(_HOPELESS[0] <= share <= _HOPELESS[1] for share in slower)
 
 
 def _ratios(a: Sequence[float], b: Sequence[float]) -> list[float]:
     """B / A, ascending: of every two trials, or means over every two pairs of them."""
-    return signed_ranks.means(a, b) if len(a) >= PAIRED else sorted(one / other for one in b for other in a)
+    return signed_ranks.means(a, b) if len(a) >= PAIRED else sorted(b_time / other for b_time in b for other in a)
 
 
 def _p_value(a: Sequence[float], b: Sequence[float]) -> float:

@@ -101,7 +101,7 @@ class RanksView(RecordedView):
 
     def _busy_steps(self, *, with_input: bool) -> dict[int, list[float]] | None:
         """The busy times of each rank by step, ns: see `busy_ns`."""
-        if self.measured.known("device_kind") != "cpu" or {one.rank for one in self.facts} != {
+        if self.measured.known("device_kind") != "cpu" or {rank_facts.rank for rank_facts in self.facts} != {
             rank.rank for rank in self.measured.ranks
         }:
             return None
@@ -168,7 +168,11 @@ class RanksView(RecordedView):
         """
         waits = self._core_waits()
         host = next((facts.host for facts in self.facts if facts.rank == rank), None)
-        others = [waits[one.rank].wait_ns for one in self.facts if one.host == host and one.rank in waits]
+        others = [
+            waits[rank_facts.rank].wait_ns
+            for rank_facts in self.facts
+            if rank_facts.host == host and rank_facts.rank in waits
+        ]
         if rank not in waits or len(others) < 2:
             return 0.0
         others.remove(waits[rank].wait_ns)
@@ -186,7 +190,7 @@ class RanksView(RecordedView):
     def _core_waits(self) -> dict[int, _CoreWait]:
         """By rank, from the traced steps, whose lags are known; where they were too few to count, from the others."""
         for name in ("lean", "unprofiled"):
-            loads = {one.host: one for one in self.measured.known("load") or [] if one.window == name}
+            loads = {figures.host: figures for figures in self.measured.known("load") or [] if figures.window == name}
             found = {}
             for facts in self.facts:
                 window, load = facts.window(name), loads.get(facts.host)
@@ -219,5 +223,5 @@ class RanksView(RecordedView):
 
     def allocating_share(self) -> float:
         """The share of a step in the driver's memory calls, on the rank with the largest share; 0 if not known."""
-        shares = [one.known("malloc_share") for one in self.measured.known("memory") or []]
+        shares = [memory.known("malloc_share") for memory in self.measured.known("memory") or []]
         return max((share for share in shares if share is not None), default=0.0)

@@ -66,20 +66,26 @@ class RecordedView:
         Only a `last` rule sees the advice of other rules.
         """
         words = [re.compile(rf"(?<![\w.]){re.escape(name)}(?=`| \(| at |[,;)]|$)") for name in names if name]
-        texts = (text for one in self.advised if one.kind == "time" for text in _texts(one))
+        texts = (text for advice in self.advised if advice.kind == "time" for text in _texts(advice))
         return any(word.search(text) for text in texts for word in words)
 
     def weights_agree(self) -> bool | None:
         """Whether all ranks had the same weights after the last window that all completed; None if not known."""
-        for own in reversed(self.facts[0].windows) if len(self.facts) > 1 else ():
-            windows = [facts.window(own.name) for facts in self.facts]
+        for reference in reversed(self.facts[0].windows) if len(self.facts) > 1 else ():
+            windows = [facts.window(reference.name) for facts in self.facts]
             whole = [window for window in windows if window is not None and window.complete and window.parameter_sums]
-            shapes = {(one.first_step, one.steps, len(one.parameter_sums)) for one in whole}
+            shapes = {
+                (rank_window.first_step, rank_window.steps, len(rank_window.parameter_sums)) for rank_window in whole
+            }
             if len(whole) != len(self.facts) or len(shapes) > 1:
                 continue
-            if not all(isfinite(total) for one in whole for total in one.parameter_sums):
+            if not all(isfinite(total) for rank_window in whole for total in rank_window.parameter_sums):
                 return None
-            pairs = [pair for one in whole for pair in zip(own.parameter_sums, one.parameter_sums, strict=True)]
+            pairs = [
+                pair
+                for rank_window in whole
+                for pair in zip(reference.parameter_sums, rank_window.parameter_sums, strict=True)
+            ]
             return all(isclose(a, b, rel_tol=_ROUNDING, abs_tol=_ROUNDING) for a, b in pairs)
         return None
 

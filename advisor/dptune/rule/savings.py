@@ -79,7 +79,7 @@ class RunView(RanksView):
             return None
         ranks = self.measured.known("world_size") or len(self.facts)
         share = saved_share(spent, self._busy_steps(with_input=True), self.measured.step.time_ns, ranks)
-        alone = [rank for rank, one in spent.items() if one.likely]
+        alone = [rank for rank, spent_share in spent.items() if spent_share.likely]
         by_rank = "" if len(alone) == ranks else f" of rank {', '.join(map(str, alone))}"
         how = f"{how}{by_rank}; the interval includes the sampling error"
         return self.sampled(share.least, share.likely, share.most, how, saved_part) if share.least > 0 else None
@@ -97,7 +97,7 @@ class RunView(RanksView):
         if not self._every_rank() or set(spent_ns) != set(durations_ns) or len(numbers) != 1:
             return None
         share = saved_share_of_steps(spent_ns, durations_ns, self._busy_steps(with_input=True), in_turn=in_turn)
-        all_ns = [mean(own) for own in zip(*durations_ns.values(), strict=True)]
+        all_ns = [mean(step_durations_ns) for step_durations_ns in zip(*durations_ns.values(), strict=True)]
         return self.timed(share.least, share.likely, share.most, how, all_ns) if share.least > 0 else None
 
     def _every_rank(self) -> bool:

@@ -27,19 +27,19 @@ def dealt_batches(facts: Sequence[Facts], rank: int) -> DealtBatches | None:
     """Of replicas of one model that draw the same number of batches; None of others, and where it was not recorded."""
     samples: dict[int, float] = {}
     batches = set()
-    for own in facts:
-        window = own.window("unprofiled")
-        if window is None or not window.steps or not own.ddp or not own.loaders:
+    for rank_facts in facts:
+        window = rank_facts.window("unprofiled")
+        if window is None or not window.steps or not rank_facts.ddp or not rank_facts.loaders:
             return None
         if len(window.loader_samples) != window.steps or len(window.loader_batches) != window.steps:
             return None
-        samples[own.rank] = sum(window.loader_samples) / window.steps
+        samples[rank_facts.rank] = sum(window.loader_samples) / window.steps
         batches.add(sum(window.loader_batches) / window.steps)
     others = [count for other, count in samples.items() if other != rank]
     if rank not in samples or not others or not median(others) or len(batches) != 1:
         return None
-    (late,) = (own for own in facts if own.rank == rank)
-    loader = max(late.loaders, key=lambda one: one.batches_drawn or 0)
+    (late,) = (rank_facts for rank_facts in facts if rank_facts.rank == rank)
+    loader = max(late.loaders, key=lambda candidate: candidate.batches_drawn or 0)
     return DealtBatches(samples[rank] / median(others), loader.where, _sampler(loader))
 
 

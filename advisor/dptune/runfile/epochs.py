@@ -65,7 +65,9 @@ def epoch_starts(facts: Facts, ranks: int) -> EpochStarts | None:
     if steps is None:
         return None
     found = [_starts(facts, steps, off) for off in range(-_MOST_OFF, _MOST_OFF + 1)]
-    starts = max(found, key=lambda one: median([wait for _, wait in one] or [0]))  # where they wait longest
+    starts = max(
+        found, key=lambda candidate_starts: median([wait for _, wait in candidate_starts] or [0])
+    )  # where they wait longest
     if not starts:
         return None
     places = {(window.name, at) for window, at in (place for place, _ in starts)}

@@ -39,7 +39,7 @@ class NewerError(ValueError):
 
 def refuse_newer(name: str, version: object, known: str) -> None:
     """Raise NewerError where the major part of a schema's version is above that of the one that is known."""
-    theirs, ours = (_VERSION.match(str(one)) for one in (version, known))
+    theirs, ours = (_VERSION.match(str(schema_version)) for schema_version in (version, known))
     if theirs and ours and int(theirs[1]) > int(ours[1]):
         theirs_is = f"{name} has schema version {str(version)[:20]!r}"
         raise NewerError(f"{theirs_is}, but this dptune reads {ours[1]}.x: update dptune")

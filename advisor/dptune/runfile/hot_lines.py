@@ -38,7 +38,12 @@ def hottest_line(facts: Sequence[Facts], name: str, file: str, calling: str = ""
     """
     spent: Counter[str] = Counter()
     looks: Counter[str] = Counter()
-    for sample in (one for own in facts if (window := own.window("unprofiled")) for one in window.sampled):
+    for sample in (
+        stack_sample
+        for rank_facts in facts
+        if (window := rank_facts.window("unprofiled"))
+        for stack_sample in window.sampled
+    ):
         line = _line(sample, name, file)
         if line and (not calling or _calls(sample, f"{file}:{line}", calling)):
             spent[line] += sum(sample.spent_ns)
@@ -62,16 +67,18 @@ def sampled_share(
     not in a function of `without` that it calls.
     """
 
-    def inside(one: SampledFacts) -> bool:
-        line = _line(one, name, file) if training or one.phase not in _TRAINING else ""
-        return _counts(line, one, (name, file), without) and (not calling or _calls(one, f"{file}:{line}", calling))
+    def inside(sample: SampledFacts) -> bool:
+        line = _line(sample, name, file) if training or sample.phase not in _TRAINING else ""
+        return _counts(line, sample, (name, file), without) and (
+            not calling or _calls(sample, f"{file}:{line}", calling)
+        )
 
     return sampled_by_rank(facts, inside)
 
 
 def sampled_phase(facts: Sequence[Facts], phase: str) -> SampledShare | None:
     """The share of the steps in a phase of the training, with what the script runs in it."""
-    return sampled_by_rank(facts, lambda one: one.phase == phase)
+    return sampled_by_rank(facts, lambda sample: sample.phase == phase)
 
 
 def sampled_by_rank(facts: Sequence[Facts], inside: Callable[[SampledFacts], bool]) -> SampledShare | None:
@@ -84,11 +91,11 @@ def sampled_by_rank(facts: Sequence[Facts], inside: Callable[[SampledFacts], boo
         window = rank.window("unprofiled")
         if window is None or not window.steps:
             return None
-        matching = [one for one in window.sampled if inside(one)]
-        samples, of_all = (sum(one.looks for one in each) for each in (matching, window.sampled))
+        matching = [sample for sample in window.sampled if inside(sample)]
+        samples, of_all = (sum(sample.looks for sample in each) for each in (matching, window.sampled))
         if not of_all:
             return None
-        share = min(1.0, sum(sum(one.spent_ns) for one in matching) / sum(window.durations_ns))
+        share = min(1.0, sum(sum(sample.spent_ns) for sample in matching) / sum(window.durations_ns))
         error = _Z * sqrt(share * (1 - share) / of_all)
         found[rank.rank] = Share(max(0.0, share - error), share, min(1.0, share + error))
         most = max(most, samples)
@@ -103,12 +110,12 @@ def found_share(
     The latter is the upper end of Wilson's interval: 5 % of recordings lie above it. A function that is never found
     takes something. Samples in a function of `without` that it calls are not counted.
     """
-    window = next((own.window("unprofiled") for own in facts if own.rank == rank), None)
-    looks = sum(one.looks for one in window.sampled) if window else 0
+    window = next((rank_facts.window("unprofiled") for rank_facts in facts if rank_facts.rank == rank), None)
+    looks = sum(sample.looks for sample in window.sampled) if window else 0
     if window is None or looks < _ENOUGH_OF_ALL:
         return None
-    inside = (one for one in window.sampled if _counts(_line(one, name, file), one, (name, file), without))
-    part = sum(one.looks for one in inside) / looks
+    inside = (sample for sample in window.sampled if _counts(_line(sample, name, file), sample, (name, file), without))
+    part = sum(sample.looks for sample in inside) / looks
     middle = part + _Z**2 / (2 * looks)
     return part, (middle + _Z * sqrt(part * (1 - part) / looks + (_Z / (2 * looks)) ** 2)) / (1 + _Z**2 / looks)
 
@@ -116,13 +123,13 @@ def found_share(
 def _line(sample: SampledFacts, name: str, file: str) -> str:
     """The line of the innermost frame of that function; "" where it is not on the stack."""
     frames = (_FRAME.fullmatch(frame) for frame in reversed(sample.path))
-    return next((one["line"] for one in frames if one and (one["name"], one["file"]) == (name, file)), "")
+    return next((match["line"] for match in frames if match and (match["name"], match["file"]) == (name, file)), "")
 
 
 def _counts(line: str, sample: SampledFacts, function: Function, without: Collection[Function]) -> bool:
     """Whether the function is on the stack (at `line`), and none of `without` is called from it there."""
-    frames = [one for one in map(_FRAME.fullmatch, sample.path) if one]
-    called = [(one["name"], one["file"]) for one in frames]
+    frames = [match for match in map(_FRAME.fullmatch, sample.path) if match]
+    called = [(match["name"], match["file"]) for match in frames]
     last = max((at for at, each in enumerate(called) if each == function), default=len(called))
     return bool(line) and not any(each in called[last + 1 :] for each in without)
 

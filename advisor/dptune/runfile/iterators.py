@@ -63,11 +63,11 @@ class NewIterators:
 def new_iterators(facts: Sequence[Facts]) -> list[NewIterators]:
     """Over all ranks, by line, most time first."""
     found: dict[tuple[str, str], NewIterators] = {}
-    for own in facts:
-        window = own.window("unprofiled")
+    for rank_facts in facts:
+        window = rank_facts.window("unprofiled")
         if window is None or not sum(window.durations_ns):
             continue
-        for line in own.iterators:
+        for line in rank_facts.iterators:
             if len(line.spent_ns) != window.steps or not line.is_left_early:
                 continue
             known = found.get((line.where, line.function))
@@ -76,6 +76,6 @@ def new_iterators(facts: Sequence[Facts]) -> list[NewIterators]:
                 line=line if known is None else known.line,
                 a_step=max(line.made / window.steps, known.a_step if known else 0.0),
                 share=max(share, known.share if known else 0.0),
-                spent_ns={**(known.spent_ns if known else {}), own.rank: line.spent_ns},
+                spent_ns={**(known.spent_ns if known else {}), rank_facts.rank: line.spent_ns},
             )
-    return sorted(found.values(), key=lambda one: -one.share)
+    return sorted(found.values(), key=lambda iterators: -iterators.share)

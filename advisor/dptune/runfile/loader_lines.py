@@ -29,7 +29,12 @@ def hottest_in_loader(facts: Sequence[Facts]) -> HotFunction | None:
     With workers it only waits. A function that also runs outside of the loader is the training loop, which draws the
     batch from a library.
     """
-    elsewhere = {_function(frame) for one in _sampled(facts) if one.phase != "loader" for frame in one.path}
+    elsewhere = {
+        _function(frame)
+        for stack_sample in _sampled(facts)
+        if stack_sample.phase != "loader"
+        for frame in stack_sample.path
+    }
     spent: Counter[tuple[str, str]] = Counter()
     of_line: Counter[tuple[str, str, str]] = Counter()
     looks: Counter[tuple[str, str, str]] = Counter()
@@ -53,8 +58,8 @@ def hottest_in_loader(facts: Sequence[Facts]) -> HotFunction | None:
 
 
 def _sampled(facts: Sequence[Facts]) -> Iterator[SampledFacts]:
-    for own in facts:
-        window = own.window("unprofiled")
+    for rank_facts in facts:
+        window = rank_facts.window("unprofiled")
         yield from window.sampled if window else ()
 
 
@@ -66,8 +71,14 @@ def _function(frame: str) -> tuple[str, str] | None:
 
 def least_wait_share(facts: Sequence[Facts]) -> float:
     """The smallest share of any window that a rank waits for its loaders; 0 without windows or if one has workers."""
-    if any(loader.num_workers for own in facts for loader in own.loaders):
+    if any(loader.num_workers for rank_facts in facts for loader in rank_facts.loaders):
         return 0.0
-    windows = [window for own in facts for window in own.windows if window.steps and window.name != "noise"]
-    shares = [sum(one.loader_wait_ns) / sum(one.durations_ns) for one in windows if sum(one.durations_ns)]
+    windows = [
+        window for rank_facts in facts for window in rank_facts.windows if window.steps and window.name != "noise"
+    ]
+    shares = [
+        sum(timed_window.loader_wait_ns) / sum(timed_window.durations_ns)
+        for timed_window in windows
+        if sum(timed_window.durations_ns)
+    ]
     return min(shares, default=0.0)

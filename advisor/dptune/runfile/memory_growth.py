@@ -39,12 +39,12 @@ class MemoryGrowth:
 
 def memory_growth(facts: Sequence[Facts]) -> list[MemoryGrowth]:
     """Of the ranks on which it grows, most first."""
-    found = [growth for own in facts for growth in _of_rank(own)]
-    return sorted(found, key=lambda one: -one.bytes_per_step)
+    found = [growth for rank_facts in facts for growth in _of_rank(rank_facts)]
+    return sorted(found, key=lambda rank_growth: -rank_growth.bytes_per_step)
 
 
-def _of_rank(own: Facts) -> Iterator[MemoryGrowth]:
-    looks = own.kept.looks if own.kept is not None else []
+def _of_rank(rank_facts: Facts) -> Iterator[MemoryGrowth]:
+    looks = rank_facts.kept.looks if rank_facts.kept is not None else []
     parts = [(a, b) for a, b in pairwise(looks) if b.step - a.step >= _LEAST_STEPS]
     steps = sum(b.step - a.step for a, b in parts)
     tensors = with_graph = in_tensors = 0.0
@@ -52,24 +52,24 @@ def _of_rank(own: Facts) -> Iterator[MemoryGrowth]:
         tensors = sum(b.tensors - a.tensors for a, b in parts) / steps
         with_graph = sum(b.with_graph - a.with_graph for a, b in parts) / steps
         in_tensors = _steady([(b.bytes - a.bytes, b.step - a.step) for a, b in parts])
-    window = own.window("unprofiled")
+    window = rank_facts.window("unprofiled")
     readings = window.memory_bytes if window is not None else []
-    on_gpu = bool(_allocated(own))
+    on_gpu = bool(_allocated(rank_facts))
     held = _steady(_halves(readings)) if len(readings) >= _LEAST_READINGS else 0.0
     leaves_graphs = with_graph >= _A_STEP and held >= _GRAPH_BYTES
     counted = max(0.0, tensors), max(0.0, with_graph)
     if on_gpu and held > 0:
-        yield MemoryGrowth(own.rank, held, *counted, "allocated", len(readings), own.kept)
+        yield MemoryGrowth(rank_facts.rank, held, *counted, "allocated", len(readings), rank_facts.kept)
     elif not on_gpu and leaves_graphs and held > in_tensors:
-        yield MemoryGrowth(own.rank, held, *counted, "resident", len(readings), own.kept)
+        yield MemoryGrowth(rank_facts.rank, held, *counted, "resident", len(readings), rank_facts.kept)
     elif not on_gpu and in_tensors > 0:
-        yield MemoryGrowth(own.rank, in_tensors, *counted, "tensors", steps, own.kept)
+        yield MemoryGrowth(rank_facts.rank, in_tensors, *counted, "tensors", steps, rank_facts.kept)
 
 
-def _allocated(own: Facts) -> list[int]:
+def _allocated(rank_facts: Facts) -> list[int]:
     """What was allocated on its GPU after each step; empty on a CPU."""
-    window = own.window("unprofiled")
-    on_gpu = own.device is not None and own.device.kind != "cpu"
+    window = rank_facts.window("unprofiled")
+    on_gpu = rank_facts.device is not None and rank_facts.device.kind != "cpu"
     return window.memory_bytes if on_gpu and window is not None else []
 
 

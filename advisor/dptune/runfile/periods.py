@@ -33,7 +33,7 @@ def periods(meant: Collection[int], steps: int) -> list[Period]:
     whole_bits = bits = _list_bits(len(free), len(left))
     cost_bits = 0.0
     while True:
-        best = min(_candidates(set(meant), left, free, steps), key=lambda one: one[0], default=None)
+        best = min(_candidates(set(meant), left, free, steps), key=lambda candidate: candidate[0], default=None)
         if best is None or cost_bits + best[0] >= bits:
             break
         period, cost_bits = best[2], cost_bits + best[1]

@@ -32,14 +32,14 @@ def saved_share(
     in `spent` do none of the work.
     """
     shares = [*spent.values(), *[Share(0.0, 0.0, 0.0)] * (ranks - len(spent))]
-    least, likely, most = (min(own) for own in zip(*shares, strict=True))
+    least, likely, most = (min(column) for column in zip(*shares, strict=True))
     most = max(share.most for share in shares)
     if busy_ns is not None and ranks > 1 and len(busy_ns) == ranks:
-        found = [_shorter({rank: one.likely for rank, one in spent.items()}, busy_ns, step_ns)]
-        found.append(_shorter({rank: one.least for rank, one in spent.items()}, busy_ns, step_ns))
+        found = [_shorter({rank: rank_share.likely for rank, rank_share in spent.items()}, busy_ns, step_ns)]
+        found.append(_shorter({rank: rank_share.least for rank, rank_share in spent.items()}, busy_ns, step_ns))
         likely, least = max(likely, median(found[0])), max(least, _low(found[1]))
     elif ranks > 1:
-        likely = mean((likely, max(one.likely for one in shares)))
+        likely = mean((likely, max(rank_share.likely for rank_share in shares)))
     return Share(least, min(likely, most), most)
 
 
@@ -55,14 +55,14 @@ def saved_share_of_steps(
     The interval includes the sampling error of the mean of these steps. `in_turn`: ranks may do the work one after
     another, so that at most the sum of their times is saved.
     """
-    total_ns = max(sum(own) for own in durations_ns.values())
+    total_ns = max(sum(rank_durations_ns) for rank_durations_ns in durations_ns.values())
     by_step = list(zip(*spent_ns.values(), strict=True))
-    lowest = [float(min(own)) for own in by_step]
-    highest = [float(sum(own) if in_turn else max(own)) for own in by_step]
+    lowest = [float(min(work_ns_by_rank)) for work_ns_by_rank in by_step]
+    highest = [float(sum(work_ns_by_rank) if in_turn else max(work_ns_by_rank)) for work_ns_by_rank in by_step]
     known = lowest
     if busy_ns is not None and set(busy_ns) == set(spent_ns):
         known = [
-            max(busy) - max(ns - own for ns, own in zip(busy, spent, strict=True))
+            max(busy) - max(ns - work_ns for ns, work_ns in zip(busy, spent, strict=True))
             for busy, spent in zip(zip(*(busy_ns[rank] for rank in spent_ns), strict=True), by_step, strict=True)
         ]
     least = max(0.0, sum(known) - _error(known)) / total_ns

@@ -75,14 +75,16 @@ def slow(durations_ns: Sequence[int], times: float = TIMES) -> list[int]:
 
 def slow_steps(facts: Sequence[Facts], times: float = TIMES) -> list[SlowSteps]:
     """The causes of slow steps over all ranks, most time first; one without a name where none was seen."""
-    windows = {own.rank: window for own in facts if (window := own.window("unprofiled")) and window.steps}
+    windows = {
+        rank_facts.rank: window for rank_facts in facts if (window := rank_facts.window("unprofiled")) and window.steps
+    }
     causes: dict[tuple[str, str], SlowSteps] = {}
     for rank, window in windows.items():
         for cause in _causes(rank, window, times, alone=len(facts) == 1):
             known = causes.get((cause.name, cause.where))
             if known is None or cause.share > known.share:
                 causes[cause.name, cause.where] = cause
-    named = sorted(causes.values(), key=lambda one: -one.share)
+    named = sorted(causes.values(), key=lambda named_cause: -named_cause.share)
     if named or not windows:
         return named
     rank = min(windows)
@@ -103,10 +105,10 @@ def _causes(rank: int, window: Window, times: float, *, alone: bool) -> Iterable
         return
     by_cause: dict[Cause, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     called = set()
-    for one, cause in departures(window, usual):
-        if alone or one.phase not in _WAITING or one.kind == "evaluation":  # its gathering of results is of it
-            called |= {cause} if calls(one, cause) else set()
-            for at, ns in zip(one.steps, one.spent_ns, strict=False):
+    for place, cause in departures(window, usual):
+        if alone or place.phase not in _WAITING or place.kind == "evaluation":  # its gathering of results is of it
+            called |= {cause} if calls(place, cause) else set()
+            for at, ns in zip(place.steps, place.spent_ns, strict=False):
                 by_cause[cause][at] += ns
     for cause, spent in by_cause.items():
         normal = sum(spent.get(at, 0) for at in usual) / len(usual)
@@ -135,8 +137,8 @@ def share_of(cause: SlowSteps, durations_ns: Sequence[int]) -> Share:
     else:
         times, by_chance = 1.0, 1 / count if cause.periods else _Z / sqrt(count)
     error = hypot(differ, by_chance)
-    least, likely, most = (one * of for one, of in ((least, 1 - error), (cause.share, 1.0), (most, 1 + error)))
-    return Share(*(_as_often(max(0.0, one), times) for one in (least, likely, most)))
+    least, likely, most = (share * of for share, of in ((least, 1 - error), (cause.share, 1.0), (most, 1 + error)))
+    return Share(*(_as_often(max(0.0, share), times) for share in (least, likely, most)))
 
 
 def _as_often(share: float, times: float) -> float:
@@ -151,7 +153,7 @@ def calls(place: SampledFacts, cause: Cause) -> bool:
     return (
         bool(kind)
         or (name, where) in lines
-        or any((one[1], after[0]) == (where, name) for one, after in pairwise(lines))
+        or any((before[1], after[0]) == (where, name) for before, after in pairwise(lines))
     )
 
 
@@ -169,26 +171,26 @@ def _made(rank: int, cause: Cause, extra: dict[int, float], durations_ns: Sequen
 def departures(window: Window, usual: Sequence[int]) -> list[tuple[SampledFacts, Cause]]:
     """Each place, with what the script calls there beside its way through every step: name, line and kind."""
     common = set(usual)
-    ways = [one.path for one in window.sampled if one.phase in _STEPPING and common.intersection(one.steps)]
+    ways = [place.path for place in window.sampled if place.phase in _STEPPING and common.intersection(place.steps)]
     in_training = {line for way in ways for line in way}
     found: list[tuple[SampledFacts, Cause]] = []
     beside: list[tuple[SampledFacts, Cause]] = []
-    for one in window.sampled:
-        if not one.path:
+    for place in window.sampled:
+        if not place.path:
             continue
-        along = max((_alike(one.path, way) for way in ways), default=_shared(window))
-        at = min(along, len(one.path) - 1)
-        function, where = _split(one.path[at])
-        same = [way for way in ways if way[:at] == one.path[:at]]
+        along = max((_alike(place.path, way) for way in ways), default=_shared(window))
+        at = min(along, len(place.path) - 1)
+        function, where = _split(place.path[at])
+        same = [way for way in ways if way[:at] == place.path[:at]]
         if along == at > 0 and same and function not in {_split(way[at])[0] for way in same if len(way) > at}:
             name = function  # a library calls it
-        elif at + 1 < len(one.path):
-            name = _split(one.path[at + 1])[0]
+        elif at + 1 < len(place.path):
+            name = _split(place.path[at + 1])[0]
         else:
-            through = "" if waits(one.through) else one.through
-            name = through if one.kind and through else _PHASES.get(one.phase, through)
-        kind = "" if waits(one.through) else one.kind or ("logging" if makes_text(one.through) else "")
-        (found if one.path[at] in in_training else beside).append((one, (name, where, kind)))
+            through = "" if waits(place.through) else place.through
+            name = through if place.kind and through else _PHASES.get(place.phase, through)
+        kind = "" if waits(place.through) else place.kind or ("logging" if makes_text(place.through) else "")
+        (found if place.path[at] in in_training else beside).append((place, (name, where, kind)))
     return [*found, *_joined(beside)]
 
 
@@ -201,14 +203,14 @@ def _split(line: str) -> tuple[str, str]:
 def _joined(found: list[tuple[SampledFacts, Cause]]) -> list[tuple[SampledFacts, Cause]]:
     """The places of one line under the name that takes most time there: what a call does before and after is its."""
     spent: dict[str, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
-    for one, (name, where, kind) in found:
-        if name and one.phase not in _WAITING:
-            spent[where][name, kind] += sum(one.spent_ns)
+    for place, (name, where, kind) in found:
+        if name and place.phase not in _WAITING:
+            spent[where][name, kind] += sum(place.spent_ns)
     best = {where: max(names, key=lambda name: names[name]) for where, names in spent.items()}
     kinds = {where: next((kind for (_, kind) in names if kind), "") for where, names in spent.items()}
     return [
-        (one, (best[where][0] if where in best else name, where, kinds.get(where, kind)))
-        for one, (name, where, kind) in found
+        (place, (best[where][0] if where in best else name, where, kinds.get(where, kind)))
+        for place, (name, where, kind) in found
     ]
 
 
@@ -220,5 +222,5 @@ def _alike(path: Sequence[str], way: Sequence[str]) -> int:
 
 def _shared(window: Window) -> int:
     """How many lines from the outermost on all places have in common."""
-    paths = [one.path for one in window.sampled if one.path]
+    paths = [place.path for place in window.sampled if place.path]
     return min((_alike(paths[0], path) for path in paths[1:]), default=0) if paths else 0

@@ -38,9 +38,13 @@ class UnaveragedFacts:
 def unaveraged_agree(ranks: Sequence[Facts]) -> bool | None:
     """Whether the ranks hold the same values of these parameters all the same; None if not known."""
     found = [rank.unaveraged[0] for rank in ranks if rank.unaveraged]
-    if len(found) < 2 or len(found) != len(ranks) or len({(one.sums_step, len(one.sums)) for one in found}) > 1:
+    if (
+        len(found) < 2
+        or len(found) != len(ranks)
+        or len({(unaveraged.sums_step, len(unaveraged.sums)) for unaveraged in found}) > 1
+    ):
         return None
-    if not found[0].sums or not all(isfinite(total) for one in found for total in one.sums):
+    if not found[0].sums or not all(isfinite(total) for unaveraged in found for total in unaveraged.sums):
         return None
-    pairs = [pair for one in found for pair in zip(found[0].sums, one.sums, strict=True)]
+    pairs = [pair for unaveraged in found for pair in zip(found[0].sums, unaveraged.sums, strict=True)]
     return all(isclose(a, b, rel_tol=_ROUNDING, abs_tol=_ROUNDING) for a, b in pairs)

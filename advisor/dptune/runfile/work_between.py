@@ -43,20 +43,20 @@ def work_between(facts: Sequence[Facts]) -> list[HostWork]:
     """Over all ranks, most time first; each function on the rank where it takes most."""
     found: dict[tuple[str, str], list[HostWork]] = defaultdict(list)
     ranks = 0
-    for own in facts:
-        window = own.window("unprofiled")
+    for rank_facts in facts:
+        window = rank_facts.window("unprofiled")
         if window is None or not window.sampled:
             continue
         ranks += 1
-        on_gpu = own.device is not None and own.device.kind != "cpu"
-        for work in _of_rank(own.rank, window, on_gpu=on_gpu):
+        on_gpu = rank_facts.device is not None and rank_facts.device.kind != "cpu"
+        for work in _of_rank(rank_facts.rank, window, on_gpu=on_gpu):
             found[work.name, work.where].append(work)
     most = [_most(each, ranks) for each in found.values()]
-    return sorted(most, key=lambda one: -one.share)
+    return sorted(most, key=lambda host_work: -host_work.share)
 
 
 def _most(each: Sequence[HostWork], ranks: int) -> HostWork:
-    most = max(each, key=lambda one: one.share)
+    most = max(each, key=lambda work: work.share)
     by_rank = {rank: share for one in each for rank, share in one.by_rank.items()}
     return replace(most, by_rank=by_rank, everywhere=sum(2 * one.share >= most.share for one in each) == ranks)
 
@@ -66,7 +66,7 @@ def _of_rank(rank: int, window: Window, *, on_gpu: bool) -> list[HostWork]:
     left_out = set(slow(window.durations_ns))
     usual = [at for at in range(window.steps) if at not in left_out]
     time_ns = sum(window.durations_ns[at] for at in usual)
-    all_samples = sum(one.looks for one in window.sampled)
+    all_samples = sum(sample.looks for sample in window.sampled)
     spent: dict[Cause, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     samples: dict[Cause, int] = defaultdict(int)
     texts_ns: dict[Cause, int] = defaultdict(int)

@@ -89,7 +89,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         yield _POWERSGD if changes["ddp.comm_hook"] == "powersgd" else _CAST
         yield _SIZES
     if model.latency.why:
-        times = [f"{one:.2g}" for _, one in model.latency.queued] or [f"{model.latency.alone:.2g}"]
+        times = [f"{factor:.2g}" for _, factor in model.latency.queued] or [f"{model.latency.alone:.2g}"]
         least, most = min(times, key=float), max(times, key=float)
         spread = least if least == most else f"{least} to {most}"
         fit = "the value set" if "link.alpha_us" in changes else "the fitted value"

@@ -33,7 +33,7 @@ def _no_updates(model: StepModel) -> StepModel:
 
 
 def _no_compute(model: StepModel) -> StepModel:
-    return replace(model, steps=model.each_pass(lambda one: one.scaled(0.0)))
+    return replace(model, steps=model.each_pass(lambda pass_: pass_.scaled(0.0)))
 
 
 def _no_others(model: StepModel) -> StepModel:
@@ -45,27 +45,27 @@ def _no_others(model: StepModel) -> StepModel:
         if model.buffers_ns:
             spared = [sent * model.buffers_ns[rank] for sent in sends(step)]
             pairs = zip(step.passes, spared, strict=True)
-            each = tuple(replace(one, forward_ns=max(0.0, one.forward_ns - ns), sent_ns=0.0) for one, ns in pairs)
+            each = tuple(replace(pass_, forward_ns=max(0.0, pass_.forward_ns - ns), sent_ns=0.0) for pass_, ns in pairs)
             return replace(step, passes=each)
         left, passes = model.others_ns.get(rank, 0.0), []
-        for one in step.passes:
-            passes.append(replace(one, forward_ns=max(0.0, one.forward_ns - left), sent_ns=0.0))
-            left = max(0.0, left - one.forward_ns)
+        for pass_ in step.passes:
+            passes.append(replace(pass_, forward_ns=max(0.0, pass_.forward_ns - left), sent_ns=0.0))
+            left = max(0.0, left - pass_.forward_ns)
         return RankStep(tuple(passes), max(0.0, step.after_ns - left))
 
     return replace(model, steps={rank: [of(rank, step) for step in steps] for rank, steps in model.steps.items()})
 
 
 def _no_loader(model: StepModel) -> StepModel:
-    steps = model.each_pass(lambda one: replace(one, loader_ns=0.0))
+    steps = model.each_pass(lambda pass_: replace(pass_, loader_ns=0.0))
     return replace(model, steps=steps, supply_ns={}, restart_ns=0.0)
 
 
 def _no_hooks(model: StepModel) -> StepModel:
-    def of(one: Pass) -> Pass:
-        times = (one.backward_ns - one.hooks_ns) / one.backward_ns if one.backward_ns else 1.0
-        ready = tuple(time * times for time in one.ready_ns)
-        return replace(one, backward_ns=one.backward_ns * times, ready_ns=ready, hooks_ns=0.0)
+    def of(pass_: Pass) -> Pass:
+        times = (pass_.backward_ns - pass_.hooks_ns) / pass_.backward_ns if pass_.backward_ns else 1.0
+        ready = tuple(time * times for time in pass_.ready_ns)
+        return replace(pass_, backward_ns=pass_.backward_ns * times, ready_ns=ready, hooks_ns=0.0)
 
     return replace(model, steps=model.each_pass(of), copy_ns_per_byte=0.0)
 

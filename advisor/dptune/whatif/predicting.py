@@ -108,21 +108,21 @@ class RunModel:
 
     @classmethod
     def _of_cpus(cls, run: Run, measured: Measured) -> RunModel:
-        own, step = measured.step.unprofiled_median_ns, measured.step.time_ns
+        recorded_ns, step = measured.step.unprofiled_median_ns, measured.step.time_ns
         recorded = read(run, measured)
-        processes = [run.facts, *({one.rank: one for one in facts} for facts in run.repeats)]
+        processes = [run.facts, *({rank_facts.rank: rank_facts for rank_facts in facts} for facts in run.repeats)]
         unchanged = computing(recorded.model(), processes)
         replayed = step_ns(unchanged)
         # Where ranks share cores what exchanges take is compute, too.
         model = unchanged if recorded.crowded else exchanging(unchanged, step)
-        others = unsure_ns([unprofiled(facts) for facts in run.facts.values()], own, measured.step.repeats_ns)
+        others = unsure_ns([unprofiled(facts) for facts in run.facts.values()], recorded_ns, measured.step.repeats_ns)
         return cls(
             model=model,
             variants=tuple(variants(model, measured)),
             step_ns=step,
             replayed_ns=replayed,
             error_share=abs(replayed - step) / step,
-            held_out_share=mean(_missed(recorded, half, processes, step / own) for half in (0, 1)),
+            held_out_share=mean(_missed(recorded, half, processes, step / recorded_ns) for half in (0, 1)),
             slack_ns=hypot(_OF_REPLAY * (replayed - step), _OF_PROCESSES * others),
             measured=measured,
             facts=[*run.facts.values()],
@@ -165,7 +165,7 @@ class RunModel:
         try:
             other, difference = self._difference(self.model, new, self._unchanged_ns)
             off = [self._off(group, new, difference) for group in self._variants_ns]
-            others = [(one, self._unchanged_ns) for one in others_of(self.model, new)]
+            others = [(model, self._unchanged_ns) for model in others_of(self.model, new)]
             off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
@@ -175,7 +175,7 @@ class RunModel:
         of_difference = _OF_DIFFERENCE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_DIFFERENCE
         of_model = () if why and isinstance(other, Program) else self._of_any_model(other, difference)
         always = (slack_ns, *of_model, of_difference * difference)
-        lower, higher = (hypot(*always, *one) for one in zip(*off, strict=True))
+        lower, higher = (hypot(*always, *side) for side in zip(*off, strict=True))
         low_ns = round(max(0.0, told_ns - lower))
         assumptions = assumed(self.model, new, self.traced)
         batch = None if other.samples is None else round(other.samples)
@@ -232,7 +232,7 @@ class RunModel:
     @cached_property
     def _variants_ns(self) -> list[list[tuple[Model, float]]]:
         """The variants with their own unchanged steps."""
-        return [[(one, _replayed(one)) for one in group] for group in self.variants]
+        return [[(model, _replayed(model)) for model in group] for group in self.variants]
 
     def _off(
         self, group: Sequence[tuple[Model, float]], changes: Mapping[str, Value], difference: float
@@ -242,8 +242,8 @@ class RunModel:
         A slower link, say, on which the unchanged step would take longer than it did, is no link that the measured step
         allows; that a part of it is saved is what it tells.
         """
-        told = [self._difference(one, changes, own)[1] - difference for one, own in group]
-        return -min([0.0, *told]), max([0.0, *told])
+        deviations = [self._difference(model, changes, unchanged_ns)[1] - difference for model, unchanged_ns in group]
+        return -min([0.0, *deviations]), max([0.0, *deviations])
 
     def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:
         """The model with the changes, and what they add to the measured step; `before`: the step without them."""
@@ -273,7 +273,7 @@ class RunModel:
     def curve(self) -> list[BucketSize]:
         """The step by the size that is asked for buckets; of steps that CPUs compute."""
         assert isinstance(self.model, StepModel)
-        return [one.model_copy(update={"step_ns": round(self._level * one.step_ns)}) for one in curve(self.model)]
+        return [size.model_copy(update={"step_ns": round(self._level * size.step_ns)}) for size in curve(self.model)]
 
     def result(self, predictions: Sequence[Prediction], curve: Sequence[BucketSize] = ()) -> WhatIf:
         """Predictions, with what they rest on."""
@@ -369,10 +369,12 @@ def compare(run: Run, measured: Measured) -> WhatIf:
         link = Link(basis.alpha_us * 1e3, basis.algbw_gb_per_s)
         if isinstance(ground.model, StepModel):
             link = replace(ground.model.link, lanes=1)
-        told = strategies(list(run.facts.values()), measured, link, ground.step_ns, floor_ns)
+        alternatives = strategies(list(run.facts.values()), measured, link, ground.step_ns, floor_ns)
     except Missing as lack:
         return nothing(lack.reason)
-    return ground.result([]).model_copy(update={"strategies": told, "too_large": too_large(measured, told)})
+    return ground.result([]).model_copy(
+        update={"strategies": alternatives, "too_large": too_large(measured, alternatives)}
+    )
 
 
 def search(run: Run, measured: Measured) -> WhatIf:
@@ -385,7 +387,7 @@ def search(run: Run, measured: Measured) -> WhatIf:
     except Missing as lack:
         return nothing(lack.reason)
     if not isinstance(ground.model, StepModel):
-        asked = [one for one in _OF_GPUS if ground.model.world_size > 1 or one[0] not in _OF_MANY]
+        asked = [setting for setting in _OF_GPUS if ground.model.world_size > 1 or setting[0] not in _OF_MANY]
         return ground.result([ground.predict({name: value}) for name, value in asked])
     if ground.missed:
         return ground.result([])
@@ -396,7 +398,7 @@ def search(run: Run, measured: Measured) -> WhatIf:
 def _grown(before: Model, after: Model) -> float:
     """How many times the samples a step has; a batch, where that grows more: fewer micro-batches hide it in a step."""
     grown = after.samples / before.samples if after.samples and before.samples else 1.0
-    loading, then = (one.loading if isinstance(one, StepModel) else None for one in (before, after))
+    loading, then = (model.loading if isinstance(model, StepModel) else None for model in (before, after))
     if loading is None or then is None or not loading.batch or not then.batch:
         return grown
     return max(grown, then.batch / loading.batch)

@@ -54,7 +54,7 @@ _ALL = (
     Knob("straggler.balanced", bool, "", False, "same", "each step's forward and backward work is spread evenly", ""),
     Knob("straggler.removed", bool, "", False, "same", "the rank that computes longest takes what others take", ""),
 )
-SCENARIOS = MappingProxyType({one.name: one for one in _ALL})
+SCENARIOS = MappingProxyType({scenario.name: scenario for scenario in _ALL})
 
 
 def named(name: str) -> Knob:

@@ -53,8 +53,8 @@ def plan(model: StepModel, start: Caps) -> tuple[int, ...]:
     """
     count = len(model.gradient_bytes)
     if 2 ** (count - 1) <= _MOST_TRIED:
-        return min(_plans(count), key=lambda one: (_planned(model, one), len(one)))
-    best = min(curve(model), key=lambda one: one.step_ns)
+        return min(_plans(count), key=lambda counts: (_planned(model, counts), len(counts)))
+    best = min(curve(model), key=lambda size: size.step_ns)
     starts = {tuple(_buckets(model, start)), tuple(_buckets(model, Caps.of(best.cap_mb))), (count,)}
     if count <= _FEW:
         starts.add((1,) * count)
@@ -76,7 +76,7 @@ def _downhill(model: StepModel, best: tuple[int, ...]) -> tuple[int, ...]:
     while len(tried) < _MOST_TRIED:
         moves = [move for move in _moves(best) if move not in tried][: _MOST_TRIED - len(tried)]
         tried.update(moves)
-        quickest = min(((_planned(model, one), one) for one in moves), default=None)
+        quickest = min(((_planned(model, counts), counts) for counts in moves), default=None)
         if quickest is None or quickest[0] >= took:
             break
         took, best = quickest
@@ -103,10 +103,12 @@ def best_sets(model: StepModel, accumulates: bool) -> Iterator[dict[str, Value]]
             continue
         took = step_ns(other)
         found.append((took, settings))
-        sizes = [one for one in curve(other) if one.step_ns <= (1 - LEAST_GAIN) * took]
-        found += [(one.step_ns, {**settings, _CAP: one.cap_mb}) for one in sizes]
+        sizes = [bucket_size for bucket_size in curve(other) if bucket_size.step_ns <= (1 - LEAST_GAIN) * took]
+        found += [(bucket_size.step_ns, {**settings, _CAP: bucket_size.cap_mb}) for bucket_size in sizes]
     least = min(took for took, _ in found)
-    took, settings = next(one for one in found if one[0] <= (1 + _ALIKE) * least)  # the simplest come first
+    took, settings = next(
+        candidate for candidate in found if candidate[0] <= (1 + _ALIKE) * least
+    )  # the simplest come first
     if took <= (1 - LEAST_GAIN) * step_ns(model):
         yield settings
     other = changed(model, settings)
@@ -166,12 +168,12 @@ def _planned(model: StepModel, counts: Sequence[int]) -> float:
 
 def _moves(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     for at in range(len(counts) - 1):
-        before, one, other, after = counts[:at], counts[at], counts[at + 1], counts[at + 2 :]
-        yield (*before, one + other, *after)
-        if one > 1:
-            yield (*before, one - 1, other + 1, *after)
+        before, current, other, after = counts[:at], counts[at], counts[at + 1], counts[at + 2 :]
+        yield (*before, current + other, *after)
+        if current > 1:
+            yield (*before, current - 1, other + 1, *after)
         if other > 1:
-            yield (*before, one + 1, other - 1, *after)
+            yield (*before, current + 1, other - 1, *after)
     for at, count in enumerate(counts):
         for first in range(1, count, -(-count // _CUTS)):
             yield (*counts[:at], first, count - first, *counts[at + 1 :])

@@ -51,9 +51,9 @@ def strategies(
     state = STATE.get(optimizer)
     if state is None:
         raise Missing(f"how much {optimizer} keeps for each parameter is not known")
-    own = state * per_rank
+    optimizer_bytes = state * per_rank
     replicated = per_rank * (2 if module.gradient_as_bucket_view else 3)
-    kept = _activations(measured, replicated + own)
+    kept = _activations(measured, replicated + optimizer_bytes)
     optimizing_ns = _optimizer_ns(measured)
     whole_ns, half_ns = link.alone_ns(per_rank), link.alone_ns(per_rank) / 2
     passes = measured.accumulation.known("backwards_per_step") or 1
@@ -77,25 +77,27 @@ def strategies(
         )
 
     def strategies() -> Iterator[Strategy]:
-        yield one("DDP, as it is", replicated + own, step_ns, step_ns)
+        yield one("DDP, as it is", replicated + optimizer_bytes, step_ns, step_ns)
         for count, name in LESS_OFTEN.items():
             more = (count - 1) * floor_ns
-            yield one(name, replicated + own, step_ns + more - (count - 1) * optimizing_ns, step_ns + more, count)
+            yield one(
+                name, replicated + optimizer_bytes, step_ns + more - (count - 1) * optimizing_ns, step_ns + more, count
+            )
         spared = optimizing_ns * (1 - 1 / ranks)
         most = Missing("of how many tensors it is was not recorded") if sent_ns is None else step_ns + sent_ns
-        yield one("ZeRO-1", replicated + own / ranks, step_ns + half_ns - spared, most)
-        yield one("FSDP", (2 * per_rank + own) / ranks, max(floor_ns - spared, gathered_ns), _BY_UNITS)
+        yield one("ZeRO-1", replicated + optimizer_bytes / ranks, step_ns + half_ns - spared, most)
+        yield one("FSDP", (2 * per_rank + optimizer_bytes) / ranks, max(floor_ns - spared, gathered_ns), _BY_UNITS)
         if in_node is not None:
             spared = optimizing_ns * (1 - 1 / in_node)
-            yield one("HSDP", (2 * per_rank + own) / in_node, floor_ns - spared, _BY_UNITS)
+            yield one("HSDP", (2 * per_rank + optimizer_bytes) / in_node, floor_ns - spared, _BY_UNITS)
 
     return list(strategies())
 
 
-def too_large(measured: Measured, told: Sequence[Strategy]) -> bool:
+def too_large(measured: Measured, alternatives: Sequence[Strategy]) -> bool:
     """Whether a rank's part is too large even where all is sharded over all ranks."""
-    capacity = min((one.known("capacity_bytes") or 0 for one in measured.known("memory") or []), default=0)
-    least = min((one.known("rank_bytes") or 0 for one in told), default=0)
+    capacity = min((figures.known("capacity_bytes") or 0 for figures in measured.known("memory") or []), default=0)
+    least = min((strategy.known("rank_bytes") or 0 for strategy in alternatives), default=0)
     return bool(capacity) and least > FULL_SHARE * capacity
 
 
@@ -105,7 +107,7 @@ def _replicated(facts: Sequence[Facts]) -> tuple[DdpFacts, str]:
         raise Missing("strategies are compared for a module in DistributedDataParallel that dptune recorded")
     if not facts[0].optimizers or facts[0].optimizers[0].name == "ZeroRedundancyOptimizer":
         raise Missing("strategies are compared for an optimizer that is not sharded")
-    module = max(facts[0].ddp, key=lambda one: one.gradient_bytes or 0)
+    module = max(facts[0].ddp, key=lambda ddp: ddp.gradient_bytes or 0)
     if not module.gradient_bytes:
         raise Missing("how large the gradients are was not recorded")
     return module, facts[0].optimizers[0].name
@@ -113,15 +115,15 @@ def _replicated(facts: Sequence[Facts]) -> tuple[DdpFacts, str]:
 
 def _activations(measured: Measured, state_bytes: int) -> float | None:
     """What the fullest device held beside parameters, gradients and the optimizer's state."""
-    told = [one for one in measured.known("memory") or [] if one.basis == "run"]
-    peaks = [one.known("peak_allocated_bytes") for one in told]
+    whole_run = [figures for figures in measured.known("memory") or [] if figures.basis == "run"]
+    peaks = [figures.known("peak_allocated_bytes") for figures in whole_run]
     most = max((peak for peak in peaks if peak is not None), default=None)
     return None if most is None else max(0.0, most - state_bytes)
 
 
 def _optimizer_ns(measured: Measured) -> float:
     """Compute of the optimizer in a step, in time without the profiler; 0 where it is not known."""
-    phases = {one.phase: one.compute_ns for one in measured.known("phases") or []}
+    phases = {phase.phase: phase.compute_ns for phase in measured.known("phases") or []}
     steps = sum(len(device.steps) for rank in measured.ranks for device in rank.devices)
     if not steps or "optimizer" not in phases:
         return 0.0
@@ -130,7 +132,7 @@ def _optimizer_ns(measured: Measured) -> float:
 
 def _ranks_of_a_node(facts: Sequence[Facts], ranks: int) -> int | None:
     """How many ranks each of several nodes has; None where there is one, one rank a node, or not all are known."""
-    on = Counter(one.host for one in facts)
+    on = Counter(rank_facts.host for rank_facts in facts)
     counts = set(on.values())
     if len(facts) != ranks or len(on) < 2 or len(counts) > 1 or counts == {1}:
         return None

@@ -55,7 +55,7 @@ def host_has_room(run: RunView, times: int, passes: int, most_share: float) -> b
     Taken to have it where either is not known.
     """
     device = run.any_facts().device
-    allocated = [one.known("allocated_bytes_per_step") or 0 for one in run.measured.known("memory") or []]
+    allocated = [memory.known("allocated_bytes_per_step") or 0 for memory in run.measured.known("memory") or []]
     if device is None or not device.available_bytes or not any(allocated):
         return True
     more_bytes = (times - 1) * max(allocated) / passes * run.ranks_here()
@@ -64,7 +64,7 @@ def host_has_room(run: RunView, times: int, passes: int, most_share: float) -> b
 
 def advice(rule: Rule, run: RunView, now: int, passes: int, times: int, saves: Saving) -> Advice:
     """The card: what to set, where, and that the global batch stays."""
-    loader = next(one for one in run.any_facts().loaders if one.batches_drawn)
+    loader = next(candidate for candidate in run.any_facts().loaders if candidate.batches_drawn)
     then, left = times * now, passes // times
     impact: Impact = impact_of(saves.predicted_share or 0.0) or "low"
     normalizes = _has_batch_norm(run)
@@ -127,9 +127,9 @@ def _has_batch_norm(run: RunView) -> bool:
     """Whether BatchNorm runs in the steps: by the modules that were recorded, else by operators or kernels."""
     attribution, kernels = run.measured.known("attribution"), run.measured.known("kernels")
     modules = attribution.known("modules") if attribution is not None else None
-    names = [one.name for one in modules.top] if modules else []
+    names = [module.name for module in modules.top] if modules else []
     if any("BatchNorm" in name for name in names):
         return True
     if any("InstanceNorm" in name for name in names):
         return False  # it calls the operator of BatchNorm
-    return kernels is not None and any("batch_norm" in one.name for one in kernels.top)
+    return kernels is not None and any("batch_norm" in kernel.name for kernel in kernels.top)

@@ -105,7 +105,7 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the largest batch whose last doubling is worth it, with the learning rate that goes with it."""
-    loaders = [one for one in run.any_facts().loaders if one.batches_drawn]
+    loaders = [candidate for candidate in run.any_facts().loaders if candidate.batches_drawn]
     if not loaders:
         return
     lacks = ""
@@ -187,11 +187,11 @@ def check(run: RunView) -> Iterator[Advice]:
             *(
                 Evidence(
                     label=f"a sample's time with {times} times the batch",
-                    value=1 - (one.predicted_share or 0),
+                    value=1 - (saving.predicted_share or 0),
                     unit="of what it takes now",
                 )
-                for times, one in tried
-                if one.predicted_share is not None
+                for times, saving in tried
+                if saving.predicted_share is not None
             ),
             Evidence(label="global batch then", value=times * before, unit="samples"),
             *_epoch(loader.dataset_samples, times * before),
@@ -229,7 +229,9 @@ def _noise(run: RunView) -> Iterator[Evidence]:
 
 def _interval(noise: NoiseFigures) -> str:
     """What the steps allow, in samples."""
-    low, high = (None if one is None else f"{one:,.0f}" for one in (noise.known("low"), noise.known("high")))
+    low, high = (
+        None if samples is None else f"{samples:,.0f}" for samples in (noise.known("low"), noise.known("high"))
+    )
     return f"{low or 0} to {high}" if high else f"{low or 0} or more"
 
 
@@ -237,10 +239,10 @@ def _too_many(run: RunView) -> str:
     """Why not even twice the batch is proposed, where it would save time."""
     noise, now = run.measured.noise, run.measured.samples_per_step
     scale = noise.known("noise_scale")
-    told = _interval(noise) if scale is None else f"{scale:,.0f} ({_interval(noise)})"
+    scale_text = _interval(noise) if scale is None else f"{scale:,.0f} ({_interval(noise)})"
     return (
-        f"a larger batch would save time, but the noise scale of gradients is {told} samples: {2 * now:,} in a step "
-        f"would teach little more than {now:,} do"
+        f"a larger batch would save time, but the noise scale of gradients is {scale_text} samples: {2 * now:,} in a "
+        f"step would teach little more than {now:,} do"
     )
 
 
@@ -289,7 +291,7 @@ def _fits(run: RunView, times: int) -> bool:
     """Whether a GPU has room for it, were all of its memory to grow; of a CPU it is not known, and taken to."""
     if run.measured.device_kind == "cpu":
         return True
-    shares = [one.peak_share for one in run.measured.memory]
+    shares = [memory.peak_share for memory in run.measured.memory]
     if not shares:
         raise Missing("GPU memory use was not recorded")
     return max(shares) < run.limit(ROOM_SHARE) and times * max(shares) <= MEMORY_SHARE
@@ -352,15 +354,15 @@ def _is_set_otherwise(run: RunView, now: float, made_with: float | None) -> bool
 
 def _in_words(names: set[str], times: int) -> str:
     """By which factor, of each optimizer."""
-    told = []
+    factors = []
     for name in sorted(names):
         if name == "SGD":
-            told.append(f"{times} times for SGD")
+            factors.append(f"{times} times for SGD")
         elif name in ("Adam", "AdamW"):
-            told.append(f"{math.sqrt(times):.3g} times for {name}, with its betas and eps")
+            factors.append(f"{math.sqrt(times):.3g} times for {name}, with its betas and eps")
         else:
-            told.append(f"no rule is known for {name}")
-    return ", ".join(told) or "by the rule of its optimizer"
+            factors.append(f"no rule is known for {name}")
+    return ", ".join(factors) or "by the rule of its optimizer"
 
 
 def _rate(scheduled: float | None, present: Sequence[float], default: float | None) -> float | None:

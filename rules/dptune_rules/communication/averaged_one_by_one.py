@@ -71,7 +71,7 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose DDP where one line of the script all-reduces tensor by tensor what the optimizer updates."""
     facts = run.any_facts()
     tensors = sum(optimizer.parameter_tensors for optimizer in facts.optimizers)
-    parameters = sum(one.parameters for one in facts.optimizers)
+    parameters = sum(optimizer_facts.parameters for optimizer_facts in facts.optimizers)
     if facts.ddp or facts.fsdp or facts.engine or tensors < LEAST_TENSORS or facts.calls_steps < 1:
         return
     for call in facts.calls:
@@ -115,8 +115,12 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _saving(run: RunView, shares: list[float], sent_bytes: float) -> Saving:
     """Predicted where the time of DDP's buckets is known from the links, and all ranks were recorded on CPUs."""
-    links = [one for one in run.measured.known("links") or [] if one.kind == "all_reduce"]
-    links = [one for one in links if one.known("alpha_us") is not None and one.known("algbw_gb_per_s")]
+    links = [candidate for candidate in run.measured.known("links") or [] if candidate.kind == "all_reduce"]
+    links = [
+        candidate
+        for candidate in links
+        if candidate.known("alpha_us") is not None and candidate.known("algbw_gb_per_s")
+    ]
     if links and len(shares) == run.measured.world_size and run.measured.device_kind == "cpu":
         link = max(links, key=lambda one: (one.basis == "sweep", len(one.ranks)))
         buckets = 1 + ceil(sent_bytes / BUCKET_BYTES)  # the first one is smaller

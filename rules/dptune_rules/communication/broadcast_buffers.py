@@ -61,7 +61,7 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to keep buffers where sending them holds up forward passes."""
-    sending = [one for one in run.any_facts().ddp if one.broadcast_buffers and one.buffer_bytes]
+    sending = [ddp for ddp in run.any_facts().ddp if ddp.broadcast_buffers and ddp.buffer_bytes]
     if not sending:
         return
     rows = [row for row in run.measured.overlap.rows if row.kind == "broadcast" and row.known("phase") == "forward"]
@@ -69,12 +69,12 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
-    if _sent(run) > TIMES * sum(one.buffer_bytes or 0 for one in sending) * _passes(run):
+    if _sent(run) > TIMES * sum(ddp.buffer_bytes or 0 for ddp in sending) * _passes(run):
         raise Missing("the script broadcasts more than DDP's buffers: which of it takes how long is not known")
     changes = [
-        Change(knob="ddp.broadcast_buffers", now=True, then=False, at=Location.parse(one.where)) for one in sending
+        Change(knob="ddp.broadcast_buffers", now=True, then=False, at=Location.parse(ddp.where)) for ddp in sending
     ]
-    sent = sum(one.buffer_bytes or 0 for one in sending)
+    sent = sum(ddp.buffer_bytes or 0 for ddp in sending)
     if sent < run.limit(LEAST_BYTES):
         impact = "low"
     yield Advice(
@@ -101,7 +101,7 @@ def check(run: RunView) -> Iterator[Advice]:
 def _sent(run: RunView) -> float:
     """Bytes of all broadcasts of a step."""
     sent = [collective for collective in run.measured.collectives if collective.kind == "broadcast"]
-    return sum(one.calls_per_step * (one.known("message_bytes") or 0) for one in sent)
+    return sum(broadcast.calls_per_step * (broadcast.known("message_bytes") or 0) for broadcast in sent)
 
 
 def _passes(run: RunView) -> int:

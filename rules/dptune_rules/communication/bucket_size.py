@@ -158,10 +158,12 @@ def _of_one_pass(reductions: list[CollectiveFigures], passes: int) -> _Buckets |
 
 def _latency_ns(run: RunView) -> float:
     """What an all-reduce of no bytes takes, where the links tell it: the shortest seen moved bytes as well."""
-    told = [
-        one.alpha_us for one in run.measured.known("links") or [] if one.kind == "all_reduce" and one.known("alpha_us")
+    latencies_us = [
+        link.alpha_us
+        for link in run.measured.known("links") or []
+        if link.kind == "all_reduce" and link.known("alpha_us")
     ]
-    return 1e3 * max(told) if told else math.inf
+    return 1e3 * max(latencies_us) if latencies_us else math.inf
 
 
 def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
@@ -289,10 +291,12 @@ def _found(run: RunView, changes: list[Change], bound: Saving, larger: bool) -> 
             break
     if not tried:
         return _BestCap(float(changes[0].then or LEAST_CAP_MIB), changes, bound, [])
-    saves, cap, then = max(tried, key=lambda one: one[0].predicted_share or 0.0)
-    shares = [(size, round(one.predicted_share or 0.0, 4)) for one, size, _ in tried]
-    told = [shares[0], *(after for before, after in pairwise(shares) if after[1] != before[1])]
-    curve = [Evidence(label=f"saved with {size:g} MiB buckets", value=share, unit="of a step") for size, share in told]
+    saves, cap, then = max(tried, key=lambda trial: trial[0].predicted_share or 0.0)
+    shares = [(size, round(saving.predicted_share or 0.0, 4)) for saving, size, _ in tried]
+    points = [shares[0], *(after for before, after in pairwise(shares) if after[1] != before[1])]
+    curve = [
+        Evidence(label=f"saved with {size:g} MiB buckets", value=share, unit="of a step") for size, share in points
+    ]
     return _BestCap(cap, then, saves, curve)
 
 

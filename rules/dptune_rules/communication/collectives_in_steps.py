@@ -137,8 +137,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if facts.engine or not (facts.ddp or facts.fsdp):
         return  # others' groups are not known
     rows = [row for row in run.measured.overlap.rows if row.known("phase") in ("forward", "optimizer")]
-    rows = [one for one in rows if not _of_a_wrapper(run, one)]
-    if any(one.kind in OF_A_MODEL for one in rows):
+    rows = [collective for collective in rows if not _of_a_wrapper(run, collective)]
+    if any(collective.kind in OF_A_MODEL for collective in rows):
         return  # pipelines and experts exchange activations: the step needs them
     counted = [call for call in facts.calls if call.calls >= EACH_STEP * facts.calls_steps > 0]
     called = _by_line(run) if counted else []
@@ -157,9 +157,9 @@ def check(run: RunView) -> Iterator[Advice]:
     # Pickling objects and reading results back come on top of the collectives themselves.
     idle = run.unstretched(run.measured.account.other_idle_ns / window_ns)
     most = min(1.0, run.most_exposed(rows) + idle) if spent is None else run.most_of_process(max(spent), traced=False)
-    kinds = sorted({one.kind for one in rows}, key=lambda kind: -_exposed_ns(rows, kind))
-    names = [f"{one.name} ({one.where})" if one.where else one.name for one in called[:3]] or kinds
-    settings = list(dict.fromkeys(one.setting for one in called if one.setting))
+    kinds = sorted({collective.kind for collective in rows}, key=lambda kind: -_exposed_ns(rows, kind))
+    names = [f"{line.name} ({line.where})" if line.where else line.name for line in called[:3]] or kinds
+    settings = list(dict.fromkeys(line.setting for line in called if line.setting))
     if len(called) == 1 and _DISPATCHED in settings[:1] and _longest_wait(run) >= share:
         return  # the others wait while one rank prepares all batches: each would prepare its own as slowly
     yield Advice(
@@ -177,20 +177,20 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="medium",
         evidence=[
             Evidence(
-                label=f"{one.kind} ({one.phase} phase)",
-                value=run.held_up_share(one),
-                unit=f"of a step, {digits(one.calls / steps)} calls in each",
-            ).at(one.known("longest"))
-            for one in rows
+                label=f"{collective.kind} ({collective.phase} phase)",
+                value=run.held_up_share(collective),
+                unit=f"of a step, {digits(collective.calls / steps)} calls in each",
+            ).at(collective.known("longest"))
+            for collective in rows
         ]
         + [
             Evidence(
-                label=f"{one.name} at {one.where or 'a line that is not known'}",
-                value=one.call_ns / 1e6,
-                unit=f"ms a call of this rank, {digits(one.calls / facts.calls_steps)} in each step",
+                label=f"{line.name} at {line.where or 'a line that is not known'}",
+                value=line.call_ns / 1e6,
+                unit=f"ms a call of this rank, {digits(line.calls / facts.calls_steps)} in each step",
                 rank=facts.rank,
             )
-            for one in called
+            for line in called
         ],
         numerics="same",
         fingerprint=RULE.code,
@@ -205,7 +205,7 @@ def _longest_wait(run: RunView) -> float:
 
 def _by_line(run: RunView) -> list[_Called]:
     """What the script's lines call in each step, those that take longest first; of a library's function all as one."""
-    return sorted(_called(run, 0).values(), key=lambda one: -one.host_ns)
+    return sorted(_called(run, 0).values(), key=lambda line: -line.host_ns)
 
 
 def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
@@ -246,14 +246,14 @@ def _spent(run: RunView, called: list[_Called]) -> list[float] | None:
 
     None on GPUs, where a call returns before its collective has run, and where calls were not counted in those steps.
     """
-    lines = {(one.name, one.where) for one in called}
+    lines = {(line.name, line.where) for line in called}
     shares = []
     for at, facts in enumerate(run.facts if run.measured.known("device_kind") == "cpu" else ()):
         window = facts.window("unprofiled")
-        own = [one for key, one in _called(run, at).items() if key in lines]
-        if window is None or not window.durations_ns or not all(one.unprofiled_calls for one in own):
+        rank_lines = [line for key, line in _called(run, at).items() if key in lines]
+        if window is None or not window.durations_ns or not all(line.unprofiled_calls for line in rank_lines):
             return None
-        shares.append(sum(one.unprofiled_ns for one in own) / sum(window.durations_ns))
+        shares.append(sum(line.unprofiled_ns for line in rank_lines) / sum(window.durations_ns))
     return shares if any(shares) else None
 
 
@@ -261,9 +261,9 @@ def _share_a_model(run: RunView) -> bool:
     """Whether ranks of other groups than those that share gradients communicate, or not all ranks shard one model."""
     facts = run.any_facts()
     counted = [call for call in facts.calls if call.calls >= EACH_STEP * facts.calls_steps > 0]
-    if any(one.ranks != ddp.ranks for one in counted for ddp in facts.ddp if ddp.ranks):
+    if any(counted_call.ranks != ddp.ranks for counted_call in counted for ddp in facts.ddp if ddp.ranks):
         return True
-    return any(prod(one.mesh) != run.measured.world_size for one in facts.fsdp if one.mesh)
+    return any(prod(fsdp.mesh) != run.measured.world_size for fsdp in facts.fsdp if fsdp.mesh)
 
 
 def _of_a_wrapper(run: RunView, row: CommunicationFigures) -> bool:
@@ -276,10 +276,10 @@ def _of_a_wrapper(run: RunView, row: CommunicationFigures) -> bool:
         return True
     if row.kind == "all_reduce" and any(call.through == CLIPPING for call in facts.calls):
         return True
-    if row.known("phase") == "forward" and any(one.sync_batch_norm for one in facts.ddp):
+    if row.known("phase") == "forward" and any(ddp.sync_batch_norm for ddp in facts.ddp):
         return True  # statistics of batches, gathered by the module
     if row.kind == "broadcast" and row.known("phase") == "forward":
-        return any(one.broadcast_buffers and one.buffer_bytes for one in facts.ddp)
+        return any(ddp.broadcast_buffers and ddp.buffer_bytes for ddp in facts.ddp)
     return row.known("phase") == "optimizer" and any(
         optimizer.name == "ZeroRedundancyOptimizer" for optimizer in facts.optimizers
     )

@@ -82,8 +82,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None:
         return
     largest = tables[0]
-    rows, used = sum(table.rows for table in tables), sum(one.used_rows for one in tables)
-    on_nccl = any(one.backend == "nccl" for one in facts.ddp)
+    rows, used = sum(table.rows for table in tables), sum(embedding.used_rows for embedding in tables)
+    on_nccl = any(ddp.backend == "nccl" for ddp in facts.ddp)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -99,13 +99,21 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="medium" if run.times_hold else "low",
         evidence=[
             *(
-                Evidence(label=f"rows of {one.module} used per step", value=one.used_rows, unit=f"of {one.rows:,} rows")
-                for one in tables[:3]
+                Evidence(
+                    label=f"rows of {embedding.module} used per step",
+                    value=embedding.used_rows,
+                    unit=f"of {embedding.rows:,} rows",
+                )
+                for embedding in tables[:3]
             ),
             Evidence(label="optimizer time for unused rows", value=updating, unit="of a step").at(
                 run.measured.where("optimizer")
             ),
-            Evidence(label="size of these gradients", value=sum(one.gradient_bytes for one in tables), unit="bytes"),
+            Evidence(
+                label="size of these gradients",
+                value=sum(embedding.gradient_bytes for embedding in tables),
+                unit="bytes",
+            ),
             *([Evidence(label="table created at", value=largest.where)] if largest.where else []),
         ],
         numerics="changes",
@@ -136,15 +144,15 @@ def _watch(optimizer: str, on_nccl: bool) -> str:
 def _sending(run: RunView, tables: Sequence[DenseTableFacts]) -> float:
     """The share of a step that all-reduces of unused rows take: exposed time, on a CPU also overlapped time."""
     wrapped = run.any_facts().ddp
-    whole = sum(one.gradient_bytes or 0 for one in wrapped)
+    whole = sum(ddp.gradient_bytes or 0 for ddp in wrapped)
     if not whole or run.measured.world_size == 1:
         return 0.0
     rows = [row for row in run.measured.overlap.rows if row.kind == "all_reduce"]
-    if rows and all(one.known("purpose") is None for one in rows):
+    if rows and all(collective.known("purpose") is None for collective in rows):
         raise Missing("the traces do not show which all-reduces carry gradients")
-    rows = [one for one in rows if one.known("purpose") == "gradients"]
+    rows = [collective for collective in rows if collective.known("purpose") == "gradients"]
     cpu = run.measured.device_kind == "cpu"
-    spent_ns = sum(one.communication_ns if cpu else one.exposed_transfer_ns for one in rows)
+    spent_ns = sum(collective.communication_ns if cpu else collective.exposed_transfer_ns for collective in rows)
     unused = sum(table.unused_share * table.gradient_bytes for table in tables)
     return min(1.0, unused / whole) * spent_ns / run.measured.account.window_ns
 
@@ -155,10 +163,10 @@ def _updating(run: RunView, tables: Sequence[DenseTableFacts]) -> float:
     if not parameters:
         return 0.0
     phases = [phase for phase in run.measured.phases if phase.phase != "unknown"]
-    updates = [one for one in phases if one.phase == "optimizer"]
+    updates = [phase_figures for phase_figures in phases if phase_figures.phase == "optimizer"]
     if run.measured.device_kind == "cpu":
-        spent, whole = sum(update.host_ns for update in updates), sum(one.host_ns for one in phases)
+        spent, whole = sum(update.host_ns for update in updates), sum(phase_figures.host_ns for phase_figures in phases)
     else:
-        spent, whole = sum(one.compute_ns for one in updates), run.measured.account.window_ns
+        spent, whole = sum(phase_figures.compute_ns for phase_figures in updates), run.measured.account.window_ns
     unused = sum(table.unused_share * table.rows * table.columns for table in tables)
     return min(1.0, unused / parameters) * spent / whole if whole else 0.0

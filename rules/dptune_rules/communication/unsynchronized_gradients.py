@@ -74,8 +74,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     updates = [
         window.unsynced_updates or _by_passes(window.backwards, window.unsynced_backwards)
-        for one in run.facts
-        for window in one.windows
+        for rank_facts in run.facts
+        for window in rank_facts.windows
     ]
     if not any(updates):
         raise Missing("no backward call was counted")
@@ -85,7 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     seen = steps // len(run.facts)
     often = "every" if missed == steps else f"{round(missed / len(run.facts))} of {seen}"
-    where = next((one.unsynced_where for one in run.facts if one.unsynced_where), None)
+    where = next((rank_facts.unsynced_where for rank_facts in run.facts if rank_facts.unsynced_where), None)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -122,6 +122,6 @@ def _by_passes(backwards: Sequence[int], unsynced: Sequence[int]) -> list[bool]:
 def _averaged_by_the_script(run: RunView) -> bool:
     """Whether its own collectives carry so much that they may be gradients or parameters."""
     facts = run.any_facts()
-    gradients = sum(one.gradient_bytes or 0 for one in facts.ddp)
+    gradients = sum(ddp.gradient_bytes or 0 for ddp in facts.ddp)
     sent = sum(call.sent_bytes for call in facts.calls)
     return sent > 0 and sent / max(1, facts.calls_steps) >= run.limit(AVERAGED_SHARE) * gradients

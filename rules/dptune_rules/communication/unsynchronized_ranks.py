@@ -109,8 +109,8 @@ def _exchanged_bytes(run: RunView) -> float:
     for facts in run.facts:
         objects = any(call.function in _OF_OBJECTS for call in facts.calls)
         steps = max(1, facts.calls_steps)
-        called = max(called, inf if objects else sum(one.sent_bytes for one in facts.calls) / steps)
-        calls = max(calls, sum(one.calls for one in facts.calls) / steps)
+        called = max(called, inf if objects else sum(script_call.sent_bytes for script_call in facts.calls) / steps)
+        calls = max(calls, sum(script_call.calls for script_call in facts.calls) / steps)
     rows = [row for row in run.measured.collectives if row.kind != "barrier"]
     if any(row.kind == "p2p" for row in rows):
         return inf
@@ -126,4 +126,4 @@ def _train_alike(run: RunView) -> bool:
         [(optimizer.name, optimizer.learning_rates, optimizer.parameters) for optimizer in facts.optimizers]
         for facts in run.facts
     ]
-    return all(one == trained[0] for one in trained)
+    return all(optimizers == trained[0] for optimizers in trained)

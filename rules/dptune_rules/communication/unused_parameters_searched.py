@@ -60,19 +60,19 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to leave the search out where it never found anything."""
-    looking = [one for one in run.any_facts().ddp if one.find_unused_parameters and not one.static_graph]
+    looking = [ddp for ddp in run.any_facts().ddp if ddp.find_unused_parameters and not ddp.static_graph]
     if not looking:
         return
-    unused = [one.unused_parameter_bytes for facts in run.facts for one in facts.ddp if one.find_unused_parameters]
+    unused = [ddp.unused_parameter_bytes for facts in run.facts for ddp in facts.ddp if ddp.find_unused_parameters]
     if None in unused:
         raise Missing("torch did not tell whether parameters got no gradient")
     if any(unused):
         return
-    tensors = sum(one.parameter_tensors or 0 for one in looking)
+    tensors = sum(ddp.parameter_tensors or 0 for ddp in looking)
     marks = [
         collective
         for collective in run.measured.collectives
-        if _is_of_marks(collective, {one.parameter_tensors for one in looking})
+        if _is_of_marks(collective, {ddp.parameter_tensors for ddp in looking})
     ]
     exchange = sum(mark.calls_per_step * mark.shortest_ns for mark in marks) / run.measured.traced_step_ns
     marking = MARKING_NS * tensors / run.measured.step.time_ns
@@ -81,7 +81,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None:
         return
     changes = [
-        Change(knob="ddp.find_unused_parameters", now=True, then=False, at=Location.parse(one.where)) for one in looking
+        Change(knob="ddp.find_unused_parameters", now=True, then=False, at=Location.parse(ddp.where)) for ddp in looking
     ]
     exposed = run.unstretched(max(exchange, run.measured.share("exchange_ns")))
     most = (

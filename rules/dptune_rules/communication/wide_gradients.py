@@ -83,9 +83,9 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the hook that is predicted to save most, where gradients are exposed and bandwidth takes their time."""
     wrapped = run.any_facts().ddp
-    if not wrapped or any(one.comm_hook for one in wrapped):
+    if not wrapped or any(ddp.comm_hook for ddp in wrapped):
         return
-    if any(one.gradient_dtypes and one.gradient_dtypes != ["float32"] for one in wrapped):
+    if any(ddp.gradient_dtypes and ddp.gradient_dtypes != ["float32"] for ddp in wrapped):
         return
     account = run.measured.account
     rows = _reduced(run)
@@ -97,11 +97,14 @@ def check(run: RunView) -> Iterator[Advice]:
     if bandwidth is not None and bandwidth < run.limit(BANDWIDTH_SHARE):
         return
     each = [
-        [Change(knob="ddp.comm_hook", now="none", then=hook, at=Location.parse(one.where)) for one in wrapped]
+        [Change(knob="ddp.comm_hook", now="none", then=hook, at=Location.parse(ddp.where)) for ddp in wrapped]
         for hook in HOOKS
     ]
     try:
-        changes, saves = max(((one, run.predict(one)) for one in each), key=lambda one: one[1].predicted_share or 0.0)
+        changes, saves = max(
+            ((hook_changes, run.predict(hook_changes)) for hook_changes in each),
+            key=lambda trial: trial[1].predicted_share or 0.0,
+        )
     except Missing:
         changes, saves = each[0], run.ceiling(each[0])
         if bandwidth is None:
@@ -117,7 +120,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None:
         return
     saves = _within(run, saves, exposed)
-    gradient_bytes = sum(one.gradient_bytes or 0 for one in wrapped)
+    gradient_bytes = sum(ddp.gradient_bytes or 0 for ddp in wrapped)
     size = f"{digits(gradient_bytes / 2**20)} MiB of gradients" if gradient_bytes else "Gradients"
     yield Advice(
         rule=RULE.code,
@@ -131,7 +134,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="medium" if saves.basis == "replayed" else "low",
         evidence=[
             Evidence(label="exposed transfer of gradients", value=exposed, unit="of a step").at(
-                max(rows, key=lambda one: one.exposed_transfer_ns).known("longest")
+                max(rows, key=lambda collective: collective.exposed_transfer_ns).known("longest")
             ),
             Evidence(
                 label="all-reduces of gradients",
@@ -155,26 +158,30 @@ def check(run: RunView) -> Iterator[Advice]:
 def _reduced(run: RunView) -> list[CommunicationFigures]:
     """The all-reduces of gradients; raises Missing where the traces do not show which those are."""
     rows = [row for row in run.measured.overlap.rows if row.kind == "all_reduce"]
-    if rows and all(one.known("purpose") is None for one in rows):
+    if rows and all(collective.known("purpose") is None for collective in rows):
         raise Missing("the traces do not show which all-reduces carry gradients")
-    return [one for one in rows if one.known("purpose") == "gradients"]
+    return [collective for collective in rows if collective.known("purpose") == "gradients"]
 
 
 def _bucket_sizes(run: RunView, rows: list[CommunicationFigures]) -> list[float]:
     """Bytes of each all-reduce of gradients in a step."""
     wrapped = run.any_facts().ddp
-    known = [size for one in wrapped for size in one.rebuilt_bucket_sizes or one.bucket_sizes]
+    known = [size for ddp in wrapped for size in ddp.rebuilt_bucket_sizes or ddp.bucket_sizes]
     if known:
         return [float(size) for size in known]
     steps = sum(len(device.steps) for rank in run.measured.ranks for device in rank.devices)
     calls = max(1, round(sum(row.calls for row in rows) / max(1, steps)))
-    return [sum(one.gradient_bytes or 0 for one in wrapped) / calls] * calls
+    return [sum(ddp.gradient_bytes or 0 for ddp in wrapped) / calls] * calls
 
 
 def _bandwidth_share(run: RunView, sizes: list[float]) -> float | None:
     """The part of the time of these all-reduces that grows with their bytes; None where no link is known."""
-    links = [one for one in run.measured.known("links") or [] if one.kind == "all_reduce"]
-    links = [one for one in links if one.known("alpha_us") is not None and one.known("algbw_gb_per_s")]
+    links = [candidate for candidate in run.measured.known("links") or [] if candidate.kind == "all_reduce"]
+    links = [
+        candidate
+        for candidate in links
+        if candidate.known("alpha_us") is not None and candidate.known("algbw_gb_per_s")
+    ]
     if not links or not sum(sizes):
         return None
     link = max(links, key=lambda one: (one.basis == "sweep", len(one.ranks)))

@@ -53,7 +53,7 @@ def check(run: RunView) -> Iterator[Advice]:
     """Name the switches that are on, on any rank."""
     run.any_facts()
     on = {name: value for facts in run.facts for name, value in facts.debug_switches.items()}
-    anomaly = any(one.settings.get("anomaly_mode") for one in run.facts)
+    anomaly = any(rank_facts.settings.get("anomaly_mode") for rank_facts in run.facts)
     if not on and not anomaly:
         return
     named = [*(f"{name}={value}" for name, value in on.items()), *(["anomaly detection"] if anomaly else [])]
@@ -66,7 +66,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="They check what runs as it runs, so that steps are slower than they will be without.",
         changes=[Change(knob=f"env.{name}", now=value, then=OFF[name]) for name, value in on.items() if name in OFF],
         confidence="high",
-        evidence=[Evidence(label="is on", value=one) for one in named],
+        evidence=[Evidence(label="is on", value=switch) for switch in named],
         numerics="same",
         fingerprint=RULE.code,
     )

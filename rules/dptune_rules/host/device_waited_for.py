@@ -99,15 +99,17 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _copies(run: RunView) -> Iterator[Evidence]:
     """Copies to the host that hold the script, and where the most of them are asked for."""
-    back = [one for one in run.measured.known("copies") or [] if one.direction == "d2h" and one.known("blocking_calls")]
-    for one in back:
-        share = one.blocking_calls / max(1, one.calls)
+    back = [
+        copy for copy in run.measured.known("copies") or [] if copy.direction == "d2h" and copy.known("blocking_calls")
+    ]
+    for copy in back:
+        share = copy.blocking_calls / max(1, copy.calls)
         yield Evidence(
             label="copies to the host that hold the script",
-            value=round(share * one.calls_per_step, 1),
+            value=round(share * copy.calls_per_step, 1),
             unit="per rank and step",
         )
-    sites = [site for one in back for site in one.known("sites") or [] if site.known("blocking_calls")]
+    sites = [site for copy in back for site in copy.known("sites") or [] if site.known("blocking_calls")]
     most = max(sites, key=lambda site: site.calls_per_step, default=None)
     if most is not None:
         named = most.known("function") or most.known("module") or most.known("operator")

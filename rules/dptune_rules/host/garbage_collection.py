@@ -73,7 +73,7 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose to collect at chosen steps where collections take a share of the steps that is worth it."""
     run.any_facts()
     took_ns, collected_ns = _by_step(run)
-    mean_steps = [sum(own) / len(own) for own in took_ns]
+    mean_steps = [sum(rank_durations_ns) / len(rank_durations_ns) for rank_durations_ns in took_ns]
     total_ns = sum(mean_steps)
     share = min(1.0, sum(map(max, collected_ns)) / total_ns)
     impact = run.impact(share, WORTH_SHARE)
@@ -173,6 +173,6 @@ def _in_loader(run: RunView) -> bool:
 def _full(run: RunView) -> Iterator[Evidence]:
     """How many full collections the rank made that collected longest."""
     windows = [window for facts in run.facts if (window := facts.window("unprofiled"))]
-    window = max(windows, key=lambda one: sum(one.gc_ns))
+    window = max(windows, key=lambda rank_window: sum(rank_window.gc_ns))
     if window.collections_ns:
         yield Evidence(label="full collections", value=len(window.collections_ns), unit=f"in {window.steps} steps")

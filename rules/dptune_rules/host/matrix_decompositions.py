@@ -83,29 +83,30 @@ def check(run: RunView) -> Iterator[Advice]:
     if found is None and not _seen(run):
         return  # none is among the kernels or operators that take most
     found = run.measured.user_code
-    for one in found.decompositions:
-        impact = run.impact(one.share, WORTH_SHARE)
+    for decomposition in found.decompositions:
+        impact = run.impact(decomposition.share, WORTH_SHARE)
         if impact is None:
             continue
-        where = run.hottest_line(one.name, one.at) or one.at
-        surest = one.operator in SINGULAR_VALUES and found.basis == "unprofiled"
+        where = run.hottest_line(decomposition.name, decomposition.at) or decomposition.at
+        surest = decomposition.operator in SINGULAR_VALUES and found.basis == "unprofiled"
         yield Advice(
             rule=RULE.code,
             slug=RULE.name,
             kind=RULE.kind,
             impact=impact,
-            title=f"`{one.name}` ({where}) spends {100 * one.share:.0f} % of the step in torch.linalg.{one.operator}"
-            f"{' and its backward pass' if one.backward_ns else ''}: {REMEDIES.get(one.operator, OTHERWISE)}",
+            title=f"`{decomposition.name}` ({where}) spends {100 * decomposition.share:.0f} % of the step in "
+            f"torch.linalg.{decomposition.operator}{' and its backward pass' if decomposition.backward_ns else ''}: "
+            f"{REMEDIES.get(decomposition.operator, OTHERWISE)}",
             why="A decomposition runs in short dependent steps on few cores, so it takes many times as long as a "
             "matrix product of that size.",
             changes=[],
-            saves=run.bound(0.0, one.share, "no more than the decompositions and their backward pass"),
+            saves=run.bound(0.0, decomposition.share, "no more than the decompositions and their backward pass"),
             confidence="medium" if surest else "low",
-            evidence=_evidence(one),
+            evidence=_evidence(decomposition),
             numerics="changes",
             watch="An approximation or an older decomposition changes results. If the method needs exact factors in "
             "each step, leave it unchanged.",
-            fingerprint=f"{RULE.code}:{one.name}",
+            fingerprint=f"{RULE.code}:{decomposition.name}",
         )
 
 
@@ -114,10 +115,19 @@ def _seen(run: RunView) -> bool:
     return kernels is None or any(_KERNEL.search(kernel.name) for kernel in kernels.top)
 
 
-def _evidence(one: Decomposition) -> list[Evidence]:
-    backward = Evidence(label="their backward pass", value=one.backward_ns / 1e6, unit="ms a step", rank=one.rank)
+def _evidence(decomposition: Decomposition) -> list[Evidence]:
+    backward = Evidence(
+        label="their backward pass", value=decomposition.backward_ns / 1e6, unit="ms a step", rank=decomposition.rank
+    )
     return [
-        Evidence(label=f"{one.name} at {one.at}", value=one.cost_ns / 1e6, unit="ms a step", rank=one.rank),
-        *([backward] if one.backward_ns else []),
-        Evidence(label=f"calls of torch.linalg.{one.operator}", value=round(one.calls, 1), unit="a step"),
+        Evidence(
+            label=f"{decomposition.name} at {decomposition.at}",
+            value=decomposition.cost_ns / 1e6,
+            unit="ms a step",
+            rank=decomposition.rank,
+        ),
+        *([backward] if decomposition.backward_ns else []),
+        Evidence(
+            label=f"calls of torch.linalg.{decomposition.operator}", value=round(decomposition.calls, 1), unit="a step"
+        ),
     ]

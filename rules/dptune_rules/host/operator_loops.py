@@ -81,17 +81,24 @@ def check(run: RunView) -> Iterator[Advice]:
     found = run.measured.user_code
     loops = [loop.model_copy(update={"share": _share(run, loop)}) for loop in found.loops]
     worth = [loop for loop in loops if run.impact(loop.share, WORTH_SHARE)]
-    named = [one for one in worth if not _explained(run, one)]
-    alone = [(one, _called(one, named)) for one in named]
-    alone = [(one.model_copy(update={"share": _share(run, one, called)}), called) for one, called in alone]
-    alone = [(one, called) for one, called in alone if run.impact(one.share, WORTH_SHARE)]
+    named = [operator_loop for operator_loop in worth if not _explained(run, operator_loop)]
+    alone = [(operator_loop, _called(operator_loop, named)) for operator_loop in named]
+    alone = [
+        (operator_loop.model_copy(update={"share": _share(run, operator_loop, called)}), called)
+        for operator_loop, called in alone
+    ]
+    alone = [(operator_loop, called) for operator_loop, called in alone if run.impact(operator_loop.share, WORTH_SHARE)]
     for loop, called in sorted(alone, key=lambda each: -each[0].share)[:MOST]:
         yield _advice(run, loop, called, "medium" if found.basis == "unprofiled" else "low")
 
 
 def _called(loop: OperatorLoop, named: Sequence[OperatorLoop]) -> list[tuple[str, str]]:
     """The other functions that are named: where the loop calls them, their time is not counted twice."""
-    return [(one.name, one.at) for one in named if (one.name, one.at) != (loop.name, loop.at) and not one.crossing]
+    return [
+        (other.name, other.at)
+        for other in named
+        if (other.name, other.at) != (loop.name, loop.at) and not other.crossing
+    ]
 
 
 def _explained(run: RunView, loop: OperatorLoop) -> bool:

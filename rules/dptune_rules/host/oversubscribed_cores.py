@@ -64,10 +64,17 @@ def check(run: RunView) -> Iterator[Advice]:
     device = facts.device
     if device is None or not device.usable_cores or not device.torch_threads:
         raise Missing("how many threads and cores the ranks have was not recorded")
-    own = [one.device.torch_threads or 1 for one in run.facts if one.host == facts.host and one.device]
-    local = max(len(own), *(1 + (one.local_rank or 0) for one in run.facts if one.host == facts.host))
-    threads = sum(own) * local / len(own)  # of ranks that were not recorded as many
-    if len(own) < 2 or device.usable_cores != device.cores or threads < run.limit(TIMES) * device.usable_cores:
+    rank_threads = [
+        rank_facts.device.torch_threads or 1
+        for rank_facts in run.facts
+        if rank_facts.host == facts.host and rank_facts.device
+    ]
+    local = max(
+        len(rank_threads),
+        *(1 + (rank_facts.local_rank or 0) for rank_facts in run.facts if rank_facts.host == facts.host),
+    )
+    threads = sum(rank_threads) * local / len(rank_threads)  # of ranks that were not recorded as many
+    if len(rank_threads) < 2 or device.usable_cores != device.cores or threads < run.limit(TIMES) * device.usable_cores:
         return
     share = run.measured.share("compute_ns")
     impact = impact_of(share * (1 - device.usable_cores / threads))
@@ -76,7 +83,7 @@ def check(run: RunView) -> Iterator[Advice]:
     most = run.unstretched(1 - run.measured.share("input_idle_ns"))  # gloo's threads and Python lose their cores, too
     now = facts.environment.get(VARIABLE)
     then = str(max(1, device.usable_cores // local))
-    if int(then) >= max(own):
+    if int(then) >= max(rank_threads):
         return  # there are more ranks than cores
     by_script = (now or "").isdecimal() and int(now or 0) != device.torch_threads
     yield Advice(

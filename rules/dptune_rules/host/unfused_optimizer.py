@@ -91,16 +91,25 @@ def check(run: RunView) -> Iterator[Advice]:
     if len(looping) < len(run.any_facts().optimizers):
         raise Missing("several optimizers step; their time cannot be separated")
     phases = [phase for phase in run.measured.phases if phase.phase != "unknown"]
-    host_ns = sum(one.host_ns for one in phases)
-    own = [one for one in phases if one.phase == "optimizer"]
-    tensors = sum(one.parameter_tensors for one in looping)
-    total_bytes = sum(one.parameters * max(map(_number_bytes, one.dtypes), default=4) for one in looping)
+    host_ns = sum(phase_figures.host_ns for phase_figures in phases)
+    optimizer_phases = [phase_figures for phase_figures in phases if phase_figures.phase == "optimizer"]
+    tensors = sum(optimizer_facts.parameter_tensors for optimizer_facts in looping)
+    total_bytes = sum(
+        optimizer_facts.parameters * max(map(_number_bytes, optimizer_facts.dtypes), default=4)
+        for optimizer_facts in looping
+    )
     gain = _gain(run, looping, large=total_bytes >= LARGE_BYTES * tensors)
-    share = _loop_ns(run, own, tensors) / host_ns if host_ns else 0.0
+    share = _loop_ns(run, optimizer_phases, tensors) / host_ns if host_ns else 0.0
     if run.impact(gain * share, WORTH_SHARE) is None:
         return
-    changes = [Change(knob="optimizer.fused", now=False, then=True, at=Location.parse(one.where)) for one in looping]
-    computed = sum(one.compute_ns + one.exposed_communication_ns for one in own) / run.measured.account.window_ns
+    changes = [
+        Change(knob="optimizer.fused", now=False, then=True, at=Location.parse(optimizer_facts.where))
+        for optimizer_facts in looping
+    ]
+    computed = (
+        sum(phase_figures.compute_ns + phase_figures.exposed_communication_ns for phase_figures in optimizer_phases)
+        / run.measured.account.window_ns
+    )
     most = gain * run.unstretched(max(share, computed))
     yield Advice(
         rule=RULE.code,
@@ -110,7 +119,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"{looping[0].name} takes {100 * share:.0f} % of a step {_reason(tensors, total_bytes)}: pass fused=True",
         why="The loop calls several operators for each tensor, and each of them reads and writes the whole tensor.",
         changes=changes,
-        saves=_predicted(run, [one.name for one in looping], share, most, gain)
+        saves=_predicted(run, [optimizer_facts.name for optimizer_facts in looping], share, most, gain)
         or run.saving(
             changes, run.bound(0.0, most, f"no more than {_part(gain)}the optimizer's loop time on host or device")
         ),
@@ -121,7 +130,7 @@ def check(run: RunView) -> Iterator[Advice]:
             ),
             Evidence(label="at most", value=most, unit="of a step without the profiler, if that did not stretch it"),
             Evidence(label="tensors", value=tensors),
-            Evidence(label="parameters", value=sum(one.parameters for one in looping)),
+            Evidence(label="parameters", value=sum(optimizer_facts.parameters for optimizer_facts in looping)),
         ],
         numerics="same",
         watch="Weights are the same up to the order of roundings.",
@@ -134,11 +143,11 @@ def _gain(run: RunView, looping: Sequence[Any], *, large: bool) -> float:
 
     An SGD step on large tensors is memory-bound, and the fused step still reads and writes all of them.
     """
-    parameters = sum(one.parameters for one in looping)
+    parameters = sum(optimizer.parameters for optimizer in looping)
     tables = [dense_table for dense_table in run.any_facts().dense_tables if dense_table.unused_share >= UNUSED_SHARE]
     dense = sum(table.unused_share * table.rows * table.columns for table in tables)
     rest = max(0.0, 1 - dense / parameters) if parameters else 1.0
-    return rest * (SGD_LARGE if large and all(one.name == "SGD" for one in looping) else 1.0)
+    return rest * (SGD_LARGE if large and all(optimizer.name == "SGD" for optimizer in looping) else 1.0)
 
 
 def _part(gain: float) -> str:
@@ -161,15 +170,15 @@ def _predicted(run: RunView, names: Collection[str], share: float, most: float, 
     return run.removed(by_rank, f"the optimizer's step is in {found.samples} stack samples", FUSED_SAVES)
 
 
-def _loop_ns(run: RunView, own: Sequence[PhaseFigures], tensors: int) -> int:
+def _loop_ns(run: RunView, optimizer_phases: Sequence[PhaseFigures], tensors: int) -> int:
     """What the loop over tensors can take of the host's time in the optimizer's step, over the steps of every rank."""
-    host_ns = sum(one.host_ns for one in own)
+    host_ns = sum(phase.host_ns for phase in optimizer_phases)
     steps = sum(len(rank.devices[0].steps) for rank in run.measured.ranks if rank.devices)
     code = run.measured.known("user_code")
     scripts_ns = sum(site.cost_ns for site in code.sites if site.phase == "optimizer") * steps if code else 0
     if run.measured.device_kind != "cpu":
         return max(0, host_ns - scripts_ns)
-    operators_ns = sum(one.compute_ns for one in own)
+    operators_ns = sum(phase.compute_ns for phase in optimizer_phases)
     between_ns = min(host_ns - operators_ns - scripts_ns, PYTHON_NS * tensors * steps)
     return operators_ns + max(0, between_ns)
 

@@ -120,7 +120,9 @@ def check(run: RunView) -> Iterator[Advice]:
     if wait < run.limit(WARNING_SHARE) or _is_at_epoch_starts(run) or _is_of_iterators(run, wait):
         return
     loaders = run.facts[0].loaders if run.facts else []
-    loader = max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
+    loader = max(
+        loaders, key=lambda candidate: (candidate.batches_drawn or 0, candidate.dataset_samples or 0), default=None
+    )
     now = loader.num_workers if loader else None
     preparing = run.measured.input.known("preparing")
     cores = _free_cores(run, _computed(run, preparing, now), now)

@@ -57,7 +57,7 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to pad to the longest sample of a batch where every row ends in padding."""
     facts = run.any_facts()
-    loader = max(facts.loaders, key=lambda one: one.batches_drawn or 0, default=None)
+    loader = max(facts.loaders, key=lambda candidate: candidate.batches_drawn or 0, default=None)
     if loader is None or loader.padding is None or facts.compiled is not None:
         return
     needless = loader.padding.needless_share

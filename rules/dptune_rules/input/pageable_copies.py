@@ -58,11 +58,11 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.device_kind == "cpu":
         return
     pageable = [copy for copy in run.measured.copies if copy.direction == "h2d" and copy.known("pinned") is False]
-    share = sum(one.most_share for one in pageable)
+    share = sum(pageable_copy.most_share for pageable_copy in pageable)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
-    loaders = [one for one in (run.facts[0].loaders if run.facts else []) if one.batches_drawn]
+    loaders = [loader for loader in (run.facts[0].loaders if run.facts else []) if loader.batches_drawn]
     trained = max(loaders, key=lambda one: one.batches_drawn or 0, default=None)
     if trained is not None and trained.pin_memory is not False:
         return  # what is copied is of no loader, and where it is made is not known
@@ -70,9 +70,9 @@ def check(run: RunView) -> Iterator[Advice]:
     changes = [Change(knob="loader.pin_memory", now=now, then=True, at=where)]
     if run.facts and trained is None:
         changes = []  # what is copied is of no loader
-    held = min(sum(one.most_held_share for one in pageable), run.most_share("other_idle_ns"))
+    held = min(sum(pageable_copy.most_held_share for pageable_copy in pageable), run.most_share("other_idle_ns"))
     most = run.unstretched(share + held)
-    rates = [one.gb_per_s for one in pageable if one.known("gb_per_s") is not None]
+    rates = [pageable_copy.gb_per_s for pageable_copy in pageable if pageable_copy.known("gb_per_s") is not None]
     bound = run.bound(
         0.0, most, "no more than the exposed copies from pageable memory, and the idle time while they hold the script"
     )
@@ -94,7 +94,7 @@ def check(run: RunView) -> Iterator[Advice]:
             ),
             Evidence(
                 label="such copies",
-                value=round(sum(one.calls_per_step for one in pageable), 2),
+                value=round(sum(pageable_copy.calls_per_step for pageable_copy in pageable), 2),
                 unit="per rank and step",
             ),
             *(Evidence(label="their rate", value=round(rate, 2), unit="GB/s") for rate in rates),

@@ -68,9 +68,9 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _same_order(run: RunView) -> Iterator[Advice]:
     """Of the loader that most is drawn from: nobody minds the order of validation."""
-    shuffling = [one for one in run.any_facts().loaders if one.sampler_epoch is not None]
+    shuffling = [candidate for candidate in run.any_facts().loaders if candidate.sampler_epoch is not None]
     trained = max(run.any_facts().loaders, key=lambda one: one.batches_drawn or 0, default=None)
-    if any(one.sampler_epoch for one in shuffling):
+    if any(candidate.sampler_epoch for candidate in shuffling):
         return
     for loader in shuffling:
         batches = loader.epoch_batches(run.measured.world_size)
@@ -101,8 +101,10 @@ def _same_order(run: RunView) -> Iterator[Advice]:
 def _each_for_itself(run: RunView) -> Iterator[Advice]:
     """Loaders that shuffle all samples on each rank: where a script has parted them before, that is no fault."""
     for loader in run.any_facts().loaders:
-        alike = [one for facts in run.facts for one in facts.loaders if one.where == loader.where]
-        whole = len({(one.dataset, one.dataset_samples) for one in alike}) == 1
+        alike = [
+            rank_loader for facts in run.facts for rank_loader in facts.loaders if rank_loader.where == loader.where
+        ]
+        whole = len({(rank_loader.dataset, rank_loader.dataset_samples) for rank_loader in alike}) == 1
         shuffles = loader.sampler == "RandomSampler" and loader.distributed_sampler is False
         if len(run.facts) < 2 or not shuffles or not loader.batches_drawn or not whole:
             continue
@@ -159,8 +161,16 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
         confidence="high",
         evidence=[
             Evidence(label="first loss, on each rank", value=losses[0][0]),
-            *(Evidence(label="sampler", value=one.sampler) for one in loaders if one.sampler),
-            *(Evidence(label="the loader is made at", value=one.where) for one in loaders if one.where),
+            *(
+                Evidence(label="sampler", value=drawn_loader.sampler)
+                for drawn_loader in loaders
+                if drawn_loader.sampler
+            ),
+            *(
+                Evidence(label="the loader is made at", value=drawn_loader.where)
+                for drawn_loader in loaders
+                if drawn_loader.where
+            ),
         ],
         numerics="changes",
         watch="With a DistributedSampler the global batch holds as many different samples as it should.",

@@ -48,7 +48,7 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Name the call and the test that come in the wrong order."""
     loaders = run.any_facts().loaders
-    loader = max(loaders, key=lambda one: one.batches_drawn or 0, default=None)
+    loader = max(loaders, key=lambda candidate: candidate.batches_drawn or 0, default=None)
     if loader is None or not loader.prepares_at or not loader.drops_at:
         return
     preparing = run.measured.input.known("preparing")

@@ -68,7 +68,7 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to keep workers where the steps that begin epochs are the longest ones."""
-    loaders = [one for one in run.any_facts().loaders if one.batches_drawn]
+    loaders = [candidate for candidate in run.any_facts().loaders if candidate.batches_drawn]
     if len(loaders) != 1 or not loaders[0].num_workers or loaders[0].persistent_workers is not False:
         return
     (loader,) = loaders

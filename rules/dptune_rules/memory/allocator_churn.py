@@ -72,10 +72,12 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if any("PYTORCH_NO_CUDA_MEMORY_CACHING" in facts.debug_switches for facts in run.facts):
         return  # there is no cache: another rule says so
-    told = [one for one in run.measured.memory if one.known("malloc_share") is not None]
-    if not told:
+    figures = [memory for memory in run.measured.memory if memory.known("malloc_share") is not None]
+    if not figures:
         return
-    held, idle, worst = max(((_held(run, one), _idle(run, one), one) for one in told), key=lambda one: one[0])
+    held, idle, worst = max(
+        ((_held(run, memory), _idle(run, memory), memory) for memory in figures), key=lambda candidate: candidate[0]
+    )
     share = run.unstretched(held)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
@@ -129,7 +131,7 @@ def _idle(run: RunView, memory: MemoryFigures) -> float | None:
     devices = [
         device for rank in run.measured.ranks if rank.rank == memory.rank for device in rank.devices if device.steps
     ]
-    return next((one.total.share("idle_ns") for one in devices if one.device == memory.device), None)
+    return next((gpu.total.share("idle_ns") for gpu in devices if gpu.device == memory.device), None)
 
 
 def _paying(memory: MemoryFigures) -> tuple[int, int]:

@@ -72,8 +72,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose no checkpoints where recomputing takes a share of the step worth it, and the activations fit."""
-    own = run.any_facts().checkpointing
-    if own is None:
+    checkpointing = run.any_facts().checkpointing
+    if checkpointing is None:
         return
     on_cpu = run.measured.device_kind == "cpu"
     share = _recomputed(run) if on_cpu else _recomputed_on_device(run)
@@ -85,7 +85,10 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing("how much memory the activations would take was not measured: record with --warmup 2 or more")
     if not (_fits_host(run, kept_bytes) if on_cpu else _fits_device(run, kept_bytes)):
         return
-    at, snippet = Location.parse(own.where), _TRAINER if own.through.startswith("transformers.") else ""
+    at, snippet = (
+        Location.parse(checkpointing.where),
+        _TRAINER if checkpointing.through.startswith("transformers.") else "",
+    )
     changes = [Change(knob="memory.checkpointing", now=True, then=False, at=at, snippet=snippet)]
     yield Advice(
         rule=RULE.code,
@@ -103,7 +106,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 run.measured.where("compute_ns")
             ),
             Evidence(label="activations that checkpointing discards", value=kept_bytes, unit="bytes per rank"),
-            *([Evidence(label="called by", value=own.through)] if own.through else []),
+            *([Evidence(label="called by", value=checkpointing.through)] if checkpointing.through else []),
         ],
         numerics="same",
         watch="Memory use rises by the size of the activations: check the peak with the longest batch.",
@@ -127,7 +130,7 @@ def _recomputed(run: RunView) -> float:
 def _recomputed_on_device(run: RunView) -> float:
     """Of the forward pass's compute the part that the host spends recomputing, against its own forward pass."""
     phases = {phase.phase: phase for phase in run.measured.phases}
-    host_ns = sum(one.known("host_ns") or 0 for one in phases.values())
+    host_ns = sum(phase_figures.known("host_ns") or 0 for phase_figures in phases.values())
     if "forward" not in phases or not host_ns:
         raise Missing("the traces do not separate the forward pass from the rest")
     again = _recomputed(run) * host_ns / max(1, phases["forward"].host_ns)
@@ -165,7 +168,11 @@ def _predicted(run: RunView, share: float) -> Saving | None:
     A shorter backward pass hides less communication: at most in proportion.
     """
     windows = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps]
-    backward = median(sum(one.backward_ns) / sum(one.durations_ns) for one in windows) if windows else 0.0
+    backward = (
+        median(sum(rank_window.backward_ns) / sum(rank_window.durations_ns) for rank_window in windows)
+        if windows
+        else 0.0
+    )
     least = LEAST * share
     if run.measured.world_size > 1:
         least -= run.measured.share("hidden_communication_ns") * min(1.0, share / backward if backward else 1.0)

@@ -62,43 +62,43 @@ def check(run: RunView) -> Iterator[Advice]:
     """Name the line that put the model into evaluation mode."""
     run.any_facts()
     found = next((facts.evaluation_mode for facts in run.facts if facts.evaluation_mode), [])
-    for one in found:
+    for mode in found:
         yield Advice(
             rule=RULE.code,
             slug=RULE.name,
             kind=RULE.kind,
-            impact="high" if one.trained_before or not one.steps else "medium",
-            title=f"`{one.model}` {_seen(one) if one.steps else _ahead(one)}",
+            impact="high" if mode.trained_before or not mode.steps else "medium",
+            title=f"`{mode.model}` {_seen(mode) if mode.steps else _ahead(mode)}",
             why="In evaluation mode dropout does nothing, and BatchNorm neither uses nor updates batch statistics.",
             changes=[],
-            confidence="high" if one.steps and one.trained_before and run.times_hold else "medium",
+            confidence="high" if mode.steps and mode.trained_before and run.times_hold else "medium",
             evidence=[
-                Evidence(label="recorded steps in evaluation mode", value=one.steps, unit=f"of {one.recorded_steps}"),
-                Evidence(label="for example", value=", ".join(one.names)),
-                *([Evidence(label="last .eval() call", value=one.eval_where)] if one.eval_where else []),
-                *([Evidence(label="not reached in the recording", value=one.keeps_where)] if not one.steps else []),
+                Evidence(label="recorded steps in evaluation mode", value=mode.steps, unit=f"of {mode.recorded_steps}"),
+                Evidence(label="for example", value=", ".join(mode.names)),
+                *([Evidence(label="last .eval() call", value=mode.eval_where)] if mode.eval_where else []),
+                *([Evidence(label="not reached in the recording", value=mode.keeps_where)] if not mode.steps else []),
             ],
             numerics="changes",
             watch="Call .train() at the end of validation, or before each training step; keep frozen parts in "
             "evaluation mode. Steps may take longer.",
-            fingerprint=f"{RULE.code}:{one.model}",
+            fingerprint=f"{RULE.code}:{mode.model}",
         )
 
 
-def _seen(one: EvaluationModeFacts) -> str:
-    often = "all" if one.steps == one.recorded_steps else f"{one.steps} of {one.recorded_steps}"
-    after = f"after .eval() in {one.eval_where}" if one.eval_where else "before training"
-    return f"trains in evaluation mode in {often} recorded steps: {_effects(one)}. Call .train() {after}"
+def _seen(mode: EvaluationModeFacts) -> str:
+    often = "all" if mode.steps == mode.recorded_steps else f"{mode.steps} of {mode.recorded_steps}"
+    after = f"after .eval() in {mode.eval_where}" if mode.eval_where else "before training"
+    return f"trains in evaluation mode in {often} recorded steps: {_effects(mode)}. Call .train() {after}"
 
 
-def _ahead(one: EvaluationModeFacts) -> str:
+def _ahead(mode: EvaluationModeFacts) -> str:
     return (
-        f"stays in evaluation mode after .eval() in {one.keeps_where}: the training loop never calls .train(), so "
-        f"{_effects(one)}"
+        f"stays in evaluation mode after .eval() in {mode.keeps_where}: the training loop never calls .train(), so "
+        f"{_effects(mode)}"
     )
 
 
-def _effects(one: EvaluationModeFacts) -> str:
-    dropout = f"{one.dropouts} dropout {'layer is' if one.dropouts == 1 else 'layers are'} off"
-    norm = f"{one.norms} BatchNorm {'layer uses' if one.norms == 1 else 'layers use'} fixed statistics"
-    return " and ".join(text for text, count in ((dropout, one.dropouts), (norm, one.norms)) if count)
+def _effects(mode: EvaluationModeFacts) -> str:
+    dropout = f"{mode.dropouts} dropout {'layer is' if mode.dropouts == 1 else 'layers are'} off"
+    norm = f"{mode.norms} BatchNorm {'layer uses' if mode.norms == 1 else 'layers use'} fixed statistics"
+    return " and ".join(text for text, count in ((dropout, mode.dropouts), (norm, mode.norms)) if count)

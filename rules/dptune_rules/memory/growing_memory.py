@@ -75,14 +75,14 @@ def check(run: RunView) -> Iterator[Advice]:
     if traced is not None:
         yield _advice(run, traced.growth_bytes_per_step, traced, counted)
     elif counted is not None and counted.bytes_per_step >= run.limit(LEAST_KIB) * 1024:
-        own = next((figure for figure in figures if figure.rank == counted.rank), None)
-        yield _advice(run, counted.bytes_per_step, own, counted)
+        rank_figure = next((figure for figure in figures if figure.rank == counted.rank), None)
+        yield _advice(run, counted.bytes_per_step, rank_figure, counted)
 
 
 def _traced(run: RunView, figures: Sequence[MemoryFigures]) -> MemoryFigures | None:
     """The device on which it grows by the allocations of the detailed window."""
     known = [figure for figure in figures if figure.known("least_growth_bytes") is not None]
-    worst = max(known, key=lambda one: one.growth_bytes_per_step, default=None)
+    worst = max(known, key=lambda candidate: candidate.growth_bytes_per_step, default=None)
     if worst is None:
         return None
     growth, least = worst.growth_bytes_per_step, worst.least_growth_bytes
@@ -91,16 +91,18 @@ def _traced(run: RunView, figures: Sequence[MemoryFigures]) -> MemoryFigures | N
     return worst
 
 
-def _advice(run: RunView, growth: float, own: MemoryFigures | None, counted: MemoryGrowth | None) -> Advice:
-    left = None if own is None else _steps_left(own, growth)
+def _advice(run: RunView, growth: float, figure: MemoryFigures | None, counted: MemoryGrowth | None) -> Advice:
+    left = None if figure is None else _steps_left(figure, growth)
     full = "" if left is None else f": the device is full after about {left:,} more steps"
     kept = counted.kept if counted is not None and counted.kept is not None and counted.kept.shapes else None
     by = f"`{kept.held_by}`" if kept and kept.held_by else ""
     held = f", kept in {by}" if by else ""
     held += f" ({kept.where})" if kept and kept.where and by else ""
     evidence = []
-    if own is not None and own.known("least_growth_bytes") is not None:
-        evidence.append(Evidence(label=f"growth on {own.device}", value=growth, unit="bytes per step", rank=own.rank))
+    if figure is not None and figure.known("least_growth_bytes") is not None:
+        evidence.append(
+            Evidence(label=f"growth on {figure.device}", value=growth, unit="bytes per step", rank=figure.rank)
+        )
         evidence.append(Evidence(label="steps of the detailed window", value=run.measured.step.rich_steps))
     elif counted is not None:
         label = {"allocated": "allocated GPU memory", "resident": "resident memory"}.get(
@@ -133,9 +135,9 @@ def _advice(run: RunView, growth: float, own: MemoryFigures | None, counted: Mem
     )
 
 
-def _steps_left(one: MemoryFigures, growth: float) -> int | None:
+def _steps_left(figure: MemoryFigures, growth: float) -> int | None:
     """How many steps there is memory for; None where it is not known how much there is."""
-    capacity, taken = one.known("capacity_bytes"), one.known("peak_reserved_bytes")
+    capacity, taken = figure.known("capacity_bytes"), figure.known("peak_reserved_bytes")
     if capacity is None or taken is None:
         return None
     return max(0, int((capacity - taken) // growth))

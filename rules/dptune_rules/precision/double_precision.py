@@ -97,7 +97,7 @@ def _wide(run: RunView) -> tuple[str, str, Sequence[str]] | None:
     for module in facts.ddp:
         if module.gradient_dtypes and set(module.gradient_dtypes) <= set(WIDE):
             return f"of {module.module}", "gradients are", module.gradient_dtypes
-    parameters = sum(one.parameters for one in facts.optimizers)
+    parameters = sum(optimizer_facts.parameters for optimizer_facts in facts.optimizers)
     for optimizer in facts.optimizers:
         if optimizer.dtypes and set(optimizer.dtypes) <= set(WIDE) and optimizer.parameters >= parameters / 2:
             return f"that {optimizer.name} updates", "parameters are", optimizer.dtypes

@@ -47,7 +47,7 @@ def check(run: RunView) -> Iterator[Advice]:
     """Name a GradScaler that is enabled where autocast is not fp16."""
     facts = run.any_facts()
     kind = (facts.autocast or "").rpartition(":")[2]
-    half = kind == "float16" or any("float16" in one.gradient_dtypes for one in facts.ddp)
+    half = kind == "float16" or any("float16" in ddp.gradient_dtypes for ddp in facts.ddp)
     if not facts.grad_scaler or half or facts.fsdp or facts.engine:
         return
     said = "autocast computes in bf16: nothing can underflow that it would save"

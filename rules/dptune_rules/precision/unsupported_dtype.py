@@ -89,9 +89,9 @@ def _on_cpu(run: RunView, facts: Any) -> Iterator[Advice]:
     if not slow:
         return
     shares = run.measured.matmul.operator_shares
-    taken = {one.operator: sum(shares.get(kind, 0.0) for kind in _COUNTED_AS[one.operator]) for one in slow}
-    slow = [one for one in slow if taken[one.operator]]
-    lost = min(1.0, sum(taken[one.operator] * (1 - one.float32_ns / one.took_ns) for one in slow))
+    taken = {speed.operator: sum(shares.get(kind, 0.0) for kind in _COUNTED_AS[speed.operator]) for speed in slow}
+    slow = [speed for speed in slow if taken[speed.operator]]
+    lost = min(1.0, sum(taken[speed.operator] * (1 - speed.float32_ns / speed.took_ns) for speed in slow))
     impact = run.impact(lost, WORTH_SHARE)
     if impact is None:
         return
@@ -135,7 +135,7 @@ def _between(run: RunView, slow: Sequence[Any], taken: dict[str, float], copies:
 
     At most the operators and all copies are saved, but for what the operators take in fp32.
     """
-    left = {one.operator: taken[one.operator] * one.float32_ns / one.took_ns for one in slow}
+    left = {speed.operator: taken[speed.operator] * speed.float32_ns / speed.took_ns for speed in slow}
     least = sum(max(0.0, taken[operator] - 2 * share) for operator, share in left.items())
     most = min(run.unstretched(sum(taken.values()) + copies), 1 - min(1.0, sum(left.values()) / 4))
     return min(least, most), most
@@ -154,7 +154,9 @@ def _without_autocast(dtype: str, where: str | None) -> Change:
 def _on_gpu(run: RunView, facts: Any) -> Iterator[Advice]:
     capability = facts.device.capability if facts.device else ""
     used = _dtypes(facts, "cuda")
-    since = next(((name, least) for name, least in _SINCE.items() if any(name in one for one in used)), None)
+    since = next(
+        ((name, least) for name, least in _SINCE.items() if any(name in used_dtype for used_dtype in used)), None
+    )
     if not capability or since is None:
         return
     name, least = since
@@ -198,14 +200,14 @@ def _dtypes(facts: Any, device: str) -> set[str]:
     kind, _, autocast = (facts.autocast or "").partition(":")
     found = {autocast} if kind == device else set()
     return found.union(
-        *(optimizer.dtypes for optimizer in facts.optimizers), *(one.gradient_dtypes for one in facts.ddp)
+        *(optimizer.dtypes for optimizer in facts.optimizers), *(ddp.gradient_dtypes for ddp in facts.ddp)
     )
 
 
 def _speeds(slow: Sequence[Any]) -> Iterator[Evidence]:
-    for one in slow:
+    for speed in slow:
         yield Evidence(
-            label=f"{one.operator} in {_SHORT[one.dtype]}", value=one.took_ns / one.float32_ns, unit="x fp32"
+            label=f"{speed.operator} in {_SHORT[speed.dtype]}", value=speed.took_ns / speed.float32_ns, unit="x fp32"
         )
 
 

@@ -159,7 +159,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if len(run.measured.ranks) < 2:
         raise Missing("only traces of several ranks show which rank is late")
-    arrivals = {one.rank: one.arrival for one in run.measured.ranks}
+    arrivals = {traced_rank.rank: traced_rank.arrival for traced_rank in run.measured.ranks}
     late = run.measured.known("straggler")
     if late is None:
         return  # none is later than the others, or they take turns
@@ -231,22 +231,22 @@ def _all_slower(run: RunView, late: StragglerFigures) -> bool:
         return False
     if len({facts.device.torch_threads for facts in run.facts if facts.device}) > 1:
         return False  # with fewer threads each operator takes longer
-    return all(_only_slower(run, one) for one in late.differences)
+    return all(_only_slower(run, difference) for difference in late.differences)
 
 
-def _only_slower(run: RunView, one: LagDifference) -> bool:
+def _only_slower(run: RunView, difference: LagDifference) -> bool:
     """Whether the other ranks do the same for at least half as long, and nothing in it explains most of the lag."""
-    if one.kind == "host":
+    if difference.kind == "host":
         return True  # operators that all ranks run, each slower by a little
-    detail_ns = one.known("detail_rank_ns")
-    if detail_ns is not None and one.detail_others_ns < SAME_TIMES * detail_ns:
+    detail_ns = difference.known("detail_rank_ns")
+    if detail_ns is not None and difference.detail_others_ns < SAME_TIMES * detail_ns:
         return False
-    return one.others_ns >= SAME_TIMES * one.rank_ns and one.share < run.limit(EXPLAINED_SHARE)
+    return difference.others_ns >= SAME_TIMES * difference.rank_ns and difference.share < run.limit(EXPLAINED_SHARE)
 
 
 def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float]) -> Saving:
     """What the step saves at most: all of the rank's delay, even where the extra work would move to the others."""
-    arrival = next(one.arrival for one in run.measured.ranks if one.rank == late.rank)
+    arrival = next(traced_rank.arrival for traced_rank in run.measured.ranks if traced_rank.rank == late.rank)
     most, bound_by = _most(run, late, [step.lag_ns for step in arrival.steps])
     bound = run.bound(0.0, run.unstretched(most), bound_by)
     others = [ns for rank, ns in busy.items() if rank != late.rank]
@@ -350,5 +350,5 @@ def _cause(run: RunView, arrival: ArrivalFigures) -> tuple[LagCause | None, floa
     """What it spends more time on, and how much of the lag that covers; none where that is too little, or not known."""
     cause: LagCause | None = arrival.known("cause")
     covered = arrival.known("cause_share") or 0.0
-    told = cause != "unexplained" and covered >= run.limit(CAUSE_SHARE)
-    return (cause if told else None), covered
+    explained = cause != "unexplained" and covered >= run.limit(CAUSE_SHARE)
+    return (cause if explained else None), covered

@@ -83,11 +83,16 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Name what slow steps do, where the script does it, and how often."""
     causes = run.slow_steps(run.limit(TIMES))
-    trained = {at for one in causes if one.periods and _is_pass(one, "backward") for at in one.steps}
+    trained = {
+        at
+        for slow_steps in causes
+        if slow_steps.periods and _is_pass(slow_steps, "backward")
+        for at in slow_steps.steps
+    }
     for cause in causes:
         if trained.issuperset(cause.steps) and (_is_pass(cause, "backward") or _is_pass(cause, "forward")):
             continue  # these steps train another model (a GAN's generator in every third step)
-        facts = next(one for one in run.facts if one.rank == cause.rank)
+        facts = next(rank_facts for rank_facts in run.facts if rank_facts.rank == cause.rank)
         window = facts.window("unprofiled")
         if window is None or not (cause.periods or (cause.leaves and len(cause.steps) >= LEAST_STEPS)):
             continue
@@ -148,7 +153,7 @@ def _is_pass(cause: SlowSteps, what: str) -> bool:
 
 def _meanwhile(cause: SlowSteps, causes: Sequence[SlowSteps]) -> bool:
     """Whether another rank does something else in most of these steps, which then stay slow."""
-    others = [one for one in causes if one.rank != cause.rank]
+    others = [other_cause for other_cause in causes if other_cause.rank != cause.rank]
     return any(2 * len(set(cause.steps) & set(other.steps)) > len(cause.steps) for other in others)
 
 

@@ -88,7 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
     share = waiting * ranks / (ranks - 1)  # the latest rank of a step waits for none
     if share < run.limit(WORTH_SHARE):
         return
-    arrivals = {one.rank: one.arrival for one in run.measured.ranks}
+    arrivals = {traced_rank.rank: traced_rank.arrival for traced_rank in run.measured.ranks}
     late = run.measured.known("straggler")
     untraced = run.late_untraced(0 if late is None else late.lag_ns)
     if waiting < run.limit(WORTH_SHARE) and not untraced:

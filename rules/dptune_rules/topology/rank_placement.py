@@ -44,7 +44,9 @@ from dptune.rule import Rule, RunView, Threshold
 
 Ranks = tuple[int, ...]
 
-PARTED = tuple(one.kind for one in COLLECTIVES if one.parted and one.crossings == 1)  # a rank sends its part
+PARTED = tuple(
+    collective.kind for collective in COLLECTIVES if collective.parted and collective.crossings == 1
+)  # a rank sends its part
 MORE = 1.5  # times the collectives that were counted: those of a wrapper that sends buffers are not
 
 LESS = Threshold("less", 0.5, "of the bytes between hosts: where more of them would stay, it is not worth a change")
@@ -93,7 +95,9 @@ def check(run: RunView) -> Iterator[Advice]:
     partings = _partings(run)
     _check_counted(run)
     across = max(
-        (parting for parting in partings if parting.crossing(hosts)), key=lambda one: one.sent_bytes, default=None
+        (parting for parting in partings if parting.crossing(hosts)),
+        key=lambda candidate: candidate.sent_bytes,
+        default=None,
     )
     within = min((one for one in partings if not one.crossing(hosts)), key=lambda one: one.sent_bytes, default=None)
     room = min(len(ranks) for ranks in on_each.values())
@@ -138,14 +142,14 @@ def _partings(run: RunView) -> list[_Groups]:
     """The ways in which the ranks are parted into groups that exchange, largest bytes first."""
     sent: dict[Ranks, float] = {}
     for facts in run.facts:
-        own: dict[Ranks, float] = {}
+        rank_sent: dict[Ranks, float] = {}
         for ddp in facts.ddp:
             sends = _on_a_link("all_reduce", len(ddp.ranks)) * (ddp.gradient_bytes or 0)
-            own[tuple(ddp.ranks)] = own.get(tuple(ddp.ranks), 0.0) + sends
+            rank_sent[tuple(ddp.ranks)] = rank_sent.get(tuple(ddp.ranks), 0.0) + sends
         for call in facts.calls:
             sends = _on_a_link(call.function, len(call.ranks)) * call.sent_bytes / max(facts.calls_steps, 1)
-            own[tuple(call.ranks)] = own.get(tuple(call.ranks), 0.0) + sends
-        for ranks, count in own.items():
+            rank_sent[tuple(call.ranks)] = rank_sent.get(tuple(call.ranks), 0.0) + sends
+        for ranks, count in rank_sent.items():
             sent[ranks] = max(sent.get(ranks, 0.0), count)
     world = set(range(run.measured.world_size))
     by_size: dict[int, list[Ranks]] = {}
@@ -154,8 +158,11 @@ def _partings(run: RunView) -> list[_Groups]:
             by_size.setdefault(len(ranks), []).append(ranks)
     found = []
     for groups in by_size.values():
-        found += [_Groups(one, max(sent[ranks] for ranks in one)) for one in _that_part(sorted(groups), world)]
-    return sorted(found, key=lambda one: -one.sent_bytes)
+        found += [
+            _Groups(parted_groups, max(sent[ranks] for ranks in parted_groups))
+            for parted_groups in _that_part(sorted(groups), world)
+        ]
+    return sorted(found, key=lambda parting: -parting.sent_bytes)
 
 
 def _on_a_link(function: str, ranks: int) -> float:
@@ -169,10 +176,14 @@ def _on_a_link(function: str, ranks: int) -> float:
 
 def _check_counted(run: RunView) -> None:
     """Raises Missing where the trace has many more collectives than were counted."""
-    seen = sum(one.calls_per_step for one in run.measured.known("collectives") or [] if one.kind != "barrier")
+    seen = sum(
+        collective.calls_per_step
+        for collective in run.measured.known("collectives") or []
+        if collective.kind != "barrier"
+    )
     facts = run.any_facts()
     named = sum(call.calls for call in facts.calls) / max(facts.calls_steps, 1)
-    buckets = sum(len(one.rebuilt_bucket_sizes or one.bucket_sizes) for one in facts.ddp)
+    buckets = sum(len(ddp.rebuilt_bucket_sizes or ddp.bucket_sizes) for ddp in facts.ddp)
     passes = run.measured.accumulation.known("backwards_per_step") or 1
     if seen > MORE * (named + buckets * passes) + 1:
         raise Missing(f"a step has {digits(seen)} collectives, of which only those called by name tell who takes part")
@@ -183,16 +194,16 @@ def _that_part(groups: list[Ranks], world: set[int]) -> Iterator[tuple[Ranks, ..
     alike: dict[Ranks, list[Ranks]] = {}
     for group in groups:
         alike.setdefault(tuple(rank - group[0] for rank in group), []).append(group)
-    for own in alike.values():
-        held = [rank for group in own for rank in group]
+    for similar_groups in alike.values():
+        held = [rank for group in similar_groups for rank in group]
         if len(held) == len(world) == len(set(held)):
-            yield tuple(own)
+            yield tuple(similar_groups)
 
 
 def _listed(groups: tuple[Ranks, ...]) -> str:
     """As `{0, 2} {1, 3}`, the first three."""
-    told = " ".join("{" + ", ".join(str(rank) for rank in group[:8]) + "}" for group in groups[:3])
-    return told + (" ..." if len(groups) > 3 else "")
+    text = " ".join("{" + ", ".join(str(rank) for rank in group[:8]) + "}" for group in groups[:3])
+    return text + (" ..." if len(groups) > 3 else "")
 
 
 def _mb(count: float) -> str:

@@ -80,7 +80,10 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label=f"exposed communication of the optimizer{where}", value=share, unit="of a step").at(
                 rows[0].known("longest")
             ),
-            *(Evidence(label=f"{one.kind}s", value=one.calls, unit="calls in all traced steps") for one in rows),
+            *(
+                Evidence(label=f"{collective.kind}s", value=collective.calls, unit="calls in all traced steps")
+                for collective in rows
+            ),
         ],
         numerics="same",
         watch="Each rank then holds the whole state of the optimizer: watch the memory.",
@@ -92,9 +95,12 @@ def _fits(run: RunView) -> bool:
     """Whether the state that other ranks hold now would fit beside the rest; of a CPU's host it is taken to."""
     if run.measured.device_kind == "cpu":
         return True
-    state = STATE_BYTES * sum((one.gradient_bytes or 0) / 4 for one in run.any_facts().ddp)
+    state = STATE_BYTES * sum((ddp.gradient_bytes or 0) / 4 for ddp in run.any_facts().ddp)
     elsewhere = state * (1 - 1 / run.measured.world_size)
     memory = run.measured.memory
     if not memory:
         raise Missing("GPU memory use was not recorded")
-    return all(one.peak_reserved_bytes + elsewhere <= FULL_SHARE * one.capacity_bytes for one in memory)
+    return all(
+        device_memory.peak_reserved_bytes + elsewhere <= FULL_SHARE * device_memory.capacity_bytes
+        for device_memory in memory
+    )

@@ -81,14 +81,14 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to shard less where gathering holds up steps and there is room."""
-    sharded = [one for one in run.any_facts().fsdp if one.offload is None]
+    sharded = [fsdp for fsdp in run.any_facts().fsdp if fsdp.offload is None]
     if not sharded or run.measured.world_size == 1:
         return
     rows = _gathers(run)
     share = _transfer_ns(rows) / run.measured.account.window_ns
     if run.impact(share, WORTH_SHARE) is None:
         return
-    reshards = any(one.reshard_after_forward for one in sharded)
+    reshards = any(fsdp.reshard_after_forward for fsdp in sharded)
     less = _less(run, reshards)
     if less is None:
         return
@@ -99,7 +99,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None or _of_script_ns(run) > _transfer_ns(rows):
         return
     _check_load(run)
-    where = next((one.where for one in sharded if one.where), None)
+    where = next((fsdp.where for fsdp in sharded if fsdp.where), None)
     taken = run.measured.sharding
     most, how = (taken.again_most_share, _AGAIN) if less == ONCE else (taken.most_share, _ALL)
     yield Advice(
@@ -116,27 +116,27 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             *(
                 Evidence(
-                    label=f"exposed all-gathers ({one.known('phase') or 'some'} phase)",
-                    value=one.exposed_transfer_ns / run.measured.account.window_ns,
+                    label=f"exposed all-gathers ({collective.known('phase') or 'some'} phase)",
+                    value=collective.exposed_transfer_ns / run.measured.account.window_ns,
                     unit="of a step",
-                ).at(one.known("longest"))
-                for one in rows
+                ).at(collective.known("longest"))
+                for collective in rows
             ),
-            Evidence(label="sharded units", value=sum(one.units for one in sharded)),
+            Evidence(label="sharded units", value=sum(fsdp.units for fsdp in sharded)),
             *([Evidence(label="sharded at", value=where)] if where else []),
         ],
         numerics="same",
         watch="Each rank then needs more memory. Sharded checkpoints must be loaded differently.",
-        fingerprint=f"{RULE.code}:{next((name for one in sharded for name in one.modules), 'sharded')}",
+        fingerprint=f"{RULE.code}:{next((name for fsdp in sharded for name in fsdp.modules), 'sharded')}",
     )
 
 
 def _gathers(run: RunView) -> list[CommunicationFigures]:
     """The all-gathers of FSDP's hooks; raises Missing where the traces do not show which those are."""
     rows = [row for row in run.measured.overlap.rows if row.kind == "all_gather"]
-    if rows and all(one.known("purpose") != "sharding" for one in rows):
+    if rows and all(collective.known("purpose") != "sharding" for collective in rows):
         raise Missing("the traces do not show which all-gathers FSDP issued")
-    return [one for one in rows if one.known("purpose") == "sharding"]
+    return [collective for collective in rows if collective.known("purpose") == "sharding"]
 
 
 def _of_script_ns(run: RunView) -> int:
@@ -147,7 +147,7 @@ def _of_script_ns(run: RunView) -> int:
 
 def _check_load(run: RunView) -> None:
     """Raise Missing where waits for cores that other processes use may be counted as all-gathers."""
-    withheld = max((one.known("withheld_share") or 0.0 for one in run.measured.known("load") or []), default=0.0)
+    withheld = max((load.known("withheld_share") or 0.0 for load in run.measured.known("load") or []), default=0.0)
     if withheld >= BUSY_SHARE:
         raise Missing(
             f"other processes withheld {100 * withheld:.0f} % of the CPU time this job needed, so waits for cores may "
@@ -157,7 +157,7 @@ def _check_load(run: RunView) -> None:
 
 def _small_units(run: RunView) -> bool:
     """Whether larger units alone would spare much of the gathering."""
-    if sum(one.units for one in run.any_facts().fsdp if one.mesh) < MANY_UNITS:
+    if sum(fsdp.units for fsdp in run.any_facts().fsdp if fsdp.mesh) < MANY_UNITS:
         return False
     try:
         return shard_messages(run.measured).latency_bound(SMALL_BYTES)
@@ -181,11 +181,17 @@ def _less(run: RunView, reshards: bool) -> str | None:
     memory = run.measured.memory
     if not memory:
         raise Missing("GPU memory use was not recorded")
-    if shard_bytes and all(one.peak_reserved_bytes + more <= FULL_SHARE * one.capacity_bytes for one in memory):
+    if shard_bytes and all(
+        device_memory.peak_reserved_bytes + more <= FULL_SHARE * device_memory.capacity_bytes
+        for device_memory in memory
+    ):
         return whole
     whole_bytes = shard_bytes * run.measured.world_size  # what layers that stay gathered take at most, as floats
-    room = all(one.peak_reserved_bytes + whole_bytes <= FULL_SHARE * one.capacity_bytes for one in memory)
-    if reshards and room and all(one.peak_share <= ROOM_SHARE for one in memory):
+    room = all(
+        device_memory.peak_reserved_bytes + whole_bytes <= FULL_SHARE * device_memory.capacity_bytes
+        for device_memory in memory
+    )
+    if reshards and room and all(device_memory.peak_share <= ROOM_SHARE for device_memory in memory):
         return ONCE
     return None
 

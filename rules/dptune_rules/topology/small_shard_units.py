@@ -69,14 +69,14 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose larger units where many small ones hold up steps."""
-    sharded = [one for one in run.any_facts().fsdp if one.mesh]  # not roots without parameters of their own
-    units = sum(one.units for one in sharded)
+    sharded = [fsdp for fsdp in run.any_facts().fsdp if fsdp.mesh]  # not roots without parameters of their own
+    units = sum(fsdp.units for fsdp in sharded)
     if units < run.limit(LEAST_UNITS) or run.measured.world_size == 1:
         return
     rows = [row for row in run.measured.overlap.rows if row.known("purpose") == "sharding"]
-    if not rows and any(one.kind == "all_gather" for one in run.measured.overlap.rows):
+    if not rows and any(collective.kind == "all_gather" for collective in run.measured.overlap.rows):
         raise Missing("the traces do not show which all-gathers FSDP issued")
-    share = sum(one.exposed_transfer_ns for one in rows) / run.measured.account.window_ns
+    share = sum(collective.exposed_transfer_ns for collective in rows) / run.measured.account.window_ns
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
@@ -86,7 +86,7 @@ def check(run: RunView) -> Iterator[Advice]:
     finest = max(sharded, key=lambda one: one.units)
     made = f", made at {finest.where}," if finest.where else ""
     taken = run.measured.sharding
-    flat = any(one.version == 1 for one in sharded)
+    flat = any(fsdp.version == 1 for fsdp in sharded)
     most, how = (taken.most_share, _WITH_OPTIMIZER) if flat else (taken.units_most_share, _UNITS)
     kind = messages.kind.replace("_", "-")
     yield Advice(
@@ -103,15 +103,15 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             *(
                 Evidence(
-                    label=f"exposed {one.kind.replace('_', '-')}s ({one.known('phase') or 'some'} phase)",
-                    value=one.exposed_transfer_ns / run.measured.account.window_ns,
+                    label=f"exposed {collective.kind.replace('_', '-')}s ({collective.known('phase') or 'some'} phase)",
+                    value=collective.exposed_transfer_ns / run.measured.account.window_ns,
                     unit="of a step",
-                ).at(one.known("longest"))
-                for one in rows
+                ).at(collective.known("longest"))
+                for collective in rows
             ),
             Evidence(label="units", value=units),
             Evidence(
-                label="sharded modules", value=", ".join(dict.fromkeys(m for one in sharded for m in one.modules))
+                label="sharded modules", value=", ".join(dict.fromkeys(m for fsdp in sharded for m in fsdp.modules))
             ),
             Evidence(label=f"{kind}s", value=messages.per_step, unit="a step"),
             Evidence(label=f"mean {kind}", value=messages.mean_bytes / 2**10, unit="KiB"),

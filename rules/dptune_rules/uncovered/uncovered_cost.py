@@ -112,7 +112,7 @@ def _agreed(run: RunView, site: CodeSite) -> CodeSite:
 
 def _has_advice(run: RunView, loop: str) -> bool:
     """Whether operator-loops names the function."""
-    return any(one.fingerprint == f"DP610:{loop}" for one in run.advised)
+    return any(advice.fingerprint == f"DP610:{loop}" for advice in run.advised)
 
 
 def _computes(run: RunView, site: CodeSite) -> bool:
@@ -122,7 +122,9 @@ def _computes(run: RunView, site: CodeSite) -> bool:
 
 
 def _explained(run: RunView, site: CodeSite) -> bool:
-    if site.phase == "input" and any(one.kind == "time" and one.rule.startswith(INPUT_RULES) for one in run.advised):
+    if site.phase == "input" and any(
+        advice.kind == "time" and advice.rule.startswith(INPUT_RULES) for advice in run.advised
+    ):
         return True
     if site.part and site.mostly in FREEING and _makes_iterators(run, site):
         return True
@@ -132,7 +134,7 @@ def _explained(run: RunView, site: CodeSite) -> bool:
 def _makes_iterators(run: RunView, site: CodeSite) -> bool:
     """Whether new-iterators names the function."""
     file = site.at.rpartition(":")[0]
-    return any(one.fingerprint == f"DP507:{file}:{site.name}" for one in run.advised)
+    return any(advice.fingerprint == f"DP507:{file}:{site.name}" for advice in run.advised)
 
 
 def _cause(site: CodeSite) -> str:

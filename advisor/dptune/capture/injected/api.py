@@ -136,19 +136,19 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
 
     def _agreed_folder(self) -> Path:
         """Rank 0 names it, the others hear of it through the process group's store."""
-        own = (_free(self._asked) if self._asked else _new_folder()).resolve()
+        folder = (_free(self._asked) if self._asked else _new_folder()).resolve()
         if not process_rank.together():
-            return own
+            return folder
         store = distributed_c10d.PrefixStore(_FOLDER_KEY, distributed_c10d._get_default_store())
         with contextlib.suppress(Exception):
             profile._agreements += 1
             key = str(profile._agreements)
             if process_rank.rank() == 0:
-                store.set(key, str(own))
+                store.set(key, str(folder))
             else:
                 store.wait([key], _FOLDER_WAIT)
                 return Path(store.get(key).decode())
-        return own
+        return folder
 
     def _describe(self, plan: Plan) -> None:
         """run.json, from rank 0, or from the first rank of a host that cannot see it."""

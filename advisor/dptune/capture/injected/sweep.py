@@ -74,9 +74,9 @@ class Ranks:
     def described(self) -> dict[str, Any]:
         """Hosts and devices of all ranks, and what connects them."""
         gpu = self.device.type == "cuda"
-        own = (socket.gethostname(), torch.cuda.get_device_name(self.device) if gpu else "cpu")
+        host_and_device = (socket.gethostname(), torch.cuda.get_device_name(self.device) if gpu else "cpu")
         all_of_them: list[Any] = [None] * self.size
-        dist.all_gather_object(all_of_them, own)
+        dist.all_gather_object(all_of_them, host_and_device)
         return {
             "backend": str(dist.get_backend()),
             "world_size": self.size,

@@ -153,8 +153,8 @@ def is_report(path: Path) -> bool:
                 return False
             if path.stat().st_size > _MOST_BYTES:
                 return False
-        told = json.loads(path.read_text(encoding="utf-8-sig"))
-        return isinstance(told, dict) and told.keys() >= {"schema_version", "dptune", "advice", "measured"}
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+        return isinstance(document, dict) and document.keys() >= {"schema_version", "dptune", "advice", "measured"}
     except (OSError, ValueError, RecursionError):  # what cannot be opened is told where traces are read
         return False
 
@@ -196,7 +196,7 @@ def _odd_number(content: bytes) -> str:
         if isinstance(value, dict):
             waiting += value.items()
         elif isinstance(value, list):
-            waiting += [(name, one) for one in value]
+            waiting += [(name, entry) for entry in value]
     return ""
 
 

@@ -118,7 +118,7 @@ def _most(args: argparse.Namespace) -> int:
     asked, looks = args.repeat, f"{', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]}"
     if not LOOKS[0] <= asked <= LOOKS[-1]:
         raise UsageError(f"--repeat {asked}: it is decided after {looks} trials a side", "leave it out for 35 at most")
-    most = max(one for one in LOOKS if one <= asked)
+    most = max(look for look in LOOKS if look <= asked)
     if most < asked and not args.quiet:
         print(f"dptune: it is decided after {looks} trials a side: {most} are made at most", file=sys.stderr)
     return most
@@ -222,7 +222,7 @@ def _task(args: argparse.Namespace, a: _Source, b: _Source) -> Task:
 
     scripts = args.script if len(args.script) == 2 else args.script * 2
     settings = parsed(args.settings)
-    sides = [_side(args, own, script) for own, script in zip((a, b), scripts, strict=True)]
+    sides = [_side(args, source, script) for source, script in zip((a, b), scripts, strict=True)]
     if a.top != b.top:
         _warn_of_shared((a, b), [_script(script) for script in scripts], sides[0][1])
     return Task(
@@ -238,7 +238,7 @@ def _task(args: argparse.Namespace, a: _Source, b: _Source) -> Task:
     )
 
 
-def _side(args: argparse.Namespace, own: _Source, script: str) -> tuple[Side, Launch, Files]:
+def _side(args: argparse.Namespace, source: _Source, script: str) -> tuple[Side, Launch, Files]:
     from dptune.capture import interpreter, launch
     from dptune.prove import identity
     from dptune.prove.result import Side
@@ -247,20 +247,22 @@ def _side(args: argparse.Namespace, own: _Source, script: str) -> tuple[Side, La
 
     what = _script(script)
     chosen = interpreter.choose(args.python)
-    with contextlib.chdir(own.folder):
+    with contextlib.chdir(source.folder):
         try:
             what.check()
         except CaptureError as error:
-            raise CaptureError(f"{own.name}: {error.message}", "--script is run in the folder of each side") from None
+            raise CaptureError(
+                f"{source.name}: {error.message}", "--script is run in the folder of each side"
+            ) from None
         asked = torchrun_of(args)
         started = launch.under_torchrun(what, chosen, asked) if asked.asked else launch.alone(what, chosen)
-    shown, files = redacted_command(started.shown), identity.files(own.folder, started, RUNS)
+    shown, files = redacted_command(started.shown), identity.files(source.folder, started, RUNS)
     side = Side(
-        name=own.name,
+        name=source.name,
         settings=redacted_settings(parsed(args.settings)),
         command=shown,
-        directory=own.identity,
-        code=identity.digest(own.folder, started, files),
+        directory=source.identity,
+        code=identity.digest(source.folder, started, files),
     )
     return side, started, files
 

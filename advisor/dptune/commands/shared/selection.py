@@ -22,10 +22,10 @@ def advised(report: Report, rules: Sequence[str]) -> list[Advice]:
 
     Raises UsageError where one of them advises nothing, with the reason if it could not be asked.
     """
-    given = dict.fromkeys(one.rule for one in report.advice)
-    skipped = {one.rule: one.reason for one in report.skipped}
+    given = dict.fromkeys(advice.rule for advice in report.advice)
+    skipped = {skipped_rule.rule: skipped_rule.reason for skipped_rule in report.skipped}
     for code in rules:
         if code not in given:
             why = f": {skipped[code]}" if code in skipped else ""
             raise UsageError(f"the report has no advice {code}{why}", f"its advice: {', '.join(given) or 'none'}")
-    return [one for one in report.advice if not rules or one.rule in rules]
+    return [advice for advice in report.advice if not rules or advice.rule in rules]

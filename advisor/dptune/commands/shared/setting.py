@@ -83,17 +83,17 @@ def _changes(path: Path) -> list[tuple[str, dict[str, Any]]]:
     import json
 
     try:
-        told = json.loads(_text(path))
+        document = json.loads(_text(path))
     except RecursionError:
         raise UsageError(f"{path} is not a JSON report: it is nested too deeply", _WRITTEN) from None
     except ValueError:
         raise UsageError(f"{path} is not a JSON report", _WRITTEN) from None
     try:
-        advice = told["advice"] if isinstance(told, dict) else told
+        advice = document["advice"] if isinstance(document, dict) else document
         return [
-            (str(one["rule"]), {**change})
-            for one in advice
-            for change in one["changes"]
+            (str(entry["rule"]), {**change})
+            for entry in advice
+            for change in entry["changes"]
             if {"knob", "then"} <= {**change}.keys()
         ]
     except (KeyError, TypeError):

@@ -46,9 +46,9 @@ def sweep_of(paths: Sequence[str | Path], links: Path | None) -> Sweep | None:
             why = (isinstance(error, OSError) and error.strerror) or error
             raise UsageError(f"--links: {links} cannot be read: {why}", "make one with `dptune links`") from None
     folders = [Path(path) for path in paths if "://" not in str(path)]
-    own = [folder for folder in folders if is_run_folder(folder)]
+    run_folders = [folder for folder in folders if is_run_folder(folder)]
     found: list[Sweep] = []
-    for place in [*own, *(folder.resolve().parent for folder in own)]:
+    for place in [*run_folders, *(folder.resolve().parent for folder in run_folders)]:
         try:
             found.append(Sweep(read(place / LINKS_JSON), str(place / LINKS_JSON)))
         except OSError:

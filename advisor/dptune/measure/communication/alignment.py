@@ -39,8 +39,10 @@ def by_order(ranks: Sequence[Sequence[Call]], base_ns: Sequence[int]) -> tuple[l
     Ranks that do not are shifted to where most kinds and sizes agree. `base_ns` is what to add to a rank's times.
     """
     keys = [[key(call) for call in calls] for calls in ranks]
-    numbers = {one: at for at, one in enumerate(dict.fromkeys(one for rank in keys for one in rank))}
-    codes = [np.array([numbers[one] for one in rank], dtype=np.int64) for rank in keys]
+    numbers = {
+        call_key: at for at, call_key in enumerate(dict.fromkeys(call_key for rank in keys for call_key in rank))
+    }
+    codes = [np.array([numbers[call_key] for call_key in rank], dtype=np.int64) for rank in keys]
     ends = [
         np.array([base + call.start_ns + call.dur_ns for call in calls], dtype=np.int64)
         for base, calls in zip(base_ns, ranks, strict=True)
@@ -52,7 +54,7 @@ def by_order(ranks: Sequence[Sequence[Call]], base_ns: Sequence[int]) -> tuple[l
         for place, call in enumerate(calls, shift):
             if 0 <= place < len(rows) and codes[at][place - shift] == codes[longest][place]:
                 rows[place][at] = call
-    return rows, all(one == keys[0] for one in keys)
+    return rows, all(rank_keys == keys[0] for rank_keys in keys)
 
 
 def by_time(ranks: Sequence[Sequence[Call]], base_ns: Sequence[int]) -> list[Row]:
@@ -83,7 +85,9 @@ def by_time(ranks: Sequence[Sequence[Call]], base_ns: Sequence[int]) -> list[Row
 
 def together_ns(row: Row, base_ns: Sequence[int]) -> int:
     """How long all were in the call at once; negative where one had left before another came."""
-    spans = [(base + one.start_ns, _lasts_ns(one)) for base, one in zip(base_ns, row, strict=True) if one is not None]
+    spans = [
+        (base + call.start_ns, _lasts_ns(call)) for base, call in zip(base_ns, row, strict=True) if call is not None
+    ]
     return min(start + lasts for start, lasts in spans) - max(start for start, _ in spans)
 
 

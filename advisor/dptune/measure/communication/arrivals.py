@@ -66,8 +66,8 @@ def arrivals(
         for rank in exchange.ranks.tolist():
             steps[rank].add(exchange.step)
     by_rank: dict[int, list[Lateness]] = defaultdict(list)
-    for one in late:
-        by_rank[one.rank].append(one)
+    for lateness in late:
+        by_rank[lateness.rank].append(lateness)
     by_step = lags(late)
     return {
         rank: _figures(
@@ -98,12 +98,12 @@ def straggler(ranks: Mapping[int, ArrivalFigures], account: Account) -> Straggle
     for figures in ranks.values():
         for step in figures.steps:
             latest[step.number] = max(latest[step.number], step.lag_ns)
-    own = ranks[worst].steps
+    steps = ranks[worst].steps
     late = late_steps(ranks[worst])
     return StragglerFigures(
         rank=worst,
         lag_ns=round(median(step.lag_ns for step in late)),
-        late_share=len(late) / len(own),
+        late_share=len(late) / len(steps),
         steps_share=sum(0 < step.lag_ns == latest[step.number] for step in late) / len(late),
         waiting_share=account.share("exposed_waiting_ns"),
         missing={"gain_share": UNREPLAYED, "work_ratio": UNSHAPED},
@@ -124,11 +124,11 @@ def _figures(
     collectives: int, late: Sequence[Lateness], steps: list[StepLag], compute: LagCause, on_cpu: bool
 ) -> ArrivalFigures:
     more: dict[str, float] = defaultdict(float)
-    explained = [one for one in late if one.more_ns]
-    for one in explained:
-        for name, more_ns in one.more_ns.items():
+    explained = [lateness for lateness in late if lateness.more_ns]
+    for lateness in explained:
+        for name, more_ns in lateness.more_ns.items():
             more[name] += more_ns
-    lag_ns = sum(one.late_ns for one in explained)
+    lag_ns = sum(lateness.late_ns for lateness in explained)
     cause, covers = _cause(more, lag_ns, compute, on_cpu)
     missing = {}
     if cause is None:
@@ -149,23 +149,23 @@ def _figures(
 
 def _compute(rank: int, computing: Mapping[int, Computing]) -> LagCause:
     """More operations, or larger ones: all of those take longer, and the optimizer's do not. Else slower ones."""
-    own, others = computing.get(rank), [each for other, each in computing.items() if other != rank]
-    if own is None or not others:  # it, or each other rank, has no step that is accounted for
+    rank_computing, others = computing.get(rank), [each for other, each in computing.items() if other != rank]
+    if rank_computing is None or not others:  # it, or each other rank, has no step that is accounted for
         return "slower compute"
-    if own.operations > (1 + _MORE) * mean(each.operations for each in others):
+    if rank_computing.operations > (1 + _MORE) * mean(each.operations for each in others):
         return "more compute"
     known = [each.optimizer_ns for each in others if each.optimizer_ns]
-    if not own.optimizer_ns or len(known) < len(others):
+    if not rank_computing.optimizer_ns or len(known) < len(others):
         return "slower compute"
-    longer = _times(own.compute_ns, [each.compute_ns for each in others]) - 1
-    larger = _times(own.usual_ns, [each.usual_ns for each in others]) - 1
-    slower = _times(own.optimizer_ns, known) - 1
+    longer = _times(rank_computing.compute_ns, [each.compute_ns for each in others]) - 1
+    larger = _times(rank_computing.usual_ns, [each.usual_ns for each in others]) - 1
+    slower = _times(rank_computing.optimizer_ns, known) - 1
     return "more compute" if larger >= _AS_MUCH * longer > slower else "slower compute"
 
 
-def _times(own: float, others: Sequence[float]) -> float:
+def _times(value: float, others: Sequence[float]) -> float:
     """How many times the mean of the others."""
-    return own / mean(others) if any(others) else 1.0
+    return value / mean(others) if any(others) else 1.0
 
 
 def _cause(
@@ -177,7 +177,7 @@ def _cause(
     if on_cpu and compute == "slower compute" and totals[compute] > totals["host"] > 0:
         totals[compute] += totals.pop("host")  # what runs between the operators runs on the same cores
     netted = _netted(totals | _netted({cause: totals[cause] for cause in _IDLE}))
-    cause = max(netted, key=lambda one: netted[one])
+    cause = max(netted, key=lambda lag_cause: netted[lag_cause])
     lag_ns = max(lag_ns, sum(netted.values()))
     covers = netted[cause] / lag_ns if lag_ns > 0 else 0.0
     return (cause, covers) if covers >= _LEAST_COVER else (None, None)

@@ -61,16 +61,16 @@ Collectives = dict[tuple[int, str], list[Call]]
 
 def calls(view: RankView, device: DeviceView) -> list[Call]:
     """The collectives of a device in the order of launching (on a CPU: of beginning); some with the step OUTSIDE."""
-    own, columns = device.operations, view.columns
-    chosen = own.work == Work.COMMUNICATION
-    rows, steps = own.rows[chosen], device.launched_in[chosen]
+    operations, columns = device.operations, view.columns
+    chosen = operations.work == Work.COMMUNICATION
+    rows, steps = operations.rows[chosen], device.launched_in[chosen]
     described = {row: at for at, row in enumerate(view.trace.collectives.row.tolist())}
     unnamed = _unnamed(view.trace)
-    if own.on_cpu:
+    if operations.on_cpu:
         kinds = _gloo_kinds(columns)
         order = np.argsort(columns.ts_ns[rows], kind="stable").tolist()
         return [_gloo_call(view.trace, int(rows[at]), int(steps[at]), kinds, described, unnamed) for at in order]
-    launch = own.launch[chosen]
+    launch = operations.launch[chosen]
     titles = _titles(columns, launch)
     when = np.where(launch == UNLAUNCHED, columns.ts_ns[rows], columns.ts_ns[launch])
     order = np.lexsort((columns.ts_ns[rows], when)).tolist()  # a graph launches several at once
@@ -78,29 +78,29 @@ def calls(view: RankView, device: DeviceView) -> list[Call]:
 
 
 def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[int, int], unnamed: _Unnamed) -> Call:
-    columns, told = trace.columns, trace.collectives
+    columns, collectives = trace.columns, trace.collectives
     name, start_ns, dur_ns = columns.name(row), int(columns.ts_ns[row]), int(columns.dur_ns[row])
     at = described.get(row)
-    kind = None if at is None else told.word(told.kind, at)
+    kind = None if at is None else collectives.word(collectives.kind, at)
     if at is None or kind is None:
         known = kind_of(title) if title else UNKNOWN
         known = known if known != UNKNOWN else kernel_collective(name)
         dtype = dtype_of(kernel_dtype(name))
         return _of_unnamed(Call(step, known, start_ns, dur_ns, dtype=dtype, row=row), unnamed)
-    dtype = dtype_of(told.word(told.dtype, at))
-    elements = max(int(told.in_elements[at]), int(told.out_elements[at]))
-    size = int(told.group_size[at])
+    dtype = dtype_of(collectives.word(collectives.dtype, at))
+    elements = max(int(collectives.in_elements[at]), int(collectives.out_elements[at]))
+    size = int(collectives.group_size[at])
     call = Call(
         step,
         kind_of(kind),
         start_ns,
         dur_ns,
-        group=told.word(told.group, at),
+        group=collectives.word(collectives.group, at),
         group_size=size if size > 0 else None,
         dtype=dtype,
         message_bytes=size_of(elements * bytes_of(dtype)) if dtype and elements >= 0 else None,
-        members=told.word(told.group_ranks, at),
-        sequence=int(told.sequence[at]) if told.sequence[at] != NONE else None,
+        members=collectives.word(collectives.group_ranks, at),
+        sequence=int(collectives.sequence[at]) if collectives.sequence[at] != NONE else None,
         row=row,
         untyped=dtype is None and elements >= 0,
     )
@@ -110,10 +110,14 @@ def _nccl_call(trace: Trace, row: int, step: int, title: str, described: dict[in
 def _gloo_call(
     trace: Trace, row: int, step: int, kinds: dict[int, str], described: dict[int, int], unnamed: _Unnamed
 ) -> Call:
-    columns, told = trace.columns, trace.collectives
+    columns, collectives = trace.columns, trace.collectives
     kind = kinds.get(row) or kind_of(columns.name(row))
     at = described.get(row)
-    dtype, total_bytes = (None, None) if at is None else tensors_of(told.word(told.dims, at), told.word(told.types, at))
+    dtype, total_bytes = (
+        (None, None)
+        if at is None
+        else tensors_of(collectives.word(collectives.dims, at), collectives.word(collectives.types, at))
+    )
     if total_bytes is not None and collective(kind).gathers:  # gloo lists what goes in; a gather's output is larger
         total_bytes = total_bytes * unnamed.group_size if unnamed.group_size else None
     start_ns, dur_ns = int(columns.ts_ns[row]), int(columns.dur_ns[row])
@@ -124,11 +128,11 @@ def _gloo_call(
 def _unnamed(trace: Trace) -> _Unnamed:
     """The only group of a trace, if there is only one; of several, which it is matters unless all hold every rank."""
     groups = dict(trace.distributed.groups)
-    told = trace.collectives
-    for at in np.unique(told.group, return_index=True)[1].tolist():
-        name = told.word(told.group, at)
+    collectives = trace.collectives
+    for at in np.unique(collectives.group, return_index=True)[1].tolist():
+        name = collectives.word(collectives.group, at)
         if name is not None:
-            groups.setdefault(name, int(told.group_size[at]))
+            groups.setdefault(name, int(collectives.group_size[at]))
     if len(groups) == 1:
         return _Unnamed(*next(iter(trace.distributed.groups.items()), (None, None)))
     return _Unnamed(ambiguous=any(size != trace.distributed.world_size for size in groups.values()))

@@ -49,7 +49,7 @@ def matched(
     reference = hosts[min(hosts)] if hosts else None
     supposed = {rank: Clock(0, None, "host") for rank, host in hosts.items() if host is not None and host == reference}
     found = clocks(match(ranks, world_size, supposed), hosts)
-    exchanges = [one for one in match(ranks, world_size, found) if possible(one, found)]
+    exchanges = [exchange for exchange in match(ranks, world_size, found) if possible(exchange, found)]
     return exchanges, found
 
 

@@ -30,24 +30,26 @@ _UNMATCHED = "no calls of this kind and size were matched across ranks"
 _SUREST_FIRST: tuple[MatchBasis, ...] = get_args(MatchBasis)
 
 
-def heard(own: RankView, ran: Collectives, rich: Callable[[int], Trace | None], facts: Facts | None) -> list[RankCalls]:
+def heard(
+    rank_view: RankView, ran: Collectives, rich: Callable[[int], Trace | None], facts: Facts | None
+) -> list[RankCalls]:
     """Of the collectives that ran on each device of a rank those in its steps, with their sizes.
 
     `rich` gives the trace of a rank's window with shapes; it is asked only where the lean window has no sizes.
     """
-    numbers = [step.number for step in own.steps]
-    found = [_inside(ran[own.rank, device.operations.device]) for device in own.devices]
+    numbers = [step.number for step in rank_view.steps]
+    found = [_inside(ran[rank_view.rank, device.operations.device]) for device in rank_view.devices]
     if any(call.message_bytes is None for each in found for call in each):
         try:
-            detail = rich(own.rank)
+            detail = rich(rank_view.rank)
         except TraceError:  # the size stays missing, and its reason says what was looked for
             detail = None
-        detailed = None if detail is None else view(own.rank, detail)
+        detailed = None if detail is None else view(rank_view.rank, detail)
         shaped = [call for device in detailed.devices for call in _inside(calls(detailed, device))] if detailed else []
         found = [with_sizes(each, shaped, facts) for each in found]
     return [
-        RankCalls(own.rank, device.operations.device, own.base_ns, numbers, each)
-        for device, each in zip(own.devices, found, strict=True)
+        RankCalls(rank_view.rank, device.operations.device, rank_view.base_ns, numbers, each)
+        for device, each in zip(rank_view.devices, found, strict=True)
     ]
 
 
@@ -67,19 +69,19 @@ def collectives(
         for rank, device, call in zip(exchange.ranks.tolist(), exchange.devices, exchange.calls, strict=True):
             largest[rank, device, call] = exchange.message_bytes
     groups: dict[tuple[object, ...], list[Call]] = {}
-    for own in ranks:
-        for call in own.calls:
-            size = largest.get((own.rank, own.device, call), call.message_bytes)
+    for rank_calls in ranks:
+        for call in rank_calls.calls:
+            size = largest.get((rank_calls.rank, rank_calls.device, call), call.message_bytes)
             alike = groups.setdefault((call.kind, call.group, call.group_size, call.dtype, size), [])
             alike.append(call if size == call.message_bytes else replace(call, message_bytes=size))
-    steps = sum(own.windows for own in views)
-    windows = {own.rank: own.windows for own in views}
+    steps = sum(rank_view.windows for rank_view in views)
+    windows = {rank_view.rank: rank_view.windows for rank_view in views}
     members: dict[str | None, set[int]] = {}
-    for own in ranks:
-        for call in own.calls:
-            members.setdefault(call.group, set()).add(own.rank)
-    unsized = no_size(own.trace for own in views)
-    unmatched = _UNMATCHED if len({own.rank for own in ranks}) > 1 else _ALONE
+    for rank_calls in ranks:
+        for call in rank_calls.calls:
+            members.setdefault(call.group, set()).add(rank_calls.rank)
+    unsized = no_size(rank_view.trace for rank_view in views)
+    unmatched = _UNMATCHED if len({rank_calls.rank for rank_calls in ranks}) > 1 else _ALONE
     found = []
     for alike in groups.values():
         first = alike[0]
@@ -137,7 +139,7 @@ def _transfer(call: Call, split: list[Exchange]) -> dict[str, Any]:
     transfers = [exchange.transfer_ns for exchange in split]
     transfer_ns = round(float(np.median(transfers)))
     figures["transfer_ns"] = transfer_ns
-    figures["waiting_ns"] = sum(one.waiting_ns for one in split)
+    figures["waiting_ns"] = sum(split_exchange.waiting_ns for split_exchange in split)
     if call.message_bytes and transfer_ns:
         figures["algbw_gb_per_s"] = call.message_bytes / transfer_ns
         factor = collective(call.kind).bus_factor(len(split[0].ranks))

@@ -78,8 +78,8 @@ def fit(sizes: Sequence[Times]) -> tuple[Fit | None, str]:
     if len(sizes) > _MOST_SIZES:
         chosen = np.linspace(0, len(sizes) - 1, _MOST_SIZES).round().astype(np.int64)
         sizes = [sizes[at] for at in chosen.tolist()]
-    size = np.array([one.message_bytes for one in sizes], dtype=np.float64)
-    median = np.array([one.median_ns for one in sizes], dtype=np.float64)
+    size = np.array([size_times.message_bytes for size_times in sizes], dtype=np.float64)
+    median = np.array([size_times.median_ns for size_times in sizes], dtype=np.float64)
     if not (median > 0).all():
         return None, "some calls took no time that could be measured"
     best = _line(size, median)
@@ -87,7 +87,7 @@ def fit(sizes: Sequence[Times]) -> tuple[Fit | None, str]:
         return None, "the time does not grow with the size: the messages are too small to show a bandwidth"
     alpha, slope = best
     left_out = [np.arange(len(size)) != at for at in range(len(size))]
-    quartiles = np.array([(one.q1_ns, one.q3_ns) for one in sizes], dtype=np.float64).T
+    quartiles = np.array([(size_times.q1_ns, size_times.q3_ns) for size_times in sizes], dtype=np.float64).T
     lines = [
         best,
         *(_line(size[kept], median[kept]) for kept in left_out),

@@ -179,7 +179,7 @@ def _rank(
     ]
     moments = [(until, "block", number) for _, until, number in blocks]
     moments += [(start, "arrival", number) for number, (start, _) in spans.items()]
-    moments.sort(key=lambda one: one[0])
+    moments.sort(key=lambda moment: moment[0])
     times = np.array([time for time, _, _ in moments], dtype=np.int64)
     blocked = Intervals(
         np.array([since for since, _, _ in blocks], dtype=np.int64),

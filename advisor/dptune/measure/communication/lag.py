@@ -83,7 +83,7 @@ def lateness(exchanges: Sequence[Exchange], clocks: Mapping[int, Clock], tracks:
     for same in _by_members(exchanges):
         found += _of_group(same, clocks, tracks)
     by_step = lags(found)
-    return [one for one in found if by_step[one.step, one.rank] > off_ns]
+    return [late_arrival for late_arrival in found if by_step[late_arrival.step, late_arrival.rank] > off_ns]
 
 
 def lags(late: Sequence[Lateness]) -> dict[tuple[int, int], int]:
@@ -92,8 +92,8 @@ def lags(late: Sequence[Lateness]) -> dict[tuple[int, int], int]:
     A rank of several groups arrives late in each of them after one delay: the largest sum over a group counts.
     """
     sums: dict[tuple[int, int], dict[tuple[int, ...], float]] = defaultdict(lambda: defaultdict(float))
-    for one in late:
-        sums[one.step, one.rank][one.members] += one.added_ns
+    for late_arrival in late:
+        sums[late_arrival.step, late_arrival.rank][late_arrival.members] += late_arrival.added_ns
     return {key: round(max(groups.values())) for key, groups in sums.items()}
 
 
@@ -102,14 +102,14 @@ def _by_members(exchanges: Sequence[Exchange]) -> list[list[Exchange]]:
     groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[Exchange]] = defaultdict(list)
     for exchange in exchanges:
         groups[tuple(exchange.ranks.tolist()), exchange.devices].append(exchange)
-    return [sorted(group, key=lambda one: int(one.start_ns.max())) for group in groups.values()]
+    return [sorted(group, key=lambda group_exchange: int(group_exchange.start_ns.max())) for group in groups.values()]
 
 
 def _of_group(same: Sequence[Exchange], clocks: Mapping[int, Clock], tracks: Tracks) -> list[Lateness]:
     """Lateness to the collectives of one set of ranks."""
     ranks = same[0].ranks.tolist()
     ahead = np.array([clocks[rank].ahead_ns for rank in ranks], dtype=np.int64)
-    arrivals = np.array([one.start_ns for one in same], dtype=np.int64) - ahead
+    arrivals = np.array([exchange.start_ns for exchange in same], dtype=np.int64) - ahead
     last = arrivals.argmax(axis=1)
     spent = _spent(same, tracks)
     waited_ns = _waited_for(spent[..., _HELD_UP].sum(axis=-1))
@@ -169,7 +169,7 @@ def _longer(between: Ints, rank: int, added_ns: float) -> Floats:
 
 def _spent(same: Sequence[Exchange], tracks: Tracks) -> Ints:
     """Nanoseconds from the start of each track to each arrival: exchanges x ranks x classes."""
-    arrivals = np.array([one.start_ns for one in same], dtype=np.int64)
+    arrivals = np.array([exchange.start_ns for exchange in same], dtype=np.int64)
     spent = np.zeros((*arrivals.shape, len(CLASSES)), dtype=np.int64)
     for at, (rank, device) in enumerate(zip(same[0].ranks.tolist(), same[0].devices, strict=True)):
         track = tracks[rank, device]

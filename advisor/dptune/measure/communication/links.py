@@ -47,8 +47,8 @@ class Sweep:
     def fits(self, backend: str | None, world_size: int | None) -> bool:
         """Whether it measured the links of a run with this backend on so many ranks; unknown ones fit if asked for."""
         return all(
-            own == of_run or (of_run is None and self.asked)
-            for own, of_run in ((self.record.backend, backend), (self.record.world_size, world_size))
+            of_sweep == of_run or (of_run is None and self.asked)
+            for of_sweep, of_run in ((self.record.backend, backend), (self.record.world_size, world_size))
         )
 
 
@@ -64,17 +64,17 @@ def from_trace(
 ) -> list[LinkFigures]:
     """One record per kind, group and set of ranks whose exchanges have sizes and split."""
     crowded = _crowded(calls)
-    hosts = {one.rank: one.known("host") for one in ranks}
-    names = {one.rank: one.known("device_name") for one in ranks}
+    hosts = {rank_figures.rank: rank_figures.known("host") for rank_figures in ranks}
+    names = {rank_figures.rank: rank_figures.known("device_name") for rank_figures in ranks}
     alike: dict[tuple[str, str | None, tuple[int, ...]], list[Exchange]] = defaultdict(list)
     for exchange in exchanges:
         if exchange.splits and exchange.message_bytes and exchange.transfer_ns > 0:
             alike[exchange.kind, exchange.group, tuple(exchange.ranks.tolist())].append(exchange)
     found = []
     for (kind, group, members), each in alike.items():
-        alone = [one for one in each if not _shares(one, crowded)]
-        message_bytes = np.array([one.message_bytes for one in alone], dtype=np.int64)
-        durations_ns = np.array([one.transfer_ns for one in alone], dtype=np.int64)
+        alone = [sized_exchange for sized_exchange in each if not _shares(sized_exchange, crowded)]
+        message_bytes = np.array([sized_exchange.message_bytes for sized_exchange in alone], dtype=np.int64)
+        durations_ns = np.array([sized_exchange.transfer_ns for sized_exchange in alone], dtype=np.int64)
         sizes = pooled(message_bytes, durations_ns)
         found.append(
             _figures(
@@ -117,9 +117,9 @@ def from_sweep(sweep: Sweep) -> list[LinkFigures]:
     return found
 
 
-def swept(one: KindTimes) -> list[Times]:
+def swept(kind: KindTimes) -> list[Times]:
     """The times of a kind of a sweep, ascending by size."""
-    return _times(one.sizes)
+    return _times(kind.sizes)
 
 
 def _times(sizes: Sequence[SizeTimes]) -> list[Times]:
@@ -146,9 +146,9 @@ def _crowded(calls: Sequence[RankCalls]) -> dict[int, tuple[Ints, Ints]]:
     """By rank the starts and ends of all its collectives, each sorted, in ns since the epoch."""
     starts: dict[int, list[int]] = defaultdict(list)
     ends: dict[int, list[int]] = defaultdict(list)
-    for own in calls:
-        starts[own.rank] += [own.base_ns + call.start_ns for call in own.calls]
-        ends[own.rank] += [own.base_ns + call.start_ns + call.dur_ns for call in own.calls]
+    for rank_calls in calls:
+        starts[rank_calls.rank] += [rank_calls.base_ns + call.start_ns for call in rank_calls.calls]
+        ends[rank_calls.rank] += [rank_calls.base_ns + call.start_ns + call.dur_ns for call in rank_calls.calls]
     return {
         rank: (np.sort(np.array(starts[rank], dtype=np.int64)), np.sort(np.array(ends[rank], dtype=np.int64)))
         for rank in starts

@@ -115,8 +115,8 @@ def match(
     found = []
     for (step, _, _), pool in sorted(pools.items(), key=lambda item: item[0][0]):
         size = pool[0][1][0].group_size or world_size or len(present)
-        if 1 < len(pool) <= size and len({own.rank for own, _ in pool}) == len(pool):
-            found += _of_pool(step, sorted(pool, key=lambda one: one[0].rank), size, clocks or {})
+        if 1 < len(pool) <= size and len({rank_calls.rank for rank_calls, _ in pool}) == len(pool):
+            found += _of_pool(step, sorted(pool, key=lambda part: part[0].rank), size, clocks or {})
     return found
 
 
@@ -126,17 +126,17 @@ def _of_pool(step: int, pool: list[_Part], size: int, clocks: Mapping[int, Share
     if all(call.sequence is not None for calls in ranks for call in calls):
         rows = by_sequence(ranks)
     else:
-        rows, alike = by_order(ranks, [own.base_ns for own, _ in pool])
+        rows, alike = by_order(ranks, [rank_calls.base_ns for rank_calls, _ in pool])
         basis = "order" if alike else "shift"
-        if all(own.rank in clocks for own, _ in pool):
-            timed = _by_time(pool, rows, [clocks[own.rank] for own, _ in pool])
+        if all(rank_calls.rank in clocks for rank_calls, _ in pool):
+            timed = _by_time(pool, rows, [clocks[rank_calls.rank] for rank_calls, _ in pool])
             rows, basis = (rows, basis) if timed is None else (timed, "shift")
     return [_exchange(step, row, pool, basis, size) for row in rows if sum(call is not None for call in row) > 1]
 
 
 def _by_time(pool: list[_Part], rows: list[Row], clocks: Sequence[Shared]) -> list[Row] | None:
     """The rows by time, where all ranks meet in more calls than by these rows, which some had left too early."""
-    base_ns = [own.base_ns - clock.ahead_ns for (own, _), clock in zip(pool, clocks, strict=True)]
+    base_ns = [rank_calls.base_ns - clock.ahead_ns for (rank_calls, _), clock in zip(pool, clocks, strict=True)]
     slack_ns = max(clock.off_ns for clock in clocks)
     kept = [row for row in rows if not collective(_kind(row)).symmetric or together_ns(row, base_ns) >= -slack_ns]
     if len(kept) == len(rows):
@@ -164,7 +164,7 @@ def _whole(rows: list[Row]) -> int:
 
 
 def _exchange(step: int, row: Row, pool: list[_Part], basis: MatchBasis, size: int) -> Exchange:
-    members = [(own, call) for (own, _), call in zip(pool, row, strict=True) if call is not None]
+    members = [(rank_calls, call) for (rank_calls, _), call in zip(pool, row, strict=True) if call is not None]
     first = members[0][1]
     sizes = [call.message_bytes for _, call in members if call.message_bytes is not None]
     return Exchange(
@@ -176,8 +176,10 @@ def _exchange(step: int, row: Row, pool: list[_Part], basis: MatchBasis, size: i
         basis=basis,
         complete=len(members) == size,
         calls=tuple(call for _, call in members),
-        ranks=np.array([own.rank for own, _ in members], dtype=np.int64),
-        devices=tuple(own.device for own, _ in members),
-        start_ns=np.array([own.base_ns + call.start_ns for own, call in members], dtype=np.int64),
-        end_ns=np.array([own.base_ns + call.start_ns + call.dur_ns for own, call in members], dtype=np.int64),
+        ranks=np.array([rank_calls.rank for rank_calls, _ in members], dtype=np.int64),
+        devices=tuple(rank_calls.device for rank_calls, _ in members),
+        start_ns=np.array([rank_calls.base_ns + call.start_ns for rank_calls, call in members], dtype=np.int64),
+        end_ns=np.array(
+            [rank_calls.base_ns + call.start_ns + call.dur_ns for rank_calls, call in members], dtype=np.int64
+        ),
     )

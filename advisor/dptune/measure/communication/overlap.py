@@ -22,17 +22,17 @@ _Key = tuple[str, str | None, int | None, int]  # kind, group, phase, purpose
 
 
 def overlap(
-    spent: Sequence[DeviceTimeline], ran: Collectives, told: Phased | str, account: Account
+    spent: Sequence[DeviceTimeline], ran: Collectives, phased: Phased | str, account: Account
 ) -> OverlapFigures | None:
     """How compute and communication share the steps; None where nothing is communicated.
 
-    `ran` are the collectives of the devices, `told` the phases of their operations, or why they are not known.
+    `ran` are the collectives of the devices, `phased` the phases of their operations, or why they are not known.
     """
     if not account.communication_ns:
         return None
     ratio, pairs = slowdown(spent, account.compute_ns)
     return OverlapFigures(
-        rows=_rows(spent, ran, told),
+        rows=_rows(spent, ran, phased),
         compute_per_communication=account.compute_ns / account.communication_ns,
         slowdown=None if isinstance(ratio, str) else ratio,
         slowdown_pairs=pairs,
@@ -40,7 +40,7 @@ def overlap(
     )
 
 
-def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, told: Phased | str) -> list[CommunicationFigures]:
+def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, phased: Phased | str) -> list[CommunicationFigures]:
     calls: dict[_Key, int] = {}
     whole: dict[_Key, int] = {}
     hidden: dict[_Key, int] = {}
@@ -49,15 +49,15 @@ def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, told: Phased | str)
     where: dict[_Key, Place | None] = {}
     for at, (view, device, timeline) in enumerate(spent):
         begin, end = bounds(device.windows)
-        columns, own = view.columns, device.operations
-        exchanges = own.work == Work.COMMUNICATION
+        columns, operations = view.columns, device.operations
+        exchanges = operations.work == Work.COMMUNICATION
         launched = device.launched_in[exchanges] != OUTSIDE
-        phase = None if isinstance(told, str) else told.operations[at][exchanges]
+        phase = None if isinstance(phased, str) else phased.operations[at][exchanges]
         purpose = purposes(columns, issuers(view, device)[exchanges])
         by_key: dict[_Key, list[int]] = {}
-        rows = own.rows[exchanges]
+        rows = operations.rows[exchanges]
         number_of = {row: number for number, row in enumerate(rows.tolist())}
-        for call in ran[view.rank, own.device]:
+        for call in ran[view.rank, operations.device]:
             number = number_of[call.row]
             key = call.kind, call.group, None if phase is None else int(phase[number]), int(purpose[number])
             by_key.setdefault(key, []).append(number)
@@ -67,7 +67,9 @@ def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, told: Phased | str)
             pieces = Intervals.union(since[numbers], until[numbers])
             beside = pieces & timeline.classes["compute_ns"]
             waiting = pieces & timeline.classes["exposed_waiting_ns"]
-            whole_ns, hidden_ns, waiting_ns = (int(one.lengths(begin, end).sum()) for one in (pieces, beside, waiting))
+            whole_ns, hidden_ns, waiting_ns = (
+                int(intervals.lengths(begin, end).sum()) for intervals in (pieces, beside, waiting)
+            )
             whole[key] = whole.get(key, 0) + whole_ns
             hidden[key] = hidden.get(key, 0) + hidden_ns
             waited[key] = waited.get(key, 0) + waiting_ns
@@ -75,9 +77,9 @@ def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, told: Phased | str)
             where[key] = longer(where.get(key), place(view.rank, pieces - beside, device.windows))
     shown = [key for key in whole if whole[key] or calls[key]]
     figures = [
-        _figures(key, calls[key], whole[key], hidden[key], waited[key], most[key], where[key], told) for key in shown
+        _figures(key, calls[key], whole[key], hidden[key], waited[key], most[key], where[key], phased) for key in shown
     ]
-    return sorted(figures, key=lambda one: (-one.exposed_ns, -one.communication_ns))
+    return sorted(figures, key=lambda communication: (-communication.exposed_ns, -communication.communication_ns))
 
 
 def _figures(
@@ -88,14 +90,14 @@ def _figures(
     waiting_ns: int,
     most_share: float,
     where: Place | None,
-    told: Phased | str,
+    phased: Phased | str,
 ) -> CommunicationFigures:
     kind, group, number, at = key
     phase: Phase | None = None if number is None else PHASES[number]
     purpose: Purpose | None = None if at == UNKNOWN else PURPOSES[at]
     figures: dict[str, tuple[Any, str]] = {
         "group": (group, _NO_GROUP),
-        "phase": (phase, told if isinstance(told, str) else ""),
+        "phase": (phase, phased if isinstance(phased, str) else ""),
         "purpose": (purpose, NO_PURPOSE),
         "longest": (where, "all of it is hidden"),
     }

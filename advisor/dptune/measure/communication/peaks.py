@@ -59,7 +59,7 @@ _NVLINK = (
 
 def peak(link: str) -> Peak:
     """The row of a link by its name in the table; raises KeyError for any other."""
-    return {one.link: one for one in PEAKS}[link]
+    return {row.link: row for row in PEAKS}[link]
 
 
 def intra_node(device_name: str) -> Peak | None:

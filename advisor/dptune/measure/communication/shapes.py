@@ -42,7 +42,7 @@ def elements_of(shape: Any) -> int:
     while left:
         part = left.pop()
         if isinstance(part, list):
-            inner = [one for one in part if isinstance(one, list)]
+            inner = [nested_shape for nested_shape in part if isinstance(nested_shape, list)]
             total += 0 if inner else math.prod(max(integer(length), 0) for length in part)
             left += inner
     return total

@@ -19,7 +19,7 @@ NOT_SHARDED = "the trace has no ranges of FSDP's hooks"
 _AGAIN = re.compile(r"FSDP::(pre_backward|backward_prefetch)|FullyShardedDataParallel\._pre_backward")
 
 
-def sharding(spent: Sequence[DeviceTimeline], told: Phased) -> ShardingFigures | None:
+def sharding(spent: Sequence[DeviceTimeline], phased: Phased) -> ShardingFigures | None:
     """The time of FSDP over the steps of every rank; None where no trace shows its hooks.
 
     What the hooks launch counts as long as it runs on the device, and the hooks themselves where nothing is computed
@@ -39,8 +39,8 @@ def sharding(spent: Sequence[DeviceTimeline], told: Phased) -> ShardingFigures |
         sent = operations.rows[issued & (operations.work == Work.COMMUNICATION)]
         computed = timeline.classes["compute_ns"]
         units = _spans(columns, operations.rows[issued]) | (hooks - computed)
-        updates = _spans(columns, operations.rows[told.operations[at] == OPTIMIZER])
-        held = units | updates | (told.hosts[view.rank].optimizing - computed)
+        updates = _spans(columns, operations.rows[phased.operations[at] == OPTIMIZER])
+        held = units | updates | (phased.hosts[view.rank].optimizing - computed)
         gathered = _spans(columns, operations.rows[_inside(columns, again, by)]) | (_spans(columns, again) - computed)
         hooks_ns += int(hooks.lengths(begin, end).sum())
         communication_ns += int(_spans(columns, sent).lengths(begin, end).sum())

@@ -81,9 +81,9 @@ def _buckets(facts: Facts | None) -> tuple[list[int], str | None]:
     """
     if facts is None or len(facts.ddp) != 1 or facts.ddp[0].comm_hook not in (None, "", "None"):
         return [], None
-    (own,) = facts.ddp
-    dtype = dtype_of(own.gradient_dtypes[0]) if len(own.gradient_dtypes) == 1 else None
-    return own.rebuilt_bucket_sizes or own.bucket_sizes, dtype
+    (ddp,) = facts.ddp
+    dtype = dtype_of(ddp.gradient_dtypes[0]) if len(ddp.gradient_dtypes) == 1 else None
+    return ddp.rebuilt_bucket_sizes or ddp.bucket_sizes, dtype
 
 
 def _by_step(calls: list[Call]) -> list[list[Call]]:

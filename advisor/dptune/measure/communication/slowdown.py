@@ -65,10 +65,10 @@ def _places(view: RankView, device: DeviceView, timeline: Timeline) -> tuple[Int
 
     A place is a name and which of that name in order of launching. Names that some steps run more often are left out.
     """
-    own, columns = device.operations, view.columns
-    rows, launch, step = own.rows, own.launch, device.launched_in
-    chosen = (own.work == Work.COMPUTE) & (step != OUTSIDE) & (columns.dur_ns[rows] > 0)
-    if own.on_cpu:  # what encloses others does their work
+    operations, columns = device.operations, view.columns
+    rows, launch, step = operations.rows, operations.launch, device.launched_in
+    chosen = (operations.work == Work.COMPUTE) & (step != OUTSIDE) & (columns.dur_ns[rows] > 0)
+    if operations.on_cpu:  # what encloses others does their work
         parents = Ranges.of_rows(columns, rows).parents()
         chosen[parents[parents != NOWHERE]] = False
     rows, launch, step = rows[chosen], launch[chosen], step[chosen]

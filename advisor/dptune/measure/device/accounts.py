@@ -14,32 +14,32 @@ from dptune.measured import Account, DeviceFigures, StepAccount
 
 def device_timeline(view: RankView, device: DeviceView, split: Split) -> Timeline:
     """The timeline of a device over its whole recording and all its steps."""
-    own = device.operations
+    operations = device.operations
     return timeline(
-        min([own.span_ns[0], *(window.start_ns for window in device.windows)]),
-        max([own.span_ns[1], *(window.end_ns for window in device.windows)]),
-        own.time,
+        min([operations.span_ns[0], *(window.start_ns for window in device.windows)]),
+        max([operations.span_ns[1], *(window.end_ns for window in device.windows)]),
+        operations.time,
         split,
-        lambda gaps: idle.causes(gaps, view.columns, own, view.host),
+        lambda gaps: idle.causes(gaps, view.columns, operations, view.host),
     )
 
 
 def device_figures(device: DeviceView, spent: Timeline) -> DeviceFigures:
     """One device: its steps, and the whole recording from its first operation to the end of its last."""
-    own, windows = device.operations, device.windows
+    operations, windows = device.operations, device.windows
     accounts = spent.accounts(
         np.array([window.start_ns for window in windows], dtype=np.int64),
         np.array([window.end_ns for window in windows], dtype=np.int64),
     )
     return DeviceFigures(
-        device=own.device,
+        device=operations.device,
         steps=[
             StepAccount(number=window.number, start_ns=window.start_ns, account=account)
             for window, account in zip(windows, accounts, strict=True)
         ],
-        whole=spent.account(*own.span_ns),
-        device_operations=len(own.rows),
-        kernels=own.kernels,
+        whole=spent.account(*operations.span_ns),
+        device_operations=len(operations.rows),
+        kernels=operations.kernels,
     )
 
 

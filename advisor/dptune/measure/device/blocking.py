@@ -66,22 +66,22 @@ def _waits(columns: Columns, rows: Ints) -> Mask:
     return np.asarray(columns.of_category(LAUNCH_CATEGORIES, rows) & waiting, dtype=np.bool_)
 
 
-def _together(columns: Columns, one: Ints, other: Ints) -> Mask:
+def _together(columns: Columns, launch: Ints, other: Ints) -> Mask:
     """Which pairs of calls the same operator makes, or none: a wait outside it is the script's, for all that runs."""
-    calls = columns.ts_ns[np.concatenate((one, other))]
+    calls = columns.ts_ns[np.concatenate((launch, other))]
     operators = holding(columns, columns.rows(OPERATOR_CATEGORIES), calls)
     ranges, thread = Ranges.of_rows(columns, operators), columns.thread
-    first, second = (ranges.at(thread[rows], columns.ts_ns[rows]) for rows in (one, other))
+    first, second = (ranges.at(thread[rows], columns.ts_ns[rows]) for rows in (launch, other))
     return np.asarray(first == second, dtype=np.bool_)
 
 
 def _next(columns: Columns, launch: Ints) -> Ints:
     """For each call the row of what its thread begins next, operator, range or call; UNLAUNCHED where nothing."""
-    told, thread = columns.rows(RANGE_CATEGORIES | LAUNCH_CATEGORIES), columns.thread
+    rows, thread = columns.rows(RANGE_CATEGORIES | LAUNCH_CATEGORIES), columns.thread
     after = np.full(len(launch), UNLAUNCHED, dtype=np.int64)
     for number in np.unique(thread[launch]).tolist():
-        own, asking = told[thread[told] == number], thread[launch] == number
-        order = own[np.argsort(columns.ts_ns[own], kind="stable")]
+        thread_rows, asking = rows[thread[rows] == number], thread[launch] == number
+        order = thread_rows[np.argsort(columns.ts_ns[thread_rows], kind="stable")]
         place = np.full(len(columns), len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
         after[asking] = np.append(order, [UNLAUNCHED, UNLAUNCHED])[place[launch[asking]] + 1]

@@ -141,11 +141,11 @@ def _captured(columns: Columns, calls: Ints) -> Mask:
     marks = columns.rows(LAUNCH_CATEGORIES, CAPTURE_NAME.match)
     inside = np.zeros(len(calls), dtype=np.bool_)
     for thread in np.unique(columns.thread[marks]).tolist():
-        own = marks[columns.thread[marks] == thread]
-        own = own[np.argsort(columns.ts_ns[own], kind="stable")]
-        begins = columns.named(lambda name: "Begin" in name, own)
+        thread_marks = marks[columns.thread[marks] == thread]
+        thread_marks = thread_marks[np.argsort(columns.ts_ns[thread_marks], kind="stable")]
+        begins = columns.named(lambda name: "Begin" in name, thread_marks)
         (mine,) = np.nonzero(columns.thread[calls] == thread)
-        last = np.searchsorted(columns.ts_ns[own], columns.ts_ns[calls[mine]], side="right") - 1
+        last = np.searchsorted(columns.ts_ns[thread_marks], columns.ts_ns[calls[mine]], side="right") - 1
         inside[mine] = np.where(last >= 0, begins[last], not begins[0])  # a capture may begin before the recording
     return inside
 

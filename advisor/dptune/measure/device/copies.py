@@ -96,14 +96,14 @@ def _unlaunched(device: DeviceView) -> bool:
 def _parts(view: RankView) -> list[tuple[_Kind, _Part]]:
     found = []
     for device in view.devices:
-        own, columns = device.operations, view.columns
-        chosen = np.flatnonzero((own.work == Work.COPY) & (device.launched_in != OUTSIDE))
+        operations, columns = device.operations, view.columns
+        chosen = np.flatnonzero((operations.work == Work.COPY) & (device.launched_in != OUTSIDE))
         kinds: dict[_Kind, list[int]] = {}
-        for name_id in np.unique(columns.name_id[own.rows[chosen]]).tolist():
+        for name_id in np.unique(columns.name_id[operations.rows[chosen]]).tolist():
             kinds.setdefault(copy_kind(columns.names[name_id]), []).append(name_id)
         for key, name_ids in kinds.items():
-            at = chosen[np.isin(columns.name_id[own.rows[chosen]], name_ids)]
-            rows, launch = own.rows[at], own.launch[at]
+            at = chosen[np.isin(columns.name_id[operations.rows[chosen]], name_ids)]
+            rows, launch = operations.rows[at], operations.launch[at]
             held = blocking(columns, rows, launch)
             found.append((key, _Part(view, device, rows, launch, device.launched_in[at], held)))
     return found
@@ -115,7 +115,7 @@ def _most_detailed(parts: list[_Part], detailed: list[_Part]) -> CopyRows:
     return CopyRows(part.view, "rich" if detailed else "lean", part.rows, part.launch, part.steps, part.blocking.held)
 
 
-def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, told: CopyRows) -> CopyFigures:
+def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, copy_rows: CopyRows) -> CopyFigures:
     direction, pinned = key
     sizes, durations = (np.concatenate(each) for each in zip(*((p.sizes, p.durations) for p in parts), strict=True))
     total_bytes = sum(sizes.tolist()) if (sizes != NONE).all() else None
@@ -151,5 +151,5 @@ def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, told: Co
         step_share=inside / whole_ns,
         blocking_calls=sum(int(part.blocking.held.sum()) for part in parts),
         held_ns=sum(held),
-        sites=sites(told),
+        sites=sites(copy_rows),
     )

@@ -51,7 +51,7 @@ class Part(NamedTuple):
 
 def critical(view: RankView) -> CriticalPath | None:
     """The path through the steps of one rank, on the device that it has most steps of; None where there are none."""
-    device = max(view.devices, key=lambda one: len(one.windows), default=None)
+    device = max(view.devices, key=lambda candidate: len(candidate.windows), default=None)
     if device is None or not device.windows or device.operations.on_cpu:
         return None
     walk = Walk.of(view.columns, device.operations, view.host)
@@ -68,7 +68,7 @@ def critical(view: RankView) -> CriticalPath | None:
                 named[part.kind, view.columns.name(part.row)].append(part.end_ns - part.start_ns)
             for kind, took in _by_cause(part, view.host):
                 spent[kind] += took
-    longest = sorted(named.items(), key=lambda one: -sum(one[1]))[:MOST]
+    longest = sorted(named.items(), key=lambda named_part: -sum(named_part[1]))[:MOST]
     path_ns = sum(window.end_ns - window.start_ns for window in windows)
     return CriticalPath(
         rank=view.rank,
@@ -84,10 +84,10 @@ def critical(view: RankView) -> CriticalPath | None:
     )
 
 
-def _not_computing_ns(parts: Sequence[Part], own: Operations) -> int:
+def _not_computing_ns(parts: Sequence[Part], operations: Operations) -> int:
     """How much of these parts the device computed nothing in."""
     start, end = (np.array([getattr(part, name) for part in parts], dtype=np.int64) for name in ("start_ns", "end_ns"))
-    return int((end - start).sum() - own.time[Work.COMPUTE].lengths(start, end).sum())
+    return int((end - start).sum() - operations.time[Work.COMPUTE].lengths(start, end).sum())
 
 
 def _by_cause(part: Part, host: Host) -> list[tuple[str, int]]:
@@ -97,9 +97,11 @@ def _by_cause(part: Part, host: Host) -> list[tuple[str, int]]:
     rest = Intervals.union(np.array([part.start_ns]), np.array([part.end_ns]))
     found = []
     for kind, doing in (("input_ns", host.loading), ("gc_ns", host.collecting), ("launching_ns", host.working)):
-        own = doing.within(part.start_ns, part.end_ns)  # of all of a long trace this would take long for each part
-        found.append((kind, (rest & own).total_ns))
-        rest -= own
+        cause_time = doing.within(
+            part.start_ns, part.end_ns
+        )  # of all of a long trace this would take long for each part
+        found.append((kind, (rest & cause_time).total_ns))
+        rest -= cause_time
     return [*found, ("host_ns", rest.total_ns)]
 
 
@@ -141,10 +143,10 @@ class Walk:
     ends: Ints
 
     @classmethod
-    def of(cls, columns: Columns, own: Operations, host: Host) -> Walk:
+    def of(cls, columns: Columns, operations: Operations, host: Host) -> Walk:
         """Of the operations that last, and of when the script's threads are held."""
-        lasting = columns.dur_ns[own.rows] > 0
-        rows, launch, work = own.rows[lasting], own.launch[lasting], own.work[lasting]
+        lasting = columns.dur_ns[operations.rows] > 0
+        rows, launch, work = operations.rows[lasting], operations.launch[lasting], operations.work[lasting]
         order = np.argsort(columns.ts_ns[rows], kind="stable")
         rows, launch, work = rows[order], launch[order], work[order]
         begin, end = columns.ts_ns[rows], columns.ends(rows)
@@ -154,7 +156,7 @@ class Walk:
             (mine,) = np.nonzero(streams == stream)
             before[mine[1:]] = mine[:-1]
         by_end = np.argsort(end, kind="stable")
-        kinds = [_CLASSES.get(Work(one), "copy_ns") for one in work.tolist()]
+        kinds = [_CLASSES.get(Work(work_class), "copy_ns") for work_class in work.tolist()]
         copying = host.blocked.copying
         pairs = zip(launch.tolist(), rows.tolist(), strict=True)
         itself = np.array([copying.get(call) == row for call, row in pairs], dtype=np.bool_)

@@ -27,16 +27,16 @@ def gaps(spent: Iterable[tuple[RankView, DeviceView, Timeline]]) -> list[GapFigu
     for view, device, timeline in spent:
         idle = _idle(timeline)
         for window in device.windows:
-            own = idle.within(window.start_ns, window.end_ns)
-            lengths = own.end_ns - own.start_ns
+            window_gaps = idle.within(window.start_ns, window.end_ns)
+            lengths = window_gaps.end_ns - window_gaps.start_ns
             for at in np.argsort(lengths)[::-1][:MOST].tolist():
                 key = int(lengths[at]), -len(found)
-                found.append((*key, (view, device, timeline, window, int(own.start_ns[at]))))
-        found = heapq.nlargest(MOST, found, key=lambda one: one[:2])
-    told = {
+                found.append((*key, (view, device, timeline, window, int(window_gaps.start_ns[at]))))
+        found = heapq.nlargest(MOST, found, key=lambda candidate: candidate[:2])
+    device_gaps = {
         id(device): _DeviceGaps(view, device) for view, device in {id(gap[1]): gap[:2] for _, _, gap in found}.values()
     }
-    return [_figures(told[id(gap[1])], *gap, length_ns) for length_ns, _, gap in found]
+    return [_figures(device_gaps[id(gap[1])], *gap, length_ns) for length_ns, _, gap in found]
 
 
 def _idle(timeline: Timeline) -> Intervals:
@@ -49,10 +49,10 @@ class _DeviceGaps:
     """What a rank tells of the gaps of one device of its: sorted once, however many they are."""
 
     def __init__(self, view: RankView, device: DeviceView) -> None:
-        own, columns = device.operations, view.columns
-        self._columns, self._launch = columns, own.launch
-        self._begun, self._ended = _sorted(columns.ts_ns[own.rows]), _sorted(columns.ends(own.rows))
-        self._rows = own.rows
+        operations, columns = device.operations, view.columns
+        self._columns, self._launch = columns, operations.launch
+        self._begun, self._ended = _sorted(columns.ts_ns[operations.rows]), _sorted(columns.ends(operations.rows))
+        self._rows = operations.rows
         rows = columns.rows(RANGE_CATEGORIES | LAUNCH_CATEGORIES, lambda name: not STEP_NAME.match(name))
         self._host = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
         self._host_start = columns.ts_ns[self._host]
@@ -98,7 +98,7 @@ def _sorted(times_ns: Ints) -> tuple[Ints, Ints]:
 
 
 def _figures(
-    told: _DeviceGaps,
+    device_gaps: _DeviceGaps,
     view: RankView,
     device: DeviceView,
     timeline: Timeline,
@@ -106,31 +106,34 @@ def _figures(
     start_ns: int,
     length_ns: int,
 ) -> GapFigures:
-    columns, own = view.columns, device.operations
+    columns, operations = view.columns, device.operations
     end_ns = start_ns + length_ns
     account = timeline.account(start_ns, end_ns)
-    before = told.before(start_ns)
-    after, launch = told.after(end_ns)
+    before = device_gaps.before(start_ns)
+    after, launch = device_gaps.after(end_ns)
     figures = {
         "before": (None if before == UNLAUNCHED else columns.name(before), "nothing ran before"),
         "after": (
             None if after == UNLAUNCHED else columns.name(after),
             "the step ends before the next operation begins",
         ),
-        "launched_by": (None if launch == UNLAUNCHED else columns.name(launch), _ON_CPU if own.on_cpu else _UNLAUNCHED),
+        "launched_by": (
+            None if launch == UNLAUNCHED else columns.name(launch),
+            _ON_CPU if operations.on_cpu else _UNLAUNCHED,
+        ),
         "launched_ns": (
             None if launch == UNLAUNCHED else int(columns.ts_ns[launch]) - start_ns,
-            _ON_CPU if own.on_cpu else _UNLAUNCHED,
+            _ON_CPU if operations.on_cpu else _UNLAUNCHED,
         ),
         "meanwhile": (
-            told.meanwhile(launch, start_ns, end_ns),
+            device_gaps.meanwhile(launch, start_ns, end_ns),
             "no range of the launching thread covers half of it",
         ),
     }
     return GapFigures.of(
         figures,
         rank=view.rank,
-        device=own.device,
+        device=operations.device,
         step=window.number,
         start_ns=start_ns,
         length_ns=length_ns,

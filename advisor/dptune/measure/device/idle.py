@@ -16,7 +16,7 @@ from dptune.measured import IDLE_CAUSES
 from dptune.trace.columns import Columns
 
 
-def causes(idle: Intervals, columns: Columns, own: Operations, host: Host) -> dict[str, Intervals]:
+def causes(idle: Intervals, columns: Columns, operations: Operations, host: Host) -> dict[str, Intervals]:
     """The idle time of a device in disjoint sets, one for each cause, by the fields of `Account`.
 
     On a GPU, for each gap: from the end of the launch of the operation that ends it, `dependency` where that launch was
@@ -29,14 +29,14 @@ def causes(idle: Intervals, columns: Columns, own: Operations, host: Host) -> di
     found = dict.fromkeys(IDLE_CAUSES, NOTHING)
     rest = idle
     launched = idle
-    if not own.on_cpu:
-        queued, latency, launched = _launches(idle, columns, own)
+    if not operations.on_cpu:
+        queued, latency, launched = _launches(idle, columns, operations)
         found["dependency"], found["launch"] = queued, latency
         rest = idle - (queued | latency)
     for cause, doing in (("input", host.loading), ("gc", host.collecting), ("sync", host.held)):
         found[cause] = rest & doing
         rest -= doing
-    if not own.on_cpu:
+    if not operations.on_cpu:
         working = rest & host.working
         after = working & _tails(idle, host.held)
         found["sync"] |= after
@@ -47,10 +47,10 @@ def causes(idle: Intervals, columns: Columns, own: Operations, host: Host) -> di
     return {f"{cause}_idle_ns": found[cause] for cause in IDLE_CAUSES}
 
 
-def _launches(idle: Intervals, columns: Columns, own: Operations) -> tuple[Intervals, Intervals, Intervals]:
+def _launches(idle: Intervals, columns: Columns, operations: Operations) -> tuple[Intervals, Intervals, Intervals]:
     """Of each gap the part in which its next operation was queued: before the gap, and in it; and the gaps known."""
     begin, end = idle.start_ns, idle.end_ns
-    _, launch = ending(idle, columns, own.rows, own.launch)
+    _, launch = ending(idle, columns, operations.rows, operations.launch)
     known = launch != UNLAUNCHED
     call_end = columns.ends(launch)
     since = np.clip(call_end, begin, end)

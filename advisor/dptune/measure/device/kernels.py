@@ -49,7 +49,7 @@ def kernels(devices: Iterable[tuple[RankView, DeviceView]], account: Account | N
     ran = [_kernels(view, device) for view, device in on_gpu]
     if not on_gpu:
         ran = [_operators(view, device) for view, device in stepped]
-    durations = np.concatenate([np.zeros(0, dtype=np.int64), *(own.dur_ns for own in ran)])
+    durations = np.concatenate([np.zeros(0, dtype=np.int64), *(device_kernels.dur_ns for device_kernels in ran)])
     if account is None or not len(durations):
         return None
     kinds = _kinds(on_gpu)
@@ -85,8 +85,8 @@ def _kernels(view: RankView, device: DeviceView) -> _Ran:
 
 
 def _operators(view: RankView, device: DeviceView) -> _Ran:
-    own = device.operations
-    rows = computing(view.columns, own.rows[(own.work == Work.COMPUTE) & (device.launched_in != OUTSIDE)])
+    operations = device.operations
+    rows = computing(view.columns, operations.rows[(operations.work == Work.COMPUTE) & (device.launched_in != OUTSIDE)])
     name_id, time = view.columns.name_id[rows].astype(np.int64), own_time(view.columns, rows)
     numbers, at = np.unique(name_id, return_inverse=True)
     total = np.zeros(len(numbers), dtype=np.int64)
@@ -107,8 +107,8 @@ def _kinds(on_gpu: list[tuple[RankView, DeviceView]]) -> dict[str, int]:
         kind[_communicating(device)] = KERNEL_KINDS.index(COMMUNICATION)
         windows, above = _windows(device), NOTHING
         for number, name in enumerate(KERNEL_KINDS):
-            own = rows[kind == number]
-            time = (windows & Intervals.union(columns.ts_ns[own], columns.ends(own))) - above
+            kind_rows = rows[kind == number]
+            time = (windows & Intervals.union(columns.ts_ns[kind_rows], columns.ends(kind_rows))) - above
             found[name] += time.total_ns
             above |= time
     return found
@@ -117,13 +117,17 @@ def _kinds(on_gpu: list[tuple[RankView, DeviceView]]) -> dict[str, int]:
 def _top(ran: list[_Ran], steps: int, whole_ns: int, on_gpu: bool) -> list[KernelTime]:
     """Those names with the most time, the longest first."""
     total: dict[str, int] = {}
-    for own in ran:
-        for name, time_ns in own.total_ns.items():
+    for device_kernels in ran:
+        for name, time_ns in device_kernels.total_ns.items():
             total[name] = total.get(name, 0) + time_ns
     found = []
     for name in sorted(total, key=lambda name: (-total[name], name))[:MOST]:
         durations = np.concatenate(
-            [own.dur_ns[own.name_id == own.names.index(name)] for own in ran if name in own.names]
+            [
+                device_kernels.dur_ns[device_kernels.name_id == device_kernels.names.index(name)]
+                for device_kernels in ran
+                if name in device_kernels.names
+            ]
         )
         figures = {
             "kind": (_kind(name, ran) if on_gpu else None, _ON_CPU),
@@ -142,7 +146,7 @@ def _top(ran: list[_Ran], steps: int, whole_ns: int, on_gpu: bool) -> list[Kerne
 
 
 def _kind(name: str, ran: list[_Ran]) -> str:
-    return COMMUNICATION if any(name in own.communicating for own in ran) else kernel_kind(name)
+    return COMMUNICATION if any(name in device_kernels.communicating for device_kernels in ran) else kernel_kind(name)
 
 
 def _rows(device: DeviceView) -> Ints:

@@ -17,7 +17,7 @@ from dptune.trace.columns import Columns
 from dptune.trace.kernels import KERNEL_CATEGORIES, LAUNCH_CATEGORIES
 
 
-def longest(spent: Sequence[DeviceTimeline], told: Phased | str) -> dict[str, Place]:
+def longest(spent: Sequence[DeviceTimeline], phased: Phased | str) -> dict[str, Place]:
     """By the field of each class of the account, `optimizer`, `fp32 matmul` and `malloc`: the longest of all ranks.
 
     What no step holds is not there.
@@ -25,12 +25,12 @@ def longest(spent: Sequence[DeviceTimeline], told: Phased | str) -> dict[str, Pl
     found: dict[str, Place] = {}
     for view, device, timeline in spent:
         times = [(name, timeline.classes[name]) for name in CLASSES]
-        times += _of_host(view, told)
+        times += _of_host(view, phased)
         times.append(("fp32 matmul", _of_rows(view.columns, _fp32(view.columns, device.operations.rows))))
         for name, time in times:
-            own = longer(found.get(name), place(view.rank, time, device.windows))
-            if own is not None:
-                found[name] = own
+            longest_place = longer(found.get(name), place(view.rank, time, device.windows))
+            if longest_place is not None:
+                found[name] = longest_place
     return found
 
 
@@ -47,14 +47,14 @@ def place(rank: int, time: Intervals, steps: Sequence[Step]) -> Place | None:
     return Place(rank=rank, start_ns=int(starts[longest_at]), end_ns=int(ends[longest_at]))
 
 
-def longer(one: Place | None, other: Place | None) -> Place | None:
+def longer(first: Place | None, other: Place | None) -> Place | None:
     """The longer of two, the first of equal ones; None where neither is known."""
-    return max((each for each in (one, other) if each is not None), key=lambda each: each.length_ns, default=None)
+    return max((each for each in (first, other) if each is not None), key=lambda each: each.length_ns, default=None)
 
 
-def _of_host(view: RankView, told: Phased | str) -> Iterator[tuple[str, Intervals]]:
-    if not isinstance(told, str):
-        yield "optimizer", told.hosts[view.rank].optimizing
+def _of_host(view: RankView, phased: Phased | str) -> Iterator[tuple[str, Intervals]]:
+    if not isinstance(phased, str):
+        yield "optimizer", phased.hosts[view.rank].optimizing
     yield "malloc", _of_rows(view.columns, view.columns.rows(LAUNCH_CATEGORIES, MALLOC.search))
 
 

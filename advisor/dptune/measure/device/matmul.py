@@ -21,7 +21,11 @@ _ON_CPU = "kernel names tell the precision only on a GPU: this run computes on t
 
 def matmul(views: Sequence[RankView], device: DeviceFacts | None) -> MatmulFigures:
     """Shares of the steps' windows, over all ranks and devices; unions, as everywhere."""
-    on_cpu = device.kind == "cpu" if device else all(own.operations.on_cpu for v in views for own in v.devices)
+    on_cpu = (
+        device.kind == "cpu"
+        if device
+        else all(rank_device.operations.on_cpu for v in views for rank_device in v.devices)
+    )
     if not views:
         why = "no trace was recorded"
         return MatmulFigures(missing=dict.fromkeys((*_SHARES, "tensor_cores", "operator_shares"), why))
@@ -33,7 +37,7 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None) -> MatmulFigur
     missing = {"operator_shares": _ON_GPU}
     if tensor_cores is None:
         missing["tensor_cores"] = "the trace does not name the device"
-    whole = sum(window.length_ns for v in views for own in v.devices for window in own.windows)
+    whole = sum(window.length_ns for v in views for rank_device in v.devices for window in rank_device.windows)
     if not whole:
         why = next((v.no_steps for v in views if v.no_steps), "no step was recorded")
         return MatmulFigures(tensor_cores=tensor_cores, missing=missing | dict.fromkeys(_SHARES, why))
@@ -73,5 +77,5 @@ def device_of(view: RankView) -> Device | None:
     """The device of the file's list that this rank ran on; the first where the list does not say."""
     by_index = {str(device.index): device for device in view.trace.devices}
     used = [ran.operations.device.partition(":")[2] for ran in view.devices]
-    own = [by_index[index] for index in used if index in by_index]
-    return next(iter([*own, *view.trace.devices]), None)
+    used_devices = [by_index[index] for index in used if index in by_index]
+    return next(iter([*used_devices, *view.trace.devices]), None)

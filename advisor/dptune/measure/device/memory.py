@@ -54,18 +54,18 @@ def memory(facts: Mapping[int, Facts], views: Sequence[RankView], rich: RankView
     lean = {view.rank: view for view in views}
     found = []
     for rank in sorted({*facts, *lean}):
-        own = lean.get(rank)
-        told = _with_allocations(own, rich if rich is not None and rich.rank == rank else None)
+        lean_view = lean.get(rank)
+        allocations = _with_allocations(lean_view, rich if rich is not None and rich.rank == rank else None)
         device = facts[rank].device if rank in facts else None
-        names = _devices(device, own, told)
+        names = _devices(device, lean_view, allocations)
         for name in names:
             of_it = (
                 device
                 if device is not None and (len(names) == 1 or _named(device.kind, device.index) == name)
                 else None
             )
-            events = _Events.of(told, name, len(names) == 1) if told is not None else None
-            found.append(_figures(rank, name, of_it, own, events))
+            events = _Events.of(allocations, name, len(names) == 1) if allocations is not None else None
+            found.append(_figures(rank, name, of_it, lean_view, events))
     return found
 
 
@@ -75,15 +75,15 @@ def _with_allocations(lean: RankView | None, rich: RankView | None) -> Allocatio
     return Allocations("lean", lean) if lean is not None and lean.steps and len(lean.trace.memory) else None
 
 
-def _devices(facts: DeviceFacts | None, lean: RankView | None, told: Allocations | None) -> list[str]:
+def _devices(facts: DeviceFacts | None, lean: RankView | None, allocations: Allocations | None) -> list[str]:
     """What the rank computes on, by its trace, else by its facts, else by its allocations."""
     if lean is not None and lean.devices:
         return sorted({device.operations.device for device in lean.devices})
     if facts is not None:
         return [_named(facts.kind, facts.index)]
-    if told is None:
+    if allocations is None:
         return []
-    kept = told.view.trace.memory
+    kept = allocations.view.trace.memory
     pairs = sorted(set(zip(kept.device_type.tolist(), kept.device.tolist(), strict=True)))
     return [_named(_TYPES[kind], index) for kind, index in pairs if kind in _TYPES and kind != _CPU]
 
@@ -93,15 +93,15 @@ def _named(kind: str, index: int | None) -> str:
 
 
 def _figures(
-    rank: int, name: str, own: DeviceFacts | None, lean: RankView | None, events: _Events | None
+    rank: int, name: str, facts: DeviceFacts | None, lean: RankView | None, events: _Events | None
 ) -> MemoryFigures:
     on_cpu = name == "cpu"
-    whole_run = own is not None and own.peak_allocated_bytes is not None
-    if own is not None and whole_run:
-        allocated, reserved = own.peak_allocated_bytes, own.peak_reserved_bytes
+    whole_run = facts is not None and facts.peak_allocated_bytes is not None
+    if facts is not None and whole_run:
+        allocated, reserved = facts.peak_allocated_bytes, facts.peak_reserved_bytes
     else:
         allocated, reserved = events.peaks() if events is not None and not on_cpu else (None, None)
-    capacity = (own.memory_bytes if own is not None else None) or _capacity(lean, name)
+    capacity = (facts.memory_bytes if facts is not None else None) or _capacity(lean, name)
     per_step = events.per_step() if events is not None else {}
     malloc, no_malloc = _malloc(lean)
     no_peak = _ON_CPU if on_cpu else _NO_RUN if events is None else _NO_TOTALS
@@ -157,12 +157,12 @@ class _Events:
     reserved: Ints
 
     @classmethod
-    def of(cls, told: Allocations, name: str, alone: bool) -> _Events | None:
+    def of(cls, allocations: Allocations, name: str, alone: bool) -> _Events | None:
         """Those of one device, `alone` where the rank uses no other; None where its allocations were not recorded.
 
         Of a rank alone on its device the number is not asked: ROCm counts devices in two ways in one file.
         """
-        kept: Memory = told.view.trace.memory
+        kept: Memory = allocations.view.trace.memory
         kind, _, index = name.partition(":")
         chosen = np.isin(kept.device_type, [number for number, known in _TYPES.items() if known == kind])
         if kind != "cpu" and not (alone and len(np.unique(kept.device[chosen])) == 1):
@@ -170,7 +170,7 @@ class _Events:
         rows = np.flatnonzero(chosen)
         rows = rows[np.argsort(kept.ts_ns[rows], kind="stable")]
         columns = (column[rows] for column in (kept.ts_ns, kept.size_bytes, kept.allocated_bytes, kept.reserved_bytes))
-        return cls(told.window, told.view.steps, *columns) if len(rows) else None
+        return cls(allocations.window, allocations.view.steps, *columns) if len(rows) else None
 
     def _inside(self, step: Step) -> slice:
         return slice(*np.searchsorted(self.ts_ns, [step.start_ns, step.end_ns]).tolist())
@@ -180,8 +180,8 @@ class _Events:
         sizes = [self.size[self._inside(step)] for step in self.steps]
         asked = [size[size > 0] for size in sizes]
         return {
-            "allocations_per_step": float(np.median([len(own) for own in asked])),
-            "allocated_bytes_per_step": round(median(sum(own.tolist()) for own in asked)),
+            "allocations_per_step": float(np.median([len(step_sizes) for step_sizes in asked])),
+            "allocated_bytes_per_step": round(median(sum(step_sizes.tolist()) for step_sizes in asked)),
         }
 
     def _all_inside(self) -> slice:

@@ -109,9 +109,9 @@ def misdated(columns: Columns, rows: Ints) -> tuple[Mask, Mask, Mask]:
 def _overlong(columns: Columns, rows: Ints, wrong: Mask) -> Mask:
     (at,) = np.nonzero(~wrong)
     at = at[np.lexsort((columns.ts_ns[rows[at]], columns.queue[rows[at]]))]
-    own = rows[at]
-    beyond = (columns.ends(own[:-1]) > columns.ts_ns[own[1:]] + SLACK_NS) & (
-        columns.queue[own[:-1]] == columns.queue[own[1:]]
+    ordered_rows = rows[at]
+    beyond = (columns.ends(ordered_rows[:-1]) > columns.ts_ns[ordered_rows[1:]] + SLACK_NS) & (
+        columns.queue[ordered_rows[:-1]] == columns.queue[ordered_rows[1:]]
     )
     overlong = np.zeros(len(rows), dtype=np.bool_)
     overlong[at[:-1][beyond]] = True
@@ -155,7 +155,8 @@ def _gpu(columns: Columns, rows: Ints, device: str, described: Ints) -> Operatio
         columns.category_id[rows].astype(np.int64) * len(columns.names) + columns.name_id[rows], return_inverse=True
     )
     kinds = [
-        work_of(columns.categories[one // len(columns.names)], columns.names[one % len(columns.names)]) for one in pair
+        work_of(columns.categories[code // len(columns.names)], columns.names[code % len(columns.names)])
+        for code in pair
     ]
     launch = launch_rows(columns, rows)
     work = np.array(kinds, dtype=np.int64)[at]
@@ -192,11 +193,11 @@ def _cpu(columns: Columns) -> list[Operations]:
         _by_thread(thread, np.concatenate((calls, loading, gloo, compiling))),
     )
     for number, rows in computing.items():
-        own = _union(columns, rows)
+        thread_time = _union(columns, rows)
         if number in other:
-            own -= _union(columns, other[number])
-        starts.append(own.start_ns)
-        ends.append(own.end_ns)
+            thread_time -= _union(columns, other[number])
+        starts.append(thread_time.start_ns)
+        ends.append(thread_time.end_ns)
     compute = Intervals.union(np.concatenate(starts), np.concatenate(ends)) if starts else NOTHING
     rows = np.union1d(operators, gloo)
     if not len(rows):
@@ -211,10 +212,12 @@ def _enclosing(columns: Columns, operators: Ints, others: Ints) -> np.ndarray[tu
     """Which of the operators have one of the others inside of them, on their thread."""
     within = np.zeros(len(operators), dtype=np.bool_)
     thread = columns.thread[operators]
-    for number, own in _by_thread(columns.thread, others).items():
+    for number, thread_rows in _by_thread(columns.thread, others).items():
         on_it = np.flatnonzero(thread == number)
-        own = own[np.lexsort((-columns.ends(own), columns.ts_ns[own]))]  # of those that begin at once the outer first
-        begun, ended = columns.ts_ns[own], columns.ends(own)
+        thread_rows = thread_rows[
+            np.lexsort((-columns.ends(thread_rows), columns.ts_ns[thread_rows]))
+        ]  # of those that begin at once the outer first
+        begun, ended = columns.ts_ns[thread_rows], columns.ends(thread_rows)
         starts, ends = columns.ts_ns[operators[on_it]], columns.ends(operators[on_it])
         first, last = np.searchsorted(begun, starts), np.searchsorted(begun, ends) - 1
         within[on_it] = (first <= last) & (ended[np.maximum(last, 0)] <= ends)
@@ -224,9 +227,9 @@ def _enclosing(columns: Columns, operators: Ints, others: Ints) -> np.ndarray[tu
 def _inside(columns: Columns, operators: Ints, others: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which of the operators lie in one of the others, or are one, on their thread."""
     within = np.zeros(len(operators), dtype=np.bool_)
-    for number, own in _by_thread(columns.thread, others).items():
+    for number, thread_rows in _by_thread(columns.thread, others).items():
         on_it = columns.thread[operators] == number
-        within[on_it] = _union(columns, own).hold(columns.ts_ns[operators[on_it]])
+        within[on_it] = _union(columns, thread_rows).hold(columns.ts_ns[operators[on_it]])
     return within
 
 

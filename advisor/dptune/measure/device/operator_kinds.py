@@ -31,9 +31,9 @@ def operator_shares(views: Sequence[RankView]) -> dict[str, float]:
     total = dict.fromkeys(_KINDS, 0)
     for view in views:
         for device in view.devices:
-            own = device.operations
-            compute = (own.work == Work.COMPUTE) & (device.launched_in != OUTSIDE)
-            rows = computing(view.columns, own.rows[compute])
+            operations = device.operations
+            compute = (operations.work == Work.COMPUTE) & (device.launched_in != OUTSIDE)
+            rows = computing(view.columns, operations.rows[compute])
             time_ns = own_time(view.columns, rows)
             for kind, pattern in _KINDS.items():
                 total[kind] += int(np.sum(time_ns[view.columns.named(pattern.match, rows)]))

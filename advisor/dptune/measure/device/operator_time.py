@@ -20,15 +20,15 @@ def computing(columns: Columns, rows: Ints) -> Ints:
 
 def own_time(columns: Columns, rows: Ints) -> Ints:
     """For each operator its duration less that of the operators, collectives and loaders right inside it, int64 ns."""
-    told = np.union1d(columns.rows(OPERATOR_CATEGORIES), _others(columns))
-    told = told[np.isin(columns.thread[told], columns.thread[rows])]
-    parents = Ranges.of_rows(columns, told).parents()
-    within = np.zeros(len(told), dtype=np.int64)
+    events = np.union1d(columns.rows(OPERATOR_CATEGORIES), _others(columns))
+    events = events[np.isin(columns.thread[events], columns.thread[rows])]
+    parents = Ranges.of_rows(columns, events).parents()
+    within = np.zeros(len(events), dtype=np.int64)
     child = parents != NOWHERE
-    np.add.at(within, parents[child], columns.dur_ns[told[child]])
+    np.add.at(within, parents[child], columns.dur_ns[events[child]])
     # Ranges that do not nest could leave less than nothing.
-    own = columns.dur_ns[rows] - within[np.searchsorted(told, rows)]
-    return np.asarray(np.maximum(own, 0), dtype=np.int64)
+    self_ns = columns.dur_ns[rows] - within[np.searchsorted(events, rows)]
+    return np.asarray(np.maximum(self_ns, 0), dtype=np.int64)
 
 
 def _others(columns: Columns) -> Ints:

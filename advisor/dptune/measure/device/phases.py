@@ -68,14 +68,14 @@ def host_phases(columns: Columns) -> HostPhases | str:
         return NO_BACKWARD
     if not len(optimizer):
         return NO_OPTIMIZER
-    own = autograd_threads(columns)
-    passes = np.concatenate((ranges[np.isin(thread[ranges], own)], backward))
+    autograd = autograd_threads(columns)
+    passes = np.concatenate((ranges[np.isin(thread[ranges], autograd)], backward))
     going_back = Intervals.union(columns.ts_ns[passes], columns.ends(passes))
     start, end = _after_closures(columns.ts_ns[optimizer], columns.ends(optimizer), going_back)
     return HostPhases(
         Ranges.of_rows(columns, backward),
         Ranges.of(thread[optimizer], start, end),
-        own,
+        autograd,
         np.unique(thread[ranges]),
         going_back,
         Intervals.union(start, end),
@@ -122,30 +122,30 @@ def phased(spent: Sequence[DeviceTimeline]) -> Phased | str:
 
 def _of_device(view: RankView, device: DeviceView, host: HostPhases) -> Ints:
     """By the call that launched it; on a CPU itself, or the operator that asked for the collective."""
-    own, columns = device.operations, view.columns
-    by = own.launch
-    if own.on_cpu:
+    operations, columns = device.operations, view.columns
+    by = operations.launch
+    if operations.on_cpu:
         asking = asked(columns)
-        gloo = own.work == Work.COMMUNICATION
-        by = own.rows.copy()
-        by[gloo] = [asking.get(row, UNLAUNCHED) for row in own.rows[gloo].tolist()]
+        gloo = operations.work == Work.COMMUNICATION
+        by = operations.rows.copy()
+        by[gloo] = [asking.get(row, UNLAUNCHED) for row in operations.rows[gloo].tolist()]
     phase = host.at(columns.thread[by], columns.ts_ns[by])
     phase[(phase == FORWARD) & (device.launched_in == OUTSIDE)] = UNKNOWN
     phase[by == UNLAUNCHED] = UNKNOWN
     return phase
 
 
-def phases(spent: Sequence[DeviceTimeline], told: Phased) -> list[PhaseFigures]:
+def phases(spent: Sequence[DeviceTimeline], known_phases: Phased) -> list[PhaseFigures]:
     """The phases of the steps of all devices; `unknown` only where there is any."""
     compute, communication, hidden = (np.zeros(len(PHASES), dtype=np.int64) for _ in range(3))
-    for (view, device, timeline), phase in zip(spent, told.operations, strict=True):
+    for (view, device, timeline), phase in zip(spent, known_phases.operations, strict=True):
         begin, end = bounds(device.windows)
         for number, computing in enumerate(_compute(view, device, timeline, phase)):
             compute[number] += computing.lengths(begin, end).sum()
         for number, exchanging in enumerate(_communication(view, device, phase)):
             communication[number] += exchanging.lengths(begin, end).sum()
             hidden[number] += (exchanging & timeline.classes["compute_ns"]).lengths(begin, end).sum()
-    host_ns = _host({view.rank: view for view, _, _ in spent}.values(), told)
+    host_ns = _host({view.rank: view for view, _, _ in spent}.values(), known_phases)
     shown = [number for number in range(len(PHASES)) if number != UNKNOWN or compute[number] or communication[number]]
     return [
         PhaseFigures(
@@ -171,11 +171,11 @@ def bounds(steps: Sequence[Step]) -> tuple[Ints, Ints]:
 
 def _compute(view: RankView, device: DeviceView, timeline: Timeline, phase: Ints) -> list[Intervals]:
     """The compute of each phase: disjoint sets, whose union is that of the account."""
-    own, columns = device.operations, view.columns
+    operations, columns = device.operations, view.columns
     found = [NOTHING] * len(PHASES)
     rest = timeline.classes["compute_ns"]
     for number in _ORDER:
-        rows = own.rows[(own.work == Work.COMPUTE) & (phase == number)]
+        rows = operations.rows[(operations.work == Work.COMPUTE) & (phase == number)]
         found[number] = rest & Intervals.union(columns.ts_ns[rows], columns.ends(rows))
         rest -= found[number]
     found[UNKNOWN] = rest
@@ -183,18 +183,18 @@ def _compute(view: RankView, device: DeviceView, timeline: Timeline, phase: Ints
 
 
 def _communication(view: RankView, device: DeviceView, phase: Ints) -> list[Intervals]:
-    own, columns = device.operations, view.columns
-    exchanges = own.work == Work.COMMUNICATION
-    rows, phase = own.rows[exchanges], phase[exchanges]
+    operations, columns = device.operations, view.columns
+    exchanges = operations.work == Work.COMMUNICATION
+    rows, phase = operations.rows[exchanges], phase[exchanges]
     start, end = first_begun(columns.ts_ns[rows], columns.ends(rows))
     return [Intervals.union(start[phase == number], end[phase == number]) for number in range(len(PHASES))]
 
 
-def _host(views: Iterable[RankView], told: Phased) -> dict[int, int]:
+def _host(views: Iterable[RankView], known_phases: Phased) -> dict[int, int]:
     """Time of the threads in each phase, over the steps of each rank as its host marks them."""
     found = {FORWARD: 0, BACKWARD: 0, OPTIMIZER: 0}
     for view in views:
-        host = told.hosts[view.rank]
+        host = known_phases.hosts[view.rank]
         counted = {window.number for device in view.devices for window in device.windows}
         begin, end = bounds([step for step in view.steps if step.number in counted])
         optimizing = int(host.optimizing.lengths(begin, end).sum())

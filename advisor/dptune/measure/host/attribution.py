@@ -79,8 +79,8 @@ def _of_window(view: RankView, window: Literal["lean", "rich"]) -> AttributionFi
 
 def is_scripts(name: str) -> bool:
     """Whether a range is one that the script names itself."""
-    own = (STEP_NAME, ENCLOSING, COLLECTIVE_CALL, COLLECTION_NAME, _TORCHS)
-    return not name.startswith(COLLECTIVE_PREFIXES) and not any(pattern.match(name) for pattern in own)
+    torch_patterns = (STEP_NAME, ENCLOSING, COLLECTIVE_CALL, COLLECTION_NAME, _TORCHS)
+    return not name.startswith(COLLECTIVE_PREFIXES) and not any(pattern.match(name) for pattern in torch_patterns)
 
 
 def _class(module: str) -> str:
@@ -119,25 +119,25 @@ def _pieces(columns: Columns, device: DeviceView, ranges: Ints) -> tuple[Ints, I
 
     Of operations that run at once the moment is the first begun's, on a CPU that of the thread that began first.
     """
-    own = device.operations
-    thread, moment, start, end = (_of_threads if own.on_cpu else _of_launches)(columns, own, ranges)
+    operations = device.operations
+    thread, moment, start, end = (_of_threads if operations.on_cpu else _of_launches)(columns, operations, ranges)
     since, until = first_begun(start, end)
     return thread, moment, Intervals.union(*bounds(device.windows)).lengths(since, until)
 
 
-def _of_launches(columns: Columns, own: Operations, ranges: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    chosen = (own.work == Work.COMPUTE) & (own.launch != UNLAUNCHED)
-    rows, launch = own.rows[chosen], own.launch[chosen]
+def _of_launches(columns: Columns, operations: Operations, ranges: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    chosen = (operations.work == Work.COMPUTE) & (operations.launch != UNLAUNCHED)
+    rows, launch = operations.rows[chosen], operations.launch[chosen]
     return columns.thread[launch], columns.ts_ns[launch], columns.ts_ns[rows], columns.ends(rows)
 
 
-def _of_threads(columns: Columns, own: Operations, ranges: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+def _of_threads(columns: Columns, operations: Operations, ranges: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """The operators of each thread as one set of time, cut where a range of the thread begins or ends."""
-    computing = own.rows[own.work == Work.COMPUTE]
+    computing = operations.rows[operations.work == Work.COMPUTE]
     threads, starts, ends = [], [], []
     for number in np.unique(columns.thread[computing]).tolist():
         rows, inside = (each[columns.thread[each] == number] for each in (computing, ranges))
-        ran = Intervals.union(columns.ts_ns[rows], columns.ends(rows)) & own.time[Work.COMPUTE]
+        ran = Intervals.union(columns.ts_ns[rows], columns.ends(rows)) & operations.time[Work.COMPUTE]
         cuts = np.unique(np.concatenate((ran.start_ns, ran.end_ns, columns.ts_ns[inside], columns.ends(inside))))
         begin, end = cuts[:-1], cuts[1:]
         kept = ran.lengths(begin, end) > 0

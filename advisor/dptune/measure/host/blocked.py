@@ -48,8 +48,8 @@ def blocked(columns: Columns, devices: Sequence[Operations], threads: Ints) -> B
     calls = np.concatenate((calls, np.setdiff1d(copies, launch), launch[held]))  # of a copy not recorded by its name
     calls = calls[np.isin(columns.thread[calls], threads)]
     full, since = blocked_calls(columns, devices)
-    own = np.isin(columns.thread[full], threads) & ~np.isin(full, calls)
-    full, since = full[own], since[own]
+    chosen = np.isin(columns.thread[full], threads) & ~np.isin(full, calls)
+    full, since = full[chosen], since[chosen]
     return Blocked(
         Intervals.union(
             np.concatenate((columns.ts_ns[calls], since)), np.concatenate((columns.ends(calls), columns.ends(full)))
@@ -59,7 +59,7 @@ def blocked(columns: Columns, devices: Sequence[Operations], threads: Ints) -> B
     )
 
 
-def _launched(own: Operations) -> tuple[Ints, Ints]:
+def _launched(operations: Operations) -> tuple[Ints, Ints]:
     """Operations whose launch was recorded, and the row of that."""
-    known = own.launch != UNLAUNCHED
-    return own.rows[known], own.launch[known]
+    known = operations.launch != UNLAUNCHED
+    return operations.rows[known], operations.launch[known]

@@ -44,7 +44,7 @@ def callers(columns: Columns, launch: Ints) -> list[Caller]:
     `aten::_local_scalar_dense` inside it), or the innermost of another kind.
     """
     operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not ENCLOSING.match(name))
-    told = (
+    caller_rows = (
         _operators(columns, holding(columns, operators, columns.ts_ns[launch]), launch),
         _innermost(columns, columns.rows(PYTHON_CATEGORIES, _MODULE.match), launch),
         _innermost(columns, columns.rows(PYTHON_CATEGORIES, is_users), launch),
@@ -55,7 +55,7 @@ def callers(columns: Columns, launch: Ints) -> list[Caller]:
             None if module == NOWHERE else columns.name(module).removeprefix("nn.Module: "),
             None if function == NOWHERE else columns.name(function),
         )
-        for operator, module, function in zip(*(rows.tolist() for rows in told), strict=True)
+        for operator, module, function in zip(*(rows.tolist() for rows in caller_rows), strict=True)
     ]
 
 
@@ -81,8 +81,8 @@ def _operators(columns: Columns, rows: Ints, launch: Ints) -> Ints:
     found = ranges.at(columns.thread[launch], columns.ts_ns[launch])
     parents = ranges.parents()
     aten = columns.named(lambda name: name.startswith("aten::"), rows)
-    own = np.arange(len(rows))
-    outer = np.where((parents != NOWHERE) & aten & aten[parents], parents, own) if len(rows) else own
+    places = np.arange(len(rows))
+    outer = np.where((parents != NOWHERE) & aten & aten[parents], parents, places) if len(rows) else places
     while len(outer) and (outer[outer] != outer).any():
         outer = outer[outer]
     return np.where(found == NOWHERE, NOWHERE, np.append(rows[outer], NOWHERE)[found])

@@ -33,10 +33,10 @@ _TOGETHER = re.compile(r"_foreach_|_fused_|multi_tensor_apply")
 _COMPILED = re.compile(r"^(## Call CompiledFxGraph|Torch-Compiled Region|CompiledFunction|triton_(poi|per|red)_fused)")
 
 
-def launch_idle(spent: Sequence[DeviceTimeline], told: Phased | str) -> LaunchIdleFigures | None:
+def launch_idle(spent: Sequence[DeviceTimeline], phased: Phased | str) -> LaunchIdleFigures | None:
     """Over all ranks and devices; None where none waited for a launch."""
-    waits = [_Waits(*one) for one in spent if not one[1].operations.on_cpu]
-    idle_ns = sum(int(one.lengths.sum()) for one in waits)
+    waits = [_Waits(*device_timeline) for device_timeline in spent if not device_timeline[1].operations.on_cpu]
+    idle_ns = sum(int(device_waits.lengths.sum()) for device_waits in waits)
     if not idle_ns:
         return None
     steps = sum(view.windows for view in {view.rank: view for view, _, _ in spent}.values())
@@ -45,21 +45,21 @@ def launch_idle(spent: Sequence[DeviceTimeline], told: Phased | str) -> LaunchId
     operators: Counter[str] = Counter()
     operations: Counter[str] = Counter()
     gaps: Counter[str] = Counter()
-    for wait, phase in zip(waits, [] if isinstance(told, str) else told.operations, strict=False):
+    for wait, phase in zip(waits, [] if isinstance(phased, str) else phased.operations, strict=False):
         _add(phases, phase_gaps, [PHASES[number] for number in phase[wait.operations].tolist()], wait.lengths)
     for wait in waits:
         _add(operations, gaps, [wait.columns.name(row) for row in wait.rows.tolist()], wait.lengths)
         operators.update(wait.by_operator())
     calls = _calls(waits, [name for name, _ in operators.most_common(MOST)])
-    queued = next((found for one in spent if (found := queued_steps(*one)) is not None), None)
+    queued = next((found for device_timeline in spent if (found := queued_steps(*device_timeline)) is not None), None)
     optimizer = _optimizer(waits, idle_ns, steps)
     figures = {
-        "phases": None if isinstance(told, str) else _parts(phases, phase_gaps, idle_ns, steps),
+        "phases": None if isinstance(phased, str) else _parts(phases, phase_gaps, idle_ns, steps),
         "optimizer": optimizer,
         "queued": queued,
     }
     reasons = {
-        "phases": told if isinstance(told, str) else "",
+        "phases": phased if isinstance(phased, str) else "",
         "optimizer": _NO_OPTIMIZER,
         "queued": _NOT_QUEUED,
     }
@@ -67,7 +67,7 @@ def launch_idle(spent: Sequence[DeviceTimeline], told: Phased | str) -> LaunchId
         idle_ns=idle_ns,
         operators=_parts(operators, calls, idle_ns, steps),
         operations=_parts(operations, gaps, idle_ns, steps),
-        compiled=any(one.columns.named(_COMPILED.search, one.inside).any() for one in waits),
+        compiled=any(device_waits.columns.named(_COMPILED.search, device_waits.inside).any() for device_waits in waits),
         **figures,
         missing={name: reasons[name] for name, value in figures.items() if value is None},
     )
@@ -80,7 +80,9 @@ def _add(idle: Counter[str], gaps: Counter[str], names: Sequence[str], lengths: 
 
 
 def _parts(idle: Mapping[str, int], many: Mapping[str, int], idle_ns: int, steps: int) -> list[IdlePart]:
-    longest = sorted((item for item in idle.items() if item[1]), key=lambda one: (-one[1], one[0]))[:MOST]
+    longest = sorted(
+        (item for item in idle.items() if item[1]), key=lambda named_time: (-named_time[1], named_time[0])
+    )[:MOST]
     return [
         IdlePart(name=name, idle_ns=ns, share=ns / idle_ns, per_step=many[name] / max(1, steps)) for name, ns in longest
     ]
@@ -113,8 +115,8 @@ class _Waits:
     @cached_property
     def operations(self) -> Ints:
         """By gap the place of the operation that waited: the next to begin, of several the first launched."""
-        own = self.device.operations
-        start, launch = self.columns.ts_ns[own.rows], own.launch
+        device_operations = self.device.operations
+        start, launch = self.columns.ts_ns[device_operations.rows], device_operations.launch
         called = np.where(launch == UNLAUNCHED, np.iinfo(np.int64).max, self.columns.ts_ns[launch])
         order = np.lexsort((called, start))
         at = np.searchsorted(start[order], self.gaps.end_ns)
@@ -141,27 +143,29 @@ class _Waits:
         thread = columns.thread[launch]
         found: Counter[str] = Counter()
         for number in np.unique(thread[launch != UNLAUNCHED]).tolist():
-            own = columns.rows(OPERATOR_CATEGORIES)
-            own = own[columns.thread[own] == number]
+            operators = columns.rows(OPERATOR_CATEGORIES)
+            operators = operators[columns.thread[operators] == number]
             asked = (thread == number) & (launch != UNLAUNCHED)
             gaps = Intervals.union(self.gaps.start_ns[asked], self.gaps.end_ns[asked])
-            cuts = np.unique(np.concatenate((columns.ts_ns[own], columns.ends(own), gaps.start_ns, gaps.end_ns)))
+            cuts = np.unique(
+                np.concatenate((columns.ts_ns[operators], columns.ends(operators), gaps.start_ns, gaps.end_ns))
+            )
             length = gaps.lengths(cuts[:-1], cuts[1:])
             start = cuts[:-1][length > 0]
-            inner = Ranges.of_rows(columns, own).at(np.full(len(start), number), start)
+            inner = Ranges.of_rows(columns, operators).at(np.full(len(start), number), start)
             for place, ns in zip(inner.tolist(), length[length > 0].tolist(), strict=True):
                 if place >= 0:
-                    found[columns.name(int(own[place]))] += ns
+                    found[columns.name(int(operators[place]))] += ns
         return found
 
 
 def _calls(waits: Sequence[_Waits], names: Sequence[str]) -> Counter[str]:
     """How often each operator is called in the steps; of a rank with several devices once."""
     found: Counter[str] = Counter()
-    for one in {wait.view.rank: wait for wait in waits}.values():
-        operators = one.inside[one.columns.of_category(OPERATOR_CATEGORIES, one.inside)]
+    for rank_waits in {wait.view.rank: wait for wait in waits}.values():
+        operators = rank_waits.inside[rank_waits.columns.of_category(OPERATOR_CATEGORIES, rank_waits.inside)]
         for name in names:
-            found[name] += int(one.columns.named(partial(eq, name), operators).sum())
+            found[name] += int(rank_waits.columns.named(partial(eq, name), operators).sum())
     return found
 
 
@@ -170,17 +174,21 @@ def _optimizer(waits: Sequence[_Waits], idle_ns: int, steps: int) -> OptimizerLa
     names: Counter[str] = Counter()
     together = False
     for wait in waits:
-        columns, own = wait.columns, wait.device.operations
+        columns, operations = wait.columns, wait.device.operations
         ranges = columns.rows(RANGE_CATEGORIES, _OPTIMIZER.match)
         if not len(ranges):
             continue
-        counted = (own.launch != UNLAUNCHED) & (wait.device.launched_in != OUTSIDE) & (own.work <= Work.COMMUNICATION)
-        calls = np.unique(own.launch[counted])
+        counted = (
+            (operations.launch != UNLAUNCHED)
+            & (wait.device.launched_in != OUTSIDE)
+            & (operations.work <= Work.COMMUNICATION)
+        )
+        calls = np.unique(operations.launch[counted])
         inside = _inside(columns, ranges, calls)
         launched, launches = launched + len(calls), launches + int(inside.sum())
-        waited_ns += int(wait.lengths[np.isin(own.launch[wait.operations], calls[inside])].sum())
+        waited_ns += int(wait.lengths[np.isin(operations.launch[wait.operations], calls[inside])].sum())
         names.update(match[1] for row in ranges.tolist() if (match := _OPTIMIZER.match(columns.name(row))))
-        kernels = own.rows[np.isin(own.launch, calls[inside])]
+        kernels = operations.rows[np.isin(operations.launch, calls[inside])]
         operators = columns.rows(OPERATOR_CATEGORIES, _TOGETHER.search)
         together |= bool(columns.named(_TOGETHER.search, kernels).any() or _inside(columns, ranges, operators).any())
     if not launches:

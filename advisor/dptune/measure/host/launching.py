@@ -30,10 +30,10 @@ def launching(devices: Iterable[tuple[RankView, DeviceView]]) -> LaunchFigures |
         return None
     latency, queue = np.concatenate(latencies), np.concatenate(queues)
     apart = len(latency) > 0 and np.median(latency) < 0
-    told = len(latency) > 0 and not apart
+    latency_known = len(latency) > 0 and not apart
     figures = {
-        "latency_median_ns": round(float(np.median(latency))) if told else None,
-        "latency_p90_ns": round(float(np.percentile(latency, 90))) if told else None,
+        "latency_median_ns": round(float(np.median(latency))) if latency_known else None,
+        "latency_p90_ns": round(float(np.percentile(latency, 90))) if latency_known else None,
     }
     return LaunchFigures(
         operations=len(queue),

@@ -71,7 +71,7 @@ def longer(views: Mapping[int, RankView], rank: int, lag_ns: Mapping[int, float]
     ]
     if spread is not None:
         found.append(spread[0].model_copy(update={"share": float((parts[-1] * scale).sum()) / total_ns}))
-    return sorted(found, key=lambda one: -one.share)
+    return sorted(found, key=lambda difference: -difference.share)
 
 
 def _side(view: RankView, steps: list[int]) -> Side:

@@ -61,9 +61,9 @@ def pieces(view: RankView, waiting: Intervals) -> Pieces:
     going_back = Intervals.union(*_spans(columns, rows[np.isin(columns.thread[rows], passes)]))
     parts = []
     for thread in np.concatenate((mains, passes)).tolist():
-        own = rows[columns.thread[rows] == thread]
+        thread_rows = rows[columns.thread[rows] == thread]
         active = _everything(view) - going_back if thread in mains else going_back
-        parts.append(_of_thread(view, own, thread, active))
+        parts.append(_of_thread(view, thread_rows, thread, active))
     nothing = np.zeros(0, dtype=np.int64)
     parts.append((nothing, nothing, nothing, nothing))
     start, end, row, after = (np.concatenate(each) for each in zip(*parts, strict=True))

@@ -39,10 +39,10 @@ class Launches:
     begun_ns: Ints
 
     @classmethod
-    def of(cls, columns: Columns, own: Operations) -> Launches:
+    def of(cls, columns: Columns, operations: Operations) -> Launches:
         """Of the operations whose launch was recorded."""
-        known = own.launch != UNLAUNCHED
-        begun, launch = columns.ts_ns[own.rows[known]], own.launch[known]
+        known = operations.launch != UNLAUNCHED
+        begun, launch = columns.ts_ns[operations.rows[known]], operations.launch[known]
         order = np.lexsort((begun, launch))
         rows, first = np.unique(launch[order], return_index=True)
         begun, called = begun[order][first], columns.ts_ns[rows]
@@ -80,7 +80,7 @@ def _usual_ns(names: Ints, took: Ints, free: Mask) -> Ints:
     """By call the median of those of its name that found room, else of all that did."""
     usual = np.full(len(names), int(np.median(took[free])) if free.any() else _USUAL_NS, dtype=np.int64)
     for name in np.unique(names):
-        own = names == name
-        if (own & free).sum() >= _ENOUGH:
-            usual[own] = int(np.median(took[own & free]))
+        of_name = names == name
+        if (of_name & free).sum() >= _ENOUGH:
+            usual[of_name] = int(np.median(took[of_name & free]))
     return usual

@@ -55,7 +55,7 @@ class RecordedOperators:
             found = arguments(view.trace, rows.tolist())
         except TraceError:
             return None
-        numbers = [one if isinstance(one := args.get("Sequence number"), int) else -1 for args in found]
+        numbers = [number if isinstance(number := args.get("Sequence number"), int) else -1 for args in found]
         elements = [elements_of(args.get("Input Dims")) for args in found]
         return cls(steps, columns, rows, np.array(numbers, dtype=np.int64), np.array(elements, dtype=np.int64))
 

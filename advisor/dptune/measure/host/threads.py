@@ -53,7 +53,7 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
         np.concatenate([thread[marks], *(thread[_launches(device)] for device in devices if not device.on_cpu)])
     )
     found = NEVER
-    if any(own.on_cpu for own in devices):
+    if any(operations.on_cpu for operations in devices):
         held = _union(columns, columns.rows(OPERATOR_CATEGORIES, COLLECTIVE_CALL.match))
         calls = columns.rows(LAUNCH_CATEGORIES)
         operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not _ENCLOSING_OR_CALL.match(name))
@@ -77,8 +77,8 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
     )
 
 
-def _launches(own: Operations) -> Ints:
-    launch = own.launch[own.work <= Work.COMMUNICATION]
+def _launches(operations: Operations) -> Ints:
+    launch = operations.launch[operations.work <= Work.COMMUNICATION]
     return np.asarray(launch[launch != UNLAUNCHED], dtype=np.int64)
 
 

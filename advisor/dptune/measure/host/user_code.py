@@ -84,7 +84,9 @@ def user_code(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> 
         return None
     sites = {site for rank in ranks.values() for site in rank.cost_ns}
     found = [_figures(site, ranks) for site in sites]
-    found = sorted((one for one in found if one.share >= LEAST_SHARE), key=lambda one: (-one.share, one.name))
+    found = sorted(
+        (code_site for code_site in found if code_site.share >= LEAST_SHARE), key=lambda one: (-one.share, one.name)
+    )
     return UserCodeFigures(
         ranks=sorted(ranks),
         steps=min(rank.steps for rank in ranks.values()),
@@ -143,7 +145,7 @@ class _Rank:
                 parts[site][part] += float(steps_ns.sum())
                 in_operators[site] += float(steps_ns.sum()) * stacks.is_operator(row)
         cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
-        mostly = {site: max(own, key=lambda part: own[part]) for site, own in parts.items()}
+        mostly = {site: max(part_ns, key=lambda part: part_ns[part]) for site, part_ns in parts.items()}
         shares = {site: in_operators[site] / sum(by_part.values()) for site, by_part in parts.items()}
         looping = loops(view, stacks.direct, stacks.crossing, found, spent, phases)
         return cls(len(view.steps), step_ns, cost_ns, mostly, shares, stacks.lines, stacks.calls(view), looping)
@@ -282,25 +284,25 @@ class _Stacks:
 
     def site(self, row: int, phase: CodePhase) -> tuple[_Site, str] | None:
         """What time in a row is counted for, and in which part of that; None where it is not counted."""
-        own = self._rows.get(row, self._rows[NOWHERE])
-        if own.user == NOWHERE or own.recorders:
+        around = self._rows.get(row, self._rows[NOWHERE])
+        if around.user == NOWHERE or around.recorders:
             return None
-        part = self._part(own)
-        name = alike(self._columns.name(own.user))
+        part = self._part(around)
+        name = alike(self._columns.name(around.user))
         if phase in TRAINING:
-            return None if own.operator or own.torchs else (_Site(name, "", phase), part)
-        if own.whole == NOWHERE:
-            return _Site(name, part, phase, own.library), part
-        whole = alike(self._columns.name(own.whole))
-        return _Site(whole, "", phase), part if own.whole == own.user else name
+            return None if around.operator or around.torchs else (_Site(name, "", phase), part)
+        if around.whole == NOWHERE:
+            return _Site(name, part, phase, around.library), part
+        whole = alike(self._columns.name(around.whole))
+        return _Site(whole, "", phase), part if around.whole == around.user else name
 
-    def _part(self, own: _Row) -> str:
+    def _part(self, around: _Row) -> str:
         """What a function of the user spends the time in: a function that it calls, operators, or Python itself."""
-        if own.below == NOWHERE:
+        if around.below == NOWHERE:
             return PYTHON
-        name = self._columns.name(own.below)
+        name = self._columns.name(around.below)
         built_in, frame = _BUILT_IN.match(name), _FRAME.match(name)
-        if built_in and not own.operator:
+        if built_in and not around.operator:
             return built_in["name"]
         return frame["name"] if frame else OPERATORS
 
@@ -331,7 +333,7 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
                     backward_share=loop.backward_share,
                 )
             )
-    return sorted(found, key=lambda one: (-one.share, one.name))[:MOST]
+    return sorted(found, key=lambda operator_loop: (-operator_loop.share, operator_loop.name))[:MOST]
 
 
 def _is_scripts(frame: str) -> bool:

@@ -28,9 +28,9 @@ def accumulation(facts: Sequence[Facts]) -> AccumulationFigures:
 
 def _nothing_to_synchronise(facts: Sequence[Facts]) -> str:
     """Why no backward pass of these ranks averages gradients; empty where passes do."""
-    if all(own.world_size < 2 for own in facts):
+    if all(rank_facts.world_size < 2 for rank_facts in facts):
         return "a single process averages no gradients"
-    if not any(own.ddp or own.fsdp or own.engine for own in facts):
+    if not any(rank_facts.ddp or rank_facts.fsdp or rank_facts.engine for rank_facts in facts):
         return "no DDP or FSDP module averages gradients in backward passes"
     return ""
 
@@ -62,8 +62,8 @@ def _median(
 ) -> int | None:
     """Median over ranks of each rank's median count per step; None where no step was counted, or `seen` is all 0."""
     by_rank = []
-    for own in facts:
-        window = own.window("unprofiled")
+    for rank_facts in facts:
+        window = rank_facts.window("unprofiled")
         if window is not None and any(seen(window)) and counts(window):
             by_rank.append(median(counts(window)))
     return round(median(by_rank)) if by_rank else None

@@ -44,21 +44,21 @@ class Turns:
 
 def turns(views: Sequence[RankView]) -> Turns | None:
     """How steps take turns, by what those of the first rank that has any launch, else by their times."""
-    own = next((view for view in views if not view.no_steps and busiest(view)), None)
-    if own is None:
+    first_view = next((view for view in views if not view.no_steps and busiest(view)), None)
+    if first_view is None:
         return None
-    numbers = [window.number for window in busiest(own)]
-    return _by_operations(views, _launched(own, numbers), numbers) or _by_time(views)
+    numbers = [window.number for window in busiest(first_view)]
+    return _by_operations(views, _launched(first_view, numbers), numbers) or _by_time(views)
 
 
 def groups(views: Sequence[RankView], taken: Turns | None) -> list[StepGroup]:
     """The groups of the steps of the first rank that has any."""
-    own = next((view for view in views if not view.no_steps and busiest(view)), None)
-    if own is None or taken is None:
+    first_view = next((view for view in views if not view.no_steps and busiest(view)), None)
+    if first_view is None or taken is None:
         return []
     found = []
     for remainders in taken.groups:
-        windows = [window for window in busiest(own) if window.number % taken.every in remainders]
+        windows = [window for window in busiest(first_view) if window.number % taken.every in remainders]
         if windows:
             mean_ns = round(mean(window.length_ns for window in windows))
             found.append(StepGroup(numbers=[window.number for window in windows], mean_ns=mean_ns))
@@ -100,7 +100,7 @@ def period(durations_ns: Sequence[int]) -> int:
         return 1
     for every in range(2, min(_LONGEST, len(took) // _LEAST_TURNS) + 1):
         turns = [took[first::every] for first in range(every)]
-        rest = np.concatenate([one - np.median(one) for one in turns])
+        rest = np.concatenate([turn - np.median(turn) for turn in turns])
         if _apart(rest) <= _TIGHT_SHARE * np.median(took):
             return every
     return 1
@@ -113,7 +113,7 @@ def _apart(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
 
 def _launched(view: RankView, numbers: Sequence[int]) -> Ints:
     """How often each step launches each operation, by its name: steps x names."""
-    device = max(view.devices, key=lambda one: len(one.windows))
+    device = max(view.devices, key=lambda candidate: len(candidate.windows))
     inside = device.launched_in != OUTSIDE
     names, code = np.unique(view.columns.name_id[device.operations.rows[inside]], return_inverse=True)
     counts = np.zeros((len(view.steps), len(names)), dtype=np.int64)
@@ -132,27 +132,31 @@ def _by_operations(views: Sequence[RankView], counts: Ints, numbers: Sequence[in
     neighbours = _least_alike(at, 1)
     for every in range(2, (len(numbers) + 1) // 2 + 1):
         members = [[number for number in numbers if number % every == rest] for rest in range(every)]
-        single = {own[0] for own in members if len(own) == 1}
+        single = {step_numbers[0] for step_numbers in members if len(step_numbers) == 1}
         if not all(members) or len(single) > 1 or (single and exclusive(views, single) != single):
             continue
         within = _least_alike(at, every)
         if within < max(_ALIKE, neighbours + _UNLIKE):
             continue
         found: list[list[int]] = []
-        for number in sorted(own[0] for own in members):
-            same = next((one for one in found if _alike(at[one[0]], at[number]) > (within + neighbours) / 2), None)
+        for number in sorted(step_numbers[0] for step_numbers in members):
+            same = next(
+                (group for group in found if _alike(at[group[0]], at[number]) > (within + neighbours) / 2), None
+            )
             if same is None:
                 found.append(same := [])
             same.append(number)
         if len(found) > 1:
-            return Turns(every, [[number % every for number in one] for one in found], "operations")
+            return Turns(every, [[number % every for number in group] for group in found], "operations")
         return None
     return None
 
 
 def _least_alike(at: Mapping[int, Ints], apart: int) -> float:
     """How alike steps are that lie so far apart: the least alike two of them."""
-    return min((_alike(own, at[number + apart]) for number, own in at.items() if number + apart in at), default=1.0)
+    return min(
+        (_alike(counts, at[number + apart]) for number, counts in at.items() if number + apart in at), default=1.0
+    )
 
 
 def _by_time(views: Sequence[RankView]) -> Turns | None:
@@ -180,5 +184,5 @@ def _quick_and_slow(took: Mapping[int, int], every: int) -> list[list[int]]:
     return []
 
 
-def _alike(one: Ints, other: Ints) -> float:
-    return float(np.minimum(one, other).sum() / max(1, np.maximum(one, other).sum()))
+def _alike(first: Ints, other: Ints) -> float:
+    return float(np.minimum(first, other).sum() / max(1, np.maximum(first, other).sum()))

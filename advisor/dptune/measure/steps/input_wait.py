@@ -60,7 +60,7 @@ def waits(facts: Facts | None, view: RankView | None) -> LoaderWait | str:
 def computed_share(facts: Iterable[Facts]) -> float | None:
     """Of the wait in the usual unprofiled steps of all ranks, the part in which the training thread itself computed."""
     waited = computed = 0
-    for window in (one.window("unprofiled") for one in facts):
+    for window in (rank_facts.window("unprofiled") for rank_facts in facts):
         if window is not None and len(window.loader_cpu_ns) == len(window.loader_wait_ns) == window.steps:
             steps = window.usual_steps
             waited += sum(window.loader_wait_ns[n] for n in steps)
@@ -71,7 +71,7 @@ def computed_share(facts: Iterable[Facts]) -> float | None:
 def other_share(facts: Iterable[Facts]) -> float:
     """Of the wait in the usual unprofiled steps of all ranks that have no workers, what was not preparing batches."""
     waited = fetched = 0
-    for window in (one.window("unprofiled") for one in facts):
+    for window in (rank_facts.window("unprofiled") for rank_facts in facts):
         if window is None or not len(window.loader_fetch_ns) == len(window.loader_wait_ns) == window.steps:
             continue
         steps = [n for n in window.usual_steps if window.loader_fetch_ns[n]]
@@ -89,25 +89,25 @@ def drawn_from(facts: Sequence[Facts]) -> LoaderFacts | None:
         return sum(window.loader_wait_ns) if window else 0
 
     loaders = max(facts, key=waited).loaders if facts else []
-    return max(loaders, key=lambda one: (one.batches_drawn or 0, one.dataset_samples or 0), default=None)
+    return max(loaders, key=lambda loader: (loader.batches_drawn or 0, loader.dataset_samples or 0), default=None)
 
 
 def preparing(loader: LoaderFacts | None) -> PreparingFigures | None:
     """What its batches are made of; None where that was not metered, or cannot be."""
-    told = loader.preparing if loader else None
-    if told is None or told.batches <= 0 or min(told.reading_ns, told.collating_ns) < 0:
+    preparation = loader.preparing if loader else None
+    if preparation is None or preparation.batches <= 0 or min(preparation.reading_ns, preparation.collating_ns) < 0:
         return None
-    whole = told.reading_ns + told.collating_ns
+    whole = preparation.reading_ns + preparation.collating_ns
     if not whole:
         return None
     return PreparingFigures(
-        batch_ns=round(whole / told.batches),
-        reading_share=told.reading_ns / whole,
-        reading_computed_share=min(1.0, told.reading_cpu_ns / max(told.reading_ns, 1)),
-        collating_share=told.collating_ns / whole,
-        computed_share=min(1.0, (told.reading_cpu_ns + told.collating_cpu_ns) / whole),
-        read_by=told.read_by or "",
-        collated_by=told.collated_by or "",
+        batch_ns=round(whole / preparation.batches),
+        reading_share=preparation.reading_ns / whole,
+        reading_computed_share=min(1.0, preparation.reading_cpu_ns / max(preparation.reading_ns, 1)),
+        collating_share=preparation.collating_ns / whole,
+        computed_share=min(1.0, (preparation.reading_cpu_ns + preparation.collating_cpu_ns) / whole),
+        read_by=preparation.read_by or "",
+        collated_by=preparation.collated_by or "",
     )
 
 

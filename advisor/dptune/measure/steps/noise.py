@@ -30,40 +30,43 @@ Floats = NDArray[np.float64]
 
 def noise(facts: Sequence[Facts], world_size: int | None) -> NoiseFigures | str:
     """The noise scale with its interval of 90 %, from the window `noise` of all ranks; or why there is none."""
-    told = [one for one in facts if one.noise is not None]
-    if not told:
+    normed_facts = [rank_facts for rank_facts in facts if rank_facts.noise is not None]
+    if not normed_facts:
         return _NOT_ASKED
-    why = next((one.noise.why for one in told if one.noise is not None and one.noise.why), "")
+    why = next(
+        (rank_facts.noise.why for rank_facts in normed_facts if rank_facts.noise is not None and rank_facts.noise.why),
+        "",
+    )
     if why:
         return why
     ranks = world_size or len(facts)
-    if ranks > 1 and not all(one.ddp for one in told):
+    if ranks > 1 and not all(rank_facts.ddp for rank_facts in normed_facts):
         return "how ranks add their gradients up is known of DistributedDataParallel only"
-    passes = _passes(told)
+    passes = _passes(normed_facts)
     if isinstance(passes, str):
         return passes
-    samples = _samples(told, passes)
+    samples = _samples(normed_facts, passes)
     if isinstance(samples, str):
         return samples
     if passes * ranks == 1:
         return "one rank with one backward pass a step has one size of batch: it takes two ranks, or micro-batches"
-    small, large = _squares(told, passes)
+    small, large = _squares(normed_facts, passes)
     if len(large) < LEAST_STEPS:
         return f"norms of gradients were taken in {len(large)} steps, and it takes {LEAST_STEPS}"
     return _figures(small, large, samples, samples * passes * ranks)
 
 
-def _passes(told: Sequence[Facts]) -> int | str:
+def _passes(facts: Sequence[Facts]) -> int | str:
     """Backward passes of a step, where all steps have as many."""
-    counts = {len(step) for one in told if one.noise is not None for step in one.noise.of_passes}
+    counts = {len(step) for rank_facts in facts if rank_facts.noise is not None for step in rank_facts.noise.of_passes}
     if len(counts) != 1:
         return "the steps do not have one number of backward passes" if counts else "no gradient was seen"
     return counts.pop()
 
 
-def _samples(told: Sequence[Facts], passes: int) -> int | str:
+def _samples(facts: Sequence[Facts], passes: int) -> int | str:
     """Samples of a pass, where each draws a batch of that size."""
-    windows = [window for window in (one.window("noise") for one in told) if window is not None]
+    windows = [window for window in (rank_facts.window("noise") for rank_facts in facts) if window is not None]
     if {drawn for window in windows for drawn in window.loader_batches} != {passes}:
         return "a backward pass is not of one batch of a torch DataLoader"
     sizes = {samples / passes for window in windows for samples in window.loader_samples}
@@ -72,12 +75,14 @@ def _samples(told: Sequence[Facts], passes: int) -> int | str:
     return int(sizes.pop())
 
 
-def _squares(told: Sequence[Facts], passes: int) -> tuple[Floats, Floats]:
+def _squares(facts: Sequence[Facts], passes: int) -> tuple[Floats, Floats]:
     """By step: the mean square over ranks and passes of small gradients, and that of the large one."""
-    kept = [one.noise for one in told if one.noise is not None]
-    steps = min(len(one.of_steps) for one in kept)
-    small = [mean(chain.from_iterable(one.of_passes[at] for one in kept)) * passes**2 for at in range(steps)]
-    large = [mean(one.of_steps[at] for one in kept) for at in range(steps)]
+    kept = [rank_facts.noise for rank_facts in facts if rank_facts.noise is not None]
+    steps = min(len(rank_noise.of_steps) for rank_noise in kept)
+    small = [
+        mean(chain.from_iterable(rank_noise.of_passes[at] for rank_noise in kept)) * passes**2 for at in range(steps)
+    ]
+    large = [mean(rank_noise.of_steps[at] for rank_noise in kept) for at in range(steps)]
     both = np.array([small, large], dtype=np.float64)
     finite = np.isfinite(both).all(axis=0)  # a step that a GradScaler skips has none
     return both[0][finite], both[1][finite]

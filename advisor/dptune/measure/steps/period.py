@@ -61,12 +61,12 @@ def period(codes: Ints) -> Ints | None:
     most = _CELLS // (int(codes.max(initial=0)) + 1)
     for marks in (codes, _pairs(codes)):
         likeness = [(similarity(codes, places), places) for places in _even(marks, most)]
-        best = max((one for one, _ in likeness), default=0.0)
+        best = max((score for score, _ in likeness), default=0.0)
         if best >= LEAST_ALIKE:
             break
     else:
         return None
-    good = [places for one, places in likeness if one >= max(best - _AS_GOOD, LEAST_ALIKE)]
+    good = [places for score, places in likeness if score >= max(best - _AS_GOOD, LEAST_ALIKE)]
     places = max(good, key=len)
     middle = len(places) // 2
     in_order = similarity(_runs(codes), places[max(middle - 2, 0) : middle + 2])
@@ -107,7 +107,7 @@ def _even(marks: Ints, most: int) -> list[Ints]:
     through = (often >= LEAST) & (often <= most) & (ends <= _ENDS * np.maximum.reduceat(distance, first))
     candidates = np.flatnonzero(through & (uneven <= _UNEVEN))
     candidates = candidates[np.lexsort((uneven[candidates], often[candidates]))]
-    _, one = np.unique(often[candidates], return_index=True)
-    chosen = candidates[one]
+    _, indices = np.unique(often[candidates], return_index=True)
+    chosen = candidates[indices]
     chosen = chosen[np.lexsort((-often[chosen], uneven[chosen].round(2)))][:_TRIED]
     return [order[first[mark] : first[mark] + often[mark]] for mark in chosen.tolist()]

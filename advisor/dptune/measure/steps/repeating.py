@@ -65,7 +65,7 @@ def repetition(columns: Columns, sequence: Sequence) -> Repetition | str:
 
 
 def _called(sequence: Sequence, name: re.Pattern[str]) -> Mask:
-    wanted = np.array([name.search(one) is not None for one in sequence.names], dtype=np.bool_)
+    wanted = np.array([name.search(operation_name) is not None for operation_name in sequence.names], dtype=np.bool_)
     return np.asarray(wanted[sequence.codes], dtype=np.bool_)
 
 
@@ -104,11 +104,11 @@ def _after_pause(sequence: Sequence, places: Ints) -> Ints:
     often = counts[0] * (counts == counts[0]).all(axis=0)
     longest, found = -1.0, places
     for name in np.flatnonzero((often > 0) & (often <= _PLACES)).tolist():
-        own = np.flatnonzero(sequence.codes == name)
+        name_places = np.flatnonzero(sequence.codes == name)
         many = int(often[name])
-        first = int(np.searchsorted(own, places[0]))
+        first = int(np.searchsorted(name_places, places[0]))
         for turn in range(many):
-            begins = own[(first + turn) % many :: many]
+            begins = name_places[(first + turn) % many :: many]
             waited = float(np.median(pause[begins]))
             if waited > longest:
                 longest, found = waited, begins

@@ -36,11 +36,11 @@ class Sequence:
 def sequence(columns: Columns, devices: Listed[Operations]) -> Sequence:
     """The sequence of all devices of a trace."""
     rows = np.concatenate([device.rows for device in devices]) if devices else np.empty(0, dtype=np.int64)
-    if any(own.on_cpu for own in devices):
+    if any(operations.on_cpu for operations in devices):
         rows = rows[columns.of_category(OPERATOR_CATEGORIES, rows)]
         rows = _outermost(columns, rows)
         return _sequence(columns, rows, columns.ts_ns[rows], columns.ends(rows), 0, on_cpu=True)
-    launch = np.concatenate([own.launch for own in devices]) if devices else rows
+    launch = np.concatenate([operations.launch for operations in devices]) if devices else rows
     known = launch != UNLAUNCHED
     rows, launch = rows[known], launch[known]
     order = np.lexsort((columns.ts_ns[rows], columns.ts_ns[launch]))

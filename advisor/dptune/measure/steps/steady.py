@@ -47,10 +47,10 @@ def steady(views: Sequence[RankView]) -> tuple[list[RankView], list[SetAsideStep
     aside = []
     for number in sorted(gone):
         rank = stalled.get(number, _longer_of_two(views, number))
-        measured = views if rank is None else [own for own in views if own.rank == rank]
-        windows = [window for own in measured for window in busiest(own) if window.number == number]
+        measured = views if rank is None else [view for view in views if view.rank == rank]
+        windows = [window for view in measured for window in busiest(view) if window.number == number]
         length_ns = took[number] if rank is None else windows[0].length_ns
-        everywhere = [window.length_ns for own in views for window in busiest(own) if window.number == number]
+        everywhere = [window.length_ns for view in views for window in busiest(view) if window.number == number]
         aside.append(
             SetAsideStep(
                 number=number,
@@ -59,12 +59,12 @@ def steady(views: Sequence[RankView]) -> tuple[list[RankView], list[SetAsideStep
                 warm_up=number in first,
                 mean_ns=round(float(np.mean(everywhere))),
                 rank=rank,
-                loader_wait_ns=_median(_loading_ns(own, number) for own in measured),
-                idle_ns=_median(_idle_ns(own, number) for own in measured),
-                host_ns=_median(_host_ns(own, number) for own in measured),
+                loader_wait_ns=_median(_loading_ns(view, number) for view in measured),
+                idle_ns=_median(_idle_ns(view, number) for view in measured),
+                host_ns=_median(_host_ns(view, number) for view in measured),
             )
         )
-    return [without(own, gone) for own in views], aside
+    return [without(view, gone) for view in views], aside
 
 
 def _stalled(views: Sequence[RankView], gone: AbstractSet[int]) -> dict[int, int]:
@@ -87,7 +87,9 @@ def _stalled(views: Sequence[RankView], gone: AbstractSet[int]) -> dict[int, int
 
 def _longer_of_two(views: Sequence[RankView], number: int) -> int | None:
     """The rank on which a step took long where it did not on the only other: the median of two would be neither."""
-    took = sorted((window.length_ns, own.rank) for own in views for window in busiest(own) if window.number == number)
+    took = sorted(
+        (window.length_ns, view.rank) for view in views for window in busiest(view) if window.number == number
+    )
     return took[1][1] if len(took) == 2 and took[1][0] > OF_MEDIAN * took[0][0] else None
 
 
@@ -103,14 +105,18 @@ def _host_ns(view: RankView, number: int) -> int | None:
 
 def _loading_ns(view: RankView, number: int) -> int | None:
     """What the host waits for a data loader in a step's window; None where the rank has no such step."""
-    window = next((one for one in busiest(view) if one.number == number), None)
+    window = next((device_window for device_window in busiest(view) if device_window.number == number), None)
     return None if window is None else view.host.loading.within(window.start_ns, window.end_ns).total_ns
 
 
 def _idle_ns(view: RankView, number: int) -> int | None:
     """How long nothing runs on the busiest device in a step; None where the rank has no such step."""
-    device = max(view.devices, key=lambda one: len(one.windows), default=None)
-    window = next((one for one in device.windows if one.number == number), None) if device else None
+    device = max(view.devices, key=lambda candidate: len(candidate.windows), default=None)
+    window = (
+        next((device_window for device_window in device.windows if device_window.number == number), None)
+        if device
+        else None
+    )
     if device is None or window is None:
         return None
     ran = reduce(or_, device.operations.time.values())
@@ -133,14 +139,15 @@ def figures(
     if not stepped:
         return None
     basis = next(
-        (own.basis for least in ("repeating", "optimizer") for own in stepped if own.basis == least), "profiler_step"
+        (rank_view.basis for least in ("repeating", "optimizer") for rank_view in stepped if rank_view.basis == least),
+        "profiler_step",
     )
-    known = [own.similarity for own in stepped if own.similarity is not None]
+    known = [rank_view.similarity for rank_view in stepped if rank_view.similarity is not None]
     return StepsFigures(
         basis=basis,
         similarity=min(known) if known else None,
-        by_rank={own.rank: len(busiest(own)) for own in stepped},
-        without_work=max(_without_work(own) for own in stepped),
+        by_rank={rank_view.rank: len(busiest(rank_view)) for rank_view in stepped},
+        without_work=max(_without_work(rank_view) for rank_view in stepped),
         set_aside=aside,
         groups=groups(views, taken),
         grouped_by=taken.by if taken else "operations",
@@ -166,14 +173,22 @@ def _numbered_alike(views: Sequence[RankView]) -> list[RankView]:
     quarter of a step (the median), as when the clocks differ, the first steps are taken to be the same.
     """
     stepped = [view for view in views if view.steps]
-    model = next((own for own in stepped if own.basis == "profiler_step"), stepped[0] if stepped else None)
+    model = next(
+        (rank_view for rank_view in stepped if rank_view.basis == "profiler_step"), stepped[0] if stepped else None
+    )
     if model is None:
         return list(views)
-    numbered = [own if own is model or _has_numbers(own) else renumbered(own, _first(own, model)) for own in views]
-    least = min(step.number for own in numbered for step in own.steps)
+    numbered = [
+        rank_view if rank_view is model or _has_numbers(rank_view) else renumbered(rank_view, _first(rank_view, model))
+        for rank_view in views
+    ]
+    least = min(step.number for rank_view in numbered for step in rank_view.steps)
     if least >= 0:
         return numbered
-    return [renumbered(own, own.steps[0].number - least) if own.steps else own for own in numbered]
+    return [
+        renumbered(rank_view, rank_view.steps[0].number - least) if rank_view.steps else rank_view
+        for rank_view in numbered
+    ]
 
 
 def _has_numbers(view: RankView) -> bool:
@@ -183,7 +198,8 @@ def _has_numbers(view: RankView) -> bool:
 def _first(view: RankView, model: RankView) -> int:
     """The number of the first step. Devices are compared, not hosts: of two ranks one host may run a step ahead."""
     starts, others = (
-        np.array([own.base_ns + window.start_ns for window in busiest(own)], dtype=np.int64) for own in (view, model)
+        np.array([rank_view.base_ns + window.start_ns for window in busiest(rank_view)], dtype=np.int64)
+        for rank_view in (view, model)
     )
     if not len(starts) or not len(others):
         return model.steps[0].number
@@ -193,6 +209,6 @@ def _first(view: RankView, model: RankView) -> int:
     usual = float(np.median([window.length_ns for window in busiest(model)]))
     if view.trace.host != model.trace.host or np.median(np.diagonal(apart, shift)) > _SAME_STEP * usual:
         return model.steps[0].number
-    own, other = max(0, -shift), max(0, shift)
-    ahead = busiest(view)[own].number - view.steps[0].number
+    view_place, other = max(0, -shift), max(0, shift)
+    ahead = busiest(view)[view_place].number - view.steps[0].number
     return busiest(model)[other].number - ahead

@@ -35,9 +35,10 @@ def cut_short(views: Sequence[RankView]) -> tuple[list[RankView], list[int]]:
         if windows := busiest(view):
             ending.setdefault(windows[-1].number, []).append(view)
     cut = {last for last, ranks in ending.items() if mean(map(_lacking_share, ranks)) > _OFF_SHARE}
-    return [without(own, {windows[-1].number} & cut) if (windows := busiest(own)) else own for own in views], sorted(
-        cut
-    )
+    return [
+        without(rank_view, {windows[-1].number} & cut) if (windows := busiest(rank_view)) else rank_view
+        for rank_view in views
+    ], sorted(cut)
 
 
 def _lacking_share(view: RankView) -> float:
@@ -61,7 +62,7 @@ def queued_before_ns(views: Sequence[RankView]) -> int:
 
 
 def _queued_ns(view: RankView) -> int:
-    device = max(view.devices, key=lambda one: len(one.windows), default=None)
+    device = max(view.devices, key=lambda candidate: len(candidate.windows), default=None)
     if device is None or not device.windows or not device.windows[-1].open_ended:
         return 0
     before = device.operations.rows[_launched_before(view, device)]

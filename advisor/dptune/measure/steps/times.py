@@ -44,10 +44,10 @@ def step_time(
         "lean_q3_ns": _over_ranks(lean, 75),
         "rich_median_ns": _over_ranks(rich, 50),
     }
-    again = [_over_ranks(_durations(one, "unprofiled"), 50) for one in repeats]
-    others = [one for one in again if one is not None] if unprofiled else []
-    own = figures["unprofiled_median_ns"]
-    figures["time_ns"] = accounted_ns if own is None else median([own, *others])
+    again = [_over_ranks(_durations(repeat_facts, "unprofiled"), 50) for repeat_facts in repeats]
+    others = [median_ns for median_ns in again if median_ns is not None] if unprofiled else []
+    unprofiled_ns = figures["unprofiled_median_ns"]
+    figures["time_ns"] = accounted_ns if unprofiled_ns is None else median([unprofiled_ns, *others])
     figures = {name: value or None for name, value in figures.items()}
     no_unprofiled = "no unprofiled step was recorded" if facts else _FOREIGN
     no_lean = next((view.no_steps for view in views if view.no_steps), "no traced step that takes time was recorded")
@@ -80,7 +80,7 @@ def step_time(
 
 def _longest_outlier(facts: Iterable[Facts]) -> tuple[int, int]:
     """The longest unprofiled step that is an outlier on some rank, and what it waited for a loader; zeros of none."""
-    windows = [window for own in facts if (window := own.window("unprofiled"))]
+    windows = [window for rank_facts in facts if (window := rank_facts.window("unprofiled"))]
     found = [
         (window.step_durations_ns[at], window.loader_wait_ns[at] if at < len(window.loader_wait_ns) else 0)
         for window in windows
@@ -103,7 +103,7 @@ def median(values: Iterable[int]) -> int | None:
 
 
 def _durations(facts: Sequence[Facts], name: str) -> list[list[int]]:
-    return [found for own in facts if (found := durations(own.window(name)))]
+    return [found for rank_facts in facts if (found := durations(rank_facts.window(name)))]
 
 
 def _traced(view: RankView) -> list[int]:

@@ -61,12 +61,12 @@ def _step(report: Report) -> Iterator[str]:
     account = report.measured.known("account")
     rows = [] if account is None else [("all ranks", _shares(account))]
     for rank in report.measured.ranks:
-        own = [
+        accounts = [
             device.whole if account is None else device.total for device in rank.devices if device.steps or not account
         ]
-        own = [one for one in own if one.window_ns]
-        if own:
-            rows.append((f"rank {rank.rank}", _shares(sum(own[1:], own[0]))))
+        accounts = [device_account for device_account in accounts if device_account.window_ns]
+        if accounts:
+            rows.append((f"rank {rank.rank}", _shares(sum(accounts[1:], accounts[0]))))
     if not rows:
         return
     took = report.measured.step.known("time_ns")
@@ -125,7 +125,7 @@ def _timeline(lanes: StepLanes | None) -> Iterator[str]:
 
 def _ranks(report: Report) -> Iterator[str]:
     known = [(rank.rank, arrival) for rank in report.measured.ranks if (arrival := rank.known("arrival")) is not None]
-    late = sorted(known, key=lambda one: -sum(step.lag_ns for step in one[1].steps))[: pictures.MOST_ROWS]
+    late = sorted(known, key=lambda pair: -sum(step.lag_ns for step in pair[1].steps))[: pictures.MOST_ROWS]
     late.sort(key=lambda one: one[0])
     rows = [(f"rank {rank}", [step.lag_ns for step in arrival.steps]) for rank, arrival in late]
     picture = pictures.heat(rows, "How late each rank comes to collectives, by step") if len(rows) > 1 else ""
@@ -187,10 +187,10 @@ def _labelled(lines: Iterable[Line]) -> Iterator[str]:
         for line in rows:
             words = _joined(line)
             label = line[0].text.strip() if line[0].role == "dim" and len(line) > 1 else ""
-            told = "".join(span.text for span in line[1:]) if label else words
+            description = "".join(span.text for span in line[1:]) if label else words
             role = line[-1].role
             look = ' class="saves"' if role == "strong" else f' class="{role}"' if role in ("error", "good") else ""
-            yield f"<dt>{text(label)}</dt><dd{look}>{text(told.strip())}</dd>"
+            yield f"<dt>{text(label)}</dt><dd{look}>{text(description.strip())}</dd>"
     yield "</dl>"
 
 

@@ -60,8 +60,8 @@ def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]], title: str) ->
         for field, share in shares:
             wide = share * (WIDTH - _LEFT)
             if wide > 0:
-                told = f"{label}: {names[field]} {percent(share)}"
-                parts.append(_box(left, top + 2, wide, _ROW - 5, colour_of(field), told))
+                tooltip = f"{label}: {names[field]} {percent(share)}"
+                parts.append(_box(left, top + 2, wide, _ROW - 5, colour_of(field), tooltip))
                 if wide > 60:
                     ink = "#fff" if colour_of(field) in DARK else "#000"
                     parts.append(f'<text x="{left + 5:.1f}" y="{top + 16}" style="fill:{ink}">{percent(share)}</text>')
@@ -126,8 +126,10 @@ def bandwidth(links: Sequence[LinkFigures]) -> str:
         paint, name = palette[place % len(palette)], link_name(link)
         for size, rate in measured_sizes(link):
             x, y = at(size, rate)
-            told = f"{name}: {data(round(size))}: {number(rate)} GB/s"
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{paint}"><title>{text(told)}</title></circle>')
+            tooltip = f"{name}: {data(round(size))}: {number(rate)} GB/s"
+            parts.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{paint}"><title>{text(tooltip)}</title></circle>'
+            )
         if curve := list(fitted(link)):
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(size, rate) for size, rate in curve))
             parts.append(f'<polyline points="{path}" fill="none" stroke="{paint}" stroke-width="1.5"/>')
@@ -149,23 +151,23 @@ def heat(rows: Sequence[tuple[str, Sequence[int]]], title: str) -> str:
         top = place * 18
         parts.append(f'<text x="0" y="{top + 13}">{text(label)}</text>')
         for step, value in enumerate(values):
-            told = f"{label}, step {step + 1} of {len(values)}: {ns_as_ms(value)} ms late"
-            box = _box(_LEFT + step * wide, top + 1, max(wide - 1, 0.5), 16, COLOURS["communication"], told)
+            tooltip = f"{label}, step {step + 1} of {len(values)}: {ns_as_ms(value)} ms late"
+            box = _box(_LEFT + step * wide, top + 1, max(wide - 1, 0.5), 16, COLOURS["communication"], tooltip)
             parts.append(box.replace("<rect ", f'<rect fill-opacity="{0.06 + 0.94 * value / most:.2f}" ', 1))
     return _svg(WIDTH, len(shown) * 18 + 2, parts, title)
 
 
 def curve(sizes: Sequence[BucketSize]) -> str:
     """The step by bucket size."""
-    longest = max(one.step_ns for one in sizes)
+    longest = max(bucket_size.step_ns for bucket_size in sizes)
     parts = []
     for place, size in enumerate(sizes):
         top, wide = place * _ROW, size.step_ns / longest * (WIDTH - _LEFT - 160)
         name = "default" if size.cap_mb is None else f"{size.cap_mb:g} MiB"
         parts.append(f'<text x="0" y="{top + 16}">{text(name)}</text>')
         parts.append(_box(_LEFT, top + 3, wide, _ROW - 7, COLOURS["copy"], f"{name}: {ns_as_ms(size.step_ns)} ms"))
-        told = f"{ns_as_ms(size.step_ns)} ms, {size.buckets} bucket{'' if size.buckets == 1 else 's'}"
-        parts.append(f'<text x="{_LEFT + wide + 6:.1f}" y="{top + 16}">{told}</text>')
+        caption = f"{ns_as_ms(size.step_ns)} ms, {size.buckets} bucket{'' if size.buckets == 1 else 's'}"
+        parts.append(f'<text x="{_LEFT + wide + 6:.1f}" y="{top + 16}">{caption}</text>')
     return _svg(WIDTH, len(sizes) * _ROW, parts, "Predicted step by bucket size")
 
 
@@ -179,9 +181,9 @@ def _ticks(whole: float) -> Iterable[float]:
     return [step * place for place in range(int(whole / step) + 1) if step * place < 0.96 * whole]
 
 
-def _box(left: float, top: float, wide: float, high: float, colour: str, told: str) -> str:
+def _box(left: float, top: float, wide: float, high: float, colour: str, tooltip: str) -> str:
     where = f'x="{left:.2f}" y="{top}" width="{wide:.2f}" height="{high}"'
-    return f'<rect {where} fill="{colour}"><title>{text(told)}</title></rect>'
+    return f'<rect {where} fill="{colour}"><title>{text(tooltip)}</title></rect>'
 
 
 def _svg(wide: int, high: int, parts: Iterable[str], title: str) -> str:

@@ -37,11 +37,11 @@ def text(gate: Gate) -> str:
 
 
 def _capped(gate: Gate, level: str) -> Iterator[str]:
-    own = [annotation for annotation in _annotations(gate) if annotation.level == level]
-    kept = own if len(own) <= MOST else own[: MOST - 1]
+    of_level = [annotation for annotation in _annotations(gate) if annotation.level == level]
+    kept = of_level if len(of_level) <= MOST else of_level[: MOST - 1]
     yield from map(_command, kept)
-    if len(own) > len(kept):
-        more = f"{len(own) - len(kept)} more are not shown here: see the report, or dptune check --format text"
+    if len(of_level) > len(kept):
+        more = f"{len(of_level) - len(kept)} more are not shown here: see the report, or dptune check --format text"
         yield _command(_Annotation(level, "dptune", more))
 
 
@@ -61,12 +61,12 @@ def _annotations(gate: Gate) -> Iterator[_Annotation]:
     if gate.outcome != "passed":
         for reservation in gate.reservations:
             yield _Annotation("notice", "dptune check", f"but: {reservation}")
-    for one in gate.tripped:
-        saves = f" {promise(one.saves, gate.step_ns)}." if one.saves else ""
-        at = _place(one)
+    for advice in gate.tripped:
+        saves = f" {promise(advice.saves, gate.step_ns)}." if advice.saves else ""
+        at = _place(advice)
         where = (at.file, at.line) if at else ("", 0)
-        told = " ".join([f"{one.title}.{saves}", *(f"{proven}." for proven in proofs(one, gate)), one.why])
-        yield _Annotation(_LEVELS[one.impact], f"{one.rule} {one.slug}", told, *where)
+        message = " ".join([f"{advice.title}.{saves}", *(f"{proven}." for proven in proofs(advice, gate)), advice.why])
+        yield _Annotation(_LEVELS[advice.impact], f"{advice.rule} {advice.slug}", message, *where)
 
 
 def _place(advice: Advice) -> Location | None:
@@ -76,11 +76,11 @@ def _place(advice: Advice) -> Location | None:
     return of_change or Location.parse(named[0] if named else None)
 
 
-def _command(one: _Annotation) -> str:
+def _command(annotation: _Annotation) -> str:
     """`::error file=train.py,line=31,title=DP101 bucket-size::what is wrong`."""
-    where = {"file": one.file, "line": str(one.line)} if one.file else {}
-    properties = ",".join(f"{name}={_property(value)}" for name, value in {**where, "title": one.title}.items())
-    return f"::{one.level} {properties}::{_data(one.text)}"
+    where = {"file": annotation.file, "line": str(annotation.line)} if annotation.file else {}
+    properties = ",".join(f"{name}={_property(value)}" for name, value in {**where, "title": annotation.title}.items())
+    return f"::{annotation.level} {properties}::{_data(annotation.text)}"
 
 
 def _data(text: str) -> str:

@@ -24,14 +24,16 @@ def text(gate: Gate) -> str:
     if gate.outcome == "unjudgeable":
         _failure(_case(suite, "run", "can be judged"), opening(gate), [f.text for f in gate.trust.findings])
     for rule, tripped in _by_rule(gate.tripped).items():
-        rows = [row for one in tripped for row in (*_rows(one, gate), "")]
-        _failure(_case(suite, "rules", rule, tripped[0]), "; ".join(one.title for one in tripped), rows[:-1])
-    named = {one.rule for one in gate.tripped}
-    for rule, over in _by_rule([one.advice for one in gate.passed_over]).items():
+        rows = [row for advice in tripped for row in (*_rows(advice, gate), "")]
+        _failure(_case(suite, "rules", rule, tripped[0]), "; ".join(advice.title for advice in tripped), rows[:-1])
+    named = {advice.rule for advice in gate.tripped}
+    for rule, over in _by_rule([passed.advice for passed in gate.passed_over]).items():
         if rule not in named:
-            why = "; ".join(f"{one.why}: {one.advice.title}" for one in gate.passed_over if one.advice.rule == rule)
+            why = "; ".join(
+                f"{passed.why}: {passed.advice.title}" for passed in gate.passed_over if passed.advice.rule == rule
+            )
             ElementTree.SubElement(_case(suite, "rules", rule, over[0]), "skipped", message=visible(why))
-    named |= {one.advice.rule for one in gate.passed_over} | {*gate.below, *gate.quiet}
+    named |= {passed.advice.rule for passed in gate.passed_over} | {*gate.below, *gate.quiet}
     for rule in [*gate.below, *gate.quiet]:
         _case(suite, "rules", rule)
     for missed in gate.skipped:
@@ -63,8 +65,8 @@ def text(gate: Gate) -> str:
 def _by_rule(found: list[Advice]) -> dict[str, list[Advice]]:
     """A case has one name however it ends, so that a CI system knows it again."""
     of: dict[str, list[Advice]] = {}
-    for one in found:
-        of.setdefault(one.rule, []).append(one)
+    for advice in found:
+        of.setdefault(advice.rule, []).append(advice)
     return of
 
 

@@ -38,7 +38,7 @@ def _rows(gate: Gate) -> Iterator[str]:
     )
     if gate.tripped:
         yield from ("", "| impact | confidence | rule | what | saves | where |", "|---|---|---|---|---|---|")
-        yield from (_advice(one, gate) for one in gate.tripped[:MOST])
+        yield from (_advice(advice, gate) for advice in gate.tripped[:MOST])
         if len(gate.tripped) > MOST:
             yield from ("", f"and {len(gate.tripped) - MOST} more")
     if gate.budgets:
@@ -54,8 +54,10 @@ def _rows(gate: Gate) -> Iterator[str]:
         yield from (f"- but: {_plain(reservation)}" for reservation in gate.reservations)
     if gate.passed_over:
         yield ""
-        told = [(over.why, over.advice) for over in gate.passed_over]
-        yield from _capped([f"passed over, for {why}: {_plain(one.rule)} {_plain(one.title)}" for why, one in told])
+        passed_over = [(over.why, over.advice) for over in gate.passed_over]
+        yield from _capped(
+            [f"passed over, for {why}: {_plain(advice.rule)} {_plain(advice.title)}" for why, advice in passed_over]
+        )
 
 
 def _capped(points: Sequence[str]) -> Iterator[str]:

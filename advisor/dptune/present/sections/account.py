@@ -122,27 +122,27 @@ def bar(shares: list[tuple[Class, float]], width: int) -> Iterator[Line]:
 
 def by_rank(report: Report, width: int) -> Iterator[Line]:
     """A bar for each rank, of the latest to come where they are many; nothing where there is one."""
-    ranks = [(rank, own) for rank in report.measured.ranks if (own := _of(rank)) is not None]
+    ranks = [(rank, total) for rank in report.measured.ranks if (total := _of(rank)) is not None]
     if len(ranks) < 2:
         return
     yield from heading("Each rank's step", width)
     label = max(len(str(rank.rank)) for rank, _ in ranks) + len("rank ")
-    latest = sorted(ranks, key=lambda one: -_lateness(one[0]))[:_MOST_BARS]
-    for rank, own in sorted(latest, key=lambda one: one[0].rank):
-        shares = [(kind, own.share(kind.field)) for kind in CLASSES]
+    latest = sorted(ranks, key=lambda pair: -_lateness(pair[0]))[:_MOST_BARS]
+    for rank, total in sorted(latest, key=lambda one: one[0].rank):
+        shares = [(kind, total.share(kind.field)) for kind in CLASSES]
         name = f"rank {rank.rank}".ljust(label)
         yield (Span(f"  {name} ["), *_cells(shares, max(width - 7 - label, 10)), Span("]"))
     if len(ranks) > _MOST_BARS:
         late = any(_lateness(rank) for rank, _ in latest)
         which = f"{_MOST_BARS} of {len(ranks):,} ranks" + (" that come latest to the collectives" if late else "")
-        told = f"The {'' if late else 'first '}{which}; key 3 has all."
-        yield from wrapped(told, width, "  ", role="dim")
+        note = f"The {'' if late else 'first '}{which}; key 3 has all."
+        yield from wrapped(note, width, "  ", role="dim")
 
 
 def _of(rank: RankFigures) -> Account | None:
     """The account of a rank's devices together; None where they have no steps."""
-    own = [device.total for device in rank.devices if device.steps]
-    return sum(own[1:], own[0]) if own else None
+    totals = [device.total for device in rank.devices if device.steps]
+    return sum(totals[1:], totals[0]) if totals else None
 
 
 def _lateness(rank: RankFigures) -> int:
@@ -177,9 +177,9 @@ def _row(measured: Measured, kind: Class, share: float, time: str | Hole, width:
         if share:
             yield from wrapped(words, width, "      ", role="dim")
         return
-    told = list(wrapped(words, width, " " * margin, role="dim"))
-    yield (*start, Span(told[0][0].text[margin - 2 :], "dim"))
-    yield from told[1:]
+    lines = list(wrapped(words, width, " " * margin, role="dim"))
+    yield (*start, Span(lines[0][0].text[margin - 2 :], "dim"))
+    yield from lines[1:]
 
 
 def _hidden(account: Account, of: str) -> str:

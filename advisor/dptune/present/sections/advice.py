@@ -51,24 +51,26 @@ def advice(report: Report, width: int) -> Iterator[Line]:
 
 def sections(advice: Sequence[Advice]) -> list[tuple[str, list[Advice]]]:
     """Advice by its kind, as ranked, each kind with its title; low confidence in a section of its own, the last."""
-    kinds = dict.fromkeys(one.kind for one in advice)
-    found = [(KINDS[kind], [one for one in advice if one.kind == kind and one.confidence != "low"]) for kind in kinds]
-    found.append((_LOW_CONFIDENCE, [one for one in advice if one.confidence == "low"]))
+    kinds = dict.fromkeys(card.kind for card in advice)
+    found = [
+        (KINDS[kind], [card for card in advice if card.kind == kind and card.confidence != "low"]) for kind in kinds
+    ]
+    found.append((_LOW_CONFIDENCE, [card for card in advice if card.confidence == "low"]))
     return [(title, cards) for title, cards in found if cards]
 
 
-def in_short(one: Advice, report: Report, width: int) -> Iterator[Line]:
+def in_short(card: Advice, report: Report, width: int) -> Iterator[Line]:
     """Its title, and on the line below what it promises and what came of running it."""
-    yield from wrapped(f"{one.impact}: {one.rule} {one.title}", width, "", "  ", _ROLES[one.impact])
-    told = []
-    if one.saves and one.saves.large_unknown:
-        told.append(f"saving large, unknown (upper bound {percent(one.saves.high_share)} of {_of(one.saves)})")
-    elif one.saves:
-        part = between(percent(one.saves.low_share)[:-2], percent(one.saves.high_share)[:-2], "%")
-        told.append(f"{_HOW[one.saves.basis].lower()} saving {part} of {_of(one.saves)}")
-    told += [f"proven: {in_words(proof)}" for proof in report.verified if proof.advice == one.rule]
-    if told:
-        yield from wrapped("; ".join(told), width, "  ", role="dim")
+    yield from wrapped(f"{card.impact}: {card.rule} {card.title}", width, "", "  ", _ROLES[card.impact])
+    remarks = []
+    if card.saves and card.saves.large_unknown:
+        remarks.append(f"saving large, unknown (upper bound {percent(card.saves.high_share)} of {_of(card.saves)})")
+    elif card.saves:
+        part = between(percent(card.saves.low_share)[:-2], percent(card.saves.high_share)[:-2], "%")
+        remarks.append(f"{_HOW[card.saves.basis].lower()} saving {part} of {_of(card.saves)}")
+    remarks += [f"proven: {in_words(proof)}" for proof in report.verified if proof.advice == card.rule]
+    if remarks:
+        yield from wrapped("; ".join(remarks), width, "  ", role="dim")
 
 
 def _of(saves: Saving) -> str:
@@ -77,35 +79,34 @@ def _of(saves: Saving) -> str:
 
 def proven(report: Report, rule: str, width: int, indent: str = "") -> Iterator[Line]:
     """What came of running the advice of a rule, if it was run."""
-    for words in (in_words(one) for one in report.verified if rule and one.advice == rule):
+    for words in (in_words(proof) for proof in report.verified if rule and proof.advice == rule):
         yield from labelled("Proven", words, width, indent=indent, role="strong")
 
 
 def other_proofs(report: Report, width: int) -> Iterator[Line]:
     """Changes that were run and are no advice of this report."""
-    advised = {one.rule for one in report.advice}
-    others = [one for one in report.verified if one.advice not in advised]
+    advised = {card.rule for card in report.advice}
+    others = [proof for proof in report.verified if proof.advice not in advised]
     if others:
         yield from heading("What else was run", width)
     for other in others:
         yield from wrapped(f"{other.name}: {in_words(other)}", width, "  ", "    ")
 
 
-def in_words(one: Verified) -> str:
+def in_words(proof: Verified) -> str:
     """Verdict, how much, and how sure."""
-    of = f", of `{one.command}`" if one.command else ""
-    if one.ratio is None:
-        return f"inconclusive{of}: {one.reason}"
+    of = f", of `{proof.command}`" if proof.command else ""
+    if proof.ratio is None:
+        return f"inconclusive{of}: {proof.reason}"
     between = ""
-    if one.low_ratio is not None and one.high_ratio is not None:
-        between = f"{changes(one.low_ratio, one.high_ratio)}; "
-    steps = " of the fastest steps" if one.fast_steps else ""
-    words = (
-        f"{one.outcome}: {one.objective}{steps} {change(one.ratio)} ({between}{several(one.trials, 'trial')} a side)"
-    )
-    other = [f"what is learned is not the same: {one.learning}"] if one.learns == "other" else []
-    told = f"{words}{of}" if one.outcome != "inconclusive" else f"{words}{of}: {one.reason}"
-    return "; ".join([told, *other, *one.warnings])
+    if proof.low_ratio is not None and proof.high_ratio is not None:
+        between = f"{changes(proof.low_ratio, proof.high_ratio)}; "
+    steps = " of the fastest steps" if proof.fast_steps else ""
+    trials = f"{several(proof.trials, 'trial')} a side"
+    words = f"{proof.outcome}: {proof.objective}{steps} {change(proof.ratio)} ({between}{trials})"
+    other = [f"what is learned is not the same: {proof.learning}"] if proof.learns == "other" else []
+    verdict = f"{words}{of}" if proof.outcome != "inconclusive" else f"{words}{of}: {proof.reason}"
+    return "; ".join([verdict, *other, *proof.warnings])
 
 
 def change(ratio: float) -> str:
@@ -129,7 +130,7 @@ def nothing_to_say(report: Report) -> str:
     """What an empty list of advice means on this run."""
     if report.trust.level == "unjudgeable":
         return "This run cannot be judged, so that no advice is given does not mean that it is healthy."
-    could_not = sum(not one.set_aside for one in report.skipped)
+    could_not = sum(not skip.set_aside for skip in report.skipped)
     if could_not:
         return f"No rule that could run found anything to change; {could_not} could not run (see below)."
     if not report.quiet and not report.skipped:
@@ -137,41 +138,41 @@ def nothing_to_say(report: Report) -> str:
     return "Every rule ran, and none found anything to change."
 
 
-def tag(one: Advice) -> str:
+def tag(card: Advice) -> str:
     """Impact, confidence, rule and name in one short line."""
-    return f"{rated(one)}: {one.rule} {one.slug}"
+    return f"{rated(card)}: {card.rule} {card.slug}"
 
 
-def rated(one: Advice) -> str:
+def rated(card: Advice) -> str:
     """Impact and confidence: `high impact, medium confidence`."""
-    return f"{one.impact} impact, {one.confidence} confidence"
+    return f"{card.impact} impact, {card.confidence} confidence"
 
 
-def body(one: Advice, measured: Measured, width: int, indent: str = "", fold_code: bool = False) -> Iterator[Line]:
+def body(card: Advice, measured: Measured, width: int, indent: str = "", fold_code: bool = False) -> Iterator[Line]:
     """The labelled lines below a card's title; `fold_code` where what runs over would be folded anyhow."""
     fold_at = width if fold_code or width < NARROW else None
-    if one.saves:
+    if card.saves:
         step_ns = measured.step.known("time_ns")
-        yield from labelled("Saves", saving(one.saves, step_ns), width, indent=indent, role="strong")
-        per_sample = "" if one.saves.large_unknown else _per_sample(one.saves)
+        yield from labelled("Saves", saving(card.saves, step_ns), width, indent=indent, role="strong")
+        per_sample = "" if card.saves.large_unknown else _per_sample(card.saves)
         if per_sample:
             yield from labelled("", per_sample, width, indent=indent)
-    yield from labelled("Why", one.why, width, indent=indent)
-    for change in one.changes:
+    yield from labelled("Why", card.why, width, indent=indent)
+    for change in card.changes:
         yield from labelled("Change", _change(change), width, indent=indent)
         yield from code(change.paste, f"{indent}{' ' * 12}" if width >= NARROW else f"{indent}  ", fold_at)
-    for number_of, evidence in enumerate(one.evidence):
+    for number_of, evidence in enumerate(card.evidence):
         yield from labelled("" if number_of else "Evidence", _evidence(evidence, measured), width, indent=indent)
-    if one.saves:
-        how = "Upper bound" if one.saves.large_unknown else _HOW[one.saves.basis]
-        yield from labelled(how, one.saves.how, width, indent=indent)
-        if one.saves.unpredicted:
-            yield from labelled("Predicted", f"no: {one.saves.unpredicted}", width, indent=indent)
-    yield from labelled("How sure", one.confidence, width, indent=indent)
-    yield from labelled("Learning", _learning(one), width, indent=indent)
-    if one.verify:
-        yield from labelled("Prove it", one.verify, width, indent=indent, role="code")
-    yield from labelled("More", f"dptune rules explain {one.rule}", width, indent=indent, role="code")
+    if card.saves:
+        how = "Upper bound" if card.saves.large_unknown else _HOW[card.saves.basis]
+        yield from labelled(how, card.saves.how, width, indent=indent)
+        if card.saves.unpredicted:
+            yield from labelled("Predicted", f"no: {card.saves.unpredicted}", width, indent=indent)
+    yield from labelled("How sure", card.confidence, width, indent=indent)
+    yield from labelled("Learning", _learning(card), width, indent=indent)
+    if card.verify:
+        yield from labelled("Prove it", card.verify, width, indent=indent, role="code")
+    yield from labelled("More", f"dptune rules explain {card.rule}", width, indent=indent, role="code")
 
 
 def saving(saves: Saving, step_ns: int | None) -> str:
@@ -207,10 +208,10 @@ def _step(saves: Saving, step_ns: int | None) -> str:
     return "each step" if step_ns is None else f"each {milliseconds(step_ns / 1e6)} step"
 
 
-def _first(number_of: int, one: Advice, width: int) -> Iterator[Line]:
+def _first(number_of: int, card: Advice, width: int) -> Iterator[Line]:
     yield line("")
-    yield from wrapped(tag(one), width, f"{number_of:>2} ", "   ", _ROLES[one.impact])
-    yield from wrapped(one.title, width, "   ", role="strong")
+    yield from wrapped(tag(card), width, f"{number_of:>2} ", "   ", _ROLES[card.impact])
+    yield from wrapped(card.title, width, "   ", role="strong")
 
 
 def _per_sample(saves: Saving) -> str:
@@ -233,10 +234,10 @@ def _value(value: Value) -> str:
 
 
 def _evidence(evidence: Evidence, measured: Measured) -> str:
-    told = f"{evidence.label}: {_amount(evidence.value, evidence.unit)}"
+    words = f"{evidence.label}: {_amount(evidence.value, evidence.unit)}"
     if evidence.start_ns is not None:
-        return f"{told} (see {_when(evidence.rank, evidence.start_ns, evidence.end_ns, measured)})"
-    return told if evidence.rank is None else f"{told} (rank {evidence.rank})"
+        return f"{words} (see {_when(evidence.rank, evidence.start_ns, evidence.end_ns, measured)})"
+    return words if evidence.rank is None else f"{words} (rank {evidence.rank})"
 
 
 def _when(rank: int | None, start_ns: int, end_ns: int | None, measured: Measured) -> str:
@@ -244,7 +245,9 @@ def _when(rank: int | None, start_ns: int, end_ns: int | None, measured: Measure
     is outside of every step.
     """
     took = "" if end_ns is None else f", for {ns_as_ms(end_ns - start_ns)} ms"
-    devices = (device for one in measured.ranks if one.rank == rank for device in one.devices)
+    devices = (
+        device for rank_figures in measured.ranks if rank_figures.rank == rank for device in rank_figures.devices
+    )
     for step in (step for device in devices for step in device.steps):
         if step.start_ns <= start_ns < step.start_ns + step.account.window_ns:
             after = start_ns - step.start_ns
@@ -265,7 +268,7 @@ def _amount(value: float | str, unit: str) -> str:
     return f"{text} {unit}".rstrip()
 
 
-def _learning(one: Advice) -> str:
-    if one.numerics == "same":
-        return f"the change leaves what is learned as it is. {one.watch}".strip()
-    return f"the change can alter what is learned. {one.watch}".strip()
+def _learning(card: Advice) -> str:
+    if card.numerics == "same":
+        return f"the change leaves what is learned as it is. {card.watch}".strip()
+    return f"the change can alter what is learned. {card.watch}".strip()

@@ -42,13 +42,16 @@ def attribution(report: Report, width: int) -> Iterator[Line]:
 def _sources(sources: SourceFigures, title: str, width: int) -> Iterator[Line]:
     columns = (Column(title, right=False, least=len(title)), Column("share"))
     rows = [
-        [one.name if one.instances == 1 else f"{one.name} ({one.instances} modules)", percent(one.step_share)]
-        for one in sources.top[:_AT_MOST]
+        [
+            source.name if source.instances == 1 else f"{source.name} ({source.instances} modules)",
+            percent(source.step_share),
+        ]
+        for source in sources.top[:_AT_MOST]
     ]
     yield from table(columns, rows, width)
     rest = sources.places - len(rows)
-    told = f"and {rest:,} more, " if rest > 0 else ""
-    yield from wrapped(f"{told}{percent(sources.covered_share)} of the compute in all", width, "    ", role="dim")
+    more = f"and {rest:,} more, " if rest > 0 else ""
+    yield from wrapped(f"{more}{percent(sources.covered_share)} of the compute in all", width, "    ", role="dim")
 
 
 def _basis(found: AttributionFigures) -> str:

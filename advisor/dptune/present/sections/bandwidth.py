@@ -25,10 +25,10 @@ def points(link: LinkFigures) -> list[Point]:
 def fitted(link: LinkFigures, steps: int = 40) -> Iterator[Point]:
     """The line that latency and bandwidth make, from the least size to the largest; nothing where none was fitted."""
     alpha, algbw, busbw = (link.known(name) for name in ("alpha_us", "algbw_gb_per_s", "busbw_gb_per_s"))
-    own = points(link)
-    if alpha is None or not algbw or not busbw or len(own) < 2:
+    measured = points(link)
+    if alpha is None or not algbw or not busbw or len(measured) < 2:
         return
-    low, high = math.log10(own[0][0]), math.log10(own[-1][0])
+    low, high = math.log10(measured[0][0]), math.log10(measured[-1][0])
     for step in range(steps + 1):
         size = 10 ** (low + (high - low) * step / steps)
         took_ns = max(alpha * 1e3 + size / algbw, 1e-9)

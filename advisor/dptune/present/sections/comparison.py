@@ -57,10 +57,10 @@ _TRAFFIC = (
 
 def page(comparison: Comparison, width: int) -> Iterator[Line]:
     """Every section of the comparison, as lines."""
-    told, compared = comparison.headline, comparison.compared
-    yield from labelled("Verdict", told.verdict, width, role="strong")
-    yield from labelled("Why", told.why, width)
-    yield from labelled("Next", told.next, width)
+    headline, compared = comparison.headline, comparison.compared
+    yield from labelled("Verdict", headline.verdict, width, role="strong")
+    yield from labelled("Why", headline.why, width)
+    yield from labelled("Next", headline.next, width)
     for section in (_runs, _verdict, _comparable, _categories, _phases, _ranks, _collectives, _copies, _waits, _facts):
         yield from section(compared, width)
 
@@ -135,16 +135,19 @@ def _categories(compared: Compared, width: int) -> Iterator[Line]:
         return
     rows: list[list[Cell]] = [
         [
-            _NAMES[one.category],
-            _ms(one.a_ns),
-            _ms(one.b_ns),
-            signed(one.difference_ns / 1e6),
-            shown(lambda one=one: one.share, percent),  # type: ignore[misc]
+            _NAMES[category.category],
+            _ms(category.a_ns),
+            _ms(category.b_ns),
+            signed(category.difference_ns / 1e6),
+            shown(lambda one=category: one.share, percent),  # type: ignore[misc]
         ]
-        for one in found
-        if one.a_ns or one.b_ns
+        for category in found
+        if category.a_ns or category.b_ns
     ]
-    whole = [sum(ends) for ends in zip(*((one.a_ns, one.b_ns, one.difference_ns) for one in found), strict=True)]
+    whole = [
+        sum(ends)
+        for ends in zip(*((category.a_ns, category.b_ns, category.difference_ns) for category in found), strict=True)
+    ]
     rows.append(["the step", _ms(whole[0]), _ms(whole[1]), signed(whole[2] / 1e6), percent(1) if whole[2] else "0 %"])
     yield from table(_CATEGORIES, rows, width)
 
@@ -155,7 +158,7 @@ def _phases(compared: Compared, width: int) -> Iterator[Line]:
     if found is None:
         yield from wrapped(str(Hole(compared.missing["phases"])), width, "  ")
         return
-    rows = [[one.phase, *_both(one.compute_ns), *_both(one.exposed_communication_ns)] for one in found]
+    rows = [[phase.phase, *_both(phase.compute_ns), *_both(phase.exposed_communication_ns)] for phase in found]
     yield from table(_PHASES, rows, width)
 
 
@@ -200,12 +203,12 @@ def _traffic(title: str, name: str, compared: Compared, width: int) -> Iterator[
     else:
         rows = [
             [
-                one.kind,
-                *_ends(one.calls_per_step, times),
-                *_ends(one.moved_bytes, lambda size: data(round(size))),
-                *_both(one.time_ns),
+                traffic.kind,
+                *_ends(traffic.calls_per_step, times),
+                *_ends(traffic.moved_bytes, lambda size: data(round(size))),
+                *_both(traffic.time_ns),
             ]
-            for one in found[:_AT_MOST]
+            for traffic in found[:_AT_MOST]
         ]
         yield from table(_TRAFFIC, rows, width)
 
@@ -229,9 +232,9 @@ def _facts(compared: Compared, width: int) -> Iterator[Line]:
         yield from wrapped(str(Hole(compared.missing["facts"])), width, "  ")
     elif not found:
         yield from wrapped("Nothing of what the runs recorded.", width, "  ")
-    for one in found or ():
-        where = f" ({one.at})" if one.at else ""
-        text = f"{one.name}{where}: {_values(one.a)} in A, {_values(one.b)} in B"
+    for fact in found or ():
+        where = f" ({fact.at})" if fact.at else ""
+        text = f"{fact.name}{where}: {_values(fact.a)} in A, {_values(fact.b)} in B"
         yield from wrapped(text, width, "  ", "    ")
 
 

@@ -56,14 +56,17 @@ def path(report: Report, width: int) -> Iterator[Line]:
     shares = {name: getattr(found, name) / found.path_ns for name in PATH}
     rows = [
         [step_milliseconds(measured, share), percent(share), f"{name.removesuffix('_ns')}: {_WORDS[name]}"]
-        for name, share in sorted(shares.items(), key=lambda one: -one[1])
+        for name, share in sorted(shares.items(), key=lambda pair: -pair[1])
         if share >= _LEAST_SHARE
     ]
     yield from table(_COLUMNS, rows, width)
     yield from wrapped(_bound(measured, found, account), width, "  ")
     longest = found.longest[:_AT_MOST]
-    short = Counter(short_name(one.name) for one in longest)
-    named = [_named(one, found.path_ns, found.steps, report, short[short_name(one.name)] == 1) for one in longest]
+    short = Counter(short_name(operation.name) for operation in longest)
+    named = [
+        _named(operation, found.path_ns, found.steps, report, short[short_name(operation.name)] == 1)
+        for operation in longest
+    ]
     yield from table(_NAMED, named, width)
 
 
@@ -84,8 +87,8 @@ def _bound(measured: Measured, found: CriticalPath, account: Account) -> str:
     return f"{words}, and the rank {verb} {waits} for other ranks: faster host code saves at most {most}."
 
 
-def _named(one: OnPath, path_ns: int, steps: int, report: Report, distinct: bool) -> list[Cell]:
+def _named(operation: OnPath, path_ns: int, steps: int, report: Report, distinct: bool) -> list[Cell]:
     """A row of its time and name; `distinct`: whether no other row has the same short name."""
-    whole = one.name if len(one.name) <= _LONGEST_NAME else f"{one.name[: _LONGEST_NAME - 3]}..."
-    name = short_name(one.name) if distinct else whole
-    return [step_milliseconds(report.measured, one.total_ns / path_ns), number(one.count / steps), name]
+    whole = operation.name if len(operation.name) <= _LONGEST_NAME else f"{operation.name[: _LONGEST_NAME - 3]}..."
+    name = short_name(operation.name) if distinct else whole
+    return [step_milliseconds(report.measured, operation.total_ns / path_ns), number(operation.count / steps), name]

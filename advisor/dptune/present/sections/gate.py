@@ -34,12 +34,12 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
         yield from wrapped(f"run: {run}", width, "  ", "    ", "dim")
     for run in gate.baseline:
         yield from wrapped(f"baseline: {run}", width, "  ", "    ", "dim")
-    for one in gate.tripped:
-        yield from wrapped(f"{tag(one)}: {one.title}{_at(one)}", width, "  ", "    ")
-        if one.saves:
-            words = promise(one.saves, gate.step_ns)
+    for advice in gate.tripped:
+        yield from wrapped(f"{tag(advice)}: {advice.title}{_at(advice)}", width, "  ", "    ")
+        if advice.saves:
+            words = promise(advice.saves, gate.step_ns)
             yield from wrapped(f"{words[0].lower()}{words[1:]}", width, "    ", role="dim")
-        for proven in proofs(one, gate):
+        for proven in proofs(advice, gate):
             yield from wrapped(proven, width, "    ", "      ")
     for budget in gate.budgets:
         yield from wrapped(f"budget {budget_in_words(budget)}", width, "  ", "    ")
@@ -65,11 +65,11 @@ def proofs(advice: Advice, gate: Gate) -> list[str]:
 
 def budget_in_words(budget: Budget) -> str:
     """`kept: step_ms, step time in ms: 12.3, at most 15`."""
-    told = f"{budget.name}, {budget.what}"
+    title = f"{budget.name}, {budget.what}"
     if budget.value is None:
-        return f"not judged: {told}: not measured: {budget.why_missing}"
+        return f"not judged: {title}: not measured: {budget.why_missing}"
     outcome = "kept" if budget.kept else "broken"
-    return f"{outcome}: {told}: {budget_value(budget)}, at most {budget.limit:g}"
+    return f"{outcome}: {title}: {budget_value(budget)}, at most {budget.limit:g}"
 
 
 def budget_value(budget: Budget) -> str:
@@ -95,7 +95,7 @@ def _why(gate: Gate) -> str:
     if gate.outcome == "inconclusive":
         return "whether it is slower than the baseline is not known"
     broken = [budget for budget in gate.budgets if budget.value is not None and not budget.kept]
-    unknown = [one for one in gate.budgets if one.value is None]
+    unknown = [unmeasured for unmeasured in gate.budgets if unmeasured.value is None]
     if gate.outcome == "unjudgeable":
         if gate.trust.level == "unjudgeable":
             return "this run cannot be judged"
@@ -111,10 +111,10 @@ def _why(gate: Gate) -> str:
 
 
 def _nothing(gate: Gate) -> str:
-    told = at_level(gate) if gate.fail_on == "never" else f"no {at_level(gate)}"
+    words = at_level(gate) if gate.fail_on == "never" else f"no {at_level(gate)}"
     if gate.budgets:
-        told += f", {several(len(gate.budgets), 'budget')} kept"
-    return told + (", no slower than the baseline by more than is allowed" if gate.regression is not None else "")
+        words += f", {several(len(gate.budgets), 'budget')} kept"
+    return words + (", no slower than the baseline by more than is allowed" if gate.regression is not None else "")
 
 
 def _at(advice: Advice) -> str:

@@ -25,20 +25,20 @@ def which(report: Report, width: int) -> Iterator[Line]:
 
 def headline(report: Report, width: int) -> Iterator[Line]:
     """The three sentences at the top of every report."""
-    told = report.headline
-    yield from labelled("Verdict", told.verdict, width, role="strong")
-    yield from labelled("Why", told.why, width)
-    yield from labelled("Next", told.next, width)
-    yield from proven(report, told.rule, width)
-    for one in report.together:
-        yield from labelled("Together", _together(one), width)
+    summary = report.headline
+    yield from labelled("Verdict", summary.verdict, width, role="strong")
+    yield from labelled("Why", summary.why, width)
+    yield from labelled("Next", summary.next, width)
+    yield from proven(report, summary.rule, width)
+    for combination in report.together:
+        yield from labelled("Together", _together(combination), width)
 
 
-def _together(one: Together) -> str:
+def _together(combination: Together) -> str:
     """`DP102 and DP101 save 18.0 to 39.0 % of a sample's time; what is learned stays as it is.`"""
-    saves, rules = one.saves, " and ".join([", ".join(one.rules[:-1]), one.rules[-1]])
+    saves, rules = combination.saves, " and ".join([", ".join(combination.rules[:-1]), combination.rules[-1]])
     shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
-    learning = "what is learned stays as it is" if one.numerics == "same" else "what is learned may change"
+    learning = "what is learned stays as it is" if combination.numerics == "same" else "what is learned may change"
     return f"{rules} save {shares} of a sample's time; {learning}."
 
 
@@ -53,7 +53,7 @@ def trust(report: Report, width: int) -> Iterator[Line]:
     words, role = _LEVELS[report.trust.level]
     yield from heading("Can this run be judged?", width)
     yield from labelled("Judgeable", words, width, column=13, indent="  ", role=role)
-    findings = [one for one in report.trust.findings if not _in_headline(one, report)]
+    findings = [limit for limit in report.trust.findings if not _in_headline(limit, report)]
     for finding in findings[:_AT_MOST]:
         yield from labelled(finding.level, finding.text, width, column=13, indent="  ")
     if len(findings) > _AT_MOST:

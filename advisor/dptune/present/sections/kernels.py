@@ -37,7 +37,7 @@ def kernels(report: Report, width: int) -> Iterator[Line]:
         Column("median us"),
         Column("share"),
     )
-    yield from table(columns, [_row(one) for one in found.top], width)
+    yield from table(columns, [_row(kernel) for kernel in found.top], width)
     words = (
         "Per step is per rank; share is of the step. A moment in which several run counts in their time for one of "
         "them: for what calculates before communication."

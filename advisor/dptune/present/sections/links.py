@@ -47,23 +47,23 @@ def links(report: Report, width: int) -> Iterator[Line]:
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
     for basis, said in _BASES.items():
-        own = [one for one in found if one.basis == basis]
-        if own and not _fitted(own):
-            yield from wrapped(_unfitted(own), width, "  ")
-        elif own:
+        basis_links = [link for link in found if link.basis == basis]
+        if basis_links and not _fitted(basis_links):
+            yield from wrapped(_unfitted(basis_links), width, "  ")
+        elif basis_links:
             yield from wrapped(said, width, "  ")
-            yield from _table(own[:_AT_MOST], width)
-            if len(own) > _AT_MOST:
-                more = several(len(own) - _AT_MOST, "more group")
+            yield from _table(basis_links[:_AT_MOST], width)
+            if len(basis_links) > _AT_MOST:
+                more = several(len(basis_links) - _AT_MOST, "more group")
                 yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
     if not _fitted(found):
         return
     yield from _legend(width)
-    shared = sum(one.shared_calls for one in found)
+    shared = sum(link.shared_calls for link in found)
     if shared:
         said = f"{several(shared, 'call')} left out: another collective of the same ranks ran meanwhile."
         yield from wrapped(said, width, "  ", role="dim")
-    for source, measured in dict.fromkeys((one.source, one.measured) for one in found if one.basis == "sweep"):
+    for source, measured in dict.fromkeys((link.source, link.measured) for link in found if link.basis == "sweep"):
         made = f"The sweep is {source}, made {measured or 'at an unknown time'}{_age(measured, report.run.recorded)}."
         yield from wrapped(made, width, "  ", role="dim")
 
@@ -74,13 +74,15 @@ def swept(found: Sequence[LinkFigures], record: LinkRecord, width: int) -> Itera
     what = f"{several(record.world_size, 'rank')} on {hosts}, {record.backend}, torch {record.torch}"
     yield from wrapped(f"Links between {what} ({', '.join(dict.fromkeys(record.devices))})", width, role="strong")
     yield BLANK
-    yield from table(_TIMES, [row for one in record.kinds for row in _times(one, one.sizes)], width)
-    queued = [row for one in record.kinds for row in _times(one, one.queued)]
+    yield from table(
+        _TIMES, [row for kind_times in record.kinds for row in _times(kind_times, kind_times.sizes)], width
+    )
+    queued = [row for kind_times in record.kinds for row in _times(kind_times, kind_times.queued)]
     if queued:
         yield from heading("One of many that are asked for at once, as buckets are", width)
         yield from table(_TIMES, queued, width)
     yield from heading("Latency and bandwidth", width)
-    measured = [one for one in found if one.sizes]
+    measured = [link for link in found if link.sizes]
     if _fitted(measured):
         yield from _table(measured, width)
         yield from _legend(width)
@@ -104,19 +106,19 @@ def _age(measured: str, recorded: str | None) -> str:
 
 
 def _fitted(found: Sequence[LinkFigures]) -> bool:
-    return any(one.known("alpha_us") is not None for one in found)
+    return any(link.known("alpha_us") is not None for link in found)
 
 
 def _unfitted(found: Sequence[LinkFigures]) -> str:
     """Why there is nothing to show, and what would show it."""
-    why = "; ".join(dict.fromkeys(one.missing["alpha_us"] for one in found))
+    why = "; ".join(dict.fromkeys(link.missing["alpha_us"] for link in found))
     if found[0].basis == "sweep":
         return f"Not known from the sweep: {why}."
     return f"Not known from the run's own collectives: {why}. `dptune links` measures it."
 
 
 def _table(found: Sequence[LinkFigures], width: int) -> Iterator[Line]:
-    rows = [_row(one) for one in found]
+    rows = [_row(link) for link in found]
     if found[0].basis == "trace":
         yield from table(_COLUMNS, rows, width)
     else:  # a sweep makes a group of its own
@@ -148,11 +150,11 @@ def _row(link: LinkFigures) -> list[Cell]:
     ]
 
 
-def _times(one: KindTimes, sizes: Sequence[SizeTimes]) -> Iterator[list[Cell]]:
+def _times(kind: KindTimes, sizes: Sequence[SizeTimes]) -> Iterator[list[Cell]]:
     """A row for each size of a kind: milliseconds of one call."""
     for size in sizes:
         times = (number(seconds * 1e3) for seconds in (size.median_s, size.q1_s, size.q3_s))
-        yield [one.kind, data(size.message_bytes), *times, f"{size.calls:,}"]
+        yield [kind.kind, data(size.message_bytes), *times, f"{size.calls:,}"]
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -40,37 +40,37 @@ def memory(report: Report, width: int) -> Iterator[Line]:
     except Missing as missing:
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
-    if all(one.known("peak_allocated_bytes") is None for one in found):
+    if all(figures.known("peak_allocated_bytes") is None for figures in found):
         yield from wrapped(f"How full it is: {Hole(found[0].missing['peak_allocated_bytes'])}.", width, "  ")
         for sentence in (_asked(found), _mallocs(found)):
             yield from wrapped(sentence, width, "  ")
         return
-    yield from table(_COLUMNS, [_row(one) for one in found[:_AT_MOST]], width)
+    yield from table(_COLUMNS, [_row(figures) for figures in found[:_AT_MOST]], width)
     if len(found) > _AT_MOST:
         yield from wrapped(
             f"and {several(len(found) - _AT_MOST, 'more row')}: see --format json", width, "  ", role="dim"
         )
-    window = next((one.known("window") for one in found if one.known("window")), None)
-    bases = list(dict.fromkeys(_BASIS[one.basis] for one in found))
+    window = next((figures.known("window") for figures in found if figures.known("window")), None)
+    bases = list(dict.fromkeys(_BASIS[figures.basis] for figures in found))
     words = _WORDS.format(basis=" or ".join(bases), window=_WINDOW.get(window or "", ""))
     yield from wrapped(words, width, "  ", role="dim")
 
 
 def _asked(found: list[MemoryFigures]) -> str:
     """What a step asks for, of the first rank whose allocations were recorded."""
-    one = next((one for one in found if one.known("window") is not None), None)
-    if one is None:
+    first = next((figures for figures in found if figures.known("window") is not None), None)
+    if first is None:
         return ""
-    growth = shown(lambda: one.growth_bytes_per_step, lambda size: f"leaves {data(size)} behind")
+    growth = shown(lambda: first.growth_bytes_per_step, lambda size: f"leaves {data(size)} behind")
     return (
-        f"A step asks for {data(one.allocated_bytes_per_step)} in {times(one.allocations_per_step)} allocations"
-        f"{f' and {growth}' if isinstance(growth, str) else ''} (rank {one.rank}{_WINDOW[one.window]})."
+        f"A step asks for {data(first.allocated_bytes_per_step)} in {times(first.allocations_per_step)} allocations"
+        f"{f' and {growth}' if isinstance(growth, str) else ''} (rank {first.rank}{_WINDOW[first.window]})."
     )
 
 
 def _mallocs(found: list[MemoryFigures]) -> str:
     """The one figure that needs no record of allocations, of the rank that has most of it."""
-    known = [one for one in found if one.known("malloc_share") is not None]
+    known = [figures for figures in found if figures.known("malloc_share") is not None]
     if not known:
         return ""
     most = max(known, key=lambda one: one.malloc_share)
@@ -80,15 +80,15 @@ def _mallocs(found: list[MemoryFigures]) -> str:
     )
 
 
-def _row(one: MemoryFigures) -> list[Cell]:
+def _row(figures: MemoryFigures) -> list[Cell]:
     return [
-        str(one.rank),
-        one.device,
-        shown(lambda: one.peak_allocated_bytes, data),
-        shown(lambda: one.peak_reserved_bytes, data),
-        shown(lambda: one.peak_share, percent),
-        shown(lambda: one.fragmentation, percent),
-        shown(lambda: one.allocated_bytes_per_step, data),
-        shown(lambda: one.growth_bytes_per_step, data),
-        shown(lambda: one.malloc_calls_per_step, times),
+        str(figures.rank),
+        figures.device,
+        shown(lambda: figures.peak_allocated_bytes, data),
+        shown(lambda: figures.peak_reserved_bytes, data),
+        shown(lambda: figures.peak_share, percent),
+        shown(lambda: figures.fragmentation, percent),
+        shown(lambda: figures.allocated_bytes_per_step, data),
+        shown(lambda: figures.growth_bytes_per_step, data),
+        shown(lambda: figures.malloc_calls_per_step, times),
     ]

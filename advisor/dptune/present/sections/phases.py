@@ -47,8 +47,8 @@ def phases(report: Report, width: int) -> Iterator[Line]:
     except Missing as missing:
         yield from wrapped(f"Phases {Hole(missing.reason)}", width, "  ")
     else:
-        host_ns = sum(one.known("host_ns") or 0 for one in found)
-        yield from table(_PHASES, [_phase(one, measured.account.window_ns, host_ns) for one in found], width)
+        host_ns = sum(phase.known("host_ns") or 0 for phase in found)
+        yield from table(_PHASES, [_phase(phase, measured.account.window_ns, host_ns) for phase in found], width)
         words = (
             "An operation belongs to the phase in which the host launched it; forward and the rest is what is launched "
             "in neither backward nor optimizer. Hidden and exposed: communication with and without compute beside it. "
@@ -81,15 +81,16 @@ def _phase(phase: PhaseFigures, window_ns: int, host_ns: int) -> list[Cell]:
     ]
 
 
-def _kind(one: CommunicationFigures, rows: Sequence[CommunicationFigures]) -> str:
+def _kind(communication: CommunicationFigures, rows: Sequence[CommunicationFigures]) -> str:
     """The kind, and who issued it where others of the kind in that phase were issued by something else."""
     alike = [
         row
         for row in rows
-        if (row.kind, row.known("group"), row.known("phase")) == (one.kind, one.known("group"), one.known("phase"))
+        if (row.kind, row.known("group"), row.known("phase"))
+        == (communication.kind, communication.known("group"), communication.known("phase"))
     ]
-    issuer = _ISSUERS.get(one.known("purpose") or "")
-    return f"{one.kind} ({issuer})" if issuer and len(alike) > 1 else one.kind
+    issuer = _ISSUERS.get(communication.known("purpose") or "")
+    return f"{communication.kind} ({issuer})" if issuer and len(alike) > 1 else communication.kind
 
 
 def _communication(row: CommunicationFigures, kind: str, window_ns: int, steps: int) -> list[Cell]:

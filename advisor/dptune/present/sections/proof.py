@@ -47,8 +47,8 @@ def page(proof: Proof, width: int, promised: str = "") -> Iterator[Line]:
     if promised:
         yield from labelled("Promised", promised, width)
     yield from labelled("Why", f"{sentence(proof.reason)} {sentence(proof.learning.reason)}", width)
-    for side, own in (("A", proof.a), ("B", proof.b)):
-        yield from labelled(side, f"{_named(own)}: {_step(proof, side)}", width)  # type: ignore[arg-type]
+    for side, variant in (("A", proof.a), ("B", proof.b)):
+        yield from labelled(side, f"{_named(variant)}: {_step(proof, side)}", width)  # type: ignore[arg-type]
     if proof.b.patched:
         words = (
             f"B runs {' and '.join(proof.b.patched)} with the patch of `dptune report --patch --advice {proof.advice}`"
@@ -75,9 +75,13 @@ def page(proof: Proof, width: int, promised: str = "") -> Iterator[Line]:
         f"{100 * proof.level:.1f} % of cases."
     )
     yield from wrapped(words, width, "  ", role="dim")
-    lost = [one for one in proof.trials if one.status == "ran" and not one.set_aside and one.taken_share > MOST_TAKEN]
+    lost = [
+        counted
+        for counted in proof.trials
+        if counted.status == "ran" and not counted.set_aside and counted.taken_share > MOST_TAKEN
+    ]
     if lost:
-        numbers = ", ".join(str(one.number) for one in lost)
+        numbers = ", ".join(str(counted.number) for counted in lost)
         words = (
             f"Of trial{'s' if len(lost) > 1 else ''} {numbers}, which count, more than {100 * MOST_TAKEN:g} % of the "
             "time of the cores went to others, too: the host of this virtual machine is busy, and differences are "

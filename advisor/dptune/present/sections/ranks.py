@@ -49,8 +49,8 @@ def ranks(report: Report, width: int) -> Iterator[Line]:
     if names:
         yield from wrapped(f"Devices: {', '.join(names)}", width, "  ", role="dim")
     yield from wrapped(straggler(report.measured), width, "  ")
-    for told in rank_remarks(report):
-        yield from wrapped(told, width, "  ", "    ", role="warning")
+    for remark in rank_remarks(report):
+        yield from wrapped(remark, width, "  ", "    ", role="warning")
 
 
 def rank_rows(report: Report) -> Iterator[list[Cell]]:

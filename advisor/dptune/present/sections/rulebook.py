@@ -62,8 +62,8 @@ def knobs(width: int) -> Iterator[Line]:
         notes = f"{default}{learned}{predicted[knob.predicted]}"
         yield from wrapped(f"{knob.summary}: {knob.takes}{notes}", width, "      ")
     yield BLANK
-    told = "And env.NAME: the variable NAME of the environment. Set one with: dptune profile --set KNOB=VALUE train.py"
-    yield from wrapped(told, width)
+    hint = "And env.NAME: the variable NAME of the environment. Set one with: dptune profile --set KNOB=VALUE train.py"
+    yield from wrapped(hint, width)
 
 
 def figures(word: str, width: int) -> Iterator[Line]:
@@ -86,7 +86,7 @@ def _figures(record: type[Model], place: str) -> Iterator[tuple[str, str]]:
     for name, field in record.model_fields.items():
         if name == "missing":
             continue
-        inside = [one for one in _records(field.annotation) if issubclass(one, Model)]
+        inside = [record_type for record_type in _records(field.annotation) if issubclass(record_type, Model)]
         sign = {list: "[]", dict: "{}"}.get(_origin(field.annotation), "")
         if inside:
             yield from _figures(inside[0], f"{place}.{name}{sign}")
@@ -100,12 +100,12 @@ def _figures(record: type[Model], place: str) -> Iterator[tuple[str, str]]:
 def _records(annotation: Any) -> list[Any]:
     if isinstance(annotation, type):
         return [annotation]
-    return [one for part in get_args(annotation) for one in _records(part)]
+    return [record_type for part in get_args(annotation) for record_type in _records(part)]
 
 
 def _origin(annotation: Any) -> Any:
     """list or dict, where it is one or may be missing and else is one."""
-    parts = [one for one in (annotation, *get_args(annotation)) if get_origin(one) in (list, dict)]
+    parts = [part for part in (annotation, *get_args(annotation)) if get_origin(part) in (list, dict)]
     return get_origin(parts[0]) if parts else None
 
 
@@ -160,8 +160,8 @@ def _paragraph(rows: Sequence[str], width: int) -> Iterator[Line]:
 
 def _threshold(threshold: Threshold, limits: Mapping[str, float], width: int) -> Iterator[Line]:
     value = limits.get(threshold.name, threshold.default)
-    told = f"{threshold.name} = {value:g}"
+    setting = f"{threshold.name} = {value:g}"
     if value != threshold.default:
-        told += f" (yours; dptune's own is {threshold.default:g})"
-    yield (Span("  "), *line(told, "code"))
+        setting += f" (yours; dptune's own is {threshold.default:g})"
+    yield (Span("  "), *line(setting, "code"))
     yield from wrapped(threshold.reason, width, "      ")

@@ -13,9 +13,9 @@ _UNJUDGED = "the run cannot be judged"
 def skipped(report: Report, width: int) -> Iterator[Line]:
     """Rules by the reason they could not run for, and those that ran and were quiet."""
     reasons: dict[str, list[str]] = {}
-    for one in report.skipped:
-        reason = _UNJUDGED if one.reason.startswith(_UNJUDGED) else one.reason  # why stands in the headline
-        reasons.setdefault(reason, []).append(one.rule)
+    for skip in report.skipped:
+        reason = _UNJUDGED if skip.reason.startswith(_UNJUDGED) else skip.reason  # why stands in the headline
+        reasons.setdefault(reason, []).append(skip.rule)
     if reasons:
         yield from heading("Rules that could not run, or gave way", width)
     for reason, rules in reasons.items():

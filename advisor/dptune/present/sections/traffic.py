@@ -58,17 +58,17 @@ def collectives(report: Report, width: int) -> Iterator[Line]:
     if not found:
         yield from wrapped("None inside the steps.", width, "  ")
         return
-    yield from table(_COLLECTIVES, [_collective(one) for one in found[:_AT_MOST]], width)
+    yield from table(_COLLECTIVES, [_collective(row) for row in found[:_AT_MOST]], width)
     if len(found) > _AT_MOST:
         more = several(len(found) - _AT_MOST, "more kind and size", "more kinds and sizes")
         yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
-    in_groups = any(_calls(one) != one.calls_per_step for one in found[:_AT_MOST])
+    in_groups = any(_calls(row) != row.calls_per_step for row in found[:_AT_MOST])
     words = (
         f"Calls are per step and rank{' of the group' if in_groups else ''}. Ms is the median call: it lasts until its "
         "last rank has come, so it holds waiting. Moving is the ms in which data moved, the shortest over the ranks; "
         "GB/s is what each link carried in it (busbw of nccl-tests)."
     )
-    bases = {one.known("matched") for one in found[:_AT_MOST] if one.known("transfer_ns") is not None}
+    bases = {row.known("matched") for row in found[:_AT_MOST] if row.known("transfer_ns") is not None}
     doubts = "".join(said for basis, said in _DOUBTS.items() if basis in bases)
     yield from wrapped(words + doubts, width, "  ", role="dim")
 
@@ -84,7 +84,7 @@ def copies(report: Report, width: int) -> Iterator[Line]:
     if not found:
         yield from wrapped("None inside the steps.", width, "  ")
         return
-    yield from table(_COPIES, [_copy(one) for one in found[:_AT_MOST]], width)
+    yield from table(_COPIES, [_copy(copy) for copy in found[:_AT_MOST]], width)
     words = (
         "All but GB/s is of one step of one rank, the mean over all. Ms is the sum of the durations; exposed is the ms "
         "in which nothing is calculated or exchanged beside them. GB/s is the median of the large ones, 1 MiB or more "
@@ -92,12 +92,12 @@ def copies(report: Report, width: int) -> Iterator[Line]:
         "script until the data is copied or staged: copies of pinned memory with non_blocking=True do not."
     )
     yield from wrapped(words, width, "  ", role="dim")
-    told = [(one, site) for one in found[:_AT_MOST] for site in (one.known("sites") or [])[:_SITES]]
-    if told:
-        asked = f"Where they are asked for (per step of rank {told[0][1].rank}), most time first:"
+    sites = [(copy, site) for copy in found[:_AT_MOST] for site in (copy.known("sites") or [])[:_SITES]]
+    if sites:
+        asked = f"Where they are asked for (per step of rank {sites[0][1].rank}), most time first:"
         yield from wrapped(asked, width, "  ")
-    for one, site in told:
-        yield from wrapped(_site(one, site, _steps(report.measured, site)), width, "  ", "    ")
+    for copy, site in sites:
+        yield from wrapped(_site(copy, site, _steps(report.measured, site)), width, "  ", "    ")
 
 
 def data_loading(report: Report, width: int) -> Iterator[Line]:
@@ -154,35 +154,35 @@ def _calls(row: CollectiveFigures) -> float:
     return row.calls_per_step if of_group is None else of_group
 
 
-def _copy(one: CopyFigures) -> list[Cell]:
-    steps = one.calls / one.calls_per_step
+def _copy(copy: CopyFigures) -> list[Cell]:
+    steps = copy.calls / copy.calls_per_step
     return [
-        _DIRECTIONS[one.direction],
-        shown(lambda: one.pinned, lambda pinned: "pinned" if pinned else "pageable"),
-        times(one.calls_per_step),
-        shown(lambda: one.total_bytes, lambda size: data(round(size / steps))),
-        ns_as_ms(one.total_ns / steps),
-        ns_as_ms(one.exposed_ns / steps),
-        _rate(one),
-        shown(lambda: one.blocking_calls, lambda calls: times(calls / steps)),
+        _DIRECTIONS[copy.direction],
+        shown(lambda: copy.pinned, lambda pinned: "pinned" if pinned else "pageable"),
+        times(copy.calls_per_step),
+        shown(lambda: copy.total_bytes, lambda size: data(round(size / steps))),
+        ns_as_ms(copy.total_ns / steps),
+        ns_as_ms(copy.exposed_ns / steps),
+        _rate(copy),
+        shown(lambda: copy.blocking_calls, lambda calls: times(calls / steps)),
     ]
 
 
-def _rate(one: CopyFigures) -> Cell:
-    if one.known("large_gb_per_s") is not None:
-        return number(one.large_gb_per_s)
-    return shown(lambda: one.gb_per_s, lambda rate: f"~{number(rate)}")
+def _rate(copy: CopyFigures) -> Cell:
+    if copy.known("large_gb_per_s") is not None:
+        return number(copy.large_gb_per_s)
+    return shown(lambda: copy.gb_per_s, lambda rate: f"~{number(rate)}")
 
 
 def _steps(measured: Measured, site: CopySite) -> int:
     """How many steps of its rank a site was read from; 0 where that is not known."""
     if site.window == "rich":
         return measured.step.rich_steps
-    own = (rank for rank in measured.ranks if rank.rank == site.rank)
-    return len({step.number for rank in own for device in rank.devices for step in device.steps})
+    ranks = (rank for rank in measured.ranks if rank.rank == site.rank)
+    return len({step.number for rank in ranks for device in rank.devices for step in device.steps})
 
 
-def _site(one: CopyFigures, site: CopySite, steps: int) -> str:
+def _site(copy: CopyFigures, site: CopySite, steps: int) -> str:
     size = shown(lambda: site.copy_bytes, data)
     where = [
         str(shown(lambda: site.operator)) if site.known("operator") else "no operator",
@@ -192,9 +192,9 @@ def _site(one: CopyFigures, site: CopySite, steps: int) -> str:
     each = ", in every step" if site.every_step else ""
     took = f" ({ns_as_ms(site.total_ns / steps)} ms)" if steps else ""
     held = f", {times(site.blocking_calls / steps)} of them blocking" if steps and site.known("blocking_calls") else ""
-    memory = shown(lambda: one.pinned, lambda pinned: " pinned" if pinned else " pageable")
+    memory = shown(lambda: copy.pinned, lambda pinned: " pinned" if pinned else " pageable")
     return (
-        f"{_DIRECTIONS[one.direction]}{memory if isinstance(memory, str) else ''}: {' '.join(where)}, "
+        f"{_DIRECTIONS[copy.direction]}{memory if isinstance(memory, str) else ''}: {' '.join(where)}, "
         f"{times(site.calls_per_step)} of {size if isinstance(size, str) else 'unknown size'}"
         f"{each}{held}{took}"
     )

@@ -33,81 +33,85 @@ _BAR = 30
 _LONGEST_NAME = 30  # of a set of changes inside the table
 
 
-def page(told: WhatIf, width: int, run: str = "") -> Iterator[Line]:
+def page(whatif: WhatIf, width: int, run: str = "") -> Iterator[Line]:
     """What it rests on, then the step with each set of changes. `run` is how the user named it; empty: not at all."""
-    for words in told.limits:
+    for words in whatif.limits:
         yield from labelled("Partial", sentence(words), width, role="warning")
-    measured_ns = told.known("measured_ns")
+    measured_ns = whatif.known("measured_ns")
     if measured_ns is None:
         yield from labelled(
-            "No model", f"Nothing can be predicted: {told.missing['measured_ns']}.", width, role="warning"
+            "No model", f"Nothing can be predicted: {whatif.missing['measured_ns']}.", width, role="warning"
         )
         return
-    how = "with the profiler, which slows the host" if told.traced else "without the profiler"
-    many = f", the median of {told.processes} processes" if told.processes > 1 else ""
+    how = "with the profiler, which slows the host" if whatif.traced else "without the profiler"
+    many = f", the median of {whatif.processes} processes" if whatif.processes > 1 else ""
     yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step, {how}{many}.", width, role="strong")
     words = (
-        f"{ns_as_ms(told.replayed_ns)} ms without changes ({percent(told.error_share)} error; "
-        f"{percent(told.held_out_share)} on held-out steps)."
+        f"{ns_as_ms(whatif.replayed_ns)} ms without changes ({percent(whatif.error_share)} error; "
+        f"{percent(whatif.held_out_share)} on held-out steps)."
     )
     yield from labelled("Replayed", words, width)
-    if told.known("floor_ns") is not None:
+    if whatif.known("floor_ns") is not None:
         words = (
-            f"If communication took no time, a step would take {ns_as_ms(told.floor_ns)} ms. Removing all-reduces also "
-            "removes DDP's hook overhead."
+            f"If communication took no time, a step would take {ns_as_ms(whatif.floor_ns)} ms. Removing all-reduces "
+            "also removes DDP's hook overhead."
         )
         yield from labelled("Exchange", words, width)
-    if told.known("link") is None:
-        yield from labelled("Link", f"Not known: {told.missing['link']}.", width)
+    if whatif.known("link") is None:
+        yield from labelled("Link", f"Not known: {whatif.missing['link']}.", width)
     else:
-        yield from labelled("Link", f"From {told.link}.", width)
+        yield from labelled("Link", f"From {whatif.link}.", width)
     yield BLANK
-    if told.curve:
-        yield from _searched(told, width, run)
+    if whatif.curve:
+        yield from _searched(whatif, width, run)
         return
-    if told.strategies:
-        yield from _compared(told, width)
+    if whatif.strategies:
+        yield from _compared(whatif, width)
         return
-    if not told.predictions:
-        words = missed(told.error_share, told.held_out_share).capitalize()
+    if not whatif.predictions:
+        words = missed(whatif.error_share, whatif.held_out_share).capitalize()
         hint = "Record more traced steps (--lean 20) and more processes (--repeat 3)."
         yield from labelled("Search", f"{words}, so no search was run. {hint}", width, role="warning")
         return
-    if not any(prediction.known("low_ns") is not None for prediction in told.predictions):
-        for why in dict.fromkeys(one.missing["step_ns"] for one in told.predictions):
+    if not any(prediction.known("low_ns") is not None for prediction in whatif.predictions):
+        for why in dict.fromkeys(unpredicted.missing["step_ns"] for unpredicted in whatif.predictions):
             yield from labelled("Prediction", f"Not available: {why}.", width, role="warning")
         return
-    yield from _predicted(told, width, run)
+    yield from _predicted(whatif, width, run)
 
 
-def _predicted(told: WhatIf, width: int, run: str) -> Iterator[Line]:
+def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     """The sets of changes, and how to prove the best of them."""
-    alike = _alike(told.predictions)
+    alike = _alike(whatif.predictions)
     if alike:
         yield from labelled("Each with", _settings(alike), width)
     names = [
         _settings({knob: value for knob, value in prediction.changes.items() if knob not in alike})
-        for prediction in told.predictions
+        for prediction in whatif.predictions
     ]
     short = names if max(map(len, names)) <= _LONGEST_NAME else [f"set {number}" for number in range(1, len(names) + 1)]
-    yield from table(_COLUMNS, [_row(*both, told) for both in zip(short, told.predictions, strict=True)], width)
-    for own, name in zip(short, names, strict=True):
-        if own != name:
-            yield from labelled(own.capitalize(), name, width)
-    bounds = [one for one in told.predictions if one.known("step_ns") is None and one.known("low_ns") is not None]
+    yield from table(_COLUMNS, [_row(*both, whatif) for both in zip(short, whatif.predictions, strict=True)], width)
+    for label, name in zip(short, names, strict=True):
+        if label != name:
+            yield from labelled(label.capitalize(), name, width)
+    bounds = [
+        bounded
+        for bounded in whatif.predictions
+        if bounded.known("step_ns") is None and bounded.known("low_ns") is not None
+    ]
     for why in dict.fromkeys(bound.missing["step_ns"] for bound in bounds):
         yield from labelled("At least", f"{why[0].upper()}{why[1:]}.", width, role="warning")
-    if bounds and missed(told.error_share, told.held_out_share):
-        share = percent(told.error_share + told.held_out_share)
+    if bounds and missed(whatif.error_share, whatif.held_out_share):
+        share = percent(whatif.error_share + whatif.held_out_share)
         yield from labelled("Bounds", f"Each is lowered by the replay error, {share} of a step.", width)
-    if len(bounds) < len(told.predictions):
+    if len(bounds) < len(whatif.predictions):
         yield from labelled("From, to", "Nominal 90 % prediction interval.", width)
-    if any("world_size" in one.changes for one in told.predictions):
+    if any("world_size" in predicted.changes for predicted in whatif.predictions):
         words = "Samples of all ranks together: more ranks process more samples per step, on more devices."
         yield from labelled("Per sample", words, width)
-    for words in dict.fromkeys(words for one in told.predictions for words in one.assumptions):
+    for words in dict.fromkeys(words for predicted in whatif.predictions for words in predicted.assumptions):
         yield from labelled("Assumed", f"{words[0].upper()}{words[1:]}.", width)
-    best = min(_saving(told), key=lambda one: _times(one, told), default=None)
+    best = min(_saving(whatif), key=lambda one: _times(one, whatif), default=None)
     if best is not None and set(best.changes) <= set(KNOBS):
         settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())
         yield BLANK
@@ -119,44 +123,44 @@ def _alike(predictions: Sequence[Prediction]) -> dict[str, Value]:
     first, *others = (prediction.changes for prediction in predictions)
     if not others or any(other.keys() != first.keys() for other in others):
         return {}
-    return {knob: value for knob, value in first.items() if all(one[knob] == value for one in others)}
+    return {knob: value for knob, value in first.items() if all(changes[knob] == value for changes in others)}
 
 
 def _settings(changes: Mapping[str, Value]) -> str:
     return ", ".join(f"{knob}={written(value)}" for knob, value in changes.items())
 
 
-def _searched(told: WhatIf, width: int, run: str) -> Iterator[Line]:
+def _searched(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     """The step by bucket size, and the best that was found."""
-    longest = max(one.step_ns for one in told.curve)
+    longest = max(size.step_ns for size in whatif.curve)
     rows = [
         [
-            "default" if one.cap_mb is None else f"{one.cap_mb:g}",
-            str(one.buckets),
-            ns_as_ms(one.step_ns),
-            "#" * max(1, round(_BAR * one.step_ns / longest)),
+            "default" if size.cap_mb is None else f"{size.cap_mb:g}",
+            str(size.buckets),
+            ns_as_ms(size.step_ns),
+            "#" * max(1, round(_BAR * size.step_ns / longest)),
         ]
-        for one in told.curve
+        for size in whatif.curve
     ]
     words = "Predicted step by bucket size, all else unchanged. Sizes that give the same buckets are shown once."
     yield from labelled("Buckets", words, width)
     yield from table(_CURVE, rows, width)
     yield BLANK
-    if not told.predictions:
+    if not whatif.predictions:
         yield from labelled("Best", "No change: no setting that was tried saves 1 % of the step.", width)
         return
     words = "Best combination that does not affect training results:"
-    if not _saving(told):
+    if not _saving(whatif):
         words = "No change. The best combination found may save nothing: its interval includes the current step."
     yield from labelled("Best", words, width)
-    yield from _predicted(told, width, run)
+    yield from _predicted(whatif, width, run)
 
 
-def _compared(told: WhatIf, width: int) -> Iterator[Line]:
+def _compared(whatif: WhatIf, width: int) -> Iterator[Line]:
     """Other ways to share the work, and their bounds."""
     words = "Memory per rank, an upper bound, and bounds of the step, with the measured link:"
     yield from labelled("Strategies", words, width)
-    yield from table(_STRATEGIES, [_strategy(strategy, told) for strategy in told.strategies], width)
+    yield from table(_STRATEGIES, [_strategy(strategy, whatif) for strategy in whatif.strategies], width)
     notes = [
         "State: parameters that are trained, gradients, buckets and what the optimizer keeps, on each rank; frozen "
         "parameters and gathered layers come on top. Per sample: its time, as a part of what it is now. Exchanging "
@@ -164,9 +168,9 @@ def _compared(told: WhatIf, width: int) -> Iterator[Line]:
         "accumulated). ZeRO-1 shards the optimizer (ZeroRedundancyOptimizer), FSDP all of it (fully_shard), HSDP that "
         "within each node."
     ]
-    if (most := max((one.known("rank_bytes") or 0 for one in told.strategies), default=0)) > 0:
+    if (most := max((candidate.known("rank_bytes") or 0 for candidate in whatif.strategies), default=0)) > 0:
         notes.append(f"With activations a rank holds {most / 1e9:.3g} GB as it is; they are not sharded.")
-    if told.too_large:
+    if whatif.too_large:
         notes.append(
             "Even fully sharded, a rank's part does not fit in memory: use tensor or pipeline parallelism, activation "
             "checkpointing, or more ranks."
@@ -175,34 +179,34 @@ def _compared(told: WhatIf, width: int) -> Iterator[Line]:
         yield from wrapped(note, width)
 
 
-def _strategy(one: Strategy, told: WhatIf) -> list[Cell]:
-    high_ns = one.known("high_ns")
-    bounds = [one.low_ns] if high_ns is None else [one.low_ns, high_ns]
-    per_sample = [f"{ns / one.samples_times / told.measured_ns:.2f}" for ns in bounds]
+def _strategy(strategy: Strategy, whatif: WhatIf) -> list[Cell]:
+    high_ns = strategy.known("high_ns")
+    bounds = [strategy.low_ns] if high_ns is None else [strategy.low_ns, high_ns]
+    per_sample = [f"{ns / strategy.samples_times / whatif.measured_ns:.2f}" for ns in bounds]
     return [
-        one.name,
-        f"{one.state_bytes / 1e6:.3g}",
-        ns_as_ms(one.low_ns),
-        Hole(one.missing["high_ns"], "not known") if high_ns is None else ns_as_ms(high_ns),
-        f"x {one.samples_times}",
+        strategy.name,
+        f"{strategy.state_bytes / 1e6:.3g}",
+        ns_as_ms(strategy.low_ns),
+        Hole(strategy.missing["high_ns"], "not known") if high_ns is None else ns_as_ms(high_ns),
+        f"x {strategy.samples_times}",
         f"{per_sample[0]} or more" if high_ns is None else " to ".join(dict.fromkeys(per_sample)),
     ]
 
 
-def _saving(told: WhatIf) -> list[Prediction]:
+def _saving(whatif: WhatIf) -> list[Prediction]:
     """Predictions whose whole interval is below the step as it is."""
-    predicted = [prediction for prediction in told.predictions if prediction.known("step_ns") is not None]
-    return [one for one in predicted if _times(one, told, one.high_ns) < 1]
+    predicted = [prediction for prediction in whatif.predictions if prediction.known("step_ns") is not None]
+    return [saving for saving in predicted if _times(saving, whatif, saving.high_ns) < 1]
 
 
-def _times(prediction: Prediction, told: WhatIf, step_ns: float | None = None) -> float:
+def _times(prediction: Prediction, whatif: WhatIf, step_ns: float | None = None) -> float:
     """The time per sample with the changes / without; per step where the batch is not known."""
-    times = (prediction.step_ns if step_ns is None else step_ns) / told.measured_ns
-    before, after = told.known("global_batch"), prediction.known("global_batch")
+    times = (prediction.step_ns if step_ns is None else step_ns) / whatif.measured_ns
+    before, after = whatif.known("global_batch"), prediction.known("global_batch")
     return times * before / after if before and after else times
 
 
-def _row(name: str, prediction: Prediction, told: WhatIf) -> list[Cell]:
+def _row(name: str, prediction: Prediction, whatif: WhatIf) -> list[Cell]:
     batch = prediction.known("global_batch")
     if prediction.known("step_ns") is None:
         why, least = Hole(prediction.missing["step_ns"], "not predicted"), prediction.known("low_ns")
@@ -211,4 +215,4 @@ def _row(name: str, prediction: Prediction, told: WhatIf) -> list[Cell]:
         return [name, f"at least {ns_as_ms(least)}", "", "", "" if batch is None else str(batch), ""]
     samples = Hole(prediction.missing["global_batch"]) if batch is None else str(batch)
     times = [ns_as_ms(prediction.step_ns), ns_as_ms(prediction.low_ns), ns_as_ms(prediction.high_ns)]
-    return [name, *times, samples, change(_times(prediction, told))]
+    return [name, *times, samples, change(_times(prediction, whatif))]

@@ -33,12 +33,12 @@ _SHORT, _LOST = "no steps were found", "device events are missing"
 def page(sections: Sequence[Section], report: Report, width: int) -> Iterator[Line]:
     """The sections of a page that have something to say."""
     left_out = [section for section in sections if section in _OF_STEPS and _lacks(section, report)]
-    told = _told_once(report) if left_out else report
+    shortened = _told_once(report) if left_out else report
     for section in sections:
         if section not in left_out:
-            yield from section(told, width)
+            yield from section(shortened, width)
         elif section is left_out[0]:
-            names = ", ".join(_OF_STEPS[one][0] for one in left_out)
+            names = ", ".join(_OF_STEPS[omitted][0] for omitted in left_out)
             yield BLANK
             yield from wrapped(f"Not shown without steps: {names}.", width)
 

@@ -185,7 +185,7 @@ class ReportApp(App[None]):
                     lambda action=binding.action: self.call_later(self.run_action, action),
                 )
         shown = self.query_one(TabbedContent).active_pane
-        for part in shown.query(",".join(one.__name__ for one in _WITH_KEYS)) if shown is not None else ():
+        for part in shown.query(",".join(widget.__name__ for widget in _WITH_KEYS)) if shown is not None else ():
             for binding in _declared(type(part)):
                 if binding.action.startswith("app."):
                     continue  # it is there already
@@ -194,7 +194,9 @@ class ReportApp(App[None]):
                     binding.tooltip,
                     lambda action=binding.action, part=part: self.call_later(self.run_action, action, part),
                 )
-        yield from (one for one in super().get_system_commands(screen) if one.title in ("Theme", "Screenshot"))
+        yield from (
+            command for command in super().get_system_commands(screen) if command.title in ("Theme", "Screenshot")
+        )
 
     def action_copy(self) -> None:
         """Copy the code of the chosen advice, or the command that proves what is set."""
@@ -214,11 +216,11 @@ class ReportApp(App[None]):
 
     def action_help(self) -> None:
         """Show every key."""
-        own = {"Everywhere": _declared(self), "Advice": _declared(Cards), "Ranks": _declared(RankTable)}
-        own["Lists of advice and gaps"] = _declared(Places)
+        bindings = {"Everywhere": _declared(self), "Advice": _declared(Cards), "Ranks": _declared(RankTable)}
+        bindings["Lists of advice and gaps"] = _declared(Places)
         if self._run is not None:
-            own |= {"Timeline": _declared(Timeline), "What if": _declared(WhatIfPane)}
-        self.push_screen(PageScreen("Keys (Escape closes)", lambda width: keys(own, width)))
+            bindings |= {"Timeline": _declared(Timeline), "What if": _declared(WhatIfPane)}
+        self.push_screen(PageScreen("Keys (Escape closes)", lambda width: keys(bindings, width)))
 
 
 def _declared(part: type[DOMNode] | DOMNode) -> list[Binding]:
@@ -237,8 +239,8 @@ def _plotted(report: Report, width: int) -> Iterator[Line]:
 
 def _sections(report: Report, width: int, *sections: Callable[[Report, int], Iterator[Line]]) -> Iterator[Line]:
     """Sections of the text, one below the other; a sentence where none has anything."""
-    told = [line for section in sections for line in section(report, width)]
-    yield from told or wrapped("Nothing of that was found in this run.", width)
+    lines = [line for section in sections for line in section(report, width)]
+    yield from lines or wrapped("Nothing of that was found in this run.", width)
 
 
 def _subject(report: Report) -> str:

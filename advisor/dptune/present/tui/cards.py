@@ -27,7 +27,7 @@ from dptune.present.visible import visible
 _SHORT = {"time": "saves time", "risk": "risk", "convergence": "learning"}
 _ALL = 10_000  # columns: the text of a card, unfolded, to find words in
 _ORDERS: dict[str, Callable[[Advice], tuple[float | str, ...]]] = {
-    "as ranked": lambda one: (),
+    "as ranked": lambda advised: (),
     "by what it saves": lambda one: (-(one.saves.expected_share if one.saves else 0.0),),
     "by code": lambda one: (one.rule,),
 }
@@ -74,7 +74,7 @@ class Cards(Container):
     @on(OptionList.OptionSelected)
     def show_evidence(self) -> None:
         """Show where the evidence was seen; the next place when asked again."""
-        places = [one for one in self.chosen.evidence if one.start_ns is not None] if self.chosen else []
+        places = [evidence for evidence in self.chosen.evidence if evidence.start_ns is not None] if self.chosen else []
         if not places:
             words = "This rests on figures over all steps, on no one place in them. Key 6 shows a step."
             self.app.notify(words, markup=False, timeout=4)
@@ -113,7 +113,7 @@ class Cards(Container):
     def _list_anew(self) -> None:
         """Fill the list by order and words."""
         found = sorted(self._ranked, key=_ORDERS[self._order])
-        self._advice = [one for one in found if self._words.lower() in self._all_words(one)]
+        self._advice = [advice for advice in found if self._words.lower() in self._all_words(advice)]
         self._list.clear_options()
         self._list.add_options(self._entries())
         self._list.highlighted = 0
@@ -128,7 +128,7 @@ class Cards(Container):
         self._list.border_title = Text(f"Advice {self._order}{only}")
 
     def _entries(self) -> list[Option]:
-        could_not = sum(not one.set_aside for one in self._report.skipped)
+        could_not = sum(not skip.set_aside for skip in self._report.skipped)
         lacking = f"{several(could_not, 'rule')} could not run, " if could_not else ""
         last = f"{lacking}{several(len(self._report.quiet), 'rule')} found nothing"
         if not self._report.advice:
@@ -136,7 +136,7 @@ class Cards(Container):
         left_out = len(self._ranked) - len(self._advice)
         if left_out:
             last = f"{several(left_out, 'advice', 'advice')} without these words; {last}"
-        return [*(Option(_entry(one)) for one in self._advice), Option(Text(last, style="dim"))]
+        return [*(Option(_entry(advice)) for advice in self._advice), Option(Text(last, style="dim"))]
 
     def _lines_of(self, place: int) -> Layout:
         if place < len(self._advice):

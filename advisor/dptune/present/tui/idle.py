@@ -58,8 +58,8 @@ class Idle(Container):
         """Go there."""
         at = self._list.highlighted or 0
         if at < len(self._gaps):
-            one = self._gaps[at]
-            self.post_message(GoTo(one.rank, one.start_ns, one.start_ns + one.length_ns))
+            gap = self._gaps[at]
+            self.post_message(GoTo(gap.rank, gap.start_ns, gap.start_ns + gap.length_ns))
 
     def find(self, words: str) -> str:
         """Find words below the list."""

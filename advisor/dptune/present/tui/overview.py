@@ -28,8 +28,8 @@ def top_advice(report: Report, width: int) -> Iterator[Line]:
     ranked = [card for _, cards in sections(report.advice) for card in cards]
     if ranked:
         yield from heading("What to change", width)
-    for one in ranked[:_MOST_ADVICE]:
-        yield from in_short(one, report, width)
+    for advice in ranked[:_MOST_ADVICE]:
+        yield from in_short(advice, report, width)
     if len(ranked) > _MOST_ADVICE:
         yield from wrapped(f"and {len(ranked) - _MOST_ADVICE} more: key 2", width, role="dim")
 

@@ -150,8 +150,8 @@ class RankTable(Container):
         if any(isinstance(row[i], Hole) for row in self._rows for i in self._kept):
             yield from wrapped("? was not measured: go to its row to read why.", width, role="dim")
         yield from wrapped(straggler(self._report.measured), width)
-        for told in rank_remarks(self._report):
-            yield from wrapped(told, width, role="warning")
+        for remark in rank_remarks(self._report):
+            yield from wrapped(remark, width, role="warning")
         yield from wrapped(WORDS, width, role="dim")
         if self._heat:
             yield from wrapped(_heat_words(self._report), width, role="dim")
@@ -159,8 +159,8 @@ class RankTable(Container):
 
 def _cell(cell: Cell) -> str:
     """A cell as it fits: of long words both ends."""
-    told = "?" if isinstance(cell, Hole) else visible(cell)
-    return told if len(told) <= MOST_LETTERS else f"{told[: MOST_LETTERS // 2 - 1]}..{told[1 - MOST_LETTERS // 2 :]}"
+    text = "?" if isinstance(cell, Hole) else visible(cell)
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS // 2 - 1]}..{text[1 - MOST_LETTERS // 2 :]}"
 
 
 def _size(cell: Cell) -> tuple[int, float, str]:
@@ -174,14 +174,14 @@ def _size(cell: Cell) -> tuple[int, float, str]:
 def _lags(report: Report) -> dict[int, list[int]]:
     """By rank, how late it comes in each step; of ranks of which that is known."""
     arrivals = ((rank.rank, rank.known("arrival")) for rank in report.measured.ranks)
-    return {rank: [step.lag_ns for step in one.steps] for rank, one in arrivals if one is not None}
+    return {rank: [step.lag_ns for step in arrival.steps] for rank, arrival in arrivals if arrival is not None}
 
 
 def _heat_of(report: Report) -> dict[int, str]:
     """By rank, a cell for each step or few steps, the higher the later; empty where no rank is ever late."""
     lags = _lags(report)
-    most = max((lag for own in lags.values() for lag in own), default=0)
-    return {rank: heat(own, most) for rank, own in lags.items()} if most and len(lags) > 1 else {}
+    most = max((lag for rank_lags in lags.values() for lag in rank_lags), default=0)
+    return {rank: heat(rank_lags, most) for rank, rank_lags in lags.items()} if most and len(lags) > 1 else {}
 
 
 def heat(values: Sequence[int], most: int, cells: int = HEAT_CELLS) -> str:
@@ -194,6 +194,9 @@ def heat(values: Sequence[int], most: int, cells: int = HEAT_CELLS) -> str:
 
 def _heat_words(report: Report) -> str:
     lags = _lags(report)
-    most, steps = max(lag for own in lags.values() for lag in own), max(len(own) for own in lags.values())
+    most, steps = (
+        max(lag for rank_lags in lags.values() for lag in rank_lags),
+        max(len(rank_lags) for rank_lags in lags.values()),
+    )
     each = "each step" if steps <= HEAT_CELLS else f"the worst of {several(-(-steps // HEAT_CELLS), 'step')} or so"
     return f"Late by step: a cell for {each}, in order; a full one is {ns_as_ms(most)} ms late."

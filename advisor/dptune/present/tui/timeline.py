@@ -87,7 +87,7 @@ class Timeline(Container, can_focus=True):
 
     def go_to(self, rank: int, start_ns: int | None = None, end_ns: int | None = None) -> None:
         """Show a stretch of a rank's time, with as much again on both sides; its median step where none is named."""
-        numbers = [one.rank for one in self._run.ranks]
+        numbers = [rank_trace.rank for rank_trace in self._run.ranks]
         if rank not in numbers:
             return
         self._open(numbers.index(rank))
@@ -181,12 +181,12 @@ class Timeline(Container, can_focus=True):
         self._whole()
 
     def _whole(self) -> None:
-        own = self._own
-        if own is None or not own.steps:
+        rank_lanes = self._own
+        if rank_lanes is None or not rank_lanes.steps:
             self._lanes = []
             self._draw()
             return
-        step = own.steps[self._step]
+        step = rank_lanes.steps[self._step]
         self._look(step.start_ns, step.end_ns)
 
     def _look(self, begin: int, end: int) -> None:
@@ -239,7 +239,7 @@ class Timeline(Container, can_focus=True):
         length = (self._end - self._begin) / self._columns
         low, high = self._column * length, (self._column + 1) * length
         touching = [piece for piece in lane.pieces if piece.start_ns < high and piece.start_ns + piece.length_ns > low]
-        return lane, max(touching, key=lambda one: _common(one, low, high), default=None)
+        return lane, max(touching, key=lambda candidate: _common(candidate, low, high), default=None)
 
     def _words(self, width: int) -> list[Line]:
         under = self._under()
@@ -247,22 +247,22 @@ class Timeline(Container, can_focus=True):
             return list(wrapped("Nothing is drawn.", width))
         lane, piece = under
         found = self._found if self._found and self._found.lane == self._lane else None
-        told = [line(f"{lane.label}{f': {piece.kind}' if piece else ''}", "strong")]
+        lines = [line(f"{lane.label}{f': {piece.kind}' if piece else ''}", "strong")]
         if found is not None:
             length = ns_as_ms(found.end_ns - found.start_ns)
-            told += labelled("Found", f"{short_name(found.name)}, {length} ms", width)
+            lines += labelled("Found", f"{short_name(found.name)}, {length} ms", width)
         if piece is None:
-            return told if found else [*told, *wrapped("Nothing runs here.", width)]
-        told += labelled("What", short_name(piece.name) or SELF_TIME, width)
+            return lines if found else [*lines, *wrapped("Nothing runs here.", width)]
+        lines += labelled("What", short_name(piece.name) or SELF_TIME, width)
         at_edge = piece.start_ns <= 0 or piece.start_ns + piece.length_ns >= self._end - self._begin
-        one = piece.longest_ns if piece.count == 1 and at_edge else 0
-        told += labelled("Takes", f"{ns_as_ms(max(one, piece.length_ns))} ms", width)
-        if one > piece.length_ns:
-            told += labelled("Drawn", f"{ns_as_ms(piece.length_ns)} ms of it", width)
+        whole_ns = piece.longest_ns if piece.count == 1 and at_edge else 0
+        lines += labelled("Takes", f"{ns_as_ms(max(whole_ns, piece.length_ns))} ms", width)
+        if whole_ns > piece.length_ns:
+            lines += labelled("Drawn", f"{ns_as_ms(piece.length_ns)} ms of it", width)
         if piece.count > 1:
             longest = f"the longest, of {ns_as_ms(piece.longest_ns)} ms, is named"
-            told += labelled("Holds", f"{several(piece.count, 'operation')}; {longest}", width)
-        return told
+            lines += labelled("Holds", f"{several(piece.count, 'operation')}; {longest}", width)
+        return lines
 
 
 def _seen(count: int, chosen: int, room: int) -> tuple[int, int]:

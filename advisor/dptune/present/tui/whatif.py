@@ -55,12 +55,14 @@ def dials(run: Run, measured: Measured) -> list[Dial]:
 
 def _of_ddp(run: Run) -> Iterator[Dial]:
     every = list(run.facts.values())
-    caps = {(one.first_bucket_bytes, one.bucket_cap_bytes) for facts in every for one in facts.ddp}
+    caps = {(module.first_bucket_bytes, module.bucket_cap_bytes) for facts in every for module in facts.ddp}
     first, cap = caps.pop() if len(caps) == 1 else (None, None)
     sizes = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
-    own = cap is None or (cap == DEFAULT_CAP_BYTES and first != cap)
-    now = _DEFAULT_MB if own or cap is None else cap / MIB
-    yield Dial("ddp.bucket_cap_mb", "bucket size, MiB", _around(sizes, now), "torch's own" if own else f"{now:.3g}")
+    is_default = cap is None or (cap == DEFAULT_CAP_BYTES and first != cap)
+    now = _DEFAULT_MB if is_default or cap is None else cap / MIB
+    yield Dial(
+        "ddp.bucket_cap_mb", "bucket size, MiB", _around(sizes, now), "torch's own" if is_default else f"{now:.3g}"
+    )
     loader = drawn_from(every)
     if loader and loader.batch_size:
         batches = (loader.batch_size * times for times in (2, 4, 8))
@@ -85,7 +87,7 @@ def _of_links(measured: Measured) -> Iterator[Dial]:
 def _around(values: Sequence[float], now: float) -> tuple[Value | str, ...]:
     """Values in order of size, with what it is now at its place among them, or in place of one that is the same."""
     below = [value for value in values if value < now and not isclose(value, now, rel_tol=_SAME)]
-    above = [one for one in values if one > now and not isclose(one, now, rel_tol=_SAME)]
+    above = [higher for higher in values if higher > now and not isclose(higher, now, rel_tol=_SAME)]
     return (*below, AS_IT_IS, *above)
 
 
@@ -162,11 +164,11 @@ class WhatIfPane(Container, can_focus=True):
 
     def _predict(self, ground: RunModel, changes: dict[str, Value]) -> None:
         try:
-            told = ground.predict(changes)
+            prediction = ground.predict(changes)
         except Exception as error:
-            told = Prediction.only(_failed(error), changes=changes)
+            prediction = Prediction.only(_failed(error), changes=changes)
         if not get_current_worker().is_cancelled:
-            self.app.call_from_thread(self._keep, changes, told)
+            self.app.call_from_thread(self._keep, changes, prediction)
 
     def _keep(self, changes: dict[str, Value], prediction: Prediction) -> None:
         """Show it; where other keys came meanwhile, what they set is next."""
@@ -237,11 +239,11 @@ class WhatIfPane(Container, can_focus=True):
         if not self.changes:
             yield from wrapped("Up and down choose a setting, left and right change it.", width)
             return
-        changes, told = self._last or ({}, None)
-        if told is None or changes != self.changes:
+        changes, prediction = self._last or ({}, None)
+        if prediction is None or changes != self.changes:
             yield from labelled("Then", "replaying ...", width)
             return
-        yield from self._predicted(told, measured_ns, width)
+        yield from self._predicted(prediction, measured_ns, width)
 
     def _predicted(self, prediction: Prediction, measured_ns: int, width: int) -> Iterator[Line]:
         step_ns = prediction.known("step_ns")

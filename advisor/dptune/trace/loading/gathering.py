@@ -116,10 +116,11 @@ class _Gathered:
 
     def is_of(self, rank: int, trace: Trace, part: run_folder.Contents) -> bool:
         """Whether a trace of a run folder is of the rank in its name: not if it says to be of another of them."""
-        own = trace.distributed.rank
-        if own == rank or own not in part.traces:
+        claimed_rank = trace.distributed.rank
+        if claimed_rank == rank or claimed_rank not in part.traces:
             return True
-        text = f"{shown(trace.path)} is left out: by its name it is of rank {rank}, and by its content of rank {own}"
+        ranks = f"by its name it is of rank {rank}, and by its content of rank {claimed_rank}"
+        text = f"{shown(trace.path)} is left out: {ranks}"
         self.findings.append(Finding(code="rank-differs", level="partial", text=text))
         return False
 
@@ -149,7 +150,7 @@ class _Gathered:
             while free in self.placed:
                 free += 1
             self.place(free, ranks.ORDER, trace)
-        facts = {rank: own for part in self.parts for rank, own in part.facts.items()}
+        facts = {rank: rank_facts for part in self.parts for rank, rank_facts in part.facts.items()}
         if not self.placed and not facts:
             self._nothing()
         run = Run(

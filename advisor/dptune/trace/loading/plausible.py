@@ -56,9 +56,11 @@ def checked(facts: Facts, rank: int) -> Facts:
 def _absurd(name: str, value: object) -> Iterator[str]:
     """Numbers that no run has, as `loaders[0].num_workers = -3`; what is inf or nan a live process may have held."""
     if is_dataclass(value):
-        for one in fields(value):
-            if one.name not in _LOOKED_THROUGH_APART:
-                yield from _absurd(f"{name}.{one.name}".removeprefix("."), getattr(value, one.name))
+        for dataclass_field in fields(value):
+            if dataclass_field.name not in _LOOKED_THROUGH_APART:
+                yield from _absurd(
+                    f"{name}.{dataclass_field.name}".removeprefix("."), getattr(value, dataclass_field.name)
+                )
     elif isinstance(value, list):
         for at, item in enumerate(value):
             yield from _absurd(f"{name}[{at}]", item)

@@ -58,7 +58,7 @@ def contents(path: Path) -> Contents:
                 text = f"two files claim rank {rank}: {windows[rank].name} is used, {file.name} left out"
                 found.findings.append(Finding(code="rank-duplicate", level="partial", text=text))
     found.repeats = [*_repeats(found, again)]
-    found.findings += _unrecorded(one for one in sorted(path.iterdir()) if names.is_unrecorded(one))
+    found.findings += _unrecorded(entry for entry in sorted(path.iterdir()) if names.is_unrecorded(entry))
     for rank in sorted(set(found.details) - set(found.traces)):
         # The lean window was lost: the rich one still shows the structure of a step.
         found.traces[rank] = found.details[rank]
@@ -84,7 +84,7 @@ def _unrecorded(files: Iterable[Path]) -> Iterator[Finding]:
 def _numbered(folder: Path) -> list[Path]:
     """The folders with a number for a name; none where it cannot be looked into."""
     try:
-        return [one for one in folder.iterdir() if one.name.isdecimal() and one.is_dir()]
+        return [entry for entry in folder.iterdir() if entry.name.isdecimal() and entry.is_dir()]
     except OSError:
         return []
 
@@ -92,7 +92,7 @@ def _numbered(folder: Path) -> list[Path]:
 def _repeats(found: Contents, places: Sequence[Path]) -> Iterator[list[Facts]]:
     """The facts of those repeats that are of the same run and came to all their steps, in the order of running."""
     seen = [_durations(found)]
-    for place in sorted(places, key=lambda one: int(one.name)):
+    for place in sorted(places, key=lambda repeat_folder: int(repeat_folder.name)):
         once = Contents(place)
         try:
             for file in sorted(place.iterdir()):
@@ -114,14 +114,16 @@ def _not_counted(once: Contents, found: Contents) -> str:
     """Why a repeat tells nothing of the recorded run; empty where it does."""
     if once.findings:
         return once.findings[0].text
-    worlds = {own.world_size for each in (once, found) for own in each.facts.values()}
+    worlds = {rank_facts.world_size for each in (once, found) for rank_facts in each.facts.values()}
     if once.facts.keys() != found.facts.keys() or len(worlds) > 1:
         return "it is not of the ranks of the run"
-    if not all(own.ended == "complete" and own.window("unprofiled") for own in once.facts.values()):
+    if not all(
+        rank_facts.ended == "complete" and rank_facts.window("unprofiled") for rank_facts in once.facts.values()
+    ):
         return "it did not come to all its steps"
     for what, of in _SAME.items():
         for rank, facts in once.facts.items():
-            theirs, ours = (set(of(one)) - {None, ""} for one in (facts, found.facts[rank]))
+            theirs, ours = (set(of(rank_facts)) - {None, ""} for rank_facts in (facts, found.facts[rank]))
             if theirs and ours and theirs.isdisjoint(ours):  # what is still alive at the end may differ
                 return f"it is of another script: {what} {_listed(theirs)}, and the run's {_listed(ours)}"
     return ""
@@ -131,7 +133,7 @@ def _not_counted(once: Contents, found: Contents) -> str:
 _SAME: dict[str, Callable[[Facts], Iterable[object]]] = {
     "its torch is": lambda facts: [facts.torch],
     "its device is": lambda facts: [facts.device.kind] if facts.device else [],
-    "bytes of its gradients are": lambda facts: [one.gradient_bytes for one in facts.ddp],
+    "bytes of its gradients are": lambda facts: [ddp.gradient_bytes for ddp in facts.ddp],
     "its optimizer is": lambda facts: [optimizer.name for optimizer in facts.optimizers],
     "its batch size is": lambda facts: [loader.batch_size for loader in facts.loaders],
 }

@@ -73,7 +73,7 @@ def explained(error: BaseException, protocol: str) -> RemoteError:
     if isinstance(error, RemoteError):
         return error
     chain = list(_chain(error))
-    names = {kind.__name__ for one in chain for kind in type(one).__mro__}
+    names = {kind.__name__ for cause in chain for kind in type(cause).__mro__}
     statuses = set(map(_status, chain))
     if isinstance(error, ImportError):
         return RemoteError(f"{protocol}:// needs a package that is not installed", f"pip install {_package(error)}")

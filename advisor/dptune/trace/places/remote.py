@@ -134,7 +134,7 @@ class Remote:
 
     def iterdir(self) -> Iterator[Remote]:
         """What lies in the folder."""
-        found = self._found(lambda files, path: {one["name"]: one for one in files.ls(path, detail=True)})
+        found = self._found(lambda files, path: {entry["name"]: entry for entry in files.ls(path, detail=True)})
         return (path for path in found if path.parent == self)  # a page over http may link deeper
 
     def glob(self, pattern: str) -> Iterator[Remote]:

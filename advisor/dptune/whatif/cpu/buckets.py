@@ -29,7 +29,7 @@ class Caps:
     ) -> Caps:
         """What DistributedDataParallel makes of its arguments: a first bucket of its own only where no cap is given."""
         if each_mb:
-            return cls(tuple(int(one * MIB) for one in each_mb))
+            return cls(tuple(int(size_mb * MIB) for size_mb in each_mb))
         if cap_mb is None:
             return cls((first_bytes, DEFAULT_CAP_BYTES))
         return cls((int(cap_mb * MIB),))

@@ -72,20 +72,29 @@ class Recorded:
 
     def model(self, part: slice = ALL) -> StepModel:
         """The step model, from all steps or from a part of them."""
-        passes = {tuple(len(step.passes) for step in own.steps) for own in self.timelines.values()}
+        passes = {tuple(len(step.passes) for step in rank_timeline.steps) for rank_timeline in self.timelines.values()}
         if len(passes) > 1:
             raise Missing("the ranks do not run as many backward passes in the same steps")
-        facts = {rank: _part(own, part) for rank, own in self.facts.items()}
-        stretch = {rank: stretched(own) for rank, own in facts.items()}
+        facts = {rank: _part(rank_facts, part) for rank, rank_facts in self.facts.items()}
+        stretch = {rank: stretched(rank_facts) for rank, rank_facts in facts.items()}
         sizes = tuple(self.ddp.gradient_sizes[index] for index in self.ddp.grad_ready_order)
-        copy_ns = median(own.copy_ns / stretch[rank].backward for rank, own in self.timelines.items())
+        copy_ns = median(
+            rank_timeline.copy_ns / stretch[rank].backward for rank, rank_timeline in self.timelines.items()
+        )
         traced = self._traced(part, sizes)
-        others = round(median(own.others for own in self.timelines.values()))
-        others_ns = {rank: own.others_ns / stretch[rank].rest for rank, own in self.timelines.items()}
+        others = round(median(rank_timeline.others for rank_timeline in self.timelines.values()))
+        others_ns = {
+            rank: rank_timeline.others_ns / stretch[rank].rest for rank, rank_timeline in self.timelines.items()
+        }
         return replace(
             traced,
-            steps={rank: _unprofiled(own, part, stretch[rank], facts[rank]) for rank, own in self.timelines.items()},
-            start_ns=median(own.start_ns / stretch[rank].backward for rank, own in self.timelines.items()),
+            steps={
+                rank: _unprofiled(rank_timeline, part, stretch[rank], facts[rank])
+                for rank, rank_timeline in self.timelines.items()
+            },
+            start_ns=median(
+                rank_timeline.start_ns / stretch[rank].backward for rank, rank_timeline in self.timelines.items()
+            ),
             copy_ns_per_byte=copy_ns / max(1, sum(sizes)),
             fixed_share=_fixed_share(self.timelines, stretch, sum(sizes)),
             loading=_loading(facts),
@@ -104,21 +113,25 @@ class Recorded:
         All of it but the exchange is as recorded, so where ranks share cores how much longer they took than it says
         tells by how much an exchange is slower while ranks compute.
         """
-        own = self.timelines.values()
+        timelines = self.timelines.values()
         model = StepModel(
-            steps={rank: one.steps[part] or one.steps for rank, one in self.timelines.items()},
+            steps={
+                rank: rank_timeline.steps[part] or rank_timeline.steps for rank, rank_timeline in self.timelines.items()
+            },
             gradient_bytes=sizes,
             caps=_caps(self.ddp),
             link=self.link,
-            start_ns=median(one.start_ns for one in own),
-            copy_ns_per_byte=median(one.copy_ns for one in own) / max(1, sum(sizes)),
-            slowdown=median(one.slowdown for one in own),
+            start_ns=median(rank_timeline.start_ns for rank_timeline in timelines),
+            copy_ns_per_byte=median(rank_timeline.copy_ns for rank_timeline in timelines) / max(1, sum(sizes)),
+            slowdown=median(rank_timeline.slowdown for rank_timeline in timelines),
             latency=self.latency,
             least_cap_bytes=max((facts.least_bucket_bytes for facts in self.facts.values()), default=0),
         )
         if not self.crowded:
             return replace(model, beside=_BESIDE)
-        took = median(median(one.durations_ns[part] or one.durations_ns) for one in own)
+        took = median(
+            median(rank_timeline.durations_ns[part] or rank_timeline.durations_ns) for rank_timeline in timelines
+        )
         low, high = 1.0, _MOST_BESIDE
         if step_ns(model) >= took:
             return model
@@ -140,8 +153,8 @@ def read(run: Run, measured: Measured) -> Recorded:
     if lacking:
         raise Missing(f"rank {lacking[0]} has a trace but no facts")
     facts = {rank.rank: run.facts[rank.rank] for rank in run.ranks}
-    for own in facts.values():
-        unprofiled(own)
+    for rank_facts in facts.values():
+        unprofiled(rank_facts)
     ddp = _ddp(facts[0])
     timelines = {}
     for rank in run.ranks:
@@ -161,7 +174,7 @@ def _buffers_ns(ddp: DdpFacts, step: RankStep, others: int, others_ns: Mapping[i
 
     They travel in one broadcast, or one for each of two types.
     """
-    sending = sum(bool(one.ready_ns) for one in step.passes)
+    sending = sum(bool(pass_.ready_ns) for pass_ in step.passes)
     if not (ddp.broadcast_buffers and ddp.buffer_bytes and sending) or others not in (sending, 2 * sending):
         return {}
     return {rank: ns / sending for rank, ns in others_ns.items()}
@@ -174,7 +187,7 @@ def _bucket_sizes(ddp: DdpFacts) -> list[int]:
 
 def hosts_of(facts: Mapping[int, Facts]) -> int:
     """How many hosts the ranks were on; 1 where the recording does not say."""
-    return len({own.host for own in facts.values()}) or 1
+    return len({rank_facts.host for rank_facts in facts.values()}) or 1
 
 
 def _crowded(facts: Mapping[int, Facts]) -> bool:
@@ -182,12 +195,16 @@ def _crowded(facts: Mapping[int, Facts]) -> bool:
 
     Ranks that may use some of a host's cores only may have been bound to cores of their own each.
     """
-    hosts = {own.host for own in facts.values()}
-    devices = [own.device for own in facts.values() if own.device is not None and own.device.usable_cores]
+    hosts = {rank_facts.host for rank_facts in facts.values()}
+    devices = [
+        rank_facts.device
+        for rank_facts in facts.values()
+        if rank_facts.device is not None and rank_facts.device.usable_cores
+    ]
     if len(hosts) != 1 or len(facts) < 2 or len(devices) < len(facts):
         return False
     bound = any(device.usable_cores != device.cores for device in devices)
-    cores = min(one.usable_cores or 0 for one in devices)
+    cores = min(host_device.usable_cores or 0 for host_device in devices)
     return cores <= (1 if bound else len(facts))
 
 
@@ -196,7 +213,7 @@ def built(run: Run, measured: Measured) -> Program:
     windows = {rank: facts.window("lean") for rank, facts in run.facts.items()}
     viewed = [view(rank.rank, rank.lean, windows.get(rank.rank)) for rank in run.ranks]
     views, _ = steady(complete(viewed, run.world_size))
-    lacking = next((own.no_steps for own in views if own.no_steps), "")
+    lacking = next((rank_view.no_steps for rank_view in views if rank_view.no_steps), "")
     if lacking:
         raise Missing(lacking)
     try:
@@ -211,11 +228,14 @@ def built(run: Run, measured: Measured) -> Program:
 
 def _batch(facts: Mapping[int, Facts]) -> int | None:
     """The samples that the loader of each rank gives at once; None where they differ, or come from several."""
-    sizes = {tuple(loader.batch_size for loader in own.loaders if loader.batches_drawn) for own in facts.values()}
+    sizes = {
+        tuple(loader.batch_size for loader in rank_facts.loaders if loader.batches_drawn)
+        for rank_facts in facts.values()
+    }
     if len(sizes) != 1:
         return None
-    (own,) = sizes
-    return own[0] if len(own) == 1 else None
+    (batch_sizes,) = sizes
+    return batch_sizes[0] if len(batch_sizes) == 1 else None
 
 
 def _part(facts: Facts, part: slice) -> Facts:
@@ -228,20 +248,25 @@ def _part(facts: Facts, part: slice) -> Facts:
 def _cut(window: Window, part: slice) -> Window:
     """The window with a part of its steps: every list of them is cut alike."""
     lists = {field.name: getattr(window, field.name) for field in fields(window)}
-    cut = {name: own[part] for name, own in lists.items() if name in PER_STEP and own}
+    cut = {name: values[part] for name, values in lists.items() if name in PER_STEP and values}
     return replace(window, durations_ns=window.durations_ns[part], **cut)
 
 
 def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretch], total: int) -> float:
     """The part of forward and backward that grows with no batch: the median over ranks. `total`: gradients' bytes."""
     shares = []
-    for rank, own in timelines.items():
+    for rank, rank_timeline in timelines.items():
         computed = median(
-            sum(one.forward_ns - one.sent_ns + one.backward_ns for one in step.passes) for step in own.steps
+            sum(pass_.forward_ns - pass_.sent_ns + pass_.backward_ns for pass_ in step.passes)
+            for step in rank_timeline.steps
         )
-        passes = median(len(step.passes) for step in own.steps)
-        calling = own.view_ns * OPERATOR_VIEWS or OPERATOR_NS * stretch[rank].rest
-        fixed = own.between_ns + own.operators * calling + passes * total * PARAMETER_NS * stretch[rank].rest
+        passes = median(len(step.passes) for step in rank_timeline.steps)
+        calling = rank_timeline.view_ns * OPERATOR_VIEWS or OPERATOR_NS * stretch[rank].rest
+        fixed = (
+            rank_timeline.between_ns
+            + rank_timeline.operators * calling
+            + passes * total * PARAMETER_NS * stretch[rank].rest
+        )
         shares.append(min(1.0, fixed / max(1.0, computed)))
     return median(shares)
 
@@ -249,15 +274,20 @@ def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretc
 def _loading(facts: Mapping[int, Facts]) -> Loading | None:
     """How batches come, of the rank that waits longest: the others wait for it; None where not from one loader."""
     first = max(facts.values(), key=loader_waits)
-    loaders = [one for one in first.loaders if one.batches_drawn]
+    loaders = [rank_loader for rank_loader in first.loaders if rank_loader.batches_drawn]
     window = first.window("unprofiled")
     if len(loaders) != 1 or window is None or not loaders[0].batch_size:
         return None
     (loader,) = loaders
-    sizes = {one.batch_size for own in facts.values() for one in own.loaders if one.batches_drawn}
+    sizes = {
+        rank_loader.batch_size
+        for rank_facts in facts.values()
+        for rank_loader in rank_facts.loaders
+        if rank_loader.batches_drawn
+    }
     batches, waited = sum(window.loader_batches), sum(window.loader_wait_ns)
     cores = first.device.usable_cores if first.device and first.device.usable_cores else 1
-    neighbours = sum(own.host == first.host for own in facts.values())
+    neighbours = sum(rank_facts.host == first.host for rank_facts in facts.values())
     prepare = waited / batches if batches and not loader.num_workers else None
     return Loading(
         batch=(loader.batch_size or 0) if len(sizes) == 1 else None,
@@ -281,7 +311,10 @@ class Stretch(NamedTuple):
 def stretched(facts: Facts) -> Stretch:
     """That of a rank's own thread in the traced window."""
     plain, traced = (facts.window(name) for name in ("unprofiled", "lean"))
-    backward, rest = [computed_ns(one) for one in (plain, traced)], [alone_ns(one) for one in (plain, traced)]
+    backward, rest = (
+        [computed_ns(window) for window in (plain, traced)],
+        [alone_ns(window) for window in (plain, traced)],
+    )
     if min(backward) <= 0 or min(rest) <= 0:
         raise Missing("a step holds nothing beside its backward passes, or no such pass")
     return Stretch(backward[1] / backward[0], rest[1] / rest[0])
@@ -349,25 +382,25 @@ def _caps(ddp: DdpFacts) -> Caps:
     return Caps((ddp.first_bucket_bytes, ddp.bucket_cap_bytes))
 
 
-def _check(own: Timeline, gradients: int, rank: int) -> None:
-    for step in own.steps:
-        for one in step.passes:
-            if one.ready_ns and len(one.ready_ns) != gradients:
+def _check(rank_timeline: Timeline, gradients: int, rank: int) -> None:
+    for step in rank_timeline.steps:
+        for pass_ in step.passes:
+            if pass_.ready_ns and len(pass_.ready_ns) != gradients:
                 raise Missing(
-                    f"{len(one.ready_ns)} gradients become ready in a step of rank {rank}, and {gradients} are known: "
-                    "some are unused, or come twice"
+                    f"{len(pass_.ready_ns)} gradients become ready in a step of rank {rank}, and {gradients} are "
+                    "known: some are unused, or come twice"
                 )
 
 
-def _unprofiled(own: Timeline, part: slice, stretch: Stretch, facts: Facts) -> list[RankStep]:
+def _unprofiled(rank_timeline: Timeline, part: slice, stretch: Stretch, facts: Facts) -> list[RankStep]:
     """The steps of a rank as they would be without the profiler: a part of them, or all if they are too few for one."""
     waits = loader_waits(facts)
     steps = []
-    for step in own.steps[part] or own.steps:
+    for step in rank_timeline.steps[part] or rank_timeline.steps:
         passes = []
-        for one in step.passes:
-            plain = one.scaled(1 / stretch.backward)
-            forward_ns, sent_ns = one.forward_ns / stretch.rest, one.sent_ns / stretch.rest
+        for pass_ in step.passes:
+            plain = pass_.scaled(1 / stretch.backward)
+            forward_ns, sent_ns = pass_.forward_ns / stretch.rest, pass_.sent_ns / stretch.rest
             passes.append(replace(plain, loader_ns=waits / len(step.passes), forward_ns=forward_ns, sent_ns=sent_ns))
         steps.append(RankStep(tuple(passes), step.after_ns / stretch.rest))
     return steps
@@ -390,4 +423,4 @@ def link_figures(measured: Measured) -> LinkFigures:
         raise Missing(ALONE)
     if not fitted:
         raise Missing("the latency and bandwidth of all-reduces are not known: measure them with `dptune links`")
-    return min(fitted, key=lambda one: (one.basis != "sweep", -len(one.ranks)))
+    return min(fitted, key=lambda figures: (figures.basis != "sweep", -len(figures.ranks)))

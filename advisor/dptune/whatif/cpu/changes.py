@@ -62,7 +62,9 @@ def _straggler(model: StepModel, value: Value) -> StepModel:
     middle = rest[(len(rest) - 1) // 2]
     supply = {**model.supply_ns, latest: model.supply_ns[middle]} if model.supply_ns else {}
     steps = {**model.steps, latest: _turned(model.steps[middle], 1)}
-    others, buffers = ({**own, latest: own[middle]} if own else own for own in (model.others_ns, model.buffers_ns))
+    others, buffers = (
+        {**by_rank, latest: by_rank[middle]} if by_rank else by_rank for by_rank in (model.others_ns, model.buffers_ns)
+    )
     slowdown = _together(model, latest, middle)
     return replace(model, steps=steps, supply_ns=supply, slowdown=slowdown, others_ns=others, buffers_ns=buffers)
 
@@ -73,53 +75,53 @@ def _balanced(model: StepModel, value: Value) -> StepModel:
         return model
     if len(model.steps) < 2:
         raise Missing("a single rank cannot share its work with others")
-    passes = {len(step.passes) for own in model.steps.values() for step in own}
+    passes = {len(step.passes) for rank_steps in model.steps.values() for step in rank_steps}
     if len(passes) > 1:
         raise Missing("ranks have different numbers of backward passes in a step")
     count = min(map(len, model.steps.values()))
     even = [
-        [mean(_work_ns(own[step].passes[at]) for own in model.steps.values()) for at in range(*passes)]
+        [mean(_work_ns(rank_steps[step].passes[at]) for rank_steps in model.steps.values()) for at in range(*passes)]
         for step in range(count)
     ]
     steps = {
         rank: [
             replace(
-                one,
+                rank_step,
                 passes=tuple(
                     _of_work(each, work_ns + model.uneven_left * (_work_ns(each) - work_ns))
-                    for each, work_ns in zip(one.passes, even[step], strict=True)
+                    for each, work_ns in zip(rank_step.passes, even[step], strict=True)
                 ),
             )
-            for step, one in enumerate(own[:count])
+            for step, rank_step in enumerate(rank_steps[:count])
         ]
-        for rank, own in model.steps.items()
+        for rank, rank_steps in model.steps.items()
     }
     *rest, latest = sorted(model.steps, key=lambda rank: _own_ns(model, rank))
     return replace(model, steps=steps, slowdown=_together(model, latest, rest[(len(rest) - 1) // 2]))
 
 
-def _work_ns(one: Pass) -> float:
+def _work_ns(pass_: Pass) -> float:
     """What grows with the samples of a pass."""
-    return one.forward_ns - one.sent_ns + one.backward_ns - one.hooks_ns
+    return pass_.forward_ns - pass_.sent_ns + pass_.backward_ns - pass_.hooks_ns
 
 
-def _of_work(one: Pass, work_ns: float) -> Pass:
+def _of_work(pass_: Pass, work_ns: float) -> Pass:
     """The pass with another amount of that, in the same proportion of forward and backward."""
-    times = work_ns / _work_ns(one) if _work_ns(one) else 1.0
-    backward_ns = (one.backward_ns - one.hooks_ns) * times + one.hooks_ns
-    longer = backward_ns / one.backward_ns if one.backward_ns else 1.0
+    times = work_ns / _work_ns(pass_) if _work_ns(pass_) else 1.0
+    backward_ns = (pass_.backward_ns - pass_.hooks_ns) * times + pass_.hooks_ns
+    longer = backward_ns / pass_.backward_ns if pass_.backward_ns else 1.0
     return replace(
-        one,
-        forward_ns=(one.forward_ns - one.sent_ns) * times + one.sent_ns,
+        pass_,
+        forward_ns=(pass_.forward_ns - pass_.sent_ns) * times + pass_.sent_ns,
         backward_ns=backward_ns,
-        ready_ns=tuple(ready * longer for ready in one.ready_ns),
+        ready_ns=tuple(ready * longer for ready in pass_.ready_ns),
     )
 
 
 def _together(model: StepModel, latest: int, other: int) -> float:
     """The slowdown of backward passes that come all at once: as crowded as late they came before."""
     late_ns = _own_ns(model, latest) - _own_ns(model, other)
-    backward_ns = median(sum(one.backward_ns for one in step.passes) for step in model.steps[other])
+    backward_ns = median(sum(pass_.backward_ns for pass_ in step.passes) for step in model.steps[other])
     crowded = model.loading is not None and model.loading.cores_per_rank <= _FEW_CORES
     if not crowded or not backward_ns:
         return model.slowdown
@@ -133,8 +135,8 @@ def _own_ns(model: StepModel, rank: int) -> float:
     return max(computing, model.supply_ns.get(rank, 0.0) * len(steps[0].passes))
 
 
-def _pass_ns(one: Pass) -> float:
-    return one.loader_ns + one.forward_ns + one.backward_ns
+def _pass_ns(pass_: Pass) -> float:
+    return pass_.loader_ns + pass_.forward_ns + pass_.backward_ns
 
 
 def _compute(model: StepModel, value: Value) -> StepModel:
@@ -156,8 +158,8 @@ def _topology(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     ranks = ranks_asked(settings, before)
     recorded, loading = list(model.steps.values()), model.loading
 
-    def also(own: Mapping[int, float]) -> dict[int, float]:
-        known = list(own.values())
+    def also(by_rank: Mapping[int, float]) -> dict[int, float]:
+        known = list(by_rank.values())
         return {rank: known[rank % before] for rank in range(ranks)} if known else {}
 
     return replace(

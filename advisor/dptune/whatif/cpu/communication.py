@@ -66,10 +66,10 @@ def no_sync(model: StepModel, value: Value) -> StepModel:
         if not last.ready_ns:
             raise Missing("the last backward pass of a step exchanges nothing")
         if value:
-            silent = (one.silent().scaled(quiet if one.ready_ns else 1.0) for one in before)
+            silent = (pass_.silent().scaled(quiet if pass_.ready_ns else 1.0) for pass_ in before)
             return replace(step, passes=(*silent, last))
-        told = (one if one.ready_ns else one.scaled(1 / quiet).exchanging_as(last) for one in before)
-        return replace(step, passes=(*told, last))
+        exchanging = (pass_ if pass_.ready_ns else pass_.scaled(1 / quiet).exchanging_as(last) for pass_ in before)
+        return replace(step, passes=(*exchanging, last))
 
     steps = {rank: [of(step) for step in steps] for rank, steps in model.steps.items()}
     return _sending(model, steps) if model.buffers_ns else replace(model, steps=steps)
@@ -77,7 +77,7 @@ def no_sync(model: StepModel, value: Value) -> StepModel:
 
 def sends(step: RankStep) -> list[bool]:
     """Of each pass whether buffers are sent before it."""
-    return [bool(one.ready_ns) for one in (step.passes[-1], *step.passes[:-1])]
+    return [bool(pass_.ready_ns) for pass_ in (step.passes[-1], *step.passes[:-1])]
 
 
 def _sending(model: StepModel, steps: dict[int, list[RankStep]]) -> StepModel:
@@ -90,13 +90,13 @@ def _sending(model: StepModel, steps: dict[int, list[RankStep]]) -> StepModel:
         ns = model.buffers_ns.get(rank, 0.0)
         more = [(now - was) * ns for was, now in zip(sends(before), sends(after), strict=True)]
         passes = [
-            replace(one, forward_ns=max(0.0, one.forward_ns + ns), sent_ns=max(0.0, one.sent_ns + ns))
-            for one, ns in zip(after.passes, more, strict=True)
+            replace(pass_, forward_ns=max(0.0, pass_.forward_ns + ns), sent_ns=max(0.0, pass_.sent_ns + ns))
+            for pass_, ns in zip(after.passes, more, strict=True)
         ]
         return replace(after, passes=tuple(passes))
 
     moved = {rank: [*map(of, repeat(rank), model.steps[rank], step)] for rank, step in steps.items()}
-    was, now = (sum(sends(next(iter(one.values()))[0])) for one in (model.steps, steps))
+    was, now = (sum(sends(next(iter(by_rank.values()))[0])) for by_rank in (model.steps, steps))
     others_ns = {rank: ns * now / was for rank, ns in model.others_ns.items()}
     return replace(model, steps=moved, others=round(model.others * now / was), others_ns=others_ns)
 

@@ -43,14 +43,14 @@ def latency_of(seen: tuple[float, float] | None, figures: LinkFigures, link: Lin
         []
         if crowded
         else [
-            (float(one.message_bytes), link.lanes * (one.median_ns - one.message_bytes / link.bytes_per_ns))
-            for one in figures.queued
+            (float(timing.message_bytes), link.lanes * (timing.median_ns - timing.message_bytes / link.bytes_per_ns))
+            for timing in figures.queued
         ]
     )
     if seen is not None:
         size, took_ns = seen
         more_ns = took_ns - between(measured, size) if measured else took_ns
-        found = [(one, latency_ns + more_ns) for one, latency_ns in measured or [(size, 0.0)]]
+        found = [(message_bytes, latency_ns + more_ns) for message_bytes, latency_ns in measured or [(size, 0.0)]]
         why = "so it was after backward passes"
     elif measured:
         found, others, why = measured, _QUEUED_OTHERS, "so it was measured where many are asked for at once"

@@ -47,7 +47,9 @@ def workers(model: StepModel, value: Value) -> StepModel:
     starts = 0.0 if loading.persistent or not loading.epoch else workers * WORKER_STARTS_NS / loading.epoch
     longer = 1 + loading.computing * (crowding - 1)  # the rest of preparing waits, and needs no core
     first = loading.prepare_ns * longer / loading.epoch if loading.epoch else 0.0
-    every = {rank: one * longer + starts for rank, one in supply.items()}  # nothing is prepared while they start
+    every = {
+        rank: supply_ns * longer + starts for rank, supply_ns in supply.items()
+    }  # nothing is prepared while they start
     return replace(slower, supply_ns=every, restart_ns=first + starts + TAKING_NS)
 
 
@@ -77,7 +79,7 @@ def batch(model: StepModel, value: Value) -> StepModel:
     prepare = None if loading.prepare_ns is None else loading.prepare_ns * times
     return replace(
         model,
-        steps=model.each_pass(lambda one: one.scaled(grown, times)),
+        steps=model.each_pass(lambda pass_: pass_.scaled(grown, times)),
         loading=replace(loading, batch=int(value or 0), prepare_ns=prepare, epoch=shorter(loading.epoch, times)),
         supply_ns={rank: every * times for rank, every in model.supply_ns.items()},
         samples=None if model.samples is None else model.samples * times,
@@ -95,7 +97,8 @@ def micro_batches(model: StepModel, value: Value) -> StepModel:
     if not 0 < after <= max(before):
         raise Missing(f"a step has {max(before)} micro-batches: the model predicts fewer of them, not more")
     steps = {
-        rank: [RankStep(_fewer(step.passes, after), step.after_ns) for step in own] for rank, own in model.steps.items()
+        rank: [RankStep(_fewer(step.passes, after), step.after_ns) for step in rank_steps]
+        for rank, rank_steps in model.steps.items()
     }
     samples = None if model.samples is None else model.samples * after / max(before)
     return replace(model, steps=steps, samples=samples)

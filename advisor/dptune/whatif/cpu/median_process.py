@@ -31,14 +31,16 @@ def computing(model: StepModel, processes: Sequence[Mapping[int, Facts]]) -> Ste
     """The model of the first process with what threads compute in the middle one of all."""
     times = {rank: _times([facts.get(rank) for facts in processes]) for rank in model.steps}
 
-    def of(one: Pass, own: _Times) -> Pass:
-        scaled = one.scaled(own.backward, own.loader)
-        return replace(scaled, forward_ns=one.forward_ns * own.rest, sent_ns=one.sent_ns * own.rest)
+    def of(pass_: Pass, factors: _Times) -> Pass:
+        scaled = pass_.scaled(factors.backward, factors.loader)
+        return replace(scaled, forward_ns=pass_.forward_ns * factors.rest, sent_ns=pass_.sent_ns * factors.rest)
 
     return replace(
         model,
         steps={
-            rank: [RankStep(tuple(of(one, time) for one in step.passes), step.after_ns * time.rest) for step in steps]
+            rank: [
+                RankStep(tuple(of(pass_, time) for pass_ in step.passes), step.after_ns * time.rest) for step in steps
+            ]
             for (rank, steps), time in zip(model.steps.items(), times.values(), strict=True)
         },
         others_ns={rank: ns * times[rank].rest for rank, ns in model.others_ns.items()},
@@ -49,10 +51,13 @@ def computing(model: StepModel, processes: Sequence[Mapping[int, Facts]]) -> Ste
 def exchanging(model: StepModel, measured_ns: float) -> StepModel:
     """The model with exchanges that take longer, or not as long, by what the measured step takes beyond the model's."""
     longer, shorter = (step_ns(replace(model, exchange_times=times)) for times in (_TRIED, 1 / _TRIED))
-    told = (longer - shorter) / (2 * log(_TRIED))  # ns for each unit of the logarithm
+    sensitivity_ns = (longer - shorter) / (2 * log(_TRIED))  # ns for each unit of the logarithm
     lacks = measured_ns - step_ns(model)
     off = (_OF_STEP * measured_ns) ** 2
-    return replace(model, exchange_times=exp(lacks * told * _OF_EXCHANGES**2 / ((told * _OF_EXCHANGES) ** 2 + off)))
+    return replace(
+        model,
+        exchange_times=exp(lacks * sensitivity_ns * _OF_EXCHANGES**2 / ((sensitivity_ns * _OF_EXCHANGES) ** 2 + off)),
+    )
 
 
 class _Times(NamedTuple):
@@ -65,7 +70,9 @@ class _Times(NamedTuple):
 
 def _times(processes: Sequence[Facts | None]) -> _Times:
     found = [parts for facts in processes if (parts := _parts(facts)) is not None]
-    return _Times(*(median(own) / own[0] if own[0] else 1.0 for own in zip(*found, strict=True)))
+    return _Times(
+        *(median(by_process) / by_process[0] if by_process[0] else 1.0 for by_process in zip(*found, strict=True))
+    )
 
 
 def _parts(facts: Facts | None) -> tuple[float, float, float] | None:

@@ -162,14 +162,14 @@ class StepModel:
     def each_pass(self, of: Callable[[Pass], Pass]) -> dict[int, list[RankStep]]:
         """The steps with something done to each of their passes, by rank."""
         return {
-            rank: [replace(step, passes=tuple(of(one) for one in step.passes)) for step in steps]
+            rank: [replace(step, passes=tuple(of(pass_) for pass_ in step.passes)) for step in steps]
             for rank, steps in self.steps.items()
         }
 
     def computing(self, times: float) -> StepModel:
         """The model in which everything that the ranks' own threads compute takes so many times as long."""
         steps = {
-            rank: [replace(step, after_ns=step.after_ns * times) for step in own]
-            for rank, own in self.each_pass(lambda one: one.scaled(times)).items()
+            rank: [replace(step, after_ns=step.after_ns * times) for step in rank_steps]
+            for rank, rank_steps in self.each_pass(lambda pass_: pass_.scaled(times)).items()
         }
         return replace(self, steps=steps)

@@ -37,8 +37,8 @@ def durations(model: StepModel) -> dict[int, list[float]]:
         for number in range(min(len(steps) for steps in model.steps.values())):
             begun = dict(clock)
             _step({rank: steps[number] for rank, steps in model.steps.items()}, clock, supplied, last, sizes, model)
-            for rank, own in found.items():
-                own.append(clock[rank] - begun[rank])
+            for rank, durations_ns in found.items():
+                durations_ns.append(clock[rank] - begun[rank])
         lead = _lead(clock, supplied)
         if max(abs(now - then) for now, then in zip(lead, before, strict=True)) <= _SAME_NS:
             break
@@ -62,7 +62,7 @@ def _step(
     """Move the clocks to the end of one step of every rank."""
     for number in range(max(len(step.passes) for step in steps.values())):
         passes = {rank: step.passes[number] for rank, step in steps.items() if number < len(step.passes)}
-        starts = {rank: _started(rank, one, clock[rank], supplied, model) for rank, one in passes.items()}
+        starts = {rank: _started(rank, pass_, clock[rank], supplied, model) for rank, pass_ in passes.items()}
         _through(passes, starts, clock, last, sizes, model)
     for rank, step in steps.items():
         clock[rank] += step.after_ns
@@ -73,13 +73,13 @@ def step_ns(model: StepModel) -> float:
     return median(median(steps) for steps in durations(model).values())
 
 
-def _started(rank: int, one: Pass, now: float, supplied: dict[int, float], model: StepModel) -> float:
+def _started(rank: int, pass_: Pass, now: float, supplied: dict[int, float], model: StepModel) -> float:
     """When a backward pass begins: after the wait for its batch, and the forward pass."""
     every = model.supply_ns.get(rank)
     if every is None:
-        return now + one.loader_ns + one.forward_ns
+        return now + pass_.loader_ns + pass_.forward_ns
     supplied[rank] = max(supplied[rank] + every, now - every)  # workers do not prepare far ahead
-    return max(now, supplied[rank]) + model.restart_ns + one.forward_ns
+    return max(now, supplied[rank]) + model.restart_ns + pass_.forward_ns
 
 
 def _through(
@@ -91,18 +91,18 @@ def _through(
     model: StepModel,
 ) -> None:
     """Move the clocks to the end of one pass of every rank."""
-    exchanging = {rank: one for rank, one in passes.items() if one.ready_ns}
+    exchanging = {rank: pass_ for rank, pass_ in passes.items() if pass_.ready_ns}
     if not exchanging:
-        for rank, one in passes.items():
-            clock[rank] = starts[rank] + one.backward_ns
+        for rank, pass_ in passes.items():
+            clock[rank] = starts[rank] + pass_.backward_ns
         return
     delays = list(accumulate(model.start_ns + model.hook_ns + model.prepare_ns_per_byte * size for size in sizes))
-    computing = {rank: _computing(one, starts[rank], last, delays) for rank, one in exchanging.items()}
+    computing = {rank: _computing(pass_, starts[rank], last, delays) for rank, pass_ in exchanging.items()}
     base = min(starts[rank] for rank in exchanging)
     ended = _exchanged([*computing.values()], base, [model.wire_share * size for size in sizes], model)
-    for rank, one in passes.items():
+    for rank, pass_ in passes.items():
         if rank not in exchanging:
-            clock[rank] = starts[rank] + one.backward_ns
+            clock[rank] = starts[rank] + pass_.backward_ns
             continue
         now = computing[rank].reached[-1]
         for end, size in zip(ended, sizes, strict=True):
@@ -147,9 +147,9 @@ class _Computing:
         return False
 
 
-def _computing(one: Pass, start: float, last: Sequence[int], delays: Sequence[float]) -> _Computing:
-    moments = [one.ready_ns[place] + delay for place, delay in zip(last, delays, strict=True)]
-    in_order = [0.0, *accumulate([*moments, one.backward_ns + delays[-1]], max)]
+def _computing(pass_: Pass, start: float, last: Sequence[int], delays: Sequence[float]) -> _Computing:
+    moments = [pass_.ready_ns[place] + delay for place, delay in zip(last, delays, strict=True)]
+    in_order = [0.0, *accumulate([*moments, pass_.backward_ns + delays[-1]], max)]
     return _Computing(start, [after - before for before, after in pairwise(in_order)], [])
 
 

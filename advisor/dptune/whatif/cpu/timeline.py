@@ -149,8 +149,8 @@ class _Rank:
         passes = []
         follows = step.start_ns
         for first, last in zip(borders, [*borders[1:], len(evaluated)], strict=True):
-            own = evaluated[first:last]
-            began, ended = int(ts[own[0]]), int(end[own].max())
+            pass_rows = evaluated[first:last]
+            began, ended = int(ts[pass_rows[0]]), int(end[pass_rows].max())
             following = int(ts[evaluated[last]]) if last < len(evaluated) else step.end_ns
             copied = self._within(self.copies, began, following)
             hooked, inner = (self._within(rows, began, ended) for rows in (self.hooked, self.accumulated))
@@ -174,41 +174,43 @@ class _Rank:
             follows = resumed
         return passes
 
-    def parted(self, one: _Backward, slowdown: float) -> Pass:
+    def parted(self, backward: _Backward, slowdown: float) -> Pass:
         """The parts of a pass, as if nothing had been in flight."""
 
         def computed(times_ns: Ints) -> list[float]:
-            since = np.concatenate(([one.began_ns], times_ns))
+            since = np.concatenate(([backward.began_ns], times_ns))
             starting, flying = (spans.before(since) - spans.before(since[:1]) for spans in (self.starting, self.flying))
             lost = (1 - 1 / slowdown) * flying
-            found: list[float] = ((since - one.began_ns) - starting - lost)[1:].tolist()
+            found: list[float] = ((since - backward.began_ns) - starting - lost)[1:].tolist()
             return found
 
         def lasting(spans: tuple[Ints, Ints]) -> float:
             return sum(computed(spans[1])) - sum(computed(spans[0]))
 
-        (backward_ns,) = computed(np.array([one.ended_ns]))
+        (backward_ns,) = computed(np.array([backward.ended_ns]))
         return Pass(
-            loader_ns=one.loader_ns,
-            forward_ns=one.began_ns - one.follows_ns - one.loader_ns,
+            loader_ns=backward.loader_ns,
+            forward_ns=backward.began_ns - backward.follows_ns - backward.loader_ns,
             backward_ns=backward_ns,
-            ready_ns=tuple(computed(one.hooked_ns[1])) if one.exchanges else (),
-            hooks_ns=max(0.0, lasting(one.hooked_ns) - lasting(one.inner_ns)) if one.exchanges else 0.0,
-            sent_ns=self._sent_ns(one),
+            ready_ns=tuple(computed(backward.hooked_ns[1])) if backward.exchanges else (),
+            hooks_ns=max(0.0, lasting(backward.hooked_ns) - lasting(backward.inner_ns)) if backward.exchanges else 0.0,
+            sent_ns=self._sent_ns(backward),
         )
 
-    def _sent_ns(self, one: _Backward) -> float:
+    def _sent_ns(self, backward: _Backward) -> float:
         """What is in flight in the forward pass before."""
-        flown = self._within(self.flights, one.follows_ns, one.began_ns)
-        ends = np.minimum(self.columns.ends(flown), one.began_ns)
+        flown = self._within(self.flights, backward.follows_ns, backward.began_ns)
+        ends = np.minimum(self.columns.ends(flown), backward.began_ns)
         return float(Intervals.union(self.columns.ts_ns[flown], ends).total_ns)
 
     def slowdown(self, steps: Sequence[Sequence[_Backward]], computed_ns: float) -> float:
         """From the median time of a step that the thread computed in its backward passes."""
         lasted, beside = [], []
         for step in steps:
-            began, ended = (np.array([getattr(one, name) for one in step]) for name in ("began_ns", "ended_ns"))
-            lasted.append(int((ended - began).sum()) + sum(one.copied_ns for one in step))
+            began, ended = (
+                np.array([getattr(backward, name) for backward in step]) for name in ("began_ns", "ended_ns")
+            )
+            lasted.append(int((ended - began).sum()) + sum(backward.copied_ns for backward in step))
             beside.append(int(self.flying.lengths(began, ended).sum()))
         flew = float(np.median(beside))
         lost = float(np.median(lasted)) - computed_ns
@@ -216,10 +218,10 @@ class _Rank:
         usual = _USUAL_WEIGHT * float(np.median(lasted))
         return (flew + usual) / (computed + usual / _USUAL_SLOWDOWN)
 
-    def tail(self, one: _Backward) -> tuple[int, int]:
+    def tail(self, backward: _Backward) -> tuple[int, int]:
         """The exchanges that begin once a pass has computed: how many, and how long all of them take."""
-        flown = self._within(self.flights, one.ended_ns, one.resumed_ns)
-        if not one.exchanges or not len(flown):
+        flown = self._within(self.flights, backward.ended_ns, backward.resumed_ns)
+        if not backward.exchanges or not len(flown):
             return 0, 0
         return len(flown), int(self.columns.end_ns[flown].max() - self.columns.ts_ns[flown[0]])
 
@@ -228,9 +230,9 @@ class _Rank:
         counts, lengths = [], []
         for step in steps:
             flown = self._within(self.flights, step.start_ns, step.end_ns)
-            for one in found[step.number]:
+            for backward in found[step.number]:
                 begun = self.columns.ts_ns[flown]
-                flown = flown[(begun < one.began_ns) | (begun >= one.resumed_ns)]
+                flown = flown[(begun < backward.began_ns) | (begun >= backward.resumed_ns)]
             counts.append(len(flown))
             lengths.append(Intervals.union(self.columns.ts_ns[flown], self.columns.ends(flown)).total_ns)
         return {"others": float(np.median(counts)), "others_ns": float(np.median(lengths))}
@@ -249,7 +251,7 @@ class _Rank:
         ts = np.sort(self.columns.ts_ns[self.operators])
         loading = Intervals.union(self.columns.ts_ns[self.loader], self.columns.ends(self.loader))
         ts = ts[loading.lengths(ts, ts + 1) == 0]
-        borders = [(one[0].follows_ns, one[-1].ended_ns) for one in steps]
+        borders = [(backwards[0].follows_ns, backwards[-1].ended_ns) for backwards in steps]
         views = self.columns.rows({"cpu_op"}, lambda name: name == _VIEW)
         return {
             "operators": float(
@@ -259,16 +261,20 @@ class _Rank:
             "view_ns": float(np.median(self.columns.dur_ns[views])) if len(views) else 0.0,
         }
 
-    def _between_ns(self, one: _Backward) -> int:
+    def _between_ns(self, backward: _Backward) -> int:
         """Between the operators of a pass, but for waits for its batch and for what is in flight before backward."""
         waiting = np.concatenate(
             (
-                self._within(self.loader, one.follows_ns, one.began_ns),
-                self._within(self.flights, one.follows_ns, one.began_ns),
+                self._within(self.loader, backward.follows_ns, backward.began_ns),
+                self._within(self.flights, backward.follows_ns, backward.began_ns),
             )
         )
         waits = Intervals.union(self.columns.ts_ns[waiting], self.columns.ends(waiting))
-        gaps = interval(one.follows_ns, one.ended_ns) - self.operating.within(one.follows_ns, one.ended_ns) - waits
+        gaps = (
+            interval(backward.follows_ns, backward.ended_ns)
+            - self.operating.within(backward.follows_ns, backward.ended_ns)
+            - waits
+        )
         return int(np.minimum(gaps.end_ns - gaps.start_ns, _MOST_BETWEEN_NS).sum())
 
 
@@ -289,13 +295,13 @@ def timeline(view: RankView, computed_ns: float) -> Timeline:
     slowdown = rank.slowdown([found[step.number] for step in steps], computed_ns)
     parts = [
         RankStep(
-            tuple(rank.parted(one, slowdown) for one in found[step.number]),
+            tuple(rank.parted(backward, slowdown) for backward in found[step.number]),
             step.end_ns - found[step.number][-1].resumed_ns,
         )
         for step in steps
     ]
-    copied = [sum(one.copied_ns for one in found[step.number]) for step in steps]
-    synchronised = max(sum(one.exchanges for one in found[step.number]) for step in steps)
+    copied = [sum(backward.copied_ns for backward in found[step.number]) for step in steps]
+    synchronised = max(sum(backward.exchanges for backward in found[step.number]) for step in steps)
     return Timeline(
         steps=tuple(parts),
         start_ns=float(np.median(view.columns.dur_ns[rank.starts])) if len(rank.starts) else 0.0,
@@ -304,7 +310,7 @@ def timeline(view: RankView, computed_ns: float) -> Timeline:
         slowdown=slowdown,
         **rank.others(steps, found),
         durations_ns=tuple(step.end_ns - step.start_ns for step in steps),
-        tails=tuple(tail for step in steps for one in found[step.number] if (tail := rank.tail(one))[0]),
+        tails=tuple(tail for step in steps for backward in found[step.number] if (tail := rank.tail(backward))[0]),
     )
 
 

@@ -81,9 +81,11 @@ def relinked(link: Link, before: int, hosts: int, settings: Mapping[str, Value],
         measured.bytes_per_ns if rate is None else float(rate),
     )
     if algorithm == HIERARCHICAL:
-        own = ranks // nodes
-        alpha = 2 * (own - 1) * measured.alpha_ns + 2 * (nodes - 1) * between.alpha_ns
-        per_byte = 2 * (own - 1) / own / measured.bytes_per_ns + 2 * (nodes - 1) / nodes / between.bytes_per_ns
+        per_node = ranks // nodes
+        alpha = 2 * (per_node - 1) * measured.alpha_ns + 2 * (nodes - 1) * between.alpha_ns
+        per_byte = (
+            2 * (per_node - 1) / per_node / measured.bytes_per_ns + 2 * (nodes - 1) / nodes / between.bytes_per_ns
+        )
         return replace(link, alpha_ns=alpha, bytes_per_ns=1 / per_byte if per_byte else float("inf"))
     hop = measured if nodes == 1 else between
     if 1 < nodes < ranks and hosts == 1:

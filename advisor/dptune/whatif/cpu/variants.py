@@ -38,12 +38,12 @@ def variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, 
     )
     yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.7, 1.4))
     yield tuple(
-        replace(model, slowdown=one)
-        for one in {(1 + model.slowdown) / 2, 1.5 * model.slowdown - 0.5} - {model.slowdown}
+        replace(model, slowdown=slowdown)
+        for slowdown in {(1 + model.slowdown) / 2, 1.5 * model.slowdown - 0.5} - {model.slowdown}
     )
     yield tuple(replace(model, beside=max(1.0, times * model.beside)) for times in _OTHER_BESIDE)
     links = [replace(model.link, alpha_ns=times * model.link.alpha_ns) for times in model.latency.others]
-    yield tuple(replace(model, link=one) for one in links)
+    yield tuple(replace(model, link=other_link) for other_link in links)
     count = min(map(len, model.steps.values()))
     if count > 1:
         halves = (slice(0, count // 2), slice(count // 2, count))

@@ -89,10 +89,10 @@ class Wire:
         """
         self._speed, soonest = speed, inf
         full, rate = self._full, self._rate()
-        for one in self._flying:
-            waits = one.waits * one.crowding if full else one.waits
-            one.over = self._now + (waits or one.left / rate) / speed
-            soonest = min(soonest, one.over)
+        for flight in self._flying:
+            waits = flight.waits * flight.crowding if full else flight.waits
+            flight.over = self._now + (waits or flight.left / rate) / speed
+            soonest = min(soonest, flight.over)
         return soonest
 
     def move(self, to: float) -> list[int]:
@@ -103,17 +103,17 @@ class Wire:
         went = (to - self._now) * self._speed
         moved, full = went * self._rate(), self._full
         ended = []
-        for one in self._flying:
-            there = one.over <= to
-            if one.waits:
-                one.waits = 0.0 if there else one.waits - went / (one.crowding if full else 1.0)
+        for flight in self._flying:
+            there = flight.over <= to
+            if flight.waits:
+                flight.waits = 0.0 if there else flight.waits - went / (flight.crowding if full else 1.0)
             elif there:
-                ended.append(one.number)
+                ended.append(flight.number)
             else:
-                one.left -= moved
+                flight.left -= moved
         self._now = to
         if ended:
-            self._flying = [one for one in self._flying if one.number not in ended]
+            self._flying = [flight for flight in self._flying if flight.number not in ended]
             self._begin()
         return ended
 

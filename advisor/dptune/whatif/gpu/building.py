@@ -50,7 +50,11 @@ def build(
     batch: int | None = None,
 ) -> Program:
     """The program of all steps of all ranks. Raises Missing where the traces do not tell enough."""
-    devices = {own.rank: max(own.devices, key=lambda one: len(one.windows)) for own in views if own.devices}
+    devices = {
+        rank_view.rank: max(rank_view.devices, key=lambda device_view: len(device_view.windows))
+        for rank_view in views
+        if rank_view.devices
+    }
     if sum(len(device.operations.rows) for device in devices.values()) > MOST:
         raise Missing(f"the traces hold more than {MOST:,} operations: give fewer ranks or steps")
     messages: list[Message] = []
@@ -63,14 +67,19 @@ def build(
             raise Missing(f"the clock of rank {view.rank} cannot be read by that of the first rank")
         shift = view.base_ns - across.clocks[view.rank].ahead_ns
         items += _of_rank(view, devices[view.rank], shift, exchanged)
-    items.sort(key=lambda one: (one.at, one.sort))
+    items.sort(key=lambda event: (event.at, event.sort))
     places = {item.key: place for place, item in enumerate(items)}
     recorded = [one.at - items[0].at for one in items]
-    steps = [step for own in views if own.rank in devices for step in _steps(own, devices[own.rank], places)]
-    begun_in = [one.rank for one in steps]
+    steps = [
+        step
+        for rank_view in views
+        if rank_view.rank in devices
+        for step in _steps(rank_view, devices[rank_view.rank], places)
+    ]
+    begun_in = [stretch.rank for stretch in steps]
     if not steps or min(begun_in.count(rank) for rank in set(begun_in)) < 2:
         raise Missing("it takes two steps that begin and end with an operation of a device to tell how steps differ")
-    begun = {rank: min(recorded[one.first] for one in steps if one.rank == rank) for rank in set(begun_in)}
+    begun = {rank: min(recorded[stretch.first] for stretch in steps if stretch.rank == rank) for rank in set(begun_in)}
     edges = [
         # What comes before the first step is as it was, so that the step does not begin earlier than it did.
         _edges(one, place, places, recorded) if recorded[place] > begun.get(one.key[0], 0) else []
@@ -101,11 +110,11 @@ def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[t
 
 
 def _of_rank(
-    own: RankView, device: DeviceView, shift: int, exchanged: Mapping[tuple[int, int], _Sent]
+    view: RankView, device: DeviceView, shift: int, exchanged: Mapping[tuple[int, int], _Sent]
 ) -> Iterator[_Item]:
     """The items of one rank, by the first rank's clock: those of its host, then those of its device."""
-    walk, rank = Walk.of(own.columns, device.operations, own.host), own.rank
-    yield from _of_host(own, device, walk, shift)
+    walk, rank = Walk.of(view.columns, device.operations, view.host), view.rank
+    yield from _of_host(view, device, walk, shift)
     kinds = _kinds(walk)
     for place, row in enumerate(walk.rows.tolist()):
         yield _begins(walk, rank, place, shift, kinds)
@@ -114,7 +123,10 @@ def _of_rank(
         if sent is None:
             last.waits.append(((rank, "begin", row), int(walk.end[place] - walk.begin[place]), kinds[place], -1))
         else:  # how long is told once all are in order
-            last.waits += [((one, "begin", other), 0.0, Kind.EXCHANGE, sent.message) for one, other in sent.operations]
+            last.waits += [
+                ((other_rank, "begin", other), 0.0, Kind.EXCHANGE, sent.message)
+                for other_rank, other in sent.operations
+            ]
         yield last
 
 
@@ -132,15 +144,15 @@ def _kinds(walk: Walk) -> list[Kind]:
     ]
 
 
-def _of_host(own: RankView, device: DeviceView, walk: Walk, shift: int) -> Iterator[_Item]:
+def _of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> Iterator[_Item]:
     """Calls that launch, returns of calls that wait for the device, and the borders of waits for batches, in order.
 
     Each waits for the one before, and for room in the launch queue: for the begin of what was launched so long before
     that the queue was full of what came after. The return of a call that waits does so for what it waited for: a copy
     that it made itself, the begin of an operation where the queue was full, else what ended last on the device.
     """
-    columns, rank, loading = own.columns, own.rank, own.host.loading
-    queue = _Queue(walk, Launches.of(columns, device.operations), set(own.host.blocked.full_ends_ns.tolist()))
+    columns, rank, loading = view.columns, view.rank, view.host.loading
+    queue = _Queue(walk, Launches.of(columns, device.operations), set(view.host.blocked.full_ends_ns.tolist()))
     launch = np.unique(walk.launch[walk.launch != UNLAUNCHED])
     moments = list(zip(columns.ts_ns[launch].tolist(), repeat("call"), launch.tolist(), strict=False))
     moments += [(at, "held", number) for number, at in enumerate(walk.held.end_ns.tolist())]
@@ -256,15 +268,15 @@ def _tight(edges: list[Edge], recorded: Sequence[int], place: int) -> list[Edge]
     return [longer if edge is last else edge for edge in edges]
 
 
-def _steps(own: RankView, device: DeviceView, places: Mapping[tuple[int, str, int], int]) -> Iterator[Stretch]:
+def _steps(view: RankView, device: DeviceView, places: Mapping[tuple[int, str, int], int]) -> Iterator[Stretch]:
     """The windows that begin with an operation, and end with the begin of another, or the end of the last."""
-    columns, rows = own.columns, device.operations.rows
+    columns, rows = view.columns, device.operations.rows
     rows = rows[columns.dur_ns[rows] > 0]
     starts = {int(at): int(row) for at, row in zip(columns.ts_ns[rows][::-1], rows[::-1], strict=True)}
     ends = {int(at): int(row) for at, row in zip(columns.ends(rows)[::-1], rows[::-1], strict=True)}
     for window in device.windows:
         first, after, last = starts.get(window.start_ns), starts.get(window.end_ns), ends.get(window.end_ns)
-        key = None if after is None else (own.rank, "begin", after)
-        key = key or (None if last is None else (own.rank, "end", last))
+        key = None if after is None else (view.rank, "begin", after)
+        key = key or (None if last is None else (view.rank, "end", last))
         if first is not None and key is not None and not window.open_ended:
-            yield Stretch(own.rank, window.number, places[own.rank, "begin", first], places[key])
+            yield Stretch(view.rank, window.number, places[view.rank, "begin", first], places[key])

@@ -34,7 +34,7 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
     order = [*CHANGES, *settings]
     made = {*_BEFORE_TOPOLOGY, *TOPOLOGY}
     rest = [item for item in settings.items() if item[0] not in made and not _comes_with_workers(item[0], settings)]
-    for name, value in sorted(rest, key=lambda one: order.index(one[0])):
+    for name, value in sorted(rest, key=lambda setting: order.index(setting[0])):
         if name in bounded({name: value}):
             program = BOUNDS[name](program)
         elif name in CHANGES:
@@ -94,7 +94,7 @@ def _comes_with_workers(name: str, settings: Mapping[str, Value]) -> bool:
 
 
 def _edges(program: Program, of: Callable[[Edge], Edge | None]) -> Program:
-    return replace(program, edges=[[new for edge in own if (new := of(edge))] for own in program.edges])
+    return replace(program, edges=[[new for edge in edges if (new := of(edge))] for edges in program.edges])
 
 
 def _times(program: Program, kinds: tuple[Kind, ...], times: float) -> Program:
@@ -174,9 +174,9 @@ def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
     link = relinked(_link(program), before, program.hosts, settings)
     ring = {**settings, "allreduce.algorithm": RING}  # what others than all-reduces take
     around = relinked(_link(program), before, program.hosts, ring)
-    told = _relinked(program, link, around)
+    linked = _relinked(program, link, around)
     samples = None if program.samples is None else program.samples * ranks / before
-    return replace(told, samples=samples, world_size=ranks)
+    return replace(linked, samples=samples, world_size=ranks)
 
 
 def _host(program: Program, value: Value) -> Program:
@@ -215,7 +215,7 @@ def _no_loader(program: Program) -> Program:
 
 def _copies_beside(program: Program) -> Program:
     """Copies take no time, and no call waits for one."""
-    copies = {place: edge.item for place, own in enumerate(program.edges) for edge in own if edge.kind == Kind.COPY}
+    copies = {place: edge.item for place, edges in enumerate(program.edges) for edge in edges if edge.kind == Kind.COPY}
     copied = {*copies, *copies.values()}  # ends and begins
     free = _edges(program, lambda edge: None if edge.kind == Kind.SYNC and edge.item in copied else edge)
     return _times(free, (Kind.COPY,), 0.0)
@@ -238,7 +238,7 @@ def _half_precision(program: Program) -> Program:
 
 def _gathered_ahead(program: Program) -> Program:
     """All-gathers take no time, nor do collectives of which not all ranks were read: those may be such."""
-    gathers = _messages(program, lambda one: 0.0 if one.kind == "all_gather" else 1.0)
+    gathers = _messages(program, lambda message: 0.0 if message.kind == "all_gather" else 1.0)
     return _times(gathers, (Kind.WAIT,), 0.0)
 
 

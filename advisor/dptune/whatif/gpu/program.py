@@ -129,4 +129,4 @@ class Program:
         for place, step in enumerate(self.steps):
             if part is None or place in part:
                 took[step.rank].append(times[step.last] - times[step.first])
-        return float(median(mean(own) for own in took.values()))
+        return float(median(mean(durations) for durations in took.values()))

@@ -129,7 +129,7 @@ def _hook_zeroing(kind: Any, listeners: Sequence[Listener]) -> None:
     @functools.wraps(clear)
     def clearing(this: Any, *args: Any, **kwargs: Any) -> None:
         clear(this, *args, **kwargs)
-        if torch.compiler.is_compiling() or not any(one.waits for one in listeners):
+        if torch.compiler.is_compiling() or not any(registered.waits for registered in listeners):
             return
         cleared = (
             _parameters(this) if isinstance(this, Optimizer) else {id(parameter) for parameter in this.parameters()}

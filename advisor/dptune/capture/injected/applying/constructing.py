@@ -60,8 +60,8 @@ def _adjust(kind: type) -> None:
 
 def _follow(kind: type) -> None:
     """A subclass goes on after the constructor of `kind`: those there are, and those to come, are wrapped as well."""
-    for one in _family(kind):
-        _end_with(kind, one)
+    for subclass in _family(kind):
+        _end_with(kind, subclass)
     begin = vars(kind).get("__init_subclass__")
 
     def begun(cls: type[Any], /, **kwargs: Any) -> None:
@@ -76,14 +76,14 @@ def _follow(kind: type) -> None:
 
 def _family(kind: type) -> list[type]:
     found = [kind]
-    for one in found:  # it grows
-        below: list[type] = type.__subclasses__(one)
+    for parent in found:  # it grows
+        below: list[type] = type.__subclasses__(parent)
         found.extend(sub for sub in below if sub not in found)
     return found
 
 
-def _end_with(kind: type, one: type) -> None:
-    construct = vars(one).get("__init__")
+def _end_with(kind: type, subclass: type) -> None:
+    construct = vars(subclass).get("__init__")
     if construct is None:
         return
 
@@ -102,7 +102,7 @@ def _end_with(kind: type, one: type) -> None:
                 _guarded(change, this)
 
     constructed.__signature__ = inspect.signature(construct)  # type: ignore[attr-defined]
-    one.__init__ = constructed  # type: ignore[misc]
+    subclass.__init__ = constructed  # type: ignore[misc]
 
 
 def _guarded(change: Callable[[Any], None], what: Any) -> None:

@@ -59,10 +59,10 @@ def batch_size(value: int) -> None:
     first: list[int] = []
 
     def change(given: Arguments) -> None:
-        own = given.get("batch_size", 1)
-        if given.get("batch_sampler") is None and own is not None:
-            first.append(own)
-            if own == first[0]:
+        script_batch_size = given.get("batch_size", 1)
+        if given.get("batch_sampler") is None and script_batch_size is not None:
+            first.append(script_batch_size)
+            if script_batch_size == first[0]:
                 given["batch_size"] = value
 
     adjust(DataLoader, change)

@@ -171,8 +171,8 @@ class MicroBatches:
             self.leave(_IN_BACKWARD)
             return
         self._learned = True
-        told = [self._against, made, -made, self._reads, -self._reads]
-        most = torch.tensor(told, dtype=torch.int64, device=module.device)
+        local_counts = [self._against, made, -made, self._reads, -self._reads]
+        most = torch.tensor(local_counts, dtype=torch.int64, device=module.device)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=module.process_group)
         against, most_made, least_made, most_reads, least_reads = most.tolist()
         if most_made != -least_made or most_reads != -least_reads:
@@ -187,14 +187,16 @@ def _unfit(module: Any) -> str:
         return "DistributedDataParallel's own mixed precision turns gradients back as they are exchanged"
     if getattr(module, "_delay_all_reduce_params", None):
         return "the script delays the exchange of some parameters itself"
-    if any(getattr(one, "sparse", False) is True for one in module.modules()):
+    if any(getattr(submodule, "sparse", False) is True for submodule in module.modules()):
         return "the module has sparse gradients"
     return ""
 
 
 def _reduced(module: Any) -> list[Any]:
     """The parameters that the module exchanges, in the order in which all ranks have them."""
-    return [one for one in getattr(module, "_module_parameters", module.parameters()) if one.requires_grad]
+    return [
+        parameter for parameter in getattr(module, "_module_parameters", module.parameters()) if parameter.requires_grad
+    ]
 
 
 def _in_backward() -> bool:
@@ -205,7 +207,7 @@ def _in_backward() -> bool:
 def _average(module: Any) -> None:
     """Average the gradients over ranks, as DistributedDataParallel does: one that no rank has stays None."""
     group, parameters = module.process_group, _reduced(module)
-    has = torch.tensor([one.grad is not None for one in parameters], dtype=torch.int32, device=module.device)
+    has = torch.tensor([param.grad is not None for param in parameters], dtype=torch.int32, device=module.device)
     dist.all_reduce(has, group=group)
     for parameter, ranks in zip(parameters, has.tolist(), strict=True):
         if not ranks:
@@ -241,9 +243,9 @@ def _heed_the_scripts_own(watched: Iterable[MicroBatches]) -> None:
 
     @functools.wraps(enter)
     def entered(this: Any) -> Any:
-        for own in watched:
-            if own.is_of(this):
-                own.leave(_BY_ITSELF)
+        for micro_batches in watched:
+            if micro_batches.is_of(this):
+                micro_batches.leave(_BY_ITSELF)
         return enter(this)
 
     DistributedDataParallel.no_sync = entered  # type: ignore[method-assign, assignment]

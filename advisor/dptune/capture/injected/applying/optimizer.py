@@ -127,9 +127,9 @@ def _with_mark(state: dict[str, Any], times: float) -> dict[str, Any]:
 def _scaled(saved: dict[str, Any], times: float) -> dict[str, Any]:
     """A saved state, with its rates changed by as much as they are not yet: those of a run without it by all of it."""
     groups = []
-    for one in saved["param_groups"]:
-        group = {name: value for name, value in one.items() if name != _MARK}
-        _scale(group, times / one.get(_MARK, 1.0))
+    for saved_group in saved["param_groups"]:
+        group = {name: value for name, value in saved_group.items() if name != _MARK}
+        _scale(group, times / saved_group.get(_MARK, 1.0))
         groups.append(group)
     return {**saved, "param_groups": groups}
 

@@ -96,17 +96,17 @@ class Departure:
 
     def _all_come(self, late: bool) -> bool:
         """Wait for every rank at the agreed place. False, for all of them, where one has missed it or never comes."""
-        store, own = distributed_c10d._get_default_store(), process_rank.rank()
+        store, own_rank = distributed_c10d._get_default_store(), process_rank.rank()
         ranks, stay = range(process_rank.world_size()), f"dptune/stay/{self._round}"
-        store.set(stay if late else self._key("here", own), "1")
+        store.set(stay if late else self._key("here", own_rank), "1")
         try:
             come = _wait(store, [self._key("here", rank) for rank in ranks], _PATIENCE_S, stay)
             if not come:
                 store.set(stay, "1")
-            elif own == 0:  # which may keep the store: it is the last to go
+            elif own_rank == 0:  # which may keep the store: it is the last to go
                 _wait(store, [self._key("gone", rank) for rank in ranks[1:]], _GOING_S, stay)
             else:
-                store.set(self._key("gone", own), "1")
+                store.set(self._key("gone", own_rank), "1")
         except Exception:  # the store has gone with rank 0, which only goes when all have come
             return not late
         return come

@@ -39,7 +39,7 @@ class _Replica:
     @property
     def versions(self) -> list[tuple[int, int]]:
         """What differs once a backward pass has added to a gradient."""
-        gradients = (parameter.grad for parameter in (one() for one in self.watched) if parameter is not None)
+        gradients = (parameter.grad for parameter in (ref() for ref in self.watched) if parameter is not None)
         return [(-1, 0) if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
 
 
@@ -119,13 +119,15 @@ class Averaging:
 
 
 def _replica(module: Any) -> _Replica:
-    reduced = [one for one in getattr(module, "_module_parameters", module.parameters()) if one.requires_grad]
+    reduced = [
+        parameter for parameter in getattr(module, "_module_parameters", module.parameters()) if parameter.requires_grad
+    ]
     stride = max(1, (len(reduced) - 1) // (_WATCHED - 1))
-    watched = [weakref.ref(one) for one in reduced[::stride]]
+    watched = [weakref.ref(parameter) for parameter in reduced[::stride]]
     return _Replica(
         weakref.ref(module),
         id(module.reducer),
-        {id(one) for one in reduced},
+        {id(parameter) for parameter in reduced},
         dist.get_world_size(module.process_group),
         watched,
     )

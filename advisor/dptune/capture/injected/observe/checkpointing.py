@@ -108,7 +108,7 @@ class Checkpointing:
         if self._parameters is None:
             optimizers = self._places.alive(Optimizer)
             groups = (group for optimizer in optimizers for group in optimizer.param_groups)
-            self._parameters = {one.data_ptr() for group in groups for one in group["params"]}
+            self._parameters = {parameter.data_ptr() for group in groups for parameter in group["params"]}
         storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
         return sum(size for at, size in storages.items() if at not in self._parameters)
 

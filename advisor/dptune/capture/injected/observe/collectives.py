@@ -79,7 +79,7 @@ class Calls:
 
     def facts(self) -> list[CallFacts]:
         """What was counted so far, the most called first."""
-        return sorted(self._found.values(), key=lambda one: -one.calls)
+        return sorted(self._found.values(), key=lambda call_facts: -call_facts.calls)
 
     def _metered(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         parameters = list(inspect.signature(call).parameters)
@@ -113,14 +113,14 @@ class Calls:
                     return
                 where, package, through, caller = line
                 self._found[key] = CallFacts(name, where, list(ranks), library=package, through=through, caller=caller)
-            one = self._found[key]
-            one.calls += 1
-            one.after_updates += self._updated_at == self._passes()
-            one.host_ns += spent_ns
+            call_facts = self._found[key]
+            call_facts.calls += 1
+            call_facts.after_updates += self._updated_at == self._passes()
+            call_facts.host_ns += spent_ns
             if waited and not self.profiled:
-                one.unprofiled_calls += 1
-                one.unprofiled_ns += spent_ns
-            one.sent_bytes += max((_bytes_of(value) for value in given), default=0)
+                call_facts.unprofiled_calls += 1
+                call_facts.unprofiled_ns += spent_ns
+            call_facts.sent_bytes += max((_bytes_of(value) for value in given), default=0)
 
     def _line(self, caller: FrameType, name: str) -> _Line:
         """The script's line, the package that calls for it, its function there, and the script's function.
@@ -155,5 +155,5 @@ def _bytes_of(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, (list, tuple)):
-        return sum(one.numel() * one.element_size() for one in value if isinstance(one, torch.Tensor))
+        return sum(tensor.numel() * tensor.element_size() for tensor in value if isinstance(tensor, torch.Tensor))
     return 0

@@ -61,11 +61,11 @@ def recompiles() -> list[RecompileFacts]:
     utils = sys.modules.get("torch._dynamo.utils")
     found: dict[tuple[str, str | None], RecompileFacts] = {}
     with contextlib.suppress(Exception):
-        for one in utils.get_compilation_metrics() if utils is not None else ():
-            if not one.recompile_reason or not one.co_filename:
+        for metrics in utils.get_compilation_metrics() if utils is not None else ():
+            if not metrics.recompile_reason or not metrics.co_filename:
                 continue
-            key = (one.co_name, users_place(one.co_filename, one.co_firstlineno))
+            key = (metrics.co_name, users_place(metrics.co_filename, metrics.co_firstlineno))
             before = found.get(key)
             times = before.times + 1 if before else 1
-            found[key] = RecompileFacts(*key, one.recompile_reason[:_REASON_LETTERS], times)
-    return sorted(found.values(), key=lambda one: -one.times)[:_MOST]
+            found[key] = RecompileFacts(*key, metrics.recompile_reason[:_REASON_LETTERS], times)
+    return sorted(found.values(), key=lambda recompile: -recompile.times)[:_MOST]

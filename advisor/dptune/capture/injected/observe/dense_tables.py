@@ -64,7 +64,7 @@ class DenseTables:
         if not self._watching:
             return
         with contextlib.suppress(Exception):
-            updated = {id(one) for group in optimizer.param_groups for one in group["params"]}
+            updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             for module in self._alive():
                 if id(module.weight) in updated:
                     self._check(module, type(optimizer).__name__)
@@ -89,7 +89,7 @@ class DenseTables:
             table.facts.used_rows = max(table.facts.used_rows, used)
 
     def _alive(self) -> list[Any]:
-        return [one for kind in _KINDS for one in self._places.alive(kind) if not one.sparse]
+        return [module for kind in _KINDS for module in self._places.alive(kind) if not module.sparse]
 
     def _found(self) -> list[DenseTableFacts]:
         known = parents() if self._tables else {}
@@ -99,4 +99,4 @@ class DenseTables:
             if table is not None:
                 table.facts.module, table.facts.where = path_of(module, known), self._places.line(module)
                 found.append(table.facts)
-        return sorted(found, key=lambda one: -one.gradient_bytes)[:_NAMED]
+        return sorted(found, key=lambda table_facts: -table_facts.gradient_bytes)[:_NAMED]

@@ -73,7 +73,7 @@ def _drops(test: ast.If, rest: Sequence[ast.stmt], made: set[str]) -> bool:
 
 def _prepares(value: ast.expr) -> bool:
     called = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
-    names = {one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in called}
+    names = {callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", "") for callee in called}
     return bool(names - _CHEAP)
 
 

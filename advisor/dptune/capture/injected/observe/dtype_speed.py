@@ -41,7 +41,11 @@ def _used(places: Places) -> set[str]:
     """The 16-bit dtypes of autocast and of parameters."""
     used = {(places.autocast or "").removeprefix("cpu:")}
     for optimizer in places.alive(Optimizer):
-        used |= {str(one.dtype).removeprefix("torch.") for group in optimizer.param_groups for one in group["params"]}
+        used |= {
+            str(parameter.dtype).removeprefix("torch.")
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
     return used & _HALVES.keys()
 
 

@@ -90,7 +90,7 @@ class EvaluationMode:
                 return
             facts = updated.facts
             facts.recorded_steps += 1
-            if any(module.training for one in updated.modules if (module := one()) is not None):
+            if any(module.training for ref in updated.modules if (module := ref()) is not None):
                 facts.trained_before = facts.trained_before or not facts.steps
             else:
                 facts.steps += 1
@@ -98,11 +98,15 @@ class EvaluationMode:
 
     def facts(self) -> list[EvaluationModeFacts]:
         """Of the optimizers that have made a step in evaluation mode, or will once the script gets to a line."""
-        found = [one.facts for one in self._updated.values()]
-        for one in found:
-            if one.keeps_where in self._ran:  # then the steps show what comes of it
-                one.keeps_where = None
-        return [one for one in found if one.steps or (one.keeps_where and one.recorded_steps)]
+        found = [updated.facts for updated in self._updated.values()]
+        for mode_facts in found:
+            if mode_facts.keeps_where in self._ran:  # then the steps show what comes of it
+                mode_facts.keeps_where = None
+        return [
+            mode_facts
+            for mode_facts in found
+            if mode_facts.steps or (mode_facts.keeps_where and mode_facts.recorded_steps)
+        ]
 
     def _line(self, around: frozenset[int]) -> str | None:
         for at, (module, line) in reversed(self._evals.items()):
@@ -113,9 +117,9 @@ class EvaluationMode:
 
 def _updated(optimizer: Any, holders: dict[int, Any], known: Parents) -> _Updated | None:
     """None where evaluation mode changes nothing of the model, or where no module holds the parameters."""
-    parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+    parameters = [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
     trained = {id(parameter) for parameter in parameters}
-    holding = {id(module): module for one in parameters if (module := holders.get(id(one))) is not None}
+    holding = {id(module): module for param in parameters if (module := holders.get(id(param))) is not None}
     if not holding:
         return None
     paths = [_above(module, known) for module in holding.values()]
@@ -123,16 +127,18 @@ def _updated(optimizer: Any, holders: dict[int, Any], known: Parents) -> _Update
     if model is None:
         return None
     inside = list(model.modules())
-    dropouts = [one for one in inside if _drops(one)]
-    norms = [one for one in inside if _normalizes(one, trained)]
+    dropouts = [submodule for submodule in inside if _drops(submodule)]
+    norms = [submodule for submodule in inside if _normalizes(submodule, trained)]
     if not dropouts and not norms:
         return None
     layers = [*dropouts, *norms]
     facts = EvaluationModeFacts(type(model).__name__, len(dropouts), len(norms))
     facts.names = [path_of(layer, known) for layer in layers[:_NAMED]]
     around = frozenset(map(id, (*inside, *paths[0][: paths[0].index(model)])))
-    looked_at = {id(one): one for one in (*holding.values(), *layers)}.values()
-    return _Updated(weakref.ref(optimizer), [weakref.ref(one) for one in looked_at], around, facts)
+    looked_at = {id(watched_module): watched_module for watched_module in (*holding.values(), *layers)}.values()
+    return _Updated(
+        weakref.ref(optimizer), [weakref.ref(watched_module) for watched_module in looked_at], around, facts
+    )
 
 
 def _above(module: Any, known: Parents) -> list[Any]:

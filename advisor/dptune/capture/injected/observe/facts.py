@@ -60,9 +60,11 @@ def gather(facts: Facts, observers: Observers) -> None:
         "device": objects.device,
         "ddp": lambda: [objects.ddp(module, places) for module in places.ddp()] or facts.ddp,
         "fsdp": lambda: objects.fsdp(places) or facts.fsdp,
-        "loaders": lambda: [objects.loader(one, observers) for one in places.alive(DataLoader)] or facts.loaders,
+        "loaders": lambda: [objects.loader(loader, observers) for loader in places.alive(DataLoader)] or facts.loaders,
         "iterators": observers.iterators.facts,
-        "optimizers": lambda: [objects.optimizer(one, places) for one in places.alive(Optimizer)] or facts.optimizers,
+        "optimizers": lambda: (
+            [objects.optimizer(optimizer, places) for optimizer in places.alive(Optimizer)] or facts.optimizers
+        ),
         "schedulers": lambda: _schedulers(places) or facts.schedulers,
         "compiled": lambda: _compiled(places),
         "engine": lambda: places.engine,
@@ -108,7 +110,10 @@ def _guarded(facts: Facts, name: str, read: Callable[[], None]) -> None:
 
 
 def _schedulers(places: Places) -> list[SchedulerFacts]:
-    return [SchedulerFacts(type(one).__name__, places.line(one), _base(one)) for one in places.alive(LRScheduler)]
+    return [
+        SchedulerFacts(type(scheduler).__name__, places.line(scheduler), _base(scheduler))
+        for scheduler in places.alive(LRScheduler)
+    ]
 
 
 def _base(scheduler: Any) -> float | None:

@@ -58,7 +58,7 @@ class Garbage:
     def take_calls(self) -> list[CollectCallFacts]:
         """The calls of `gc.collect` by the calling thread since it last asked, the longest first."""
         calls = self._calls.pop(threading.get_ident(), {}).values()
-        return sorted(calls, key=lambda one: -one.spent_ns)
+        return sorted(calls, key=lambda call: -call.spent_ns)
 
     def _note(self, caller: Any, spent_ns: int) -> None:
         calls = self._calls.setdefault(threading.get_ident(), {})

@@ -37,7 +37,7 @@ class GradientNoise:
             for parameter in self._parameters
         ):
             raise ValueError("the parameters are sharded, and so are their gradients")
-        self._hooks = [one.register_hook(self._added) for one in self._parameters]  # type: ignore[no-untyped-call]
+        self._hooks = [param.register_hook(self._added) for param in self._parameters]  # type: ignore[no-untyped-call]
 
     def _added(self, gradient: torch.Tensor) -> None:
         square = _square(gradient)
@@ -50,7 +50,7 @@ class GradientNoise:
         self._passes.append(self._pass)
         self._pass = None
         squares = [_square(parameter.grad) for parameter in self._parameters if parameter.grad is not None]
-        self._large = sum((one.to(squares[0].device) for one in squares[1:]), squares[0]) if squares else None
+        self._large = sum((square.to(squares[0].device) for square in squares[1:]), squares[0]) if squares else None
 
     def end_step(self) -> None:
         """An optimizer step has ended."""
@@ -62,7 +62,7 @@ class GradientNoise:
         """What was seen; the hooks are gone."""
         for hook in self._hooks:
             hook.remove()
-        steps = [([float(one) for one in passes], float(large)) for passes, large in self._steps]
+        steps = [([float(square) for square in passes], float(large)) for passes, large in self._steps]
         return NoiseFacts(of_passes=[passes for passes, _ in steps], of_steps=[large for _, large in steps])
 
 
@@ -78,5 +78,5 @@ def _parameters(places: Places) -> Iterator[torch.Tensor]:
     found = [parameter for module in modules for parameter in module.parameters()]
     if not modules:
         groups = [group for optimizer in places.alive(Optimizer) for group in optimizer.param_groups]
-        found = [one for group in groups for one in group["params"]]
-    yield from {id(one): one for one in found}.values()
+        found = [param for group in groups for param in group["params"]]
+    yield from {id(param): param for param in found}.values()

@@ -42,7 +42,7 @@ class Kept:
     def look(self, step: int, ours: Collection[Any]) -> None:
         """Count what is alive after that step, but tensors of `ours`."""
         with contextlib.suppress(Exception):  # objects may be anything
-            self._look(step, {id(one) for one in ours})
+            self._look(step, {id(tensor) for tensor in ours})
 
     def facts(self) -> KeptFacts | None:
         """None before the second look."""
@@ -55,7 +55,11 @@ class Kept:
         objects = gc.get_objects()
         if len(objects) > _MOST_OBJECTS:
             return
-        tensors = [one for one in objects if type(one) in (torch.Tensor, nn.Parameter) and id(one) not in ours]
+        tensors = [
+            candidate
+            for candidate in objects
+            if type(candidate) in (torch.Tensor, nn.Parameter) and id(candidate) not in ours
+        ]
         del objects
         look, seen = _Look(LookFacts(step)), set()
         of_kind: dict[Kind, list[Any]] = {}
@@ -97,10 +101,10 @@ def optimizer_state(optimizers: Iterable[Any]) -> list[torch.Tensor]:
     states = [state for optimizer in optimizers for state in optimizer.state.values() if isinstance(state, dict)]
     values = [value for state in states for value in state.values()]
     return [
-        one
+        tensor
         for value in values
-        for one in (value if isinstance(value, list) else [value])
-        if isinstance(one, torch.Tensor)
+        for tensor in (value if isinstance(value, list) else [value])
+        if isinstance(tensor, torch.Tensor)
     ]
 
 

@@ -98,20 +98,20 @@ def _children_ticks() -> int:
     processes = [place.name for place in _PROC.iterdir() if place.name.isdecimal()]
     if len(processes) > _MOST_PROCESSES:
         raise ValueError("too many processes")
-    own = os.getpid()
+    own_pid = os.getpid()
     parents, ticks = {}, {}
     for name in processes:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             fields = (_PROC / name / "stat").read_text(errors="replace").rpartition(")")[2].split()
             parents[int(name)] = int(fields[1])
             ticks[int(name)] = sum(map(int, fields[11:15])), sum(map(int, fields[13:15]))
-    children = {own}
+    children = {own_pid}
     grown = True
     while grown:
         found = {process for process, parent in parents.items() if parent in children} - children
         children |= found
         grown = bool(found)
-    return ticks[own][1] + sum(ticks[process][0] for process in children - {own})
+    return ticks[own_pid][1] + sum(ticks[process][0] for process in children - {own_pid})
 
 
 def _elsewhere() -> tuple[int | None, int | None]:

@@ -34,10 +34,10 @@ def read() -> NcclFacts | None:
     if asked.name != OURS:
         return None
     host = socket.gethostname().partition(".")[0]
-    own = asked.with_name(OURS.replace("%h", host).replace("%p", str(os.getpid())))
-    if not own.is_file():
+    log_path = asked.with_name(OURS.replace("%h", host).replace("%p", str(os.getpid())))
+    if not log_path.is_file():
         return None
-    with own.open("rb") as source:
+    with log_path.open("rb") as source:
         return parsed(source.read(_MOST_BYTES).decode("utf-8", "replace").splitlines())
 
 
@@ -53,8 +53,8 @@ def parsed(lines: Iterable[str]) -> NcclFacts | None:
             version = found[1]
     if not channels:
         return None
-    told = [ChannelFacts(*key, channels=count) for key, count in sorted(channels.items())]
-    return NcclFacts(version, list(networks), told)
+    channel_facts = [ChannelFacts(*key, channels=count) for key, count in sorted(channels.items())]
+    return NcclFacts(version, list(networks), channel_facts)
 
 
 def _transport(via: str) -> str:

@@ -94,9 +94,15 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         bucket_sizes=_numbers(log.get("bucket_sizes")),
         rebuilt_bucket_sizes=_numbers(log.get("rebuilt_bucket_sizes")),
         grad_ready_order=_numbers(log.get("prev_iteration_grad_ready_order_indices")),
-        gradient_sizes=[one.numel() * one.element_size() for one in getattr(module, "_module_parameters", ())],
-        gradient_rows=[one.shape[0] if one.dim() > 1 else 0 for one in getattr(module, "_module_parameters", ())],
-        gradient_dtypes=sorted({str(_dtype(one.dtype)) for one in getattr(module, "_module_parameters", ())}),
+        gradient_sizes=[
+            parameter.numel() * parameter.element_size() for parameter in getattr(module, "_module_parameters", ())
+        ],
+        gradient_rows=[
+            parameter.shape[0] if parameter.dim() > 1 else 0 for parameter in getattr(module, "_module_parameters", ())
+        ],
+        gradient_dtypes=sorted(
+            {str(_dtype(parameter.dtype)) for parameter in getattr(module, "_module_parameters", ())}
+        ),
         gradient_bytes=log.get("total_parameter_size_bytes"),
         parameter_tensors=log.get("num_parameter_tensors"),
         backend=log.get("backend_name"),
@@ -105,7 +111,7 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         gradient_as_bucket_view=bool(module.gradient_as_bucket_view),
         broadcast_buffers=bool(module.broadcast_buffers),
         sync_batch_norm=bool(log.get("has_sync_bn")),
-        buffer_bytes=sum(one.numel() * one.element_size() for one in getattr(module, "modules_buffers", ())),
+        buffer_bytes=sum(buffer.numel() * buffer.element_size() for buffer in getattr(module, "modules_buffers", ())),
         unused_parameter_bytes=log.get("unused_parameter_size") if module.find_unused_parameters else None,
         ranks=_ranks(module.process_group),
         comm_hook=log.get("comm_hook"),
@@ -142,11 +148,11 @@ def fsdp(places: Places) -> list[FsdpFacts]:
     found = [_fsdp1(unit, places.line(unit)) for unit in places.alive("FullyShardedDataParallel")]
     found += [_fsdp2(state, where) for state, where in ((ref(), where) for ref, where in places.sharded) if state]
     merged: list[FsdpFacts] = []
-    for one in found:
-        modules, one.modules = one.modules, []
-        alike = next((other for other in merged if _settings(other) == _settings(one)), None)
+    for unit_facts in found:
+        modules, unit_facts.modules = unit_facts.modules, []
+        alike = next((other for other in merged if _settings(other) == _settings(unit_facts)), None)
         if alike is None:
-            merged.append(alike := one)
+            merged.append(alike := unit_facts)
         alike.units += 1
         alike.modules += [name for name in modules if name not in alike.modules]
     return merged
@@ -262,7 +268,7 @@ def optimizer(optimizer: Any, places: Places) -> OptimizerFacts:
         first_learning_rate=float(first["initial_lr"]) if "initial_lr" in first else None,
         fused=first.get("fused"),
         foreach=first.get("foreach"),
-        betas=[float(one) for one in first.get("betas") or () if isinstance(one, float)],
+        betas=[float(beta) for beta in first.get("betas") or () if isinstance(beta, float)],
         eps=first["eps"] if "betas" in first and isinstance(first.get("eps"), float) else None,
         parameter_tensors=len(tensors),
         parameters=sum(getattr(tensor, "_local_tensor", tensor).numel() for tensor in tensors),  # FSDP2: of this rank

@@ -191,7 +191,12 @@ class Places:
 
     def alive(self, kind: type | str) -> list[Any]:
         """Objects of that kind, or of the kind of that name, that still exist, oldest first."""
-        refs = [ref for one, made in self._made.items() if one is kind or one.__name__ == kind for ref in made]
+        refs = [
+            ref
+            for known_kind, made in self._made.items()
+            if known_kind is kind or known_kind.__name__ == kind
+            for ref in made
+        ]
         return [thing for thing in (ref() for ref in refs) if thing is not None]
 
     def ddp(self) -> list[Any]:
@@ -223,7 +228,7 @@ class Places:
         """The line of the script's loader that a library copies, to give it a sampler that deals to ranks."""
         if not isinstance(thing, DataLoader):
             return None
-        lines = [self.line(one) for one in self.alive(DataLoader) if one.dataset is thing.dataset]
+        lines = [self.line(loader) for loader in self.alive(DataLoader) if loader.dataset is thing.dataset]
         return next((line for line in reversed(lines) if line), None)
 
     def _watch_autocast(self) -> None:

@@ -53,8 +53,8 @@ def is_worker(launcher: int) -> bool:
     helper = any(arg.startswith("--multiprocessing-fork") for arg in sys.orig_argv)
     launched_rank = ("RANK" in os.environ and "WORLD_SIZE" in os.environ) or "SLURM_PROCID" in os.environ
     agent = sys.argv[:1] and sys.argv[0].endswith("launch_workers.py")
-    own = os.environ.get(_TRAINER) in (None, str(os.getpid()))
-    return not helper and not agent and own and (launched_rank or os.getppid() == launcher)
+    outermost = os.environ.get(_TRAINER) in (None, str(os.getpid()))
+    return not helper and not agent and outermost and (launched_rank or os.getppid() == launcher)
 
 
 def mark_trainer() -> None:

@@ -114,7 +114,7 @@ class RepeatedForward:
                 wrapped = module.module if isinstance(module, DistributedDataParallel) else module
                 facts.module = path_of(wrapped, known)
             found = [facts for _, facts in self._found.values() if len(facts.step_ns) >= self._steps - 1]
-            self._facts = sorted(found, key=lambda one: -sum(one.again_ns))[:_NAMED]
+            self._facts = sorted(found, key=lambda module_facts: -sum(module_facts.again_ns))[:_NAMED]
         self._found, self._step, self._calls, self._around = {}, [], [], None
 
     def facts(self) -> list[RepeatedForwardFacts]:

@@ -55,7 +55,10 @@ def repeats(calls: Sequence[Call]) -> list[Repeat]:
     """The outermost repeated calls, those that run in turn together."""
     prefixes = [*_prefixes(calls)]
     looped = {call for repeat in prefixes for call in repeat.calls}
-    return [*(one for one in _same(calls) if not all(call.inside(looped) for call in one.spare)), *prefixes]
+    return [
+        *(repeated for repeated in _same(calls) if not all(call.inside(looped) for call in repeated.spare)),
+        *prefixes,
+    ]
 
 
 def _same(calls: Sequence[Call]) -> Iterator[Repeat]:
@@ -156,14 +159,14 @@ def _runs(calls: Sequence[Call]) -> Iterator[tuple[list[Call], tuple[int, ...], 
             run = tensors[start:at]
             if len(run) >= _LEAST_PREFIXES:
                 dimension = _varied(run[0].shape, run[1].shape)[0]
-                views = len({(one.memory, one.strides, one.dtype) for one in run}) == 1
-                yield list(calls[start:at]), tuple(one.shape[dimension] for one in run), views
+                views = len({(tensor.memory, tensor.strides, tensor.dtype) for tensor in run}) == 1
+                yield list(calls[start:at]), tuple(tensor.shape[dimension] for tensor in run), views
             start = at
 
 
 def _grows(tensors: Sequence[Any]) -> bool:
     """Whether the last is longer than the one before along one dimension: that along which the earlier ones grow."""
-    *_, before, last = (one.shape for one in tensors)
+    *_, before, last = (tensor.shape for tensor in tensors)
     if len(before) != len(last):
         return False
     varied = _varied(before, last)
@@ -175,4 +178,4 @@ def _grows(tensors: Sequence[Any]) -> bool:
 
 
 def _varied(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    return [n for n, (one, other) in enumerate(zip(a, b, strict=True)) if one != other]
+    return [n for n, (size, other) in enumerate(zip(a, b, strict=True)) if size != other]

@@ -54,10 +54,10 @@ def _methods(kind: type) -> Iterator[Any]:
 def _parts(dataset: Any) -> Iterator[Any]:
     """Data sets and generators that it holds, also in a list or tuple."""
     for value in list(getattr(dataset, "__dict__", {}).values()):
-        for one in value[:8] if isinstance(value, (list, tuple)) else (value,):
-            packaged = type(one).__module__.partition(".")[0] in _DIVIDES
-            if isinstance(one, Dataset) or packaged or (hasattr(type(one), "__iter__") and hasattr(one, "__dict__")):
-                yield one
+        for part in value[:8] if isinstance(value, (list, tuple)) else (value,):
+            packaged = type(part).__module__.partition(".")[0] in _DIVIDES
+            if isinstance(part, Dataset) or packaged or (hasattr(type(part), "__iter__") and hasattr(part, "__dict__")):
+                yield part
 
 
 def _asks(function: Any, seen: set[int], deep: int) -> bool:
@@ -70,12 +70,12 @@ def _asks(function: Any, seen: set[int], deep: int) -> bool:
     codes = [code]
     for at in codes:  # grows: functions and generators that are written inside
         codes += [inner for inner in at.co_consts if isinstance(inner, types.CodeType)]
-    names = {name for one in codes for name in one.co_names}
+    names = {name for searched_code in codes for name in searched_code.co_names}
     if _ASKS in names:
         return True
     known = getattr(function, "__globals__", {})
     called = [known[name] for name in names if isinstance(known.get(name), (types.FunctionType, type))]
-    aliased = any(getattr(one, "__name__", "") == _ASKS for one in called)
+    aliased = any(getattr(callee, "__name__", "") == _ASKS for callee in called)
     return aliased or (
-        deep > 0 and any(_asks(one, seen, deep - 1) for one in called if isinstance(one, types.FunctionType))
+        deep > 0 and any(_asks(callee, seen, deep - 1) for callee in called if isinstance(callee, types.FunctionType))
     )

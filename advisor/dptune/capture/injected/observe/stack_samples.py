@@ -74,7 +74,7 @@ class Sampling:
         """Stop, and what was found in whole steps, most first."""
         self._ended.set()
         found = [self._facts(key, dict(spent)) for key, spent in list(self._found.items())]
-        return sorted((one for one in found if one.steps), key=lambda one: -sum(one.spent_ns))
+        return sorted((sample for sample in found if sample.steps), key=lambda one: -sum(one.spent_ns))
 
     def _facts(self, key: Key, spent: dict[int, int]) -> SampledFacts:
         path, phase, through, kind = key

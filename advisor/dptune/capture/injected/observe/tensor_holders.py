@@ -76,7 +76,10 @@ def _named(collection: Any) -> Found:
             where = _adding(str(referrer.get("__file__", "")), rf"\b{name}{adds}", 1, None)
             return name, where, limited or bool(_LIMITED.search(name))
         owners = gc.get_referrers(referrer) if isinstance(referrer, dict) else [referrer]
-        owner = next((own for own in owners if own is referrer or _has(own, names, name, collection)), None)
+        owner = next(
+            (candidate for candidate in owners if candidate is referrer or _has(candidate, names, name, collection)),
+            None,
+        )
         if owner is not None and not isinstance(owner, dict):
             return _attribute(owner, name, adds, limited)
     return _variable(adds, limited)

@@ -83,39 +83,39 @@ class Unaveraged:
             if not self._known:
                 return
             new = [
-                one
+                parameter
                 for group in optimizer.param_groups
-                for one in group["params"]
-                if ((known := self._known.get(id(one))) is None or known() is not one)
-                and one.requires_grad
-                and one.grad is not None
+                for parameter in group["params"]
+                if ((known := self._known.get(id(parameter))) is None or known() is not parameter)
+                and parameter.requires_grad
+                and parameter.grad is not None
             ]
             if new:
                 self._look(new)
 
     def facts(self) -> list[UnaveragedFacts]:
         """Of the DDP modules that still exist and have such parameters."""
-        found = [one for one in self._found.values() if one.module() is not None]
-        for one in found:
-            one.facts.sums, one.facts.sums_step = _sums(one.parameters), self.step
-            if one.facts.unfrozen_where is None and not self._searched:
+        found = [unaveraged for unaveraged in self._found.values() if unaveraged.module() is not None]
+        for unaveraged in found:
+            unaveraged.facts.sums, unaveraged.facts.sums_step = _sums(unaveraged.parameters), self.step
+            if unaveraged.facts.unfrozen_where is None and not self._searched:
                 self._searched = True
                 with contextlib.suppress(Exception):  # sources may be anything
-                    one.facts.unfrozen_where = unfreezing_line()
-        return [one.facts for one in found]
+                    unaveraged.facts.unfrozen_where = unfreezing_line()
+        return [unaveraged.facts for unaveraged in found]
 
     def _look(self, new: list[Any]) -> None:
         """Which of these parameters a DDP module holds; the others are none of its business."""
-        for one in new:
-            self._known[id(one)] = weakref.ref(one)
-        wanted = {id(one) for one in new}
-        for module in [one for ref in self._wrapped.values() if (one := ref()) is not None]:
+        for candidate in new:
+            self._known[id(candidate)] = weakref.ref(candidate)
+        wanted = {id(parameter) for parameter in new}
+        for module in [candidate for ref in self._wrapped.values() if (candidate := ref()) is not None]:
             if dist.get_world_size(module.process_group) < 2 or averages_by_other_means(module):
                 continue
             ignored = getattr(module, "parameters_to_ignore", ())
-            for name, one in module.module.named_parameters():
-                if id(one) in wanted and name not in ignored:
-                    self._note(module, name, one)
+            for name, candidate in module.module.named_parameters():
+                if id(candidate) in wanted and name not in ignored:
+                    self._note(module, name, candidate)
 
     def _note(self, module: Any, name: str, parameter: Any) -> None:
         found = self._found.get(id(module))
@@ -136,7 +136,7 @@ class Unaveraged:
 @torch.no_grad()
 def _sums(parameters: list[weakref.ref[Any]]) -> list[float]:
     """Of parameters that are ordinary dense tensors; one transfer from the device."""
-    alive = [one for one in (parameter() for parameter in parameters) if one is not None]
-    whole = [one for one in alive if one.layout == torch.strided and one.is_contiguous()]
-    sums = [one.view(-1)[:_ELEMENTS].sum(dtype=torch.float64) for one in whole]
+    alive = [tensor for tensor in (parameter() for parameter in parameters) if tensor is not None]
+    whole = [tensor for tensor in alive if tensor.layout == torch.strided and tensor.is_contiguous()]
+    sums = [tensor.view(-1)[:_ELEMENTS].sum(dtype=torch.float64) for tensor in whole]
     return [float(total) for total in torch.stack(sums).tolist()] if sums else []

@@ -53,7 +53,7 @@ def _sets(statement: ast.Assign) -> bool:
 def _calls(call: ast.Call) -> bool:
     switches = isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_"
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return switches and not any(_is_false(one) for one in given)
+    return switches and not any(_is_false(argument) for argument in given)
 
 
 def _is_false(value: ast.expr) -> bool:

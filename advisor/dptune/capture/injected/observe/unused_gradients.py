@@ -176,7 +176,12 @@ class Unused:
     def _without_optimizer(self) -> Iterator[tuple[_Call, list[Any], LeftOutFacts | None]]:
         """Calls with parameters that no optimizer holds by now, and how these were left out, if by mistake."""
         optimizers = self._places.alive(Optimizer)
-        held = {id(one) for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
+        held = {
+            id(parameter)
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
         for call in list(self._calls.values()):
             leaves = _alive(call)
             orphans = [leaf for at, leaf in leaves.items() if at not in held]

@@ -55,9 +55,9 @@ def _loops(frame: FrameType) -> list[ast.For | ast.AsyncFor | ast.While]:
     tree = _tree(frame.f_code.co_filename)
     name = frame.f_code.co_name
     body = tree if name == "<module>" else _definition(tree, name, frame.f_code.co_firstlineno)
-    loops = [one for one in _inside(body) if isinstance(one, (ast.For, ast.AsyncFor, ast.While))]
+    loops = [node for node in _inside(body) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
     around = [loop for loop in loops if loop.lineno <= frame.f_lineno <= (loop.end_lineno or 0)]
-    return sorted(around, key=lambda one: -one.lineno)
+    return sorted(around, key=lambda enclosing: -enclosing.lineno)
 
 
 @functools.lru_cache(maxsize=64)
@@ -69,7 +69,7 @@ def _definition(tree: ast.AST, name: str, line: int) -> ast.AST | None:
     """The function of that name that begins in that line, or whose first decorator does."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == line:
                 return node
     return None
@@ -98,11 +98,15 @@ def _inside(
 def _read(
     node: ast.AST | None, scope: Mapping[str, Any], file: str, name: str, read: _Read, *, goes_on: bool = False
 ) -> None:
-    for one in _inside(node, scope, goes_on=goes_on):
-        if isinstance(one, ast.Attribute) and one.attr == "training" and isinstance(one.ctx, ast.Store):
+    for inner_node in _inside(node, scope, goes_on=goes_on):
+        if (
+            isinstance(inner_node, ast.Attribute)
+            and inner_node.attr == "training"
+            and isinstance(inner_node.ctx, ast.Store)
+        ):
             read.restores = True
-        if isinstance(one, ast.Call):
-            _read_call(one, scope, file, name, read)
+        if isinstance(inner_node, ast.Call):
+            _read_call(inner_node, scope, file, name, read)
 
 
 def _read_call(call: ast.Call, scope: Mapping[str, Any], file: str, name: str, read: _Read) -> None:

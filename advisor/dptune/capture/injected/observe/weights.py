@@ -20,10 +20,10 @@ def parameter_sums(places: Places) -> list[float]:
     """Of parameters spread over the model; none where a rank is alone, or holds shards."""
     if not process_rank.together() or places.engine or places.sharded or places.alive("FullyShardedDataParallel"):
         return []
-    trained = [one for one in _trained(places) if _is_whole(one)]
+    trained = [parameter for parameter in _trained(places) if _is_whole(parameter)]
     stride = max(1, -(-len(trained) // _TENSORS))
     # one transfer from the device, not one for each
-    sums = [one.view(-1)[:_ELEMENTS].sum(dtype=torch.float64) for one in trained[::stride]]
+    sums = [parameter.view(-1)[:_ELEMENTS].sum(dtype=torch.float64) for parameter in trained[::stride]]
     return [float(total) for total in torch.stack(sums).tolist()] if sums else []
 
 
@@ -32,9 +32,10 @@ def _trained(places: Places) -> Sequence[Any]:
     if modules := places.ddp():
         return [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
     held = [
-        [one for group in optimizer.param_groups for one in group["params"]] for optimizer in places.alive(Optimizer)
+        [param for group in optimizer.param_groups for param in group["params"]]
+        for optimizer in places.alive(Optimizer)
     ]
-    return max(held, key=lambda parameters: sum(one.numel() for one in parameters), default=[])
+    return max(held, key=lambda parameters: sum(param.numel() for param in parameters), default=[])
 
 
 def _is_whole(parameter: Any) -> bool:

@@ -83,7 +83,7 @@ class Live:
     def _write(self) -> None:
         if self._folder is None:
             return
-        told = {
+        status = {
             "rank": process_rank.rank() if self._rank is None else self._rank,
             "pid": os.getpid(),
             "step": self._step,
@@ -93,16 +93,16 @@ class Live:
             "claimed": self._rank is not None,
             "stays": self._stays,
         }
-        if told == self._told:
+        if status == self._told:
             return
-        text = json.dumps(told).ljust(_ROOM).encode()
+        text = json.dumps(status).ljust(_ROOM).encode()
         with contextlib.suppress(OSError):
             if self._file is None:
                 self._file = self._open(text)
             elif len(text) == _ROOM:
                 os.lseek(self._file, 0, os.SEEK_SET)
                 os.write(self._file, text)
-            self._told = told
+            self._told = status
 
     def _open(self, text: bytes) -> int:
         """A file that appears whole, and is then written over in place: that goes on when the disk is full."""
