@@ -17,6 +17,7 @@ from dptune.runfile.iterators import NewIterators
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
+from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.slow_steps import SlowSteps
@@ -32,6 +33,7 @@ __all__ = [
     "Missing",
     "NewIterators",
     "Predictor",
+    "ProbabilityLossFacts",
     "RepeatedForwardFacts",
     "Rule",
     "RuleModule",

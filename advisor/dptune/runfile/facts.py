@@ -22,6 +22,7 @@ from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.padding import PaddingFacts
+from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
@@ -378,6 +379,7 @@ class Facts:
     `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
     `lost_updates` 16-bit parameters that optimizers leave as they were;
     `repeated_forward` modules that run again within a step on the same inputs;
+    `probability_losses` losses that expect logits and are given probabilities;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -433,6 +435,7 @@ class Facts:
     unaveraged: list[UnaveragedFacts] = field(default_factory=list)
     lost_updates: list[LostUpdateFacts] = field(default_factory=list)
     repeated_forward: list[RepeatedForwardFacts] = field(default_factory=list)
+    probability_losses: list[ProbabilityLossFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -47,6 +47,8 @@ LOCALLY = (
     *(
         "evaluation-mode-kept",
         "updates-lost",
+        "softmax-before-cross-entropy",
+        "same-random-numbers",
         "unfrozen-after-wrapping",
         "new-iterators",
         "parameters-without-optimizer",

@@ -21,6 +21,7 @@ from dptune.capture.injected.observe.left_out import AddedParameters
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
 from dptune.capture.injected.observe.repeated_forward import RepeatedForward
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.unaveraged import Unaveraged
@@ -49,6 +50,7 @@ class Observers:
     iterators: Iterators
     lost_updates: LostUpdates
     repeated_forward: RepeatedForward
+    probability_losses: ProbabilityLosses
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -76,7 +78,8 @@ def observers() -> Observers:
     unused = Unused(places, added)
     iterators = Iterators(places)
     iterators.install()
-    meters = Meters(places, preparing, averaging, unused, iterators)
+    probability_losses = ProbabilityLosses()
+    meters = Meters(places, preparing, averaging, unused, iterators, probability_losses)
     meters.install()
     garbage = Garbage()
     garbage.install()
@@ -106,4 +109,5 @@ def observers() -> Observers:
         iterators=iterators,
         lost_updates=LostUpdates(places),
         repeated_forward=RepeatedForward(places, lambda: meters.passes),
+        probability_losses=probability_losses,
     )
