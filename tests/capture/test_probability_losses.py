@@ -66,17 +66,47 @@ def found(loss, passes=1):
         (lambda: F.cross_entropy(X.softmax(1), TARGETS), "softmax", "log_softmax", 4),
         (lambda: F.cross_entropy(X.softmax(-2), TARGETS, label_smoothing=0.1) / 4, "softmax", "log_softmax", 4),
         (lambda: F.cross_entropy(X.softmax(-1).flatten(0, 1), torch.zeros(24).long()), "softmax", "log_softmax", 3),
-        (lambda: F.cross_entropy(X.softmax(-1).transpose(1, 2), TARGETS[:, :1].expand(6, 4)), *("softmax", "log_softmax", 3)),
-        (lambda: F.cross_entropy(X.softmax(1).permute(0, 2, 1).reshape(-1, 4), TARGETS.view(-1)), *("softmax", "log_softmax", 4)),
-        (lambda: F.cross_entropy(X.softmax(-1)[:, :-1].reshape(-1, 3), torch.zeros(18).long()), *("softmax", "log_softmax", 3)),
+        (
+            lambda: F.cross_entropy(X.softmax(-1).transpose(1, 2), TARGETS[:, :1].expand(6, 4)),
+            "softmax",
+            "log_softmax",
+            3,
+        ),
+        (
+            lambda: F.cross_entropy(X.softmax(1).permute(0, 2, 1).reshape(-1, 4), TARGETS.view(-1)),
+            "softmax",
+            "log_softmax",
+            4,
+        ),
+        (
+            lambda: F.cross_entropy(X.softmax(-1)[:, :-1].reshape(-1, 3), torch.zeros(18).long()),
+            "softmax",
+            "log_softmax",
+            3,
+        ),
         (lambda: F.cross_entropy(X.softmax(-1)[:, 0], TARGETS[:, 0]), "softmax", "log_softmax", 3),
-        (lambda: F.cross_entropy(X.softmax(-1)[X[..., 0].detach() > -9], torch.zeros(24).long()), *("softmax", "log_softmax", 3)),
+        (
+            lambda: F.cross_entropy(X.softmax(-1)[X[..., 0].detach() > -9], torch.zeros(24).long()),
+            "softmax",
+            "log_softmax",
+            3,
+        ),
         (lambda: F.cross_entropy(X[..., 0].sigmoid(), TARGETS[:, 0]), "sigmoid", "log_softmax", 4),
-        (lambda: F.kl_div(F.log_softmax(X.softmax(1), 1), X.detach().softmax(1), reduction="sum"), "softmax", "log_softmax", 4),
-        (lambda: F.binary_cross_entropy_with_logits(X.sigmoid().squeeze(), torch.zeros_like(X)), *("sigmoid", "binary_cross_entropy_with_logits", None)),
+        (
+            lambda: F.kl_div(F.log_softmax(X.softmax(1), 1), X.detach().softmax(1), reduction="sum"),
+            "softmax",
+            "log_softmax",
+            4,
+        ),
+        (
+            lambda: F.binary_cross_entropy_with_logits(X.sigmoid().squeeze(), torch.zeros_like(X)),
+            "sigmoid",
+            "binary_cross_entropy_with_logits",
+            None,
+        ),
         (lambda: F.multilabel_soft_margin_loss(X[..., 0].sigmoid(), torch.zeros(6, 4)), "sigmoid", "logsigmoid", None),
     ],
-)  # fmt: skip
+)
 def test_found_in_any_layout(loss, applied, function, classes):
     (facts,) = found(loss)
     assert (facts.applied, facts.loss, facts.classes) == (applied, function, classes)
@@ -130,7 +160,10 @@ def test_each_loss_of_alternating_passes():
         F.cross_entropy(X, TARGETS),
     ] * 2
     both = found(lambda: losses.pop(0), passes=6)
-    assert [(facts.applied, facts.passes, facts.passes_seen) for facts in both] == [("sigmoid", 2, 6), ("softmax", 2, 6)]
+    assert [(facts.applied, facts.passes, facts.passes_seen) for facts in both] == [
+        ("sigmoid", 2, 6),
+        ("softmax", 2, 6),
+    ]
 
 
 def test_lines_are_noted_without_checking_values():
@@ -144,7 +177,7 @@ def test_lines_are_noted_without_checking_values():
 
 
 def test_anomaly_mode_of_the_script_is_left_alone():
-    with pytest.warns(UserWarning, match="Anomaly Detection"), torch.autograd.detect_anomaly():
+    with torch.autograd.set_detect_anomaly(True):
         (facts,) = found(lambda: F.cross_entropy(X.softmax(1), TARGETS), passes=2)
         assert (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()) == (True, True)
     assert "test_probability_losses.py" in facts.where

@@ -10,7 +10,7 @@ torch.compile are not seen.
 ## Why it costs time
 
 It costs convergence. Probabilities lie between 0 and 1, so the second softmax can give no class more than
-e / (e + classes - 1): 16 % of 14 classes. Even a perfect model has a loss of ln(e + classes - 1) - 1, and the gradients
+e / (e + classes - 1): 17 % with 14 classes. Even a perfect model has a loss of ln(e + classes - 1) - 1, and gradients
 are small because both softmaxes flatten them. The model trains slowly and torch does not warn.
 `binary_cross_entropy_with_logits` after a sigmoid sees no logit below 0, so a negative sample costs at least
 ln 2 = 0.69.
@@ -62,16 +62,14 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _advice(found: ProbabilityLossFacts) -> Advice:
-    at = f" ({found.where})" if found.where else ""
+    at = f" ({found.where})" if found.where and found.where != found.loss_where else ""
     loss_at = f" ({found.loss_where})" if found.loss_where else ""
-    loss = _name(found)
     return Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact="high",
-        title=f"{loss}{loss_at} expects logits and gets probabilities: the outputs went through {found.applied}{at}"
-        + _floor(found),
+        title=f"{_name(found)}{loss_at} expects logits and gets {found.applied} outputs{at}{_floor(found)}",
         why=_why(found),
         changes=[],
         confidence="high",
@@ -96,7 +94,7 @@ def _name(found: ProbabilityLossFacts) -> str:
 def _floor(found: ProbabilityLossFacts) -> str:
     if found.least_loss is None:
         return ""
-    return f". With {found.classes} classes the loss cannot fall below {found.least_loss:.2f}"
+    return f": with {found.classes} classes it cannot fall below {found.least_loss:.2f}"
 
 
 def _why(found: ProbabilityLossFacts) -> str:
