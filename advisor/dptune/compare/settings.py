@@ -35,6 +35,7 @@ _OUTCOMES = {
     "where",
     "available_bytes",
     "padding",
+    "generators",
 }
 _PLAIN = ("python", "torch", "backend", "engine", "autocast", "grad_scaler", "world_size", "host")
 _LAUNCH = "TORCHELASTIC_"  # torchrun's own: another with every launch

@@ -13,6 +13,7 @@ from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
+from dptune.runfile.generators import EqualGenerators, equal_generators
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
@@ -26,6 +27,7 @@ __all__ = [
     "LEADING",
     "UNVALIDATED",
     "DenseTableFacts",
+    "EqualGenerators",
     "EvaluationModeFacts",
     "LeftOutFacts",
     "LostUpdateFacts",
@@ -41,5 +43,6 @@ __all__ = [
     "Share",
     "SlowSteps",
     "Threshold",
+    "equal_generators",
     "over_ranks",
 ]

@@ -16,6 +16,7 @@ from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
+from dptune.runfile.generators import GeneratorFacts
 from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.left_out import LeftOutFacts
@@ -205,7 +206,8 @@ class LoaderFacts:
     batches, which alone knows how large they are; `batch_sampler` is its class. `preparing`: None where nothing was
     metered. `sharded_by`: what divides the samples of an iterable data set among workers; None where nothing in its
     code is known to. `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a
-    test that then drops some without looking at them; None where its source shows nothing like it.
+    test that then drops some without looking at them; None where its source shows nothing like it. `generators`: random
+    number generators that its samples are made with.
     `arguments`: those of its call that dptune can set and no other field holds, by name.
     """
 
@@ -232,6 +234,7 @@ class LoaderFacts:
     prepares_at: str | None = None
     drops_at: str | None = None
     padding: PaddingFacts | None = None
+    generators: list[GeneratorFacts] = field(default_factory=list)
     arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
 
     def epoch_batches(self, ranks: int) -> int | None:

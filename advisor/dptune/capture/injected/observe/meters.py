@@ -21,6 +21,7 @@ from torch.utils.data import dataloader
 
 from dptune.capture.injected.observe.averaging import Averaging
 from dptune.capture.injected.observe.batch_preparation import Preparing
+from dptune.capture.injected.observe.generators import Generators
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.padding import Padding
 from dptune.capture.injected.observe.places import Places, users_line
@@ -88,6 +89,7 @@ class Meters:
         unused: Unused,
         iterators: Iterators,
         probability_losses: ProbabilityLosses,
+        generators: Generators,
     ) -> None:
         self._places = places
         self._preparing = preparing
@@ -95,6 +97,7 @@ class Meters:
         self._unused = unused
         self._iterators = iterators
         self._probability_losses = probability_losses
+        self._generators = generators
         self.padding = Padding()
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.backward_line: str | None = None  # of a pass in which DDP reduced gradients, where there is one
@@ -126,6 +129,7 @@ class Meters:
         @functools.wraps(begin)
         def begun_by(this: Any, loader: Any) -> None:
             self._preparing.expect(loader.dataset)
+            self._generators.expect(loader.dataset, loader.collate_fn)
             begin(this, loader)
             if not loader.persistent_workers:  # such a one holds its iterator
                 this.dptune_loader = loader  # of `for batch in DataLoader(...)` nothing else would be left to read

@@ -236,6 +236,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         own_batches=own_batches,
         batch_sampler=type(batches).__name__ if own_batches else None,
         preparing=observers.preparing.facts(loader),
+        generators=observers.generators.facts(loader.dataset),
         iterable=iterable,
         sharded_by=sharded_by(loader) if iterable else None,
         prepares_at=dropped[0] if dropped else None,

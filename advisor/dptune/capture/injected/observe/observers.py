@@ -16,6 +16,7 @@ from dptune.capture.injected.observe.evaluation_mode import EvaluationMode
 from dptune.capture.injected.observe.float64 import Doubling
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
+from dptune.capture.injected.observe.generators import Generators
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.left_out import AddedParameters
 from dptune.capture.injected.observe.lost_updates import LostUpdates
@@ -51,6 +52,7 @@ class Observers:
     lost_updates: LostUpdates
     repeated_forward: RepeatedForward
     probability_losses: ProbabilityLosses
+    generators: Generators
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -71,6 +73,8 @@ def observers() -> Observers:
     places.install()
     preparing = Preparing()
     preparing.install()
+    generators = Generators()
+    generators.install()
     averaging = Averaging(places)
     averaging.install()
     added = AddedParameters(places)
@@ -79,7 +83,7 @@ def observers() -> Observers:
     iterators = Iterators(places)
     iterators.install()
     probability_losses = ProbabilityLosses()
-    meters = Meters(places, preparing, averaging, unused, iterators, probability_losses)
+    meters = Meters(places, preparing, averaging, unused, iterators, probability_losses, generators)
     meters.install()
     garbage = Garbage()
     garbage.install()
@@ -110,4 +114,5 @@ def observers() -> Observers:
         lost_updates=LostUpdates(places),
         repeated_forward=RepeatedForward(places, lambda: meters.passes),
         probability_losses=probability_losses,
+        generators=generators,
     )
