@@ -21,6 +21,7 @@ from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.schedules import SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
 
 __all__ = [
@@ -40,9 +41,11 @@ __all__ = [
     "Rule",
     "RuleModule",
     "RunView",
+    "SchedulerFacts",
     "Share",
     "SlowSteps",
     "Threshold",
+    "epochs_of",
     "equal_generators",
     "over_ranks",
 ]

@@ -25,6 +25,7 @@ from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.schedules import SchedulerFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 
@@ -146,15 +147,6 @@ class Window:
 
 
 @dataclass
-class SchedulerFacts:
-    """One learning-rate scheduler. `base_learning_rate`: what it multiplies for the first group."""
-
-    name: str
-    where: str | None = None
-    base_learning_rate: float | None = None
-
-
-@dataclass
 class RecompileFacts:
     """A function that torch.compile compiled more than once: its line (None where it is not the user's), the reason of
     the last time, as torch states it, and how many of the last 64 compilations were of it again.
@@ -207,7 +199,8 @@ class LoaderFacts:
     metered. `sharded_by`: what divides the samples of an iterable data set among workers; None where nothing in its
     code is known to. `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a
     test that then drops some without looking at them; None where its source shows nothing like it. `generators`: random
-    number generators that its samples are made with.
+    number generators that its samples are made with. `epoch_length`: its batches in an epoch on this rank;
+    `undivided_length`: those of all ranks, where Accelerate deals them.
     `arguments`: those of its call that dptune can set and no other field holds, by name.
     """
 
@@ -235,6 +228,8 @@ class LoaderFacts:
     drops_at: str | None = None
     padding: PaddingFacts | None = None
     generators: list[GeneratorFacts] = field(default_factory=list)
+    epoch_length: int | None = None
+    undivided_length: int | None = None
     arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
 
     def epoch_batches(self, ranks: int) -> int | None:
@@ -469,6 +464,11 @@ class Facts:
         if window is None or not any(window.loader_batches) or not window.backwards:
             return None
         return median(window.loader_batches) >= median(window.backwards)
+
+    def batches_per_step(self) -> int:
+        """Of an optimizer step without the profiler; 1 where none was counted."""
+        window = self.window("unprofiled")
+        return max(1, round(median(window.loader_batches))) if window is not None and window.loader_batches else 1
 
     def window(self, name: str) -> Window | None:
         """The window called `unprofiled`, `lean` or `rich`, if one was begun."""

@@ -49,6 +49,7 @@ LOCALLY = (
         "updates-lost",
         "softmax-before-cross-entropy",
         "same-random-numbers",
+        "schedule-out-of-step",
         "unfrozen-after-wrapping",
         "new-iterators",
         "parameters-without-optimizer",

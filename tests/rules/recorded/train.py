@@ -80,6 +80,7 @@ FAULTS = (
     "updates-lost",
     "softmax-before-cross-entropy",
     "same-random-numbers",
+    "schedule-out-of-step",
     "unfrozen-after-wrapping",
     "new-iterators",
     "parameters-without-optimizer",
@@ -373,6 +374,8 @@ def build_loader(width):
     if args.fault == "iterable-dataset":
         lines = Lines(data.rows[:64], dist.get_rank(), dist.get_world_size(), has("iterable-dataset"))
         return DataLoader(lines, 128), None
+    if args.fault == "schedule-out-of-step":
+        return accelerator().prepare(DataLoader(data, batch, shuffle=True, **options)), None
     if args.fault == "same-random-numbers":
         data = NoisyRows(data.rows)
         options |= {"num_workers": 2, "persistent_workers": True, "worker_init_fn": seeded if args.mended else None}
@@ -382,6 +385,12 @@ def build_loader(width):
     if args.fault == "workers-restart":
         options |= {"num_workers": 2, "persistent_workers": args.mended}
     return DataLoader(data, batch, sampler=sampler, **options), sampler
+
+
+def accelerator():
+    from accelerate import Accelerator
+
+    return Accelerator(cpu=True, step_scheduler_with_optimizer=not args.mended)
 
 
 def endless(loader):
@@ -481,6 +490,10 @@ def main():
         else:
             rate = 1e-5 if args.fault == "updates-lost" else 1e-3
             optimizer = torch.optim.AdamW(trained.parameters(), lr=rate, fused=fused)
+    schedule = None
+    if args.fault == "schedule-out-of-step":  # three epochs of this rank's batches
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3 * len(loader))
+        schedule = accelerator().prepare(schedule)
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 
@@ -525,6 +538,8 @@ def main():
                     parameter.grad /= dist.get_world_size()
             scaler.step(optimizer)
             scaler.update()
+            if schedule is not None:
+                schedule.step()
             optimizer.zero_grad()
             if of_table is not None:
                 of_table.step()
