@@ -2,7 +2,7 @@ import pytest
 
 from dptune.measured import LoadFigures, MemoryFigures, Missing, ShardingFigures
 from dptune.runfile.communication import FsdpFacts
-from dptune.runfile.facts import DeviceFacts, OptimizerFacts
+from dptune.runfile.facts import DeviceFacts, OptimizerFacts, Window
 
 ROWS = ("all_gather", "forward", 0.06), ("all_gather", "backward", 0.04), ("reduce_scatter", "backward", 0.2)
 SHARDED = FsdpFacts(2, units=5, where="train.py:9", modules=["Block"], reshard_after_forward=True)
@@ -128,3 +128,18 @@ def test_on_a_cpu_the_host_must_have_room(told):
     assert confidences(36_000) == ["medium"]
     assert confidences(35_000) == []
     assert confidences(None) == ["low"]
+
+
+@pytest.mark.parametrize(("backwards", "repeated"), [(1, True), (2, False)])
+def test_several_forward_passes_before_a_backward_pass(ask, make_measured, make_facts, hand_made, backwards, repeated):
+    """Two views of a sample gather each layer twice; two micro-batches do, too, but each has a backward pass."""
+    overlap = hand_made.overlap(*((*row, "sharding") for row in ROWS))
+    measured = make_measured(overlap=overlap, sharding=TAKEN, device="cpu")
+    steps = sum(len(rank.devices[0].steps) for rank in measured.ranks)
+    rows = [row.model_copy(update={"calls": 2 * 5 * steps}) for row in measured.overlap.rows]
+    measured = make_measured(overlap=overlap.model_copy(update={"rows": rows}), sharding=TAKEN, device="cpu")
+    window = Window("unprofiled", 4, backwards=[backwards] * 9)
+    (advice,) = ask("DP204", measured, [make_facts(fsdp=[SHARDED], windows=[window])])
+    assert ("`reshard_after_forward=False` (train.py:9) gathers each layer once" in advice.title) == repeated
+    assert ("before each forward pass and again" in advice.why) == repeated
+    assert [one.value for one in advice.evidence if one.label.startswith("forward passes")] == [2.0] * repeated

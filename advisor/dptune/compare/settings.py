@@ -35,6 +35,12 @@ _OUTCOMES = {
     "where",
     "available_bytes",
     "padding",
+    "generators",
+    "epoch_length",
+    "undivided_length",
+    "advanced",
+    "optimizer_steps",
+    "training_steps",
 }
 _PLAIN = ("python", "torch", "backend", "engine", "autocast", "grad_scaler", "world_size", "host")
 _LAUNCH = "TORCHELASTIC_"  # torchrun's own: another with every launch

@@ -13,18 +13,22 @@ from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
+from dptune.runfile.generators import EqualGenerators, equal_generators
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
+from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.schedules import SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
 
 __all__ = [
     "LEADING",
     "UNVALIDATED",
     "DenseTableFacts",
+    "EqualGenerators",
     "EvaluationModeFacts",
     "LeftOutFacts",
     "LostUpdateFacts",
@@ -32,12 +36,16 @@ __all__ = [
     "Missing",
     "NewIterators",
     "Predictor",
+    "ProbabilityLossFacts",
     "RepeatedForwardFacts",
     "Rule",
     "RuleModule",
     "RunView",
+    "SchedulerFacts",
     "Share",
     "SlowSteps",
     "Threshold",
+    "epochs_of",
+    "equal_generators",
     "over_ranks",
 ]

@@ -16,13 +16,16 @@ from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
+from dptune.runfile.generators import GeneratorFacts
 from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.padding import PaddingFacts
+from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.schedules import SchedulerFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 
@@ -144,15 +147,6 @@ class Window:
 
 
 @dataclass
-class SchedulerFacts:
-    """One learning-rate scheduler. `base_learning_rate`: what it multiplies for the first group."""
-
-    name: str
-    where: str | None = None
-    base_learning_rate: float | None = None
-
-
-@dataclass
 class RecompileFacts:
     """A function that torch.compile compiled more than once: its line (None where it is not the user's), the reason of
     the last time, as torch states it, and how many of the last 64 compilations were of it again.
@@ -204,7 +198,9 @@ class LoaderFacts:
     batches, which alone knows how large they are; `batch_sampler` is its class. `preparing`: None where nothing was
     metered. `sharded_by`: what divides the samples of an iterable data set among workers; None where nothing in its
     code is known to. `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a
-    test that then drops some without looking at them; None where its source shows nothing like it.
+    test that then drops some without looking at them; None where its source shows nothing like it. `generators`: random
+    number generators that its samples are made with. `epoch_length`: its batches in an epoch on this rank;
+    `undivided_length`: those of all ranks, where Accelerate deals them.
     `arguments`: those of its call that dptune can set and no other field holds, by name.
     """
 
@@ -231,6 +227,9 @@ class LoaderFacts:
     prepares_at: str | None = None
     drops_at: str | None = None
     padding: PaddingFacts | None = None
+    generators: list[GeneratorFacts] = field(default_factory=list)
+    epoch_length: int | None = None
+    undivided_length: int | None = None
     arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
 
     def epoch_batches(self, ranks: int) -> int | None:
@@ -378,6 +377,7 @@ class Facts:
     `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
     `lost_updates` 16-bit parameters that optimizers leave as they were;
     `repeated_forward` modules that run again within a step on the same inputs;
+    `probability_losses` losses that expect logits and are given probabilities;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -433,6 +433,7 @@ class Facts:
     unaveraged: list[UnaveragedFacts] = field(default_factory=list)
     lost_updates: list[LostUpdateFacts] = field(default_factory=list)
     repeated_forward: list[RepeatedForwardFacts] = field(default_factory=list)
+    probability_losses: list[ProbabilityLossFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 
@@ -463,6 +464,11 @@ class Facts:
         if window is None or not any(window.loader_batches) or not window.backwards:
             return None
         return median(window.loader_batches) >= median(window.backwards)
+
+    def batches_per_step(self) -> int:
+        """Of an optimizer step without the profiler; 1 where none was counted."""
+        window = self.window("unprofiled")
+        return max(1, round(median(window.loader_batches))) if window is not None and window.loader_batches else 1
 
     def window(self, name: str) -> Window | None:
         """The window called `unprofiled`, `lean` or `rich`, if one was begun."""

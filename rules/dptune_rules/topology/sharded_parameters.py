@@ -21,6 +21,9 @@ In the order of how much memory it takes:
 - a mesh of two dimensions (HYBRID_SHARD): layers are gathered within a node alone;
 - DistributedDataParallel: nothing is gathered.
 
+If several forward passes precede a backward pass, each of them gathers every layer again. Then
+`reshard_after_forward=False` comes first, because it gathers each layer once.
+
 The upper bound is all the time that sharding takes in a step: every collective of FSDP, overlapped or not (also its
 reduce-scatters; DDP's all-reduces may be hidden), host time in its hooks, copies into and out of gathered buffers, and
 the optimizer, which updates sharded tensors one by one. If layers stay gathered, it is the gathering in backward
@@ -47,6 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
+from statistics import median
 
 from dptune.advice import Advice, Evidence
 from dptune.measured import CommunicationFigures, Missing, shard_messages
@@ -67,6 +71,9 @@ FAIR_SHARE = 0.08  # of a step: healthy scripts on two CPU ranks paid 5 %, so be
 MANY_UNITS, SMALL_BYTES = 8, 2**20  # from which on, and below which, `small-shard-units` takes units for small
 
 ONCE = "`reshard_after_forward=False` gathers each layer once"
+_WHOLE = "DistributedDataParallel needs no gathering"
+_CHECKPOINTS = "Sharded checkpoints must be loaded differently."
+SEVERAL_PASSES = 1.5  # all-gathers of a unit for forward passes: one pass makes one
 
 RULE = Rule(
     code="DP204",
@@ -100,16 +107,20 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     _check_load(run)
     where = next((fsdp.where for fsdp in sharded if fsdp.where), None)
+    passes = _forward_passes(run, rows)
+    repeated = reshards and less == _WHOLE and passes >= SEVERAL_PASSES
+    if repeated:
+        less = ONCE.replace(" gathers", f" ({where}) gathers") if where else ONCE
     taken = run.measured.sharding
-    most, how = (taken.again_most_share, _AGAIN) if less == ONCE else (taken.most_share, _ALL)
+    most, how = (taken.most_share, _ALL) if repeated or less == _WHOLE else (taken.again_most_share, _AGAIN)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
         title=f"Gathering sharded parameters holds up {100 * share:.0f} % of a step, and there is room: {less}",
-        why=f"Each layer is gathered before its forward pass{AGAIN if reshards else ''}; unsharded parameters are "
-        "never gathered.",
+        why=f"Each layer is gathered before {'each' if repeated else 'its'} forward pass{AGAIN if reshards else ''}; "
+        "unsharded parameters are never gathered.",
         changes=[],
         saves=run.bound(0.0, run.most_of_process(most), how),
         confidence="low" if share < FAIR_SHARE or _small_units(run) or _host_memory(run) is None else "medium",
@@ -123,10 +134,12 @@ def check(run: RunView) -> Iterator[Advice]:
                 for collective in rows
             ),
             Evidence(label="sharded units", value=sum(fsdp.units for fsdp in sharded)),
+            *([Evidence(label="forward passes before a backward pass", value=passes)] if repeated else []),
             *([Evidence(label="sharded at", value=where)] if where else []),
         ],
         numerics="same",
-        watch="Each rank then needs more memory. Sharded checkpoints must be loaded differently.",
+        watch="Each rank then needs more memory. "
+        + ("DistributedDataParallel gathers nothing and needs more still." if repeated else _CHECKPOINTS),
         fingerprint=f"{RULE.code}:{next((name for fsdp in sharded for name in fsdp.modules), 'sharded')}",
     )
 
@@ -137,6 +150,16 @@ def _gathers(run: RunView) -> list[CommunicationFigures]:
     if rows and all(collective.known("purpose") != "sharding" for collective in rows):
         raise Missing("the traces do not show which all-gathers FSDP issued")
     return [collective for collective in rows if collective.known("purpose") == "sharding"]
+
+
+def _forward_passes(run: RunView, rows: list[CommunicationFigures]) -> float:
+    """How often each unit is gathered for forward passes before a backward pass; 0 where that was not counted."""
+    steps = sum(max((len(device.steps) for device in rank.devices), default=0) for rank in run.measured.ranks)
+    units = sum(fsdp.units for fsdp in run.any_facts().fsdp)
+    calls = sum(row.calls for row in rows if row.known("phase") == "forward")
+    window = run.any_facts().window("unprofiled")
+    backwards = median(window.backwards) if window is not None and window.backwards else 0
+    return calls / steps / units / backwards if steps and units and backwards else 0.0
 
 
 def _of_script_ns(run: RunView) -> int:
@@ -172,12 +195,11 @@ def _transfer_ns(rows: list[CommunicationFigures]) -> int:
 
 def _less(run: RunView, reshards: bool) -> str | None:
     """The text of the change that memory has room for; None if it has none."""
-    whole = "DistributedDataParallel needs no gathering"
     shard_bytes = sum(optimizer.parameters for optimizer in run.any_facts().optimizers) * 4  # of this rank, as floats
     more = COPIES * shard_bytes * (run.measured.world_size - 1)
     if run.measured.device_kind == "cpu":
         left = _host_memory(run)
-        return whole if left is None or more * run.ranks_here() <= FULL_SHARE * left else None
+        return _WHOLE if left is None or more * run.ranks_here() <= FULL_SHARE * left else None
     memory = run.measured.memory
     if not memory:
         raise Missing("GPU memory use was not recorded")
@@ -185,7 +207,7 @@ def _less(run: RunView, reshards: bool) -> str | None:
         device_memory.peak_reserved_bytes + more <= FULL_SHARE * device_memory.capacity_bytes
         for device_memory in memory
     ):
-        return whole
+        return _WHOLE
     whole_bytes = shard_bytes * run.measured.world_size  # what layers that stay gathered take at most, as floats
     room = all(
         device_memory.peak_reserved_bytes + whole_bytes <= FULL_SHARE * device_memory.capacity_bytes

@@ -47,6 +47,9 @@ LOCALLY = (
     *(
         "evaluation-mode-kept",
         "updates-lost",
+        "softmax-before-cross-entropy",
+        "same-random-numbers",
+        "schedule-out-of-step",
         "unfrozen-after-wrapping",
         "new-iterators",
         "parameters-without-optimizer",

@@ -17,6 +17,7 @@ import time
 if "unsupported-dtype" in sys.argv:
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"  # as on a CPU that does not compute in fp16
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -26,7 +27,7 @@ from torch.distributed.nn.functional import all_reduce
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
 
 FAULTS = (
     "wide-gradients",
@@ -77,6 +78,9 @@ FAULTS = (
     "dense-tables",
     "evaluation-mode-kept",
     "updates-lost",
+    "softmax-before-cross-entropy",
+    "same-random-numbers",
+    "schedule-out-of-step",
     "unfrozen-after-wrapping",
     "new-iterators",
     "parameters-without-optimizer",
@@ -103,6 +107,24 @@ class Rows(Dataset):
 
     def __getitems__(self, indices):
         return self.rows[indices]
+
+
+class NoisyRows(Rows):
+    """Rows with noise, which a generator of the data set draws."""
+
+    def __init__(self, rows):
+        super().__init__(rows)
+        self.noise = np.random.default_rng(0)
+
+    def __getitems__(self, indices):
+        noise = self.noise.standard_normal((len(indices), self.rows.shape[1]), dtype=np.float32)
+        return self.rows[indices] + 0.1 * torch.from_numpy(noise)
+
+
+def seeded(worker):
+    """Give each worker of each rank noise of its own."""
+    info = get_worker_info()
+    info.dataset.noise = np.random.default_rng((info.seed, int(os.environ["RANK"])))
 
 
 class Lines(IterableDataset):
@@ -265,6 +287,8 @@ def reverberate(rows, response):
 
 
 def error(outputs, batch):
+    if args.fault == "softmax-before-cross-entropy":
+        return nn.functional.cross_entropy(outputs if args.mended else outputs.softmax(1), batch.argmax(1))
     return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
 
 
@@ -350,12 +374,23 @@ def build_loader(width):
     if args.fault == "iterable-dataset":
         lines = Lines(data.rows[:64], dist.get_rank(), dist.get_world_size(), has("iterable-dataset"))
         return DataLoader(lines, 128), None
+    if args.fault == "schedule-out-of-step":
+        return accelerator().prepare(DataLoader(data, batch, shuffle=True, **options)), None
+    if args.fault == "same-random-numbers":
+        data = NoisyRows(data.rows)
+        options |= {"num_workers": 2, "persistent_workers": True, "worker_init_fn": seeded if args.mended else None}
     if has("same-data"):
         return DataLoader(data, batch, shuffle=True, **options), None
     sampler = DistributedSampler(data)
     if args.fault == "workers-restart":
         options |= {"num_workers": 2, "persistent_workers": args.mended}
     return DataLoader(data, batch, sampler=sampler, **options), sampler
+
+
+def accelerator():
+    from accelerate import Accelerator
+
+    return Accelerator(cpu=True, step_scheduler_with_optimizer=not args.mended)
 
 
 def endless(loader):
@@ -455,6 +490,10 @@ def main():
         else:
             rate = 1e-5 if args.fault == "updates-lost" else 1e-3
             optimizer = torch.optim.AdamW(trained.parameters(), lr=rate, fused=fused)
+    schedule = None
+    if args.fault == "schedule-out-of-step":  # three epochs of this rank's batches
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3 * len(loader))
+        schedule = accelerator().prepare(schedule)
     scaler = torch.amp.GradScaler("cpu", enabled=has("scaler-without-need"))
     samples_in_lists = [[i] for i in range(300_000)] if args.fault == "garbage-collection" else []
 
@@ -499,6 +538,8 @@ def main():
                     parameter.grad /= dist.get_world_size()
             scaler.step(optimizer)
             scaler.update()
+            if schedule is not None:
+                schedule.step()
             optimizer.zero_grad()
             if of_table is not None:
                 of_table.step()

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from dptune.capture.injected.applying import without_effect
@@ -22,8 +21,9 @@ from dptune.capture.injected.observe import nccl_log, objects, process_rank
 from dptune.capture.injected.observe.compilations import recompiles
 from dptune.capture.injected.observe.observers import Observers
 from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.schedulers import schedulers
 from dptune.knobs import KNOBS
-from dptune.runfile.facts import CompileFacts, Facts, SchedulerFacts
+from dptune.runfile.facts import CompileFacts, Facts
 from dptune.runfile.redaction import redacted_environment
 
 # Average parameters every so many steps, which may be more than are recorded.
@@ -65,7 +65,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "optimizers": lambda: (
             [objects.optimizer(optimizer, places) for optimizer in places.alive(Optimizer)] or facts.optimizers
         ),
-        "schedulers": lambda: _schedulers(places) or facts.schedulers,
+        "schedulers": lambda: schedulers(places, facts.schedulers, facts.steps) or facts.schedulers,
         "compiled": lambda: _compiled(places),
         "engine": lambda: places.engine,
         "environment": redacted_environment,
@@ -91,6 +91,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "evaluation_mode": observers.evaluation_mode.facts,
         "lost_updates": observers.lost_updates.facts,
         "repeated_forward": observers.repeated_forward.facts,
+        "probability_losses": observers.probability_losses.facts,
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
@@ -107,18 +108,6 @@ def _guarded(facts: Facts, name: str, read: Callable[[], None]) -> None:
         read()
     except Exception as error:
         facts.unread[name] = f"{type(error).__name__}: {error}"
-
-
-def _schedulers(places: Places) -> list[SchedulerFacts]:
-    return [
-        SchedulerFacts(type(scheduler).__name__, places.line(scheduler), _base(scheduler))
-        for scheduler in places.alive(LRScheduler)
-    ]
-
-
-def _base(scheduler: Any) -> float | None:
-    rates = getattr(scheduler, "base_lrs", None)
-    return float(rates[0]) if rates else None
 
 
 def _scalers(places: Places) -> list[Any]:

@@ -21,9 +21,11 @@ from torch.utils.data import dataloader
 
 from dptune.capture.injected.observe.averaging import Averaging
 from dptune.capture.injected.observe.batch_preparation import Preparing
+from dptune.capture.injected.observe.generators import Generators
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.padding import Padding
 from dptune.capture.injected.observe.places import Places, users_line
+from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
 from dptune.capture.injected.observe.unused_gradients import Unused
 
 _LOSSES = 64  # backward passes whose loss is kept
@@ -80,13 +82,22 @@ class Meters:
     """Tallies by thread. Several threads may draw batches; only the training thread's tally is a step's."""
 
     def __init__(
-        self, places: Places, preparing: Preparing, averaging: Averaging, unused: Unused, iterators: Iterators
+        self,
+        places: Places,
+        preparing: Preparing,
+        averaging: Averaging,
+        unused: Unused,
+        iterators: Iterators,
+        probability_losses: ProbabilityLosses,
+        generators: Generators,
     ) -> None:
         self._places = places
         self._preparing = preparing
         self._averaging = averaging
         self._unused = unused
         self._iterators = iterators
+        self._probability_losses = probability_losses
+        self._generators = generators
         self.padding = Padding()
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.backward_line: str | None = None  # of a pass in which DDP reduced gradients, where there is one
@@ -118,6 +129,7 @@ class Meters:
         @functools.wraps(begin)
         def begun_by(this: Any, loader: Any) -> None:
             self._preparing.expect(loader.dataset)
+            self._generators.expect(loader.dataset, loader.collate_fn)
             begin(this, loader)
             if not loader.persistent_workers:  # such a one holds its iterator
                 this.dptune_loader = loader  # of `for batch in DataLoader(...)` nothing else would be left to read
@@ -157,6 +169,7 @@ class Meters:
         def metered(*args: Any, **kwargs: Any) -> None:
             roots = args[0] if args else kwargs.get("tensors")
             self._keep_loss(roots)
+            self._probability_losses.before_pass(roots)
             self._count_pass()
             self._averaging.before_pass()
             inputs, retain = args[5:6] or [kwargs.get("inputs")], args[2:3] or [kwargs.get("retain_graph")]
@@ -169,6 +182,7 @@ class Meters:
             self._unused.after_pass()
             self._end_pass(tally)
             self._averaging.after_pass()
+            self._probability_losses.after_pass()
             self.after_pass()
 
         torch.autograd.backward = metered

@@ -216,6 +216,10 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     with contextlib.suppress(Exception):  # there may be no source to read
         dropped = drops(loader.dataset) if iterable else None
     sampler = loader.sampler if batches is loader.batch_sampler else getattr(batches, "sampler", loader.sampler)
+    epoch_length = undivided_length = None
+    with contextlib.suppress(Exception):  # an iterable data set does not say where it ends
+        epoch_length = len(loader)
+        undivided_length = len(batches) if getattr(loader.batch_sampler, "num_processes", 1) > 1 else None
     own_batches = loader.batch_size is None and batches is loader.batch_sampler and batches is not None
     return LoaderFacts(
         where=places.line(loader),
@@ -236,10 +240,13 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         own_batches=own_batches,
         batch_sampler=type(batches).__name__ if own_batches else None,
         preparing=observers.preparing.facts(loader),
+        generators=observers.generators.facts(loader.dataset),
         iterable=iterable,
         sharded_by=sharded_by(loader) if iterable else None,
         prepares_at=dropped[0] if dropped else None,
         drops_at=dropped[1] if dropped else None,
+        epoch_length=epoch_length,
+        undivided_length=undivided_length,
         padding=observers.meters.padding.facts(id(loader._index_sampler)),
         arguments=_arguments("loader", LoaderFacts, vars(loader)),
     )

@@ -16,11 +16,13 @@ from dptune.capture.injected.observe.evaluation_mode import EvaluationMode
 from dptune.capture.injected.observe.float64 import Doubling
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
+from dptune.capture.injected.observe.generators import Generators
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.left_out import AddedParameters
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
 from dptune.capture.injected.observe.repeated_forward import RepeatedForward
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.unaveraged import Unaveraged
@@ -49,6 +51,8 @@ class Observers:
     iterators: Iterators
     lost_updates: LostUpdates
     repeated_forward: RepeatedForward
+    probability_losses: ProbabilityLosses
+    generators: Generators
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -69,6 +73,8 @@ def observers() -> Observers:
     places.install()
     preparing = Preparing()
     preparing.install()
+    generators = Generators()
+    generators.install()
     averaging = Averaging(places)
     averaging.install()
     added = AddedParameters(places)
@@ -76,7 +82,8 @@ def observers() -> Observers:
     unused = Unused(places, added)
     iterators = Iterators(places)
     iterators.install()
-    meters = Meters(places, preparing, averaging, unused, iterators)
+    probability_losses = ProbabilityLosses()
+    meters = Meters(places, preparing, averaging, unused, iterators, probability_losses, generators)
     meters.install()
     garbage = Garbage()
     garbage.install()
@@ -106,4 +113,6 @@ def observers() -> Observers:
         iterators=iterators,
         lost_updates=LostUpdates(places),
         repeated_forward=RepeatedForward(places, lambda: meters.passes),
+        probability_losses=probability_losses,
+        generators=generators,
     )

@@ -180,6 +180,8 @@ class Places:
         imports.after("deepspeed.runtime.engine", self._watch_deepspeed)
         imports.after("torch.distributed.algorithms.model_averaging.averagers", self._watch_averagers)
         imports.after("accelerate.local_sgd", self._watch_local_sgd)
+        imports.after("pytorch_lightning.trainer.trainer", self._watch_trainers)
+        imports.after("lightning.pytorch.trainer.trainer", self._watch_trainers)
 
     def adopt(self) -> None:
         """Take in what was made before `install`, without its line."""
@@ -274,6 +276,9 @@ class Places:
 
     def _watch_local_sgd(self, module: ModuleType) -> None:
         self.watch(module.LocalSGD)
+
+    def _watch_trainers(self, module: ModuleType) -> None:
+        self.watch(module.Trainer)
 
     def _watch_ddp_optimizer(self, module: ModuleType) -> None:
         split = module.DDPOptimizer.compile_fn

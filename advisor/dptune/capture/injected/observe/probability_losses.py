@@ -1,0 +1,188 @@
+"""Finds losses that expect logits and are given probabilities, by the functions that a backward pass will run.
+
+In warm-up steps only: before a backward pass the part of its graph that is nearest to the loss is read. Where it shows
+a fault, torch notes the lines of the next forward pass, as in its anomaly mode, but checks no values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from dptune.capture.injected.observe.places import users_place
+from dptune.runfile.probability_losses import ProbabilityLossFacts
+
+_NODES = 256  # of a graph, the nearest to the loss
+_LAYOUT = 16  # operators between the loss and what it is given
+_PASSES = 16  # that are read
+_NOTED = 4  # whose lines are noted
+_LOSSES = {
+    "LogSoftmaxBackward0": "log_softmax",
+    "BinaryCrossEntropyWithLogitsBackward0": "binary_cross_entropy_with_logits",
+    "LogSigmoidBackward0": "logsigmoid",
+}
+_APPLIED = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
+_SAME = ("CloneBackward0", "ToCopyBackward0", "AliasBackward0", "SliceBackward0", "_DDPSinkBackward")
+_RESHAPED = ("ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0", "IndexBackward0", "SelectBackward0")
+_RANKED = ("SqueezeBackward0", "SqueezeBackward1", "UnsqueezeBackward0")
+_FRAME = re.compile(r'\s*File "(.+)", line ([0-9]+), in ')
+
+
+class ProbabilityLosses:
+    """Reads the graphs of the first backward passes."""
+
+    def __init__(self) -> None:
+        self._watching = False
+        self._passes = 0
+        self._noted = 0
+        self._noting_lines = False
+        self._found: dict[tuple[str, str, int | None], ProbabilityLossFacts] = {}
+
+    def begin(self) -> None:
+        """Read the backward passes from now on."""
+        self._watching = True
+
+    def end(self) -> None:
+        """Read no more of them."""
+        self._watching = False
+        self._stop_noting_lines()
+
+    def facts(self) -> list[ProbabilityLossFacts]:
+        """Of each kind of loss and of output."""
+        for facts in self._found.values():
+            facts.passes_seen = self._passes
+        return list(self._found.values())
+
+    def before_pass(self, roots: Any) -> None:
+        """A backward pass starts from these tensors."""
+        self._stop_noting_lines()
+        if not self._watching or self._passes >= _PASSES:
+            return
+        with contextlib.suppress(Exception):  # a graph may hold functions of any kind
+            self._passes += 1
+            for loss, applied, classes in set(_found(roots)):
+                kinds = (_APPLIED[applied.name()], _LOSSES[loss.name()])
+                known = self._found.setdefault((*kinds, classes), ProbabilityLossFacts(*kinds, classes=classes))
+                known.passes += 1
+                known.where = known.where or _line(applied)
+                known.loss_where = known.loss_where or _line(loss)
+
+    def after_pass(self) -> None:
+        """It has ended."""
+        if not self._watching or self._noted >= _NOTED or torch.is_anomaly_enabled():
+            return
+        if any(facts.where is None for facts in self._found.values()):
+            self._noted += 1
+            self._noting_lines = True
+            torch.autograd.set_detect_anomaly(True, check_nan=False)
+
+    def _stop_noting_lines(self) -> None:
+        if self._noting_lines:
+            self._noting_lines = False
+            torch.autograd.set_detect_anomaly(False)
+
+
+def _found(roots: Any) -> Iterator[tuple[Any, Any, int | None]]:
+    """Each function of a loss with what it is given by a softmax or sigmoid, and the number of classes."""
+    tensors = [roots] if isinstance(roots, torch.Tensor) else list(roots)
+    nodes = deque(tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None)
+    seen = set(nodes)
+    for _ in range(_NODES):
+        if not nodes:
+            return
+        node = nodes.popleft()
+        if node.name() in _LOSSES:
+            applied, classes = _given(node)
+            if applied is not None:
+                yield node, applied, classes
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                nodes.append(following)
+
+
+def _given(loss: Any) -> tuple[Any, int | None]:
+    """The softmax or sigmoid that returns what a loss is given, in whatever layout; None for anything else.
+
+    A softmax counts only where the loss takes its own over the same dimension, of the same size. The dimension is
+    counted from the last one, and followed through changes of layout; of those that would not keep it nothing is said.
+    """
+    over_classes = loss.name() == "LogSoftmaxBackward0"
+    dim = _from_last(loss._saved_dim, _rank(loss)) if over_classes else None
+    classes = _shape(loss)[dim] if dim is not None else None
+    node, at = loss.next_functions[0]
+    for _ in range(_LAYOUT):
+        if node is None:
+            break
+        if node.name() in _APPLIED:
+            return (node, classes) if _same_classes(node, dim, classes) else (None, None)
+        dim = _followed(node, dim) if dim is not None else None
+        if not _is_layout(node.name()) or (over_classes and dim is None):
+            break
+        node, at = node.next_functions[at if node.name() == "_DDPSinkBackward" else 0]
+    return None, None
+
+
+def _same_classes(applied: Any, dim: int | None, classes: int | None) -> bool:
+    if dim is None:
+        return True
+    shape = _shape(applied)
+    if classes is None or classes < 2 or len(shape) < -dim or shape[dim] != classes:
+        return False
+    return applied.name() == "SigmoidBackward0" or _from_last(applied._saved_dim, len(shape)) == dim
+
+
+def _is_layout(name: str) -> bool:
+    return name in (*_SAME, *_RESHAPED, *_RANKED, "TransposeBackward0", "TBackward0", "PermuteBackward0")
+
+
+def _followed(node: Any, dim: int) -> int | None:
+    """The dimension of what a change of layout is given that becomes `dim` of what it returns; None if not known."""
+    name = node.name()
+    if name in _SAME:
+        return dim
+    if name in _RESHAPED:
+        return dim if dim == -1 and not _selects_last(node) else None
+    if name == "TBackward0":
+        return {-1: -2, -2: -1}.get(dim)
+    rank = _rank(node)
+    if name == "TransposeBackward0":
+        first, second = (_from_last(of_node, rank) for of_node in (node._saved_dim0, node._saved_dim1))
+        return {first: second, second: first}.get(dim, dim)
+    if name == "PermuteBackward0":
+        return _from_last(node._saved_dims[rank + dim], rank)
+    return None
+
+
+def _selects_last(node: Any) -> bool:
+    return node.name() == "SelectBackward0" and _from_last(node._saved_dim, _rank(node) + 1) == -1
+
+
+def _shape(node: Any) -> Any:
+    """Of what the function returned in the forward pass."""
+    return node._input_metadata[0].shape
+
+
+def _rank(node: Any) -> int:
+    return len(_shape(node))
+
+
+def _from_last(dim: int, rank: int) -> int:
+    """A dimension counted from the last, which is -1; torch shows negative ones as unsigned numbers."""
+    signed = dim - 2**64 if dim >= 2**63 else dim
+    return signed if signed < 0 else signed - rank
+
+
+def _line(node: Any) -> str | None:
+    """The script's line that made it, where torch has noted it."""
+    for frame in reversed(node.metadata.get("traceback_") or []):
+        found = _FRAME.match(frame)
+        place = users_place(found[1], int(found[2])) if found else None
+        if place is not None:
+            return place
+    return None

@@ -1,0 +1,79 @@
+"""Learning-rate schedulers: after how many steps they end, how far they are, and what steps them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import LRScheduler
+
+from dptune.capture.injected.observe.places import Places
+from dptune.runfile.schedules import SchedulerFacts
+
+_LENGTHS = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max", "LinearLR": "total_iters"} | {
+    "PolynomialLR": "total_iters"
+}
+_LEAST = 10  # steps: below, a number in a function is hardly the length of a schedule
+
+
+def schedulers(places: Places, before: Sequence[SchedulerFacts], steps: int) -> list[SchedulerFacts]:
+    """Of all that are alive, after so many optimizer steps, with what was counted `before`."""
+    alive = places.alive(LRScheduler)
+    known: list[SchedulerFacts | None] = list(before) if len(before) == len(alive) else [None] * len(alive)
+    found = []
+    for scheduler, last in zip(alive, known, strict=True):
+        facts = SchedulerFacts(type(scheduler).__name__, places.line(scheduler), _base(scheduler))
+        if last is not None and (last.name, last.where) == (facts.name, facts.where):
+            facts.advanced, facts.optimizer_steps = list(last.advanced), list(last.optimizer_steps)
+        with contextlib.suppress(Exception):  # a scheduler may be of any kind
+            facts.length = _length(scheduler)
+            facts.advanced.append(int(scheduler.last_epoch))
+            facts.optimizer_steps.append(steps)
+        with contextlib.suppress(Exception):
+            _note_lightning(facts, scheduler, places)
+        found.append(facts)
+    return found
+
+
+def _base(scheduler: Any) -> float | None:
+    rates = getattr(scheduler, "base_lrs", None)
+    return float(rates[0]) if rates else None
+
+
+def _length(scheduler: Any) -> int | None:
+    if isinstance(scheduler, lr_scheduler.SequentialLR):
+        last = _length(scheduler._schedulers[-1])
+        return None if last is None else scheduler._milestones[-1] + last
+    if isinstance(scheduler, lr_scheduler.LambdaLR):
+        numbers = [number for function in scheduler.lr_lambdas for number in _numbers(function)]
+        return max((number for number in numbers if number >= _LEAST), default=None)
+    length = getattr(scheduler, _LENGTHS.get(type(scheduler).__name__, ""), None)
+    return length if isinstance(length, int) else None
+
+
+def _numbers(function: Callable[..., Any]) -> Iterator[int]:
+    """Whole numbers that a function is bound to: `num_training_steps` of transformers, or a variable around it."""
+    values: list[Any] = []
+    if isinstance(function, functools.partial):
+        values += [*function.args, *function.keywords.values()]
+    else:
+        values += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+        values += getattr(function, "__defaults__", None) or ()
+    yield from (value for value in values if type(value) is int)
+
+
+def _note_lightning(facts: SchedulerFacts, scheduler: Any, places: Places) -> None:
+    for trainer in places.alive("Trainer"):
+        for config in getattr(trainer, "lr_scheduler_configs", ()):
+            if config.scheduler is not scheduler:
+                continue
+            facts.interval, facts.frequency = str(config.interval), int(config.frequency)
+            batches, epochs = trainer.num_training_batches, trainer.max_epochs
+            if isinstance(batches, int) and isinstance(epochs, int) and epochs > 0:
+                steps = math.ceil(batches / trainer.accumulate_grad_batches) * epochs
+                facts.epochs = epochs
+                facts.training_steps = steps if trainer.max_steps in (-1, None) else min(steps, trainer.max_steps)

@@ -1,0 +1,32 @@
+"""Losses that expect logits and are given probabilities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass
+class ProbabilityLossFacts:
+    """A loss that applies softmax or sigmoid itself, to what a softmax or a sigmoid has returned.
+
+    `applied` is `softmax` or `sigmoid`, what the outputs come from, and `where` the script's line that calls it; `loss`
+    is the function in the loss that takes logits (`log_softmax`, `binary_cross_entropy_with_logits`, `logsigmoid`), and
+    `loss_where` the line that calls that. `classes`: over how many the loss takes its softmax. `passes`: in how many of
+    the `passes_seen` backward passes of the warm-up steps.
+    """
+
+    applied: str
+    loss: str
+    where: str | None = None
+    loss_where: str | None = None
+    classes: int | None = None
+    passes: int = 0
+    passes_seen: int = 0
+
+    @property
+    def least_loss(self) -> float | None:
+        """The cross-entropy of a sample that is classified perfectly: its class has 1, all others 0; else None."""
+        if self.loss != "log_softmax" or not self.classes:
+            return None
+        return math.log(math.e + self.classes - 1) - 1

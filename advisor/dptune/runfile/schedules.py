@@ -1,0 +1,46 @@
+"""Learning-rate schedules, how long they are, and how far an optimizer step moves them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class SchedulerFacts:
+    """One learning-rate scheduler. `base_learning_rate`: what it multiplies for the first group.
+
+    `length`: after how many of its steps the schedule ends, None where it has no end or none is known. `advanced` is
+    the number of steps that it had made whenever facts were collected, and `optimizer_steps` those of the optimizer
+    then. Where Lightning steps it: `interval` (`step` or `epoch`) and `frequency`, the `epochs` of the training and
+    its `training_steps`.
+    """
+
+    name: str
+    where: str | None = None
+    base_learning_rate: float | None = None
+    length: int | None = None
+    advanced: list[int] = field(default_factory=list)
+    optimizer_steps: list[int] = field(default_factory=list)
+    interval: str | None = None
+    frequency: int | None = None
+    epochs: int | None = None
+    training_steps: int | None = None
+
+    @property
+    def advance(self) -> float | None:
+        """Its steps per step of the optimizer, in the recorded part; None where that is too short."""
+        if not self.advanced or len(self.optimizer_steps) != len(self.advanced):
+            return None
+        steps = self.optimizer_steps[-1] - self.optimizer_steps[0]
+        return (self.advanced[-1] - self.advanced[0]) / steps if steps >= _LEAST_STEPS else None
+
+
+_LEAST_STEPS = 4
+
+
+def epochs_of(length: int, batches: int, batches_per_step: int) -> tuple[int, int] | None:
+    """How many whole epochs a schedule of that length is, and the optimizer steps of each; None where it is none."""
+    for steps in dict.fromkeys((batches // batches_per_step, -(-batches // batches_per_step))):
+        if steps and length % steps == 0:
+            return length // steps, steps
+    return None

@@ -1,0 +1,127 @@
+"""Workers, ranks or epochs draw the same random numbers to prepare their samples.
+
+## What it measures
+
+Random number generators that the data set, its transforms, its collate function or a global variable of their module
+hold (`numpy.random.Generator`, `numpy.random.RandomState`, `random.Random`, `torch.Generator`): the state in which each
+process that prepares batches first draws from them. Equal states give equal numbers. Generators that can be seeded
+again must also be in equal states after the batch. Of the loader that most batches are drawn from, where its data set
+has an index and its workers are forked.
+
+## Why it costs time
+
+It costs quality. A worker process starts with a copy of the data set. A generator made in `__init__` is copied in the
+same state, so all workers crop, flip or add noise in the same way, and start again from that state in each epoch unless
+`persistent_workers=True`. Ranks that make it with the same seed have the same numbers too. The model sees a fraction of
+the augmentations it should see. torch seeds `torch`, `random` and `numpy.random` in each worker, but not generators
+that a script makes.
+
+## What to change
+
+Make the generator in each worker, from a seed that differs between workers, epochs and ranks:
+
+    def seed_worker(worker_id):
+        seed = [torch.initial_seed(), torch.distributed.get_rank()]
+        torch.utils.data.get_worker_info().dataset.rng = numpy.random.default_rng(seed)
+
+    loader = DataLoader(dataset, num_workers=4, worker_init_fn=seed_worker)
+
+`torch.initial_seed()` differs between the workers of a rank and between epochs. It is the same on ranks that call
+`torch.manual_seed` with the same number, so the rank is part of the seed. `torch.distributed.get_rank()` works in
+forked workers; `os.environ["RANK"]` works in all. Without workers, make the generator with
+`numpy.random.default_rng([seed, rank])`.
+
+## When to leave it alone
+
+- The numbers decide something that all workers and ranks must agree on, for example the image size of a step.
+
+## References
+
+- PyTorch, "Randomness in multi-process data loading":
+  https://pytorch.org/docs/stable/data.html#randomness-in-multi-process-data-loading
+- NumPy, "Parallel random number generation", seeds from a list: https://numpy.org/doc/stable/reference/random/parallel.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import EqualGenerators, Rule, RunView, equal_generators
+
+RULE = Rule(
+    code="DP508",
+    name="same-random-numbers",
+    family="input",
+    kind="risk",
+    summary="workers, ranks or epochs draw the same random numbers to prepare their samples",
+    since="0.1",
+    asked_when_busy=True,
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each generator that two processes drew from in the same state, or one process in two epochs."""
+    facts = run.any_facts()
+    loader = max(facts.loaders, key=lambda loader: loader.batches_drawn or 0, default=None)
+    if loader is None:
+        return
+    replicas = run.facts if (facts.ddp or facts.fsdp) and not facts.engine else [facts]
+    ranks = [
+        next((same.generators for same in of_rank.loaders if same.where == loader.where and same.generators), [])
+        for of_rank in replicas
+    ]
+    for equal in equal_generators(ranks):
+        yield _advice(equal, loader.where, _remedy(equal, loader.dataset) if loader.num_workers else "")
+
+
+def _advice(equal: EqualGenerators, where: str | None, in_workers: str) -> Advice:
+    facts = equal.facts
+    at = f" ({facts.where})" if facts.where else ""
+    shared = [
+        *([f"in {equal.workers} workers of a rank"] if equal.workers > 1 else []),
+        *([f"on {equal.ranks} ranks"] if equal.ranks > 1 else []),
+        *([f"in {equal.epochs} epochs"] if equal.epochs > 1 else []),
+    ]
+    return Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact="medium" if equal.workers > 1 or equal.epochs > 1 else "low",
+        title=f"{facts.name}{at} draws the same random numbers {_listed(shared)}",
+        why="Each worker gets a copy of the generator in the same state, so samples are augmented in the same way."
+        if in_workers
+        else "The ranks seed the generator alike, so they augment their samples in the same way.",
+        changes=[],
+        confidence="high",
+        evidence=[
+            Evidence(label="workers of a rank with the same state", value=equal.workers),
+            Evidence(label="ranks with the same state", value=equal.ranks),
+            Evidence(label="epochs that start from the same state", value=equal.epochs),
+            Evidence(label="class of the generator", value=facts.kind),
+            *([Evidence(label="generator made at", value=facts.where)] if facts.where else []),
+            *([Evidence(label="loader made at", value=where)] if where else []),
+        ],
+        numerics="changes",
+        watch=in_workers
+        or "Seed the generator with the rank as well, for example numpy.random.default_rng([seed, rank]).",
+        fingerprint=f"{RULE.code}:{facts.name}",
+    )
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def _remedy(equal: EqualGenerators, dataset: str | None) -> str:
+    holder, _, attribute = equal.facts.name.rpartition(".")
+    target = f"get_worker_info().dataset.{attribute}" if holder and holder == dataset else equal.facts.name
+    made = (
+        f"{target} = numpy.random.default_rng([torch.initial_seed(), rank])"
+        if equal.facts.kind == "numpy.random.Generator"
+        else f"seed {target} with torch.initial_seed() and the rank"
+    )
+    return (
+        f"Make the generator anew in worker_init_fn: {made}. torch.initial_seed() differs between workers and epochs, "
+        "but not between ranks with the same torch.manual_seed."
+    )

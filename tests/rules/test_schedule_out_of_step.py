@@ -1,0 +1,99 @@
+"""Schedules that advance faster or slower than the training they are built for: facts are made up."""
+
+from dataclasses import replace
+
+import pytest
+
+from dptune.measured import Missing
+from dptune.runfile.facts import LoaderFacts, Window
+from dptune.runfile.schedules import SchedulerFacts, epochs_of
+
+ONCE_PER_EPOCH = SchedulerFacts(
+    "OneCycleLR",
+    "model.py:41",
+    length=400,
+    advanced=[0, 0],
+    optimizer_steps=[3, 23],
+    interval="epoch",
+    frequency=1,
+    epochs=4,
+    training_steps=400,
+)
+# 187 batches of all ranks, 93 of each of two; 3 epochs of them are 279 steps.
+ONCE_PER_PROCESS = SchedulerFacts("LambdaLR", "train.py:60", length=279, advanced=[4, 44], optimizer_steps=[3, 23])
+LOADER = LoaderFacts("train.py:57", batches_drawn=30, epoch_length=93, undivided_length=187)
+
+
+def asked(ask, make_measured, make_facts, scheduler, loader=LOADER, world_size=2, batches=1):
+    window = Window("unprofiled", 4, loader_batches=[batches] * 9)
+    facts = make_facts(schedulers=[scheduler], loaders=[loader], world_size=world_size, windows=[window])
+    return ask("DP303", make_measured(), [facts])
+
+
+def test_lightning_steps_it_once_per_epoch(ask, make_measured, make_facts):
+    (advice,) = asked(ask, make_measured, make_facts, ONCE_PER_EPOCH)
+    assert advice.title == (
+        "OneCycleLR (model.py:41) is built for 400 steps but advances once per epoch: 4 steps in the whole training"
+    )
+    assert '"interval": "step"' in advice.watch
+    assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
+    assert [one.value for one in advice.evidence] == [400, 400, 4, "model.py:41"]
+
+
+def test_one_step_per_process(ask, make_measured, make_facts):
+    (advice,) = asked(ask, make_measured, make_facts, ONCE_PER_PROCESS)
+    assert advice.title == (
+        "LambdaLR (train.py:60) is built for 279 optimizer steps (3 x 93 per epoch) but advances 2 steps in each: "
+        "it ends after 140"
+    )
+    assert "accelerator.num_processes" in advice.watch
+    assert [one.value for one in advice.evidence] == [2, 279, 93, 187, "train.py:60"]
+
+
+def test_one_step_per_process_while_batches_accumulate(ask, make_measured, make_facts):
+    """93 batches are 24 optimizer steps of 4; 3 epochs of them are 72."""
+    (advice,) = asked(ask, make_measured, make_facts, replace(ONCE_PER_PROCESS, length=72), batches=4)
+    assert "72 optimizer steps (3 x 24 per epoch)" in advice.title
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        replace(ONCE_PER_EPOCH, interval="step", advanced=[2, 22]),
+        replace(ONCE_PER_EPOCH, length=4),  # the epochs
+        replace(ONCE_PER_EPOCH, length=200),  # not all steps: perhaps epochs of a longer training
+        replace(ONCE_PER_EPOCH, length=None),
+        replace(ONCE_PER_EPOCH, training_steps=None),
+        replace(ONCE_PER_EPOCH, advanced=[2, 22]),  # the script steps it too
+        replace(ONCE_PER_EPOCH, training_steps=20, length=20),  # an epoch is no longer than 5 steps
+        replace(ONCE_PER_PROCESS, advanced=[2, 22]),  # one step in each
+        replace(ONCE_PER_PROCESS, length=3 * 187),  # of all processes
+        replace(ONCE_PER_PROCESS, length=280),  # no whole epochs
+        replace(ONCE_PER_PROCESS, length=93 * 50),  # round
+        replace(ONCE_PER_PROCESS, length=None),
+        replace(ONCE_PER_PROCESS, optimizer_steps=[3, 5], advanced=[4, 8]),  # too short to count
+        SchedulerFacts("StepLR", "train.py:60"),  # of an earlier version
+    ],
+)
+def test_quiet(ask, make_measured, make_facts, scheduler):
+    assert asked(ask, make_measured, make_facts, scheduler) == []
+
+
+def test_quiet_where_either_count_may_be_meant(ask, make_measured, make_facts):
+    """4 epochs of 93 batches are 2 of 186."""
+    even = replace(LOADER, undivided_length=186)
+    assert asked(ask, make_measured, make_facts, replace(ONCE_PER_PROCESS, length=4 * 93), even) == []
+    assert asked(ask, make_measured, make_facts, ONCE_PER_PROCESS, replace(LOADER, undivided_length=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("length", "batches", "per_step", "epochs"),
+    [(279, 93, 1, (3, 93)), (72, 93, 4, (3, 24)), (69, 93, 4, (3, 23)), (280, 93, 1, None), (9, 3, 4, (9, 1))],
+)
+def test_whole_epochs(length, batches, per_step, epochs):
+    assert epochs_of(length, batches, per_step) == epochs
+
+
+def test_traces_alone_do_not_say(ask, make_measured):
+    with pytest.raises(Missing):
+        ask("DP303", make_measured(), [])

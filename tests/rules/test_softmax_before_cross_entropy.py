@@ -1,0 +1,54 @@
+"""Losses that are given probabilities for logits: facts are made up."""
+
+import pytest
+
+from dptune.measured import Missing
+from dptune.runfile.probability_losses import ProbabilityLossFacts
+
+
+def softmax(**changed):
+    known = {"applied": "softmax", "loss": "log_softmax", "where": "model.py:8", "loss_where": "train.py:30"}
+    return ProbabilityLossFacts(**{**known, "classes": 14, "passes": 3, "passes_seen": 3, **changed})
+
+
+def test_both_lines_and_the_lowest_loss(ask, make_measured, make_facts):
+    (advice,) = ask(
+        "DP407", make_measured(), [make_facts(rank=rank, probability_losses=[softmax()]) for rank in (0, 1)]
+    )
+    assert advice.title == (
+        "The cross-entropy loss (train.py:30) expects logits and gets softmax outputs (model.py:8): with 14 classes it "
+        "cannot fall below 1.75"
+    )
+    assert advice.watch.startswith("Return the logits, and apply softmax only where")
+    assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
+    assert [one.value for one in advice.evidence] == [
+        3,
+        14,
+        pytest.approx(1.7548, abs=1e-4),
+        "model.py:8",
+        "train.py:30",
+    ]
+
+
+def test_a_loss_with_logits_after_a_sigmoid(ask, make_measured, make_facts):
+    loss = softmax(applied="sigmoid", loss="binary_cross_entropy_with_logits", classes=None, where=None)
+    (advice,) = ask("DP407", make_measured(), [make_facts(probability_losses=[loss])])
+    assert advice.title == (
+        "The loss binary_cross_entropy_with_logits (train.py:30) expects logits and gets sigmoid outputs"
+    )
+    assert "below 0.5 or above 0.73" in advice.why
+    assert [one.value for one in advice.evidence] == [3, "train.py:30"]
+
+
+def test_both_on_one_line_are_named_once(ask, make_measured, make_facts):
+    (advice,) = ask("DP407", make_measured(), [make_facts(probability_losses=[softmax(where="train.py:30")])])
+    assert advice.title.count("train.py:30") == 1
+
+
+def test_quiet(ask, make_measured, make_facts):
+    assert ask("DP407", make_measured(), [make_facts()]) == []
+
+
+def test_traces_alone_do_not_say(ask, make_measured):
+    with pytest.raises(Missing):
+        ask("DP407", make_measured(), [])
