@@ -13,6 +13,7 @@ from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
+from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_ranks
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
@@ -26,6 +27,7 @@ __all__ = [
     "UNVALIDATED",
     "DenseTableFacts",
     "EvaluationModeFacts",
+    "IgnoredTargetFacts",
     "LeftOutFacts",
     "LostUpdateFacts",
     "MemoryGrowth",
@@ -39,5 +41,6 @@ __all__ = [
     "Share",
     "SlowSteps",
     "Threshold",
+    "ignored_over_ranks",
     "over_ranks",
 ]

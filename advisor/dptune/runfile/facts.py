@@ -16,6 +16,7 @@ from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
+from dptune.runfile.ignored_targets import IgnoredTargetFacts
 from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.left_out import LeftOutFacts
@@ -378,6 +379,7 @@ class Facts:
     `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
     `lost_updates` 16-bit parameters that optimizers leave as they were;
     `repeated_forward` modules that run again within a step on the same inputs;
+    `ignored_targets` rows of logits whose targets the loss ignores;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -433,6 +435,7 @@ class Facts:
     unaveraged: list[UnaveragedFacts] = field(default_factory=list)
     lost_updates: list[LostUpdateFacts] = field(default_factory=list)
     repeated_forward: list[RepeatedForwardFacts] = field(default_factory=list)
+    ignored_targets: list[IgnoredTargetFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -91,6 +91,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "evaluation_mode": observers.evaluation_mode.facts,
         "lost_updates": observers.lost_updates.facts,
         "repeated_forward": observers.repeated_forward.facts,
+        "ignored_targets": observers.ignored_targets.facts,
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),

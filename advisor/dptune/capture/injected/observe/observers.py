@@ -16,6 +16,7 @@ from dptune.capture.injected.observe.evaluation_mode import EvaluationMode
 from dptune.capture.injected.observe.float64 import Doubling
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
+from dptune.capture.injected.observe.ignored_targets import IgnoredTargets
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.left_out import AddedParameters
 from dptune.capture.injected.observe.lost_updates import LostUpdates
@@ -49,6 +50,7 @@ class Observers:
     iterators: Iterators
     lost_updates: LostUpdates
     repeated_forward: RepeatedForward
+    ignored_targets: IgnoredTargets
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -94,6 +96,8 @@ def observers() -> Observers:
     dense_tables.install()
     evaluation_mode = EvaluationMode(places)
     evaluation_mode.install()
+    ignored_targets = IgnoredTargets(places)
+    meters.before_graph = ignored_targets.before_pass
     unaveraged = Unaveraged(places)
     unaveraged.install()
     return Observers(
@@ -106,4 +110,5 @@ def observers() -> Observers:
         iterators=iterators,
         lost_updates=LostUpdates(places),
         repeated_forward=RepeatedForward(places, lambda: meters.passes),
+        ignored_targets=ignored_targets,
     )

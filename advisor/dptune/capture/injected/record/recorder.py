@@ -137,6 +137,7 @@ class Recorder:
         self._observers.dense_tables.begin()
         self._observers.lost_updates.begin()
         self._observers.repeated_forward.begin()
+        self._observers.ignored_targets.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 
