@@ -12,9 +12,9 @@ They do not decide whether this rule reports: `padded-batches` reports needless 
 
 ## Why it costs time
 
-The output projection and the loss compute as many numbers for each position as there are classes. Rows whose targets are
-ignored get a gradient of zero, and it is multiplied through the backward pass like any other. With a large
-vocabulary and a small model, as in masked language modelling (15 % of tokens labelled), most of a step goes there.
+The output projection and the loss compute one number for each position and class. Rows whose targets are ignored get a
+gradient of zero, which the backward pass multiplies like any other. With a large vocabulary and a small model, as in
+masked language modelling (15 % of tokens labelled), most of a step goes there.
 
 ## What to change
 
@@ -96,8 +96,8 @@ def check(run: RunView) -> Iterator[Advice]:
             slug=RULE.name,
             kind=RULE.kind,
             impact=impact,
-            title=f"{100 * facts.unread_share:.0f} % of the logits that `{head.name}` computes have no label in the loss "
-            f"({where}): select the labelled positions before the output projection",
+            title=f"{100 * facts.unread_share:.0f} % of the logits that `{head.name}` computes have no label in the "
+            f"loss ({where}): select the labelled positions before the output projection",
             why="The output projection, the loss and their backward pass compute on these rows as on any other.",
             changes=[],
             saves=run.bound(

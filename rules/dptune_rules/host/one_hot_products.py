@@ -31,8 +31,7 @@ The saving is an upper bound: all of this time, as a lookup takes little.
 
 ## References
 
-- torch.nn.functional.embedding: https://pytorch.org/docs/stable/generated/torch.nn.functional.embedding.html, which says
-  of nn.Embedding's table what a product with one-hot vectors computes
+- torch.nn.functional.embedding: https://pytorch.org/docs/stable/generated/torch.nn.functional.embedding.html
 - torch.Tensor.index_add_: https://pytorch.org/docs/stable/generated/torch.Tensor.index_add_.html
 - torch.nn.functional.one_hot: https://pytorch.org/docs/stable/generated/torch.nn.functional.one_hot.html, which returns
   64-bit integers
@@ -77,8 +76,8 @@ def check(run: RunView) -> Iterator[Advice]:
             slug=RULE.name,
             kind=RULE.kind,
             impact=impact,
-            title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step multiplying one-hot rows "
-            f"over {function.classes:,} classes{_backward(function)}: {SUM if function.sums else LOOKUP}",
+            title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step multiplying one-hot "
+            f"rows over {function.classes:,} classes{_backward(function)}: {SUM if function.sums else LOOKUP}",
             why="All but one element of each row are zero, and the product reads and multiplies them all.",
             changes=[],
             saves=run.bound(0.0, function.share, "no more than the one-hot rows, the products and their backward pass"),

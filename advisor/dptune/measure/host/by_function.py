@@ -105,7 +105,7 @@ def lengths_ns(columns: Columns, rows: Ints) -> Ints:
 
 
 def taken_ns(view: RankView, calling: Intervals, steps: int) -> int:
-    """What operators called in these times take in a step of the first `steps`: on a GPU their kernels, on a CPU the times themselves."""
+    """What operators called in these times take in a step, of the first ones: on a GPU their kernels, on a CPU they."""
     window = Intervals.union(
         np.array([step.start_ns for step in view.steps[:steps]], dtype=np.int64),
         np.array([step.end_ns for step in view.steps[:steps]], dtype=np.int64),

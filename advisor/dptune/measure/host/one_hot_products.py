@@ -98,9 +98,9 @@ def _one_hot_rows(order: Outermost, makers: list[int]) -> list[_Rows]:
     known = calls(order.view, makers)
     found: dict[int, _Rows] = {}
     eyes: list[tuple[int, int]] = []
-    for row in makers:
-        call, outer = known.get(row), order.around(row)
-        if call is None or outer == -1:
+    for row, outer in zip(makers, order.around(makers), strict=True):
+        call = known.get(row)
+        if call is None or outer is None:
             continue
         if call.name == _EYE:
             eyes.append((outer, integer(call.values[0]) or 0 if call.values else 0))
@@ -113,11 +113,8 @@ def _one_hot_rows(order: Outermost, makers: list[int]) -> list[_Rows]:
     for eye, classes in eyes:
         indexing = [row for row in order.after(eye, _AFTER) if order.view.columns.name(row) in _INDEXING]
         for row, call in calls(order.view, indexing).items():
-            if (
-                call.shapes
-                and call.shapes[0] == [classes, classes]
-                and (ids := [ids for ids in call.shapes[1:] if ids])
-            ):
+            ids = [shape for shape in call.shapes[1:] if shape]
+            if ids and call.shapes[0] == [classes, classes]:
                 found.setdefault(row, _Rows(row, numel(ids[0]), classes))
     return [rows for rows in found.values() if rows.classes >= LEAST_CLASSES and rows.count > 0]
 
@@ -139,7 +136,7 @@ def _is_of_zeros(order: Outermost, row: int) -> bool:
 
 
 def _follow(rows: _Rows, following: Sequence[Call]) -> tuple[dict[int, _Product], list[int]]:
-    """The products with these rows, and the copies of them that are made before; until something else computes on them."""
+    """The products with these rows, and the copies made of them before; until something else computes on the rows."""
     found: dict[int, _Product] = {}
     copies: list[int] = []
     for call in following:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dptune.errors import TraceError
 from dptune.measure.host.by_function import outside_backward
+from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.intervals import Ints
 from dptune.measure.views import RankView
@@ -63,13 +64,11 @@ class Outermost:
         rows = rows[np.array(kept, dtype=np.int64)]
         return cls(view, rows, {row: at for at, row in enumerate(rows.tolist())})
 
-    def around(self, row: int) -> int:
-        """The outermost operator that holds a row; -1 if there is none."""
-        columns = self.view.columns
-        same = columns.thread[self.rows] == columns.thread[row]
-        held = same & (columns.ts_ns[self.rows] <= columns.ts_ns[row])
-        held &= columns.ends(self.rows) >= columns.ends(np.array([row]))[0]
-        return int(self.rows[held][-1]) if held.any() else -1
+    def around(self, rows: Sequence[int]) -> list[int | None]:
+        """The outermost operator that each of these rows is in, or is itself; None for none."""
+        columns, asked = self.view.columns, np.array(rows, dtype=np.int64)
+        found = Ranges.of_rows(columns, self.rows).at(columns.thread[asked], columns.ts_ns[asked])
+        return [None if at == NOWHERE else int(self.rows[at]) for at in found.tolist()]
 
     def after(self, row: int, count: int) -> list[int]:
         """The outermost operators of the same thread that follow an outermost one."""

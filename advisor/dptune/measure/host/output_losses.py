@@ -18,7 +18,7 @@ from dptune.measure.host.by_function import lengths_ns, longest_first, outside_b
 from dptune.measure.host.callers import callers
 from dptune.measure.host.outermost import Call, calls, numel
 from dptune.measure.host.recorded_operators import RecordedOperators
-from dptune.measure.intervals import NOTHING, Intervals
+from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import OutputLoss
 from dptune.trace.kernels import OPERATOR_CATEGORIES
@@ -112,17 +112,13 @@ def _size(product: Call) -> tuple[int, int]:
     return numel(product.shapes[at][:-1]), product.shapes[at + 1][-1]
 
 
-def _counted(
-    recorded: RecordedOperators, pairs: Sequence[tuple[Call, Call]]
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _counted(recorded: RecordedOperators, pairs: Sequence[tuple[Call, Call]]) -> Ints:
     """The products, the losses, and what reads their logits in between."""
     columns, rows = recorded.columns, recorded.rows
     starts, ends = columns.ts_ns[rows], columns.ends(rows)
     counted = np.zeros(len(rows), dtype=bool)
     for loss, product in pairs:
-        (begin, _), (_, end) = (
-            (columns.ts_ns[call.row], columns.ends(np.array([call.row]))[0]) for call in (product, loss)
-        )
+        begin, end = columns.ts_ns[product.row], columns.ends(np.array([loss.row]))[0]
         inside = (starts >= begin) & (ends <= end) & (columns.thread[rows] == columns.thread[loss.row])
         counted |= inside & (recorded.elements >= numel(_size(product)) // 2)
         counted |= np.isin(rows, (loss.row, product.row))

@@ -119,13 +119,11 @@ def _loss(path: list[Any], classes: int) -> Loss | None:
     """None where reading the targets would run a hook of the script, as under checkpointing, or may do so."""
     loss = path[0]
     saved = loss._raw_saved_target
-    if (
-        not hasattr(saved, "unpack_hook")
-        or saved.unpack_hook is not None
-        or type(loss._saved_target) is not torch.Tensor
-    ):
+    if not hasattr(saved, "unpack_hook") or saved.unpack_hook is not None:
         return None
-    target, base = loss._saved_target.detach(), loss._saved_target._base
+    target, base = loss._saved_target, loss._saved_target._base
+    if type(target) is not torch.Tensor:
+        return None
     columns = None
     if target.dim() > 1:
         columns = target.shape[-1]
