@@ -26,7 +26,8 @@ Select the labelled positions before the output projection:
 
 The loss and its gradients stay the same up to rounding: the mean of a cross entropy already leaves out ignored targets.
 Next-token losses compare position i with label i + 1: shift the labels first. For prompts without labels, as in
-fine-tuning on answers, the same selection applies. If only the last position is needed, project only that one.
+fine-tuning on answers, the same selection applies. If only the last position is needed, project only that one. With a
+Hugging Face model, call its base model, and apply its head and the loss to the labelled positions.
 
 The saving is an upper bound: the share of rows without a label times the time of the projection, the loss and their
 backward pass.

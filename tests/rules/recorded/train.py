@@ -399,7 +399,7 @@ def build_loader(width):
         sampler = DistributedSampler(ids)
         return DataLoader(ids, 512, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler
     if args.fault in ("ignored-targets", "one-hot-products"):
-        ids = Rows(torch.randint(0, WORDS, (40 * 32, 16)))
+        ids = Rows(torch.randint(0, WORDS, (40 * 32, 32)))
         sampler = DistributedSampler(ids)
         return DataLoader(ids, 32, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler
     dtype = torch.float64 if has("double-precision") else torch.float32

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from dptune.measure.device.phases import bounds
 from dptune.measure.host.callers import callers
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.pieces import alike
@@ -67,7 +68,7 @@ def by_function(view: RankView, rows: Ints, unprofiled_ns: float | None) -> Iter
         if caller.function is not None:
             calling[alike(caller.function)].append(row)
             frames.setdefault(alike(caller.function), caller.function)
-    step_ns = unprofiled_ns or median(step.length_ns for step in view.steps)
+    step_ns = whole_step_ns(view, unprofiled_ns)
     for function, called in calling.items():
         match = _FRAME.match(frames[function])
         if match is None:
@@ -102,6 +103,21 @@ def longest_first(found: Sequence[Found]) -> list[Found]:
 def lengths_ns(columns: Columns, rows: Ints) -> Ints:
     """How long each of these rows takes."""
     return columns.ends(rows) - columns.ts_ns[rows]
+
+
+def whole_step_ns(view: RankView, unprofiled_ns: float | None) -> float:
+    """The step time that shares are of: without the profiler, where it is known.
+
+    Where the devices of a traced step compute for longer than that, they were slower then, and so were the operators:
+    shares are of this compute.
+    """
+    if unprofiled_ns is None:
+        return median(step.length_ns for step in view.steps)
+    computing = NOTHING
+    for device in view.devices:
+        computing |= device.operations.time[Work.COMPUTE]
+    window = Intervals.union(*bounds(view.steps))
+    return max(unprofiled_ns, (computing & window).total_ns / len(view.steps))
 
 
 def taken_ns(view: RankView, calling: Intervals, steps: int) -> int:

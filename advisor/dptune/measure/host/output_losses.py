@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 
 import numpy as np
 
-from dptune.measure.host.by_function import lengths_ns, longest_first, outside_backward, taken_ns
+from dptune.measure.host.by_function import lengths_ns, longest_first, outside_backward, taken_ns, whole_step_ns
 from dptune.measure.host.callers import callers
 from dptune.measure.host.outermost import Call, calls, numel
 from dptune.measure.host.recorded_operators import RecordedOperators
@@ -51,7 +50,7 @@ def _of_rank(view: RankView, unprofiled_ns: float | None) -> Iterator[OutputLoss
     of_classes: dict[int, list[tuple[Call, Call]]] = defaultdict(list)
     for loss, product in _pairs(view, known):
         of_classes[_classes(loss)].append((loss, product))
-    step_ns = unprofiled_ns or median(step.length_ns for step in view.steps)
+    step_ns = whole_step_ns(view, unprofiled_ns)
     for classes, pairs in of_classes.items():
         made = list({product.row: product for _, product in pairs}.values())
         longest = made[int(lengths_ns(columns, np.array([product.row for product in made])).argmax())]

@@ -21,7 +21,7 @@ from dptune.capture.injected.observe.loss_graph import Head, Loss, heads
 from dptune.capture.injected.observe.places import Places, users_line
 from dptune.runfile.ignored_targets import IgnoredTargetFacts
 
-_PASSES = 16  # that are looked at
+_PASSES = 8  # that are looked at
 _NAMED = 8  # numbers of classes, those with the most logits first
 _CALLED = ("cross_entropy", "nll_loss")
 
