@@ -179,6 +179,40 @@ def test_losses_without_a_projection_or_a_graph_are_none(hidden, labels):
     assert seen(hidden.sum(), hidden.detach().sum(), None, "no tensor") == []
 
 
+@pytest.mark.parametrize(
+    "masked",
+    [
+        lambda losses, mask: (losses * mask.flatten()).sum() / mask.sum(),
+        lambda losses, mask: (mask.float() * losses.view(2, 10)).sum(1).mean(),
+        lambda losses, mask: losses[mask.flatten()].mean(),
+        lambda losses, mask: losses.view(2, 10)[mask].mean(),
+        lambda losses, mask: losses.view(2, 10).masked_select(mask).sum(),
+        lambda losses, mask: losses.view(2, 10).masked_fill(~mask, 0).sum(),
+        lambda losses, mask: torch.where(mask.flatten(), losses, 0).sum(),
+    ],
+)
+def test_losses_that_a_mask_drops(masked, head, hidden, labels):
+    """As of the labels by hand, without an ignored one."""
+    mask = labels != -100
+    losses = functional.cross_entropy(head(hidden).flatten(0, 1), labels.flatten().clamp(min=0), reduction="none")
+    assert seen(masked(losses, mask)) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        lambda losses: (losses * (losses > losses.median())).sum(),
+        lambda losses: losses[losses < losses.median()].mean(),
+        lambda losses: losses.topk(5).values.mean(),
+        lambda losses: losses.clamp(max=2).mean(),
+    ],
+)
+def test_losses_that_are_chosen_by_their_size_count(chosen, head, hidden):
+    labels = torch.randint(0, WORDS, (20,))
+    losses = functional.cross_entropy(head(hidden).flatten(0, 1), labels, reduction="none")
+    assert seen(chosen(losses)) == [(WORDS, [20], [20], [0])]
+
+
 def test_targets_under_a_hook_of_the_script_are_not_read(head, hidden, labels):
     """Reading what a checkpoint saves would compute it again."""
     calls = []

@@ -36,7 +36,7 @@ def test_the_line_the_share_of_rows_and_the_saving_that_it_bounds(advice):
     """240 of 800 rows have a label: 70 % of half a step."""
     (found,) = advice([ignored()], head())
     assert found.title == (
-        "70 % of the logits that `forward` computes have no label in the loss (bert.py:63): select the labelled "
+        "70 % of the logits that `forward` computes do not count in the loss (bert.py:63): select the labelled "
         "positions before the output projection"
     )
     assert (found.impact, found.confidence, found.numerics) == ("high", "medium", "same")

@@ -3,8 +3,9 @@
 ## What it measures
 
 - In backward passes of the warm-up steps, from the autograd graph: rows of the matrix product that computes the logits
-  of a cross entropy, and targets that are not `ignore_index`. Logits that anything but these losses reads with a
-  gradient are left out, for example those of a distillation or z-loss.
+  of a cross entropy, and targets that count: they are not `ignore_index`, and no mask drops their losses. A mask that
+  drops all losses above or below a limit, as in mining hard samples, needs the losses and is not counted. Logits that
+  anything but these losses reads with a gradient are left out, for example those of a distillation or z-loss.
 - In the detailed window: time of that product, the loss, what reads all logits in between, and their backward pass.
 
 Ignored targets after the last labelled one of a sequence are taken for padding, and so are sequences without a label.
@@ -97,7 +98,7 @@ def check(run: RunView) -> Iterator[Advice]:
             slug=RULE.name,
             kind=RULE.kind,
             impact=impact,
-            title=f"{100 * facts.unread_share:.0f} % of the logits that `{head.name}` computes have no label in the "
+            title=f"{100 * facts.unread_share:.0f} % of the logits that `{head.name}` computes do not count in the "
             f"loss ({where}): select the labelled positions before the output projection",
             why="The output projection, the loss and their backward pass compute on these rows as on any other.",
             changes=[],

@@ -1,4 +1,4 @@
-"""Counts positions for which logits are computed although the loss ignores their targets.
+"""Counts positions for which logits are computed although the loss ignores or masks their targets.
 
 In a few backward passes of the warm-up steps, from the autograd graph of the loss. The counts stay on their device
 until the first window opens. `torch.nn.functional.cross_entropy` and `nll_loss` are wrapped until then, only to record

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from dptune.capture.injected.observe.loss_masks import masked, readable
+
 _LOSSES = ("NllLossBackward", "NllLoss2DBackward")
 _LOG_SOFTMAX = "LogSoftmaxBackward"
 _PRODUCTS = ("AddmmBackward", "MmBackward", "BmmBackward", "LinearBackward", "BaddbmmBackward", "MkldnnLinear")
@@ -55,7 +57,7 @@ def heads(roots: Iterable[Any]) -> list[Head]:
         classes = _classes(of_product[0])
         if shape and classes == shape[-1] and all(_reads_only(node, consumers, read) for node in read):
             of_product.sort(key=lambda path: path[0]._sequence_nr())
-            losses = [loss for path in of_product if (loss := _loss(path, classes)) is not None]
+            losses = [loss for path in of_product if (loss := _loss(path, classes, consumers)) is not None]
             if len(losses) == len(of_product):
                 found.append(Head(classes, _numel(shape) // classes, of_product[0][0]._sequence_nr(), losses))
     return found
@@ -115,11 +117,10 @@ def _classes(path: list[Any]) -> int:
     return 0
 
 
-def _loss(path: list[Any], classes: int) -> Loss | None:
+def _loss(path: list[Any], classes: int, consumers: dict[Any, list[Any]]) -> Loss | None:
     """None where reading the targets would run a hook of the script, as under checkpointing, or may do so."""
     loss = path[0]
-    saved = loss._raw_saved_target
-    if not hasattr(saved, "unpack_hook") or saved.unpack_hook is not None:
+    if not readable(loss, "target"):
         return None
     target, base = loss._saved_target, loss._saved_target._base
     if type(target) is not torch.Tensor:
@@ -134,7 +135,8 @@ def _loss(path: list[Any], classes: int) -> Loss | None:
                 columns = shape[-2]
                 break
     whole = base.shape[-1] if base is not None and base.dim() > 1 else None
-    return Loss((target == _signed(loss._saved_ignore_index)).reshape(-1), columns, whole)
+    ignored = (target == _signed(loss._saved_ignore_index)).reshape(-1)
+    return Loss(ignored | masked(loss, ignored, consumers), columns, whole)
 
 
 def _shape(node: Any) -> tuple[int, ...]:
