@@ -11,8 +11,8 @@ class IgnoredTargetFacts:
     """Of the cross entropies over that many classes: for how many positions logits are computed, and how many count.
 
     By backward pass, over all calls of the loss in it: `rows` of the output projection, `labelled` targets that are
-    neither `ignore_index` nor masked, and `padding`: other targets after the last labelled one of their sequence. `where`
-    is the script's line that calls the loss.
+    neither `ignore_index` nor masked, and `padding`: other targets after the last labelled one of their sequence.
+    `where` is the script's line that calls the loss.
     """
 
     classes: int

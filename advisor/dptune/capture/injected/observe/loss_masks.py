@@ -11,13 +11,14 @@ from typing import Any
 import torch
 
 _VIEWS = ("ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward", "UnsqueezeBackward")
+_UNKNOWN = object()  # in place of a hook that this torch does not show
 _HOPS = 4  # views between the loss and the mask
 
 
 def readable(node: Any, name: str) -> bool:
     """Whether a saved tensor can be read without running a hook, as that of a checkpoint, which computes again."""
     saved = getattr(node, f"_raw_saved_{name}", None)
-    return hasattr(saved, "unpack_hook") and saved.unpack_hook is None
+    return getattr(saved, "unpack_hook", _UNKNOWN) is None
 
 
 def masked(loss: Any, ignored: torch.Tensor, consumers: dict[Any, list[Any]]) -> torch.Tensor:
@@ -52,7 +53,7 @@ def _dropped(loss: Any, consumers: dict[Any, list[Any]]) -> torch.Tensor | None:
         return _inverse(condition) if node.next_functions[0][0] is below else condition
     if name.startswith("IndexBackward"):
         raw = node._raw_saved_indices
-        if len(raw) == 1 and hasattr(raw[0], "unpack_hook") and raw[0].unpack_hook is None:
+        if len(raw) == 1 and getattr(raw[0], "unpack_hook", _UNKNOWN) is None:
             index = node._saved_indices[0]
             return _inverse(index) if index is not None and index.dtype == torch.bool else None
     return None
