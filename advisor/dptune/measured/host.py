@@ -217,7 +217,9 @@ class FullSort(FunctionOperators):
 
     length: int = Field(description="length of the rows of the sort that takes most")
     rows: int = Field(description="how many rows it sorts")
-    read: int | None = Field(description="how many values of each row a slice after it takes; null where none does")
+    read: int | None = Field(
+        description="how many values of each row the next operators read; null where that is not known"
+    )
 
 
 class UserCodeFigures(Figures):

@@ -1,7 +1,7 @@
 """Sorts of long rows, by the function of the script that calls them, and what is read of the result.
 
 Read from the sizes of inputs in the detailed window. A slice of what was sorted, among the next operators, shows how
-many values of each row are read, unless an operator that computes on all of them comes first.
+many values of each row are read. All are, where an operator that computes on all of them comes first.
 """
 
 from __future__ import annotations
@@ -72,16 +72,14 @@ def _size(call: Call) -> tuple[int, int] | None:
 
 
 def _read(sort: Call, dim: int, following: Sequence[Call]) -> int | None:
-    """How many values of each row the next operators take; None where that is not known, or all."""
+    """How many values of each row the next operators take: all where one computes on all; None where none does."""
     shape = sort.shapes[0]
     for call in following:
-        if call.name in _SORTS:
-            return None
         if not any(numel(operand) >= numel(shape) for operand in call.shapes):
             continue
         numbers = [integer(value) for value in call.values[1:]]
         if call.name not in VIEWS:
-            return None
+            return shape[dim]
         if call.shapes[0] != shape or not numbers or numbers[0] is None or numbers[0] % len(shape) != dim:
             continue
         if call.name == "aten::select":

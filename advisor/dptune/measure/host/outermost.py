@@ -71,7 +71,7 @@ class Outermost:
         return [None if at == NOWHERE else int(self.rows[at]) for at in found.tolist()]
 
     def after(self, row: int, count: int) -> list[int]:
-        """The outermost operators of the same thread that follow an outermost one."""
+        """The outermost operators of the same thread and step that follow an outermost one."""
         return self._near(row, range(self.place[row] + 1, min(self.place[row] + 1 + count, len(self.rows))))
 
     def before(self, row: int, count: int) -> list[int]:
@@ -79,8 +79,11 @@ class Outermost:
         return self._near(row, range(self.place[row] - 1, max(self.place[row] - 1 - count, -1), -1))
 
     def _near(self, row: int, places: range) -> list[int]:
-        thread = self.view.columns.thread
-        return [near for near in self.rows[list(places)].tolist() if thread[near] == thread[row]]
+        columns = self.view.columns
+        rows = np.array([row, *self.rows[list(places)].tolist()], dtype=np.int64)
+        step = np.searchsorted([step.start_ns for step in self.view.steps], columns.ts_ns[rows], side="right")
+        same = (columns.thread[rows] == columns.thread[row]) & (step == step[0])
+        return [int(near) for near in rows[same][1:]]
 
 
 def calls(view: RankView, rows: Sequence[int]) -> dict[int, Call]:
