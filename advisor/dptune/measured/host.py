@@ -191,6 +191,37 @@ class LongConvolution(FunctionOperators):
     length: int = Field(description="length of its padded input in this dimension")
 
 
+class OutputLoss(FunctionOperators):
+    """Cross entropies of logits, with the matrix product that computes them in a function of the user.
+
+    `cost_ns` holds the product, the loss and what reads all logits in between; `calls` are those of the loss.
+    """
+
+    classes: int = Field(description="columns of the logits")
+    rows: float = Field(description="rows of the product per step")
+
+
+class OneHotProduct(FunctionOperators):
+    """Products of one-hot rows with a matrix in a function of the user, with their backward pass.
+
+    `cost_ns` holds the one-hot rows, their casts and the product; `calls` are those of the product.
+    """
+
+    classes: int = Field(description="width of the one-hot rows")
+    rows: int = Field(description="one-hot rows of the largest product")
+    sums: bool = Field(description="whether the rows are transposed, so that the product sums by class")
+
+
+class FullSort(FunctionOperators):
+    """Sorts of long rows that a function of the user calls, with their backward pass."""
+
+    length: int = Field(description="length of the rows of the sort that takes most")
+    rows: int = Field(description="how many rows it sorts")
+    read: int | None = Field(
+        description="how many values of each row the next operators read; null where that is not known"
+    )
+
+
 class UserCodeFigures(Figures):
     """Functions of the user that take host time beside the training computation, from the detailed window."""
 
@@ -207,4 +238,13 @@ class UserCodeFigures(Figures):
     long_convolutions: list[LongConvolution] = Field(
         default=[],
         description="functions with direct convolutions of 512 or more taps; includes the training computation",
+    )
+    output_losses: list[OutputLoss] = Field(
+        default=[], description="cross entropies with the products that make their logits, by number of classes"
+    )
+    one_hot_products: list[OneHotProduct] = Field(
+        default=[], description="functions that multiply one-hot rows with a matrix; includes the training computation"
+    )
+    full_sorts: list[FullSort] = Field(
+        default=[], description="functions that sort rows of 256 or more values; includes the training computation"
     )

@@ -14,6 +14,7 @@ from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.generators import EqualGenerators, equal_generators
+from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_ranks
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
@@ -30,6 +31,7 @@ __all__ = [
     "DenseTableFacts",
     "EqualGenerators",
     "EvaluationModeFacts",
+    "IgnoredTargetFacts",
     "LeftOutFacts",
     "LostUpdateFacts",
     "MemoryGrowth",
@@ -47,5 +49,6 @@ __all__ = [
     "Threshold",
     "epochs_of",
     "equal_generators",
+    "ignored_over_ranks",
     "over_ranks",
 ]

@@ -17,6 +17,7 @@ from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
 from dptune.runfile.generators import GeneratorFacts
+from dptune.runfile.ignored_targets import IgnoredTargetFacts
 from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.left_out import LeftOutFacts
@@ -378,6 +379,7 @@ class Facts:
     `lost_updates` 16-bit parameters that optimizers leave as they were;
     `repeated_forward` modules that run again within a step on the same inputs;
     `probability_losses` losses that expect logits and are given probabilities;
+    `ignored_targets` rows of logits whose targets the loss ignores;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -434,6 +436,7 @@ class Facts:
     lost_updates: list[LostUpdateFacts] = field(default_factory=list)
     repeated_forward: list[RepeatedForwardFacts] = field(default_factory=list)
     probability_losses: list[ProbabilityLossFacts] = field(default_factory=list)
+    ignored_targets: list[IgnoredTargetFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -24,8 +24,14 @@ RUNS = HERE / "runs"
 PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
 # One process: DDP averages what one pass adds; a repeated pass is the same on each rank.
-OF_ONE = ("separate-backward-passes", "long-convolutions", "repeated-forward")
-WITH_STACKS = ("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions")
+OF_ONE = (
+    *("separate-backward-passes", "long-convolutions", "repeated-forward"),
+    *("ignored-targets", "one-hot-products", "full-sorts"),
+)
+WITH_STACKS = (
+    *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
+    *("ignored-targets", "one-hot-products", "full-sorts"),
+)
 LOCALLY = (
     *(
         "broadcast-buffers",

@@ -84,6 +84,9 @@ FAULTS = (
     "unfrozen-after-wrapping",
     "new-iterators",
     "parameters-without-optimizer",
+    "ignored-targets",
+    "one-hot-products",
+    "full-sorts",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -93,7 +96,13 @@ args = parser.parse_args()
 
 
 ROWS = 40_000  # of an embedding table
-IDS = ("padded-batches", "dense-tables")  # the model's inputs, which are no targets
+WORDS = 2000  # of a vocabulary
+IDS = (
+    "padded-batches",
+    "dense-tables",
+    "ignored-targets",
+    "one-hot-products",
+)  # the model's inputs, which are no targets
 
 
 class Rows(Dataset):
@@ -227,6 +236,40 @@ class Autoencoder(nn.Module):
         return outputs + 0.01 * codes.mean()
 
 
+class Masked(nn.Module):
+    """A language model of which one target in eight counts, and others are -100."""
+
+    def __init__(self, words, width):
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.layers = layers(width, 3)
+        self.head = nn.Linear(width, words)
+
+    def forward(self, ids):
+        labels = torch.where(torch.arange(ids.shape[1]) % 8 == 7, ids, -100)
+        hidden = self.layers(self.words(ids))
+        if args.mended:
+            hidden, labels = hidden[labels != -100], labels[labels != -100]
+        return nn.functional.cross_entropy(self.head(hidden).flatten(0, -2), labels.flatten())
+
+
+class Songs(nn.Module):
+    """The vectors of a session's songs, which are looked up in a table."""
+
+    def __init__(self, count, width):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(count, width))
+        self.layers = layers(width, 3)
+
+    def look_up(self, ids):
+        if args.mended:
+            return nn.functional.embedding(ids, self.table)
+        return nn.functional.one_hot(ids, len(self.table)).float() @ self.table
+
+    def forward(self, ids):
+        return self.layers(self.look_up(ids))
+
+
 class Epoch:
     """What each step of an epoch has computed."""
 
@@ -292,6 +335,13 @@ def error(outputs, batch):
     return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
 
 
+def best_of(scores):
+    """The positions of the ten highest scores of each row."""
+    if args.mended:
+        return scores.topk(10, dim=1).indices
+    return scores.argsort(dim=1, descending=True)[:, :10]
+
+
 def has(fault):
     return args.fault == fault and not args.mended
 
@@ -311,6 +361,10 @@ def build_model():
         return nn.Sequential(nn.Embedding(ROWS, 32, sparse=args.mended), *layers(32, 3))
     if args.fault == "operator-loops":
         return layers(64, 3)
+    if args.fault == "ignored-targets":
+        return Masked(WORDS, 64)
+    if args.fault == "one-hot-products":
+        return Songs(WORDS, 64)
     if args.fault == "long-convolutions":
         return nn.Sequential(nn.Linear(1024, 256), nn.ReLU(), *layers(256, 1), nn.Linear(256, 1024))
     if args.fault == "small-batch":
@@ -368,6 +422,10 @@ def build_loader(width):
         ids = Rows(torch.randint(0, ROWS, (40 * 512,)))
         sampler = DistributedSampler(ids)
         return DataLoader(ids, 512, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler
+    if args.fault in ("ignored-targets", "one-hot-products"):
+        ids = Rows(torch.randint(0, WORDS, (40 * 32, 32)))
+        sampler = DistributedSampler(ids)
+        return DataLoader(ids, 32, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler
     dtype = torch.float64 if has("double-precision") else torch.float32
     data = Rows(torch.randn(batch * (12 if args.fault == "workers-restart" else 40), width, dtype=dtype))
     options = {"collate_fn": as_it_is, "drop_last": True}
@@ -564,6 +622,8 @@ def main():
                     torch._foreach_lerp_(averages, weights, 0.001)
                 else:
                     average(averages, model)
+            if args.fault == "full-sorts":
+                best_of(outputs.detach())
             if args.fault == "uncovered-cost" and (not args.mended or step % 50 == 49):
                 log_outputs(outputs)
             if has("slow-steps") and step % 5 == 0:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from dptune.measure.device.phases import bounds
 from dptune.measure.host.callers import callers
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.pieces import alike
@@ -67,15 +68,15 @@ def by_function(view: RankView, rows: Ints, unprofiled_ns: float | None) -> Iter
         if caller.function is not None:
             calling[alike(caller.function)].append(row)
             frames.setdefault(alike(caller.function), caller.function)
-    step_ns = unprofiled_ns or median(step.length_ns for step in view.steps)
+    step_ns = whole_step_ns(view, unprofiled_ns)
     for function, called in calling.items():
         match = _FRAME.match(frames[function])
         if match is None:
             continue
         inside = np.array(called, dtype=np.int64)
         forward = Intervals.union(columns.ts_ns[inside], columns.ends(inside))
-        cost_ns = _taken_ns(view, forward, recorded.steps)
-        backward_ns = _taken_ns(view, recorded.backward_of(inside) or NOTHING, recorded.steps)
+        cost_ns = taken_ns(view, forward, recorded.steps)
+        backward_ns = taken_ns(view, recorded.backward_of(inside) or NOTHING, recorded.steps)
         yield FunctionCost(
             name=match["name"],
             at=f"{match['file']}:{match['line']}",
@@ -104,8 +105,23 @@ def lengths_ns(columns: Columns, rows: Ints) -> Ints:
     return columns.ends(rows) - columns.ts_ns[rows]
 
 
-def _taken_ns(view: RankView, calling: Intervals, steps: int) -> int:
-    """What operators called in these times take in a step: on a GPU their kernels, on a CPU the times themselves."""
+def whole_step_ns(view: RankView, unprofiled_ns: float | None) -> float:
+    """The step time that shares are of: without the profiler, where it is known.
+
+    Where the devices of a traced step compute for longer than that, they were slower then, and so were the operators:
+    shares are of this compute.
+    """
+    if unprofiled_ns is None:
+        return median(step.length_ns for step in view.steps)
+    computing = NOTHING
+    for device in view.devices:
+        computing |= device.operations.time[Work.COMPUTE]
+    window = Intervals.union(*bounds(view.steps))
+    return max(unprofiled_ns, (computing & window).total_ns / len(view.steps))
+
+
+def taken_ns(view: RankView, calling: Intervals, steps: int) -> int:
+    """What operators called in these times take in a step, of the first ones: on a GPU their kernels, on a CPU they."""
     window = Intervals.union(
         np.array([step.start_ns for step in view.steps[:steps]], dtype=np.int64),
         np.array([step.end_ns for step in view.steps[:steps]], dtype=np.int64),

@@ -25,7 +25,10 @@ from dptune.measure.host.callers import PYTHON_CATEGORIES, is_users
 from dptune.measure.host.convolutions import long_convolutions
 from dptune.measure.host.decompositions import decompositions
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.full_sorts import full_sorts
 from dptune.measure.host.loops import Loop, loops
+from dptune.measure.host.one_hot_products import one_hot_products
+from dptune.measure.host.output_losses import output_losses
 from dptune.measure.host.pieces import Pieces, alike, pieces
 from dptune.measure.host.training import training
 from dptune.measure.intervals import NOTHING, Intervals, Ints
@@ -79,7 +82,8 @@ def user_code(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> 
 
     `unprofiled_ns` is the step time of ranks without the profiler, where it is known.
     """
-    ranks = {view.rank: _Rank.of(view, unprofiled_ns.get(view.rank)) for view in views if _has_stacks(view)}
+    having_stacks = [view for view in views if _has_stacks(view)]
+    ranks = {view.rank: _Rank.of(view, unprofiled_ns.get(view.rank)) for view in having_stacks}
     if not ranks:
         return None
     sites = {site for rank in ranks.values() for site in rank.cost_ns}
@@ -93,8 +97,11 @@ def user_code(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> 
         basis="unprofiled" if all(rank in unprofiled_ns for rank in ranks) else "traced",
         sites=found[:MOST],
         loops=_loops(ranks),
-        decompositions=decompositions([view for view in views if _has_stacks(view)], unprofiled_ns),
-        long_convolutions=long_convolutions([view for view in views if _has_stacks(view)], unprofiled_ns),
+        decompositions=decompositions(having_stacks, unprofiled_ns),
+        long_convolutions=long_convolutions(having_stacks, unprofiled_ns),
+        output_losses=output_losses(having_stacks, unprofiled_ns),
+        one_hot_products=one_hot_products(having_stacks, unprofiled_ns),
+        full_sorts=full_sorts(having_stacks, unprofiled_ns),
     )
 
 

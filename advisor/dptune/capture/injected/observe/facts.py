@@ -92,6 +92,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "lost_updates": observers.lost_updates.facts,
         "repeated_forward": observers.repeated_forward.facts,
         "probability_losses": observers.probability_losses.facts,
+        "ignored_targets": observers.ignored_targets.facts,
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),

@@ -17,6 +17,7 @@ from dptune.capture.injected.observe.float64 import Doubling
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
 from dptune.capture.injected.observe.garbage import Garbage
 from dptune.capture.injected.observe.generators import Generators
+from dptune.capture.injected.observe.ignored_targets import IgnoredTargets
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.left_out import AddedParameters
 from dptune.capture.injected.observe.lost_updates import LostUpdates
@@ -53,6 +54,7 @@ class Observers:
     repeated_forward: RepeatedForward
     probability_losses: ProbabilityLosses
     generators: Generators
+    ignored_targets: IgnoredTargets
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -101,6 +103,8 @@ def observers() -> Observers:
     dense_tables.install()
     evaluation_mode = EvaluationMode(places)
     evaluation_mode.install()
+    ignored_targets = IgnoredTargets(places)
+    meters.before_graph = ignored_targets.before_pass
     unaveraged = Unaveraged(places)
     unaveraged.install()
     return Observers(
@@ -115,4 +119,5 @@ def observers() -> Observers:
         repeated_forward=RepeatedForward(places, lambda: meters.passes),
         probability_losses=probability_losses,
         generators=generators,
+        ignored_targets=ignored_targets,
     )

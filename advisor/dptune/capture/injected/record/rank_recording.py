@@ -114,6 +114,7 @@ class RankRecording:
             self._observers.lost_updates.end()
             self._observers.repeated_forward.end()
             self._observers.probability_losses.end()
+            self._observers.ignored_targets.end()
             self._observers.evaluation_mode.begin()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._observers.calls.profiled = name != "unprofiled"

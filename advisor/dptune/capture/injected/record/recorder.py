@@ -138,6 +138,7 @@ class Recorder:
         self._observers.lost_updates.begin()
         self._observers.repeated_forward.begin()
         self._observers.probability_losses.begin()
+        self._observers.ignored_targets.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 

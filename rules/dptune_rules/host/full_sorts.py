@@ -1,0 +1,112 @@
+"""Rows are sorted completely, although perhaps only their first values are read.
+
+## What it measures
+
+Sorts (`sort`, `argsort`, `msort`) of rows with 256 values or more that a function of the script calls, outside of
+backward passes, with the nodes of their backward pass. The share is of the step without the profiler. On a GPU it is
+the time of the kernels that the sorts launch. A slice of the result that follows shows how many values are read: the
+confidence is then medium, otherwise low, as the trace does not show what else reads the result. Sorts before an
+operator that reads as many values, as for curves, ranks or cumulative sums, are left out.
+
+## Why it costs time
+
+Sorting N values takes about N log2(N) comparisons, and on a CPU `torch.sort` moves values and their positions several
+times. Selecting the best k takes about N comparisons, and writes k values.
+
+## What to change
+
+- `scores.argsort(dim=1, descending=True)[:, :k]` is `scores.topk(k, dim=1).indices`.
+- Only the best: `max` or `argmax`. One value in order: `kthvalue` or `median`.
+- The rank of one candidate: count the scores above it, `(scores > scores.gather(1, target)).sum(1)`.
+- A metric: compute it every N steps, or from the scores that `topk` selects.
+
+The saving is an upper bound: all of the time in the sorts.
+
+## When to leave it alone
+
+- The complete order is needed: ranking losses, areas under curves, nucleus sampling, sorted sequences.
+- `topk` does not order equal values as a stable sort does.
+
+## References
+
+- torch.topk: https://pytorch.org/docs/stable/generated/torch.topk.html
+- torch.sort: https://pytorch.org/docs/stable/generated/torch.sort.html
+- Hoare, "Algorithm 65: Find" (1961), selection in linear time: https://doi.org/10.1145/366622.366647
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import FullSort
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+READ_SHARE = Threshold("read_share", 0.25, "of a row's values: to select more takes about as long as to sort")
+
+RULE = Rule(
+    code="DP618",
+    name="full-sorts",
+    family="host",
+    kind="time",
+    summary="rows are sorted completely, although perhaps only their first values are read",
+    since="0.1",
+    thresholds=(WORTH_SHARE, READ_SHARE),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each function whose sorts of long rows take a share of the step worth it."""
+    if run.measured.known("user_code") is None and not _seen(run):
+        return  # none is among the kernels or operators that take most
+    found = run.measured.user_code
+    for function in found.full_sorts:
+        impact = run.impact(function.share, WORTH_SHARE)
+        if impact is None or (function.read or 0) > run.limit(READ_SHARE) * function.length:
+            continue
+        where = run.hottest_line(function.name, function.at) or function.at
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact=impact,
+            title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step sorting rows of "
+            f"{function.length:,} values{_remedy(function)}",
+            why="Selecting the first k of N values takes about N comparisons, sorting them N log2(N).",
+            changes=[],
+            saves=run.bound(0.0, function.share, "no more than the sorts"),
+            confidence="medium" if found.basis == "unprofiled" and function.read is not None else "low",
+            evidence=_evidence(function),
+            numerics="same",
+            watch="torch.topk may order equal values differently."
+            + ("" if function.read else " If the complete order is needed, leave it unchanged."),
+            fingerprint=f"{RULE.code}:{function.name}",
+        )
+
+
+def _seen(run: RunView) -> bool:
+    kernels = run.measured.known("kernels")
+    return kernels is None or any("sort" in kernel.name.lower() for kernel in kernels.top)
+
+
+def _remedy(function: FullSort) -> str:
+    if function.read is None:
+        return ": use torch.topk if only the first values are read"
+    if function.read == 1:
+        return " to read one: use torch.topk, max or kthvalue"
+    return f" to read {function.read:,} of each: use torch.topk"
+
+
+def _evidence(function: FullSort) -> list[Evidence]:
+    label = f"{function.name} at {function.at}"
+    backward_ms = function.backward_ns / 1e6
+    backward = Evidence(label="their backward pass", value=backward_ms, unit="ms a step", rank=function.rank)
+    return [
+        Evidence(label=label, value=function.cost_ns / 1e6, unit="ms a step", rank=function.rank),
+        *([backward] if function.backward_ns else []),
+        Evidence(label="values of a row", value=function.length),
+        *([] if function.read is None else [Evidence(label="of them read", value=function.read)]),
+        Evidence(label="rows", value=function.rows),
+        Evidence(label="sorts", value=round(function.calls, 1), unit="a step"),
+    ]

@@ -1,0 +1,116 @@
+"""One-hot rows are multiplied with a matrix, which only looks up or adds up its rows.
+
+## What it measures
+
+Tensors that `F.one_hot`, `scatter_` into zeros or indexing an identity matrix makes, with 32 classes or more, and the
+matrix products that read them, outside of backward passes. Read from the order and input sizes of operators in the
+detailed window. Counted are the one-hot rows, their casts, the products, and their backward pass by autograd's sequence
+numbers. The share is of the step without the profiler. On a GPU it is the time of the kernels that these operators
+launch. Rows that other operators change before the product are left out, for example those of a Gumbel softmax.
+
+## Why it costs time
+
+All but one element of a one-hot row are zero. The product of R rows over N classes with a matrix of D columns reads and
+writes R x N elements, several times with a cast from integers, and multiplies R x N x D; a lookup copies R x D. The
+backward pass computes the same product again.
+
+## What to change
+
+- `F.one_hot(ids, n).float() @ table` is `F.embedding(ids, table)`, or `table[ids]`. With a linear layer:
+  `F.embedding(ids, linear.weight.T) + linear.bias`, or an `nn.Embedding` in its place.
+- `F.one_hot(ids, n).float().T @ values`, a sum by class, is
+  `values.new_zeros(n, values.shape[1]).index_add_(0, ids, values)`.
+
+The saving is an upper bound: all of this time, as a lookup takes little.
+
+## When to leave it alone
+
+- The rows are not one-hot in every case, for example with label smoothing or mixing.
+- Gradients have to reach the one-hot rows themselves, as for relaxed samples.
+- `index_add_` on a GPU adds in no fixed order; a product is deterministic.
+
+## References
+
+- torch.nn.functional.embedding: https://pytorch.org/docs/stable/generated/torch.nn.functional.embedding.html
+- torch.Tensor.index_add_: https://pytorch.org/docs/stable/generated/torch.Tensor.index_add_.html
+- torch.nn.functional.one_hot: https://pytorch.org/docs/stable/generated/torch.nn.functional.one_hot.html, which returns
+  64-bit integers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import OneHotProduct
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+
+LOOKUP = "use F.embedding or nn.Embedding to look the rows up"
+SUM = "use index_add_ to sum by class"
+
+RULE = Rule(
+    code="DP617",
+    name="one-hot-products",
+    family="host",
+    kind="time",
+    summary="one-hot rows are multiplied with a matrix instead of looking its rows up",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each function whose one-hot products take a share of the step worth it."""
+    if run.measured.known("user_code") is None and not _seen(run):
+        return  # such products take less
+    found = run.measured.user_code
+    for function in found.one_hot_products:
+        impact = run.impact(function.share, WORTH_SHARE)
+        if impact is None:
+            continue
+        where = run.hottest_line(function.name, function.at) or function.at
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact=impact,
+            title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step multiplying one-hot "
+            f"rows over {function.classes:,} classes{_backward(function)}: {SUM if function.sums else LOOKUP}",
+            why="All but one element of each row are zero, and the product reads and multiplies them all.",
+            changes=[],
+            saves=run.bound(0.0, function.share, "no more than the one-hot rows, the products and their backward pass"),
+            confidence="medium" if found.basis == "unprofiled" else "low",
+            evidence=_evidence(function),
+            numerics="same",
+            watch="Results agree up to floating-point rounding if the rows are exactly one-hot and need no gradient."
+            + (" index_add_ on a GPU adds in no fixed order." if function.sums else ""),
+            fingerprint=f"{RULE.code}:{function.name}",
+        )
+
+
+def _seen(run: RunView) -> bool:
+    """Whether matrix products take their share of the step. Only a detailed window shows what they multiply."""
+    kernels = run.measured.known("kernels")
+    if kernels is None:
+        return True
+    share = sum(kernel.step_share for kernel in kernels.top if "one_hot" in kernel.name or "scatter" in kernel.name)
+    return bool(share > 0)
+
+
+def _backward(function: OneHotProduct) -> str:
+    return ", with the backward pass" if function.backward_ns else ""
+
+
+def _evidence(function: OneHotProduct) -> list[Evidence]:
+    label = f"{function.name} at {function.at}"
+    backward_ms = function.backward_ns / 1e6
+    backward = Evidence(label="their backward pass", value=backward_ms, unit="ms a step", rank=function.rank)
+    return [
+        Evidence(label=label, value=function.cost_ns / 1e6, unit="ms a step", rank=function.rank),
+        *([backward] if function.backward_ns else []),
+        Evidence(label="classes", value=function.classes),
+        Evidence(label="one-hot rows", value=function.rows),
+        Evidence(label="products", value=round(function.calls, 1), unit="a step"),
+    ]

@@ -1,0 +1,93 @@
+"""Sorts of long rows and what is read of them, by hand; times in microseconds, steps of 1000."""
+
+import pytest
+
+from dptune.measure.host.full_sorts import full_sorts
+from dptune.measure.views import view
+
+from .handmade import US, load_events, operator, python, step
+
+STEPS = 3
+
+
+def called(name, start, end, *shapes, values=()):
+    return operator(name, start, end, **{"Input Dims": list(shapes), "Concrete Inputs": list(values)})
+
+
+def argsort(at, shape=(64, 5000), dim="1"):
+    """A sort of 100 inside an argsort of 110."""
+    return [
+        called("aten::argsort", at, at + 110, list(shape), [], [], values=["", dim, "True"]),
+        called("aten::sort", at + 5, at + 105, list(shape), [], [], [], values=["", "False", dim, "True"]),
+    ]
+
+
+def cut(at, start="0", end="20", dim="1", shape=(64, 5000)):
+    return called("aten::slice", at, at + 3, list(shape), [], [], [], [], values=["", dim, start, end, "1"])
+
+
+def found_in(folder, make):
+    events = []
+    for n in range(STEPS):
+        at = 1000 * n
+        events += [step(n, at, at + 1000), python("songs.py(38): update", at + 1, at + 499), *make(at + 10)]
+    loop = python("songs.py(90): main", 0, 1000 * STEPS)
+    return full_sorts([view(0, load_events(folder, [loop, *events]).ranks[0].lean)], {})
+
+
+def test_the_function_the_rows_and_what_is_read(tmp_path):
+    (found,) = found_in(tmp_path, lambda at: [*argsort(at), cut(at + 120)])
+    assert (found.name, found.at, found.length, found.rows, found.read) == ("update", "songs.py:38", 5000, 64, 20)
+    assert (found.calls, found.cost_ns, found.backward_ns) == (1, 110 * US, 0)
+    assert found.share == pytest.approx(0.11)
+
+
+@pytest.mark.parametrize(
+    ("after", "read"),
+    [
+        ([], None),
+        ([cut(120, dim="0", end="9223372036854775807"), cut(125)], 20),  # all rows, and 20 of each
+        ([cut(120, start="-5", end="9223372036854775807")], 5),
+        ([cut(120, dim="-1", start="2", end="12")], 10),
+        ([cut(120, end="9223372036854775807")], None),
+        ([cut(120, dim="0", end="8")], None),  # of eight rows all
+        ([called("aten::select", 120, 121, [64, 5000], [], [], values=["", "1", "0"])], 1),
+        ([called("aten::cumsum", 120, 140, [64, 5000], [], []), cut(150)], 5000),  # as nucleus sampling does
+        ([called("aten::gather", 120, 140, [64, 5000], [], [64, 5000]), cut(150)], 5000),
+        ([called("aten::add", 120, 140, [64], [64]), cut(150)], 20),
+        ([called("aten::argsort", 120, 140, [64, 5000], [], []), cut(150)], 5000),  # of the order itself: ranks
+        ([cut(120, shape=(64, 500))], None),
+    ],
+)
+def test_what_is_read(tmp_path, after, read):
+    def make(at):
+        return [*argsort(at), *(event | {"ts": event["ts"] + at} for event in after)]
+
+    (found,) = found_in(tmp_path, make)
+    assert found.read == read
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "length"),
+    [
+        ((5000,), "0", 5000),
+        ((300, 40), "0", 300),
+        ((300, 40), "1", None),
+        ((64, 255), "-1", None),
+        ((2, 256), "-1", 256),
+    ],
+)
+def test_long_rows_of_the_dimension_that_is_sorted(tmp_path, shape, dim, length):
+    found = found_in(tmp_path, lambda at: argsort(at, shape, dim))
+    assert [one.length for one in found] == ([] if length is None else [length])
+
+
+def test_sorts_that_another_operator_needs_are_none(tmp_path):
+    def make(at):
+        return [called("aten::quantile", at - 1, at + 120, [64, 5000], []), *argsort(at)]
+
+    assert found_in(tmp_path, make) == []
+
+
+def test_without_sizes_nothing_is_known(tmp_path):
+    assert found_in(tmp_path, lambda at: [operator("aten::sort", at, at + 100)]) == []
