@@ -191,6 +191,26 @@ class LongConvolution(FunctionOperators):
     length: int = Field(description="length of its padded input in this dimension")
 
 
+class EagerAttention(FunctionOperators):
+    """Attention that is computed operator by operator: two batched products with a softmax between them.
+
+    `name` and `at` are of the function around the second product, which may be a library's; both are empty in a trace
+    without Python's stacks.
+    """
+
+    module: str = Field("", description="class of the innermost nn.Module around it; empty without Python's stacks")
+    library: str = Field("", description="the installed package that the function is of; empty if it is the script's")
+    caller: str = Field("", description="the function of the script that calls the library")
+    caller_at: str = Field("", description="its file, and the line it begins at")
+    of_torch: bool = Field(False, description="whether torch's own multi-head attention calls the operators")
+    other_share: float = Field(
+        description="their time outside the two matrix products, with its backward pass / the step"
+    )
+    dropout: bool = Field(False, description="whether the attention weights pass through dropout")
+    keys: int | None = Field(None, description="length of the softmax dimension; null if the trace lacks sizes")
+    head: int | None = Field(None, description="size of one head of the queries; null if the trace lacks sizes")
+
+
 class UserCodeFigures(Figures):
     """Functions of the user that take host time beside the training computation, from the detailed window."""
 

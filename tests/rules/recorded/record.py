@@ -25,7 +25,10 @@ PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
 # One process: DDP averages what one pass adds; a repeated pass is the same on each rank.
 OF_ONE = ("separate-backward-passes", "long-convolutions", "repeated-forward")
-WITH_STACKS = ("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions")
+WITH_STACKS = (
+    *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
+    "eager-attention",
+)
 LOCALLY = (
     *(
         "broadcast-buffers",

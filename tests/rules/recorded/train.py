@@ -80,6 +80,7 @@ FAULTS = (
     "unfrozen-after-wrapping",
     "new-iterators",
     "parameters-without-optimizer",
+    "eager-attention",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -205,6 +206,29 @@ class Autoencoder(nn.Module):
         return outputs + 0.01 * codes.mean()
 
 
+class Attending(nn.Module):
+    """One layer of attention of 4 heads over rows of 512 positions, whose scores are kept or not."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.in_features = 512 * width
+        self.project = nn.Linear(width, 3 * 4 * width)
+        self.output = nn.Linear(4 * width, width)
+
+    def forward(self, rows):
+        positions = rows.view(len(rows), 512, -1)
+        parts = self.project(positions).chunk(3, dim=-1)
+        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in parts)
+        return self.output(attend(q, k, v).transpose(1, 2).flatten(2)).flatten(1)
+
+
+def attend(q, k, v):
+    if args.mended:
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+    scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+    return scores.softmax(-1) @ v
+
+
 class Epoch:
     """What each step of an epoch has computed."""
 
@@ -311,6 +335,8 @@ def build_model():
         return Pretrained(384)
     if args.fault == "repeated-forward":
         return Autoencoder(384)
+    if args.fault == "eager-attention":
+        return Attending(16)
     if args.fault == "evaluation-mode-kept":
         return nn.Sequential(*layers(384, 2), nn.Dropout(0.1), nn.Linear(384, 384))
     return layers(384, 3)
@@ -335,6 +361,7 @@ def build_loader(width):
             "gathered-for-logging": 2048,
             "tiny-gradients": 256,
             "operator-loops": 64,
+            "eager-attention": 4,
         }.get(args.fault, 768)
     if args.fault == "padded-batches":
         texts = Texts(640)
@@ -394,7 +421,8 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model = build_model()
-    width = model.in_features if args.fault == "rank-placement" else next(model.parameters()).shape[-1]
+    wide = args.fault in ("rank-placement", "eager-attention")
+    width = model.in_features if wide else next(model.parameters()).shape[-1]
     if has("double-precision"):
         model = model.double()
     if args.fault == "unused-gradients" and args.mended:  # only the last layer is trained

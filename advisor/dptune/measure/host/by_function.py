@@ -74,8 +74,8 @@ def by_function(view: RankView, rows: Ints, unprofiled_ns: float | None) -> Iter
             continue
         inside = np.array(called, dtype=np.int64)
         forward = Intervals.union(columns.ts_ns[inside], columns.ends(inside))
-        cost_ns = _taken_ns(view, forward, recorded.steps)
-        backward_ns = _taken_ns(view, recorded.backward_of(inside) or NOTHING, recorded.steps)
+        cost_ns = taken_ns(view, forward, recorded.steps)
+        backward_ns = taken_ns(view, recorded.backward_of(inside) or NOTHING, recorded.steps)
         yield FunctionCost(
             name=match["name"],
             at=f"{match['file']}:{match['line']}",
@@ -104,7 +104,7 @@ def lengths_ns(columns: Columns, rows: Ints) -> Ints:
     return columns.ends(rows) - columns.ts_ns[rows]
 
 
-def _taken_ns(view: RankView, calling: Intervals, steps: int) -> int:
+def taken_ns(view: RankView, calling: Intervals, steps: int) -> int:
     """What operators called in these times take in a step: on a GPU their kernels, on a CPU the times themselves."""
     window = Intervals.union(
         np.array([step.start_ns for step in view.steps[:steps]], dtype=np.int64),

@@ -216,7 +216,7 @@ class _Stacks:
         rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]  # what encloses comes first
         parents = np.append(rows, NOWHERE)[Ranges.of_rows(columns, rows).parents()]
         kinds = {
-            "user": columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(_is_scripts, rows),
+            "user": columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(is_scripts, rows),
             "plain": ~columns.of_category(PYTHON_CATEGORIES | OPERATOR_CATEGORIES, rows),  # annotations, calls
             "operator": columns.of_category(OPERATOR_CATEGORIES, rows),
             "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
@@ -263,7 +263,7 @@ class _Stacks:
                     around.recorders or recorders,
                     around.module or module,
                     around.text or text,
-                    around.library if called else _library(columns, around.below) or around.library,
+                    around.library if called else library_of(columns, around.below) or around.library,
                 )
 
     def calls(self, view: RankView) -> dict[_Site, Counter[str]]:
@@ -336,15 +336,15 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
     return sorted(found, key=lambda operator_loop: (-operator_loop.share, operator_loop.name))[:MOST]
 
 
-def _is_scripts(frame: str) -> bool:
+def is_scripts(frame: str) -> bool:
     """Whether a frame is the script's own: a trace does not tell where packages are installed, so by their names."""
     return is_users(frame) and frame.split("/")[0].split("(")[0].removesuffix(".py") not in _PACKAGES
 
 
-def _library(columns: Columns, row: int) -> str:
+def library_of(columns: Columns, row: int) -> str:
     """The installed package of a function; empty for those of torch and Python, and what is no function."""
     name = "" if row == NOWHERE else columns.name(row)
-    return name.split("/")[0] if "/" in name and is_users(name) and not _is_scripts(name) else ""
+    return name.split("/")[0] if "/" in name and is_users(name) and not is_scripts(name) else ""
 
 
 def _lines(frames: Iterable[str]) -> dict[str, int]:
