@@ -147,7 +147,7 @@ class _Rank:
         cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
         mostly = {site: max(part_ns, key=lambda part: part_ns[part]) for site, part_ns in parts.items()}
         shares = {site: in_operators[site] / sum(by_part.values()) for site, by_part in parts.items()}
-        looping = loops(view, stacks.direct, stacks.crossing, found, spent, phases)
+        looping = loops(view, stacks.direct, stacks.functions, stacks.crossing, found, spent, phases)
         return cls(len(view.steps), step_ns, cost_ns, mostly, shares, stacks.lines, stacks.calls(view), looping)
 
 
@@ -191,7 +191,8 @@ def _events(columns: Columns, found: Pieces) -> Ints:
 class _Row:
     """What a row of the columns lies in: the user's innermost function around it and the outermost that is counted as a
     whole (NOWHERE for none), and the row right below the former; where that is a loop of a library, the row right below
-    the loop, and the `library`. `operator` and the others: what is between.
+    the loop, and the `library`. `operator` and the others: what is between. `library_call`: the outermost function of a
+    library between.
     """
 
     user: int = NOWHERE
@@ -203,6 +204,7 @@ class _Row:
     module: bool = False
     text: bool = False
     library: str = ""
+    library_call: int = NOWHERE
 
 
 class _Stacks:
@@ -234,9 +236,11 @@ class _Stacks:
         whole = kinds["user"] & within & (trains == 0)
         names_what = dict(zip(rows.tolist(), (within & ~kinds.pop("decorators")).tolist(), strict=True))
         self.lines = _lines(columns.name(row) for row in rows[kinds["user"]].tolist())
+        self.functions = rows[kinds["user"] & within]
         self.crossing = frozenset(rows[kinds["user"] & ~within].tolist())  # functions that last longer than a step
         self._outermost: list[int] = []  # operators that the user's functions call, directly or through a library
-        self.direct: list[tuple[int, int]] = []  # of those the ones that no module calls, with the function's row
+        # Of those the ones that no module calls, with the function's row and that of the library call below it.
+        self.direct: list[tuple[int, int, int]] = []
         self._rows: dict[int, _Row] = {NOWHERE: _Row()}
         flags = zip(
             rows.tolist(), parents.tolist(), *(kind.tolist() for kind in kinds.values()), whole.tolist(), strict=True
@@ -252,7 +256,7 @@ class _Stacks:
                 if operator and not around.operator and around.user != NOWHERE:
                     self._outermost.append(row)
                     if not (around.module or around.recorders or around.text):
-                        self.direct.append((row, around.user))
+                        self.direct.append((row, around.user, around.library_call))
                 called = names_what.get(around.below)
                 self._rows[row] = _Row(
                     around.user,
@@ -264,6 +268,7 @@ class _Stacks:
                     around.module or module,
                     around.text or text,
                     around.library if called else library_of(columns, around.below) or around.library,
+                    around.library_call if around.library_call != NOWHERE or not library_of(columns, row) else row,
                 )
 
     def calls(self, view: RankView) -> dict[_Site, Counter[str]]:
