@@ -11,7 +11,7 @@ from dptune.measure.across_ranks import Across, across, host_of
 from dptune.measure.communication import arrivals, collectives, links, overlap, sharding
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
-from dptune.measure.host import attention, attribution, launch_idle, launching, user_code
+from dptune.measure.host import attention, attribution, generation, launch_idle, launching, user_code
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
@@ -99,6 +99,10 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         ),
         "user_code": (_user_code(run, detail), user_code.NO_STACKS),
         "attention": (_attention(run, detail, stepped), no_steps),
+        "generations": (
+            generation.uncached_generations(_detailed(run, detail)) if detail else None,
+            user_code.NO_STACKS,
+        ),
         "copies": (copies.copies(stepped, detail) if stepped else None, copies.NO_LAUNCH if stepped else no_steps),
         "kernels": (
             kernels.kernels(((rank_view, device) for rank_view in stepped for device in rank_view.devices), account),

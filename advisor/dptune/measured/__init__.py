@@ -56,6 +56,7 @@ from dptune.measured.host import (
     QueuedSteps,
     SourceFigures,
     SourceTime,
+    UncachedGeneration,
     UserCodeFigures,
     by_profiler,
 )
@@ -161,6 +162,7 @@ __all__ = [
     "StepTime",
     "StepsFigures",
     "StragglerFigures",
+    "UncachedGeneration",
     "UserCodeFigures",
     "by_profiler",
     "collective",

@@ -16,7 +16,14 @@ from dptune.measured.device import (
 )
 from dptune.measured.exchange import CollectiveFigures, LinkFigures, OverlapFigures, ShardingFigures
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
-from dptune.measured.host import AttributionFigures, EagerAttention, LaunchFigures, LaunchIdleFigures, UserCodeFigures
+from dptune.measured.host import (
+    AttributionFigures,
+    EagerAttention,
+    LaunchFigures,
+    LaunchIdleFigures,
+    UncachedGeneration,
+    UserCodeFigures,
+)
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.load import LoadFigures
 from dptune.measured.place import Place
@@ -83,6 +90,9 @@ class Measured(Figures):
     )
     attention: Figure[list[EagerAttention]] = Field(
         ABSENT, description="places that compute attention operator by operator, without a fused kernel"
+    )
+    generations: Figure[list[UncachedGeneration]] = Field(
+        ABSENT, description="modules that generate a sequence without a cache, from the detailed window"
     )
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")

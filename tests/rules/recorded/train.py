@@ -81,6 +81,7 @@ FAULTS = (
     "new-iterators",
     "parameters-without-optimizer",
     "eager-attention",
+    "generation-without-cache",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -277,6 +278,16 @@ def power_iteration(weight):
             left = nn.functional.normalize(weight @ right, dim=0)
             right = nn.functional.normalize(left @ weight, dim=0)
     return left @ weight @ right
+
+
+@torch.no_grad()
+def write(model, rows):
+    """Continue each row by 14 positions, one after the other: each follows from the one before it."""
+    rows = rows[:16, None].expand(-1, 24, -1)
+    for _ in range(14):
+        outputs = model(rows[:, -1:] if args.mended else rows)
+        rows = torch.cat([rows, outputs[:, -1:]], dim=1)
+    return rows[:, -1]
 
 
 def reverberate(rows, response):
@@ -508,6 +519,8 @@ def main():
                 batch = batch[: 256 + step * 37 % 512]  # as long as the longest sample of a batch
             if args.fault == "long-convolutions":
                 batch = reverberate(batch, response)
+            if args.fault == "generation-without-cache":
+                batch = torch.cat([write(model.module, batch), batch[16:]])
             if args.fault == "new-iterators":
                 batch = batch + (next(iter(noise)) if has("new-iterators") else next(noises))
             alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same

@@ -45,7 +45,7 @@ _CHOICE = re.compile(
     r"^aten::(topk|sort|argmax|argsort|gather|multinomial|scatter\w*|one_hot|nonzero|cumsum|nll_loss\w*|cross_entropy_loss)$"
 )
 _HEAD = re.compile(r"^torch/nn/functional\.py\(\d+\): multi_head_attention_forward$")
-_FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
+FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 _MOST = 2_000  # softmax operators whose sizes are read
 
 
@@ -223,21 +223,25 @@ def _grouped(columns: Columns, chains: Sequence[_Chain]) -> dict[tuple[str, str]
     return found
 
 
-def _place(columns: Columns, row: int, function: str) -> dict[str, Any]:
-    """Where the script and the library are that call it; empty without Python's stacks."""
-    at = np.array([row], dtype=np.int64)
+def rows_around(columns: Columns, row: int) -> list[int]:
+    """The functions of Python around a row, the outermost first."""
     rows = columns.rows(PYTHON_CATEGORIES)
     around = rows[
         (columns.thread[rows] == columns.thread[row])
         & (columns.ts_ns[rows] <= columns.ts_ns[row])
-        & (columns.ends(rows) >= columns.ends(at)[0])
+        & (columns.ends(rows) >= columns.end_ns[row])
     ]
-    around = around[np.lexsort((-columns.ends(around), columns.ts_ns[around]))]
-    frames = [columns.name(each) for each in around.tolist()]
+    return [int(each) for each in around[np.lexsort((-columns.ends(around), columns.ts_ns[around]))]]
+
+
+def _place(columns: Columns, row: int, function: str) -> dict[str, Any]:
+    """Where the script and the library are that call it; empty without Python's stacks."""
+    around = rows_around(columns, row)
+    frames = [columns.name(each) for each in around]
     caller = next((frame for frame in reversed(frames) if is_scripts(frame)), "")
-    library = next((name for each in reversed(around.tolist()) if (name := library_of(columns, each))), "")
+    library = next((name for each in reversed(around) if (name := library_of(columns, each))), "")
     in_library = bool(function) and not is_scripts(function)
-    inner, outer = _FRAME.match(function), _FRAME.match(caller)
+    inner, outer = FRAME.match(function), FRAME.match(caller)
     return {
         "name": inner["name"] if inner else "",
         "at": f"{inner['file']}:{inner['line']}" if inner else "",
