@@ -121,3 +121,50 @@ def shaped(number, dims):
 def test_what_the_trace_does_not_number_is_not_known(tmp_path):
     loop = looped(tmp_path)["pairs"]
     assert (loop.backward_share, loop.computed_share) == (None, None)
+
+
+def test_a_loop_inside_a_library_is_not_the_functions(tmp_path):
+    """One call generates twenty tokens, each after the one before."""
+
+    def generates(at):
+        called = python("transformers/generation/utils.py(2200): generate", at + 1002, at + 2990)
+        return [called, *(operator("aten::cat", at + 1010 + 90 * n, at + 1030 + 90 * n) for n in range(20))]
+
+    assert looped(tmp_path, loop=generates) == {}
+
+
+def test_a_library_that_the_function_calls_in_a_loop_is(tmp_path):
+    def rearranges(at):
+        for n in range(16):
+            begin = at + 1010 + 100 * n
+            yield python("einops/einops.py(500): rearrange", begin, begin + 40)
+            yield operator("aten::permute", begin + 5, begin + 25)
+
+    found = looped(tmp_path, loop=rearranges)["pairs"]
+    assert (found.operator, found.repeats) == ("aten::permute", 16)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_cells_of_a_recurrent_network(tmp_path, wrapped):
+    """Modules call them, also one of the script; the function that goes over the positions is named."""
+
+    def goes_over(at):
+        for n in range(18):
+            begin = at + 1010 + 100 * n
+            yield operator("aten::select", begin, begin + 5)
+            yield python("nn.Module: Gate_0" if wrapped else "nn.Module: LSTMCell_0", begin + 6, begin + 90)
+            if wrapped:
+                yield python("loss.py(5): forward", begin + 7, begin + 89)
+                yield python("nn.Module: LSTMCell_0", begin + 8, begin + 88)
+            yield operator("aten::lstm_cell", begin + 10, begin + 80)
+
+    found = looped(tmp_path, loop=goes_over)
+    assert found.keys() == {"pairs"}
+    assert (found["pairs"].operator, found["pairs"].repeats) == ("aten::lstm_cell", 18)
+
+
+def test_few_cells_are_no_loop(tmp_path):
+    def decodes(at):
+        return [operator("aten::lstm_cell", at + 1010 + 100 * n, at + 1080 + 100 * n) for n in range(15)]
+
+    assert looped(tmp_path, loop=decodes) == {}

@@ -136,3 +136,14 @@ def test_collecting_experience_cannot_be_one_call(ask, make_measured, make_facts
     inner, outer = ask("DP610", nested(make_measured, "collect"), found_at(make_facts, "collect"))
     assert (inner.impact, outer.impact, outer.confidence) == ("high", "low", "low")
     assert "use one call" not in outer.title
+
+
+@pytest.mark.parametrize(
+    ("operator", "layer"),
+    [("aten::lstm_cell", "nn.LSTM"), ("aten::gru_cell", "nn.GRU"), ("aten::rnn_tanh_cell", "nn.RNN")],
+)
+def test_cells_over_a_sequence_have_a_layer(ask, make_measured, make_facts, operator, layer):
+    (advice,) = ask("DP610", looping(make_measured, operator=operator), [make_facts()])
+    assert advice.title.endswith(f"12 % of the step: use {layer} for the whole sequence")
+    assert "whole batch" not in advice.title
+    assert "weight_ih_l0" in advice.watch

@@ -11,12 +11,12 @@ from dptune.measure.across_ranks import Across, across, host_of
 from dptune.measure.communication import arrivals, collectives, links, overlap, sharding
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
-from dptune.measure.host import attribution, launch_idle, launching, user_code
+from dptune.measure.host import attention, attribution, generation, launch_idle, launching, user_code
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
 from dptune.measure.views import MANY_EVENTS, RankView, view
-from dptune.measured import CriticalPath, Loss, Measured, RankFigures, StragglerFigures, UserCodeFigures
+from dptune.measured import CriticalPath, EagerAttention, Loss, Measured, RankFigures, StragglerFigures, UserCodeFigures
 from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
@@ -98,6 +98,11 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             attribution.NOTHING_TOLD if stepped else no_steps,
         ),
         "user_code": (_user_code(run, detail), user_code.NO_STACKS),
+        "attention": (_attention(run, detail, stepped), no_steps),
+        "generations": (
+            generation.uncached_generations(_detailed(run, detail)) if detail else None,
+            user_code.NO_STACKS,
+        ),
         "copies": (copies.copies(stepped, detail) if stepped else None, copies.NO_LAUNCH if stepped else no_steps),
         "kernels": (
             kernels.kernels(((rank_view, device) for rank_view in stepped for device in rank_view.devices), account),
@@ -165,19 +170,33 @@ def _rich(run: Run) -> RankView | None:
 
 
 def _user_code(run: Run, first: RankView | None) -> UserCodeFigures | None:
-    """Of the first two ranks with a detailed window: the second shows whether the first alone does something."""
-    if first is None:
+    return None if first is None else user_code.user_code(_detailed(run, first), _unprofiled_ns(run))
+
+
+def _attention(run: Run, first: RankView | None, stepped: list[RankView]) -> list[EagerAttention] | None:
+    """From the detailed window, which has sizes and stacks, else from the first rank with steps."""
+    if not stepped:
         return None
+    return attention.eager_attention(_detailed(run, first) if first else stepped[:1], _unprofiled_ns(run))
+
+
+def _detailed(run: Run, first: RankView) -> list[RankView]:
+    """The first two ranks with a detailed window: the second shows whether the first alone does something."""
     others = (rank for rank in run.ranks if rank.rank != first.rank and rank.rich_source is not None)
     second = next(others, None)
     views = [first]
     with contextlib.suppress(TraceError):  # then the first tells of it alone
         if second is not None and first.trace.events <= MANY_EVENTS and second.rich is not None:
             views.append(view(second.rank, second.rich))
+    return views
+
+
+def _unprofiled_ns(run: Run) -> dict[int, float]:
+    """The median step of each rank without the profiler, where it is known."""
     medians = {
         rank: steptime.median(steptime.durations(facts.window("unprofiled"))) for rank, facts in run.facts.items()
     }
-    return user_code.user_code(views, {rank: ns for rank, ns in medians.items() if ns})
+    return {rank: ns for rank, ns in medians.items() if ns}
 
 
 def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | str, lost: list[Loss]) -> RankFigures:

@@ -222,6 +222,45 @@ class FullSort(FunctionOperators):
     )
 
 
+class EagerAttention(FunctionOperators):
+    """Attention that is computed operator by operator: two batched products with a softmax between them.
+
+    `name` and `at` are of the function around the second product, which may be a library's; both are empty in a trace
+    without Python's stacks.
+    """
+
+    module: str = Field("", description="class of the innermost nn.Module around it; empty without Python's stacks")
+    library: str = Field("", description="the installed package that the function is of; empty if it is the script's")
+    caller: str = Field("", description="the function of the script that calls the library")
+    caller_at: str = Field("", description="its file, and the line it begins at")
+    of_torch: bool = Field(False, description="whether torch's own multi-head attention calls the operators")
+    other_share: float = Field(
+        description="their time outside the two matrix products, with its backward pass / the step"
+    )
+    dropout: bool = Field(False, description="whether the attention weights pass through dropout")
+    keys: int | None = Field(None, description="length of the softmax dimension; null if the trace lacks sizes")
+    head: int | None = Field(None, description="size of one head of the queries; null if the trace lacks sizes")
+
+
+class UncachedGeneration(Model):
+    """A module that runs without gradients on a sequence that is longer by one in each call."""
+
+    name: str = Field(description="the function of the script that calls it, directly or through a library")
+    at: str = Field(description="its file, and the line it begins at")
+    library: str = Field("", description="the installed package whose function calls the module; empty without one")
+    through: str = Field("", description="that function, as the script calls it")
+    module: str = Field(description="class of the module")
+    calls: float = Field(description="its calls per step, of those with growing inputs")
+    shortest: int = Field(description="length of the input in the first of these calls")
+    longest: int = Field(description="length of the input in the last of these calls")
+    rank: int = Field(description="the rank where it takes most")
+    cost_ns: int = Field(description="time of these calls in a step of the detailed window")
+    share: float = Field(description="that / the step of the detailed window")
+    saved_share: float = Field(
+        description="upper bound of the share that a cache saves: the part of the positions that were computed before"
+    )
+
+
 class UserCodeFigures(Figures):
     """Functions of the user that take host time beside the training computation, from the detailed window."""
 

@@ -16,7 +16,14 @@ from dptune.measured.device import (
 )
 from dptune.measured.exchange import CollectiveFigures, LinkFigures, OverlapFigures, ShardingFigures
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
-from dptune.measured.host import AttributionFigures, LaunchFigures, LaunchIdleFigures, UserCodeFigures
+from dptune.measured.host import (
+    AttributionFigures,
+    EagerAttention,
+    LaunchFigures,
+    LaunchIdleFigures,
+    UncachedGeneration,
+    UserCodeFigures,
+)
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.load import LoadFigures
 from dptune.measured.place import Place
@@ -80,6 +87,12 @@ class Measured(Figures):
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="where in the script the compute comes from")
     user_code: Figure[UserCodeFigures] = Field(
         ABSENT, description="functions of the user that take host time beside the training computation"
+    )
+    attention: Figure[list[EagerAttention]] = Field(
+        ABSENT, description="places that compute attention operator by operator, without a fused kernel"
+    )
+    generations: Figure[list[UncachedGeneration]] = Field(
+        ABSENT, description="modules that generate a sequence without a cache, from the detailed window"
     )
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")

@@ -5,9 +5,10 @@
 Functions of the script that call one operator 16 times or more per call, directly and not through modules, in the
 detailed window. Their share of the step comes from stack samples of steps without the profiler, because the profiler
 slows loops of small operators most. Time in a function that is named itself is not counted again for the one that calls
-it. With too few samples, or for a function that runs the training loop itself, it is
-the host time of these operators and of the Python between them. Loops over parameters are reported by
-`per-tensor-loops`, slow data loading by the input rules.
+it. With too few samples, or for a function that runs the training loop itself, it is the host time of these operators
+and of the Python between them. Cells of recurrent networks (`nn.LSTMCell`) count although modules call them. Loops
+inside a library that the function calls, such as the one over tokens in `generate`, do not count. Loops over parameters
+are reported by `per-tensor-loops`, slow data loading by the input rules.
 
 ## Why it costs time
 
@@ -20,6 +21,8 @@ batch pays that once.
 - Over samples or pairs: add a dimension, `F.cosine_similarity(a[:, None], b[None], dim=-1)` or a matrix product; use
   `torch.gather`, `index_select` or a mask to pick; `torch.bincount`, `scatter_add_` or `index_add_` to count.
 - Over a list of states: `torch.stack` them and call the model once.
+- Over positions with `nn.LSTMCell`, `nn.GRUCell` or `nn.RNNCell`: `nn.LSTM`, `nn.GRU` or `nn.RNN`, which run the whole
+  sequence in one call. The weights are the same: copy `weight_ih` to `weight_ih_l0`, and so on.
 - For values that never change (a table of positions): compute them once and keep them as a buffer.
 - `torch.vmap` for a function of one sample.
 
@@ -33,8 +36,7 @@ gradient, and the bound is the time of the loop.
 
 ## When to leave it alone
 
-- Each iteration needs the result of the one before, as in a recurrent cell: use the fused module (`nn.LSTM`) or
-  `torch.compile`.
+- Each iteration needs the result of the one before, in a cell that torch has no layer for: use `torch.compile`.
 - The function collects experience for reinforcement learning (`rollout`, `collect`): each action depends on the step
   before. The impact is then low.
 - Memory: one operator on all pairs holds all pairs at once.
@@ -60,6 +62,12 @@ WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identi
 
 BACKWARD_TIMES = 2  # a backward pass computes two products for each one of the forward pass
 MOST = 3  # loops that are named
+LAYERS = {
+    "aten::lstm_cell": "nn.LSTM",
+    "aten::gru_cell": "nn.GRU",
+    "aten::rnn_tanh_cell": "nn.RNN",
+    "aten::rnn_relu_cell": 'nn.RNN(nonlinearity="relu")',
+}  # a layer that runs all cells in one call
 BACKWARD_ERROR = 0.3  # relative, of the backward pass, which only traced steps show
 
 RULE = Rule(
@@ -139,6 +147,25 @@ def _with_backward(sampled: Share, again: float, computed: float) -> Share:
     return Share(max(0.0, (both - below) * (1 - computed)), min(1.0, both), min(1.0, both + above))
 
 
+def _remedy(loop: OperatorLoop) -> str:
+    layer = LAYERS.get(loop.operator)
+    return f"use {layer} for the whole sequence" if layer else "use one call for the whole batch"
+
+
+def _watch(loop: OperatorLoop, collects: bool) -> str:
+    if collects:
+        return "Each step of an environment needs the action before it: step many environments in one call instead."
+    if loop.operator in LAYERS:
+        return (
+            "Results agree up to floating-point rounding. The layer has the cell's weights under other names "
+            "(`weight_ih` is `weight_ih_l0`), so old checkpoints must be renamed."
+        )
+    return (
+        "Results agree up to floating-point rounding. If each iteration needs the result of the one before, only "
+        "a fused module or torch.compile helps."
+    )
+
+
 def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]], confidence: Confidence) -> Advice:
     where = run.hottest_line(loop.name, loop.at) or loop.at
     times = 1 + BACKWARD_TIMES if loop.phase == "forward" and loop.backward else 1
@@ -150,7 +177,7 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
         kind=RULE.kind,
         impact="low" if collects else run.impact(loop.share, WORTH_SHARE) or "low",
         title=f"`{loop.name}` ({where}) calls {loop.operator} {loop.repeats:,.0f} times in a Python loop, "
-        f"{100 * loop.share:.0f} % of the step" + ("" if collects else ": use one call for the whole batch"),
+        f"{100 * loop.share:.0f} % of the step" + ("" if collects else f": {_remedy(loop)}"),
         why="Each call costs the host microseconds, however few elements it computes on."
         + (" The backward pass calls the same number of operators again." if times > 1 else ""),
         changes=[],
@@ -161,9 +188,6 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
             Evidence(label=f"calls of {loop.operator}", value=loop.repeats, unit="per call of the function"),
         ],
         numerics="same",
-        watch="Each step of an environment needs the action before it: step many environments in one call instead."
-        if collects
-        else "Results agree up to floating-point rounding. If each iteration needs the result of the one before, only "
-        "a fused module or torch.compile helps.",
+        watch=_watch(loop, collects),
         fingerprint=f"{RULE.code}:{loop.name}",
     )

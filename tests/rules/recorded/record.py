@@ -23,14 +23,14 @@ HERE = Path(__file__).parent
 RUNS = HERE / "runs"
 PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
-# One process: DDP averages what one pass adds; a repeated pass is the same on each rank.
+# One process: DDP averages what one pass adds; a repeated pass, or generated text, is the same on each rank.
 OF_ONE = (
     *("separate-backward-passes", "long-convolutions", "repeated-forward"),
-    *("ignored-targets", "one-hot-products", "full-sorts"),
+    *("ignored-targets", "one-hot-products", "full-sorts", "generation-without-cache"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
-    *("ignored-targets", "one-hot-products", "full-sorts"),
+    *("ignored-targets", "one-hot-products", "full-sorts", "eager-attention", "generation-without-cache"),
 )
 LOCALLY = (
     *(

@@ -87,6 +87,8 @@ FAULTS = (
     "ignored-targets",
     "one-hot-products",
     "full-sorts",
+    "eager-attention",
+    "generation-without-cache",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -270,6 +272,29 @@ class Songs(nn.Module):
         return self.layers(self.look_up(ids))
 
 
+class Attending(nn.Module):
+    """One layer of attention of 4 heads over rows of 512 positions, whose scores are kept or not."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.in_features = 512 * width
+        self.project = nn.Linear(width, 3 * 4 * width)
+        self.output = nn.Linear(4 * width, width)
+
+    def forward(self, rows):
+        positions = rows.view(len(rows), 512, -1)
+        parts = self.project(positions).chunk(3, dim=-1)
+        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in parts)
+        return self.output(attend(q, k, v).transpose(1, 2).flatten(2)).flatten(1)
+
+
+def attend(q, k, v):
+    if args.mended:
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+    scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+    return scores.softmax(-1) @ v
+
+
 class Epoch:
     """What each step of an epoch has computed."""
 
@@ -318,6 +343,16 @@ def power_iteration(weight):
             left = nn.functional.normalize(weight @ right, dim=0)
             right = nn.functional.normalize(left @ weight, dim=0)
     return left @ weight @ right
+
+
+@torch.no_grad()
+def write(model, rows):
+    """Continue each row by 14 positions, one after the other: each follows from the one before it."""
+    rows = rows[:16, None].expand(-1, 24, -1)
+    for _ in range(14):
+        outputs = model(rows[:, -1:] if args.mended else rows)
+        rows = torch.cat([rows, outputs[:, -1:]], dim=1)
+    return rows[:, -1]
 
 
 def reverberate(rows, response):
@@ -389,6 +424,8 @@ def build_model():
         return Pretrained(384)
     if args.fault == "repeated-forward":
         return Autoencoder(384)
+    if args.fault == "eager-attention":
+        return Attending(16)
     if args.fault == "evaluation-mode-kept":
         return nn.Sequential(*layers(384, 2), nn.Dropout(0.1), nn.Linear(384, 384))
     return layers(384, 3)
@@ -413,6 +450,7 @@ def build_loader(width):
             "gathered-for-logging": 2048,
             "tiny-gradients": 256,
             "operator-loops": 64,
+            "eager-attention": 4,
         }.get(args.fault, 768)
     if args.fault == "padded-batches":
         texts = Texts(640)
@@ -487,7 +525,8 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model = build_model()
-    width = model.in_features if args.fault == "rank-placement" else next(model.parameters()).shape[-1]
+    wide = args.fault in ("rank-placement", "eager-attention")
+    width = model.in_features if wide else next(model.parameters()).shape[-1]
     if has("double-precision"):
         model = model.double()
     if args.fault == "unused-gradients" and args.mended:  # only the last layer is trained
@@ -577,6 +616,8 @@ def main():
                 batch = batch[: 256 + step * 37 % 512]  # as long as the longest sample of a batch
             if args.fault == "long-convolutions":
                 batch = reverberate(batch, response)
+            if args.fault == "generation-without-cache":
+                batch = torch.cat([write(model.module, batch), batch[16:]])
             if args.fault == "new-iterators":
                 batch = batch + (next(iter(noise)) if has("new-iterators") else next(noises))
             alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same

@@ -1,20 +1,25 @@
 """Functions of the user that call the same operators again and again: loops over samples, positions or elements.
 
 Where a model calls its layers one after the other, each is a module, and its operators are called by that. A function
-that calls one operator sixteen times by itself, in one run, does in Python what one operator could do for all.
+that calls one operator sixteen times by itself, in one run, does in Python what one operator could do for all. A loop
+inside a library, such as the one over tokens that generates text, is not the function's own.
+
+Cells of recurrent networks are called through modules, and each needs the state of the one before: a function that
+calls sixteen in one run loops over positions.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.pieces import Pieces, alike
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.intervals import Intervals, Ints
@@ -26,6 +31,7 @@ from dptune.trace.kernels import BACKWARD_NAME, OPERATOR_CATEGORIES, RANGE_CATEG
 LEAST_REPEATS = 16  # more than a function writes out line by line, or a model has heads or scales
 _NODE = re.compile(r"(\w+?)Backwards?\d*$")
 _IN_PLACE = "copyslices"  # the node of any operator that writes into a part of a tensor
+CELLS = frozenset({"aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell"})
 AROUND_NS = 50_000  # that Python takes at most to call the next operator, with the profiler
 
 
@@ -51,7 +57,8 @@ class Loop:
 
 def loops(
     view: RankView,
-    direct: Sequence[tuple[int, int]],
+    direct: Sequence[tuple[int, int, int]],
+    functions: Ints,
     crossing: Collection[int],
     found: Pieces,
     spent: NDArray[np.float64],
@@ -59,29 +66,55 @@ def loops(
 ) -> dict[str, Loop]:
     """By function the loops of a rank, but what the data loader runs. All rows are of the columns.
 
-    `direct` are operators and the function that calls each, `crossing` functions that last longer than a step, `spent`
-    is the time of each piece, ns.
+    `direct` are operators, the function that calls each, and the call of a library between them (NOWHERE for none);
+    `functions` are all of the script within a step, `crossing` those that last longer, `spent` is the time of each
+    piece, ns.
     """
     columns = view.columns
     starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
     ends = view.steps[-1].end_ns
-    begins = columns.ts_ns[np.array([row for row, _ in direct], dtype=np.int64)]
+    begins = columns.ts_ns[np.array([row for row, _, _ in direct], dtype=np.int64)]
     counts = (begins >= starts[0]) & (begins < ends) & ~view.host.loading.hold(begins)
     steps = np.searchsorted(starts, begins, side="right") - 1
-    runs: dict[tuple[int, int, str], list[int]] = defaultdict(list)  # by function's row, step and operator
-    for (row, function), step, counted in zip(direct, steps.tolist(), counts.tolist(), strict=True):
+    runs: dict[tuple[int, int, str], list[tuple[int, int]]] = defaultdict(list)  # by function's row, step and operator
+    for (row, function, library_call), step, counted in zip(direct, steps.tolist(), counts.tolist(), strict=True):
         if counted:
-            runs[function, step, columns.name(row)].append(row)
+            runs[function, step, columns.name(row)].append((row, library_call))
     repeated: dict[str, dict[str, list[list[int]]]] = defaultdict(lambda: defaultdict(list))
-    for (function, _, operator), rows in runs.items():
-        if len(rows) >= LEAST_REPEATS:
-            repeated[alike(columns.name(function))][operator].append(rows)
+    for (function, _, operator), called in runs.items():
+        if _rounds(called) >= LEAST_REPEATS:
+            repeated[alike(columns.name(function))][operator].append([row for row, _ in called])
+    for function, cells in _cells(view, functions):
+        repeated[alike(columns.name(function))][columns.name(cells[0])].append(cells)
     over = {alike(columns.name(row)) for row in crossing}
     recorded = RecordedOperators.of(view) if repeated else None
     return {
         function: _loop(view, operators, function in over, found, spent, phases, recorded)
         for function, operators in repeated.items()
     }
+
+
+def _rounds(called: Sequence[tuple[int, int]]) -> int:
+    """How often the function itself calls an operator, of rows and library calls: those of one such call are one."""
+    libraries = {library_call for _, library_call in called} - {NOWHERE}
+    return len(libraries) + sum(library_call == NOWHERE for _, library_call in called)
+
+
+def _cells(view: RankView, functions: Ints) -> Iterator[tuple[int, list[int]]]:
+    """The innermost functions that call sixteen cells of recurrent networks in one run, with these."""
+    columns = view.columns
+    rows = columns.rows(OPERATOR_CATEGORIES, CELLS.__contains__)
+    rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+    rows = rows[~view.host.loading.hold(columns.ts_ns[rows])]
+    first = np.searchsorted(columns.ts_ns[rows], columns.ts_ns[functions])
+    after = np.searchsorted(columns.ts_ns[rows], columns.ends(functions))
+    looping = functions[after - first >= LEAST_REPEATS]
+    around = Ranges.of_rows(columns, looping).at(columns.thread[rows], columns.ts_ns[rows])
+    found: dict[int, list[int]] = defaultdict(list)
+    for row, place in zip(rows.tolist(), around.tolist(), strict=True):
+        if place != NOWHERE:
+            found[int(looping[place])].append(row)
+    yield from found.items()
 
 
 def _loop(
@@ -103,7 +136,7 @@ def _loop(
     lengths: Counter[str] = Counter()
     for row, length in zip(rows.tolist(), (end - begin).tolist(), strict=True):
         lengths[columns.name(row)] += length
-    longest = max(lengths, key=lambda operator: lengths[operator])
+    longest = max(lengths, key=lambda operator: (operator in CELLS, lengths[operator]))
     where: Counter[CodePhase] = Counter()
     for phase, time in phases.items():
         where[phase] += int(time.hold(begin).sum())

@@ -154,7 +154,7 @@ class _Rank:
         cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
         mostly = {site: max(part_ns, key=lambda part: part_ns[part]) for site, part_ns in parts.items()}
         shares = {site: in_operators[site] / sum(by_part.values()) for site, by_part in parts.items()}
-        looping = loops(view, stacks.direct, stacks.crossing, found, spent, phases)
+        looping = loops(view, stacks.direct, stacks.functions, stacks.crossing, found, spent, phases)
         return cls(len(view.steps), step_ns, cost_ns, mostly, shares, stacks.lines, stacks.calls(view), looping)
 
 
@@ -198,7 +198,8 @@ def _events(columns: Columns, found: Pieces) -> Ints:
 class _Row:
     """What a row of the columns lies in: the user's innermost function around it and the outermost that is counted as a
     whole (NOWHERE for none), and the row right below the former; where that is a loop of a library, the row right below
-    the loop, and the `library`. `operator` and the others: what is between.
+    the loop, and the `library`. `operator` and the others: what is between. `library_call`: the outermost function of a
+    library between.
     """
 
     user: int = NOWHERE
@@ -210,6 +211,7 @@ class _Row:
     module: bool = False
     text: bool = False
     library: str = ""
+    library_call: int = NOWHERE
 
 
 class _Stacks:
@@ -223,7 +225,7 @@ class _Stacks:
         rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]  # what encloses comes first
         parents = np.append(rows, NOWHERE)[Ranges.of_rows(columns, rows).parents()]
         kinds = {
-            "user": columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(_is_scripts, rows),
+            "user": columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(is_scripts, rows),
             "plain": ~columns.of_category(PYTHON_CATEGORIES | OPERATOR_CATEGORIES, rows),  # annotations, calls
             "operator": columns.of_category(OPERATOR_CATEGORIES, rows),
             "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
@@ -241,9 +243,11 @@ class _Stacks:
         whole = kinds["user"] & within & (trains == 0)
         names_what = dict(zip(rows.tolist(), (within & ~kinds.pop("decorators")).tolist(), strict=True))
         self.lines = _lines(columns.name(row) for row in rows[kinds["user"]].tolist())
+        self.functions = rows[kinds["user"] & within]
         self.crossing = frozenset(rows[kinds["user"] & ~within].tolist())  # functions that last longer than a step
         self._outermost: list[int] = []  # operators that the user's functions call, directly or through a library
-        self.direct: list[tuple[int, int]] = []  # of those the ones that no module calls, with the function's row
+        # Of those the ones that no module calls, with the function's row and that of the library call below it.
+        self.direct: list[tuple[int, int, int]] = []
         self._rows: dict[int, _Row] = {NOWHERE: _Row()}
         flags = zip(
             rows.tolist(), parents.tolist(), *(kind.tolist() for kind in kinds.values()), whole.tolist(), strict=True
@@ -259,7 +263,7 @@ class _Stacks:
                 if operator and not around.operator and around.user != NOWHERE:
                     self._outermost.append(row)
                     if not (around.module or around.recorders or around.text):
-                        self.direct.append((row, around.user))
+                        self.direct.append((row, around.user, around.library_call))
                 called = names_what.get(around.below)
                 self._rows[row] = _Row(
                     around.user,
@@ -270,7 +274,8 @@ class _Stacks:
                     around.recorders or recorders,
                     around.module or module,
                     around.text or text,
-                    around.library if called else _library(columns, around.below) or around.library,
+                    around.library if called else library_of(columns, around.below) or around.library,
+                    around.library_call if around.library_call != NOWHERE or not library_of(columns, row) else row,
                 )
 
     def calls(self, view: RankView) -> dict[_Site, Counter[str]]:
@@ -343,15 +348,15 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
     return sorted(found, key=lambda operator_loop: (-operator_loop.share, operator_loop.name))[:MOST]
 
 
-def _is_scripts(frame: str) -> bool:
+def is_scripts(frame: str) -> bool:
     """Whether a frame is the script's own: a trace does not tell where packages are installed, so by their names."""
     return is_users(frame) and frame.split("/")[0].split("(")[0].removesuffix(".py") not in _PACKAGES
 
 
-def _library(columns: Columns, row: int) -> str:
+def library_of(columns: Columns, row: int) -> str:
     """The installed package of a function; empty for those of torch and Python, and what is no function."""
     name = "" if row == NOWHERE else columns.name(row)
-    return name.split("/")[0] if "/" in name and is_users(name) and not _is_scripts(name) else ""
+    return name.split("/")[0] if "/" in name and is_users(name) and not is_scripts(name) else ""
 
 
 def _lines(frames: Iterable[str]) -> dict[str, int]:
