@@ -57,6 +57,7 @@ def test_nothing_longer_lies_in_one_step(pieces: list[tuple[int, int]], cuts: li
         assert any(step.start_ns <= found.start_ns and found.end_ns <= step.end_ns for step in steps)
 
 
+@pytest.mark.long
 def test_the_longest_gap_of_a_cause_is_no_longer_than_the_steps_have_of_it() -> None:
     _, report = run_and_report([str(SAMPLES / "starved_loader")], cached=False)
     measured = report.measured
@@ -77,6 +78,7 @@ def test_the_longest_gap_of_a_cause_is_no_longer_than_the_steps_have_of_it() -> 
     assert measured.where("nothing of that name") is None
 
 
+@pytest.mark.long
 def test_where_a_rank_is_late_is_its_latest_step() -> None:
     _, report = run_and_report([str(SAMPLES / "accumulation_without_no_sync")], cached=False)
     own = next(one for one in report.measured.ranks if one.rank == 0)

@@ -203,6 +203,7 @@ KERNELS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
 @given(backward=SPANS, optimizer=SPANS, kernels=KERNELS)
 def test_every_microsecond_counted_one_by_one(tmp_path, backward, optimizer, kernels):

@@ -93,6 +93,7 @@ OPERATION = st.tuples(st.sampled_from(sorted(KINDS)), st.integers(-250, 250), st
 STEPS = st.lists(st.lists(OPERATION, max_size=4), min_size=1, max_size=8)
 
 
+@pytest.mark.long
 @given(STEPS)
 @settings(max_examples=150, deadline=None)
 def test_no_microsecond_is_counted_twice(tmp_path_factory, offsets):

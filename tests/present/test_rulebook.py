@@ -78,6 +78,7 @@ def test_no_rules_is_said() -> None:
     assert paint(rulebook.listed([], set(), 80), colour=False) == "No rule is installed.\n"
 
 
+@pytest.mark.long
 def test_every_figure_stands_where_it_is_said() -> None:
     """In a run that has most of them: each place leads to a value, or to a figure that is missing for a reason."""
     told = report_of([str(SAMPLES / "accumulation_without_no_sync")], cached=False).measured
