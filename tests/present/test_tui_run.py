@@ -19,6 +19,7 @@ from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, _around, dials
 from dptune.trace import load
 from dptune.trace.run import Run
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .test_tui import LARGE, SMALL, flat, screen, see
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -26,7 +27,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 @pytest.fixture(scope="module")
 def recorded() -> tuple[Run, Report]:
-    return run_and_report([str(SAMPLES / "accumulation_without_no_sync")], cached=False)
+    return reading.sample("accumulation_without_no_sync")
 
 
 def picture(pilot: Pilot[None]) -> str:
