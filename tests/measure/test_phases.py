@@ -203,7 +203,7 @@ KERNELS = st.lists(
 
 
 @pytest.mark.long
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(backward=SPANS, optimizer=SPANS, kernels=KERNELS)
 def test_every_microsecond_counted_one_by_one(tmp_path, backward, optimizer, kernels):
     """Thread 1 marks the steps and runs passes and the optimizer, thread 2 forward operators, 3 launches only."""

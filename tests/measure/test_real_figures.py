@@ -212,7 +212,10 @@ def test_step_accounts_equal_a_second_derivation(real_traces, file):
     assert found == expected
 
 
-@pytest.mark.parametrize("folder", ["nanogpt_8xh100", "torchrec_straggler_4xv100", "torchrec_resnet18_2xv100"])
+EIGHT = pytest.param("nanogpt_8xh100", marks=pytest.mark.thorough)  # large: the plain derivation takes half a minute
+
+
+@pytest.mark.parametrize("folder", [EIGHT, "torchrec_straggler_4xv100", "torchrec_resnet18_2xv100"])
 def test_transfer_and_waiting_equal_a_second_derivation(real_traces, folder):
     run = load([real_traces / folder])
     expected = plain_split([Path(rank.source) for rank in run.ranks])
@@ -228,7 +231,7 @@ def test_transfer_and_waiting_equal_a_second_derivation(real_traces, folder):
         }
 
 
-@pytest.mark.parametrize("folder", ["nanogpt_8xh100", "torchrec_straggler_4xv100"])
+@pytest.mark.parametrize("folder", [EIGHT, "torchrec_straggler_4xv100"])
 def test_lags_equal_a_second_derivation(real_traces, folder):
     """But for the tens of microseconds by which the clocks are aligned, as the traces do not name the host."""
     run = load([real_traces / folder])

@@ -140,7 +140,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert "dptune: of base: python train.py" in done.stderr
     assert "dptune: it takes 6, 9, 13, 18, 25 or 35 trials a side, and 1800 s at most" in done.stderr
 
-    done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
+    done = in_process.dptune("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
     assert f"dptune: trials taken over: {ran}" in done.stderr
     assert f"trial {ran + 1}" not in done.stderr
     (project / "train.py").write_text(TRAIN + "# mended\n")
@@ -154,7 +154,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
         again.stdout.split()
     )  # few trials of other code hide it not
     (project / "train.py").write_text(TRAIN)
-    done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
+    done = in_process.dptune("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
     assert f"dptune: trials taken over: {ran}" in done.stderr
     assert f"dptune: trial {ran + 1}" not in done.stderr
 
