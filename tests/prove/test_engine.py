@@ -170,7 +170,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
 @pytest.mark.parametrize(
     ("ending", "status", "note"),
     [
-        ("fail", "failed", "ValueError: the data are gone"),
+        pytest.param("fail", "failed", "ValueError: the data are gone", marks=pytest.mark.thorough),
         pytest.param(
             "memory", "out of memory", "DefaultCPUAllocator: can't allocate memory", marks=pytest.mark.thorough
         ),
