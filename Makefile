@@ -2,6 +2,7 @@
 #
 # PYTHON is the interpreter that the environment is made with, VENV where it lies:
 #   make test PYTHON=python3.12 VENV=/tmp/dptune-3.12
+# INSTALL_OPTIONS are given to each `pip install`.
 #
 # `make gpu-check` on a card uses PYTHON, which must have torch; GPU_CHECK takes further options (tests/gpu/__main__.py).
 
@@ -12,18 +13,21 @@ OUT ?= gpu-check
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+INSTALL := $(PIP) install $(INSTALL_OPTIONS)
 BY := -c constraints.txt
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check lint format types layers tests test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules bench-stragglers bench-unseen advice-bench docs pictures dist clean
+.PHONY: help demo test environment check lint format types layers tests tests-together tests-alone test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules bench-stragglers bench-unseen advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.profile ## record a small two-rank training run on this machine and report on it
 	$(BIN)/dptune demo --record
+
+environment: $(VENV)/.test ## set up the environment alone
 
 test: $(VENV)/.test ## set up the environment, then `make check`
 	@$(MAKE) --no-print-directory check
@@ -44,11 +48,15 @@ types: ## mypy --strict
 layers: ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-tests: compiled ## pytest on two cores, each file on one of them, then tests that measure the machine; says what was skipped and why
+tests: tests-together tests-alone ## pytest on two cores, each file on one of them, then tests that measure the machine; says what was skipped and why
+
+tests-together: compiled
 	$(BIN)/python -m pytest -rs $(TWO) --durations=25 -m "not thorough and not alone"
+
+tests-alone: compiled # with nothing beside it: it measures what this machine and its links do
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough"
 
-test-quick: compiled ## tests without subprocesses and public traces: three minutes, in the existing environment
+test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: about a minute
 	$(BIN)/python -m pytest -q $(TWO) -m quick
 
 compiled: # once, not in every process that a test starts: many run without a bytecode cache
@@ -133,17 +141,17 @@ $(VENV)/.pip:
 
 $(VENV)/.profile: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "installing dptune and torch into $(VENV): a minute or two"
-	@$(PIP) install $(BY) --editable '.[profile]'
+	@$(INSTALL) $(BY) --editable '.[profile]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.profile
-	@echo "installing what the tests need into $(VENV)"
-	@$(PIP) install $(BY) --editable '.[profile,hta,remote]' --group test --group frameworks
-	@touch $@
+$(VENV)/.test: $(VENV)/.pip pyproject.toml constraints.txt
+	@echo "installing dptune, torch and what the tests need into $(VENV): some minutes"
+	@$(INSTALL) $(BY) --editable '.[profile,hta,remote]' --group test --group frameworks
+	@touch $(VENV)/.profile $@
 
 # dptune is installed only if it is missing: an existing environment keeps its version.
 $(VENV)/.docs: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "installing what the documentation is built with into $(VENV)"
-	@$(BIN)/python -c 'import dptune' 2>/dev/null || $(PIP) install $(BY) --editable .
-	@$(PIP) install $(BY) --group docs
+	@$(BIN)/python -c 'import dptune' 2>/dev/null || $(INSTALL) $(BY) --editable .
+	@$(INSTALL) $(BY) --group docs
 	@touch $@

@@ -6,12 +6,15 @@ They are what the interface shows of sample_traces/accumulation_without_no_sync,
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from dptune.advice import Report
 from dptune.commands.shared.reading import run_and_report
 from dptune.present.tui.app import ReportApp
+from dptune.trace.run import Run
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
@@ -26,9 +29,14 @@ PICTURES: dict[str, Sequence[str]] = {
 _FONTS = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
 
 
+@functools.cache
+def _read() -> tuple[Run, Report]:
+    return run_and_report([RUN], cached=False)
+
+
 async def drawn(keys: Sequence[str]) -> str:
     """The screen after some keys, as SVG."""
-    run, report = run_and_report([RUN], cached=False)
+    run, report = _read()
     app = ReportApp(report, run)
     async with app.run_test(size=SIZE) as pilot:
         for key in keys:

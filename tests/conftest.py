@@ -39,15 +39,30 @@ def findings() -> Path:
     return FINDINGS
 
 
-# What `make test-quick` leaves out, besides what is marked `records`, `thorough` or `alone`: tests that read public
-# traces, tests in files that record or start other programs, and files that read many recordings.
+# What `make test-quick` leaves out, besides what is marked `records`, `thorough`, `alone` or `long`: tests that read
+# public traces, tests in files that record, that start other programs or a server, that read recordings, compute many
+# chances, or drive the full-screen report.
 LONG_FIXTURES = {"real_traces", "findings", "manifest_entry", "profile"}
 LONG_FILES = {
     "commands/test_check.py",
     "commands/test_compare.py",
     "commands/test_links.py",
     "commands/test_terminal.py",
+    "commands/test_verify.py",
+    "docs/test_pictures.py",
+    "docs/test_readme.py",
+    "fuzz/test_fuzz.py",
+    "gpu/test_kept.py",
+    "present/test_html.py",
+    "present/test_tui.py",
+    "present/test_tui_run.py",
+    "present/test_tui_screens.py",
+    "present/test_verified.py",
+    "prove/test_copies.py",
+    "prove/test_sequential.py",
     "rules/test_recorded.py",
+    "test_samples.py",
+    "trace/test_remote.py",
 }
 STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a program
 
@@ -75,7 +90,7 @@ def _is_long(item: pytest.Item) -> bool:
     starts_programs = isinstance(item, pytest.Function) and not STARTING.isdisjoint(vars(item.module))
     file = item.path.relative_to(ROOT).as_posix()
     fixtures = getattr(item, "fixturenames", ())
-    marked = any(item.get_closest_marker(name) for name in ("thorough", "alone"))
+    marked = any(item.get_closest_marker(name) for name in ("thorough", "alone", "long"))
     return starts_programs or marked or file in LONG_FILES or not LONG_FIXTURES.isdisjoint(fixtures)
 
 

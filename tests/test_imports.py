@@ -21,6 +21,7 @@ MAY_LOAD = {
     ("rules", "--help"): set(),
     ("profile", "--help"): set(),
     ("demo", "--help"): set(),
+    ("profile", "--dry-run", "{trace}"): set(),
     ("repotr",): set(),
     ("report", "--frmat", "json"): set(),
     ("rules", "list"): {"pydantic"},

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dptune.advise.engine import build_report
 from dptune.commands.demo import FAULTS, PACKAGED
-from dptune.commands.shared.reading import report_of
-from dptune.config import Settings
-from dptune.measure import measure
 from dptune.runfile import form
 from dptune.runfile.record import RunRecord
-from dptune.trace import load
+
+from . import reading
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = ROOT / "sample_traces"
@@ -35,8 +32,7 @@ def name(request):
 
 
 def test_each_fault_is_found_and_nothing_else(name):
-    run = load([SAMPLES / name])
-    report = build_report(run, measure(run), Settings())
+    _, report = reading.sample(name)
     assert report.trust.level == "sound"
     expected, _ = RUNS[name]
     assert [a.rule for a in report.advice if a.impact != "low"] == expected
@@ -74,7 +70,7 @@ def test_the_packaged_run_is_one_of_them():
 
 def test_of_the_packaged_run_the_promise_was_kept():
     """What running the change gave lies within what the report promises of it."""
-    report = report_of([str(SAMPLES / PACKAGED.replace("-", "_"))], cached=False)
+    report = reading.sample(PACKAGED.replace("-", "_"))[1]
     advice, (found,) = report.advice[0], report.verified
     assert (found.outcome, found.advice) == ("better", advice.rule)
     assert advice.saves.basis == "replayed"

@@ -105,7 +105,12 @@ def test_by_hand(make_measured, spent, verdict):
     assert verdict_of(measured) == verdict
 
 
-@pytest.mark.parametrize("name", SETS)
+OFTEN = ("nanogpt_8xh100", "torchrec_4xv100", "hta_sampled_ranks")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.thorough) for name in SETS]
+)
 def test_of_public_sets(real_traces, name):
     agrees(real_traces / name)
 

@@ -58,11 +58,16 @@ def environment(**extra: str) -> dict[str, str]:
 @pytest.fixture
 def profile(tmp_path: Path) -> Callable[..., Run]:
     """profile(script text, *dptune options, arguments=(), env={}): record it without its links, and read it back."""
+    return profiling_in(tmp_path)
+
+
+def profiling_in(place: Path) -> Callable[..., Run]:
+    """The same in another folder: for a recording that several tests look at."""
     pytest.importorskip("torch", reason="recording needs torch")
 
     def run(script: str, *options: str, arguments: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Run:
-        (tmp_path / "train.py").write_text(textwrap.dedent(script))
-        folder = tmp_path / "run"
+        (place / "train.py").write_text(textwrap.dedent(script))
+        folder = place / "run"
         target = [] if "-m" in options else ["train.py"]
         done = subprocess.run(
             [
@@ -77,7 +82,7 @@ def profile(tmp_path: Path) -> Callable[..., Run]:
                 *target,
                 *arguments,
             ],
-            cwd=tmp_path,
+            cwd=place,
             env=environment(**(env or {})),
             capture_output=True,
             text=True,

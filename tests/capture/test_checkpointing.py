@@ -7,6 +7,8 @@ import textwrap
 
 import pytest
 
+from .conftest import environment
+
 pytestmark = pytest.mark.records
 
 SCRIPT = """
@@ -47,7 +49,9 @@ def test_recomputing_is_timed_and_weighed_and_changes_nothing(profile, tmp_path,
         assert len(window.recomputed_ns) == window.steps
         assert all(0 < again < took for again, took in zip(window.recomputed_ns, window.durations_ns, strict=True))
     (tmp_path / "plain.py").write_text(textwrap.dedent(script))
-    plain = subprocess.run([sys.executable, "plain.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    plain = subprocess.run(
+        [sys.executable, "plain.py"], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+    )
     assert done.out.splitlines()[-1] == plain.stdout.splitlines()[-1]
 
 

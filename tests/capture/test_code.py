@@ -241,7 +241,7 @@ CALLBACKS = {
 }
 
 
-@pytest.mark.parametrize("framework", CALLBACKS)
+@pytest.mark.parametrize("framework", ["lightning", pytest.param("transformers", marks=pytest.mark.thorough)])
 def test_callback(framework: str, tmp_path: Path) -> None:
     """Steps are optimizer steps, though gradients are accumulated over two batches."""
     if importlib.util.find_spec(framework) is None:

@@ -14,10 +14,12 @@ from dptune.capture.injected.observe.garbage import Garbage
 def garbage(monkeypatch):
     monkeypatch.setattr(gc, "collect", gc.collect)
     monkeypatch.setattr(gc, "callbacks", gc.callbacks)
+    gc.freeze()  # a collection is of what this test makes: of all that other tests have loaded it takes a second
     found = Garbage()
     found.install()
     yield found
     gc.callbacks.remove(found._heard)
+    gc.unfreeze()
 
 
 def clean():

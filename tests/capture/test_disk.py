@@ -99,7 +99,11 @@ def said_of(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("limit", "what"),
     [
-        (9_000, "rank-00000.trace.json.gz could not be written: the file-size limit of the process is 9.0 kB"),
+        pytest.param(
+            9_000,
+            "rank-00000.trace.json.gz could not be written: the file-size limit of the process is 9.0 kB",
+            marks=pytest.mark.thorough,
+        ),
         (1_500, "the file-size limit of the process is 1.5 kB"),  # not even the facts fit
     ],
 )

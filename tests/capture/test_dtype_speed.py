@@ -1,7 +1,5 @@
 """How fast a CPU computes in the 16-bit dtypes of a script: timed beside it, without touching it."""
 
-import shutil
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
@@ -41,17 +39,23 @@ def test_only_what_a_script_uses_is_timed(monkeypatch):
     assert dtype_speed.measured(places) == []
 
 
+WINDOWS = ("--warmup", "2", "--unprofiled", "3", "--lean", "2", "--rich", "0", "--continue")
+
+
 @pytest.mark.records
-def test_a_script_with_fp16_autocast_and_without_it(profile):
-    windows = ("--warmup", "2", "--unprofiled", "3", "--lean", "2", "--rich", "0", "--continue")
-    done = profile(SCRIPT, *windows, env={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"})
+def test_a_script_with_fp16_autocast(profile):
+    done = profile(SCRIPT, *WINDOWS, env={"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"})
     assert done.status == 0, done.err
     facts = done.facts()
     assert (facts.autocast, facts.autocast_where) == ("cpu:float16", "train.py:7")
     assert {one.dtype for one in facts.dtype_speeds} == {"float16"}
     assert facts.optimizers[0].dtypes == ["float32"]
-    shutil.rmtree(done.folder)
-    off = profile(SCRIPT, *windows, "--set", "precision.autocast=off")
+
+
+@pytest.mark.records
+@pytest.mark.thorough
+def test_without_its_autocast_nothing_is_timed(profile):
+    off = profile(SCRIPT, *WINDOWS, "--set", "precision.autocast=off")
     assert off.status == 0, off.err
     assert "did not take effect" not in off.err
     assert off.facts().autocast is None

@@ -55,6 +55,7 @@ def test_a_script_shorter_than_the_windows(profile: Callable[..., Run]) -> None:
     assert run.files == {"run.json", "rank-00000.facts.json"}
 
 
+@pytest.mark.thorough
 def test_status_of_the_worker_that_failed_first_is_returned(profile: Callable[..., Run]) -> None:
     run = profile(two_ranks("if rank == 1: sys.exit(7)\ntime.sleep(60)\n"), "--nproc-per-node", "2")
     assert run.status == 7

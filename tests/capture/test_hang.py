@@ -50,7 +50,7 @@ def the_error(done: Done) -> str:
 
 
 def test_before_the_first_step(tmp_path: Path) -> None:
-    for seconds in (5, 15, 60):  # however long both ranks take to get where they stay
+    for seconds in (8, 20, 60):  # however long both ranks take to get where they stay
         place = tmp_path / str(seconds)
         place.mkdir()
         options = ("--nproc-per-node", "2", "--first-step-timeout", str(seconds))

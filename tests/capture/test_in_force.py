@@ -212,6 +212,7 @@ print([(group["betas"], group["eps"]) for group in optimizer.param_groups])
 """
 
 
+@pytest.mark.thorough
 def test_betas_and_eps_are_those_asked_for_whatever_is_loaded(tmp_path: Path) -> None:
     """Of the second group, which has betas of its own, only eps."""
     out, said, facts = profiled(tmp_path, BETAS, "optimizer.betas=0.5,0.9", "optimizer.eps=1e-6")

@@ -32,6 +32,7 @@ def last_line(out: str) -> str:
 
 
 RARELY = (
+    "plain",
     "accelerate_loop",
     "lightning_fit",
     "fsdp2",

@@ -143,6 +143,7 @@ def test_srun_starts_dptune_for_each_task(place: Path, srun: dict[str, str]) -> 
     whole(another, place / "dptune-runs" / "slurm-4711.1-train", "launcher")
 
 
+@pytest.mark.thorough
 def test_dptune_starts_srun(place: Path, srun: dict[str, str]) -> None:
     done = run(*DPTUNE, "profile", *SHORT, "srun", sys.executable, "train.py", cwd=place, env=srun)
     whole(done, only_run(place), "command")

@@ -66,16 +66,29 @@ def ends_of(folder: Path, *words: str, knob: str = "") -> tuple[Ends, str]:
     )
 
 
+COMPILED = pytest.param("compiled", marks=pytest.mark.thorough)  # loads all of torch.compile, on both ranks
+LEFT_ALONE_HERE = [COMPILED if way == "compiled" else way for way in LEFT_ALONE]
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ends, Ends]:
+    """Every way that is not compiled, without the knob and with it."""
     pytest.importorskip("torch", reason="recording needs torch")
     parent = tmp_path_factory.mktemp("accumulating")
-    return ends_of(parent / "without")[0], ends_of(parent / "with", knob="true")[0]
+    ways = [way for way in (*LEAVES_OUT, *LEFT_ALONE) if way != "compiled"]
+    return ends_of(parent / "without", *ways)[0], ends_of(parent / "with", *ways, knob="true")[0]
 
 
-@pytest.mark.parametrize("way", [*LEAVES_OUT, *LEFT_ALONE])
-def test_the_weights_are_those_without_the_knob(both: tuple[Ends, Ends], way: str) -> None:
-    without, with_knob = both
+@pytest.fixture
+def sides(request: pytest.FixtureRequest, way: str, tmp_path: Path) -> tuple[Ends, Ends]:
+    if way != "compiled":
+        return request.getfixturevalue("both")  # type: ignore[no-any-return]
+    return ends_of(tmp_path / "without", way)[0], ends_of(tmp_path / "with", way, knob="true")[0]
+
+
+@pytest.mark.parametrize("way", [*LEAVES_OUT, *LEFT_ALONE_HERE])
+def test_the_weights_are_those_without_the_knob(sides: tuple[Ends, Ends], way: str) -> None:
+    without, with_knob = sides
     assert with_knob[way, 0][0] == with_knob[way, 1][0]
     assert with_knob[way, 0][0] == pytest.approx(without[way, 0][0], rel=1e-6)
 
@@ -87,9 +100,9 @@ def test_exchanges_are_left_out(both: tuple[Ends, Ends], way: str) -> None:
     assert {with_knob[way, rank][1] for rank in (0, 1)} == {LEAVES_OUT[way]}
 
 
-@pytest.mark.parametrize("way", LEFT_ALONE)
-def test_what_cannot_be_left_out_is_left_alone(both: tuple[Ends, Ends], way: str) -> None:
-    assert {side[way, rank][1] for side in both for rank in (0, 1)} == {LEFT_ALONE[way][0]}
+@pytest.mark.parametrize("way", LEFT_ALONE_HERE)
+def test_what_cannot_be_left_out_is_left_alone(sides: tuple[Ends, Ends], way: str) -> None:
+    assert {side[way, rank][1] for side in sides for rank in (0, 1)} == {LEFT_ALONE[way][0]}
 
 
 @pytest.mark.parametrize(

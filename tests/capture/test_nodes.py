@@ -18,6 +18,7 @@ import pytest
 
 from dptune.capture import processes
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import SHORT
 from .launching import DPTUNE, TRAIN, Done, facts_in, latest, left_behind, record_in, run, surroundings
 
@@ -135,9 +136,9 @@ def test_without_a_shared_folder(nodes: list[Node], tmp_path: Path) -> None:
         assert (record_in(folder).ending.how, record_in(folder).world_size) == ("complete", 2)
         assert f"1 rank recorded in {folder.relative_to(cwds[i])}" in done[i].err
         assert left_behind(folder) == []
-    report = run(*DPTUNE, "report", *map(str, folders), "--no-tui", cwd=tmp_path)
-    assert report.status == 0, report.err
-    assert "Ranks (2)" in report.out
+    report = in_process.dptune("report", *map(str, folders), "--no-tui", cwd=tmp_path)
+    assert report.returncode == 0, report.stderr
+    assert "Ranks (2)" in report.stdout
 
 
 @pytest.mark.thorough

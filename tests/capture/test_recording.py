@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PLAIN, SHORT, Run
+from .conftest import PLAIN, SHORT, Run, profiling_in
 
 pytestmark = pytest.mark.records
 
@@ -48,8 +48,13 @@ def profiler_steps(trace: Path) -> list[int]:
     return sorted(int(match[1]) for match in names if match)
 
 
-def test_two_ranks_are_recorded_and_ended_at_the_same_step(profile: Callable[..., Run]) -> None:
-    run = profile(TWO_RANKS, "--nproc-per-node", "2", *SHORT)
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return profiling_in(tmp_path_factory.mktemp("two_ranks"))(TWO_RANKS, "--nproc-per-node", "2", *SHORT)
+
+
+def test_two_ranks_are_recorded_and_ended_at_the_same_step(two_ranks: Run) -> None:
+    run = two_ranks
     assert run.status == 0, run.err
     assert "script reached its end" not in run.out
     ranks = {f"rank-0000{rank}.{kind}" for rank in (0, 1) for kind in ("facts.json", "trace.json.gz")}
@@ -69,9 +74,8 @@ def test_two_ranks_are_recorded_and_ended_at_the_same_step(profile: Callable[...
         assert profiler_steps(run.folder / f"rank-0000{rank}.detail.trace.json.gz") == [11]
 
 
-def test_facts_are_what_the_script_set(profile: Callable[..., Run]) -> None:
-    run = profile(TWO_RANKS, "--nproc-per-node", "2", *SHORT)
-    facts = run.facts()
+def test_facts_are_what_the_script_set(two_ranks: Run) -> None:
+    facts = two_ranks.facts()
     (ddp,), (loader,), (optimizer,) = facts.ddp, facts.loaders, facts.optimizers
     weights = 64 * 64 * 4 + 64 * 4
     assert ddp.bucket_cap_bytes == int(0.01 * 1024 * 1024)

@@ -11,6 +11,7 @@ import pytest
 from dptune.runfile import form
 from dptune.runfile.facts import Facts
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import PLAIN, SHORT, environment
 
 # The second of its processes fails in its tenth step.
@@ -76,9 +77,6 @@ def test_one_that_fails_is_said_and_not_counted(profile):
 )
 def test_what_cannot_be_repeated(tmp_path, options, why):
     (tmp_path / "train.py").write_text("")
-    words = [sys.executable, "-m", "dptune", "profile", "--repeat", "1", *options, "train.py"]
-    done = subprocess.run(
-        words, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    done = in_process.dptune("profile", "--repeat", "1", *options, "train.py", cwd=tmp_path)
     assert (done.returncode, why in done.stderr) == (2, True), done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"train.py"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from dptune.knobs import KNOBS
 
 BIN = Path(sys.executable).parent
 ASK = """
-eval "$(dptune completion bash)"
+eval "$COMPLETION"
 COMP_LINE="$LINE" COMP_POINT=${#LINE} COMP_TYPE=9
 read -ra COMP_WORDS <<< "$LINE"
 [[ "$LINE" == *" " ]] && COMP_WORDS+=("")
@@ -27,11 +28,17 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
+@functools.cache
+def completion() -> str:
+    """What a user's shell evaluates when it starts."""
+    return subprocess.run([BIN / "dptune", "completion", "bash"], capture_output=True, text=True, check=True).stdout
+
+
 def offered(line: str, folder: Path) -> set[str]:
     """What bash offers at the end of a line."""
     if shutil.which("bash") is None or not (BIN / "dptune").exists():
         pytest.skip("it takes bash, and dptune installed as a command")
-    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "LINE": line}
+    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "LINE": line, "COMPLETION": completion()}
     done = subprocess.run(["bash", "-c", ASK], capture_output=True, text=True, cwd=folder, env=env, check=True)
     assert done.stderr == ""
     return set(done.stdout.split())

@@ -6,16 +6,20 @@ import argparse
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
 import sysconfig
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dptune.commands.shared.repeating import _most
+from dptune.prove import trial
+from dptune.prove.result import Trial
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
 
@@ -85,9 +89,8 @@ def repository(folder: Path, *commits: dict[str, str]) -> Path:
     return folder
 
 
-def test_two_commits(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="trials need torch")
-    folder = tmp_path / "repository" / "training"
+def two_commits(folder: Path) -> None:
+    """A folder of a repository whose script pauses for less in its second commit, and is changed since."""
     folder.mkdir(parents=True)
     git("init", "-q", cwd=folder)
     for pause in ("0.03", "0.01"):
@@ -95,7 +98,10 @@ def test_two_commits(tmp_path: Path) -> None:
         git("add", "-A", cwd=folder)
         git("commit", "-qm", pause, cwd=folder)
     (folder / "train.py").write_text("raise SystemExit('not of a commit')\n")
-    done = run("--script", "train.py", "HEAD~1", "HEAD", *AMOUNT, cwd=folder)
+
+
+def compared(done: subprocess.CompletedProcess[str], folder: Path) -> None:
+    """The second commit was found better, and everything is as it was."""
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert said.startswith("Verdict Better: with HEAD the time per step is ")
@@ -109,6 +115,32 @@ def test_two_commits(tmp_path: Path) -> None:
     assert (folder / "dptune-runs" / "compared").is_dir()
     assert git("status", "--porcelain", "--untracked-files=all", cwd=folder).splitlines() == [" M train.py"]
     assert "warning" not in done.stderr
+
+
+def test_two_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial is made up of the pause that stands in the script where it would run."""
+    pytest.importorskip("torch", reason="trials need torch")
+    folder = tmp_path / "repository" / "training"
+    two_commits(folder)
+
+    def runs(launch: object, side: Any, number: int, settings: object, bounds: object, *more: Any) -> Trial:
+        place, cwd, *_ = more
+        place.mkdir(parents=True)
+        (pause_s,) = re.findall(r"else ([\d.]+)\)", (cwd / "train.py").read_text())
+        took = dict.fromkeys(("step_ns", "fast_step_ns"), float(pause_s) * 1e9 + number)
+        missing = {"samples_per_step": "no loader"}
+        return Trial(number=number, side=side, status="ran", began="2026-01-01", seconds=0.1, missing=missing, **took)
+
+    monkeypatch.setattr(trial, "run", runs)
+    compared(in_process.dptune("compare", "--script", "train.py", "HEAD~1", "HEAD", *AMOUNT, cwd=folder), folder)
+
+
+@pytest.mark.thorough
+def test_two_commits_are_run(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="trials need torch")
+    folder = tmp_path / "repository" / "training"
+    two_commits(folder)
+    compared(run("--script", "train.py", "HEAD~1", "HEAD", *AMOUNT, cwd=folder), folder)
 
 
 @pytest.mark.thorough

@@ -147,7 +147,9 @@ def test_rules_that_do_not_end_are_named_and_the_process_ends(install: Install, 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C goes to a whole console")
-@pytest.mark.parametrize(("module", "begun"), [(LOOPS, "still here\n"), (SLEEPS, "asked sleeps\n")])
+@pytest.mark.parametrize(
+    ("module", "begun"), [(LOOPS, "still here\n"), pytest.param(SLEEPS, "asked sleeps\n", marks=pytest.mark.thorough)]
+)
 def test_ctrl_c_ends_the_command_in_a_rule_that_does_not_end(
     install: Install, tmp_path: Path, module: str, begun: str
 ) -> None:

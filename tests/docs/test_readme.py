@@ -1,9 +1,9 @@
 """What the README shows is what the commands print."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from .. import in_process  # noqa: TID252 - tests are no installed package
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -14,8 +14,7 @@ def blocks(language):
 
 
 def dptune(*words):
-    command = [sys.executable, "-m", "dptune", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return in_process.dptune(*words, cwd=ROOT)
 
 
 def test_the_demo_prints_what_is_shown():

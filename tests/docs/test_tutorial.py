@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from dptune.advice import Change, Location
 from dptune.patch.diff import patches
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -34,11 +36,11 @@ def test_its_script_has_the_problem_that_it_says(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "5", "--rich", "0", "--no-links", "--run-dir", "run")
     words = [*DPTUNE, "profile", "-q", *windows, "--nproc-per-node", "2", "train.py"]
-    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    env = {**os.environ, "PYTHONPATH": str(DOCS.parent / "tests" / "without_compiler")}
+    subprocess.run(words, cwd=tmp_path, env=env, check=True, capture_output=True)
     as_if_alone(tmp_path / "run")
-    done = subprocess.run(
-        [*DPTUNE, "report", "run", "--format", "json"], cwd=tmp_path, check=True, capture_output=True, text=True
-    )
+    done = in_process.dptune("report", "run", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     (own,) = [one for one in json.loads(done.stdout)["advice"] if one["rule"] == "DP102"]
     (change,) = own["changes"]
     assert (change["at"]["file"], change["at"]["line"]) == ("train.py", 26)

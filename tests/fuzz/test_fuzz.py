@@ -6,7 +6,7 @@ from . import sets
 from .bases import made
 from .mutate import SEED, Source, Tally, run
 
-INPUTS = 250
+INPUTS = 100
 SETS = 25
 
 

@@ -30,8 +30,16 @@ def _read(folder: Path) -> tuple[Measured, Report]:
     return measured, build_report(run, measured, Settings())
 
 
+# A fault that the card shows as another does, of which a recording is read each time.
+ALIKE = {"planted-fp32-without-TF32"}  # as planted-fp64
+
+
+def _rarely(name: str) -> Any:
+    return pytest.mark.thorough if name in ALIKE else ()
+
+
 def _kept(paths: list[Path]) -> list[Any]:
-    return [pytest.param(path, id=path.name) for path in paths] or [
+    return [pytest.param(path, id=path.name, marks=_rarely(path.name)) for path in paths] or [
         pytest.param(None, marks=pytest.mark.skip(reason=NONE))
     ]
 
@@ -86,7 +94,7 @@ VERDICTS = {
 }
 
 
-@pytest.mark.parametrize("name", VERDICTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_rarely(name)) for name in VERDICTS])
 def test_the_verdict_is_of_steps_without_the_profiler(name: str) -> None:
     _, report = _read(SAMPLES / name)
     assert report.headline.verdict.startswith(VERDICTS[name])

@@ -228,7 +228,7 @@ def test_of_the_mtia_trace_it_is_said_that_launches_are_missing(real_traces):
     ("file", "kinds"),
     [
         ("nanogpt_8xh100/42f4e74*", 2),
-        ("large_single/64cc6ea*", 3),
+        pytest.param("large_single/64cc6ea*", 3, marks=pytest.mark.thorough),
         ("vendor_pairs/3610297*", 2),
         ("kineto_resnet50_loader/234cf25*", 1),
     ],

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.commands.shared.reading import run_and_report
 from dptune.measure.device.longest import longer, place
 from dptune.measure.intervals import Intervals
 from dptune.measure.steps.windows import Step
 from dptune.measured import CLASSES, Place
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 SPAN = 40
@@ -57,8 +59,9 @@ def test_nothing_longer_lies_in_one_step(pieces: list[tuple[int, int]], cuts: li
         assert any(step.start_ns <= found.start_ns and found.end_ns <= step.end_ns for step in steps)
 
 
+@pytest.mark.long
 def test_the_longest_gap_of_a_cause_is_no_longer_than_the_steps_have_of_it() -> None:
-    _, report = run_and_report([str(SAMPLES / "starved_loader")], cached=False)
+    _, report = reading.sample("starved_loader")
     measured = report.measured
     for name, where in measured.longest.items():
         if name.endswith("_ns"):
@@ -77,8 +80,9 @@ def test_the_longest_gap_of_a_cause_is_no_longer_than_the_steps_have_of_it() -> 
     assert measured.where("nothing of that name") is None
 
 
+@pytest.mark.long
 def test_where_a_rank_is_late_is_its_latest_step() -> None:
-    _, report = run_and_report([str(SAMPLES / "accumulation_without_no_sync")], cached=False)
+    _, report = reading.sample("accumulation_without_no_sync")
     own = next(one for one in report.measured.ranks if one.rank == 0)
     latest = max(own.arrival.steps, key=lambda one: one.lag_ns)
     step = next(one for one in own.devices[0].steps if one.number == latest.number)

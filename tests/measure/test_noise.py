@@ -64,6 +64,7 @@ def regression(rng, steps, ranks, passes, batch=8, width=16, sigma=1.0):
     return [rank(small, whole, number) for number, (small, whole) in enumerate(of_ranks)]
 
 
+@pytest.mark.long
 def test_of_least_squares_it_is_what_the_formula_says():
     """The gradient of a sample is (x.d - e) x with x normal: its mean is d, its variance (n + 1) |d|^2 + n sigma^2.
 

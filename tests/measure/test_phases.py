@@ -5,10 +5,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from dptune.measure import measure
 from dptune.measured import Missing
-from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import BACKWARD, NCCL, US, annotation, kernel, launched, measure_events, operator, step
 
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -203,7 +202,8 @@ KERNELS = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@pytest.mark.long
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(backward=SPANS, optimizer=SPANS, kernels=KERNELS)
 def test_every_microsecond_counted_one_by_one(tmp_path, backward, optimizer, kernels):
     """Thread 1 marks the steps and runs passes and the optimizer, thread 2 forward operators, 3 launches only."""
@@ -300,7 +300,7 @@ REAL = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_the_parts_of_real_traces_sum_to_the_account(real_traces, name):
-    assert balanced(measure(load([real_traces / name]))) is REAL[name]
+    assert balanced(reading.measured(real_traces / name)) is REAL[name]
 
 
 @pytest.mark.parametrize(
@@ -314,14 +314,14 @@ def test_the_parts_of_real_traces_sum_to_the_account(real_traces, name):
 )
 def test_a_backward_pass_computes_about_twice_what_the_forward_pass_does(real_traces, name):
     """It makes two products, by the input and by the weights, for each of the forward pass."""
-    found = {one.phase: one.compute_ns for one in measure(load([real_traces / name])).phases}
+    found = {one.phase: one.compute_ns for one in reading.measured(real_traces / name).phases}
     assert 1.5 < found["backward"] / found["forward"] < 2.5
     assert found["optimizer"] < 0.2 * found["forward"] + 0.1 * found["backward"]
     assert "unknown" not in found
 
 
 def test_nanogpt_gathers_in_the_optimizer_and_scatters_in_the_backward_pass_too(real_traces):
-    found = measure(load([real_traces / "nanogpt_8xh100"]))
+    found = reading.measured(real_traces / "nanogpt_8xh100")
     assert {(one.kind, one.phase) for one in found.overlap.rows} == {
         ("all_gather", "optimizer"),
         ("reduce_scatter", "optimizer"),

@@ -11,6 +11,8 @@ import pytest
 from dptune.measure import measure
 from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
+
 # The manifest's figures were computed from times rounded to float64: see its README.
 TOLERANCE_US = 0.1
 # Fractional epochs: float64 has lost a quarter of a microsecond of each time there (dptune reads the digits).
@@ -210,7 +212,10 @@ def test_step_accounts_equal_a_second_derivation(real_traces, file):
     assert found == expected
 
 
-@pytest.mark.parametrize("folder", ["nanogpt_8xh100", "torchrec_straggler_4xv100", "torchrec_resnet18_2xv100"])
+EIGHT = pytest.param("nanogpt_8xh100", marks=pytest.mark.thorough)  # large: the plain derivation takes half a minute
+
+
+@pytest.mark.parametrize("folder", [EIGHT, "torchrec_straggler_4xv100", "torchrec_resnet18_2xv100"])
 def test_transfer_and_waiting_equal_a_second_derivation(real_traces, folder):
     run = load([real_traces / folder])
     expected = plain_split([Path(rank.source) for rank in run.ranks])
@@ -226,7 +231,7 @@ def test_transfer_and_waiting_equal_a_second_derivation(real_traces, folder):
         }
 
 
-@pytest.mark.parametrize("folder", ["nanogpt_8xh100", "torchrec_straggler_4xv100"])
+@pytest.mark.parametrize("folder", [EIGHT, "torchrec_straggler_4xv100"])
 def test_lags_equal_a_second_derivation(real_traces, folder):
     """But for the tens of microseconds by which the clocks are aligned, as the traces do not name the host."""
     run = load([real_traces / folder])
@@ -236,7 +241,7 @@ def test_lags_equal_a_second_derivation(real_traces, folder):
 
 
 def test_the_straggler_is_seen(real_traces):
-    measured = measure(load([real_traces / "torchrec_straggler_4xv100"]))
+    measured = reading.measured(real_traces / "torchrec_straggler_4xv100")
     communicating = {rank.rank: rank.devices[0].total.communication_ns / 1e6 for rank in measured.ranks}
     assert communicating[2] < 40
     assert all(communicating[rank] > 3000 for rank in (0, 1, 3))
@@ -277,7 +282,7 @@ def test_a_host_that_stands_still_twice_in_each_step(findings):
 
 
 def test_collectives_of_eight_ranks(real_traces):
-    measured = measure(load([real_traces / "nanogpt_8xh100"]))
+    measured = reading.measured(real_traces / "nanogpt_8xh100")
     assert (measured.world_size, measured.backend, measured.device_kind) == (8, "nccl", "cuda")
     largest = max(measured.collectives, key=lambda figures: figures.message_bytes)
     assert (largest.kind, largest.dtype, largest.message_bytes) == ("all_gather", "float32", 150_994_944)

@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 
 from dptune.advise.trust import judge
-from dptune.measure import measure
 from dptune.measure.communication.matching import match
 from dptune.measure.synchronous import MOST_STEPS, SLACK_NS, uneven_clocks, uneven_steps
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts, Window
-from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from . import handmade as by_hand
 from .test_matching import calls, rank
 
@@ -139,5 +138,5 @@ def test_a_run_with_a_clock_that_jumps_cannot_be_judged(tmp_path, jump_us, level
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_ranks_are_synchronous(real_traces, name):
-    found = measure(load([real_traces / name]))
+    found = reading.measured(real_traces / name)
     assert not [loss for own in found.ranks for loss in own.losses if loss.code == "clock-uneven"]

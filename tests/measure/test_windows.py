@@ -6,7 +6,7 @@ The host marks a step every 10 from 0 on and is ahead of the device, which begin
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measure import measure
@@ -93,8 +93,8 @@ OPERATION = st.tuples(st.sampled_from(sorted(KINDS)), st.integers(-250, 250), st
 STEPS = st.lists(st.lists(OPERATION, max_size=4), min_size=1, max_size=8)
 
 
+@pytest.mark.long
 @given(STEPS)
-@settings(max_examples=150, deadline=None)
 def test_no_microsecond_is_counted_twice(tmp_path_factory, offsets):
     """Operations up to two and a half steps early or late: the account equals a count microsecond by microsecond."""
     steps = [

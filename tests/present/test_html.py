@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,6 +21,8 @@ from dptune.measured import LinkFigures, LinkSize, StepLag
 from dptune.predicted import BucketSize
 from dptune.present.anonymous import anonymous
 from dptune.present.html import page, pictures
+
+from .. import in_process, reading  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 EVIL = "void \x1b[31mgemm<float>\"'><script>alert(1)</script>\u202e&amp;"
@@ -177,7 +177,7 @@ def test_a_row_of_the_heat_map_is_darker_where_the_rank_is_later() -> None:
 
 @pytest.mark.parametrize("sample", ["accumulation_without_no_sync", "tiny_buckets", "starved_loader"])
 def test_a_recorded_step_fits_its_lanes(sample: str) -> None:
-    run, report = run_and_report([str(SAMPLES / sample)], cached=False)
+    run, report = reading.sample(sample)
     found = step_lanes(run)
     assert found is not None
     assert [lane.label for lane in found.lanes][:2] == ["script", "compute"]
@@ -209,18 +209,18 @@ def test_a_gpu_has_a_lane_for_each_stream(real_traces: Path) -> None:
 def test_the_command_writes_one_file(tmp_path: Path) -> None:
     target = tmp_path / "report.html"
     sample = str(SAMPLES / "accumulation_without_no_sync")
-    words = [sys.executable, "-m", "dptune", "report", sample, "--no-cache", "--format", "html"]
-    done = subprocess.run([*words, "-o", str(target)], capture_output=True, text=True, check=False)
+    words = ("report", sample, "--no-cache", "--format", "html")
+    done = in_process.dptune(*words, "-o", str(target))
     assert done.returncode == 0, done.stderr
     written = target.read_text(encoding="utf-8")
     read(written)
     assert len(written) < 300_000
     assert "Bucket sizes" in written
-    hidden = subprocess.run([*words, "--anonymous"], capture_output=True, text=True, check=True).stdout
+    hidden = in_process.dptune(*words, "--anonymous").stdout
     for name in ("train.py", sample, "sample_traces", "/home/"):
         assert name not in hidden
     assert "file1.py:76" in hidden
-    refused = subprocess.run([*words[:-2], "--anonymous", "--no-tui"], capture_output=True, text=True, check=False)
+    refused = in_process.dptune(*words[:-2], "--anonymous", "--no-tui")
     assert refused.returncode == 2
     assert "--anonymous is for --format html" in refused.stderr
 
@@ -312,7 +312,7 @@ def test_a_file_that_could_not_be_read_is_a_path_whatever_its_name(report: Repor
 @pytest.mark.parametrize("sample", sorted(one.name for one in SAMPLES.iterdir() if (one / "run.json").exists()))
 def test_no_sample_names_its_script(sample: str) -> None:
     """Lines stand in evidence, too, as words alone."""
-    _, told = run_and_report([str(SAMPLES / sample)], cached=False)
+    _, told = reading.sample(sample)
     named = told.model_dump_json()
     hidden = anonymous(told).model_dump_json()
     assert re.search(r"\w+\.py", named)
@@ -359,7 +359,7 @@ def test_many_ranks_are_counted(report: Report) -> None:
 
 def test_the_latest_of_many_ranks_are_drawn(report: Report) -> None:
     """Rank 90 alone comes late."""
-    _, other = run_and_report([str(SAMPLES / "accumulation_without_no_sync")], cached=False)
+    _, other = reading.sample("accumulation_without_no_sync")
     first = other.measured.ranks[0]
     arrival = first.arrival.model_copy(update={"steps": [StepLag(number=1, lag_ns=0)]})
     late = arrival.model_copy(update={"steps": [StepLag(number=1, lag_ns=5_000_000)]})

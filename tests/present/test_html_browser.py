@@ -12,11 +12,11 @@ import pytest
 from PIL import Image, ImageStat
 
 from dptune.advice import Report
-from dptune.commands.shared.reading import run_and_report
 from dptune.measure.lanes import step_lanes
 from dptune.present.html import page
 from dptune.whatif.predicting import search
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .test_html import EVIL, LANES
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -57,7 +57,7 @@ def told(chromium: str, file: Path) -> tuple[list[str], list[str]]:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run, report = run_and_report([str(SAMPLES / "accumulation_without_no_sync")], cached=False)
+    run, report = reading.sample("accumulation_without_no_sync")
     file = tmp_path_factory.mktemp("page") / "report.html"
     file.write_text(page(report, step_lanes(run), search(run, report.measured).curve))
     return file

@@ -3,11 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dptune.commands.shared.reading import report_of
+import pytest
+
 from dptune.measured import Figures, Measured
 from dptune.present.ink import paint
 from dptune.present.sections import rulebook
 from dptune.rule import Rule, Threshold
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
@@ -78,9 +81,10 @@ def test_no_rules_is_said() -> None:
     assert paint(rulebook.listed([], set(), 80), colour=False) == "No rule is installed.\n"
 
 
+@pytest.mark.long
 def test_every_figure_stands_where_it_is_said() -> None:
     """In a run that has most of them: each place leads to a value, or to a figure that is missing for a reason."""
-    told = report_of([str(SAMPLES / "accumulation_without_no_sync")], cached=False).measured
+    told = reading.sample("accumulation_without_no_sync")[1].measured
     places = [one.removeprefix("run.measured.") for one, _ in rulebook._figures(Measured, "run.measured")]
     assert len(places) > 250
     assert {"step.time_ns", "input.wait_share", "ranks[].devices[].steps[].account.compute_ns"} <= {*places}

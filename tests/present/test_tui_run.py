@@ -19,6 +19,7 @@ from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, _around, dials
 from dptune.trace import load
 from dptune.trace.run import Run
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .test_tui import LARGE, SMALL, flat, screen, see
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -26,7 +27,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 @pytest.fixture(scope="module")
 def recorded() -> tuple[Run, Report]:
-    return run_and_report([str(SAMPLES / "accumulation_without_no_sync")], cached=False)
+    return reading.sample("accumulation_without_no_sync")
 
 
 def picture(pilot: Pilot[None]) -> str:
@@ -229,13 +230,13 @@ def test_lanes_that_there_is_room_for() -> None:
 
 async def test_lanes_beyond_the_screen_are_reached(recorded: tuple[Run, Report]) -> None:
     run, report = recorded
-    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
         await see(pilot, "around step", "6")
         timeline = pilot.app.query_one(Timeline)
-        timeline._lanes = [Lane(f"stream {number}", []) for number in range(40)]
-        await pilot.press(*["down"] * 39)
-        assert "stream 39" in picture(pilot)
-        assert "of 40" in picture(pilot)
+        timeline._lanes = [Lane(f"stream {number}", []) for number in range(24)]
+        await pilot.press(*["down"] * 23)
+        assert "stream 23" in picture(pilot)
+        assert "of 24" in picture(pilot)
         assert "stream 0 " not in picture(pilot)
 
 

@@ -8,10 +8,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from dptune.advice import Report
-from dptune.commands.shared.reading import run_and_report
 from dptune.present.tui.app import ReportApp
 from dptune.trace.run import Run
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .test_tui import LARGE, SMALL, see
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -28,7 +28,7 @@ TABS = {
 
 @pytest.fixture(scope="module")
 def recorded() -> tuple[Run, Report]:
-    run, report = run_and_report([str(SAMPLES / "accumulation_without_no_sync")], cached=False)
+    run, report = reading.sample("accumulation_without_no_sync")
     ranks = [one.model_copy(update={"source": Path(one.source).name}) for one in report.measured.ranks]
     read = report.run.model_copy(update={"sources": [Path(one).name for one in report.run.sources]})
     named = report.measured.model_copy(update={"ranks": ranks})

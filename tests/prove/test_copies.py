@@ -15,7 +15,7 @@ from dptune.advice import Change, Location
 from dptune.commands import verify
 from dptune.commands.verify import _record, _task
 from dptune.present.sections.proof import page
-from dptune.prove import engine, trial
+from dptune.prove import engine, scratch, trial
 from dptune.prove.result import Proof, Trial
 from dptune.runfile.record import Ending, RunRecord
 
@@ -144,6 +144,7 @@ def test_in_the_folder_itself_no_file_is_patched(
 def test_a_copy_that_lacks_data_is_tried_again_with_links_to_what_is_beside(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(scratch, "MOST_COPIED_ENTRIES", 9)  # not all that lies in the folder of temporary files
     trials = Trials("../data/samples")
     proof = prove(project, trials, monkeypatch, WORKERS)
     assert proof.outcome == "better"
@@ -155,8 +156,8 @@ def test_a_copy_that_lacks_data_is_tried_again_with_links_to_what_is_beside(
     assert f"The script does not run in a copy of {project} alone: trials also had links to its siblings" in told
 
 
-@pytest.mark.thorough
 def test_a_copy_in_which_nothing_helps_says_how_it_may_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "MOST_COPIED_ENTRIES", 9)  # not all that lies in the folder of temporary files
     proof = prove(project, Trials("gone"), monkeypatch)
     assert proof.ended == "cannot run"
     assert "cannot run: failed: FileNotFoundError: gone" in proof.reason

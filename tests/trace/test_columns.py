@@ -41,6 +41,7 @@ def test_rows_are_those_that_ask_alike(tmp_path_factory, kinds, categories, part
         assert columns.named(named, everything).tolist() == [part in name for _, name in kinds]
 
 
+@pytest.mark.long
 def test_more_names_than_sixteen_bits_can_count(tmp_path):
     count = 1 << 16
     columns = of(tmp_path, [("cpu_op", f"op{at % count}") for at in range(count + 3)])

@@ -166,7 +166,7 @@ def decoded(analysis, rank):
     return frame[sorted(frame.columns)]
 
 
-@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("last", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", [names[0] for names in FILES] + ["hta_training/b4b6dce_nccl_data.json.gz"])
 def test_with_all_arguments_the_frame_is_hta_s_own(real_traces, name, last):
     path = real_traces / name

@@ -35,7 +35,12 @@ def test_real_runs_are_of_one_time(real_traces, name):
 
 
 @pytest.mark.parametrize(
-    "names", [["kineto_resnet50_loader"], ["large_single"], ["torchrec_4xv100", "torchrec_straggler_4xv100"]]
+    "names",
+    [
+        ["kineto_resnet50_loader"],
+        pytest.param(["large_single"], marks=pytest.mark.thorough),
+        ["torchrec_4xv100", "torchrec_straggler_4xv100"],
+    ],
 )
 def test_real_traces_of_different_times_are_refused(real_traces, names):
     with pytest.raises(RunError, match=r"not of one run: .* begins .* after .* has ended") as refused:

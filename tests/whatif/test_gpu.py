@@ -346,7 +346,14 @@ def test_nothing_takes_longer_when_parts_are_quicker(tmp_path_factory, parts, ti
 SEVERAL = ("nanogpt_8xh100", "torchrec_resnet18_2xv100")  # runs of several ranks
 
 
-@pytest.mark.parametrize("names", [SEVERAL, pytest.param((), marks=pytest.mark.thorough)], ids=["several", "all"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(SEVERAL[1:], id="two ranks"),
+        pytest.param(SEVERAL, id="several", marks=pytest.mark.thorough),
+        pytest.param((), id="all", marks=pytest.mark.thorough),
+    ],
+)
 def test_real_traces_run_again_as_they_ran(real_traces: Path, names: tuple[str, ...]) -> None:
     """Every folder that holds one run of GPUs: to the nanosecond; and the step of the program is the measured one."""
     told = {}
@@ -361,8 +368,8 @@ def test_real_traces_run_again_as_they_ran(real_traces: Path, names: tuple[str, 
             continue
         assert off(made) == 0, folder
         told[folder.name] = ground.error_share
-    assert set(SEVERAL) <= set(told)
-    assert told["nanogpt_8xh100"] < 0.02
+    assert set(names or SEVERAL) <= set(told)
+    assert told.get("nanogpt_8xh100", 0.0) < 0.02
 
 
 def test_a_step_that_devices_limit_does_not_tell_how_fast_the_host_is(tmp_path: Path) -> None:

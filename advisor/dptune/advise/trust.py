@@ -18,11 +18,10 @@ from dptune.finding import Finding
 from dptune.measured import CUT_SHORT, Measured, RankFigures, StepsFigures, by_profiler, digits
 from dptune.rule import Rule
 from dptune.runfile.facts import Facts
-from dptune.runfile.record import RunRecord
+from dptune.runfile.record import LEAST_JUDGED_STEPS, RunRecord
 from dptune.trace.kineto.limitations import DAMAGED
 
 ENOUGH_STEPS = 10  # of which one unusual step changes neither the median nor the quartiles by much
-LEAST_STEPS = 3  # below it the median step is one step, or the mean of two
 _NAMED = 8  # steps
 NOISY_SHARE = 0.10  # a baseline whose quartiles lie further apart decides nothing about a change of 10 %
 
@@ -156,7 +155,7 @@ def _account(measured: Measured) -> Iterator[Finding]:
     steps = _recorded_steps(measured)
     most = max(steps.values(), default=0)
     if measured.ranks and not any(rank.source for rank in measured.ranks):
-        yield _unjudgeable("steps-few", f"no step was traced; it takes {LEAST_STEPS} to judge")
+        yield _unjudgeable("steps-few", f"no step was traced; it takes {LEAST_JUDGED_STEPS} to judge")
     elif not any(device.device_operations for rank in measured.ranks for device in rank.devices):
         yield _unjudgeable(
             "device-events-missing", "no work of any device was recorded, so no step can be accounted for"
@@ -168,19 +167,19 @@ def _account(measured: Measured) -> Iterator[Finding]:
     elif most == 0:
         why = f": {measured.missing['steps']}" if measured.known("steps") is None else ""
         yield _unjudgeable("steps-missing", f"no steps were found, so nothing can be said per step{why}")
-    elif most < LEAST_STEPS:
-        text = (
-            f"only {most} steady {'step was' if most == 1 else 'steps were'} recorded; it takes {LEAST_STEPS} to judge"
-        )
+    elif most < LEAST_JUDGED_STEPS:
+        recorded = "step was recorded" if most == 1 else "steps were recorded"
+        text = f"only {most} steady {recorded}; it takes {LEAST_JUDGED_STEPS} to judge"
         yield _unjudgeable("steps-few", text)
     elif measured.known("account") is None:
         yield _unjudgeable("account-missing", f"the steps cannot be accounted for: {measured.missing['account']}")
     elif measured.step.known("time_ns") is None:
         yield _unjudgeable("step-time-missing", f"no step has a time: {measured.step.missing['time_ns']}")
     broken = {rank.rank for rank in measured.ranks if rank.partial}  # said of the trace already
-    short = [str(rank) for rank, count in steps.items() if count < LEAST_STEPS and rank not in broken]
-    if short and most >= LEAST_STEPS:
-        text = f"fewer than {LEAST_STEPS} steady steps on rank {', '.join(short)}; other ranks recorded up to {most}"
+    short = [str(rank) for rank, count in steps.items() if count < LEAST_JUDGED_STEPS and rank not in broken]
+    if short and most >= LEAST_JUDGED_STEPS:
+        fewer = f"fewer than {LEAST_JUDGED_STEPS} steady steps on rank {', '.join(short)}"
+        text = f"{fewer}; other ranks recorded up to {most}"
         yield Finding(code="steps-few-on-ranks", level="partial", text=text)
 
 
@@ -329,7 +328,7 @@ def _noisy(measured: Measured, window: Literal["unprofiled", "lean"]) -> Iterato
 def _few(measured: Measured) -> Iterator[Finding]:
     """As few steps as a run can be judged by: one that is unusual changes the median and every share."""
     most = max(_recorded_steps(measured).values(), default=0)
-    if most == LEAST_STEPS:
+    if most == LEAST_JUDGED_STEPS:
         text = (
             f"only {most} traced steps were recorded, so one unusual step changes every figure: record at least "
             f"{ENOUGH_STEPS} (`--lean {ENOUGH_STEPS}`)"

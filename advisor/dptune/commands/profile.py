@@ -173,11 +173,11 @@ def _repeat(args: argparse.Namespace, started: Launch, options: Options, made: R
 
 
 def _doubt(schedule: Schedule) -> None:
-    from dptune.advise.trust import LEAST_STEPS
+    from dptune.runfile.record import LEAST_JUDGED_STEPS
 
     name, steps = ("--lean", schedule.lean) if schedule.lean else ("--rich", schedule.rich)
-    if 0 < steps < LEAST_STEPS:
-        warning = f"{name} {steps}: fewer than {LEAST_STEPS} traced steps cannot be judged"
+    if 0 < steps < LEAST_JUDGED_STEPS:
+        warning = f"{name} {steps}: fewer than {LEAST_JUDGED_STEPS} traced steps cannot be judged"
         with contextlib.suppress(OSError, ValueError):  # nobody reads it
             print(f"dptune: {warning}", file=sys.stderr)
 

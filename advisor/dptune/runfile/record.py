@@ -25,6 +25,7 @@ class Ending:
 # Steps with the profiler set up but not yet recording, before each traced window: they pay for the setting up.
 PROFILER_WARMUP = 1
 # A window that its time bound ends has at least so many steps; the unprofiled one is what the step time comes from.
+LEAST_JUDGED_STEPS = 3  # of a trace: below it the median step is one step, or the mean of two
 LEAST_STEPS = {"warm-up": 1, "unprofiled": 3, "lean": 1, "rich": 1, "noise": 8}
 
 
