@@ -84,7 +84,8 @@ def collect(sky, policy, config):
 def main():
     config = Config()
     torch.manual_seed(0)
-    sky, policy = Sky(config.craft), Policy(sky.side, config.width)
+    sky = Sky(config.craft)
+    policy = Policy(sky.side, config.width)
     optimizer = torch.optim.Adam(policy.parameters(), lr=config.lr, eps=1e-5, fused=True)
     for update in range(config.updates):
         rollout, reward = collect(sky, policy, config)

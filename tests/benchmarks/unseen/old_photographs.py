@@ -67,7 +67,7 @@ def photographs(batch, size, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=draw("size", 48, 56))
-    parser.add_argument("--batch", type=int, default=draw("batch", 7, 8))
+    parser.add_argument("--batch", type=int, default=draw("batch", 5, 6))
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--seen-width", type=int, default=16)
     parser.add_argument("--weight", type=float, default=0.3)

@@ -64,7 +64,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--width", type=int, default=draw("width", 20, 24))
-    parser.add_argument("--batch", type=int, default=draw("batch", 6, 7))
+    parser.add_argument("--batch", type=int, default=draw("batch", 4, 5))
     parser.add_argument("--epochs", type=int, default=5)
     args = parser.parse_args()
 
