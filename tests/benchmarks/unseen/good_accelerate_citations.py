@@ -62,10 +62,10 @@ class Reader(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--papers", type=int, default=24_000)
-    parser.add_argument("--features", type=int, default=64)
+    parser.add_argument("--papers", type=int, default=60_000)
+    parser.add_argument("--features", type=int, default=96)
     parser.add_argument("--width", type=int, default=draw("width", 112, 128))
-    parser.add_argument("--batch", type=int, default=draw("batch", 112, 128))
+    parser.add_argument("--batch", type=int, default=draw("batch", 352, 384))
     parser.add_argument("--near", type=int, default=10)
     parser.add_argument("--far", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=2)

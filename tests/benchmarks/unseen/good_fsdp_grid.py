@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--patch", type=int, default=12)
     parser.add_argument("--dim", type=int, default=draw("dim", 112, 128))
     parser.add_argument("--depth", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=draw("batch", 12, 14))
+    parser.add_argument("--batch", type=int, default=draw("batch", 9, 10))
     parser.add_argument("--accumulate", type=int, default=2)
     parser.add_argument("--steps", type=int, default=260)
     args = parser.parse_args()

@@ -70,7 +70,7 @@ class Origin(pl.LightningModule):
 
 def main():
     pl.seed_everything(4, verbose=False)
-    batch = draw("batch", 28, 32)
+    batch = draw("batch", 24, 28)
     train, held_out = random_split(Names(9000), [8400, 600], torch.Generator().manual_seed(1))
     trainer = pl.Trainer(
         accelerator="cpu",
@@ -85,7 +85,7 @@ def main():
         enable_model_summary=False,
     )
     trainer.fit(
-        Origin(draw("width", 64, 72)),
+        Origin(draw("width", 48, 56)),
         DataLoader(train, batch, shuffle=True, drop_last=True, collate_fn=collate),
         DataLoader(held_out, 100, collate_fn=collate),
     )

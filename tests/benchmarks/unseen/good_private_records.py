@@ -51,8 +51,8 @@ def records(count, features, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--features", type=int, default=60)
-    parser.add_argument("--width", type=int, default=draw("width", 120, 136))
-    parser.add_argument("--expected-batch", type=int, default=draw("batch", 144, 160))
+    parser.add_argument("--width", type=int, default=draw("width", 176, 192))
+    parser.add_argument("--expected-batch", type=int, default=draw("batch", 224, 256))
     parser.add_argument("--clip", type=float, default=1.0)
     parser.add_argument("--noise", type=float, default=0.8)
     parser.add_argument("--steps", type=int, default=300)

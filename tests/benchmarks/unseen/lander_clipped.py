@@ -15,13 +15,13 @@ class Config:
     craft: int = 96
     horizon: int = 20
     epochs: int = 4
-    minibatch: int = draw("minibatch", 240, 256)
-    width: int = draw("width", 384, 416)
+    minibatch: int = draw("minibatch", 320, 384)
+    width: int = draw("width", 480, 512)
     gamma: float = 0.97
     decay: float = 0.95
     clip: float = 0.2
     lr: float = 4e-4
-    updates: int = 12
+    updates: int = 18
 
 
 class Sky:
