@@ -10,12 +10,12 @@ from torch import nn
 
 @dataclass
 class Config:
-    words: int = 4000
+    words: int = 5000
     length: int = draw("length", 112, 128)
-    dim: int = draw("dim", 56, 64)
+    dim: int = draw("dim", 48, 56)
     heads: int = 4
     depth: int = 2
-    batch: int = 5
+    batch: int = 4
     lr: float = 6e-4
     warmup: int = 30
     smoothing: float = 0.1

@@ -65,7 +65,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--past", type=int, default=72)
     parser.add_argument("--ahead", type=int, default=24)
-    parser.add_argument("--dim", type=int, default=draw("dim", 40, 48))
+    parser.add_argument("--dim", type=int, default=draw("dim", 32, 36))
     parser.add_argument("--batch", type=int, default=draw("batch", 14, 16))
     parser.add_argument("--epochs", type=int, default=2)
     args = parser.parse_args()
