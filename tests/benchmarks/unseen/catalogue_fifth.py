@@ -198,19 +198,22 @@ FIFTH = (
         1,
         (
             Fault(
-                "the smoothed targets are written out as a number for each word at each place, and multiplied with the "
-                "logarithms of all chances",
-                "hand-written label smoothing with one_hot dense targets, not cross_entropy, memory traffic",
+                "the heads of attention run one after the other in Python, each with small products, a mask and all "
+                "scores kept for the backward pass",
+                "attention head by head in ModuleList loop, not batched, no scaled_dot_product_attention",
                 "forward",
                 (
-                    "return -(wanted * F.log_softmax(logits, dim=-1)).sum(-1).mean()",
-                    "wanted = F.one_hot(following, self.words).float()",
-                    "wanted = wanted * (1.0 - self.smoothing)",
-                    "loss = criterion(model(ids)",
+                    "torch.cat([head(x) for head in self.heads], 2)",
+                    "scores = q @ k.transpose(1, 2)",
+                    "scores = scores.masked_fill(",
+                    "return scores.softmax(-1) @ v",
+                    "q, k, v = self.query(x), self.key(x), self.value(x)",
+                    "x = x + self.attention(self.before(x))",
+                    "F.cross_entropy(model(ids).flatten(0, 1)",
                     "loss.backward()",
                 ),
-                "F.cross_entropy(logits, following, label_smoothing=0.1), which never writes the targets out",
-                "no smoothing or fewer words (it changes what is learned); a smaller model; attention as the cause",
+                "one product for all heads and scaled_dot_product_attention(is_causal=True)",
+                "fewer heads or shorter texts (it changes what is learned); a smaller vocabulary; a cache of keys",
             ),
         ),
     ),
