@@ -34,7 +34,7 @@ class Turbine(nn.Module):
         x = self.enter(x)
         for block in self.blocks:
             x = block(x)
-        return self.leave(x).squeeze(-1)
+        return self.leave(x)
 
 
 @torch.no_grad()
@@ -87,7 +87,7 @@ def main():
     data = wind(args.batch, args.features, dist.get_rank())
     for step in range(1, args.steps + 1):
         x, power = next(data)
-        loss = F.smooth_l1_loss(model(x), power)
+        loss = F.smooth_l1_loss(model(x).squeeze(-1), power)
         optimizer.zero_grad()
         loss.backward()
         clip_adaptively(parameters, args.clip)
