@@ -338,7 +338,7 @@ def test_a_larger_batch_says_how_few_steps_an_epoch_has_then(capsys) -> None:  #
     """2,048 samples, of which a step takes 2,048 with twice the batch."""
     main(["report", str(SAMPLES / "accumulation_without_no_sync"), "--no-cache", "--format", "json"])
     (own,) = [one for one in json.loads(capsys.readouterr().out)["advice"] if one["rule"] == "DP301"]
-    assert {one["label"]: one["value"] for one in own["evidence"]}["optimizer steps of an epoch then"] == 1
+    assert {one["label"]: one["value"] for one in own["evidence"]}["optimizer steps per epoch then"] == 1
 
 
 def test_a_run_that_is_named_twice_is_refused(capsys) -> None:  # type: ignore[no-untyped-def]

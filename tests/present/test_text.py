@@ -236,7 +236,7 @@ def test_an_upper_bound_above_half_of_the_step_is_no_saving(report: Report) -> N
     assert "Upper bound: actual" not in page
     batch = saves.model_copy(update={"samples_times": 4.0})
     page = flat(text(report.model_copy(update={"advice": [one.model_copy(update={"saves": batch})]})))
-    assert "The upper bound is 60.0 % of the time of a sample, with 4x the samples per step, and no" in page
+    assert "The upper bound is 60.0 % of the time per sample, with 4x the samples per step, and no" in page
     half = saves.model_copy(update={"high_share": 0.5})
     page = flat(text(report.model_copy(update={"advice": [one.model_copy(update={"saves": half})]})))
     assert "large, unknown" not in page
@@ -276,7 +276,7 @@ def test_with_a_larger_batch_it_is_the_time_of_a_sample_that_is_saved(report: Re
     assert one.saves is not None
     saves = one.saves.model_copy(update={"samples_times": 4.0, "low_share": 0.2, "high_share": 0.3})
     page = text(report.model_copy(update={"advice": [one.model_copy(update={"saves": saves})]}))
-    assert "Saves 20.0 to 30.0 % of the time of a sample, a step then has 4 times as many." in flat(page)
+    assert "Saves 20.0 to 30.0 % of the time per sample, a step then has 4 times as many." in flat(page)
 
 
 def test_evidence_inside_a_step_is_told_by_the_step(report: Report) -> None:

@@ -44,7 +44,7 @@ def test_quiet(ask, make_measured, make_facts, changed):
 
 
 def test_what_was_not_timed_is_missing(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="no steps were timed"):
+    with pytest.raises(Missing, match="no untraced steps were timed"):
         ask("DP110", make_measured(device="cpu"), run(make_facts, timed=False))
 
 

@@ -106,7 +106,7 @@ def test_without_facts_it_is_less_sure(ask, tiny):
 
 def test_without_facts_and_beside_other_collectives_it_cannot_tell(ask, make_measured, make_all_reduce):
     collectives = [make_all_reduce(TINY, 40), make_all_reduce(TINY, 40, kind="all_gather")]
-    with pytest.raises(Missing, match="cannot be told from"):
+    with pytest.raises(Missing, match="cannot be identified"):
         ask("DP101", make_measured(exposed_share=0.3, collectives=collectives))
 
 
@@ -228,7 +228,7 @@ class TestBound:
         (advice,) = said
         assert 0 <= advice.saves.low_share <= advice.saves.high_share <= measured.share("exposed_communication_ns")
         if advice.fingerprint.endswith("raise"):
-            (pays,) = [e.value for e in advice.evidence if e.label == "start-ups that go"]
+            (pays,) = [e.value for e in advice.evidence if e.label == "latency saved"]
             starts = (calls - 1) * passes * shortest / hand_made.STEP_NS
             assert 0.02 <= pays <= min(exposed, starts) + 1e-9
 
@@ -289,7 +289,7 @@ def test_waiting_for_a_late_rank_is_not_promised_by_smaller_buckets(ask, one_buc
     measured = one_bucket(ms, {"transfer": ms, "waiting": 4 * ms}, {"transfer": ms})
     (advice,) = ask("DP101", measured)
     assert (advice.saves.high_share, advice.saves.high_ms) == (pytest.approx(0.1), pytest.approx(1.0))
-    assert "a step waits 10 % of its time for the transfer" in advice.title
+    assert "a step spends 10 % of its time waiting for the transfer" in advice.title
     assert "separate" not in advice.saves.how
     shown = {evidence.label: evidence.value for evidence in advice.evidence}
     assert shown["exposed transfer"] == pytest.approx(0.1)
@@ -301,7 +301,9 @@ def test_what_cannot_be_split_is_called_transfer_or_waiting(ask, one_bucket):
     measured = one_bucket(3 * ms, {"unsplit": 3 * ms})
     (advice,) = ask("DP101", measured)
     assert advice.saves.high_share == pytest.approx(0.3)
-    assert "30 % of its time for the transfer or for late ranks, which the traces do not separate" in advice.title
+    assert (
+        "30 % of its time waiting for the transfer or for late ranks, which the traces do not separate" in advice.title
+    )
     assert advice.saves.how.startswith("no more than the exposed transfer or waiting, which cannot be separated")
     assert "exposed transfer or waiting" in {evidence.label for evidence in advice.evidence}
 

@@ -66,7 +66,7 @@ def test_a_gpu_saves_what_it_computes_again(ask, make_measured, make_facts, hand
 
 
 def test_what_was_not_weighed_is_missing(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="how much memory the activations would take"):
+    with pytest.raises(Missing, match="activation memory was not measured"):
         ask("DP803", make_measured(device="cpu"), run(make_facts, kept=None))
-    with pytest.raises(Missing, match="how much memory the host has left"):
+    with pytest.raises(Missing, match="free host memory"):
         ask("DP803", make_measured(device="cpu"), run(make_facts, available=None))

@@ -8,7 +8,7 @@ def test_switches_of_any_rank(ask, make_measured, make_facts):
     ]
     (advice,) = ask("DP605", make_measured(), facts)
     assert advice.title == (
-        "Switches for finding errors are on: TORCH_DISTRIBUTED_DEBUG=detail, CUDA_LAUNCH_BLOCKING=1, anomaly detection"
+        "Debug options are on: TORCH_DISTRIBUTED_DEBUG=detail, CUDA_LAUNCH_BLOCKING=1, anomaly detection"
     )
     assert [(one.knob, one.now, one.then) for one in advice.changes] == [
         ("env.TORCH_DISTRIBUTED_DEBUG", "detail", "OFF"),

@@ -44,15 +44,15 @@ def test_a_gpu_that_runs_dry(ask, hand_made, make_facts):
     assert (advice.impact, advice.saves.basis, advice.saves.low_share) == ("high", "bound", 0.0)
     assert advice.saves.high_share == pytest.approx(0.24)
     told = {one.label: one.value for one in advice.evidence}
-    assert told["copies to the host that hold the script"] == 1.3  # 4 of 6, two a step
-    assert told["most of them are asked for in"] == "train.py(40): log"
+    assert told["copies to the host that block the script"] == 1.3  # 4 of 6, two a step
+    assert told["most of them are issued in"] == "train.py(40): log"
 
 
 def test_where_it_is_asked_for_is_left_out_where_it_is_not_known(ask, hand_made, make_facts):
     (advice,) = ask("DP606", run(hand_made, 0.24, copies=[back(hand_made)]), [make_facts()])
     assert [one.label for one in advice.evidence] == [
         "idle while the script waits for the GPU",
-        "copies to the host that hold the script",
+        "copies to the host that block the script",
     ]
     (advice,) = ask("DP606", run(hand_made, 0.24, copies=[back(hand_made, blocking_calls=0)]), [make_facts()])
     assert len(advice.evidence) == 1

@@ -14,7 +14,7 @@ def test_in_each_step_the_rank_that_collects_longest(ask, make_measured, make_fa
     facts = [make_facts(rank=0, windows=[window(0.01)]), make_facts(rank=1, windows=[window(0.08, [[1, 2], [3, 4]])])]
     (advice,) = ask("DP602", make_measured(exposed_share=0.5), facts)
     assert advice.title == (
-        "Python collects garbage for 8 % of a step: collect at chosen steps, and on all ranks at once"
+        "Python garbage collection takes 8 % of a step: collect at chosen steps, on all ranks at once"
     )
     assert advice.saves.high_ms == pytest.approx(0.9)
     assert (advice.impact, advice.confidence, advice.evidence[0].value) == ("medium", "high", pytest.approx(0.08))
@@ -48,7 +48,7 @@ def test_who_wants_to_hear_of_less_hears_of_less(ask, make_measured, make_facts)
 
 
 def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="no steps were timed"):
+    with pytest.raises(Missing, match="no untraced steps were timed"):
         ask("DP602", make_measured(), [make_facts()])
     with pytest.raises(Missing, match="dptune profile"):
         ask("DP602", make_measured())
@@ -85,7 +85,7 @@ def test_steps_are_compared_by_their_numbers(ask, make_measured, make_facts):
     (advice,) = ask("DP602", make_measured(exposed_share=0.5), facts)
     assert advice.evidence[0].value == pytest.approx(0.3)
     apart = [make_facts(rank=1, windows=[Window("unprofiled", 9, [10_000_000] * 4, gc_ns=[3_000_000] * 4)])]
-    with pytest.raises(Missing, match="different steps"):
+    with pytest.raises(Missing, match="different untraced steps"):
         ask("DP602", make_measured(), [facts[0], *apart])
 
 
@@ -106,8 +106,8 @@ def test_the_line_that_asks_for_collections(ask, make_measured, make_facts):
     ]
     (advice,) = ask("DP602", make_measured(exposed_share=0.5), [make_facts(windows=[asking])])
     assert advice.title == (
-        "Python collects garbage for 8 % of a step: Memory.clean (train.py:9) calls gc.collect() 3 times in 4 steps. "
-        "Remove it, or call it every few hundred steps"
+        "Python garbage collection takes 8 % of a step: Memory.clean (train.py:9) calls gc.collect() 3 times in 4 "
+        "steps. Remove it, or call it every few hundred steps"
     )
     assert (advice.evidence[1].label, advice.evidence[1].value) == ("gc.collect() in Memory.clean (train.py:9)", 3)
 
@@ -142,4 +142,4 @@ def test_garbage_that_the_loader_makes_comes_after_the_loader(
     timed = Window("unprofiled", 3, [10_000_000] * 5, gc_ns=[0, 0, 0, 0, 8_000_000], loader_wait_ns=waits_ns)
     (advice,) = ask("DP602", make_measured(wait_share=wait_share), [make_facts(windows=[timed])])
     assert (advice.impact, advice.confidence) == (impact, confidence)
-    assert ("mend the loader first" in advice.watch) == (confidence == "medium")
+    assert ("fix the loader first" in advice.watch) == (confidence == "medium")

@@ -31,7 +31,7 @@ def run(hand_made, share, **more):
 def test_a_gpu_that_waits_for_launches(ask, hand_made, make_facts):
     (advice,) = ask("DP601", run(hand_made, 0.24), [make_facts()])
     assert advice.title == (
-        "The GPU waits 24 % of a step for kernels to be launched, 1467 of them in each step: compile the model, "
+        "The GPU waits 24 % of a step for kernel launches (1467 kernels per step): compile the model, "
         "or give each kernel more to do"
     )
     assert advice.saves.high_share == pytest.approx(0.24)

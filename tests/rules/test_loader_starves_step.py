@@ -33,7 +33,7 @@ def test_what_a_worker_takes_to_hand_over_a_batch_is_not_saved(
     measured, facts = make_measured(wait_share=0.45), [make_facts(loaders=[loader()])]
     (advice,) = ask("DP501", measured, facts, {"handover_ms": handover_ms})
     assert (bool(advice.changes), advice.impact) == (proposes, impact)
-    assert ("4.5 ms for each batch, too little for workers to help" in advice.title) != proposes
+    assert ("4.5 ms per batch, too little for workers to help" in advice.title) != proposes
 
 
 @pytest.mark.parametrize("batch_ms", [4.95, 5.0, 5.05])
@@ -81,7 +81,7 @@ def test_workers_take_over_what_prepares_a_batch_and_not_the_sampler(ask, make_m
     (advice,) = ask("DP501", make_measured(input=waiting(0.5, other_share=0.3)), facts)
     assert (advice.changes[0].then, advice.saves.high_share) == (2, pytest.approx(0.35))
     (advice,) = ask("DP501", make_measured(input=waiting(0.5, other_share=0.8)), facts)
-    assert "80 % of the wait is not for preparing batches: look at the sampler" in advice.title
+    assert "80 % of the wait is not batch preparation: check the sampler" in advice.title
     (advice,) = ask("DP501", make_measured(input=waiting(0.5, other_share=0.8)), [make_facts(loaders=[loader(1)])])
     assert advice.changes[0].then == 3  # the sampler runs while workers prepare
 
@@ -90,7 +90,7 @@ def test_two_batches_a_step_are_two_waits(ask, make_measured, make_facts):
     window = Window("unprofiled", 6, durations_ns=[1] * 3, loader_batches=[2, 2, 90])
     facts = [make_facts(loaders=[loader()], windows=[window])]
     (advice,) = ask("DP501", make_measured(wait_share=0.9), facts, {"handover_ms": 5.0})
-    assert "4.5 ms for each batch" in advice.title
+    assert "4.5 ms per batch" in advice.title
 
 
 def test_a_model_on_the_cpu_leaves_its_own_cores_to_itself(ask, make_measured, make_facts):

@@ -68,7 +68,7 @@ def test_without_a_loader_it_is_not_known_whether_passes_add_up(ask, make_measur
     (advice,) = ask("DP102", make_measured(exposed_share=0.6, synchronised=2), [make_facts(ddp=[DDP])])
     assert (advice.impact, advice.confidence, advice.numerics) == ("medium", "low", "changes")
     assert "once is enough if they add up" in advice.title
-    assert "SAM needs each for itself" in advice.watch
+    assert "SAM needs each by itself" in advice.watch
     (small,) = ask("DP102", make_measured(exposed_share=0.08, synchronised=2), [make_facts(ddp=[DDP])])
     assert small.impact == "low"
 

@@ -11,7 +11,7 @@ def ranks(make_facts, threads, cores=4, usable=None, count=2):
 
 def test_more_threads_than_cores(ask, make_measured, make_facts):
     (advice,) = ask("DP604", make_measured(device="cpu"), ranks(make_facts, 4))
-    assert advice.title == "2 ranks compute with 8 threads on 4 cores: give each 2"
+    assert advice.title == "2 ranks use 8 threads on 4 cores: give each 2"
     (change,) = advice.changes
     assert (change.knob, change.now, change.then) == ("env.OMP_NUM_THREADS", "4", "2")
     assert (advice.impact, advice.saves.basis, advice.saves.high_share) == ("high", "bound", 1.0)
@@ -23,9 +23,9 @@ def test_where_the_script_sets_them_the_variable_changes_nothing(ask, make_measu
     for one in own:
         one.environment["OMP_NUM_THREADS"] = "1"
     (advice,) = ask("DP604", make_measured(device="cpu"), own)
-    assert advice.title == "2 ranks compute with 8 threads on 4 cores: give each 2"
+    assert advice.title == "2 ranks use 8 threads on 4 cores: give each 2"
     assert advice.changes == []
-    assert advice.why.endswith("The script calls torch.set_num_threads, which goes before OMP_NUM_THREADS=1.")
+    assert advice.why.endswith("The script calls torch.set_num_threads, which overrides OMP_NUM_THREADS=1.")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_exposed_copies_from_pageable_memory(ask, make_measured, make_facts, han
     loader = LoaderFacts("train.py:20", pin_memory=False, batches_drawn=9)
     run = make_measured(copies=[copies(hand_made, 0.06), copies(hand_made, 0.2, direction="d2h")])
     (advice,) = ask("DP503", run, [make_facts(loaders=[loader])])
-    assert advice.title == "6 % of a step copies to the GPU from pageable memory, with nothing beside it"
+    assert advice.title == "6 % of a step is copies to the GPU from pageable memory that nothing overlaps"
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == ("loader.pin_memory", False, True, "train.py:20")
     assert advice.saves.high_share == pytest.approx(0.06)
@@ -39,7 +39,7 @@ def test_a_trace_alone_names_no_loader(ask, make_measured, hand_made):
 def test_a_script_without_a_loader_pins_what_it_copies_itself(ask, make_measured, make_facts, hand_made):
     (advice,) = ask("DP503", make_measured(copies=[copies(hand_made, 0.06)]), [make_facts(loaders=[])])
     assert advice.changes == []
-    assert "pin what it copies with tensor.pin_memory()" in advice.watch
+    assert "pin tensors with tensor.pin_memory()" in advice.watch
 
 
 def test_quiet(ask, make_measured, make_facts, hand_made):

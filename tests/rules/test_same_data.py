@@ -26,9 +26,9 @@ def ranks(make_facts, *losses, loader=SAMPLED, **more):
 
 def test_losses_that_are_equal_to_the_last_bit(ask, make_measured, make_facts):
     (advice,) = ask("DP504", make_measured(), ranks(make_facts, LOSSES, [*LOSSES, 1.8], loader=SHUFFLED))
-    assert advice.title == "All 2 ranks train on the same data: their first 3 losses are equal to the last bit"
+    assert advice.title == "All 2 ranks train on the same data: their first 3 losses are bitwise equal"
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
-    assert ("the loader is made at", "train.py:20") in [(one.label, one.value) for one in advice.evidence]
+    assert ("the loader is created at", "train.py:20") in [(one.label, one.value) for one in advice.evidence]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_quiet_where_a_loss_may_be_of_all_ranks_samples(ask, make_measured, make
 def test_a_shuffle_of_all_samples_on_each_rank_is_a_note(ask, make_measured, make_facts):
     other = [1.0, 0.9, 0.8]
     (advice,) = ask("DP504", make_measured(), ranks(make_facts, LOSSES, other, loader=SHUFFLED))
-    assert advice.title == "Each rank shuffles all of 640 samples for itself, unless parted before"
+    assert advice.title == "Each rank shuffles all 640 samples by itself, unless they were split before"
     assert (advice.impact, advice.confidence) == ("low", "low")
     facts = ranks(make_facts, LOSSES, other, loader=SHUFFLED)
     facts[1].loaders = [LoaderFacts(**{**SHUFFLED, "dataset_samples": 320})]  # it has been parted
@@ -80,7 +80,7 @@ def test_a_sampler_that_is_never_told_the_epoch(ask, make_measured, make_facts):
     """640 samples on two ranks are 10 batches of 32: after 30 of them two epochs are over."""
     same = {**SAMPLED, "sampler_epoch": 0}
     (advice,) = ask("DP504", make_measured(), ranks(make_facts, LOSSES, [1.0], loader=same))
-    assert advice.title.startswith("The DistributedSampler is never told the epoch")
+    assert advice.title.startswith("DistributedSampler.set_epoch is never called")
     assert (advice.impact, advice.numerics) == ("medium", "changes")
     told, drawn = {**SAMPLED, "dataset": "Val"}, {**same, "dataset": "Val", "batches_drawn": 99}
     for other in (told, drawn):  # a script that knows of it, or whose training draws from another one

@@ -18,7 +18,7 @@ def test_what_sending_parameters_takes(ask, make_measured, make_facts, hand_made
     run = make_measured(overlap=hand_made.overlap(*ROWS), memory=memory(hand_made, 31e9))
     (advice,) = ask("DP202", run, [make_facts(ddp=[DDP], optimizers=[ZERO])])
     assert advice.title == (
-        "ZeroRedundancyOptimizer sends parameters around for 12 % of a step: a plain optimizer sends none"
+        "ZeroRedundancyOptimizer broadcasts parameters for 12 % of a step: a plain optimizer sends none"
     )
     assert "train.py:40" in advice.evidence[0].label
     assert (advice.impact, advice.saves.basis) == ("medium", "bound")

@@ -27,8 +27,8 @@ def told(ask, make_measured, make_facts, hand_made):
 def test_gathering_holds_up_steps(told):
     (advice,) = told()
     assert advice.title == (
-        "Gathering sharded parameters holds up 10 % of a step, and there is room: DistributedDataParallel needs no "
-        "gathering"
+        "All-gathers of sharded parameters take 10 % of a step, and memory has room: DistributedDataParallel needs no "
+        "all-gathers"
     )
     assert advice.saves.high_share == pytest.approx(0.42)  # all that sharding takes
     assert (advice.impact, advice.saves.basis, advice.fingerprint) == ("medium", "bound", "DP204:Block")
@@ -41,7 +41,11 @@ def test_gathering_holds_up_steps(told):
 @pytest.mark.parametrize(
     ("peak", "parameters", "words"),
     [
-        (74_000, 1000, "DistributedDataParallel needs no gathering"),  # 16,000 more for the other of two ranks: 90,000
+        (
+            74_000,
+            1000,
+            "DistributedDataParallel needs no all-gathers",
+        ),  # 16,000 more for the other of two ranks: 90,000
         (74_001, 1000, None),
         (70_000, 2000, "`reshard_after_forward=False` gathers each layer once"),
         (70_001, 2000, None),
@@ -58,7 +62,7 @@ def test_keeping_layers_gathered_spares_what_backward_passes_gather(told):
     more = {"device": "cuda", "peak": 70_000, "parameters": 2000}
     (advice,) = told(rows=[("all_gather", "forward", 0.06), ("all_gather", "backward", 0.08)], **more)
     assert advice.saves.high_share == pytest.approx(0.12)  # gathering again, overlapped or not
-    assert advice.title.startswith("Gathering sharded parameters holds up 8 % of a step")
+    assert advice.title.startswith("All-gathers of sharded parameters take 8 % of a step")
     assert told(rows=[("all_gather", "forward", 0.2), ("all_gather", "backward", 0.01)], **more) == []
     many = {**more, "parameters": 2600}  # 20,800 on top of 70,000
     assert told(rows=[("all_gather", "backward", 0.3)], **many) == []
@@ -84,7 +88,7 @@ def test_what_the_script_gathers_itself_is_not_blamed_on_sharding(told):
 
     assert told(rows=[own(0.3), ("all_gather", "forward", 0.04)]) == []
     (advice,) = told(rows=[own(0.09), *ROWS])
-    assert advice.title.startswith("Gathering sharded parameters holds up 10 % of a step")
+    assert advice.title.startswith("All-gathers of sharded parameters take 10 % of a step")
     assert told(rows=[own(0.11), *ROWS]) == []  # whose gathers are what to change
     with pytest.raises(Missing, match="do not show which all-gathers FSDP issued"):
         told(rows=[("all_gather", "forward", 0.3, None)])
@@ -92,7 +96,7 @@ def test_what_the_script_gathers_itself_is_not_blamed_on_sharding(told):
 
 def test_the_wait_for_a_late_rank_is_no_gathering(told):
     (advice,) = told(waiting=0.4)
-    assert advice.title.startswith("Gathering sharded parameters holds up 6 % of a step")
+    assert advice.title.startswith("All-gathers of sharded parameters take 6 % of a step")
     assert told(waiting=0.6) == []
 
 

@@ -121,7 +121,7 @@ def test_two_periods_over_one_another_are_named_with_their_lines(ask, make_measu
     assert checkpoint.saves.low_share == pytest.approx(0.8 * 625 / 1875)
     assert checkpoint.saves.high_share == pytest.approx(1.1 * 0.4324 * 1.04167 / (1 + 0.4324 * 0.04167), abs=1e-4)
     assert "async_save" in checkpoint.watch
-    assert evaluation.why == "The mean step takes 74 ms, the median step 10 ms. All ranks wait meanwhile."
+    assert evaluation.why == "The mean step takes 74 ms, the median step 10 ms. All ranks wait for it."
     assert len({evaluation.fingerprint, checkpoint.fingerprint}) == 2
 
 
@@ -212,7 +212,7 @@ def test_workers_that_a_training_library_starts_are_no_logging(ask, make_measure
     own = [make_facts(windows=[window], loaders=[loader])]
     assert ask("DP703", make_measured(world=1), own) == []
     (advice,) = ask("DP502", make_measured(world=1), own)
-    assert advice.title == "An epoch has 6 batches, and starts 2 workers anew: 50 % of the time"
+    assert advice.title == "An epoch has 6 batches, and restarts 2 workers: 50 % of the time"
 
 
 def test_a_model_that_is_trained_in_one_step_of_three_is_part_of_the_method(ask, make_measured, make_facts):

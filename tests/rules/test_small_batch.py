@@ -50,7 +50,7 @@ def test_the_largest_whose_last_doubling_is_worth_it(ask, make_measured, make_fa
     facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
     run = make_measured(memory=room(hand_made, 0.1))
     (advice,) = ask("DP301", run, [facts], predictor=larger(1.2, 1.6, 3.0))
-    assert advice.title == "Batches of 32 samples are small: with 128 a sample takes about 60 % less time"
+    assert advice.title == "Batches of 32 samples are small: 128 samples take about 60 % less time per sample"
     batch, rate, betas, eps = advice.changes
     assert (batch.knob, batch.now, batch.then, str(batch.at)) == ("loader.batch_size", 32, 128, "train.py:20")
     assert (rate.knob, rate.now, rate.then, str(rate.at)) == ("optimizer.lr", 1e-3, 2e-3, "train.py:22")
@@ -59,7 +59,7 @@ def test_the_largest_whose_last_doubling_is_worth_it(ask, make_measured, make_fa
     # 1 - 4 * 0.1, 1 - 4 * 0.001, 1e-8 / 2
     assert (betas.knob, betas.now, betas.then, betas.at) == ("optimizer.betas", "0.9,0.999", "0.6,0.996", rate.at)
     assert (eps.knob, eps.now, eps.then, eps.at) == ("optimizer.eps", 1e-8, 5e-9, rate.at)
-    assert "grows with the square root of the batch, and its betas and eps go with it" in advice.watch
+    assert "scale the learning rate with the square root of the batch, and adjust betas and eps" in advice.watch
     assert next(one.value for one in advice.evidence if one.label == "global batch then") == 256
 
 
@@ -231,7 +231,7 @@ def test_adam_has_no_rule_where_its_betas_would_be_below_0(ask, make_measured, m
     facts = make_facts(loaders=[LOADER], optimizers=[own])
     (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=larger(1.2, 1.6, 3.0))
     assert [one.knob for one in advice.changes] == ["loader.batch_size"]
-    assert "does not hold at 4 times the batch" in advice.watch
+    assert "does not hold at 4x the batch" in advice.watch
 
 
 def test_micro_batches_are_samples_of_a_step_too(ask, make_measured, make_facts, larger):
@@ -291,9 +291,7 @@ def test_no_more_samples_than_the_noise_of_gradients_asks_for(
     facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
     run = make_measured(device="cpu", noise=noise)
     if then is None:
-        reason = (
-            r"noise scale of gradients is 50 \(10 to 100\) samples: 128 in a step would teach little more than 64 do"
-        )
+        reason = r"gradient noise scale is 50 \(10 to 100\) samples: steps of 128 would hardly converge faster"
         with pytest.raises(Missing, match=reason):
             ask("DP301", run, [facts], predictor=larger(1.2, 1.6, 3.0))
         return
@@ -321,7 +319,7 @@ def test_where_the_replay_misses_too_much_a_bound_is_told(ask, make_measured, ma
     facts = [make_facts(loaders=[LOADER], optimizers=[ADAM])]
     run = make_measured(device="cpu", exposed_share=0.4)
     (advice,) = ask("DP301", run, facts, predictor=bounding(1.1, 128))
-    assert advice.title == "Batches of 32 samples are small: with 64 a sample takes up to 45 % less time"
+    assert advice.title == "Batches of 32 samples are small: 64 samples take up to 45 % less time per sample"
     assert (advice.impact, advice.saves.basis, advice.saves.samples_times) == ("low", "bound", 2)
     assert advice.saves.high_share == pytest.approx(0.45)
     assert advice.changes[0].then == 64
@@ -335,7 +333,7 @@ def test_it_says_what_it_does_not_know(ask, make_measured, make_facts, larger, h
     run = make_measured(memory=room(hand_made, 0.1))
     bound = make_measured(memory=room(hand_made, 0.1), exposed_share=0.3)
     several, sizeless = [LOADER, LOADER], [LoaderFacts(batches_drawn=5)]
-    with pytest.raises(Missing, match="a sampler of the script, which alone knows how large they are"):
+    with pytest.raises(Missing, match="the script's own batch sampler, so the batch size is unknown"):
         ask("DP301", bound, [make_facts(loaders=[replace(LOADER, own_batches=True)])])
     with pytest.raises(Missing, match="2 loaders"):
         ask("DP301", bound, [make_facts(loaders=several)])
@@ -356,7 +354,7 @@ def test_noise_keeps_back_only_what_would_be_advised(ask, make_measured, make_fa
     run = make_measured(device="cpu", noise=noise)
     assert ask("DP301", run, facts, predictor=larger(1.9)) == []
     run = make_measured(device="cpu", exposed_share=0.4, noise=noise)
-    with pytest.raises(Missing, match=r"noise scale of gradients is 0 to 70 samples"):
+    with pytest.raises(Missing, match=r"gradient noise scale is 0 to 70 samples"):
         ask("DP301", run, facts, predictor=bounding(1.1, 128))
 
 

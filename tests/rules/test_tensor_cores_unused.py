@@ -59,7 +59,7 @@ def test_with_a_scaler_and_no_autocast_the_scaler_is_to_stay(ask, make_measured,
     volta = DeviceFacts("cuda", compute_capability="7.0")
     (own,) = ask("DP404", run, [make_facts(grad_scaler=True, device=volta)])
     (other,) = ask("DP403", run, [make_facts(grad_scaler=True, device=volta)])
-    assert "keep the GradScaler that there is" in own.watch
-    assert "or compute in fp16" in other.title
+    assert "keep the existing GradScaler" in own.watch
+    assert "or use fp16 autocast" in other.title
     (own,) = ask("DP404", run, [make_facts(autocast="cuda:bfloat16", device=volta)])
     assert ([one.now for one in own.changes], "use a GradScaler" in own.watch) == (["bf16"], True)

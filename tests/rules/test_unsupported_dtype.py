@@ -75,7 +75,7 @@ def test_quiet_on_a_cpu(ask, make_measured, make_facts, operators, told):
 
 
 def test_what_was_not_timed_is_missing(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="how fast this CPU computes in float16 was not measured"):
+    with pytest.raises(Missing, match="the speed of this CPU in float16 was not measured"):
         ask("DP405", make_measured(**CPU, operators={"matrix product": 0.9}), on_cpu(make_facts))
 
 

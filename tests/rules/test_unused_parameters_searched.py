@@ -34,7 +34,7 @@ def test_a_search_that_finds_nothing(ask, make_measured, make_facts, make_all_re
 def test_an_upper_bound_above_half_of_the_step_is_no_promise(ask, make_measured, make_facts, make_all_reduce):
     run = make_measured(exposed_share=0.6, collectives=[marks(make_all_reduce), make_all_reduce(2**20, 4)])
     (advice,) = ask("DP106", run, [make_facts(ddp=[searching()])])
-    assert advice.title.endswith("without the search a step takes less time, how much is not known")
+    assert advice.title.endswith("without the search a step takes less time, by an unknown amount")
 
 
 def test_quiet(ask, make_measured, make_facts, make_all_reduce):
@@ -57,7 +57,7 @@ def test_another_all_reduce_is_not_that_of_the_marks(ask, make_measured, make_fa
 
 
 def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="torch did not tell"):
+    with pytest.raises(Missing, match="torch did not report"):
         ask("DP106", make_measured(), [make_facts(ddp=[searching(unused=None)])])
 
 

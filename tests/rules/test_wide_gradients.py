@@ -26,7 +26,7 @@ def test_the_hook_that_is_predicted_to_save_more(ask, make_measured, make_facts,
     told = predict("ddp.comm_hook", {"bf16": 0.72, "fp16": 0.7})
     (advice,) = ask("DP103", make_measured(exposed_share=0.5), [make_facts(ddp=[DDP])], predictor=told)
     assert advice.title == (
-        "4.01 MiB of gradients travel as 32-bit floats, and 50 % of a step waits for them: "
+        "4.01 MiB of gradients are all-reduced in fp32, and 50 % of a step waits for them: "
         "with 16 bits a step takes 30 % less"
     )
     (change,) = advice.changes
@@ -93,7 +93,7 @@ def test_a_bound_is_no_more_than_what_is_exposed(ask, make_measured, make_facts,
     run = make_measured(exposed_share=0.5, step=step)
     (advice,) = ask("DP103", run, [make_facts(ddp=[DDP])], predictor=bounding(0.16))
     assert advice.title == (
-        "4.01 MiB of gradients travel as 32-bit floats, and 50 % of a step waits for them: "
+        "4.01 MiB of gradients are all-reduced in fp32, and 50 % of a step waits for them: "
         "16 bits are half as much to send"
     )
     assert advice.saves.high_share == advice.evidence[0].value == pytest.approx(0.5)

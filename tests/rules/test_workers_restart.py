@@ -27,7 +27,7 @@ EPOCHS = steps(10, 10, 60, 10, 10, 10, 10, 60, 10, 10, 10, 10, 60, 10, 10, 10, 1
 def test_the_steps_that_begin_epochs_are_the_longest(ask, make_measured, make_facts):
     """Epochs of 5 batches on each of two ranks: four steps of 60 ms among 16 of 10 take 200 of 400 ms longer."""
     (advice,) = ask("DP502", make_measured(), [make_facts(loaders=[LOADER], windows=[EPOCHS])])
-    assert advice.title == "An epoch has 5 batches, and starts 2 workers anew: 50 % of the time"
+    assert advice.title == "An epoch has 5 batches, and restarts 2 workers: 50 % of the time"
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == (
         "loader.persistent_workers",
@@ -88,7 +88,7 @@ def short_run(start_ms, wait_ms, first=27):
 def test_one_start_that_waits_for_the_loader_is_enough(ask, make_measured, make_facts):
     """Epochs of 30 steps: step 31 takes 812 ms where others take 12. Of an epoch that is 800 of 800 + 30 x 12 ms."""
     (advice,) = ask("DP502", make_measured(), [make_facts(loaders=[LONG], windows=short_run(812, 740))])
-    assert advice.title == "An epoch has 30 batches, and starts 2 workers anew: 69 % of the time"
+    assert advice.title == "An epoch has 30 batches, and restarts 2 workers: 69 % of the time"
     assert advice.saves.high_share == pytest.approx(800 / (800 + 30 * 12))
     assert advice.saves.mean_step_ms == pytest.approx((30 * 10 + 800) / 30)
     assert advice.confidence == "low"
@@ -130,8 +130,8 @@ def test_which_steps_begin_an_epoch(batches, per_step):
 
 
 def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="no steps were timed"):
+    with pytest.raises(Missing, match="no untraced steps were timed"):
         ask("DP502", make_measured(), [make_facts(loaders=[LOADER])])
     iterable = LoaderFacts(**{**vars(LOADER), "dataset_samples": None})
-    with pytest.raises(Missing, match="how many batches"):
+    with pytest.raises(Missing, match="number of batches"):
         ask("DP502", make_measured(), [make_facts(loaders=[iterable], windows=[EPOCHS])])

@@ -81,7 +81,7 @@ SETS_RATE = ("OneCycleLR", "CyclicLR")  # by arguments of their own, whatever th
 MEMORY_SHARE = 0.9  # of a device's memory, that the larger batch may take at most
 
 WORTH_SHARE = Threshold(
-    "worth_share", 0.15, "what a doubling has to save of a sample's time: for less nobody tunes a learning rate again"
+    "worth_share", 0.15, "minimum saving per sample for twice the batch: less is not worth retuning the learning rate"
 )
 WORTH_ACCUMULATED_SHARE = Threshold(
     "worth_accumulated_share", 0.05, "identical steps differ by about 5 %; no learning rate has to be tuned again"
@@ -110,11 +110,11 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     lacks = ""
     if len(loaders) > 1:
-        lacks = f"batches are drawn from {len(loaders)} loaders: which of them a step is of is not recorded"
+        lacks = f"batches come from {len(loaders)} loaders, and it is unknown which of them a step uses"
     elif not loaders[0].batch_size:
         lacks = "the loader's batch size was not recorded"
     elif loaders[0].own_batches:
-        lacks = "the loader takes whole batches from a sampler of the script, which alone knows how large they are"
+        lacks = "the loader uses the script's own batch sampler, so the batch size is unknown"
     if lacks and _computes(run):
         return
     if lacks:
@@ -173,9 +173,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Batches of {now} samples are small: with {then} a sample takes {saved} less time",
-        why="Exchanging gradients, updating parameters and calling operators take as long for a large batch as for a "
-        "small one.",
+        title=f"Batches of {now} samples are small: {then} samples take {saved} less time per sample",
+        why="All-reduces, the optimizer and operator overhead take as long for a large batch as for a small one.",
         changes=changes,
         saves=saves,
         confidence="low",
@@ -186,9 +185,9 @@ def check(run: RunView) -> Iterator[Advice]:
             ).at(run.measured.where_exposed),
             *(
                 Evidence(
-                    label=f"a sample's time with {times} times the batch",
+                    label=f"time per sample with {times}x the batch",
                     value=1 - (saving.predicted_share or 0),
-                    unit="of what it takes now",
+                    unit="of the present time",
                 )
                 for times, saving in tried
                 if saving.predicted_share is not None
@@ -198,8 +197,7 @@ def check(run: RunView) -> Iterator[Advice]:
             *_noise(run),
         ],
         numerics="changes",
-        watch=f"{rate.watch}{_accumulated(run, times)} Whether the loss falls as fast per sample is not predicted: "
-        "compare it.",
+        watch=f"{rate.watch}{_accumulated(run, times)} Convergence per sample is not predicted: compare the loss.",
         fingerprint=f"{RULE.code}:loader.batch_size:{loader.dataset or 'loader'}",
     )
 
@@ -217,7 +215,7 @@ def _loops_over_samples(run: RunView, batch: int) -> bool:
 def _epoch(samples: int | None, a_step: float) -> Iterator[Evidence]:
     """How few steps an epoch has then."""
     if samples:
-        yield Evidence(label="optimizer steps of an epoch then", value=max(1, round(samples / a_step)))
+        yield Evidence(label="optimizer steps per epoch then", value=max(1, round(samples / a_step)))
 
 
 def _noise(run: RunView) -> Iterator[Evidence]:
@@ -241,8 +239,8 @@ def _too_many(run: RunView) -> str:
     scale = noise.known("noise_scale")
     scale_text = _interval(noise) if scale is None else f"{scale:,.0f} ({_interval(noise)})"
     return (
-        f"a larger batch would save time, but the noise scale of gradients is {scale_text} samples: {2 * now:,} in a "
-        f"step would teach little more than {now:,} do"
+        f"a larger batch would save time, but the gradient noise scale is {scale_text} samples: steps of {2 * now:,} "
+        f"would hardly converge faster than steps of {now:,}"
     )
 
 
@@ -317,31 +315,31 @@ def _scaled_rate(run: RunView, times: int) -> _Rate:
     first = optimizers[0] if len(optimizers) == 1 else None
     now = None if first is None else _rate(first.first_learning_rate, first.learning_rates, first.default_learning_rate)
     if first is None or not now or _is_set_otherwise(run, now, first.default_learning_rate):
-        larger = f"The global batch is {times} times as large: scale the learning rate with it"
+        larger = f"The global batch is {times}x as large: scale the learning rate with it"
         names = {optimizer.name for optimizer in optimizers}
-        return _Rate([], f"{larger}, where a scheduler or a group has its own, there ({_in_words(names, times)}).")
-    fewer = f"Schedules that count steps count {times} times fewer."
+        return _Rate([], f"{larger}(in the scheduler or parameter group that sets it) ({_in_words(names, times)}).")
+    fewer = f"Step-based schedules get {times}x fewer steps."
     where = Location.parse(first.where)
     if first.name == "SGD":
         then = _rounded(now * times)
         change = Change(knob="optimizer.lr", now=now, then=then, at=where)
-        return _Rate([change], f"The learning rate of SGD grows with the batch, after a warm-up. {fewer}")
+        return _Rate([change], f"For SGD, scale the learning rate linearly with the batch, after a warm-up. {fewer}")
     if first.name not in ("Adam", "AdamW"):
-        return _Rate([], f"No rule is known for the learning rate of {first.name}: search it anew. {fewer}")
+        return _Rate([], f"There is no known scaling rule for {first.name}: retune the learning rate. {fewer}")
     then = _rounded(now * math.sqrt(times))
     changes = [Change(knob="optimizer.lr", now=now, then=then, at=where)]
     betas = [1 - times * (1 - beta) for beta in first.betas]
     if betas and min(betas) < 0:
-        words = f"The rule for {first.name} does not hold at {times} times the batch: its betas would be below 0"
-        return _Rate([], f"{words}. Search the learning rate anew. {fewer}")
-    words = f"The learning rate of {first.name} grows with the square root of the batch"
+        words = f"The scaling rule for {first.name} does not hold at {times}x the batch: betas would be below 0"
+        return _Rate([], f"{words}. Retune the learning rate. {fewer}")
+    words = f"For {first.name}, scale the learning rate with the square root of the batch"
     if len(betas) == 2 and first.eps:
         eps = _rounded(first.eps / math.sqrt(times))
         changes += [
             Change(knob="optimizer.betas", now=_listed(first.betas), then=_listed(betas), at=where),
             Change(knob="optimizer.eps", now=first.eps, then=eps, at=where),
         ]
-        words += ", and its betas and eps go with it"
+        words += ", and adjust betas and eps"
     return _Rate(changes, f"{words}. {fewer}")
 
 

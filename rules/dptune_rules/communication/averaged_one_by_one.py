@@ -48,7 +48,7 @@ from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "savings below 2 % of a step are not worth a change")
 
 LEAST_TENSORS = 8  # fewer calls take little time, whatever they carry
 BUCKET_BYTES = 25 * 2**20  # of DDP, by default
@@ -108,7 +108,8 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="time in these calls", value=share, unit="of a step (unprofiled)"),
             ],
             numerics="changes" if of_parameters and call.function == "all_reduce" else "same",
-            watch="Remove the script's own averaging and its broadcast of parameters. Sums are rounded in a new order.",
+            watch="Remove the script's own averaging and its broadcast of parameters. Floating-point summation order "
+            "changes.",
             fingerprint=f"{RULE.code}:{call.where}",
         )
 
@@ -143,7 +144,7 @@ def _shares(run: RunView, function: str, where: str) -> list[float]:
     for facts in run.facts:
         window = facts.window("unprofiled")
         if window is None or not window.steps:
-            raise Missing("no steps were timed without the profiler")
+            raise Missing("no untraced steps were timed")
         spent_ns = sum(call.unprofiled_ns for call in facts.calls if (call.function, call.where) == (function, where))
         found.append(min(1.0, spent_ns / sum(window.durations_ns)))
     return found

@@ -46,7 +46,7 @@ LEAST_BYTES = Threshold(
     "of less the time is that of starting, and of waiting for the other ranks, as an all-reduce would: 656 bytes of a "
     "small batch norm held up 5 % of a step of 8 ms, so that it is a note",
 )
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 RULE = Rule(
     code="DP104",
@@ -70,7 +70,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None:
         return
     if _sent(run) > TIMES * sum(ddp.buffer_bytes or 0 for ddp in sending) * _passes(run):
-        raise Missing("the script broadcasts more than DDP's buffers: which of it takes how long is not known")
+        raise Missing("the script has broadcasts of its own, so the time of DDP's buffer broadcasts is unknown")
     changes = [
         Change(knob="ddp.broadcast_buffers", now=True, then=False, at=Location.parse(ddp.where)) for ddp in sending
     ]
@@ -82,9 +82,9 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{100 * share:.0f} % of a step goes into sending {digits(sent / 2**20)} MiB of buffers before forward "
-        "passes",
-        why="DistributedDataParallel sends rank 0's buffers before each forward pass, which waits for them.",
+        title=f"{100 * share:.0f} % of a step goes into broadcasting {digits(sent / 2**20)} MiB of buffers before "
+        f"forward passes",
+        why="DDP broadcasts rank 0's buffers before each forward pass, which waits for them.",
         changes=changes,
         saves=run.saving(changes, run.bound(0.0, run.most_exposed(rows), "no more than the exposed broadcasts")),
         confidence="medium",
@@ -93,7 +93,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="buffers", value=sent, unit="bytes"),
         ],
         numerics="changes",
-        watch="Each rank keeps its own statistics of batch norm: compare the loss of validation.",
+        watch="Each rank then keeps its own batch norm statistics: compare the validation loss.",
         fingerprint=f"{RULE.code}:ddp.broadcast_buffers:{sending[0].module}",
     )
 

@@ -79,7 +79,7 @@ TRIED_MIB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50)
 
 SMALL_MIB = Threshold("small_mib", 1.0, "DDP's own first bucket, the smallest it makes by default, is 1 MiB")
 FEWER_TIMES = Threshold("fewer_times", 2.0, "below half as many messages the change is lost in the noise of a step")
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 TAIL_SHARE = Threshold("tail_share", 0.05, "medium impact from here: exposed transfer of a single bucket")
 HIDDEN_SHARE = Threshold("hidden_share", 0.1, "a single bucket leaves when backward is over: next to nothing hides it")
 
@@ -134,13 +134,13 @@ def _buckets(run: RunView) -> _Buckets | None:
     found = run.measured.collectives
     reductions = [c for c in found if c.kind == "all_reduce" and c.calls_per_step > 0]
     if any(c.kind == "unknown" for c in found):
-        raise Missing("the traces do not name every collective, so gradient buckets cannot be told from others")
+        raise Missing("the traces do not name every collective, so gradient buckets cannot be identified")
     reductions = [c for c in reductions if c.message_bytes > SCALAR_BYTES]
     sizes = {size for f in run.facts[:1] for d in f.ddp for size in d.rebuilt_bucket_sizes or d.bucket_sizes}
     if any(c.message_bytes in sizes for c in reductions):
         reductions = [c for c in reductions if c.message_bytes in sizes]
     elif reductions and not run.facts and any(c.kind not in ("all_reduce", "broadcast") for c in found):
-        raise Missing("other collectives run beside the all-reduces, so DDP's buckets cannot be told from them")
+        raise Missing("other collectives run next to the all-reduces, so DDP's buckets cannot be identified")
     return _of_one_pass(reductions, run.measured.accumulation.known("synchronised_backwards_per_step") or 1)
 
 
@@ -200,16 +200,16 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Gradients travel in {buckets.calls:.0f} all-reduces of {_size(buckets.mean_bytes)} on average: "
+        title=f"Gradients are sent in {buckets.calls:.0f} all-reduces of {_size(buckets.mean_bytes)} on average: "
         f"{_size(found.cap_mib * MIB)} buckets need about {then}{',' if predicted else ';'} {gains} about "
         f"{100 * share:.0f} % of a step",
-        why="Every all-reduce pays a start-up time, whatever its size. Larger buckets pay it less often.",
+        why="Every all-reduce pays its latency, whatever its size. Larger buckets pay it less often.",
         changes=found.changes,
         saves=found.saves,
         confidence="medium" if run.facts else "low",
         evidence=[
             *_evidence(run, buckets, everything.at(run.measured.where_exposed)),
-            Evidence(label="start-ups that go", value=start_ups, unit="of a step"),
+            Evidence(label="latency saved", value=start_ups, unit="of a step"),
             *found.curve,
         ],
         numerics="same",
@@ -242,11 +242,11 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"All {_size(buckets.gradient_bytes)} of gradients travel in one all-reduce that nothing hides: "
-        f"a step waits {100 * transfer:.0f} % of its time for "
+        title=f"All {_size(buckets.gradient_bytes)} of gradients are sent in one all-reduce that nothing overlaps: a "
+        f"step spends {100 * transfer:.0f} % of its time waiting for "
         + ("the transfer" if split else "the transfer or for late ranks, which the traces do not separate"),
-        why="A bucket leaves when its last gradient is ready; a single one leaves when backward is over. "
-        "Smaller buckets start while backward still runs.",
+        why="A bucket is sent when its last gradient is ready: a single bucket only after backward. Smaller buckets "
+        "start while backward still runs.",
         changes=found.changes,
         saves=found.saves,
         confidence="low" if found.saves.basis == "bound" else "medium",

@@ -85,7 +85,7 @@ _OF_SHARDS = "reduce each rank's shard with to_local(), and log every N steps"
 
 EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong to the steps
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 OF_A_MODEL = ("p2p", "all_to_all")
 

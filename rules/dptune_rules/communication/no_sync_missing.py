@@ -50,7 +50,7 @@ from dptune.advice import IMPACTS, Advice, Change, Evidence, Location
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 STATIC_GRAPH = (
     "with model.no_sync() if step > 0 and micro < accumulate - 1 else contextlib.nullcontext():\n"
@@ -79,7 +79,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if synchronised <= 1 or accumulates is False:
         return
     if len(wrapped) > 1:
-        raise Missing(f"{len(wrapped)} DDP modules: which of them a backward pass synchronises is not recorded")
+        raise Missing(f"with {len(wrapped)} DDP modules, it is unknown which of them a backward pass synchronizes")
     share = run.measured.share("exchange_ns") * (synchronised - 1) / synchronised
     exposed = run.measured.share("exposed_communication_ns")
     everything = Evidence(label="exposed communication", value=exposed, unit="of a step")
@@ -98,11 +98,11 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
-    enough, watch = "once is enough", "Sums are the same up to the order of additions."
+    enough, watch = "once is enough", "Sums are equal up to floating-point summation order."
     if accumulates is None:
         impact = min(impact, "medium", key=IMPACTS.index)
         enough = "once is enough if they add up"
-        watch = "No DataLoader tells whether they are of several batches, and add up: SAM needs each for itself."
+        watch = "Without a DataLoader it is unknown whether they accumulate over batches: SAM needs each by itself."
     if static:
         watch += " With static_graph=True synchronize every micro-batch of the first step, or its backward pass fails."
     yield Advice(

@@ -97,7 +97,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 *([Evidence(label="their optimizer", value=unused.optimizer)] if unused.optimizer else []),
                 *([Evidence(label="wrapped in DDP at", value=unused.made_at)] if unused.made_at else []),
                 Evidence(label="unused gradients", value=unused.gradient_bytes, unit="bytes per rank and pass"),
-                Evidence(label="this backward pass", value=share, unit="of a step without the profiler"),
+                Evidence(label="this backward pass", value=share, unit="of an untraced step"),
             ],
             numerics="same",
             watch=watch,

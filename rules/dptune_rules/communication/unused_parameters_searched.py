@@ -1,4 +1,4 @@
-"""DistributedDataParallel looks for parameters without a gradient in every step, and there are none.
+"""DDP searches for unused parameters in every step, and there are none.
 
 ## What it measures
 
@@ -45,14 +45,14 @@ from dptune.rule import Rule, RunView, Threshold
 
 MARKING_NS = 4_000  # for each tensor, at most
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 RULE = Rule(
     code="DP106",
     name="unused-parameters-searched",
     family="communication",
     kind="time",
-    summary="DistributedDataParallel looks for parameters without a gradient in every step, and there are none",
+    summary="DDP searches for unused parameters in every step, and there are none",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -65,7 +65,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     unused = [ddp.unused_parameter_bytes for facts in run.facts for ddp in facts.ddp if ddp.find_unused_parameters]
     if None in unused:
-        raise Missing("torch did not tell whether parameters got no gradient")
+        raise Missing("torch did not report whether parameters got no gradient")
     if any(unused):
         return
     tensors = sum(ddp.parameter_tensors or 0 for ddp in looking)
@@ -93,7 +93,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if saves.predicted_share is not None:
         less = f"about {100 * saves.predicted_share:.0f} % less"
     elif saves.large_unknown:
-        less = "less time, how much is not known"
+        less = "less time, by an unknown amount"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -101,18 +101,18 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title="DDP looks for parameters without a gradient in every step, and there were none: without the search a "
         f"step takes {less}",
-        why="It walks through the graph after each forward pass, and exchanges which parameters were used when "
-        "backward is over.",
+        why="DDP traverses the autograd graph after each forward pass, and all-reduces a bitmap of used parameters "
+        "after backward.",
         changes=changes,
         saves=saves,
         confidence="medium",
         evidence=[
             Evidence(label="parameter tensors", value=tensors),
-            Evidence(label="looking and exchanging the marks", value=share, unit="of a step at most"),
+            Evidence(label="search and bitmap all-reduce", value=share, unit="of a step at most"),
             run.exposed_transfer(),
         ],
         numerics="same",
-        watch="A parameter that gets no gradient in a later step raises an error then.",
+        watch="If a parameter gets no gradient in a later step, DDP raises an error.",
         fingerprint=f"{RULE.code}:ddp.find_unused_parameters:{looking[0].module}",
     )
 

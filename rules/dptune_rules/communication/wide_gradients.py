@@ -127,7 +127,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{size} travel as 32-bit floats, and {100 * exposed:.0f} % of a step waits for them: {then}",
+        title=f"{size} are all-reduced in fp32, and {100 * exposed:.0f} % of a step waits for them: {then}",
         why="The link cannot carry the gradients while the backward pass computes. In 16 bits they are half as large.",
         changes=changes,
         saves=saves,

@@ -78,7 +78,7 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"The GPU idles {100 * share:.0f} % of a step because the script waits for it: read results back less "
         "often",
-        why="While the script waits it launches nothing, so the GPU has nothing to do when it is through.",
+        why="While the script waits it launches nothing, so the GPU runs out of work.",
         changes=[],
         saves=run.bound(
             0.0,
@@ -105,7 +105,7 @@ def _copies(run: RunView) -> Iterator[Evidence]:
     for copy in back:
         share = copy.blocking_calls / max(1, copy.calls)
         yield Evidence(
-            label="copies to the host that hold the script",
+            label="copies to the host that block the script",
             value=round(share * copy.calls_per_step, 1),
             unit="per rank and step",
         )
@@ -114,4 +114,4 @@ def _copies(run: RunView) -> Iterator[Evidence]:
     if most is not None:
         named = most.known("function") or most.known("module") or most.known("operator")
         if named:
-            yield Evidence(label="most of them are asked for in", value=named)
+            yield Evidence(label="most of them are issued in", value=named)

@@ -50,12 +50,12 @@ from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 IN_LOADER = 0.8  # of the collection time; the rest is young objects, collected wherever the script is
 OF_LOADER = (
-    "The collections run while the data loader prepares batches. If a batch is prepared with fewer objects, there are "
-    "fewer collections: mend the loader first."
+    "The collections run while the data loader prepares batches. Fewer objects per batch mean fewer collections: fix "
+    "the loader first."
 )
 
 RULE = Rule(
@@ -94,12 +94,12 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact="medium" if of_loader and impact == "high" else impact,
-        title=f"Python collects garbage for {100 * share:.0f} % of a step: "
+        title=f"Python garbage collection takes {100 * share:.0f} % of a step: "
         + (
             f"{call.where} calls gc.collect(){by} {call.calls} times in {call.steps} steps. Remove it, or call it "
             "every few hundred steps"
             if call
-            else "collect at chosen steps, and on all ranks at once"
+            else "collect at chosen steps, on all ranks at once"
         ),
         why="Each gc.collect() call scans all objects that the garbage collector tracks."
         if call
@@ -141,11 +141,11 @@ def _by_step(run: RunView) -> tuple[list[list[int]], list[list[int]]]:
     timed = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps]
     windows = [window for window in timed if len(window.gc_ns) == window.steps]
     if not windows:
-        raise Missing("no steps were timed without the profiler")
+        raise Missing("no untraced steps were timed")
     first = max(window.first_step for window in windows)
     until = min(window.first_step + window.steps for window in windows)
     if first >= until:
-        raise Missing("the ranks timed different steps without the profiler")
+        raise Missing("the ranks timed different untraced steps")
     numbers = range(first, until)
     took_ns = [[window.durations_ns[number - window.first_step] for window in windows] for number in numbers]
     collected_ns = [[window.gc_ns[number - window.first_step] for window in windows] for number in numbers]

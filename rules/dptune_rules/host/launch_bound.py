@@ -90,9 +90,9 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"The GPU waits {100 * share:.0f} % of a step for kernels to be launched, {kernels.per_step:.0f} of "
-        f"them in each step: {_remedy(run, waited)}",
-        why="Launching a kernel takes the host longer than computing it takes the GPU.",
+        title=f"The GPU waits {100 * share:.0f} % of a step for kernel launches ({kernels.per_step:.0f} kernels per "
+        f"step): {_remedy(run, waited)}",
+        why="The host takes longer to launch a kernel than the GPU takes to run it.",
         changes=[],
         saves=run.bound(
             0.0,
@@ -127,8 +127,8 @@ def _remedy(run: RunView, waited: LaunchIdleFigures | None) -> str:
         busiest = next(iter(waited.operators), None)
         meanwhile = f" The host runs {_often(busiest)} meanwhile." if busiest is not None else ""
         return (
-            f"{100 * first.share:.0f} % of that time is before one kernel, `{short_name(first.name)}`.{meanwhile} Find "
-            "out what the script does before it launches that kernel"
+            f"{100 * first.share:.0f} % of that time is before one kernel, `{short_name(first.name)}`.{meanwhile} "
+            f"Find out what the script does before that launch"
         )
     compiled = bool(run.facts and run.facts[0].compiled) or bool(waited and waited.compiled)
     return f"{'capture CUDA graphs' if compiled else 'compile the model'}, or give each kernel more to do"

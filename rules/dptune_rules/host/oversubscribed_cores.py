@@ -63,7 +63,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     device = facts.device
     if device is None or not device.usable_cores or not device.torch_threads:
-        raise Missing("how many threads and cores the ranks have was not recorded")
+        raise Missing("numbers of threads and cores were not recorded")
     rank_threads = [
         rank_facts.device.torch_threads or 1
         for rank_facts in run.facts
@@ -91,9 +91,9 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{local} ranks compute with {threads:.0f} threads on {device.usable_cores} cores: give each {then}",
-        why="The threads of an operator wait for the slowest of them, and there is not a core for each."
-        + (f" The script calls torch.set_num_threads, which goes before {VARIABLE}={now}." if by_script else ""),
+        title=f"{local} ranks use {threads:.0f} threads on {device.usable_cores} cores: give each {then}",
+        why="The threads of an operator wait for the slowest one, and there are fewer cores than threads."
+        + (f" The script calls torch.set_num_threads, which overrides {VARIABLE}={now}." if by_script else ""),
         changes=[] if by_script else [Change(knob=f"env.{VARIABLE}", now=now, then=then)],
         saves=run.bound(0.0, most, "no more than the step, without waiting for input"),
         confidence="medium",
@@ -103,6 +103,6 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="compute", value=share, unit="of a step").at(run.measured.where("compute_ns")),
         ],
         numerics="same",
-        watch="Sums over more or fewer threads differ in the last bits.",
+        watch="Sums over another number of threads differ in the last bits.",
         fingerprint=f"{RULE.code}:{VARIABLE}",
     )

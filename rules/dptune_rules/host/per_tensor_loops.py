@@ -43,7 +43,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import CodeSite
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 LEAST_TENSORS = 20  # of fewer the calls take no time
 EACH = 0.5  # calls for each parameter tensor from which on a loop is taken to be over parameters

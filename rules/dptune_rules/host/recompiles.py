@@ -131,7 +131,7 @@ def _by_step(run: RunView) -> tuple[list[float], list[float]]:
     windows = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps]
     windows = [window for window in windows if len(window.compile_ns) == window.steps]
     if not windows:
-        raise Missing("how long torch.compile compiled was not recorded")
+        raise Missing("compile time was not recorded")
     steps = min(window.steps for window in windows)
     took = [float(max(window.durations_ns[step] for window in windows)) for step in range(steps)]
     compiled = [float(max(window.compile_ns[step] for window in windows)) for step in range(steps)]

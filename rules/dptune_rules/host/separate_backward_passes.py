@@ -42,7 +42,7 @@ RULE = Rule(
     name="separate-backward-passes",
     family="host",
     kind="time",
-    summary="several backward passes go through one graph, where the sum of the losses needs one",
+    summary="several backward passes through one graph, where one pass over the summed losses is enough",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )

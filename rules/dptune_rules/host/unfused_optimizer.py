@@ -69,7 +69,7 @@ RULE = Rule(
     name="unfused-optimizer",
     family="host",
     kind="time",
-    summary="the optimizer updates parameters one by one, where one kernel could update them all",
+    summary="the optimizer updates parameters one at a time instead of in one fused kernel",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -128,12 +128,12 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="the optimizer's loop", value=share, unit="of a traced step").at(
                 run.measured.where("optimizer")
             ),
-            Evidence(label="at most", value=most, unit="of a step without the profiler, if that did not stretch it"),
+            Evidence(label="at most", value=most, unit="of an untraced step, if the profiler did not slow it"),
             Evidence(label="tensors", value=tensors),
             Evidence(label="parameters", value=sum(optimizer_facts.parameters for optimizer_facts in looping)),
         ],
         numerics="same",
-        watch="Weights are the same up to the order of roundings.",
+        watch="Weights agree up to floating-point rounding.",
         fingerprint=f"{RULE.code}:optimizer.fused:{looping[0].name}",
     )
 

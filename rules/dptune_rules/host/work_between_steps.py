@@ -42,7 +42,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 REMEDIES = {
     "saving": "save every N steps, or asynchronously",
@@ -52,7 +52,7 @@ REMEDIES = {
     "evaluation": "evaluate every N steps",
 }
 HOW = {
-    "saving": "`torch.distributed.checkpoint.async_save` writes a copy while training goes on.",
+    "saving": "`torch.distributed.checkpoint.async_save` writes a copy while training continues.",
     "logging": "Between logged steps keep values as tensors, and read them together.",
     "plotting": "Keep the values, and plot them in another process.",
     "metrics": "If every step must count, accumulate on the device and read the result every N steps.",
@@ -60,7 +60,7 @@ HOW = {
 }
 
 OF_TENSORS = (
-    "Making text of a tensor reads and formats its elements one by one. A logger skips that below its level if it gets "
+    "Formatting a tensor as text reads its elements one at a time. A logger skips that below its level if it gets "
     'the tensor as an argument: `log.debug("%s", tensor)`.'
 )
 

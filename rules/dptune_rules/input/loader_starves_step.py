@@ -84,7 +84,7 @@ COMPUTED_SHARE = 0.5  # of the wait: above it preparing a batch takes a core, be
 HANDOVER_MS = Threshold(
     "handover_ms",
     2.0,
-    "what a batch that a worker has ready costs all the same: batches of 64 x 256 floats and of 8 x 3 x 224 x 224 took "
+    "cost of a batch that a worker has ready: batches of 64 x 256 floats and of 8 x 3 x 224 x 224 took "
     "1.4 to 2.5 ms to arrive on two cores; only what a batch takes beyond that can be saved",
 )
 WARNING_SHARE = Threshold("warning_share", 0.05, "medium impact from here: 5 % of a step is spent waiting")
@@ -168,14 +168,13 @@ def check(run: RunView) -> Iterator[Advice]:
     elif prepared < 1 - run.limit(MOST_SHARE):
         culprit = None
         remedy = (
-            f"{100 * (1 - prepared):.0f} % of the wait is not for preparing batches: look at the sampler and at "
-            "pinning memory"
+            f"{100 * (1 - prepared):.0f} % of the wait is not batch preparation: check the sampler and memory pinning"
         )
     elif repeats:
         reason = "workers would each return every sample"
     elif gain < _least_gain(run) and now is not None:
         more = "more workers" if now else "workers"
-        reason = f"that is {digits(batch_ms)} ms for each batch, too little for {more} to help"
+        reason = f"that is {digits(batch_ms)} ms per batch, too little for {more} to help"
     elif now is None:
         remedy = f"give the DataLoader more workers, or {cheaper}"
     elif then is None and cores is None:

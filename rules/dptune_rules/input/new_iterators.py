@@ -49,7 +49,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.rule import NewIterators, Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 LEAST_STEPS_SHARE = Threshold(
     "least_steps_share", 0.5, "iterators per step: below this, each serves more than two steps, like a short epoch"
 )
@@ -103,7 +103,7 @@ def check(run: RunView) -> Iterator[Advice]:
                     else []
                 ),
                 Evidence(label="workers", value=workers, unit="processes"),
-                *([Evidence(label="the loader is made at", value=line.loader)] if line.loader else []),
+                *([Evidence(label="the loader is created at", value=line.loader)] if line.loader else []),
             ],
             numerics="changes",
             watch="One iterator uses every sample once before any repeats; each new one draws from all samples."

@@ -40,14 +40,14 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Change, Evidence, Location
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 RULE = Rule(
     code="DP503",
     name="pageable-copies",
     family="input",
     kind="time",
-    summary="batches are copied to the GPU from pageable memory, while nothing else runs",
+    summary="copies of batches from pageable memory are not overlapped",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -76,15 +76,15 @@ def check(run: RunView) -> Iterator[Advice]:
     bound = run.bound(
         0.0, most, "no more than the exposed copies from pageable memory, and the idle time while they hold the script"
     )
-    alone = "" if changes else "The script draws from no DataLoader: pin what it copies with tensor.pin_memory(). "
+    alone = "" if changes else "The script uses no DataLoader: pin tensors with tensor.pin_memory(). "
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{100 * share:.0f} % of a step copies to the GPU from pageable memory, with nothing beside it",
-        why="A copy from pageable memory is staged by the driver and holds the script; one from page-locked memory "
-        "runs beside the kernels.",
+        title=f"{100 * share:.0f} % of a step is copies to the GPU from pageable memory that nothing overlaps",
+        why="Copies from pageable memory are staged by the driver and block the script; copies from page-locked "
+        "memory can overlap with kernels.",
         changes=changes,
         saves=run.saving(changes, bound) if changes else bound,
         confidence="medium" if run.facts else "low",
@@ -100,6 +100,6 @@ def check(run: RunView) -> Iterator[Advice]:
             *(Evidence(label="their rate", value=round(rate, 2), unit="GB/s") for rate in rates),
         ],
         numerics="same",
-        watch=f"{alone}Copy with non_blocking=True as well, and read nothing back that is not synchronised.",
+        watch=f"{alone}Copy with non_blocking=True as well, and synchronize before reading results back.",
         fingerprint=f"{RULE.code}:loader.pin_memory",
     )

@@ -83,17 +83,17 @@ def _same_order(run: RunView) -> Iterator[Advice]:
             slug=RULE.name,
             kind=RULE.kind,
             impact="medium",
-            title="The DistributedSampler is never told the epoch: every one has the same batches in the same order",
-            why="It shuffles by its seed and the number that set_epoch gave it, which is still 0.",
+            title="DistributedSampler.set_epoch is never called: every epoch has the same batches in the same order",
+            why="It shuffles by its seed plus the epoch set by set_epoch, which is still 0.",
             changes=[],
             confidence="high",
             evidence=[
                 Evidence(label="batches of an epoch", value=batches),
                 Evidence(label="batches drawn", value=loader.batches_drawn or 0),
-                *([Evidence(label="the loader is made at", value=loader.where)] if loader.where else []),
+                *([Evidence(label="the loader is created at", value=loader.where)] if loader.where else []),
             ],
             numerics="changes",
-            watch="Call sampler.set_epoch(epoch) before each epoch: what is learned changes, for the better.",
+            watch="Call sampler.set_epoch(epoch) before each epoch. Training results change for the better.",
             fingerprint=f"{RULE.code}:set_epoch:{loader.dataset or 'loader'}",
         )
 
@@ -113,17 +113,17 @@ def _each_for_itself(run: RunView) -> Iterator[Advice]:
             slug=RULE.name,
             kind=RULE.kind,
             impact="low",
-            title=f"Each rank shuffles all of {loader.dataset_samples} samples for itself, unless parted before",
-            why="Without a DistributedSampler an epoch of each rank is the whole data set, and batches of several "
-            "ranks can hold the same samples.",
+            title=f"Each rank shuffles all {loader.dataset_samples} samples by itself, unless they were split before",
+            why="Without a DistributedSampler, each rank's epoch is the whole data set, and ranks can train on the "
+            "same samples.",
             changes=[],
             confidence="low",
             evidence=[
                 Evidence(label="sampler", value=loader.sampler),
-                *([Evidence(label="the loader is made at", value=loader.where)] if loader.where else []),
+                *([Evidence(label="the loader is created at", value=loader.where)] if loader.where else []),
             ],
             numerics="changes",
-            watch="With a DistributedSampler an epoch is as many times shorter as there are ranks.",
+            watch="With a DistributedSampler, an epoch gets shorter by the number of ranks.",
             fingerprint=f"{RULE.code}:sampler:{loader.dataset or 'loader'}",
         )
 
@@ -155,8 +155,8 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact="high",
-        title=f"All {len(losses)} ranks train on the same data: their first {least} losses are equal to the last bit",
-        why="Each rank computes the gradients that the others compute, so that all but one work for nothing.",
+        title=f"All {len(losses)} ranks train on the same data: their first {least} losses are bitwise equal",
+        why="All ranks compute the same gradients, so all but one are wasted.",
         changes=[],
         confidence="high",
         evidence=[
@@ -167,12 +167,12 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
                 if drawn_loader.sampler
             ),
             *(
-                Evidence(label="the loader is made at", value=drawn_loader.where)
+                Evidence(label="the loader is created at", value=drawn_loader.where)
                 for drawn_loader in loaders
                 if drawn_loader.where
             ),
         ],
         numerics="changes",
-        watch="With a DistributedSampler the global batch holds as many different samples as it should.",
+        watch="With a DistributedSampler, each rank gets different samples.",
         fingerprint=f"{RULE.code}:batches",
     )

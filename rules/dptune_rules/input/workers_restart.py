@@ -50,10 +50,8 @@ LEAST_PERIOD = 4  # steps of an epoch: with fewer any steps would be at its dist
 
 LONGEST_START_S = 10.0  # upper bound for starting workers: where it is below the threshold, no start has to be recorded
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
-LEAST_EPOCHS = Threshold(
-    "least_epochs", 3.0, "of fewer beginnings it cannot be told whether they are what makes steps long"
-)
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
+LEAST_EPOCHS = Threshold("least_epochs", 3.0, "with fewer epoch starts, the cause of long steps is uncertain")
 
 RULE = Rule(
     code="DP502",
@@ -74,21 +72,21 @@ def check(run: RunView) -> Iterator[Advice]:
     (loader,) = loaders
     window = run.facts[0].window("unprofiled")
     if window is None or not window.steps or not window.loader_batches:
-        raise Missing("no steps were timed without the profiler")
+        raise Missing("no untraced steps were timed")
     durations_ns: Sequence[float] = window.step_durations_ns
     steps_long = statistics.median(durations_ns)
     batches = loader.epoch_batches(run.measured.world_size)
     if batches is None and max(durations_ns) < LONGER * steps_long:
         return
     if batches is None:
-        raise Missing("how many batches an epoch has was not recorded")
+        raise Missing("the number of batches per epoch was not recorded")
     period = batches / max(1, statistics.median_low(window.loader_batches))
     if period < LEAST_PERIOD:
         return
     timed = len(durations_ns) >= run.limit(LEAST_EPOCHS) * period
     if timed:
         share = _lost_ns(durations_ns, period) / sum(durations_ns)
-        seen = [Evidence(label="what steps that begin an epoch take longer", value=share, unit="of the time")]
+        seen = [Evidence(label="extra time of steps that start an epoch", value=share, unit="of the time")]
     else:
         if run.limit(WORTH_SHARE) * period * steps_long > LONGEST_START_S * 1e9:
             return
@@ -110,14 +108,16 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"An epoch has {batches} batches, and starts {loader.num_workers} "
-        f"{'worker' if loader.num_workers == 1 else 'workers'} anew: {100 * share:.0f} % of the time",
-        why="Without persistent_workers the workers end with their epoch, and the next one starts them again.",
+        title=f"An epoch has {batches} batches, and restarts {loader.num_workers} "
+        f"{'worker' if loader.num_workers == 1 else 'workers'}: {100 * share:.0f} % of the time",
+        why="Without persistent_workers, workers end with each epoch and are started again for the next.",
         changes=[change],
         saves=run.saving(
             [change],
             run.bound_of_all(
-                share, "no more than what the steps that begin epochs take longer than the median one", durations_ns
+                share,
+                "no more than the extra time of steps that start an epoch, compared to the median step",
+                durations_ns,
             ),
         ),
         # whatever else is done once an epoch takes its time in the same steps

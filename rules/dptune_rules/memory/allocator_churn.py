@@ -51,7 +51,7 @@ from dptune.rule import Rule, RunView, Threshold
 REFILLING = 1.25  # times the calls' own time
 MOST_OF_TIME = 0.8  # of the time in these calls: the fewest steps that contain it are the ones that pay
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"  # any torch reads it
 NEWER = "PYTORCH_ALLOC_CONF"  # torch has read this one, too, from 2.9 on
 
@@ -99,8 +99,8 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"Allocating and freeing GPU memory costs up to {100 * share:.0f} % of "
         + (f"the mean step, most of it in {paying} of {steps} steps" if few else "a step"),
-        why="These are calls to the driver, and freeing memory waits for the GPU. In steady steps torch's caching "
-        "allocator should need none.",
+        why="These are driver calls, and freeing memory waits for the GPU. In steady state torch's caching allocator "
+        "needs none.",
         changes=changes,
         saves=run.bound(
             0.0,

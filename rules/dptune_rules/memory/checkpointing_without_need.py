@@ -82,7 +82,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     kept_bytes = max((facts.checkpointing.kept_bytes or 0 for facts in run.facts if facts.checkpointing), default=0)
     if not kept_bytes:
-        raise Missing("how much memory the activations would take was not measured: record with --warmup 2 or more")
+        raise Missing("activation memory was not measured: record with --warmup 2 or more")
     if not (_fits_host(run, kept_bytes) if on_cpu else _fits_device(run, kept_bytes)):
         return
     at, snippet = (
@@ -123,7 +123,7 @@ def _recomputed(run: RunView) -> float:
         if len(window.recomputed_ns) == window.steps
     ]
     if not shares:
-        raise Missing("how long forward passes were recomputed was not recorded")
+        raise Missing("recomputation time was not recorded")
     return median(shares)
 
 
@@ -143,7 +143,7 @@ def _fits_host(run: RunView, kept_bytes: int) -> bool:
     for facts in run.facts:
         available = facts.device.available_bytes if facts.device else None
         if available is None:
-            raise Missing("how much memory the host has left was not recorded")
+            raise Missing("free host memory was not recorded")
         ranks = sum(other.host == facts.host for other in run.facts)
         if ranks * kept_bytes > run.limit(HOST_SHARE) * available:
             return False

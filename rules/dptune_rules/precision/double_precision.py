@@ -73,9 +73,9 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact,
         title=f"The parameters {whose} are float64{place}: float32 takes half the memory{sends}",
-        why="Doubles take twice the bytes in memory and on links, and at most half as many are computed at a time.",
+        why="float64 takes twice the memory and bandwidth, and at most half the arithmetic throughput.",
         changes=[],
-        saves=run.bound(0.0, share, "no more than all that is computed and exchanged"),
+        saves=run.bound(0.0, share, "no more than compute and exposed communication"),
         confidence="high",
         evidence=[
             Evidence(label=label, value=", ".join(dtypes)),

@@ -38,7 +38,7 @@ RULE = Rule(
     name="scaler-without-need",
     family="precision",
     kind="risk",
-    summary="losses are scaled against underflow in fp16, where nothing is computed in fp16",
+    summary="a GradScaler is used although nothing computes in fp16",
     since="0.1",
 )
 
@@ -50,9 +50,9 @@ def check(run: RunView) -> Iterator[Advice]:
     half = kind == "float16" or any("float16" in ddp.gradient_dtypes for ddp in facts.ddp)
     if not facts.grad_scaler or half or facts.fsdp or facts.engine:
         return
-    said = "autocast computes in bf16: nothing can underflow that it would save"
+    said = "autocast uses bf16, which does not underflow like fp16: remove it"
     if not kind:
-        said = "there is no autocast: leave it out, or compute in fp16, which is what it is for"
+        said = "there is no autocast: remove it, or use fp16 autocast"
     skipped = sum(window.skipped_steps or 0 for window in facts.windows)
     yield Advice(
         rule=RULE.code,
@@ -60,7 +60,7 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact="medium" if skipped else "low",
         title=f"A GradScaler is enabled, and {said}",
-        why="It looks through all gradients in each step and skips steps in which one overflows; only fp16 needs that.",
+        why="It checks all gradients in each step and skips steps with an overflow; only fp16 needs that.",
         changes=[],
         confidence="high",
         evidence=[

@@ -44,14 +44,14 @@ from dptune.rule import Rule, RunView, Threshold
 _VOLTA_OR_TURING = re.compile(r"\b(V100|T4|TITAN (V|RTX)|RTX 20\d\d|Quadro (GV100|RTX [3-8]000))", re.IGNORECASE)
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is often one layer kept in fp32 on purpose")
-USED_SHARE = Threshold("used_share", 0.05, "where tensor cores compute that much of a step, autocast is on already")
+USED_SHARE = Threshold("used_share", 0.05, "if tensor cores already compute that much of a step, autocast is on")
 
 RULE = Rule(
     code="DP404",
     name="tensor-cores-unused",
     family="precision",
     kind="time",
-    summary="matrix products run in fp32 on a GPU whose tensor cores compute in fp16 only, and are left idle",
+    summary="fp32 matrix products leave fp16-only tensor cores idle",
     since="0.1",
     thresholds=(WORTH_SHARE, USED_SHARE),
 )
@@ -72,8 +72,8 @@ def check(run: RunView) -> Iterator[Advice]:
     facts = run.facts[0] if run.facts else None
     now = "bf16" if facts and (facts.autocast or "").endswith("bfloat16") else "off"
     changes = [Change(knob="precision.autocast", now=now, then="fp16")]
-    scaler = "keep the GradScaler that there is" if facts and facts.grad_scaler else "use a GradScaler"
-    most = "all of the fp32 matrix products and convolutions, and half of the rest that is computed"
+    scaler = "keep the existing GradScaler" if facts and facts.grad_scaler else "use a GradScaler"
+    most = "all fp32 matrix products and convolutions, and half of the other compute"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -88,9 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step").at(
                 run.measured.where("fp32 matmul")
             ),
-            Evidence(label="all that is computed", value=computed, unit="of a step").at(
-                run.measured.where("compute_ns")
-            ),
+            Evidence(label="compute", value=computed, unit="of a step").at(run.measured.where("compute_ns")),
             Evidence(label="tensor-core kernels", value=used, unit="of a step"),
         ],
         numerics="changes",

@@ -57,7 +57,9 @@ NOTICED = 1  # rank: where it is the only one, its number says nothing
 TIMES = Threshold(
     "times", 1.5, "from there on the reading of traces sets a step aside as one that is not like the others"
 )
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of the time nothing is worth changing")
+WORTH_SHARE = Threshold(
+    "worth_share", 0.02, "low impact from here: savings below 2 % of the time are not worth a change"
+)
 
 REMEDIES = {
     "saving": "Save less often, or asynchronously with `torch.distributed.checkpoint.async_save`.",
@@ -127,7 +129,7 @@ def check(run: RunView) -> Iterator[Advice]:
             impact="low" if of_method else impact,
             title=title,
             why=f"The mean step takes {digits(mean_ms)} ms, the median step {digits(median_ms)} ms. "
-            + ("All ranks wait meanwhile." if run.measured.world_size > 1 else "Training stops meanwhile."),
+            + ("All ranks wait for it." if run.measured.world_size > 1 else "Training stops for it."),
             changes=[],
             saves=(None if _meanwhile(cause, causes) else run.without_slow_steps(cause, durations_ns))
             or run.bound_of_all(cause.share, "no more than the extra time of those steps", durations_ns),

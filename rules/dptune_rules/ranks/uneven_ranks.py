@@ -142,7 +142,7 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact_of(saves.predicted_share) or "low" if saves.predicted_share is not None else "medium",
         title=f"Ranks take turns being late, by {digits(usual_ns / 1e6)} ms in the median step ({who} of "
         f"{len(untraced or by_step)} steps): the others wait for {100 * share:.0f} % of a step",
-        why="A step lasts as long as its slowest rank takes, and that is a different rank from step to step. "
+        why="The slowest rank sets the pace, and it is a different one from step to step. "
         + (MORE_WORK if moves else UNEVEN),
         changes=[],
         saves=saves,

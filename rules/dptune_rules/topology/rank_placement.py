@@ -50,7 +50,7 @@ PARTED = tuple(
 MORE = 1.5  # times the collectives that were counted: those of a wrapper that sends buffers are not
 
 LESS = Threshold("less", 0.5, "of the bytes between hosts: where more of them would stay, it is not worth a change")
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 RULE = Rule(
     code="DP203",
@@ -88,7 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
         run.any_facts()
         return
     if len(hosts) < run.measured.world_size:
-        raise Missing("not all ranks were recorded, so which host each is on is not known")
+        raise Missing("not all ranks were recorded, so their hosts are unknown")
     on_each = {name: [rank for rank in sorted(hosts) if hosts[rank] == name] for name in hosts.values()}
     if len({len(ranks) for ranks in on_each.values()}) > 1:
         return
@@ -114,7 +114,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"The ranks that exchange most are on different hosts: {_listed(across.of)} send {_mb(now)} a step each, "
+        title=f"The ranks that communicate most are on different hosts: {_listed(across.of)} send {_mb(now)} a step "
+        f"each, "
         f"{_listed(within.of)} on one host {_mb(then)}",
         why="Links between hosts are several times slower than those within, and all ranks of a host share them.",
         changes=[],
@@ -125,15 +126,17 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="medium",
         evidence=[
-            Evidence(label=f"sent across hosts among {_listed(across.of)}", value=now / 1e6, unit="MB a rank and step"),
             Evidence(
-                label=f"sent within hosts among {_listed(within.of)}", value=then / 1e6, unit="MB a rank and step"
+                label=f"sent across hosts among {_listed(across.of)}", value=now / 1e6, unit="MB per rank and step"
+            ),
+            Evidence(
+                label=f"sent within hosts among {_listed(within.of)}", value=then / 1e6, unit="MB per rank and step"
             ),
             run.exposed_transfer(),
-            Evidence(label="groups of neighbours, for what exchanges most", value=_listed(tuple(near))),
+            Evidence(label="groups of neighbours for the heaviest communication", value=_listed(tuple(near))),
         ],
         numerics="same",
-        watch="Ranks then hold other parts of the model or see other samples: checkpoints by rank may not fit.",
+        watch="Ranks then hold other parts of the model or see other samples: checkpoints per rank may not fit.",
         fingerprint=RULE.code,
     )
 

@@ -42,7 +42,7 @@ SHARDED = "ZeroRedundancyOptimizer"
 STATE_BYTES = 8  # of Adam, for each parameter: two 32-bit floats; others take less
 FULL_SHARE = 0.9  # of a device's memory, that may be taken then
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is a fair price for the memory")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is worth the saved memory")
 
 RULE = Rule(
     code="DP202",
@@ -71,8 +71,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{SHARDED} sends parameters around for {100 * share:.0f} % of a step: a plain optimizer sends none",
-        why="Each rank updates a part of the parameters and sends it to all others, while nothing computes.",
+        title=f"{SHARDED} broadcasts parameters for {100 * share:.0f} % of a step: a plain optimizer sends none",
+        why="Each rank updates its shard of the parameters and broadcasts it, and no compute overlaps with that.",
         changes=[],
         saves=run.bound(0.0, run.most_exposed(rows), "no more than the exposed communication of the optimizer phase"),
         confidence="medium",
@@ -86,7 +86,7 @@ def check(run: RunView) -> Iterator[Advice]:
             ),
         ],
         numerics="same",
-        watch="Each rank then holds the whole state of the optimizer: watch the memory.",
+        watch="Each rank then holds the full optimizer state: check memory use.",
         fingerprint=f"{RULE.code}:{SHARDED}",
     )
 

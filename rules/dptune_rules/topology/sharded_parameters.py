@@ -65,13 +65,13 @@ ROOM_SHARE = 0.7  # of a device's memory: where the peak is below, a rank has ro
 
 BUSY_SHARE = 0.05  # of the CPU time a job needs, withheld by others: the report calls a machine shared from here
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is a fair price for the memory")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is worth the saved memory")
 
 FAIR_SHARE = 0.08  # of a step: healthy scripts on two CPU ranks paid 5 %, so below it confidence is low
 MANY_UNITS, SMALL_BYTES = 8, 2**20  # from which on, and below which, `small-shard-units` takes units for small
 
 ONCE = "`reshard_after_forward=False` gathers each layer once"
-_WHOLE = "DistributedDataParallel needs no gathering"
+_WHOLE = "DistributedDataParallel needs no all-gathers"
 _CHECKPOINTS = "Sharded checkpoints must be loaded differently."
 SEVERAL_PASSES = 1.5  # all-gathers of a unit for forward passes: one pass makes one
 
@@ -118,7 +118,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Gathering sharded parameters holds up {100 * share:.0f} % of a step, and there is room: {less}",
+        title=f"All-gathers of sharded parameters take {100 * share:.0f} % of a step, and memory has room: {less}",
         why=f"Each layer is gathered before {'each' if repeated else 'its'} forward pass{AGAIN if reshards else ''}; "
         "unsharded parameters are never gathered.",
         changes=[],

@@ -46,7 +46,7 @@ from dptune.rule import Rule, RunView, Threshold
 
 DISABLE = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")  # 0 is as if they were not set
 
-WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: below 2 % of a step nothing is worth changing")
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 RULE = Rule(
     code="DP201",
@@ -87,7 +87,7 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact,
         title=f"{what}: {then}",
-        why="Each byte then takes a longer way than it has to, and the step waits for it.",
+        why="Data takes a longer path than necessary, and the step waits for it.",
         changes=[
             Change(knob=f"env.{name}", now=value, then="0") for name, value in switched.items() if name in DISABLE
         ],
@@ -111,15 +111,15 @@ def _slow(run: RunView, transports: Counter[str], networks: list[str]) -> tuple[
     over_network = [via for via in transports if via.startswith("NET/")]
     if len(hosts) == 1 and len(run.facts) == run.measured.world_size and over_network:
         made = _set(run, "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
-        return "Ranks of one host exchange over the network", _unset(made) or "let them share /dev/shm", made
+        return "Ranks on one host communicate over the network", _unset(made) or "let them share /dev/shm", made
     made = _set(run, "NCCL_IB_DISABLE", "NCCL_NET")
     if "NET/Socket" in transports and (made or any(name.startswith("NET/IB: Using") for name in networks)):
-        return "Hosts exchange over TCP, though there may be InfiniBand or RoCE", _unset(made) or "see why", made
+        return "Hosts communicate over TCP, though InfiniBand or RoCE may be available", _unset(made) or "see why", made
     made = _set(run, "NCCL_P2P_DISABLE")
     if "SHM" in transports and made:
-        return "GPUs of one host exchange through its memory", _unset(made), made
+        return "GPUs of one host communicate through host memory", _unset(made), made
     if "NET/IB" in transports and "NET/IB/GDRDMA" not in transports:
-        return "The network cards read from the host's memory", "load nvidia-peermem for GPUDirect RDMA", {}
+        return "Network cards read from host memory", "load nvidia-peermem for GPUDirect RDMA", {}
     return None
 
 
