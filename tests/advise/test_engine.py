@@ -94,7 +94,7 @@ def test_a_run_that_no_rule_was_asked_of_says_so(assemble, make_rule, settings):
     report = assemble(make_rule("XX101", quiet), make_rule("XX102", quiet), settings=settings)
     told = [one.text for one in report.trust.findings if one.code == "no-rule-selected"]
     assert told == ["no rule is selected: `select` and `ignore` in the configuration leave none of 2"]
-    assert report.headline.why.endswith(" No rule was asked.")
+    assert report.headline.why.endswith(" No rules were selected.")
     assert "no-rule-selected" not in [one.code for one in assemble(make_rule("XX101", quiet)).trust.findings]
 
 

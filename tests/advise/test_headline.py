@@ -57,7 +57,7 @@ def test_the_loaders_wait_is_told_beside_the_account_that_sums_to_the_step(make_
     told = said(measured.model_copy(update={"input": waits}))
     assert told.verdict == "Input-bound: 35 % of each step waits for the data loader."
     assert "computing 80 %, idle for input 20 %." in told.why
-    waits = " Without the profiler the script waits for its data loader 35 % of the time"
+    waits = " Without the profiler the script waits for the data loader 35 % of the time"
     assert told.why.endswith(f"{waits}; the other shares are of traced steps.")
 
 
@@ -140,8 +140,8 @@ def test_with_ranks_missing_it_is_not_known_what_exposed_communication_is(make_m
     measured = make_measured(exposed_share=0.2).model_copy(update={"world_size": 8})
     told = said(measured)
     assert told.verdict == (
-        "Communication-bound or held up by late ranks: 20 % of each step is exposed communication; whether data moves "
-        "in it or late ranks are waited for, only the traces of all ranks tell."
+        "Communication-bound or straggler-bound: 20 % of each step is exposed communication; whether it is transfer "
+        "or waiting for late ranks needs the traces of all ranks."
     )
     assert told.next.startswith("Read the traces of all ranks together")
     assert said(measured, advice=[make_advice()]).next.startswith("XX101: Use `DataLoader(")
@@ -168,7 +168,7 @@ def test_a_run_that_cannot_be_judged_never_reads_as_healthy(make_measured, make_
         ],
     )
     told = said(make_measured(), trust, advice=[make_advice()] if advised else [])
-    assert told.verdict == "This run cannot be judged."
+    assert told.verdict == "Not enough reliable data for a verdict."
     assert told.why == "Only 2 steady steps were recorded."
     assert "dptune profile --lean 5" in told.next
 
@@ -176,7 +176,7 @@ def test_a_run_that_cannot_be_judged_never_reads_as_healthy(make_measured, make_
 def test_a_figure_that_the_headline_lacks(make_measured, hand_made):
     times = hand_made.figures(hand_made.StepTime, basis="traced")
     told = said(make_measured(step=times))
-    assert told.verdict == "This run cannot be judged."
+    assert told.verdict == "Not enough reliable data for a verdict."
     assert told.why == "time_ns was not measured."
 
 
@@ -201,14 +201,14 @@ def test_rules_that_could_not_run_are_counted_and_keep_it_from_healthy(make_meas
 def test_no_rule_at_all_is_not_healthy(make_measured):
     told = said(make_measured(), quiet=[])
     assert "No bottleneck found" not in told.verdict
-    assert told.why.endswith(" No rule was asked.")
+    assert told.why.endswith(" No rules were selected.")
     assert "`select` and `ignore` under [tool.dptune]" in told.next
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("recording-broken-off", "See to that first, then record again."),
+        ("recording-broken-off", "Fix that first, then record again."),
         ("recording-short", "Let the script run to 11 optimizer steps at least, and record fewer"),
     ],
 )

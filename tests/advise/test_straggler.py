@@ -113,7 +113,8 @@ def test_a_rank_that_sleeps_holds_the_others_up(make_late):
     # the mean of two ranks: 60 % of one is 30 %, for the waiting of rank 0 and for the idling of rank 1
     assert told.why == (
         "A step takes 10 ms (without the profiler): computing 40 %, waiting for late ranks 30 %, idle otherwise 30 %. "
-        "What rank 1 does meanwhile: its device waits for the script: Python, files, sleep, blocking calls, launching "
+        "What rank 1 does meanwhile: its device idles while the host runs Python, file I/O, sleeps, blocking calls "
+        "or launches "
         "(all of its lag). The other ranks spend 60 % of their time waiting."
     )
     assert told.next == (
@@ -144,7 +145,7 @@ def test_only_a_large_lag_that_lasts_and_costs_something_heads_a_report(make_lat
 def test_the_larger_of_straggler_and_loader_heads_and_the_other_stands_in_why(make_late):
     told = said(make_late(4_000, input_us=3_000))
     assert told.verdict == "Held up by rank 1: it comes 4 ms late in the median traced step (40 %)."
-    assert "the script waits for its data loader 30 % of the time" in told.why
+    assert "the script waits for the data loader 30 % of the time" in told.why
     told = said(make_late(3_000, input_us=4_000))
     assert told.verdict == "Input-bound: 40 % of each step waits for the data loader."
     assert "Besides, rank 1 comes 3 ms late in the median traced step (30 %). What rank 1 does meanwhile" in told.why

@@ -44,7 +44,7 @@ def view(hand_made):
 
 
 def test_what_is_worth_nothing_on_top_of_safe_advice_is_dropped(predicted, view):
-    """Twice the batch takes half of the time of a sample, but with larger buckets 0.49 of 0.5: 2 % less."""
+    """Twice the batch takes half of the time per sample, but with larger buckets 0.49 of 0.5: 2 % less."""
     cap, batch = predicted("XX101", CAP, 0.5), predicted("XX301", BATCH, 0.5, "changes")
     kept, (dropped,) = weighed([cap, batch], view(cap=0.5, cap_batch=0.98))
     assert [one.rule for one in kept] == ["XX101"]

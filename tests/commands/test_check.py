@@ -421,7 +421,7 @@ def test_budgets_of_the_configuration(judged, capsys, tmp_path: Path, monkeypatc
         ("not comparable", 2, "UNJUDGEABLE"),
         ("interrupted", 130, "the same command goes on with these trials"),
         ("out of time", 0, "the same command with a longer --time-limit goes on with these trials"),
-        ("undecided", 0, "INCONCLUSIVE: whether it is slower than the baseline is not known"),
+        ("undecided", 0, "INCONCLUSIVE: unknown whether it is slower than the baseline"),
     ],
 )
 def test_trials_that_tell_nothing_do_not_pass_as_if_they_did(ended, status, said, capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]

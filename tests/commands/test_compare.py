@@ -108,7 +108,7 @@ def test_runs_of_the_same_settings_are_said_to_have_them(recorded: Any, capsys: 
     page = said(capsys)
     assert page.startswith("Verdict Inconclusive: one run a side")
     assert "; no fact of theirs differs." in page
-    assert "Nothing of what the runs recorded." in page
+    assert "None of the recorded settings." in page
 
 
 def test_of_runs_of_which_one_has_no_loader_no_wait_is_made_up(
@@ -238,7 +238,7 @@ def test_settings_that_differ_are_told_with_their_line(recorded: Any, capsys: py
     assert main(["compare", recorded("a"), b]) == 0
     page = said(capsys)
     assert "; loader.num_workers went from 0 to 4." in page
-    assert "What is set otherwise loader.num_workers (train.py:65): 0 in A, 4 in B" in page
+    assert "Settings that differ loader.num_workers (train.py:65): 0 in A, 4 in B" in page
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_operators_of_a_cpu_are_called_that(report: Report) -> None:
         "a CPU runs no kernels", counted="operators", per_step=9, median_ns=8_250, total_ns=80_000_000, top=[top]
     )
     page = text(with_figures(report, kernels=operators))
-    said = section(page, "Operators of the compute threads, by their own time")
+    said = section(page, "CPU operators by self time")
     assert "aten::mm 4 12.3 25.0 %" in said
     assert "Launch-bound" not in said
     assert "\nKernels" not in page

@@ -90,7 +90,7 @@ def test_a_sweep_has_an_age_only_where_it_is_known_to_be_older(report: Report, m
 
 def test_calls_left_out_are_counted(report: Report) -> None:
     said = page(report, [fit(**FITTED, shared_calls=3), fit(**FITTED, shared_calls=4)])
-    assert "7 calls left out: another collective of the same ranks ran meanwhile." in said
+    assert "7 calls excluded: they overlapped another collective of the same ranks." in said
 
 
 def test_groups_that_do_not_fit_on_the_page_are_counted(report: Report) -> None:
@@ -108,7 +108,7 @@ def test_of_a_sweep_times_of_calls_asked_for_at_once_stand_apart() -> None:
     kind = KindTimes("all_reduce", [0, 1], [alone], [together])
     record = LinkRecord(backend="gloo", world_size=2, hosts=["a", "b"], devices=["cpu", "cpu"], kinds=[kind])
     said = " ".join("".join(piece.text for piece in line) for line in swept([fit(**FITTED)], record, 80))
-    own, _, rest = " ".join(said.split()).partition("One of many that are asked for at once, as buckets are")
+    own, _, rest = " ".join(said.split()).partition("Per call, when many are queued back to back (like DDP buckets)")
     assert "all_reduce 4.00 KiB 5.00" in own
     assert "all_reduce 4.00 KiB 2.00" in rest
     record.kinds[0].queued = []

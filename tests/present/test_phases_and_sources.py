@@ -91,7 +91,7 @@ def section(page: str, title: str) -> list[str]:
 def test_phases_are_shares_of_the_step_and_the_host_of_its_own_time(told: Report) -> None:
     rows = [" ".join(row.split()) for row in section(text(told), "Phases and overlap")]
     assert "phase compute hidden exposed host" in rows
-    assert "forward and the rest 20.0 % 0 % 0 % 25.0 %" in rows
+    assert "forward and other 20.0 % 0 % 0 % 25.0 %" in rows
     assert "backward 38.0 % 9.0 % 21.0 % 75.0 %" in rows
     assert "not known 2.0 % 0 % 0 % [a]" in rows
     assert "[a] not measured: it was not recorded" in rows
@@ -105,7 +105,7 @@ def test_sources_say_how_many_modules_and_how_much_they_cover(told: Report) -> N
     rows = [" ".join(row.split()) for row in section(text(told), "Where the device's time comes from")]
     assert "Linear (24 modules) 30.0 %" in rows
     assert "and 5 more, 75.0 % of the compute in all" in rows
-    assert not any("function of the script" in row for row in rows)
+    assert not any("function" in row for row in rows)
     assert "1 step of its detailed window, of which the device computes in 60.0 %." in " ".join(rows)
 
 

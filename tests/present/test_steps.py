@@ -17,9 +17,9 @@ def said(report, found: StepsFigures | None, **times: object) -> str:
 @pytest.mark.parametrize(
     ("basis", "words"),
     [
-        ("profiler_step", "as the profiler marks them."),
+        ("profiler_step", "marked by the profiler."),
         ("optimizer", "from the end of one optimizer step to the end of the next. Their operations are 98.7 % alike."),
-        ("repeating", "what repeats in the order of operations, since nothing marks them. Their operations are 98.7 %"),
+        ("repeating", "repetitions in the order of operations, since nothing marks steps. Their operations are 98.7 %"),
     ],
 )
 def test_what_tells_the_steps(report, basis, words):
@@ -82,7 +82,8 @@ def test_steps_that_take_turns_and_one_that_is_cut_short(report):
     groups = [StepGroup(numbers=[10, 12], mean_ns=59_300_000), StepGroup(numbers=[11, 13], mean_ns=61_600_000)]
     found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 4}, groups=groups, cut_short=[14])
     words = said(report, found)
-    assert "Steps alternate in what they launch: steps 10, 12 take 59.3 ms; steps 11, 13 take 61.6 ms (means)." in words
+    alternate = "Steps alternate in the operations they launch: steps 10, 12 take 59.3 ms; steps 11, 13 take 61.6 ms"
+    assert f"{alternate} (means)." in words
     assert "Step 14 is excluded from all figures: the trace ends before the next step starts" in words
     single = [StepGroup(numbers=[13], mean_ns=59_300_000), StepGroup(numbers=[11, 12], mean_ns=61_600_000)]
     words = said(

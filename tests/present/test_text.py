@@ -35,10 +35,10 @@ def test_the_sections_stand_in_the_order_a_reader_needs_them(report: Report) -> 
     page = text(report)
     order = [
         "Verdict",
-        "Can this run be judged?",
-        "What to change to save time",
+        "Data quality",
+        "Recommendations: speed",
         "Risks",
-        "Where the time of a step goes",
+        "Step time breakdown",
         "How long a step takes",
         "Ranks (2)",
         "Collectives",
@@ -80,7 +80,7 @@ def test_a_change_of_the_arithmetic_says_what_to_watch(report: Report) -> None:
 
 
 def test_the_account_is_in_ms_of_the_unprofiled_step_and_says_so(report: Report) -> None:
-    said = section(text(report), "Where the time of a step goes (without the profiler)")
+    said = section(text(report), "Step time breakdown (without the profiler)")
     assert "# compute 84.1 ms 60.0 %" in said
     assert "? exposed communication 29.4 ms 21.0 %" in said
     assert "~ waiting for input 16.8 ms 12.0 %" in said
@@ -175,7 +175,7 @@ def test_every_line_but_code_fits_the_page(report: Report, width: int) -> None:
 
 def test_nothing_to_change_is_said(report: Report) -> None:
     quiet = report.model_copy(update={"advice": [], "skipped": []})
-    assert "Every rule ran, and none found anything to change." in text(quiet)
+    assert "All rules ran; no findings." in text(quiet)
     assert "No rule was asked" in text(quiet.model_copy(update={"quiet": []}))
     some = report.model_copy(update={"advice": []})
     assert "No rule that could run found anything to change; 2 could not run" in text(some)
@@ -236,7 +236,7 @@ def test_an_upper_bound_above_half_of_the_step_is_no_saving(report: Report) -> N
     assert "Upper bound: actual" not in page
     batch = saves.model_copy(update={"samples_times": 4.0})
     page = flat(text(report.model_copy(update={"advice": [one.model_copy(update={"saves": batch})]})))
-    assert "The upper bound is 60.0 % of the time of a sample, with 4x the samples per step, and no" in page
+    assert "The upper bound is 60.0 % of the time per sample, with 4x the samples per step, and no" in page
     half = saves.model_copy(update={"high_share": 0.5})
     page = flat(text(report.model_copy(update={"advice": [one.model_copy(update={"saves": half})]})))
     assert "large, unknown" not in page
@@ -255,7 +255,7 @@ def test_risks_come_first_where_the_report_ranks_them_first(report: Report) -> N
     time = next(one for one in report.advice if one.kind == "time")
     risk = time.model_copy(update={"kind": "risk", "saves": None})
     page = text(report.model_copy(update={"advice": [risk, time]}))
-    assert page.index("Risks: what may be wrong") < page.index("What to change to save time")
+    assert page.index("Risks: what may be wrong") < page.index("Recommendations: speed")
 
 
 def test_what_advice_saves_together_stands_below_the_verdict(report: Report) -> None:
@@ -268,7 +268,7 @@ def test_what_advice_saves_together_stands_below_the_verdict(report: Report) -> 
     )
     page = text(report.model_copy(update={"together": [both]}))
     together = page.index("Together    DP101 and DP102 save 20.0 to 40.0 % of a sample's time")
-    assert page.index("Next  ") < together < page.index("Can this run be judged?")
+    assert page.index("Next  ") < together < page.index("Data quality")
 
 
 def test_with_a_larger_batch_it_is_the_time_of_a_sample_that_is_saved(report: Report) -> None:
@@ -276,7 +276,7 @@ def test_with_a_larger_batch_it_is_the_time_of_a_sample_that_is_saved(report: Re
     assert one.saves is not None
     saves = one.saves.model_copy(update={"samples_times": 4.0, "low_share": 0.2, "high_share": 0.3})
     page = text(report.model_copy(update={"advice": [one.model_copy(update={"saves": saves})]}))
-    assert "Saves 20.0 to 30.0 % of the time of a sample, a step then has 4 times as many." in flat(page)
+    assert "Saves 20.0 to 30.0 % of the time per sample, a step then has 4 times as many." in flat(page)
 
 
 def test_evidence_inside_a_step_is_told_by_the_step(report: Report) -> None:

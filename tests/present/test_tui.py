@@ -59,8 +59,8 @@ async def test_the_first_screen_has_verdict_account_and_trust(report: Report, si
     async with ReportApp(report).run_test(size=size) as pilot:
         seen = await see(pilot, "Communication that nothing hides takes 21.0 % of every step.")
         assert "dptune report: python train.py" in seen
-        assert "Judgeable   in part; keep these in mind" in seen
-        assert "# compute                 84.1 ms   60.0 %  the device calculates" in seen
+        assert "Judgeable   partly; see the limitations below" in seen
+        assert "# compute                 84.1 ms   60.0 %  compute" in seen
         assert "[####" in seen
         assert "Copy code" not in await see(pilot, "/ Find ? Help q Quit")
         await see(pilot, "w Why y Copy code / Find ? Help q Quit", "2")

@@ -44,7 +44,9 @@ def unstepped(foreign: Report) -> Report:
     told = f"no steps were found, so nothing can be said per step: {WHY}"
     return foreign.model_copy(
         update={
-            "headline": Headline(verdict="This run cannot be judged.", why=f"N{told[1:]}.", next="Record it."),
+            "headline": Headline(
+                verdict="Not enough reliable data for a verdict.", why=f"N{told[1:]}.", next="Record it."
+            ),
             "trust": Trust(
                 level="unjudgeable",
                 findings=[
@@ -64,7 +66,7 @@ def flat(page: str) -> str:
 
 def test_the_account_is_of_the_whole_recording(unstepped: Report) -> None:
     page = text(unstepped)
-    title = "Where the time goes (traced), of the whole recording: no steps were found in it"
+    title = "Time breakdown of the whole recording (traced): no steps were found"
     said = flat(page.partition(title)[2].partition("\n\n")[0])
     # 240 of 400 ms compute; the mean recording is 200 ms; 40 of 60 ms of communication are hidden
     assert "# compute 120.0 ms 60.0 %" in said

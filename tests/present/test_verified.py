@@ -44,7 +44,7 @@ def proven(report: Report) -> Report:
 def test_the_report_says_what_came_of_running_it(proven: Report) -> None:
     text = " ".join(paint(advice.advice(proven, 100), False).split())
     assert "Proven better: time per sample 68.0 % less (65.0 to 70.0 % less; 6 trials a side)" in text
-    assert "What else was run" in text
+    assert "Other verified changes" in text
     assert "ddp.comm_hook=fp16: better: time per sample of the fastest steps 10.0 % less" in text
     assert "the trials lie apart; 3 of 9 trials of B came to: failed" in text
 

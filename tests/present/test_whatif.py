@@ -33,12 +33,12 @@ def test_what_it_rests_on_comes_first_and_the_best_is_to_be_proven():
         "hook overhead. Link From dptune links (links.json)." in said
     )
     assert "ddp.no_sync=true 50.0 45.0 55.0 64 50.0 % less" in said
-    assert said.endswith("Prove it: dptune verify --set ddp.no_sync=true")
+    assert said.endswith("Verify it: dptune verify --set ddp.no_sync=true")
 
 
 def test_the_run_is_named_where_the_user_named_it():
     said = text([predicted({"ddp.no_sync": True})], run="runs/one")
-    assert said.endswith("Prove it: dptune verify runs/one --set ddp.no_sync=true")
+    assert said.endswith("Verify it: dptune verify runs/one --set ddp.no_sync=true")
 
 
 def test_what_makes_it_slower_is_not_to_be_proven():
@@ -51,7 +51,7 @@ def test_what_may_save_nothing_is_not_to_be_proven():
     perhaps = predicted({"ddp.no_sync": True}, 85_000_000).model_copy(update={"high_ns": 100_000_000})
     certain = predicted({"ddp.bucket_cap_mb": 1.0}, 90_000_000).model_copy(update={"high_ns": 95_000_000})
     assert "Prove it" not in text([perhaps])
-    assert text([perhaps, certain]).endswith("Prove it: dptune verify --set ddp.bucket_cap_mb=1")
+    assert text([perhaps, certain]).endswith("Verify it: dptune verify --set ddp.bucket_cap_mb=1")
     searched = text([perhaps], [BucketSize(cap_mb=None, buckets=2, step_ns=100_000_000)])
     assert "Best No change. The best combination found may save nothing: its interval includes the current" in searched
 
@@ -98,7 +98,7 @@ def test_a_search_shows_the_curve_and_the_best():
     said = text([predicted({"ddp.bucket_cap_mb": 0.5})], curve)
     assert f"default 2 100.0 {'#' * 30} 0.5 5 50.0 {'#' * 15}" in said
     assert "Best combination that does not affect training results:" in said
-    assert "No change: no setting that was tried saves 1 % of the step." in text([], curve)
+    assert "No change: no tried setting saves 1 % of the step." in text([], curve)
 
 
 def test_nothing_is_looked_for_with_a_replay_that_is_far_off():

@@ -58,7 +58,7 @@ class Straggler:
         """What differs on it, what the others wait, and what a step would gain."""
         words = (
             f"{cause(self.figures, self.arrival)} The other ranks spend {percent(self.others_wait_share)} of their "
-            "time waiting"
+            f"time waiting"
         )
         gain = self.figures.known("gain_share")
         if gain is None:
@@ -147,13 +147,13 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     )
 
 
-def meanwhile(arrival: ArrivalFigures, who: str = "it") -> str:
+def meanwhile(arrival: ArrivalFigures, who: str = "the rank") -> str:
     """What a late rank spends more time on than the others."""
     known = arrival.known("cause")
     if known is None:
-        return f"Why is not known: {arrival.missing['cause']}."
-    covers = "all" if arrival.cause_share >= _ALL_OF_IT else f"{100 * arrival.cause_share:.1f} %"
-    return f"What {who} does meanwhile: {LAG_CAUSES[known]} ({covers} of its lag)."
+        return f"Cause unknown: {arrival.missing['cause']}."
+    covers = "All" if arrival.cause_share >= _ALL_OF_IT else f"{100 * arrival.cause_share:.1f} %"
+    return f"{covers} of the lag of {who}: {LAG_CAUSES[known]}."
 
 
 def _others_wait(measured: Measured, late: int) -> float:

@@ -48,7 +48,7 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
             f"baseline: {gate.regression.outcome}: {gate.regression.text}".removesuffix(".") + ".", width, "  ", "    "
         )
     for over in gate.passed_over:
-        yield from wrapped(f"passed over, for {over.why}: {tag(over.advice)}", width, "  ", "    ", "dim")
+        yield from wrapped(f"not counted ({over.why}): {tag(over.advice)}", width, "  ", "    ", "dim")
     if gate.outcome != "passed":
         for reservation in gate.reservations:
             yield from wrapped(f"but: {reservation}", width, "  ", "    ", "dim")
@@ -93,7 +93,7 @@ def at_level(gate: Gate) -> str:
 
 def _why(gate: Gate) -> str:
     if gate.outcome == "inconclusive":
-        return "whether it is slower than the baseline is not known"
+        return "unknown whether it is slower than the baseline"
     broken = [budget for budget in gate.budgets if budget.value is not None and not budget.kept]
     unknown = [unmeasured for unmeasured in gate.budgets if unmeasured.value is None]
     if gate.outcome == "unjudgeable":

@@ -63,7 +63,7 @@ def _asked(found: list[MemoryFigures]) -> str:
         return ""
     growth = shown(lambda: first.growth_bytes_per_step, lambda size: f"leaves {data(size)} behind")
     return (
-        f"A step asks for {data(first.allocated_bytes_per_step)} in {times(first.allocations_per_step)} allocations"
+        f"Each step allocates {data(first.allocated_bytes_per_step)} in {times(first.allocations_per_step)} allocations"
         f"{f' and {growth}' if isinstance(growth, str) else ''} (rank {first.rank}{_WINDOW[first.window]})."
     )
 
@@ -75,7 +75,7 @@ def _mallocs(found: list[MemoryFigures]) -> str:
         return ""
     most = max(known, key=lambda one: one.malloc_share)
     return (
-        f"Calls that fetch or return memory of the device itself: {times(most.malloc_calls_per_step)} per step, "
+        f"cudaMalloc and cudaFree calls: {times(most.malloc_calls_per_step)} per step, "
         f"{percent(most.malloc_share)} of it (rank {most.rank})."
     )
 

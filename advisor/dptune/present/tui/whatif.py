@@ -192,7 +192,7 @@ class WhatIfPane(Container, can_focus=True):
         settings = " ".join(f"--set {name}={written(value)}" for name, value in self.changes.items())
         found = {"Command": f"dptune whatif {self._named} {settings}"}
         if self._recorded and self.changes.keys() <= KNOBS.keys():
-            found["Prove it"] = f"dptune verify {self._named} {settings}"
+            found["Verify"] = f"dptune verify {self._named} {settings}"
         return found
 
     def action_choose(self, by: int) -> None:
