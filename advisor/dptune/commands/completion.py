@@ -1,7 +1,7 @@
-"""Print what makes a shell complete verbs, options and names.
+"""Print the shell completion script.
 
-Options, knobs and their values after --set, rules after --advice, formats, run folders and files are completed. Needs
-nothing but this command; it asks `dptune` itself at each Tab.
+Completes options, knobs and their values after --set, rules after --advice, formats, run folders and files. It asks
+`dptune` at each Tab and needs nothing else.
 
 examples:
   eval "$(dptune completion bash)"      in ~/.bashrc
