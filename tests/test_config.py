@@ -127,12 +127,12 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
         ),
         ("[tool.dptune]\nrules = 1", "`rules` must be a table of rules", "1"),
         ("[tool.dptune.rules]\nDP501 = 1", "`rules.DP501` must be a table of thresholds", "1"),
-        (f"x = {'[' * 20_000}", "is nested too deeply", "correct the file"),
+        (f"x = {'[' * 20_000}", "is nested too deeply", "fix the file"),
         (f"[tool.dptune.rules.DP501]\nwarning_share = {'9' * 5000}", "a number of thousands of digits", "correct"),
         ("[tool.dptune.rules.DP501]\nwarning_share = 1e400", "must be a number, 0 or above", "found inf"),
         (f"[tool.dptune.budget]\nstep_ms = {'9' * 400}", "`budget.step_ms` must be a number, 0 or above", "9999"),
         ("[tool]\ndptune = 1", "`tool.dptune`", "1"),
-        ("[tool.dptune\n", "is not TOML", "correct the file"),
+        ("[tool.dptune\n", "is not TOML", "fix the file"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_file(tmp_path, text, message, hint):

@@ -92,8 +92,8 @@ def _explained(error: Exception, lost: OSError | None, debug: bool) -> tuple[str
         return error.message, error.hint, error.exit_status
     if isinstance(error, OSError):
         if error is lost:
-            return f"cannot write to stdout: {_reason(error)}", "check that the output is still open and the disk is "
-            "not full", 2
+            hint = "check that the output is still open and the disk is not full"
+            return f"cannot write to stdout: {_reason(error)}", hint, 2
         if error.filename is None and not _is_somewhere():
             return "the working directory no longer exists", "change to a folder that exists", 2
         if error.filename is None:

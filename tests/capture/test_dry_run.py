@@ -93,7 +93,7 @@ REFUSED = {
     ),
     "several nodes without a name": (
         ("--nnodes", "2", "train.py"),
-        "several nodes need one name for the run folder",
+        "several nodes need the same run folder name",
     ),
     "--env with a script": (("--env", "train.py"), "--env takes no script and no launcher's options: 'train.py'"),
     "a rank that is not there": (
@@ -106,7 +106,7 @@ REFUSED = {
     "a folder that is no program": ((".",), ". is a folder without __main__.py"),
     "windows without steps": (
         ("--unprofiled", "0", "--lean", "0", "--rich", "0", "train.py"),
-        "nothing would be recorded: every window has 0 steps",
+        "nothing would be recorded: all windows have 0 steps",
     ),
     "a folder that torch cannot write to": (
         ("--run-dir", os.fsdecode(b"r\xffn"), "train.py"),
@@ -116,7 +116,7 @@ REFUSED = {
         ("--nproc-per-node", "many", "train.py"),
         "argument --nproc-per-node: 'many' is not a number",
     ),
-    "nodes the wrong way round": (("--nnodes", "4:2", "train.py"), "argument --nnodes: 4:2 ends before it begins"),
+    "nodes the wrong way round": (("--nnodes", "4:2", "train.py"), "argument --nnodes: 4:2 ends before it starts"),
     "no seconds": (("--stall-timeout", "0", "train.py"), "argument --stall-timeout: must be above 0"),
 }
 
@@ -134,7 +134,7 @@ def test_a_recording_inside_a_recording_is_refused(place: Path) -> None:
     script = f"{made.out}\n{shlex.join(DPTUNE)} profile train.py"
     done = run("bash", "-c", script, cwd=place)
     assert done.status == 2
-    assert "dptune: error: this process is being recorded already\nhint: " in done.err
+    assert "dptune: error: this process is already being recorded\nhint: " in done.err
     assert "unset DPTUNE_CAPTURE" in done.err
     assert not list((place / "dptune-runs").glob("*-train"))
     assert run(*DPTUNE, "rules", "list", cwd=place, env={"DPTUNE_CAPTURE": "{}"}).status == 0

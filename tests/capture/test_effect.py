@@ -19,9 +19,7 @@ FACTS = Facts(
 
 
 def test_a_setting_that_is_not_known_cannot_be_told():
-    assert without_effect({"ddp.future": 3}, [FACTS]) == {
-        "ddp.future": "cannot be told: this dptune knows no such setting"
-    }
+    assert without_effect({"ddp.future": 3}, [FACTS]) == {"ddp.future": "cannot be told: not a setting of this version"}
 
 
 @pytest.mark.parametrize(

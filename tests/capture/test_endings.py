@@ -50,7 +50,7 @@ def test_an_exception_in_a_window_keeps_what_was_recorded(profile: Callable[...,
 def test_a_script_shorter_than_the_windows(profile: Callable[..., Run]) -> None:
     run = profile(PLAIN.replace("60", "5"), *SHORT)
     assert run.status == 0
-    assert "the script ended before every window was full: the recording is partial" in run.err
+    assert "the script ended before all windows were full: the recording is partial" in run.err
     assert run.facts().window("unprofiled").steps == 3  # type: ignore[union-attr]
     assert run.files == {"run.json", "rank-00000.facts.json"}
 

@@ -58,7 +58,7 @@ def test_one_that_fails_is_said_and_not_counted(profile):
     run = profile(FAILS, *SHORT, "--repeat", "3")
     assert run.status == 0
     assert "run once more, the script ended otherwise than before (failed): not counted" in run.err
-    assert "repeats/2.txt has what it printed" in run.err
+    assert "repeats/2.txt has its output" in run.err
     assert run.err.rstrip().endswith(f"next: dptune report {run.folder}")
     assert "no more" in (run.folder / "repeats" / "2.txt").read_text()
     assert not (run.folder / "repeats" / "3").exists()

@@ -89,7 +89,7 @@ def test_what_is_accepted_or_was_there_before_is_passed_over():
     gate = judge(now, Terms(accepted={"DP101:a": ""}), before=[report(advice("DP102:b"))])
     assert rules(gate.tripped) == ["DP103:c"]
     assert [(one.advice.fingerprint, one.why) for one in gate.passed_over] == [
-        ("DP101:a", "it is accepted"),
+        ("DP101:a", "accepted"),
         ("DP102:b", "the baseline has it too"),
     ]
     accepted = Terms(accepted=dict.fromkeys(("DP101:a", "DP102:b", "DP103:c"), "high"))
@@ -277,7 +277,7 @@ def test_the_baseline_is_named():
 def test_rules_that_are_not_there_are_a_reservation():
     broken = Trust(level="sound", findings=[Finding(code="rule-pack", level="info", text="acme: no module")])
     gate = judge([report().model_copy(update={"trust": broken, "quiet": []})], Terms())
-    assert gate.reservations == ["1 rule pack did not load (see `dptune rules list`)", "no rule was asked"]
+    assert gate.reservations == ["1 rule pack did not load (see `dptune rules list`)", "no rules were selected"]
 
 
 def test_what_came_of_running_the_advice_stands_beside_it():

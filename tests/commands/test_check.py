@@ -223,7 +223,7 @@ def test_advice_is_accepted_by_a_file_that_it_writes(judged, capsys, tmp_path: P
     held["accepted"][0]["why"] = "a toy"
     file.write_text(json.dumps(held))
     assert main(["check", "x", "--accept", str(file)]) == 0
-    assert "passed over, for it is accepted: high impact, high confidence: DP102 no-sync" in " ".join(
+    assert "passed over, for accepted: high impact, high confidence: DP102 no-sync" in " ".join(
         capsys.readouterr().out.split()
     )
     assert main(["check", "x", "--accept", str(file), "--fail-on", "low"]) == 1
@@ -263,7 +263,7 @@ def test_what_is_accepted_now_is_still_named(judged, capsys, tmp_path: Path) -> 
     assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["outcome"], told["tripped"]) == ("passed", [])
-    assert [(one["why"], one["advice"]["rule"]) for one in told["passed_over"]] == [("it is accepted", "DP102")]
+    assert [(one["why"], one["advice"]["rule"]) for one in told["passed_over"]] == [("accepted", "DP102")]
 
 
 @pytest.mark.parametrize("impact", ['"warn"', '"Warning"', "null", "3", '["high"]'])
@@ -382,7 +382,7 @@ def test_a_file_of_something_else_is_refused(judged, capsys, tmp_path: Path, tex
     judged(report())
     (tmp_path / "accepted.json").write_text(text)
     assert main(["check", "x", "--accept", str(tmp_path / "accepted.json")]) == 2
-    assert f"is no file of accepted advice: {why}" in capsys.readouterr().err
+    assert f"is not a file of accepted findings: {why}" in capsys.readouterr().err
 
 
 def test_a_byte_order_mark_is_no_mistake_and_what_is_more_severe_than_accepted_is_told(  # type: ignore[no-untyped-def]

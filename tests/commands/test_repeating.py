@@ -125,13 +125,13 @@ def test_two_commands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--script", "train.py", "HEAD"), "--script takes two commits or folders and one command, or two commands"),
-        (("--script", "train.py", "nowhere", "HEAD"), "nowhere is neither a folder nor a commit of this repository"),
-        (("--script", "", "--script", "train.py"), "--script names nothing to run"),
-        (("--script", "train.py 'x", "a", "b"), "a is neither a folder nor a commit of this repository"),
+        (("--script", "train.py", "HEAD"), "--script needs two commits or folders and one command, or two commands"),
+        (("--script", "train.py", "nowhere", "HEAD"), "nowhere is neither a folder nor a commit in this repository"),
+        (("--script", "", "--script", "train.py"), "--script is empty"),
+        (("--script", "train.py 'x", "a", "b"), "a is neither a folder nor a commit in this repository"),
         (
             ("--script", "train.py 'x", "--script", "train.py"),
-            "--script train.py 'x cannot be told apart into words: no closing quotation",
+            "--script train.py 'x cannot be split into words: no closing quotation",
         ),
         (("--script", "train.py", ".", "."), ".: no such script: train.py"),
         (
@@ -236,7 +236,7 @@ def test_a_package_that_both_sides_take_from_one_place_is_told(tmp_path: Path, e
     (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
     assert warning == (
         f"dptune: warning: HEAD~1 and HEAD would import other from {place}/src/other, own from {place}/src/own, not "
-        "from what is compared: it is installed there (pip install), or stands on PYTHONPATH"
+        f"from the compared code: it is installed (pip install) or on PYTHONPATH"
     )
 
     git("worktree", "add", "-q", "../changed", "HEAD~1", cwd=place)

@@ -116,7 +116,7 @@ def test_an_empty_path_is_no_folder(verb: str, capsys: pytest.CaptureFixture[str
     more = {"compare": [""], "whatif": ["--sweep", "world_size=2,4"]}.get(verb, [])
     assert main([verb, "", *more]) == 2
     told = capsys.readouterr()
-    assert told.err == "dptune: error: a path is empty\nhint: is a variable of the shell not set?\n"
+    assert told.err == "dptune: error: a path is empty\nhint: is a shell variable unset?\n"
 
 
 @pytest.mark.parametrize("more", [["--format", "json"], ["--format", "html"], ["--patch"], []])
@@ -208,9 +208,9 @@ def test_a_patch_is_of_all_that_leaves_learning_as_it_is_or_of_the_one_that_is_n
     said = capsys.readouterr()
     assert {line[1:] for line in said.out.splitlines() if line.startswith("+") and "+++" not in line} == added
     assert ("no patch" in said.err) == (not chosen or "no-sync-missing" in chosen)
-    left_out = "DP301 small-batch can alter what is learned, and is left out; to have it: --patch --advice DP301"
+    left_out = "DP301 small-batch may change training resultsand is left out; to include it: --patch --advice DP301"
     assert (left_out in said.err) == (not chosen)
-    assert ("DP301 small-batch can alter what is learned. " in said.err) == (added == {"l = DataLoader(d, 256)"})
+    assert ("DP301 small-batch may change training results. " in said.err) == (added == {"l = DataLoader(d, 256)"})
     assert "written after" not in said.err
 
 
@@ -230,7 +230,7 @@ def test_a_script_that_was_written_after_the_run_is_named(script: Path, capsys: 
     script.touch()
     assert main(["report", str(ACCUMULATION), "--no-cache", "--patch"]) == 0
     said = capsys.readouterr().err
-    assert said.count("train.py was written after the run was recorded: its lines may not be those that ran") == 1
+    assert said.count("train.py was changed after the recording: line numbers may not match") == 1
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_script_that_was_written_after_the_run_is_named(script: Path, capsys: 
     [
         (["--patch", "--advice", "DP101"], "the report has no advice DP101", "its advice: DP102, DP603, DP301"),
         (["--patch", "--advice", "no-snyc-missing"], "no rule 'no-snyc-missing'", "did you mean 'no-sync-missing'?"),
-        (["--advice", "DP102"], "--advice is for --patch", "add it, or leave --advice out"),
+        (["--advice", "DP102"], "--advice requires --patch", "add it, or leave --advice out"),
     ],
 )
 def test_advice_that_cannot_be_chosen(

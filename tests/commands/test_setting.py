@@ -82,8 +82,8 @@ def test_what_a_report_proposes_is_read_as_on_the_command_line(tmp_path: Path) -
         (change("env.A", "a\ud800b"), r"DP102 of FILE cannot be applied: env.A cannot be 'a\ud800b'"),
         (change("env.A\0", "a"), r"DP102 of FILE cannot be applied: there is no knob called 'env.A\x00'"),
         (change("env.A=B", "a"), "DP102 of FILE cannot be applied: there is no knob called 'env.A=B'"),
-        (["knob", "then"], "FILE is not a JSON report: it has no list of advice"),
-        ("knob then", "FILE is not a JSON report: it has no list of advice"),
+        (["knob", "then"], "FILE is not a JSON report: it has no list `advice`"),
+        ("knob then", "FILE is not a JSON report: it has no list `advice`"),
     ],
 )
 def test_a_change_that_cannot_be_is_named_with_its_rule(tmp_path: Path, proposed: Any, said: str) -> None:

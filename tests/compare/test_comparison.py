@@ -343,7 +343,7 @@ def test_what_limits_the_comparison_is_said() -> None:
     found = compared(run("a", trust="partial", numbers=(0, 1)), run("b", 1001))
     assert found.remarks == [
         "of a (A) only a part could be read: half is lost",
-        "not the same ranks were read in every run: their accounts are of different ranks",
+        "different ranks were read in different runs, so their breakdowns are of different ranks",
     ]
 
 
@@ -390,7 +390,7 @@ def test_a_test_that_says_other_than_the_medians_decides_nothing() -> None:
     found = compared([run(f"a{n}", time) for n, time in enumerate(a)], [run(f"b{n}", time) for n, time in enumerate(b)])
     assert found.time_ns.difference == 989.5 - 1000.5
     assert found.verdict.outcome == "inconclusive"
-    assert found.verdict.reason.endswith("but the medians of the sides differ the other way")
+    assert found.verdict.reason.endswith("but the medians of the sides differ in the other direction")
 
 
 @pytest.mark.parametrize("counts", [(3, 5), (5, 3), (3, 3)])
@@ -506,7 +506,7 @@ def test_ranks_that_changed_show_it() -> None:
     assert found.ranks[1].idle_ns.difference == pytest.approx(10)
     assert found.ranks[1].lag_ns.missing["a"] == WHY
     nobody = compared(run("a", ranks=own(0)), run("b", 1001, ranks=[]))
-    assert nobody.missing["ranks"] == "no rank was read in every run"
+    assert nobody.missing["ranks"] == "no rank was read in all runs"
 
 
 def test_a_traced_rank_takes_as_long_as_on_the_device_with_most_steps() -> None:

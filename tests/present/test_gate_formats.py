@@ -177,7 +177,7 @@ def test_no_text_of_a_trace_is_a_command_of_its_own():
 def test_junit_has_a_case_for_each_rule_budget_and_the_baseline():
     told = gate(
         tripped=[advice()],
-        passed_over=[PassedOver(advice=advice(number=2), why="it is accepted")],
+        passed_over=[PassedOver(advice=advice(number=2), why="accepted")],
         quiet=["DP501", "DP502"],
         skipped=[Skipped(rule="DP103", reason="no links")],
         budgets=BUDGETS,
@@ -195,7 +195,7 @@ def test_junit_has_a_case_for_each_rule_budget_and_the_baseline():
         case.get("name"): case.find("skipped").get("message") for case in suite if case.find("skipped") is not None
     }
     assert skipped == {
-        "DP102": "it is accepted: made up",
+        "DP102": "accepted: made up",
         "DP103": "no links",
         "time per step": "inconclusive: It is",
     }
@@ -204,7 +204,7 @@ def test_junit_has_a_case_for_each_rule_budget_and_the_baseline():
 def test_a_rule_is_one_case_however_it_ends():
     told = gate(
         tripped=[advice(title="one"), advice(title="other")],
-        passed_over=[PassedOver(advice=advice(title="third"), why="it is accepted")],
+        passed_over=[PassedOver(advice=advice(title="third"), why="accepted")],
         skipped=[Skipped(rule="DP101", reason="no links in one of the runs")],
     )
     (case,) = ElementTree.fromstring(junit.text(told)).iter("testcase")
@@ -256,14 +256,14 @@ def test_markdown_shows_tables():
             tripped=[advice()],
             budgets=BUDGETS,
             regression=SLOWER,
-            passed_over=[PassedOver(advice=advice(number=2), why="it is accepted")],
+            passed_over=[PassedOver(advice=advice(number=2), why="accepted")],
         )
     )
     assert told.startswith("## dptune: FAILED: 1 piece of advice of at least medium impact and medium confidence")
     assert "| high | high | DP101 made-up | made up |" in told
     assert "| idle\\_share, idle time | 0.25 | 0.1 | **no** |" in told
     assert "Against the baseline: **failed**. It is" in told
-    assert "- passed over, for it is accepted: DP102 made up" in told
+    assert "- passed over, for accepted: DP102 made up" in told
 
 
 def test_markdown_of_hostile_text_keeps_its_rows():

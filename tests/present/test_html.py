@@ -220,7 +220,7 @@ def test_the_command_writes_one_file(tmp_path: Path) -> None:
     assert "file1.py:76" in hidden
     refused = subprocess.run([*words[:-2], "--anonymous", "--no-tui"], capture_output=True, text=True, check=False)
     assert refused.returncode == 2
-    assert "--anonymous is for --format html" in refused.stderr
+    assert "--anonymous requires --format html" in refused.stderr
 
 
 WHERE = (

@@ -75,7 +75,7 @@ def test_what_slow_steps_cost_is_said_of_the_mean_step(report: Report) -> None:
 
 def test_a_change_of_the_arithmetic_says_what_to_watch(report: Report) -> None:
     page = flat(text(report))
-    assert "the change can alter what is learned. Compare the loss of the first 1,000 steps." in page
+    assert "the change may change training results. Compare the loss of the first 1,000 steps." in page
     assert "the change leaves what is learned as it is" in page
 
 

@@ -78,7 +78,7 @@ async def test_a_walk_with_the_keyboard_alone(report: Report, size: tuple[int, i
         await see(pilot, "medium impact, saves time: DP102")
         await see(pilot, 'torch.set_float32_matmul_precision("high")', "down")
         await pilot.press("tab")
-        await page_to(pilot, "the change can alter what is learned. Compare the loss of the first 1,000 steps.")
+        await page_to(pilot, "the change may change training results. Compare the loss of the first 1,000 steps.")
         await page_to(pilot, "dptune rules explain DP401")
 
         await see(pilot, "rank-00000.trace.json.gz", "3")

@@ -52,7 +52,7 @@ def test_the_report_says_what_came_of_running_it(proven: Report) -> None:
 def test_that_something_else_is_learned_is_said_beside_the_time(report: Report) -> None:
     ruined = verified(learns="other", learning="the loss of B is within 4.2 of A's", command="python other.py")
     text = " ".join(paint(advice.advice(report.model_copy(update={"verified": [ruined]}), 100), False).split())
-    assert "; 6 trials a side), of `python other.py`; what is learned is not the same: the loss of B is within" in text
+    assert "; 6 trials a side), of `python other.py`; training results differ: the loss of B is within" in text
 
 
 def test_what_to_do_next_says_what_came_of_it(proven: Report) -> None:

@@ -303,7 +303,7 @@ def test_a_change_without_effect_is_not_run_to_the_end(project: Path) -> None:
     assert "It cannot be told: ddp.bucket_cap_mb=1 did not take effect." in " ".join(done.stdout.split())
     assert done.stderr.count("dptune: trial") <= 3
     report = in_process.dptune("report", "base", "--no-tui", cwd=project)
-    assert "the script made no DistributedDataParallel" in " ".join(report.stdout.split())
+    assert "the script creates no DistributedDataParallel" in " ".join(report.stdout.split())
 
 
 @pytest.mark.thorough
@@ -339,7 +339,7 @@ def test_what_the_run_has_already_is_refused(tmp_path: Path) -> None:
     assert "the run was recorded with env.PAUSE=0.02 already" in done.stderr
     assert not (tmp_path / "base" / "verified").exists()
     report = " ".join(in_process.dptune("report", "base", "--no-tui", cwd=tmp_path).stdout.split())
-    made_none = "the script made no DistributedDataParallel"
+    made_none = "the script creates no DistributedDataParallel"
     assert f"Set env.PAUSE=0.02; ddp.bucket_cap_mb=1 (no effect: {made_none})" in report
 
 
@@ -355,7 +355,7 @@ def test_code_that_changes_while_trials_run_ends_them(project: Path) -> None:
             break
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "train.py changed while trials ran: those made before are kept, and are of the code as it was" in said
+    assert "train.py changed while trials ran: finished trials are kept and used the old code" in said
     (proof,) = (project / "base" / "verified").glob("*/proof.json")
     assert [one["number"] for one in json.loads(proof.read_text())["trials"]] == [1]
 
@@ -407,7 +407,7 @@ def test_a_script_that_does_not_end_is_not_waited_for_when_interrupted(project: 
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "dptune: the same command goes on with these trials" in said
+    assert "dptune: the same command continues with these trials" in said
     assert left_in(project) == []
 
 
@@ -431,9 +431,9 @@ def test_a_proof_of_another_command_says_so(project: Path) -> None:
     short = (*AMOUNT, "--time-limit", "1")
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *short, "--", "other.py", cwd=project)
     assert done.returncode == 0, done.stderr
-    assert "dptune: the time was up: the same command with a longer --time-limit goes on" in done.stderr
+    assert "dptune: out of time: the same command with a longer --time-limit goes on" in done.stderr
     report = " ".join(in_process.dptune("report", "base", "--no-tui", cwd=project).stdout.split())
-    assert "env.PAUSE=0.03: inconclusive, of `python other.py`: the time was up: 0 trials a side are too few" in report
+    assert "env.PAUSE=0.03: inconclusive, of `python other.py`: out of time: 0 trials per side are too few" in report
     run("verify", "base", "--set", "env.PAUSE=0.03", *short, cwd=project)
     assert len([one for one in (project / "base" / "verified").iterdir() if one.is_dir()]) == 2
     damaged = next((project / "base" / "verified").glob("*/proof.json"))
@@ -477,5 +477,5 @@ def test_what_cannot_be_started_again_is_told(tmp_path: Path, project: Path) -> 
     assert "the recorded command lacks its secrets" in done.stderr
     (project / "base" / "run.json").write_text("[]")
     assert "base cannot be started again: run.json" in run("verify", "base", "--set", "env.A=1", cwd=project).stderr
-    assert run("verify", "base", cwd=project).stderr.startswith("dptune: error: there is nothing to verify")
-    assert "is no run folder of dptune" in run("verify", "train.py", "--set", "env.A=1", cwd=project).stderr
+    assert run("verify", "base", cwd=project).stderr.startswith("dptune: error: nothing to verify")
+    assert "is not a dptune run folder" in run("verify", "train.py", "--set", "env.A=1", cwd=project).stderr

@@ -156,7 +156,7 @@ def test_only_pairs_of_which_both_ran_count():
     assert [(a.step_ns, b.step_ns) for a, b in pairs(trials)] == [(10e6, 20e6), (10e6, 30e6)]
     proof = judging.proof(task(), trials, "interrupted")
     assert (proof.pairs, proof.ratio, proof.a_step_ns) == (2, pytest.approx(2.5), 10e6)
-    assert proof.reason.startswith("it was interrupted: 2 trials a side are too few to decide")
+    assert proof.reason.startswith("it was interrupted: 2 trials per side are too few to decide")
 
 
 def test_a_verdict_and_its_ratio_are_of_the_same_trials():
@@ -170,20 +170,25 @@ def test_a_verdict_and_its_ratio_are_of_the_same_trials():
 
 @pytest.mark.parametrize(
     ("ended", "words"),
-    [("out of time", "the time was up: 1 trial a side is too few to decide"), ("all trials made", "1 trial a side is")],
+    [("out of time", "out of time: 1 trial per side is too few to decide"), ("all trials made", "1 trial a side is")],
 )
 def test_why_it_stopped_is_said(ended, words):
     assert judging.proof(task(), both([trial("A", 1)], [trial("B", 1)]), ended).reason.startswith(words)
 
 
-VAIN = {"ddp.bucket_cap_mb": "the script made no DistributedDataParallel"}
+VAIN = {"ddp.bucket_cap_mb": "the script creates no DistributedDataParallel"}
 
 
 @pytest.mark.parametrize(
     ("settings", "ends", "verdict", "why"),
     [
         ({"ddp.bucket_cap_mb": 1}, True, "other did not take effect", "the change did not take effect: "),
-        ({"ddp.bucket_cap_mb": 1, "env.X": "1"}, True, "not all of other took", "not all of the change took effect: "),
+        (
+            {"ddp.bucket_cap_mb": 1, "env.X": "1"},
+            True,
+            "not all of other took",
+            "the change took effect only in part: ",
+        ),
         ({"env.X": "1"}, False, "", ""),
     ],
 )
@@ -194,7 +199,7 @@ def test_what_took_no_effect_is_not_timed(settings, ends, verdict, why):
     if ends:
         proof = judging.proof(task(**settings), made, "without effect")
         told = " ".join(span.text for line in page(proof, 400) for span in line)
-        assert proof.reason == why + "ddp.bucket_cap_mb: the script made no DistributedDataParallel"
+        assert proof.reason == why + "ddp.bucket_cap_mb: the script creates no DistributedDataParallel"
         assert f"It cannot be told: {verdict}" in told
 
 
@@ -340,7 +345,7 @@ def test_how_long_a_verdict_takes_is_told_after_the_first_pair():
 def test_trials_under_way_are_not_said_to_have_been_interrupted():
     """What a report reads while they run, and after they were cut off."""
     few = judging.proof(task(), both([trial("A", 10)], [trial("B", 10)]), "under way")
-    assert few.reason == "it is under way, or was cut off: 1 trial a side is too few to decide"
+    assert few.reason == "unfinished: 1 trial per side is too few to decide"
     many = judging.proof(task(), numbered(both([trial("A", 10)] * 6, [trial("B", 10)] * 6)), "under way")
     assert many.reason.startswith("it is under way, or was cut off, and not yet clear: chance alone")
 
@@ -373,7 +378,7 @@ class TestOfTakenCores:
             tuple(sorted(pair, key=lambda number: sides[number - 1])) for pair in ((1, 3), (4, 6))
         ]
         assert (made.a_step_ns, made.b_step_ns) == (10e6, 12e6)
-        assert "20 % of the time of the cores went to others: run again, and not counted" in said
+        assert "20 % of the CPU time was taken by other virtual machines: run again, and not counted" in said
         assert folders.read(tmp_path / folders.PROOF) == made
 
     def test_where_they_always_are_some_of_them_count(self, monkeypatch, tmp_path):

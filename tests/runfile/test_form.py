@@ -50,7 +50,7 @@ def test_unknown_fields_are_ignored_and_lacking_ones_filled_in(tmp_path: Path) -
             r"`windows\[0\].durations_ns\[1\]` must be a whole number, and is true",
         ),
         (f'{{"rank": {"9" * 5000}}}', "^f holds a number of thousands of digits$"),
-        (f'{{"rank": 3, "grad_scale": {"9" * 400}}}', "^f: `grad_scale` is a number of hundreds of digits$"),
+        (f'{{"rank": 3, "grad_scale": {"9" * 400}}}', "^f: `grad_scale` is a number with hundreds of digits$"),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:

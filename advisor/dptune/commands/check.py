@@ -88,8 +88,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="allowed slowdown per sample, or per step where samples are unknown (default: 5%%)",
     )
     against.add_argument(
-        "--inconclusive", choices=("pass", "fail"), default="pass", help="result when the comparison is inconclusive "
-        "(default: pass)"
+        "--inconclusive",
+        choices=("pass", "fail"),
+        default="pass",
+        help="result when the comparison is inconclusive (default: pass)",
     )
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
@@ -97,8 +99,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--output", action="append", default=[], metavar=OUTPUT, help=words)
     reading_options(parser)
     links_option(parser)
-    repeating_arguments(parser, "command to run, in the commit or folder of the baseline and in that of PATH "
-    "(default: .)")
+    repeating_arguments(
+        parser, "command to run, in the commit or folder of the baseline and in that of PATH (default: .)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -86,9 +86,7 @@ def sides(names: list[str]) -> tuple[list[str], list[str]]:
         at = names.index(BETWEEN)
         a, b = names[:at], names[at + 1 :]
         if not a or not b:
-            raise UsageError(
-                f"no run {'before' if not a else 'after'} the --", "name runs before and after it"
-            )
+            raise UsageError(f"no run {'before' if not a else 'after'} the --", "name runs before and after it")
     elif len(names) == 2:
         a, b = names[:1], names[1:]
     else:

@@ -68,10 +68,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="of torch.distributed (default: nccl where there are GPUs, else gloo)",
     )
-    what.add_argument("--repeats", type=positive, default=7, metavar="N", help="timed batches of back-to-back calls "
-    "per size (default: 7)")
-    what.add_argument("--seconds", type=seconds, default=60.0, metavar="S", help="time limit for the whole sweep in "
-    "seconds (default: 60)")
+    what.add_argument(
+        "--repeats",
+        type=positive,
+        default=7,
+        metavar="N",
+        help="timed batches of back-to-back calls per size (default: 7)",
+    )
+    what.add_argument(
+        "--seconds",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        help="time limit for the whole sweep in seconds (default: 60)",
+    )
     late = "give up when ranks do not meet or a call does not finish within S seconds (default: 60)"
     what.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help=late)
     what.add_argument("--python", metavar="PATH", help="Python with torch (default: that of the active environment)")
@@ -177,13 +187,15 @@ def _check(output: Path) -> None:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make the folder {output.parent}: {error.strerror}", "choose another path with "
-        "-o") from None
+        raise UsageError(
+            f"cannot make the folder {output.parent}: {error.strerror}", "choose another path with -o"
+        ) from None
     try:
         tempfile.TemporaryFile(dir=output.parent).close()
     except OSError as error:
-        raise UsageError(f"cannot write into {output.parent}: {error.strerror}", "choose another path with "
-        "-o") from None
+        raise UsageError(
+            f"cannot write into {output.parent}: {error.strerror}", "choose another path with -o"
+        ) from None
 
 
 def _show(kind: str, size: SizeTimes) -> None:

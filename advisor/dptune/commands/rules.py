@@ -32,8 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("knobs", help=knobs, description=f"{knobs.capitalize()}.")
     figures = "list figures that rules can read"
     shown = actions.add_parser("figures", help=figures, description=f"{figures.capitalize()}.")
-    shown.add_argument("word", nargs="?", default="", metavar="WORD", help="only those with this text in name or "
-    "description")
+    shown.add_argument(
+        "word", nargs="?", default="", metavar="WORD", help="only those with this text in name or description"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -66,21 +66,27 @@ def arguments(parser: Parser) -> None:
     amount = parser.add_argument_group("how much")
     trial_arguments(amount)
     amount.add_argument(
-        "--time-limit", type=seconds, default=1800.0, metavar="S", help="time limit for all trials in seconds "
-        "(default: 1800)"
+        "--time-limit",
+        type=seconds,
+        default=1800.0,
+        metavar="S",
+        help="time limit for all trials in seconds (default: 1800)",
     )
     amount.add_argument(
-        "--within", type=percent, metavar="P%", help="continue until the saving is known to this precision (percent "
-        "of the time)"
+        "--within",
+        type=percent,
+        metavar="P%",
+        help="continue until the saving is known to this precision (percent of the time)",
     )
     amount.add_argument(
-        "--stall-timeout", type=seconds, default=120.0, metavar="S", help="treat a trial as hung after S seconds "
-        "without a step"
+        "--stall-timeout",
+        type=seconds,
+        default=120.0,
+        metavar="S",
+        help="treat a trial as hung after S seconds without a step",
     )
     where = parser.add_argument_group("where")
-    where.add_argument(
-        "--here", action="store_true", help="run in the recorded working directory, not in a copy"
-    )
+    where.add_argument("--here", action="store_true", help="run in the recorded working directory, not in a copy")
     words = "run a recording from another user or machine without asking"
     where.add_argument("-y", "--yes", action="store_true", help=words)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")

@@ -73,11 +73,13 @@ def arguments(parser: Parser) -> None:
         "--sweep", action="append", metavar="KNOB[=V,V,...]", help="try several values of one knob, on top of --set"
     )
     change.add_argument(
-        "--world-size", action="append", metavar="N[,N,...]", help="try other numbers of ranks (same as --sweep "
-        "world_size=N,N)"
+        "--world-size",
+        action="append",
+        metavar="N[,N,...]",
+        help="try other numbers of ranks (same as --sweep world_size=N,N)",
     )
     change.add_argument("--strategies", action="store_true", help="compare ways to share the work: DDP, ZeRO, FSDP")
-    parser.add_argument("--links", type=Path, metavar="FILE", help="what `dptune links` measured")
+    parser.add_argument("--links", type=Path, metavar="FILE", help="link measurements of `dptune links`")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     reading_options(parser)
 

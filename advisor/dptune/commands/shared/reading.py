@@ -40,9 +40,7 @@ def reading_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--jobs", type=_count, metavar="N", help="number of traces to read at once (default: one per core)"
     )
-    group.add_argument(
-        "--no-cache", action="store_true", help="do not use or write .dptune-cache/"
-    )
+    group.add_argument("--no-cache", action="store_true", help="do not use or write .dptune-cache/")
 
 
 def _count(text: str) -> int:

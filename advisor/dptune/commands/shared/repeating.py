@@ -61,12 +61,20 @@ def repeating_arguments(parser: argparse.ArgumentParser, script: str) -> None:
     group = parser.add_argument_group("run both sides in random order instead of reading recordings")
     group.add_argument("--script", action="append", default=[], metavar="'train.py ...'", help=script)
     group.add_argument(
-        "--repeat", type=positive, default=35, metavar="N", help="maximum number of trials per side, 6 to 35 "
-        "(default: 35)"
+        "--repeat",
+        type=positive,
+        default=35,
+        metavar="N",
+        help="maximum number of trials per side, 6 to 35 (default: 35)",
     )
     trial_arguments(group)
-    group.add_argument("--time-limit", type=seconds, default=3600.0, metavar="S", help="time limit for all trials in "
-    "seconds (default: 3600)")
+    group.add_argument(
+        "--time-limit",
+        type=seconds,
+        default=3600.0,
+        metavar="S",
+        help="time limit for all trials in seconds (default: 3600)",
+    )
     group.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="on both sides"
     )
@@ -119,8 +127,9 @@ def _most(args: argparse.Namespace) -> int:
 
     asked, looks = args.repeat, f"{', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]}"
     if not LOOKS[0] <= asked <= LOOKS[-1]:
-        raise UsageError(f"--repeat {asked}: verdicts are possible after {looks} trials per side", "leave it out for "
-        "up to 35")
+        raise UsageError(
+            f"--repeat {asked}: verdicts are possible after {looks} trials per side", "leave it out for up to 35"
+        )
     most = max(look for look in LOOKS if look <= asked)
     if most < asked and not args.quiet:
         print(f"dptune: verdicts are possible after {looks} trials per side: at most {most} will run", file=sys.stderr)

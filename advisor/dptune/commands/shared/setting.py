@@ -58,8 +58,9 @@ def advised(path: Path) -> dict[str, Value]:
             raise UsageError(f"{by[name]} and {rule} of {path} propose two values for {name}", "choose by --set")
         found[name], by[name] = then, rule
     if not found:
-        raise UsageError(f"{path} proposes no change", "it has no recommendations, or none that can be set from "
-        "outside")
+        raise UsageError(
+            f"{path} proposes no change", "it has no recommendations, or none that can be set from outside"
+        )
     return found
 
 

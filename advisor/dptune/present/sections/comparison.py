@@ -108,7 +108,7 @@ def _verdict(compared: Compared, width: int) -> Iterator[Line]:
     middle = f"{_slower(verdict.ratio)}: median over all pairs of one run of A and one of B"
     sure = f"{100 * (1 - verdict.level):.0f} % sure"
     yield from labelled(sure, f"{between}; {middle}", width, column=13, indent="  ")
-    tested = f"p = {verdict.p_value:.2g}: exact rank-sum test, two-sided, on one time per run"
+    tested = f"exact rank-sum test, two-sided, on one time per run: p = {verdict.p_value:.2g}"
     yield from labelled("Tested", tested, width, column=13, indent="  ")
 
 
