@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isclose
 from typing import Any
 
-from dptune.knobs import UNKNOWN, ENVIRONMENT, KNOBS, Knob
+from dptune.knobs import ENVIRONMENT, KNOBS, UNKNOWN, Knob
 from dptune.knobs.ddp import DDP
 from dptune.runfile.facts import Facts
 

@@ -17,10 +17,10 @@ from dptune.knobs import ddp, loader, optimizer, switches
 from dptune.knobs.knob import Call, Knob, Value, written
 
 __all__ = [
-    "UNKNOWN",
     "ENVIRONMENT",
     "KNOBS",
     "TAKE_NO_TIME",
+    "UNKNOWN",
     "Call",
     "Knob",
     "Value",
