@@ -281,7 +281,7 @@ def promise(advice: Sequence[dict[str, Any]], rules: Sequence[str]) -> dict[str,
 
 
 def gave(found: dict[str, Any], saves: dict[str, Any] | None) -> float | None:
-    """The part of the time per sample that was saved, of the step that is promised: the median or the mean one."""
+    """The part of the time of a sample that was saved, of the step that is promised: the median or the mean one."""
     of_means = saves is not None and saves.get("mean_step_ms") is not None
     times = times_as_long(found, "step_ns" if of_means else "median_step_ns")
     samples = [_samples(found, side) for side in "AB"]

@@ -96,11 +96,7 @@ def record(folder: Path, words: Sequence[str]) -> None:
             raise SystemExit(f"{' '.join(words)}\nended with {status}, in {folder.parent}")
         if (share := _taken_share(folder)) <= MOST_TAKEN:
             break
-        print(
-            f"{folder}: {100 * share:.0f} % of the CPU time was taken by other virtual machines",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"{folder}: {100 * share:.0f} % of the time of the cores went to others", file=sys.stderr, flush=True)
 
 
 def _taken_share(folder: Path) -> float:

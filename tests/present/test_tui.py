@@ -338,7 +338,7 @@ async def test_evidence_without_a_place_says_so(report: Report) -> None:
         await see(pilot, "medium impact, saves time: DP102", "2")
         await pilot.press("enter")
         (told,) = pilot.app._notifications
-        assert told.message == "This rests on figures over all steps, on no one place in them. Key 6 shows a step."
+        assert told.message == "Based on figures over all steps, not on one place. Key 6 shows a step."
 
 
 def test_heat_shows_the_largest_of_its_steps() -> None:

@@ -115,7 +115,7 @@ def test_without_any_device_the_reason_stands_in_its_place(unstepped: Report) ->
     ranks = [rank.model_copy(update={"devices": []}) for rank in unstepped.measured.ranks]
     measured = unstepped.measured.model_copy(update={"ranks": ranks})
     page = flat(text(unstepped.model_copy(update={"measured": measured})))
-    assert "Where the time of a step goes not measured: no steps were found" in page
+    assert "Step time breakdown not measured: no steps were found" in page
 
 
 def test_a_run_with_steps_is_shown_whole(report: Report) -> None:

@@ -14,7 +14,7 @@ def test_in_each_step_the_rank_that_collects_longest(ask, make_measured, make_fa
     facts = [make_facts(rank=0, windows=[window(0.01)]), make_facts(rank=1, windows=[window(0.08, [[1, 2], [3, 4]])])]
     (advice,) = ask("DP602", make_measured(exposed_share=0.5), facts)
     assert advice.title == (
-        "Python garbage collection for 8 % of a step: collect at chosen steps, and on all ranks at once"
+        "Python collects garbage for 8 % of a step: collect at chosen steps, and on all ranks at once"
     )
     assert advice.saves.high_ms == pytest.approx(0.9)
     assert (advice.impact, advice.confidence, advice.evidence[0].value) == ("medium", "high", pytest.approx(0.08))
@@ -106,7 +106,7 @@ def test_the_line_that_asks_for_collections(ask, make_measured, make_facts):
     ]
     (advice,) = ask("DP602", make_measured(exposed_share=0.5), [make_facts(windows=[asking])])
     assert advice.title == (
-        "Python garbage collection for 8 % of a step: Memory.clean (train.py:9) calls gc.collect() 3 times in 4 steps. "
+        "Python collects garbage for 8 % of a step: Memory.clean (train.py:9) calls gc.collect() 3 times in 4 steps. "
         "Remove it, or call it every few hundred steps"
     )
     assert (advice.evidence[1].label, advice.evidence[1].value) == ("gc.collect() in Memory.clean (train.py:9)", 3)

@@ -64,8 +64,7 @@ def test_passes_of_one_batch_are_no_micro_batches(ask, make_measured, make_facts
 
 
 def test_without_a_loader_it_is_not_known_whether_passes_add_up(ask, make_measured, make_facts):
-    """Of SAM without a loader it would be wrong, so it is no error, and no change that leaves training results "
-    "unchanged."""
+    """Of SAM without a loader it would be wrong, so it is no error, and no change that leaves learning as it is."""
     (advice,) = ask("DP102", make_measured(exposed_share=0.6, synchronised=2), [make_facts(ddp=[DDP])])
     assert (advice.impact, advice.confidence, advice.numerics) == ("medium", "low", "changes")
     assert "once is enough if they add up" in advice.title

@@ -5,7 +5,7 @@ from dptune.runfile.facts import LoaderFacts
 
 
 def copies(hand_made, share, pinned=False, direction="h2d", held=0.0, most=None):
-    """One copy a step on each of two ranks, none hidden; `most` of the step of one rank, `held` the script."""
+    """One copy a step on each of two ranks, none of it hidden; `most` of the step of one rank, `held` the script."""
     calls = 2 * hand_made.STEPS
     told = {"calls": calls, "calls_per_step": 1.0, "total_ns": int(share * hand_made.STEP_NS * calls)}
     return hand_made.figures(

@@ -148,7 +148,7 @@ def test_collecting_experience_is_part_of_the_method(ask, make_measured, make_fa
 
 
 def test_two_that_are_slow_are_called_some_steps(ask, make_measured, make_facts):
-    """Two in 25 do not show a period; that a function runs in them is seen all the same."""
+    """Two in 25 do not show a period; that a function of the script runs in them is seen all the same."""
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [(EVALUATION, {6: 200, 17: 200})])])
     assert advice.title == "`evaluate` (train.py:51) adds 200 ms to some steps: 62 % of the time"
     assert (advice.confidence, advice.evidence[0].value) == ("medium", 2)
@@ -192,7 +192,7 @@ def test_where_training_is_too_short_to_be_seen_the_loop_is_what_all_places_shar
 
 @pytest.mark.parametrize(("through", "kind"), [("_releaseLock", "logging"), ("Event.wait", ""), ("Thread.join", "")])
 def test_a_lock_or_a_wait_is_no_cause(ask, make_measured, make_facts, through, kind):
-    """Five steps wait 40 ms in a function's line: the line is named, not the lock, and no logging."""
+    """Five steps wait 40 ms in a function of the script's line: the line is named, not the lock, and no logging."""
     waits = (("fit (train.py:60)",), {"through": through, "kind": kind}), every(5, 4, 40)
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [waits])])
     assert advice.title == "train.py:60 adds 40 ms to one step in 5: 44 % of the time"

@@ -310,7 +310,7 @@ def _noisy(measured: Measured, window: Literal["unprofiled", "lean"]) -> Iterato
     if window == "lean":
         if steps is not None and steps.groups:
             return  # they take turns, and differ by what they do
-        spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)} ({share})"
+        spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)}, {share}"
         text = f"traced steps are noisy ({spread}): shares of a step are uncertain"
     elif step.unprofiled_period > 1:
         text = f"step times repeat every {step.unprofiled_period} steps: a pattern, not noise"

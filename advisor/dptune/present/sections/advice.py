@@ -171,7 +171,7 @@ def body(card: Advice, measured: Measured, width: int, indent: str = "", fold_co
         if card.saves.unpredicted:
             yield from labelled("Predicted", f"no: {card.saves.unpredicted}", width, indent=indent)
     yield from labelled("Confidence", card.confidence, width, indent=indent)
-    yield from labelled("Training results", _learning(card), width, indent=indent)
+    yield from labelled("Results", _learning(card), width, indent=indent)
     if card.verify:
         yield from labelled("Verify", card.verify, width, indent=indent, role="code")
     yield from labelled("More", f"dptune rules explain {card.rule}", width, indent=indent, role="code")
@@ -272,5 +272,5 @@ def _amount(value: float | str, unit: str) -> str:
 
 def _learning(card: Advice) -> str:
     if card.numerics == "same":
-        return f"unchanged. {card.watch}".strip()
-    return f"may change. {card.watch}".strip()
+        return f"training results unchanged. {card.watch}".strip()
+    return f"may change training results. {card.watch}".strip()

@@ -51,9 +51,10 @@ def page(whatif: WhatIf, width: int, run: str = "") -> Iterator[Line]:
     yield from labelled("Model check", words, width)
     if whatif.known("floor_ns") is not None:
         words = (
-            f"a step would take {ns_as_ms(whatif.floor_ns)} ms (removing all-reduces also removes DDP's hook overhead)."
+            f"without communication, a step would take {ns_as_ms(whatif.floor_ns)} ms (this also removes DDP's hook "
+            f"overhead)."
         )
-        yield from labelled("Free communication", words, width)
+        yield from labelled("Lower bound", words, width)
     if whatif.known("link") is None:
         yield from labelled("Link", f"Unknown: {whatif.missing['link']}.", width)
     else:
