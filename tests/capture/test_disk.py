@@ -67,7 +67,7 @@ def test_the_samples_are_within_the_estimate() -> None:
 
 def test_nothing_is_needed_where_nothing_is_traced(tmp_path: Path) -> None:
     assert disk.need_bytes(Schedule(lean=0, rich=0), 8) < 1_000_000
-    assert disk.free_bytes(tmp_path / "not" / "in the script") > 0
+    assert disk.free_bytes(tmp_path / "not" / "there") > 0
 
 
 # Limits itself, or fills the disk, after its third step: the unprofiled window is open.

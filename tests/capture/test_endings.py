@@ -69,7 +69,7 @@ def test_failure_before_the_first_step(profile: Callable[..., Run]) -> None:
     assert run.status == 1
     assert "RuntimeError: no data" in run.err
     assert "dptune: error: the script ended with exit status 1 before its first optimizer step" in run.err
-    assert "hint: what the script itself said stands above" in run.err
+    assert "hint: the script's own output is above" in run.err
 
 
 @pytest.mark.thorough

@@ -141,7 +141,7 @@ def test_a_killed_script_says_what_kills_like_that(start: Callable[..., Started]
     status, err = run.end()
     assert status == 137
     assert "killed by SIGKILL, possibly by the kernel for lack of memory" in err
-    assert record_in(run.folder).ending.note.startswith("SIGKILL")
+    assert record_in(run.folder).ending.note.startswith("killed by SIGKILL")
 
 
 @pytest.mark.thorough

@@ -132,7 +132,7 @@ class Trainer:
 
 
 def at_a_look(trainer: str) -> tuple[list[str], str, str]:
-    """What a look finds in a function that a library's Trainer calls."""
+    """What a look finds in a function of the script that a library's Trainer calls."""
     library: dict[str, type] = {}
     exec(compile(trainer, "/venv/lib/python3/site-packages/transformers/trainer.py", "exec"), library)
     found = []

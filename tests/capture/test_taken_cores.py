@@ -91,7 +91,7 @@ def repeated(tmp_path, monkeypatch, shares, times):
 def test_a_repeat_that_lost_its_cores_is_run_anew(tmp_path, monkeypatch):
     kept, said = repeated(tmp_path, monkeypatch, [0.0, 0.3, None, MOST_TAKEN], 3)
     assert kept == {"1": 0.0, "2": None, "3": MOST_TAKEN}
-    assert "30 % of the CPU time was taken by other virtual machines meanwhile: that one is run anew" in said
+    assert "30 % of the CPU time was taken by other virtual machines: running that one again" in said
 
 
 def test_where_cores_are_always_taken_it_ends_all_the_same(tmp_path, monkeypatch):

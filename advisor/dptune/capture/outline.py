@@ -38,8 +38,8 @@ def _parts(started: Launch, options: Options) -> Iterator[tuple[str, str]]:
     where = folder.intended(options.run_dir, started.name, key)
     if seat is None:
         folder.check_new(options.run_dir)
-    yield "command", shlex.join(redacted_command(started.words)) if started.words else "processes started from this "
-    "shell"
+    shell = "processes started from this shell"
+    yield "command", shlex.join(redacted_command(started.words)) if started.words else shell
     yield "python", _python(started)
     yield "adds", f"{VARIABLE} (what these lines say)"
     settings = redacted_settings(options.settings)

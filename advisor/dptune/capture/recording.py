@@ -59,8 +59,9 @@ def record(started: Launch, options: Options) -> Recording:
 
 def _check(options: Options) -> None:
     if os.environ.get(VARIABLE):
-        hint = f"after `dptune profile --env`: `unset {VARIABLE}`; in a script that dptune records: remove the "
-        "dptune call"
+        hint = (
+            f"after `dptune profile --env`: `unset {VARIABLE}`; in a script that dptune records: remove the dptune call"
+        )
         raise CaptureError("this process is already being recorded", hint)
     schedule = options.schedule
     if not (schedule.unprofiled or schedule.lean or schedule.rich):
@@ -83,7 +84,7 @@ def seating(started: Launch, options: Options) -> tuple[str | None, str | None]:
     if key is None and options.run_dir is None:
         raise CaptureError(
             "several nodes need the same run folder name",
-            "give each the same --run-dir, or the same --rdzv-id(a Slurm job sets it)",
+            "give each the same --run-dir, or the same --rdzv-id (a Slurm job sets it)",
         )
     return torchrun.node or f"node-{os.environ.get('SLURM_NODEID') or job.hostname()}", key
 

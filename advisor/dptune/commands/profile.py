@@ -165,10 +165,10 @@ def _repeat(args: argparse.Namespace, started: Launch, options: Options, made: R
         show(f"not repeated: {error.message}")
         return None
     if cut is not None:
-        what = "was interrupted" if cut.interrupted else f"ended otherwise than before ({cut.ending.how})"
+        what = "was interrupted" if cut.interrupted else f"ended differently ({cut.ending.how})"
         printed = f"{cut.folder}.txt has its output"
         counts = "that time still counts" if cut.complete else "not counted"
-        show(f"run once more, the script {what}: {counts}; {printed}")
+        show(f"untraced repeat: the script {what}: {counts}; {printed}")
     return cut
 
 

@@ -144,7 +144,7 @@ def _of_learning(advice: Sequence[Advice], rules: Sequence[str]) -> Iterator[str
             if recommendation.rule in rules:
                 yield f"{said}. {recommendation.watch}"
             elif not rules:
-                yield f"{said}and is left out; to include it: --patch --advice {recommendation.rule}"
+                yield f"{said} and is left out; to include it: --patch --advice {recommendation.rule}"
 
 
 def _written_since(changes: Sequence[Change], root: Path, record: Path) -> list[str]:

@@ -150,7 +150,7 @@ def _outcome(last: Look | None, decided_by: str) -> Literal["better", "worse", "
 _STOPPED = {
     "out of time": "out of time: ",
     "under way": "unfinished: ",
-    "interrupted": "it was interrupted: ",
+    "interrupted": "interrupted: ",
 }
 
 
@@ -178,7 +178,7 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         return f"{stopped}{few} to decide{failed}"
     by = sequential.decides(last)
     p_value = last.fast_p_value if by == "fast" else last.p_value
-    made = f"{last.runs} {'trials a side' if last.runs < PAIRED else 'pairs of trials'}"
+    made = f"{last.runs} {'trials per side' if last.runs < PAIRED else 'pairs of trials'}"
     chance = f"p = {p_value:.2g} over {made}"
     why = {
         "decided": f"{'by their fast steps ' if by == 'fast' else ''}the sides differ significantly ({chance})",

@@ -40,7 +40,7 @@ def learning(trials: Sequence[Trial], numerics: Literal["same", "changes", "othe
     passes = min(map(len, [*a, *b]))
     finite = [losses for losses in a if all(map(math.isfinite, losses[:passes]))]
     if 2 * len(finite) <= len(a):
-        return _unknown("a loss of A is NaN")
+        return _unknown("a loss of A is NaN or infinite")
     middle = [median(losses[at] for losses in finite) for at in range(passes)]
     of_a, of_b = ([_apart(losses, middle) for losses in side] for side in (a, b))
     odd = sum(distance > _NOT_REPEATABLE for distance in of_a)
@@ -59,22 +59,22 @@ def _judged(of_b: Sequence[float], spread: float, allowed: float, odd: int, pass
     """By how far each trial of B is from A, with as many odd ones of A."""
     difference, beyond = max(of_b), sum(distance > allowed for distance in of_b)
     figures = {"difference": difference, "spread": spread, "allowed": allowed}
-    words = f"over the first {passes} backward passes the loss of B differs from A's by up to {difference:.2g} "
-    "(relative)"
+    first = f"over the first {passes} backward passes the loss of B"
+    words = f"{first} differs from A's by up to {difference:.2g} (relative); tolerance {allowed:.2g}"
     if not difference:
-        return _decided("alike", f"over the first {passes} backward passes the loss of B equals that of A", figures)
+        return _decided("alike", f"{first} equals that of A", figures)
     if not beyond:
-        return _decided("alike", f"{words}; tolerance {allowed:.2g}", figures)
+        return _decided("alike", words, figures)
     broken = sum(not math.isfinite(distance) for distance in of_b)
     if broken > odd:
         of = "" if broken == len(of_b) else f" in {broken} of {len(of_b)} trials"
-        return _decided("other", f"a loss of B is NaN{of}, and none of A's", figures)
+        return _decided("other", f"a loss of B is NaN or infinite{of}, and none of A's", figures)
     if numerics == "other draws":
         return _unknown("with the change, passes see different samples or random numbers, so losses cannot be compared")
     if beyond <= odd:
         return _unknown("one repeat of A and one of B used different data, or gave different results")
     of = "" if beyond == len(of_b) else f" in {beyond} of {len(of_b)} trials"
-    return _decided("other", f"{words}(tolerance {allowed:.2g}): B's training results differ{of}", figures)
+    return _decided("other", f"{words}: B's training results differ{of}", figures)
 
 
 def _apart(losses: Sequence[float], middle: Sequence[float]) -> float:

@@ -55,8 +55,7 @@ def page(proof: Proof, width: int, promised: str = "") -> Iterator[Line]:
         )
         yield from labelled("Patch", f"{words}.", width)
     if any(trial.beside and trial.status == "ran" for trial in proof.trials):
-        words = f"The script does not run in a copy of {proof.a.directory} alone, so trials also had links to its "
-        "siblings"
+        words = f"The script does not run in a copy of {proof.a.directory} alone: trials also had links to its siblings"
         yield from labelled("Copy", f"{words}, so a script that writes there writes to your files.", width)
     for words in proof.rewritten:
         yield from labelled("Script", sentence(words), width, role="warning")
@@ -107,7 +106,7 @@ def _verdict(proof: Proof) -> str:
     if proof.ended == "without effect":
         some = proof.changes.keys() - proof.trials[-1].in_vain
         words = f"not all of {proof.b.name} took effect" if some else f"{proof.b.name} did not take effect"
-        return f"Unknown: {words}."
+        return f"No verdict: {words}."
     if proof.ended == "not comparable":
         return "Inconclusive: the sides cannot be compared."
     if ratio is None:

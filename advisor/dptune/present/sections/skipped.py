@@ -30,8 +30,8 @@ def next_command(report: Report, width: int) -> Iterator[Line]:
     yield from heading("Next command", width)
     if report.advice:
         first = report.advice[0]
-        command, words = f"dptune rules explain {first.rule}", "what the first recommendation means, and when not to "
-        "follow it"
+        words = "what the first recommendation means, and when not to follow it"
+        command = f"dptune rules explain {first.rule}"
         if first.verify:
             command, words = first.verify, "verifies the first recommendation by running it"
     elif report.run.command is None:

@@ -62,8 +62,8 @@ def _which_steps(measured: Measured) -> Iterator[str]:
             f"take{'' if len(group.numbers) > 1 else 's'} {milliseconds(group.mean_ns / 1e6)}"
             for group in steps.groups
         )
-        how = "in the operations they launch" if steps.grouped_by == "operations" else "in time, with a period of "
-        f"{steps.period}"
+        period = f"in time, with a period of {steps.period}"
+        how = "in the operations they launch" if steps.grouped_by == "operations" else period
         yield f"Steps alternate {how}: {each} (means)."
     for left in steps.surplus:
         yield f"Step {left} is excluded from all figures: it does not complete a period of {steps.period} steps."
@@ -73,11 +73,9 @@ def _which_steps(measured: Measured) -> Iterator[str]:
     if measured.step.basis == "traced" and measured.step.lean_steps < max(counts):
         yield "The median excludes the last step: no next step was recorded, so it ends with its last operation."
     if measured.step.unprofiled_outliers:
-        many = several(measured.step.unprofiled_outliers, "step")
-        yield (
-            f"{many} of the untraced steps took much longer than the others{_longest(measured.step)}; they are "
-            f"included in the median."
-        )
+        many = several(measured.step.unprofiled_outliers, "untraced step")
+        are = "it is" if measured.step.unprofiled_outliers == 1 else "they are"
+        yield f"{many} took much longer than the others{_longest(measured.step)}; {are} included in the median."
 
 
 def _longest(step: StepTime) -> str:

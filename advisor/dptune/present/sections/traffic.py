@@ -124,13 +124,13 @@ def data_loading(report: Report, width: int) -> Iterator[Line]:
 
 
 def _noise(noise: NoiseFigures) -> str:
-    """`812 samples (690 to 1,010): beyond about that many a larger global batch teaches little more`."""
+    """`812 samples (690 to 1,010): beyond that, a larger global batch hardly helps convergence`."""
     low, high = (shown(read, lambda found: f"{found:,.0f}") for read in (lambda: noise.low, lambda: noise.high))
     scale = shown(lambda: noise.noise_scale, lambda found: f"{found:,.0f} samples")
     if isinstance(scale, Hole):
         return str(scale) if isinstance(low, Hole) else f"more than {low} samples; {scale}"
     between = f"{low} to {'no known bound' if isinstance(high, Hole) else high}"
-    return f"{scale} ({between}): a larger global batch helps convergence little"
+    return f"{scale} ({between}): beyond that, a larger global batch hardly helps convergence"
 
 
 def _collective(row: CollectiveFigures) -> list[Cell]:

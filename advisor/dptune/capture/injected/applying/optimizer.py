@@ -99,7 +99,7 @@ def _learning_rate(value: float | None) -> None:
             return
         now = first.get("lr")
         if not now:
-            asked.refuse("optimizer.lr", f"{type(optimizer).__name__} has no learning-rate argument")
+            asked.refuse("optimizer.lr", f"the learning rate of {type(optimizer).__name__} is 0 or not set")
             return
         times = value / float(now)
         changed.extend(optimizer.param_groups)
