@@ -180,15 +180,15 @@ def compared(outcome: str, ratio: float | None = None, high: float | None = None
 @pytest.mark.parametrize(
     ("found", "outcome", "text"),
     [
-        (compared("worse", 1.10, 1.12), "failed", "Time per sample is 10.0 % more; 5 % more is allowed"),
-        (compared("worse", 1.03, 1.05), "passed", "Time per sample is 3.0 % more; 5 % more is allowed"),
+        (compared("worse", 1.10, 1.12), "failed", "Time per sample is 10.0 % more; limit 5 %"),
+        (compared("worse", 1.03, 1.05), "passed", "Time per sample is 3.0 % more; limit 5 %"),
         (
             compared("worse", 1.03, 1.06),
             "inconclusive",
-            "Time per sample is 3.0 % more, and 6.0 % more is not excluded; 5 % more is allowed",
+            "Time per sample is 3.0 % more, and 6.0 % more is not excluded; limit 5 %",
         ),
-        (compared("better", 0.8, 0.9), "passed", "Time per sample is 20.0 % less; 5 % more is allowed"),
-        (compared("inconclusive", 1.0, 1.04), "passed", "Time per sample is 0.0 % less; 5 % more is allowed"),
+        (compared("better", 0.8, 0.9), "passed", "Time per sample is 20.0 % less; limit 5 %"),
+        (compared("inconclusive", 1.0, 1.04), "passed", "Time per sample is 0.0 % less; limit 5 %"),
         (
             compared("inconclusive", 1.04, 1.09),
             "inconclusive",
@@ -222,7 +222,7 @@ def test_trials_are_judged_by_the_steps_that_decided():
     assert (undecided.outcome, undecided.high_ratio) == ("inconclusive", 1.2)
     assert of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.06, 1.06).outcome == "passed"
     assert of_proof(proof("inconclusive", "", ratio=1.02, fast_ratio=1.0), 0.2).outcome == "inconclusive"
-    assert fast.text == "Time per step of the fastest steps is 7.0 % more; 5 % more is allowed"
+    assert fast.text == "Time per step of the fastest steps is 7.0 % more; limit 5 %"
     assert (fast.fast_steps, undecided.fast_steps) == (True, False)
 
 
@@ -230,7 +230,7 @@ def test_less_than_is_allowed_passes_only_where_more_is_excluded_of_all_steps():
     """All steps take 5 % less to 20 % more."""
     slower = of_proof(proof("worse", "fast", ratio=1.08, fast_ratio=1.03), 0.05, 1.2)
     assert slower.outcome == "inconclusive"
-    assert slower.text.endswith("3.0 % more, and 20.0 % more is not excluded; 5 % more is allowed")
+    assert slower.text.endswith("3.0 % more, and 20.0 % more is not excluded; limit 5 %")
     assert of_proof(proof("worse", "fast", ratio=1.08, fast_ratio=1.03), 0.2, 1.2).outcome == "passed"
     assert of_proof(proof("better", "fast", ratio=1.08, fast_ratio=0.9), 0.05).outcome == "inconclusive"
     assert of_proof(proof("better", "mean", ratio=0.9, fast_ratio=0.9), 0.05).outcome == "passed"

@@ -184,7 +184,7 @@ def test_several_outputs_at_once(judged, capsys, tmp_path: Path) -> None:  # typ
         (["--update-accepted"], "--update-accepted needs a file"),
         (["--output", "json=-", "--output", "github=-"], "two outputs go to -"),
         (["--output", "junit=out", "--output", "markdown=out"], "two outputs go to out"),
-        (["--script", "train.py", "--baseline", "a", "--accept", "b"], "--accept is of advice"),
+        (["--script", "train.py", "--baseline", "a", "--accept", "b"], "--accept cannot be combined with --script"),
         (["--accept", "/no/such/file"], "cannot read /no/such/file"),
         (["--script", "train.py"], "--script runs two commits or folders"),
         (["--script", "train.py", "--baseline", "a", "b"], "--script takes one command"),
@@ -223,7 +223,7 @@ def test_advice_is_accepted_by_a_file_that_it_writes(judged, capsys, tmp_path: P
     held["accepted"][0]["why"] = "a toy"
     file.write_text(json.dumps(held))
     assert main(["check", "x", "--accept", str(file)]) == 0
-    assert "passed over, for accepted: high impact, high confidence: DP102 no-sync" in " ".join(
+    assert "not counted (accepted): high impact, high confidence: DP102 no-sync" in " ".join(
         capsys.readouterr().out.split()
     )
     assert main(["check", "x", "--accept", str(file), "--fail-on", "low"]) == 1
@@ -300,7 +300,7 @@ def test_outputs_do_not_overwrite_each_other_or_what_is_read(judged, capsys, tmp
     assert "two outputs go to" in capsys.readouterr().err
     (tmp_path / "accepted.json").write_text('{"accepted": []}')
     assert main(["check", "x", "--accept", "accepted.json", "--output", "json=./accepted.json"]) == 2
-    assert "accepted.json is read as well" in capsys.readouterr().err
+    assert "accepted.json is also an input" in capsys.readouterr().err
 
 
 def test_a_baseline_may_be_named_in_parts() -> None:
@@ -351,7 +351,7 @@ def test_a_report_with_a_setting_that_is_not_known_is_refused_by_name(capsys, tm
     file.write_text(report("high").model_dump_json().replace("ddp.no_sync", "ddp.no_sink"))
     assert main(["check", str(file)]) == 2
     said = capsys.readouterr().err
-    assert f"{file} is not a report that this dptune can read" in said
+    assert f"{file} is not a report this version can read" in said
     assert "ddp.no_sink" in said
 
 
@@ -405,7 +405,7 @@ def test_budgets_of_the_configuration(judged, capsys, tmp_path: Path, monkeypatc
         assert "step_ms, step time in ms: 10, at most" in capsys.readouterr().out
     (tmp_path / "dptune.toml").write_text("[budget]\nidle_share = 10\n")
     assert main(["check", "x"]) == 2
-    assert "is 10, and a share is 1 at most" in capsys.readouterr().err
+    assert "is 10, but a share is at most 1" in capsys.readouterr().err
     (tmp_path / "dptune.toml").write_text("[budget]\nstep_msec = 1\n")
     assert main(["check", "x"]) == 2
     assert "did you mean 'step_ms'?" in capsys.readouterr().err
@@ -419,8 +419,8 @@ def test_budgets_of_the_configuration(judged, capsys, tmp_path: Path, monkeypatc
     [
         ("cannot run", 2, "UNJUDGEABLE: it cannot be compared with the baseline"),
         ("not comparable", 2, "UNJUDGEABLE"),
-        ("interrupted", 130, "the same command goes on with these trials"),
-        ("out of time", 0, "the same command with a longer --time-limit goes on with these trials"),
+        ("interrupted", 130, "the same command continues with these trials"),
+        ("out of time", 0, "the same command with a longer --time-limit continues with these trials"),
         ("undecided", 0, "INCONCLUSIVE: unknown whether it is slower than the baseline"),
     ],
 )
@@ -457,7 +457,7 @@ def test_a_batch_that_is_known_of_one_side_alone_is_refused(
             window["loader_samples"] = []
         path.write_text(json.dumps(facts), encoding="utf-8")
     assert main(["check", "b", "--baseline", "a"]) == 2
-    assert "how many samples a step takes is known of one side alone" in " ".join(capsys.readouterr().err.split())
+    assert "samples per step are known for one side only" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_baseline_of_something_else_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -465,7 +465,7 @@ def test_a_baseline_of_something_else_is_refused(capsys: pytest.CaptureFixture[s
     assert main(["check", runs[0], "--no-cache", "--baseline", runs[1]]) == 2
     told = capsys.readouterr().err
     assert "the runs are not comparable: " in told
-    assert "hint: record the baseline anew" in told
+    assert "hint: record the baseline again" in told
 
 
 @pytest.mark.parametrize(

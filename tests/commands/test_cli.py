@@ -85,9 +85,9 @@ def test_without_a_verb_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["reprot"], "there is no verb 'reprot'", "did you mean 'report'?"),
-        (["zzzzzz"], "there is no verb 'zzzzzz'", "see `dptune --help`"),
-        (["--versoin"], "there is no option '--versoin' before the verb", "did you mean '--version'?"),
+        (["reprot"], "unknown command 'reprot'", "did you mean 'report'?"),
+        (["zzzzzz"], "unknown command 'zzzzzz'", "see `dptune --help`"),
+        (["--versoin"], "unknown option '--versoin' before the command", "did you mean '--version'?"),
         (["report", "--fromat=json"], "`dptune report` has no option '--fromat=json'", "did you mean '--format'?"),
         (["report", "--form", "json"], "`dptune report` has no option '--form'", "did you mean '--format'?"),
         (["report", "--format", "jsno"], "argument --format: invalid choice: 'jsno'", "did you mean 'json'?"),

@@ -136,13 +136,16 @@ def test_two_commands(tmp_path: Path) -> None:
         (("--script", "train.py", ".", "."), ".: no such script: train.py"),
         (
             ("--script", "train.py", ".", ".", "--repeat", "36"),
-            "--repeat 36: it is decided after 6, 9, 13, 18, 25 and 35 trials a side",
+            "--repeat 36: verdicts are possible after 6, 9, 13, 18, 25 and 35 trials per side",
         ),
-        (("--script", "train.py", ".", ".", "--repeat", "5"), "--repeat 5: it is decided after 6, 9, 13, 18, 25"),
+        (
+            ("--script", "train.py", ".", ".", "--repeat", "5"),
+            "--repeat 5: verdicts are possible after 6, 9, 13, 18, 25",
+        ),
         (("--script", "train.py", "a" * 5000, "."), "aaaa"),
-        (("a", "b", "--repeat", "9"), "--repeat is of trials, and nothing is to be run"),
-        (("a", "b", "--set", "env.A=1"), "--set is of trials, and nothing is to be run"),
-        (("a", "b", "--nproc-per-node", "2"), "--nproc-per-node is of trials, and nothing is to be run"),
+        (("a", "b", "--repeat", "9"), "--repeat is only valid with --script"),
+        (("a", "b", "--set", "env.A=1"), "--set is only valid with --script"),
+        (("a", "b", "--nproc-per-node", "2"), "--nproc-per-node is only valid with --script"),
     ],
 )
 def test_what_cannot_be_run_is_told(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
@@ -152,7 +155,7 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, words: tuple[str, ...], said
 
 
 @pytest.mark.parametrize(
-    ("asked", "most", "said"), [(6, 6, ""), (8, 6, "6 are made at most"), (17, 13, "13 are made at most"), (18, 18, "")]
+    ("asked", "most", "said"), [(6, 6, ""), (8, 6, "at most 6 will run"), (17, 13, "at most 13 will run"), (18, 18, "")]
 )
 def test_trials_after_the_last_look_are_not_made(
     asked: int, most: int, said: str, capsys: pytest.CaptureFixture[str]

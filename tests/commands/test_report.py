@@ -95,7 +95,7 @@ def test_anything_else_is_as_it_is(name: str) -> None:
 @pytest.mark.parametrize("verb", ["report", "check"])
 @pytest.mark.parametrize(
     ("latest", "message"),
-    [(None, "there is no recording in ./dptune-runs/"), ("gone", "names the run 'gone', which is not there any more")],
+    [(None, "no recording in ./dptune-runs/"), ("gone", "names the run 'gone', which no longer exists")],
 )
 def test_without_a_recording_it_says_how_to_make_one(
     verb: str, latest: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -208,10 +208,10 @@ def test_a_patch_is_of_all_that_leaves_learning_as_it_is_or_of_the_one_that_is_n
     said = capsys.readouterr()
     assert {line[1:] for line in said.out.splitlines() if line.startswith("+") and "+++" not in line} == added
     assert ("no patch" in said.err) == (not chosen or "no-sync-missing" in chosen)
-    left_out = "DP301 small-batch may change training resultsand is left out; to include it: --patch --advice DP301"
+    left_out = "DP301 small-batch may change training results and is left out; to include it: --patch --advice DP301"
     assert (left_out in said.err) == (not chosen)
     assert ("DP301 small-batch may change training results. " in said.err) == (added == {"l = DataLoader(d, 256)"})
-    assert "written after" not in said.err
+    assert "changed after" not in said.err
 
 
 def test_what_has_no_patch_says_where_and_why_and_what_to_paste(
@@ -236,7 +236,11 @@ def test_a_script_that_was_written_after_the_run_is_named(script: Path, capsys: 
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["--patch", "--advice", "DP101"], "the report has no advice DP101", "its advice: DP102, DP603, DP301"),
+        (
+            ["--patch", "--advice", "DP101"],
+            "the report has no recommendation DP101",
+            "its recommendations: DP102, DP603, DP301",
+        ),
         (["--patch", "--advice", "no-snyc-missing"], "no rule 'no-snyc-missing'", "did you mean 'no-sync-missing'?"),
         (["--advice", "DP102"], "--advice requires --patch", "add it, or leave --advice out"),
     ],
@@ -253,7 +257,7 @@ def test_advice_that_cannot_be_chosen(
 
 def test_advice_of_a_rule_that_could_not_be_asked_says_why(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(traces), "--patch", "--advice", "small-batch"]) == 2
-    assert "the report has no advice DP301: " in capsys.readouterr().err
+    assert "the report has no recommendation DP301: " in capsys.readouterr().err
 
 
 def test_names_that_ascii_cannot_hold_do_not_break_a_plain_terminal(traces: Path) -> None:

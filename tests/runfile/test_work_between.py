@@ -71,7 +71,7 @@ def test_slow_steps_are_left_out():
 
 
 def test_what_a_library_that_trains_calls_is_told_from_the_training():
-    """All is called from one line of the script: saving 30 ms, the library 10, and a function 20."""
+    """All is called from one line of the script: saving 30 ms, the library 10, and a function of the script 20."""
     window = Window("unprofiled", 4, [100 * MS] * 20)
     window.sampled = [
         place(ms=40, phase="backward", through="lightning.Trainer.fit"),

@@ -33,7 +33,7 @@ def test_each_sentence_once():
 
 def test_what_is_exchanged_outside_of_passes_is_named_where_it_would_change():
     model = on_cpus(others=3, others_ns={0: 1e6, 1: 2e6})
-    stays = "3 exchanges of a step outside of backward passes stay as they are (2.0 ms)"
+    stays = "3 collectives per step outside of backward passes are unchanged (2.0 ms)"
     for name in ("link.gb_per_s", "world_size", "straggler.removed"):
         assert stays in assumed(model, {name: 2}, traced=False)
         assert stays not in assumed(on_cpus(), {name: 2}, traced=False)

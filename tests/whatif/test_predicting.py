@@ -158,7 +158,7 @@ def test_a_value_that_is_swept_twice_is_predicted_once(recorded: Path) -> None:
     ("words", "said"),
     [
         (("--set", "ddp.bucket"), "--set takes a knob and its value"),
-        (("--sweep", "ddp.bucket_cap"), "there is no knob called 'ddp.bucket_cap'"),
+        (("--sweep", "ddp.bucket_cap"), "unknown knob 'ddp.bucket_cap'"),
         (("--sweep", "world_size=4", "--world-size", "8"), "only one sweep at a time"),
         (("--set", "world_size=4", "--world-size", "8"), "world_size is both set and swept"),
         (
@@ -168,7 +168,7 @@ def test_a_value_that_is_swept_twice_is_predicted_once(recorded: Path) -> None:
         (("--sweep", "ddp.bucket_cap_mb_list=1,2"), "ddp.bucket_cap_mb_list cannot be swept"),
         (("--sweep", "optimizer.betas"), "give one: --set optimizer.betas=0.9,0.999"),
         (("--set", "ddp.bucket_cap_mb_list=1,0,5"), "numbers with commas between of MiB, at least 1e-06"),
-        (("--links", "base/run.json"), "run.json holds no measurement of links"),
+        (("--links", "base/run.json"), "run.json has no link measurements"),
         (("--world-size", "x"), "world_size cannot be 'x'"),
         (("--set", "world_size=4,8"), "to try several: --sweep world_size=4,8"),
         (("--sweep", "link.alpha_us"), "--sweep link.alpha_us needs values"),
@@ -176,7 +176,7 @@ def test_a_value_that_is_swept_twice_is_predicted_once(recorded: Path) -> None:
         (("--sweep", "ddp.no_sync="), "like --sweep ddp.no_sync=true,false"),
         (("--sweep", "allreduce.algorithm"), "like --sweep allreduce.algorithm=ring,tree,hierarchical"),
         (("--sweep", "ddp.no_sync", "--sweep", "ddp.comm_hook"), "only one sweep at a time"),
-        (("--set", "ddp.bucket_cap_mb=1", "--set", "ddp.bucket_cap_mb_list=1,2"), "sizes of buckets are set twice"),
+        (("--set", "ddp.bucket_cap_mb=1", "--set", "ddp.bucket_cap_mb_list=1,2"), "bucket sizes are set twice"),
         (("--sweep", "ddp.bucket_cap_mb=1,x"), "ddp.bucket_cap_mb cannot be 'x'"),
     ],
 )

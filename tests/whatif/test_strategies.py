@@ -137,14 +137,14 @@ def test_activations_of_a_gpu_come_on_top_and_may_be_too_much():
 @pytest.mark.parametrize(
     ("own", "why"),
     [
-        ([], "that dptune recorded"),
-        (facts(ddp=[]), "for a module in DistributedDataParallel"),
-        (facts(fsdp=[FsdpFacts(2)]), "for a module in DistributedDataParallel"),
-        (facts(engine="deepspeed"), "for a module in DistributedDataParallel"),
+        ([], "needs a recording of a DistributedDataParallel module"),
+        (facts(ddp=[]), "needs a recording of a DistributedDataParallel module"),
+        (facts(fsdp=[FsdpFacts(2)]), "needs a recording of a DistributedDataParallel module"),
+        (facts(engine="deepspeed"), "needs a recording of a DistributedDataParallel module"),
         (facts(optimizer="ZeroRedundancyOptimizer"), "an optimizer that is not sharded"),
         (facts(optimizers=[]), "an optimizer that is not sharded"),
-        (facts(ddp=[DdpFacts("Net")]), "how large the gradients are"),
-        (facts(optimizer="Muon"), "how much Muon keeps for each parameter is not known"),
+        (facts(ddp=[DdpFacts("Net")]), "gradient sizes were not recorded"),
+        (facts(optimizer="Muon"), "the size of Muon's state per parameter is unknown"),
     ],
 )
 def test_where_there_is_nothing_to_compare(own, why):

@@ -85,7 +85,7 @@ def _run(side: Literal["A", "B"], run: ReadRun, basis: Basis, per_sample: bool) 
 
 
 _NOT_IN_TURN = (
-    "(nearly) all runs of one side were recorded before those of the other, so machine drift would look the same: "
+    "all or nearly all runs of one side were recorded before those of the other, so machine drift would look the same: "
     "record A and B in random order"
 )
 

@@ -124,13 +124,13 @@ def _known(task: Task, folder: Path) -> tuple[list[Trial], str]:
         try:
             before = folders.read(folder / folders.PROOF)
         except RunError:
-            what = f"the existing content cannot be read and is kept in {folders.set_aside(folder)}"
+            what = f"starting over: earlier trials cannot be read (kept in {folders.set_aside(folder)})"
         else:
             if _goes_on(task, before):
                 return before.trials, _taken_over(before)
             other = "could not be run" if _is_of(task, before) else "used different code, steps or hardware"
             aside = folders.set_aside(folder)
-            what = f"starting over: {len(before.trials)} earlier trials {other} (kept in {aside})"
+            what = f"starting over: {_earlier(before)} {other} (kept in {aside})"
     again = folders.take_back(folder, lambda before: _goes_on(task, before))
     return (again.trials, _taken_over(again)) if again is not None else ([], what)
 
@@ -161,7 +161,11 @@ def _taken_over(proof: Proof) -> str:
     """A word on trials made before; empty where there are none."""
     if not proof.trials:
         return ""
-    return f"continuing with {len(proof.trials)} earlier trials, the last from {proof.trials[-1].began}"
+    return f"continuing with {_earlier(proof)}, the last from {proof.trials[-1].began}"
+
+
+def _earlier(proof: Proof) -> str:
+    return f"{len(proof.trials)} earlier {'trial' if len(proof.trials) == 1 else 'trials'}"
 
 
 def _run(

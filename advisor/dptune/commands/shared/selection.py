@@ -28,6 +28,6 @@ def advised(report: Report, rules: Sequence[str]) -> list[Advice]:
         if code not in given:
             why = f": {skipped[code]}" if code in skipped else ""
             raise UsageError(
-                f"the report has no recommendation {code}{why}", f"its advice: {', '.join(given) or 'none'}"
+                f"the report has no recommendation {code}{why}", f"its recommendations: {', '.join(given) or 'none'}"
             )
     return [advice for advice in report.advice if not rules or advice.rule in rules]

@@ -40,7 +40,7 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
         raise Missing("bucket sizes are set twice: one size for all, and a list")
     for name in sorted(settings.keys() - set(TOPOLOGY) - set(only) - CHANGES.keys()):
         if name in BOUNDS:
-            raise Missing(f"the model gives only an upper bound for another {name}")
+            raise Missing(f"the model gives only an upper bound for other values of {name}")
         which = "only the step model of GPUs" if name in SCENARIOS else "no step model"
         raise Missing(f"{which} predicts {name}")
     for name, change in CHANGES.items():

@@ -40,7 +40,7 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
         elif name in CHANGES:
             program = CHANGES[name](program, value)
         elif name in BOUNDS:
-            raise Missing(f"a GPU trace gives only an upper bound for another {name}")
+            raise Missing(f"a GPU trace gives only an upper bound for other values of {name}")
         else:
             raise Missing(f"{name} cannot be predicted from a GPU trace")
     return program
