@@ -77,7 +77,7 @@ def test_what_is_predicted_to_save_nothing_is_not_advised(assemble, make_rule, m
     assert [one.rule for one in report.advice] == ["XX102"]
     (skipped,) = report.skipped
     assert (skipped.rule, skipped.set_aside) == ("XX101", True)
-    assert skipped.reason == "predicted to save 0 to 10.0 % of a step: the interval includes zero"
+    assert skipped.reason == "the predicted saving, 0 to 10.0 % of a step, includes zero"
     assert "could not run" not in report.headline.why
 
 
@@ -190,7 +190,7 @@ def made_past_its_checks(run):
         (wordless, "the rule failed: WordlessError"),
         (made_past_its_checks, "the rule failed: ValidationError"),
         (lambda run: None, "the rule failed: TypeError"),
-        (endless, "the rule failed: ValueError: it yielded more than 1000 pieces of advice"),
+        (endless, "the rule failed: ValueError: it yielded more than 1000 recommendations"),
         (lambda run: iter(["advice"]), "the rule failed: TypeError: it yielded str, not Advice"),
     ],
 )

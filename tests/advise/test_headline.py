@@ -42,7 +42,7 @@ def test_exposed_communication_is_named_by_its_part(make_measured, split, said):
     [
         ({"exposed_share": 0.4}, "Communication-bound: 40 % of each step waits for communication."),
         ({"wait_share": 0.3}, "Input-bound: 30 % of each step waits for the data loader."),
-        ({"wait_share": 0.1}, "Mostly computing, but 10 % of each step waits for the data loader."),
+        ({"wait_share": 0.1}, "Mostly compute, but 10 % of each step waits for the data loader."),
     ],
 )
 def test_what_limits_the_step_is_named_with_and_without_advice(make_measured, make_advice, run, verdict):
@@ -57,7 +57,7 @@ def test_the_loaders_wait_is_told_beside_the_account_that_sums_to_the_step(make_
     told = said(measured.model_copy(update={"input": waits}))
     assert told.verdict == "Input-bound: 35 % of each step waits for the data loader."
     assert "computing 80 %, idle for input 20 %." in told.why
-    waits = " Without the profiler the script waits for the data loader 35 % of the time"
+    waits = " Without the profiler the script waits for its data loader 35 % of the time"
     assert told.why.endswith(f"{waits}; the other shares are of traced steps.")
 
 
@@ -148,7 +148,7 @@ def test_with_ranks_missing_it_is_not_known_what_exposed_communication_is(make_m
     unsure = said(measured, advice=[make_advice(confidence="low")])
     assert unsure.next.startswith("Read the traces of all ranks together")
     little = said(make_measured(exposed_share=0.08).model_copy(update={"world_size": 8}))
-    assert little.verdict.startswith("Mostly computing, but 8 % of each step is exposed communication; whether")
+    assert little.verdict.startswith("Mostly compute, but 8 % of each step is exposed communication; whether")
 
 
 def test_what_could_be_split_is_called_what_it_is_though_ranks_are_missing(make_measured):
@@ -184,7 +184,7 @@ def test_a_part_of_a_run_is_not_called_healthy(make_measured):
     trust = Trust(level="partial", findings=[Finding(code="x", level="partial", text="rank 1 is missing")])
     told = said(make_measured(), trust)
     assert "No bottleneck found" not in told.verdict
-    assert "Only a part of the run could be read: rank 1 is missing." in told.why
+    assert "Partial data: rank 1 is missing." in told.why
 
 
 def test_rules_that_could_not_run_are_counted_and_keep_it_from_healthy(make_measured, make_advice):

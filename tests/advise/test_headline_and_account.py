@@ -80,13 +80,13 @@ def test_of_any_account(hand_made, parts, device):
             {"compute_ns": 61, "exposed_transfer_ns": 4, "exposed_waiting_ns": 2, "exposed_unsplit_ns": 26}
             | {"host_idle_ns": 7},
             "Communication-bound: 32 % of each step is exposed communication: 4 % transfers data, 2 % waits for late "
-            "ranks, 26 % is not known to be either.",
+            "ranks, 26 % unknown.",
         ),
         (
             {"compute_ns": 61, "exposed_transfer_ns": 2, "exposed_waiting_ns": 4, "exposed_unsplit_ns": 26}
             | {"host_idle_ns": 7},
             "Communication-bound or straggler-bound: 32 % of each step is exposed communication: 2 % transfers "
-            "data, 4 % waits for late ranks, 26 % is not known to be either.",
+            "data, 4 % waits for late ranks, 26 % unknown.",
         ),
         (
             {"compute_ns": 31, "exposed_transfer_ns": 14, "copy_ns": 13, "input_idle_ns": 13, "host_idle_ns": 14}

@@ -106,7 +106,7 @@ def test_it_names_what_tripped_it_where_and_what_it_saves(judged, capsys) -> Non
     judged(report("high", "low"))
     assert main(["check", "x"]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "FAILED: 1 piece of advice of at least medium impact and medium confidence." in said
+    assert "FAILED: 1 finding of at least medium impact and medium confidence." in said
     assert "high impact, high confidence: DP102 no-sync: a problem of impact high (train.py:31)" in said
     assert "saves 1.00 to 2.00 ms of each 10.0 ms step (10.0 to 20.0 %)" in said
     assert "impact low" not in said
@@ -317,7 +317,7 @@ def test_a_report_that_was_written_before_is_judged(capsys, tmp_path: Path) -> N
         file = tmp_path / f"{n}.json"
         file.write_text(text, encoding="utf-8")
         assert main(["check", str(file)]) == 1
-        assert "FAILED: 1 piece of advice" in capsys.readouterr().out
+        assert "FAILED: 1 finding" in capsys.readouterr().out
 
 
 def test_the_latest_recording_is_judged_where_none_is_named(capsys, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -439,7 +439,7 @@ def test_trials_that_tell_nothing_do_not_pass_as_if_they_did(ended, status, said
     assert "secret" not in told.out
     if ended == "undecided":
         assert main(["check", "--script", "train.py", "--baseline", "main", "--inconclusive", "fail"]) == 1
-        assert capsys.readouterr().out.startswith("FAILED: not known to be no slower than the baseline.")
+        assert capsys.readouterr().out.startswith("FAILED: a slowdown against the baseline is not excluded.")
 
 
 def test_a_batch_that_is_known_of_one_side_alone_is_refused(
@@ -488,7 +488,7 @@ def test_impact_and_confidence_may_be_asked_for(judged, capsys) -> None:  # type
     judged(unsure.model_copy(update={"advice": [unsure.advice[0].model_copy(update={"confidence": "low"})]}))
     assert main(["check", "x"]) == 0
     assert main(["check", "x", "--fail-on", "high:low"]) == 1
-    assert "FAILED: 1 piece of advice of high impact." in capsys.readouterr().out
+    assert "FAILED: 1 finding of high impact." in capsys.readouterr().out
 
 
 def test_what_was_written_with_severities_still_reads(judged, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]

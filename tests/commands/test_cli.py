@@ -59,7 +59,7 @@ def test_help_is_wrapped_to_the_terminal_and_examples_are_not(
     assert main(["profile", "--help"]) == 0
     said = capsys.readouterr().out
     assert "  dptune profile -m my_package.train --config small.yaml\n" in said
-    assert "run `dptune profile\ntrain.py ARGS`; everything after the script is the\n" in said
+    assert "run `dptune profile\ntrain.py ARGS`; everything after the script belongs to the\n" in said
     text = said.partition("Instead of")[2].partition("examples:")[0]
     assert max(map(len, text.splitlines())) <= 60
 

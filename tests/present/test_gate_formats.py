@@ -62,11 +62,11 @@ def test_an_upper_bound_above_half_of_the_step_is_no_saving_in_any_format():
     assert one.saves is not None
     wide = one.saves.model_copy(update={"low_ms": 0.0, "high_ms": 6.0, "low_share": 0.0, "high_share": 0.6})
     tripped = gate(tripped=[one.model_copy(update={"saves": wide})])
-    words = "large, unknown. The upper bound is 6.00 ms of each 10.0 ms step"
-    assert f"saving: {words} (60.0 %), and" in " ".join(paint(page(tripped, 200), False).split())
-    assert f"Saving: {words} (60.0 %), and" in junit.text(tripped)
-    assert f"made up. Saving: {words} (60.0 %25), and" in github.text(tripped)
-    assert f"| {words} (60.0 %), and" in markdown.text(tripped)
+    words = "unknown, may be large. Upper bound: 6.00 ms of each 10.0 ms step"
+    assert f"saving: {words} (60.0 %); no prediction" in " ".join(paint(page(tripped, 200), False).split())
+    assert f"Saving: {words} (60.0 %); no prediction" in junit.text(tripped)
+    assert f"made up. Saving: {words} (60.0 %25); no prediction" in github.text(tripped)
+    assert f"| {words} (60.0 %); no prediction" in markdown.text(tripped)
     assert "saves 1.00 to 2.00 ms of each" in " ".join(paint(page(gate(tripped=[one]), 200), False).split())
 
 
@@ -86,7 +86,7 @@ def test_what_was_proven_is_told_in_every_format():
         command="",
     )
     told = gate(tripped=[advice(), advice(number=2)], verified=[proof])
-    words = "proven: better: time per sample 34.4 % less (30.0 to 40.0 % less; 6 trials a side)"
+    words = "verified: better: time per sample 34.4 % less (30.0 to 40.0 % less; 6 trials a side)"
     lines = "".join(span.text for line in page(told, 200) for span in line)
     pages = [*(one.text(told) for one in (github, junit, markdown)), lines]
     for shown in pages:
@@ -96,7 +96,7 @@ def test_what_was_proven_is_told_in_every_format():
 def test_the_opening_counts_what_broke():
     told = gate(tripped=[advice()], budgets=BUDGETS, regression=SLOWER)
     assert opening(told) == (
-        "FAILED: 1 piece of advice of at least medium impact and medium confidence, 1 budget broken, slower than the "
+        "FAILED: 1 finding of at least medium impact and medium confidence, 1 budget broken, slower than the "
         "baseline."
     )
     fine = gate(outcome="passed", budgets=BUDGETS[:1], regression=SLOWER.model_copy(update={"outcome": "passed"}))
@@ -107,14 +107,14 @@ def test_the_opening_counts_what_broke():
     assert opening(gate(outcome="unjudgeable", budgets=BUDGETS)) == (
         "UNJUDGEABLE: 1 budget cannot be judged, so it does not pass."
     )
-    assert opening(gate(outcome="passed", fail_on="never")) == "PASSED: advice is not judged."
+    assert opening(gate(outcome="passed", fail_on="never")) == "PASSED: findings are not judged."
 
 
 def test_annotations_stand_at_the_lines_of_the_script():
     first, second = github.text(gate(tripped=[advice("medium")])).splitlines()
     assert (
         first
-        == "::error title=dptune check::FAILED: 1 piece of advice of at least medium impact and medium confidence."
+        == "::error title=dptune check::FAILED: 1 finding of at least medium impact and medium confidence."
     )
     assert second.startswith(
         "::warning file=src/a%2Cb%3Ac.py,line=31,title=DP101 made-up::made up. Saves 1.00 to 2.00 ms"
@@ -259,7 +259,7 @@ def test_markdown_shows_tables():
             passed_over=[PassedOver(advice=advice(number=2), why="accepted")],
         )
     )
-    assert told.startswith("## dptune: FAILED: 1 piece of advice of at least medium impact and medium confidence")
+    assert told.startswith("## dptune: FAILED: 1 finding of at least medium impact and medium confidence")
     assert "| high | high | DP101 made-up | made up |" in told
     assert "| idle\\_share, idle time | 0.25 | 0.1 | **no** |" in told
     assert "Against the baseline: **failed**. It is" in told

@@ -95,7 +95,7 @@ async def test_a_model_that_fails_does_not_end_the_interface(
     run, report = recorded
     monkeypatch.setattr("dptune.present.tui.whatif.RunModel.predict", lambda *_: 1 / 0)
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down choose a setting", "7")
+        await see(pilot, "Up and down: select a setting", "7")
         await see(pilot, "the step model failed: ZeroDivisionError: division by zero", "right")
 
 

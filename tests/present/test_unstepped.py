@@ -12,7 +12,7 @@ from dptune.present.tui.overview import overview
 
 WHY = "the trace marks no steps, and nothing in it repeats"
 OF_STEPS = ("phases", "overlap", "gaps", "collectives", "links", "copies", "kernels", "attribution")
-TITLES = ("Phases", "Longest gaps", "Collectives", "Links:", "Copies", "Kernels", "Where the device's")
+TITLES = ("Phases", "Longest gaps", "Collectives", "Links:", "Copies", "Kernels", "Compute time by source")
 
 
 def device(name: str, window_ns: int, compute_ns: int) -> DeviceFigures:
@@ -72,7 +72,7 @@ def test_the_account_is_of_the_whole_recording(unstepped: Report) -> None:
     assert "# compute 120.0 ms 60.0 %" in said
     assert "? exposed communication 10.0 ms 5.0 %" in said
     assert "h host 70.0 ms 35.0 %" in said
-    assert "to the end of the last it is 200.0 ms, the mean of 2 devices." in said
+    assert "to the end of the last: 200.0 ms, the mean of 2 devices." in said
     assert "10.0 % of the recording; 66.7 % of all communication is hidden" in said
     assert "~ waiting for input" not in said  # whether there is a loader was not looked at
 
@@ -84,7 +84,7 @@ def test_the_reason_is_told_once(unstepped: Report) -> None:
     assert "info TF32 is off" in page
     assert "traced lightly not measured: no steps were found" in page
     assert "loader not measured: no steps were found" in page
-    assert "Who comes late: no steps were found." in page
+    assert "Straggler unknown: no steps were found." in page
     assert "DP101: the run cannot be judged" in page
 
 
@@ -92,8 +92,8 @@ def test_the_reason_is_told_once(unstepped: Report) -> None:
 def test_sections_that_are_about_steps_are_one_line(unstepped: Report, show) -> None:  # type: ignore[no-untyped-def]
     page = show(unstepped)
     assert (
-        "Not shown without steps: phases and overlap, longest gaps, collectives, links, copies, kernels, where the "
-        "device's time comes from." in flat(page)
+        "Not shown without steps: phases and overlap, longest gaps, collectives, links, copies, kernels, "
+        "compute time by source." in flat(page)
     )
     assert not [row for row in page.splitlines() if row.startswith(TITLES)]
     assert "\nMemory" in page

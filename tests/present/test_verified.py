@@ -43,7 +43,7 @@ def proven(report: Report) -> Report:
 
 def test_the_report_says_what_came_of_running_it(proven: Report) -> None:
     text = " ".join(paint(advice.advice(proven, 100), False).split())
-    assert "Proven better: time per sample 68.0 % less (65.0 to 70.0 % less; 6 trials a side)" in text
+    assert "Verified better: time per sample 68.0 % less (65.0 to 70.0 % less; 6 trials a side)" in text
     assert "Other verified changes" in text
     assert "ddp.comm_hook=fp16: better: time per sample of the fastest steps 10.0 % less" in text
     assert "the trials lie apart; 3 of 9 trials of B came to: failed" in text
@@ -59,8 +59,8 @@ def test_what_to_do_next_says_what_came_of_it(proven: Report) -> None:
     """Beside the promise, at the top."""
     told = proven.model_copy(update={"headline": proven.headline.model_copy(update={"rule": "DP102"})})
     text = " ".join(paint(headline(told, 100), False).split())
-    assert "Proven better: time per sample 68.0 % less" in text
-    assert "Proven" not in " ".join(paint(headline(proven, 100), False).split())
+    assert "Verified better: time per sample 68.0 % less" in text
+    assert "Verified" not in " ".join(paint(headline(proven, 100), False).split())
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])

@@ -193,7 +193,7 @@ def test_a_rank_without_facts_is_named(recorded: Path, tmp_path: Path) -> None:
         done = run(tmp_path, "whatif", "base", *words)
         assert done.returncode == 1
         said = " ".join(done.stdout.split())
-        assert "No model Nothing can be predicted: rank 1 has a trace but no facts." in said
+        assert "No model Rank 1 has a trace but no facts." in said
         assert said.startswith("Partial ")
 
 
@@ -225,7 +225,7 @@ def test_a_trace_of_a_cpu_that_dptune_did_not_record_has_no_model(real_traces: P
     trace = real_traces / "cpu_only" / "84dcf76_local_test_forward_hf_gpt2.json.gz"
     done = run(tmp_path, "whatif", str(trace), "--set", "ddp.bucket_cap_mb=1", "--no-cache")
     assert done.returncode == 1, done.stderr
-    assert "Nothing can be predicted" in " ".join(done.stdout.split())
+    assert "No model " in " ".join(done.stdout.split())
 
 
 def test_the_model_is_of_the_middle_process(recorded: Path, tmp_path: Path) -> None:

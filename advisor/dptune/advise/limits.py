@@ -40,7 +40,7 @@ UNSPLIT = Limit(
 )
 LATE = Limit(
     "Straggler-bound",
-    "{} of each step is spent in collectives that wait for the last rank to come",
+    "{} of each step is spent in collectives that wait for the last rank to arrive",
     "exposed_waiting_ns",
 )
 _BOTH = "{{}} of each step is exposed communication: {} transfers data, {} waits for late ranks"

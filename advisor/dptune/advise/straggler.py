@@ -126,7 +126,7 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     """What takes longer on the straggler than on the others, and how much of its lag is unexplained."""
     found = [difference for difference in figures.differences if difference.share >= LEAST_NAMED_SHARE][:MOST_NAMED]
     if not found:
-        return meanwhile(arrival, f"rank {figures.rank}")
+        return meanwhile(arrival, f"rank {figures.rank}'s")
     words = [
         f"{longer.words(figures.rank)}, which explains {milliseconds(longer.share * figures.lag_ns)} of its lag "
         f"({percent(longer.share)})"
@@ -147,13 +147,13 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     )
 
 
-def meanwhile(arrival: ArrivalFigures, who: str = "the rank") -> str:
+def meanwhile(arrival: ArrivalFigures, whose: str = "its") -> str:
     """What a late rank spends more time on than the others."""
     known = arrival.known("cause")
     if known is None:
         return f"Cause unknown: {arrival.missing['cause']}."
     covers = "All" if arrival.cause_share >= _ALL_OF_IT else f"{100 * arrival.cause_share:.1f} %"
-    return f"{covers} of the lag of {who}: {LAG_CAUSES[known]}."
+    return f"{covers} of {whose} lag: {LAG_CAUSES[known]}."
 
 
 def _others_wait(measured: Measured, late: int) -> float:

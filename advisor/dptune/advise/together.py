@@ -36,8 +36,8 @@ def weighed(advice: Sequence[Advice], run: RunView) -> tuple[list[Advice], list[
             kept.append(recommendation)
         elif left < WORTH_ON_TOP:
             others = " and ".join(other.rule for other in safe)
-            more = f"only {100 * left:.0f} % more" if left >= 0.005 else "nothing more"
-            reason = f"on top of {others} it would save {more}"
+            more = f"only {100 * left:.0f} %" if left >= 0.005 else "nothing"
+            reason = f"it would save {more} on top of {others}"
             dropped.append(Skipped.giving_way(recommendation.rule, reason))
         else:
             label = f"saved on top of {' and '.join(other.rule for other in safe)}"

@@ -190,8 +190,11 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         text = f"no ProfilerStep marks the steps: {explanation}; their operations are {alike}{doubt}"
         yield Finding(code="steps-unmarked", level="info", text=text)
     if steps.without_work:
-        some = "step has no work of its" if steps.without_work == 1 else "steps have no work of their"
-        text = f"{steps.without_work} traced {some} own on the device: their time is attributed to the preceding step"
+        some, their = ("step", "its") if steps.without_work == 1 else ("steps", "their")
+        text = (
+            f"{steps.without_work} traced {some} launched no device work; {their} time is attributed to the preceding "
+            "step"
+        )
         yield Finding(code="steps-without-work", level="info", text=text)
     if steps.cut_short:
         numbers = ", ".join(map(str, steps.cut_short))
@@ -264,7 +267,7 @@ def _ranks(measured: Measured) -> Iterator[Finding]:
             yield Finding(code="trace-partial", level="partial", text=text)
     world = measured.known("world_size")
     if world is not None and len(measured.ranks) < world:
-        text = f"{len(measured.ranks)} of {world} ranks were read: the others are unknown"
+        text = f"{len(measured.ranks)} of {world} ranks were read; the others are unknown"
         yield Finding(code="ranks-missing", level="partial", text=text)
 
 
@@ -318,7 +321,7 @@ def _noisy(measured: Measured, window: Literal["unprofiled", "lean"]) -> Iterato
         return
     else:
         spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)}, {share}"
-        text = f"step time is noisy ({spread}): smaller savings will not be visible"
+        text = f"step time is noisy ({spread}): savings smaller than that will not be visible"
     yield Finding(code="steps-noisy", level="info", text=text)
 
 

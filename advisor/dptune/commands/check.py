@@ -31,35 +31,30 @@ examples:
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dptune.commands.shared.accepted import accept, accepted_impacts
 from dptune.commands.shared.amounts import impact_and_confidence
+from dptune.commands.shared.gate_formats import FORMATS, OUTPUT, outputs, write
 from dptune.commands.shared.proving import how_to_go_on
 from dptune.commands.shared.reading import is_report, latest, read_run, reading_options, report_of, root_of
 from dptune.commands.shared.repeating import prove_sources, refuse_without_script, repeating_arguments
 from dptune.commands.shared.sweeps import links_option
 from dptune.errors import RunError, UsageError
-from dptune.present import terminal
 from dptune.runfile.paths import RUNS
 
 if TYPE_CHECKING:
-    from dptune.advice import Change, Report
+    from dptune.advice import Report
     from dptune.check.gate import Terms
     from dptune.check.result import Gate
     from dptune.prove.result import Proof
 
-FORMATS = ("text", "json", "github", "junit", "markdown")
-OUTPUT = "FORMAT=FILE"
 FAIL_ON = "IMPACT[:CONFIDENCE]"
 _SHARE = re.compile(r"(?:time_per_sample=)?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<percent> ?%)?")
-_MOST_BYTES = 10_000_000  # of a file of accepted advice
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,16 +106,16 @@ def run(args: argparse.Namespace) -> int:
 
     if not (args.paths or args.script):
         args.paths = [str(latest(RUNS))]
-    outputs = _outputs(args)
+    targets = outputs(args)
     terms = _terms(args)
     gate = _gate(args, terms)
     if args.update_accepted:
-        _accept(args.accept, gate)
-        over = [*gate.passed_over, *(PassedOver(advice=advice, why="it is accepted") for advice in gate.tripped)]
+        accept(args.accept, gate)
+        over = [*gate.passed_over, *(PassedOver(advice=advice, why="accepted") for advice in gate.tripped)]
         gate = decided(gate.model_copy(update={"tripped": [], "passed_over": over}))
     started = Path() if args.script else root_of(args.paths)
-    for form, target in outputs:
-        _write(form, gate, target, started)
+    for form, target in targets:
+        write(form, gate, target, started)
     return {"passed": 0, "inconclusive": 0, "failed": 1, "unjudgeable": 2}[gate.outcome]
 
 
@@ -234,101 +229,7 @@ def _terms(args: argparse.Namespace) -> Terms:
         refuse_without_script(args)
     limit = 0.05 if args.max_regression is None else args.max_regression
     impact, confidence = args.fail_on
-    return Terms(impact, confidence, _accepted(args), settings.budget, limit, args.inconclusive == "fail")
-
-
-def _accepted(args: argparse.Namespace) -> dict[str, str]:
-    from dptune.advice import IMPACTS
-
-    if args.accept is None or (args.update_accepted and not args.accept.exists()):
-        return {}
-    found: dict[str, str] = {}
-    for entry in _read_accepted(args.accept)["accepted"]:
-        impacts = ("", *reversed(IMPACTS))  # the first is any
-        found[entry["fingerprint"]] = min(
-            entry.get("impact", ""), found.get(entry["fingerprint"], impacts[-1]), key=impacts.index
-        )
-    return found
-
-
-def _read_accepted(path: Path) -> dict[str, Any]:
-    """What a file of accepted advice holds; people write in it, so that what is wrong is said by its place."""
-    from dptune.runfile import form
-
-    hint = "fix it, or write a new one with `dptune check RUN --accept FILE --update-accepted`"
-    try:
-        content = form.regular(path, _MOST_BYTES).removeprefix("\ufeff")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", hint) from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not a file of accepted findings: {error}", hint) from None
-    try:
-        document = json.loads(content)
-    except json.JSONDecodeError as error:
-        words = f"{path} is not a file of accepted findings: it is not JSON: {error.msg} (line {error.lineno})"
-        raise UsageError(words, hint) from None
-    except (ValueError, RecursionError) as error:
-        deep = isinstance(error, RecursionError)
-        why = "it is nested too deeply" if deep else "it contains a number with thousands of digits"
-        raise UsageError(f"{path} is not a file of accepted findings: {why}", hint) from None
-    entries = document.get("accepted") if isinstance(document, dict) else None
-    if not isinstance(entries, list):
-        raise UsageError(f"{path} is not a file of accepted findings: it has no list `accepted`", hint)
-    for number, entry in enumerate(entries, 1):
-        if not isinstance(entry, dict) or not isinstance(entry.get("fingerprint"), str):
-            words = f"{path} is not a file of accepted findings: entry {number} has no text `fingerprint`"
-            raise UsageError(words, hint)
-        if "severity" in entry and "impact" not in entry:
-            entry["impact"] = _impact_of(path, entry["fingerprint"], entry.pop("severity"))
-        _check_impact(path, entry)
-    return dict(document)
-
-
-def _impact_of(path: Path, fingerprint: str, severity: object) -> str:
-    """What is called impact now."""
-    from dptune.advice import FORMER_SEVERITY
-
-    if not isinstance(severity, str) or severity not in FORMER_SEVERITY:
-        words = f"{path}: the severity of {fingerprint} is none of {', '.join(FORMER_SEVERITY)}"
-        raise UsageError(words, "give its impact instead; without one, any impact is accepted")
-    return FORMER_SEVERITY[severity]
-
-
-def _check_impact(path: Path, entry: dict[str, Any]) -> None:
-    from dptune.advice import IMPACTS
-
-    if entry.get("impact", IMPACTS[0]) not in IMPACTS:
-        words = f"{path}: the impact of {entry['fingerprint']} must be one of {', '.join(IMPACTS)}"
-        raise UsageError(words, "without one, any impact is accepted")
-
-
-def _accept(path: Path, gate: Gate) -> None:
-    from dptune.runfile import form
-
-    document: dict[str, Any] = {"schema_version": gate.schema_version, "accepted": []}
-    if path.exists():
-        document = _read_accepted(path)
-    severe = {advice.fingerprint: {"impact": advice.impact} for advice in gate.tripped}
-    held = [{**entry, **severe.get(entry["fingerprint"], {})} for entry in document["accepted"]]
-    known = {entry["fingerprint"] for entry in held}
-    more = [
-        {
-            "rule": advice.rule,
-            "title": advice.title,
-            "why": "",
-            "impact": advice.impact,
-            "fingerprint": advice.fingerprint,
-        }
-        for advice in gate.tripped
-        if advice.fingerprint not in known
-    ]
-    entries = [*held, *more]
-    text = json.dumps({**document, "accepted": entries}, indent=2) + "\n"
-    try:
-        form.put(path, text)
-    except OSError as error:
-        raise UsageError(f"cannot write to {path}: {error.strerror or error}", "name another file") from error
-    print(f"dptune: accepted {len(more)} more, {len(entries)} in all, in {path}; say why in each", file=sys.stderr)
+    return Terms(impact, confidence, accepted_impacts(args), settings.budget, limit, args.inconclusive == "fail")
 
 
 def _share(text: str) -> float:
@@ -337,80 +238,3 @@ def _share(text: str) -> float:
     if found is None or share is None or (not found["percent"] and share >= 1):
         raise argparse.ArgumentTypeError(f"must be like time_per_sample=5%, not '{text:.40}'")
     return share
-
-
-def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
-    """Formats and the files they go to, None for stdout."""
-    found: list[tuple[str, Path | None]] = []
-    for output in args.output:
-        form, _, name = output.partition("=")
-        if form not in FORMATS or not name:
-            raise UsageError(f"--output {output} is no {OUTPUT}", f"a format is one of {', '.join(FORMATS)}")
-        target = None if name == "-" else Path(name)
-        if target is not None and (target.is_dir() or not target.parent.is_dir()):
-            raise UsageError(f"cannot write to {target}", "name a file in an existing folder")
-        place = target and target.resolve()
-        if any(place == (other and other.resolve()) for _, other in found):
-            raise UsageError(f"two outputs go to {name}", "name another file for one of them")
-        read = [*args.paths, *args.baseline, *([args.accept] if args.accept else [])]
-        if any(place == Path(other).resolve() for other in read):
-            raise UsageError(f"{target} is also an input", "name another file to write to")
-        found.append((form, target))
-    if not any(target is None for _, target in found):
-        found.insert(0, (args.format, None))
-    elif args.format != "text":
-        raise UsageError("--format and an --output to - both go to stdout", "leave one of them out")
-    return found
-
-
-def _write(form: str, gate: Gate, target: Path | None, started: Path) -> None:
-    text = _formatted(form, gate, target, started)
-    if target is None:
-        sys.stdout.write(text)
-        return
-    try:
-        target.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
-    except OSError as error:
-        raise UsageError(f"cannot write to {target}: {error.strerror or error}", "name another file") from error
-    print(f"dptune: wrote {target}", file=sys.stderr)
-
-
-def _formatted(form: str, gate: Gate, target: Path | None, started: Path) -> str:
-    if form == "text":
-        from dptune.present.ink import paint
-        from dptune.present.sections import gate as page
-
-        width = terminal.width(sys.stdout) if target is None else 80
-        return paint(page.page(gate, width), terminal.colours(sys.stdout) if target is None else False)
-    from dptune.present.machine import github, json, junit, markdown
-
-    if form in ("github", "junit"):
-        gate = _from_the_top(gate, started)
-    return {"json": json.text, "github": github.text, "junit": junit.text, "markdown": markdown.text}[form](gate)
-
-
-def _from_the_top(gate: Gate, started: Path) -> Gate:
-    """The user's lines as a job of GitHub looks them up: by their path from the top of the repository.
-
-    `started` is the folder that they are relative to, where the script ran; else they may be in the one that we are in.
-    """
-    workspace = os.environ.get("GITHUB_WORKSPACE")
-    if not workspace:
-        return gate
-    top = Path(workspace).resolve()
-
-    def moved(change: Change) -> Change:
-        if change.at is None:
-            return change
-        places = [(folder / change.at.file).resolve() for folder in (started, Path())]
-        there = [place for place in places if place.is_relative_to(top)]
-        found = next((path for path in there if path.is_file()), there[-1] if there else None)
-        if found is None:
-            return change
-        file = found.relative_to(top).as_posix()
-        return change.model_copy(update={"at": change.at.model_copy(update={"file": file})})
-
-    tripped = [
-        advice.model_copy(update={"changes": [moved(change) for change in advice.changes]}) for advice in gate.tripped
-    ]
-    return gate.model_copy(update={"tripped": tripped})

@@ -19,7 +19,7 @@ from argcomplete.completers import BaseCompleter, FilesCompleter
 from argcomplete.shell_integration import shellcode
 
 from dptune.advise import packs
-from dptune.commands.check import FORMATS, OUTPUT
+from dptune.commands.shared.gate_formats import FORMATS, OUTPUT
 from dptune.knobs import KNOBS
 
 SHELLS = ("bash", "zsh", "fish", "powershell")

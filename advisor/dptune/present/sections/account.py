@@ -25,10 +25,10 @@ class Class(NamedTuple):
 
 
 CLASSES = (
-    Class("compute_ns", "#", "compute", "compute", "good"),
-    Class("exposed_transfer_ns", "!", "exposed transfer", "communication not overlapped by compute", "error"),
+    Class("compute_ns", "#", "compute", "device busy computing", "good"),
+    Class("exposed_transfer_ns", "!", "exposed transfer", "not overlapped by compute", "error"),
     Class("exposed_waiting_ns", "%", "waiting for ranks", "collective waits for a late rank", "error"),
-    Class("exposed_unsplit_ns", "?", "exposed communication", "communication or waiting for late ranks", "error"),
+    Class("exposed_unsplit_ns", "?", "exposed communication", "transfer or waiting for ranks", "error"),
     Class("copy_ns", "=", "copies", "copies that nothing overlaps", "warning"),
     Class("memset_ns", "-", "memory set", "memsets that nothing overlaps", "warning"),
     Class("input_idle_ns", "~", "waiting for input", "idle: waiting for the data loader", "warning"),
@@ -37,7 +37,7 @@ CLASSES = (
     Class("launch_idle_ns", "l", "launching", "idle: launch-bound", "warning"),
     Class("dependency_idle_ns", "q", "queued", "idle: launched, not started yet", "warning"),
     Class("host_idle_ns", "h", "host", "idle: Python, files, sleep", "warning"),
-    Class("unexplained_idle_ns", ".", "idle, cause unknown", "idle, cause unknown", "dim"),
+    Class("unexplained_idle_ns", ".", "idle, cause unknown", "no recorded event explains it", "dim"),
 )
 _LEAST_SHARE = 0.0005  # a row of less would read 0.0 %
 _MOST_BARS = 16
@@ -167,7 +167,7 @@ def _row(measured: Measured, kind: Class, share: float, time: str | Hole, width:
     words = kind.words
     shown_share = percent(share)
     if kind.field == "input_idle_ns" and not share and measured.input.known("wait_share") is None:
-        time, shown_share, words = "?", "?", "unknown: no DataLoader in the trace"
+        time, shown_share, words = "?", "?", "unknown: no DataLoader traced"
     figures = f"{kind.name:<21}  {time:>8}  {shown_share:>7}"
     start = (Span(f"  {kind.sign}", kind.role), Span(f" {figures}"))
     margin = len(figures) + 6

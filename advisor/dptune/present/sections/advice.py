@@ -70,7 +70,7 @@ def in_short(card: Advice, report: Report, width: int) -> Iterator[Line]:
     elif card.saves:
         part = between(percent(card.saves.low_share)[:-2], percent(card.saves.high_share)[:-2], "%")
         remarks.append(f"{_HOW[card.saves.basis].lower()} saving {part} of {_of(card.saves)}")
-    remarks += [f"proven: {in_words(proof)}" for proof in report.verified if proof.advice == card.rule]
+    remarks += [f"verified: {in_words(proof)}" for proof in report.verified if proof.advice == card.rule]
     if remarks:
         yield from wrapped("; ".join(remarks), width, "  ", role="dim")
 
@@ -134,7 +134,7 @@ def nothing_to_say(report: Report) -> str:
         return "Not enough reliable data for a verdict: an empty list does not mean that the run is healthy."
     could_not = sum(not skip.set_aside for skip in report.skipped)
     if could_not:
-        return f"No findings; {could_not} could not run (see below)."
+        return f"No findings, but {several(could_not, 'rule')} could not run (see below)."
     if not report.quiet and not report.skipped:
         return "No rules were selected, so an empty list says nothing about the run."
     return "All rules ran; no findings."
@@ -171,7 +171,7 @@ def body(card: Advice, measured: Measured, width: int, indent: str = "", fold_co
         if card.saves.unpredicted:
             yield from labelled("Predicted", f"no: {card.saves.unpredicted}", width, indent=indent)
     yield from labelled("Confidence", card.confidence, width, indent=indent)
-    yield from labelled("Results", _learning(card), width, indent=indent)
+    yield from labelled("Numerics", _learning(card), width, indent=indent)
     if card.verify:
         yield from labelled("Verify", card.verify, width, indent=indent, role="code")
     yield from labelled("More", f"dptune rules explain {card.rule}", width, indent=indent, role="code")
@@ -184,7 +184,7 @@ def saving(saves: Saving, step_ns: int | None) -> str:
     if saves.samples_times != 1:
         part = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
         many = f"with {saves.samples_times:g}x the samples per step"
-        return f"{part} less time per sample, {many}. {_BASIS[saves.basis]}"
+        return f"{part} of the time per sample, {many}. {_BASIS[saves.basis]}"
     interval = between(number(saves.low_ms), number(saves.high_ms), "ms")
     shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
     return f"{interval} of {_step(saves, step_ns)} ({shares}). {_BASIS[saves.basis]}"
@@ -196,12 +196,12 @@ def promise(saves: Saving, step_ns: int | None) -> str:
 
 
 def _large_unknown(saves: Saving, step_ns: int | None) -> str:
-    """`large, unknown. The upper bound is 34.2 ms of each 52.1 ms step (65.6 %), and no prediction narrows it`."""
+    """`unknown, may be large. Upper bound: 34.2 ms of each 52.1 ms step (65.6 %); no prediction narrows it`."""
     most = f"{milliseconds(saves.high_ms)} of {_step(saves, step_ns)} ({percent(saves.high_share)})"
     if saves.samples_times != 1:
         many = f"with {saves.samples_times:g}x the samples per step"
-        most = f"{percent(saves.high_share)} less time per sample, {many}"
-    return f"unknown, may be large: the upper bound is {most}, and no prediction narrows it"
+        most = f"{percent(saves.high_share)} of the time per sample, {many}"
+    return f"unknown, may be large. Upper bound: {most}; no prediction narrows it"
 
 
 def _step(saves: Saving, step_ns: int | None) -> str:
@@ -272,5 +272,5 @@ def _amount(value: float | str, unit: str) -> str:
 
 def _learning(card: Advice) -> str:
     if card.numerics == "same":
-        return f"training results unchanged. {card.watch}".strip()
+        return f"unchanged. {card.watch}".strip()
     return f"may change training results. {card.watch}".strip()

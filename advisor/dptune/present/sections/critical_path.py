@@ -18,16 +18,16 @@ _LEAST_WAITS = 0.1  # of a step: a device that idles or waits for less sets the 
 _LONGEST_NAME = 60
 _LEAST_SHARE = 0.0005
 _WORDS = {
-    "compute_ns": "compute on the device",
+    "compute_ns": "on the device",
     "communication_ns": "collectives, including waiting for other ranks",
     "copy_ns": "copies and memsets",
-    "queued_ns": "gaps between operations of the device",
-    "latency_ns": "launch latency",
+    "queued_ns": "gaps between device operations",
+    "latency_ns": "from a launch to its start on the device",
     "sync_ns": "return from a call that waits for the device",
     "input_ns": "the script waits for the data loader",
     "gc_ns": "Python garbage collection",
-    "launching_ns": "host: operators before a launch",
-    "host_ns": "host outside operators: Python, file I/O, sleep",
+    "launching_ns": "operators on the host before a launch",
+    "host_ns": "outside operators: Python, file I/O, sleep",
     "unexplained_ns": "not recorded",
 }
 _COLUMNS = (Column("ms"), Column("share"), Column("on the critical path", right=False))

@@ -35,11 +35,11 @@ def headline(report: Report, width: int) -> Iterator[Line]:
 
 
 def _together(combination: Together) -> str:
-    """`DP102 and DP101 save 18.0 to 39.0 % of a sample's time; training results unchanged.`"""
+    """`DP102 and DP101 cut the time per sample by 18.0 to 39.0 %; training results unchanged.`"""
     saves, rules = combination.saves, " and ".join([", ".join(combination.rules[:-1]), combination.rules[-1]])
     shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
-    learning = "training results unchanged" if combination.numerics == "same" else "may change training results"
-    return f"{rules} combined: {shares} less time per sample; {learning}."
+    learning = "unchanged" if combination.numerics == "same" else "may change"
+    return f"{rules} cut the time per sample by {shares}; training results {learning}."
 
 
 def trust_at_a_glance(report: Report, width: int) -> Iterator[Line]:

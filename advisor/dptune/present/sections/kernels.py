@@ -39,10 +39,10 @@ def kernels(report: Report, width: int) -> Iterator[Line]:
     )
     yield from table(columns, [_row(kernel) for kernel in found.top], width)
     words = (
-        "Calls and ms are per step and rank; share is of the step. Overlapping kernels are counted once; compute "
-        "takes precedence over communication."
+        "Per step: calls of one rank; share: of the step. Overlapping kernels are counted once; compute takes "
+        "precedence over communication."
         if found.counted == "kernels"
-        else "Calls are per step and rank; us and share (of the step) exclude nested operators."
+        else "Per step: calls of one rank; us and share (of the step) exclude nested operators."
     )
     yield from wrapped(words, width, "  ", role="dim")
 

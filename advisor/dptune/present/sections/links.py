@@ -114,7 +114,7 @@ def _unfitted(found: Sequence[LinkFigures]) -> str:
     why = "; ".join(dict.fromkeys(link.missing["alpha_us"] for link in found))
     if found[0].basis == "sweep":
         return f"No fit from the sweep: {why}."
-    return f"No fit from the run's own collectives: {why}. `dptune links` measures it."
+    return f"No fit from the run's own collectives: {why}. Run `dptune links` to measure the link."
 
 
 def _table(found: Sequence[LinkFigures], width: int) -> Iterator[Line]:
@@ -127,8 +127,8 @@ def _table(found: Sequence[LinkFigures], width: int) -> Iterator[Line]:
 
 def _legend(width: int) -> Iterator[Line]:
     words = (
-        "Model: time = alpha + bytes / beta. GB/s is beta as bus bandwidth (busbw of nccl-tests), with the interval "
-        "that the measured times allow; peak is a GPU's maximum in one direction. Confidence is low where "
+        "Model: time = alpha + bytes / beta. GB/s is beta as bus bandwidth (busbw of nccl-tests), low and high the "
+        "interval that the measurements allow; peak is a GPU's maximum in one direction. Confidence is low where "
         "measurements deviate from the fit."
     )
     yield from wrapped(words, width, "  ", role="dim")

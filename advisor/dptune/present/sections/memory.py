@@ -25,8 +25,8 @@ _COLUMNS = (
 _WORDS = (
     "Tensors and reserved are the most that tensors took and that torch's allocator held, {basis}; of all is reserved "
     "as a share of the device; unused is the part of reserved that no tensor took at the peak. Asked for is the sum of "
-    "the allocations of a step, growth what a step leaves behind (as traced{window}). Mallocs are calls per step that "
-    "fetch or return memory of the device itself, which can make it wait."
+    "the allocations of a step, growth what a step leaves behind (as traced{window}). Mallocs are "
+    "cudaMalloc and cudaFree calls per step, which can make the device wait."
 )
 _BASIS = {"run": "over the whole run", "steps": "in the traced steps"}
 _WINDOW = {"rich": ", rich window", "lean": ""}

@@ -24,7 +24,7 @@ _COMMUNICATION = (
     Column("calls"),
     Column("hidden"),
     Column("exposed"),
-    Column("hidden"),
+    Column("overlap"),
 )
 _NAMES: dict[Phase, str] = {
     "forward": "forward and other",
@@ -111,6 +111,6 @@ def _together(overlap: OverlapFigures) -> str:
     if slowdown is None:
         return f"{said} The slowdown of compute by communication is {Hole(overlap.missing['slowdown'])}."
     return (
-        f"{said} Compute runs {number(slowdown)}x slower when overlapped with communication "
+        f"{said} Compute takes {number(slowdown)}x as long when overlapped with communication "
         f"({overlap.slowdown_pairs:,} matched operations)."
     )

@@ -39,7 +39,7 @@ def page(whatif: WhatIf, width: int, run: str = "") -> Iterator[Line]:
         yield from labelled("Partial", sentence(words), width, role="warning")
     measured_ns = whatif.known("measured_ns")
     if measured_ns is None:
-        yield from labelled("No model", f"No prediction: {whatif.missing['measured_ns']}.", width, role="warning")
+        yield from labelled("No model", sentence(whatif.missing["measured_ns"]), width, role="warning")
         return
     how = "with the profiler, which slows the host" if whatif.traced else "without the profiler"
     many = f", the median of {whatif.processes} processes" if whatif.processes > 1 else ""

@@ -135,7 +135,7 @@ class Cards(Container):
             last = f"No advice; {last}"
         left_out = len(self._ranked) - len(self._advice)
         if left_out:
-            last = f"{several(left_out, 'advice', 'advice')} without these words; {last}"
+            last = f"{several(left_out, 'recommendation')} without this text; {last}"
         return [*(Option(_entry(advice)) for advice in self._advice), Option(Text(last, style="dim"))]
 
     def _lines_of(self, place: int) -> Layout:

@@ -147,7 +147,7 @@ class RankTable(Container):
             if host := rank.known("host"):
                 yield from labelled("Host", host, width)
             yield from labelled("Device", str(rank.known("device_name") or "not named in the trace"), width)
-            yield from labelled("Comes late", str(shown(lambda: lateness(rank))), width)
+            yield from labelled("Late", str(shown(lambda: lateness(rank))), width)
             for column, cell in zip(COLUMNS, self._rows[at], strict=True):
                 if isinstance(cell, Hole):
                     yield from labelled(column.heading, str(cell), width)
