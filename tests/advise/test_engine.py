@@ -399,6 +399,6 @@ def test_a_step_model_that_fails_takes_no_advice_with_it(make_measured, make_fac
 def test_the_report_of_a_foreign_trace(make_measured):
     report = engine.build_report(RecordedRun({}), make_measured(), Settings())
     assert (report.run.command, report.run.recorded, report.run.how_it_ended, report.run.torch) == (None,) * 4
-    unrecorded = {one.rule for one in report.skipped if "not recorded by `dptune profile`" in one.reason}
+    unrecorded = {one.rule for one in report.skipped if "needs a recording by `dptune profile`" in one.reason}
     assert {"DP102", "DP103", "DP301", "DP602"} <= unrecorded
     assert {"DP101", "DP401", "DP501"} <= set(report.quiet)
