@@ -158,7 +158,7 @@ def _settings(table: Any, path: Path) -> Settings:
         where = ".".join(str(part) for part in first["loc"])
         if where == "tool" and path.name == "dptune.toml":
             raise UsageError(
-                f"{path}: there is no key 'tool'", "write [budget] there: [tool.dptune.budget] is for pyproject.toml"
+                f"{path}: unknown key 'tool'", "write [budget] there: [tool.dptune.budget] is for pyproject.toml"
             ) from None
         if first["type"] == "extra_forbidden":
             raise _unknown(str(path), "key", where, list(Settings.model_fields)) from None
@@ -210,5 +210,5 @@ def _unknown(where: str, what: str, name: str, known: Iterable[str]) -> UsageErr
     begun = next((full[: len(name)] for full in known if name and full.casefold().startswith(name.casefold())), None)
     if what == "rule" and begun:
         return UsageError(f"{where}: unknown {what} '{name}'", f"did you mean '{begun}'?")
-    hint = f"did you mean '{folded[near[0]]}'?" if near else f"there is: {', '.join(known) or 'none'}"
+    hint = f"did you mean '{folded[near[0]]}'?" if near else f"known: {', '.join(known) or 'none'}"
     return UsageError(f"{where}: unknown {what} '{name}'", hint)

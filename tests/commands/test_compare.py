@@ -304,7 +304,7 @@ def test_four_loader_workers_instead_of_none(real_traces: Path, capsys: pytest.C
     )
     comparison = compare(capsys, a, b, "--no-cache")
     assert comparison.headline.why == (
-        "B is 79.9 ms a step faster (37 %, traced): waiting for input -51.6 ms, launching -26.5 ms."
+        "B is 79.9 ms per step faster (37 %, traced): waiting for input -51.6 ms, launching -26.5 ms."
     )
     assert comparison.compared.verdict.outcome == "inconclusive"
     for end, path in (("a_ns", a), ("b_ns", b)):  # by another way: the report's shares of its own step time
@@ -325,7 +325,7 @@ def test_an_optimizer_hook_before_and_after(real_traces: Path, capsys: pytest.Ca
     a, b = sorted(map(str, folder.glob("*.json.gz")))
     comparison = compare(capsys, a, b, "--no-cache")
     assert comparison.headline.why == (
-        "B is 0.443 ms a step faster (0.7 %, traced): exposed communication -0.617 ms, compute +0.129 ms."
+        "B is 0.443 ms per step faster (0.7 %, traced): exposed communication -0.617 ms, compute +0.129 ms."
     )
     found = comparison.compared
     assert sum(one.difference_ns for one in found.categories) == found.step_ns.difference

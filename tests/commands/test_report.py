@@ -241,7 +241,11 @@ def test_a_script_that_was_written_after_the_run_is_named(script: Path, capsys: 
             "the report has no recommendation DP101",
             "its recommendations: DP102, DP603, DP301",
         ),
-        (["--patch", "--advice", "no-snyc-missing"], "no rule 'no-snyc-missing'", "did you mean 'no-sync-missing'?"),
+        (
+            ["--patch", "--advice", "no-snyc-missing"],
+            "unknown rule 'no-snyc-missing'",
+            "did you mean 'no-sync-missing'?",
+        ),
         (["--advice", "DP102"], "--advice requires --patch", "add it, or leave --advice out"),
     ],
 )

@@ -295,7 +295,7 @@ def test_what_is_not_comparable_is_named_and_has_no_verdict() -> None:
     assert found.verdict.outcome == "not comparable"
     assert found.verdict.known("p_value") is None
     # 301.5 / 16 against 101.5 / 8
-    assert why(a, b).startswith("B is 0.00616 us a sample slower (49 %): per step, compute +0.0002 ms")
+    assert why(a, b).startswith("B is 0.00616 us per sample slower (49 %): per step, compute +0.0002 ms")
     (device,) = [one for one in found.conditions if one.name == "device"]
     assert (device.a, device.b, device.unknown) == (["H100"], ["B200"], [])
 
@@ -318,7 +318,7 @@ def test_runs_that_cannot_be_judged_decide_nothing_and_are_named_with_the_reason
     a = [run(f"a{n}", 100 + n, **(lost if n in (1, 2) else {})) for n in range(4)]
     b = [run(f"b{n}", 300 + n, **(lost if n == 3 else {})) for n in range(4)]
     found = compared(a, b)
-    reason = "a1 (A), a2 (A), b3 (B) cannot be judged: half is lost"
+    reason = "a1 (A), a2 (A), b3 (B): not reliable enough: half is lost"
     assert (found.verdict.outcome, found.verdict.reason) == ("inconclusive", reason)
     told = build_comparison(Sides(a, b)).headline
     assert (told.verdict, told.next) == (f"Inconclusive: {reason}.", "Record with CUDA.")
@@ -401,7 +401,7 @@ def test_it_takes_four_runs_on_each_side(counts: tuple[int, int]) -> None:
     )
     found = compared(a, b).verdict
     assert found.outcome == "inconclusive"
-    assert "it takes at least 4 on each side" in found.reason
+    assert "a verdict needs at least 4 per side" in found.reason
 
 
 def test_the_same_recording_twice_is_not_two_runs() -> None:
@@ -462,7 +462,7 @@ def test_waiting_for_input_and_the_host_are_apart_only_where_every_run_saw_its_l
         "input_or_host_idle_ns": (40 * MS, 50 * MS, 10 * MS),
     }
     assert found.remarks == ["waiting for input and the host are shown together: no DataLoader was seen in b (B)"]
-    assert why(a, unseen) == "B is 10 ms a step slower (10 %): input or host +10 ms."
+    assert why(a, unseen) == "B is 10 ms per step slower (10 %): input or host +10 ms."
     page = " ".join("".join(span.text for span in line) for line in lines(build_comparison(Sides([a], [unseen])), 100))
     assert "waiting for input " not in page
     assert re.search(r"input or host +40\.0 +50\.0 +\+10\.0 +100\.0 %", page)
@@ -684,16 +684,16 @@ def test_the_sentence_of_the_largest_classes_and_the_settings() -> None:
         facts=[ddp_facts(0.05, optimizers=[OptimizerFacts("SGD")])],
     )
     assert why(a, b) == (
-        "B is 12.1 ms a step slower (14 %): exposed communication +11.8 ms; "
+        "B is 12.1 ms per step slower (14 %): exposed communication +11.8 ms; "
         "ddp.bucket_cap_mb went from 25.0 to 0.05 and optimizer went from unset to SGD."
     )
-    assert why(b, a).startswith("B is 12.1 ms a step faster (12 %): exposed communication -11.8 ms; ")
+    assert why(b, a).startswith("B is 12.1 ms per step faster (12 %): exposed communication -11.8 ms; ")
 
 
 def test_the_sentence_names_what_went_the_other_way_too() -> None:
     a = run("a", 10_000_000, parts={"compute_ns": 8, "input_idle_ns": 2})
     b = run("b", 11_000_000, parts={"compute_ns": 5, "input_idle_ns": 6})
-    assert why(a, b) == "B is 1 ms a step slower (10 %): waiting for input +4 ms, compute -3 ms."
+    assert why(a, b) == "B is 1 ms per step slower (10 %): waiting for input +4 ms, compute -3 ms."
 
 
 def test_a_comparison_is_read_back_as_it_was_written() -> None:

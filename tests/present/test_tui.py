@@ -153,7 +153,7 @@ async def test_a_run_of_which_nothing_is_known_is_shown_too(foreign: Report, siz
     async with ReportApp(foreign).run_test(size=size) as pilot:
         await see(pilot, "Verdict")
         await page_to(pilot, "Judgeable no; 'no findings' does not mean that the run is healthy")
-        await see(pilot, "the run cannot be judged", "2")
+        await see(pilot, "Not enough reliable data for a verdict", "2")
         assert "2 rules could not run" in screen(pilot)
         await see(pilot, "cuda:0", "3")
         await page_to(pilot, "File t.json")
@@ -176,7 +176,7 @@ async def test_it_works_without_colour(report: Report, monkeypatch: pytest.Monke
         await see(pilot, "# compute")
         await see(pilot, "DP102 no-sync", "2")
         await see(pilot, "cuda:1", "3")
-        await see(pilot, "Every key", "question_mark")
+        await see(pilot, "All keys", "question_mark")
 
 
 async def test_resizing_folds_the_text_again(report: Report) -> None:
@@ -213,7 +213,7 @@ async def test_a_remark_does_not_stay_over_the_page(report: Report) -> None:
 
 async def test_words_are_found_in_a_text_one_place_after_the_other(report: Report) -> None:
     async with ReportApp(report).run_test(size=SMALL) as pilot:
-        await see(pilot, "Words, then Enter", "slash")
+        await see(pilot, "Type text, then Enter", "slash")
         seen = await see(pilot, "line 1 of", *"exposed", "enter")
         many = int(re.findall(r"line 1 of (\d+)", seen)[0])
         assert many > 1
@@ -236,7 +236,7 @@ async def test_advice_is_filtered_and_sorted(report: Report) -> None:
         assert "DP102" not in seen
         assert "2 recommendations without this text" in flat(seen)
         await see(pilot, "DP102", "escape")
-        await see(pilot, "Advice by what it saves", "s")
+        await see(pilot, "Advice by saving", "s")
         seen = await see(pilot, "Advice by code", "s")
         places = [seen.index(code) for code in ("DP102", "DP401", "DP506")]
         assert places == sorted(places)
@@ -299,7 +299,7 @@ async def test_a_rule_that_is_not_installed_here_has_no_page(report: Report) -> 
         await see(pilot, "XX123", "2")
         await pilot.press("w")
         (told,) = pilot.app._notifications
-        assert told.message == "there is no rule 'XX123'."
+        assert told.message == "unknown rule 'XX123'."
 
 
 async def test_the_palette_runs_commands_by_name(report: Report) -> None:

@@ -474,7 +474,7 @@ def test_a_ring_of_four():
     assert step_ns(changed(before, tree)) == pytest.approx(100 + 50 + 20 + 120 + 50)  # 2 of 3 hops, twice the 60
     with pytest.raises(Missing, match="2 to 16 ranks"):
         changed(before, {"world_size": 32})
-    with pytest.raises(Missing, match="one rank"):
+    with pytest.raises(Missing, match="a single rank"):
         changed(model(step(one())), {"world_size": 2})
 
 
@@ -494,7 +494,7 @@ def test_powersgd_compresses_all_gradients_and_exchanges_three_times():
 
 
 def test_a_hook_tells_of_gradients_of_32_bits_only():
-    with pytest.raises(Missing, match="gradients are of bfloat16"):
+    with pytest.raises(Missing, match="gradients are bfloat16"):
         changed(model(step(one()), step(one()), copy_ns_per_byte=0.1, dtype="bfloat16"), {"ddp.comm_hook": "bf16"})
 
 

@@ -85,7 +85,7 @@ def _difference(compared: Compared) -> str:
     than = "slower" if time.difference > 0 else "faster"
     share = f"({_percent(abs(compared.ratio - 1))}{traced})"
     if not _batch_differs(compared):
-        return f"B is {milliseconds(abs(step.difference))} a step {than} {share}"
+        return f"B is {milliseconds(abs(step.difference))} per step {than} {share}"
     return f"B is {abs(time.difference) / 1e3:.3g} us per sample {than} {share}"
 
 
