@@ -96,13 +96,12 @@ def test_what_was_proven_is_told_in_every_format():
 def test_the_opening_counts_what_broke():
     told = gate(tripped=[advice()], budgets=BUDGETS, regression=SLOWER)
     assert opening(told) == (
-        "FAILED: 1 finding of at least medium impact and medium confidence, 1 budget broken, slower than the "
-        "baseline."
+        "FAILED: 1 finding of at least medium impact and medium confidence, 1 budget broken, slower than the baseline."
     )
     fine = gate(outcome="passed", budgets=BUDGETS[:1], regression=SLOWER.model_copy(update={"outcome": "passed"}))
     assert opening(fine) == (
-        "PASSED: no advice of at least medium impact and medium confidence, 1 budget kept, no slower than the baseline "
-        "by more than is allowed."
+        "PASSED: no findings of at least medium impact and medium confidence, 1 budget kept, not slower than the "
+        "baseline beyond the limit."
     )
     assert opening(gate(outcome="unjudgeable", budgets=BUDGETS)) == (
         "UNJUDGEABLE: 1 budget cannot be judged, so it does not pass."
@@ -112,10 +111,7 @@ def test_the_opening_counts_what_broke():
 
 def test_annotations_stand_at_the_lines_of_the_script():
     first, second = github.text(gate(tripped=[advice("medium")])).splitlines()
-    assert (
-        first
-        == "::error title=dptune check::FAILED: 1 finding of at least medium impact and medium confidence."
-    )
+    assert first == "::error title=dptune check::FAILED: 1 finding of at least medium impact and medium confidence."
     assert second.startswith(
         "::warning file=src/a%2Cb%3Ac.py,line=31,title=DP101 made-up::made up. Saves 1.00 to 2.00 ms"
     )
@@ -128,11 +124,11 @@ def test_what_github_would_drop_is_counted():
     lines = github.text(gate(tripped=many)).splitlines()
     errors = [line for line in lines if line.startswith("::error")]
     assert len(errors) == github.MOST
-    assert errors[-1].startswith("::error title=dptune::3 more are not shown here")
+    assert errors[-1].startswith("::error title=dptune::3 more not shown: see the report")
     assert len([line for line in lines if line.startswith("::notice")]) == 5
     exact = github.text(gate(tripped=many[:9])).splitlines()
     assert len(exact) == github.MOST
-    assert "more are not shown" not in exact[-1]
+    assert "more not shown" not in exact[-1]
 
 
 def test_budgets_and_a_baseline_are_annotations_too():
@@ -263,7 +259,7 @@ def test_markdown_shows_tables():
     assert "| high | high | DP101 made-up | made up |" in told
     assert "| idle\\_share, idle time | 0.25 | 0.1 | **no** |" in told
     assert "Against the baseline: **failed**. It is" in told
-    assert "- passed over, for accepted: DP102 made up" in told
+    assert "- not counted (accepted): DP102 made up" in told
 
 
 def test_markdown_of_hostile_text_keeps_its_rows():

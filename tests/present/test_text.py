@@ -206,9 +206,9 @@ def test_folded_code_keeps_its_indentation() -> None:
     [
         (
             {"noise_scale": 812.4, "low": 690.0, "high": 1010.0},
-            "812 samples (690 to 1,010): a larger global batch helps convergence little",
+            "812 samples (690 to 1,010): beyond that, a larger global batch hardly helps convergence",
         ),
-        ({"noise_scale": 812.4, "low": 690.0}, "812 samples (690 to no known bound): a larger global batch"),
+        ({"noise_scale": 812.4, "low": 690.0}, "812 samples (690 to no known bound): beyond that"),
         ({"low": 690.0}, "more than 690 samples; not measured: lost in its noise"),
         ({}, "not measured: lost in its noise"),
     ],

@@ -147,7 +147,7 @@ async def test_settings_turned_with_the_arrow_keys(recorded: tuple[Run, Report])
 async def test_why_nothing_can_be_predicted_is_said(tmp_path: Path) -> None:
     run, report = run_and_report([str(SAMPLES / "tiny_buckets" / "rank-00000.trace.json.gz")], cached=False)
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Nothing can be predicted:", "7")
+        await see(pilot, "No prediction:", "7")
 
 
 async def test_links_and_idle_time(recorded: tuple[Run, Report]) -> None:

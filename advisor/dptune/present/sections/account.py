@@ -31,9 +31,9 @@ CLASSES = (
     Class("exposed_unsplit_ns", "?", "exposed communication", "transfer or waiting for ranks", "error"),
     Class("copy_ns", "=", "copies", "copies that nothing overlaps", "warning"),
     Class("memset_ns", "-", "memory set", "memsets that nothing overlaps", "warning"),
-    Class("input_idle_ns", "~", "waiting for input", "idle: waiting for the data loader", "warning"),
+    Class("input_idle_ns", "~", "waiting for input", "idle: next batch not ready", "warning"),
     Class("gc_idle_ns", "g", "garbage collection", "idle: Python garbage collection", "warning"),
-    Class("sync_idle_ns", "s", "blocking call", "idle: the script blocks in a call", "warning"),
+    Class("sync_idle_ns", "s", "blocking call", "idle: script blocked in a call", "warning"),
     Class("launch_idle_ns", "l", "launching", "idle: launch-bound", "warning"),
     Class("dependency_idle_ns", "q", "queued", "idle: launched, not started yet", "warning"),
     Class("host_idle_ns", "h", "host", "idle: Python, files, sleep", "warning"),
@@ -48,7 +48,7 @@ def basis(measured: Measured) -> str:
     """What the milliseconds of this report are."""
     if measured.step.basis == "unprofiled" and not _on_cpu(measured):
         return (
-            "compute, transfers and copies: traced ms; idle and waiting: the rest of the untraced step time (the "
+            "Compute, transfers and copies: traced ms; idle and waiting: the rest of the untraced step time (the "
             "profiler slows the host, not the device)"
         )
     if measured.step.basis == "unprofiled":

@@ -77,15 +77,17 @@ class ReportApp(App[None]):
             for key, name, title, words in (
                 ("1", "overview", "Overview", "Verdict and step time breakdown"),
                 ("2", "advice", "Advice", "Recommendations and savings"),
-                ("3", "ranks", "Ranks", "Ranks: stragglers and waiting"),
+                ("3", "ranks", "Ranks", "Stragglers and waiting"),
                 ("4", "links", "Links", "Collectives and link bandwidth"),
                 ("5", "idle", "Idle", "Longest gaps, and copies"),
-                ("6", "timeline", "Timeline", "Timeline of one step"),
+                ("6", "timeline", "Timeline", "One step, lane by lane"),
                 ("7", "whatif", "What if", "Change settings, see the predicted step"),
             )
         ),
         Binding("y", "copy", "Copy code", id="copy", tooltip="Copy the code or command on this tab", show=False),
-        Binding("tab", "app.focus_next", "Next part", id="focus.next", tooltip="Next part of the tab", show=False),
+        Binding(
+            "tab", "app.focus_next", "Next part", id="focus.next", tooltip="Move the focus within the tab", show=False
+        ),
         Binding("slash", "find", "Find", id="find", tooltip="Find text on this tab", key_display="/"),
         Binding(
             "ctrl+p",
@@ -96,7 +98,7 @@ class ReportApp(App[None]):
             show=False,
         ),
         Binding("question_mark", "help", "Help", id="help", tooltip="All keys", key_display="?"),
-        Binding("q,ctrl+c", "quit", "Quit", id="quit", tooltip="Quit"),
+        Binding("q,ctrl+c", "quit", "Quit", id="quit", tooltip="Leave the report"),
     ]
 
     def __init__(self, report: Report, run: Run | None = None) -> None:

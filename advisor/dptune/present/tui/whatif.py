@@ -69,11 +69,11 @@ def _of_ddp(run: Run) -> Iterator[Dial]:
         yield Dial("loader.batch_size", "loader batch size", (AS_IT_IS, *batches), str(loader.batch_size))
     if loader and not loader.num_workers:
         yield Dial("loader.num_workers", "loader workers", (AS_IT_IS, 1, 2, 4, 8), "0")
-    yield Dial("ddp.no_sync", "all-reduce once per step", (AS_IT_IS, True))
+    yield Dial("ddp.no_sync", "sync once per step", (AS_IT_IS, True))
 
 
 def _of_links(measured: Measured) -> Iterator[Dial]:
-    yield Dial("ddp.comm_hook", "gradient dtype on the link", (AS_IT_IS, "fp16", "bf16"))
+    yield Dial("ddp.comm_hook", "gradients sent as", (AS_IT_IS, "fp16", "bf16"))
     try:
         link = link_figures(measured)
     except Missing:
