@@ -268,7 +268,7 @@ def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating
         return sentence(advice[0].title)
     if computing < NEARLY_ALL:
         spent = f"compute takes {percent(computing)} of {step}, and no other cause stands out"
-        return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
+        return f"{'Mostly compute' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
     if any(recommendation.kind == "time" for recommendation in found):
         return "Compute-bound, and the compute can be made cheaper."
     if found:

@@ -65,7 +65,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     unused = [ddp.unused_parameter_bytes for facts in run.facts for ddp in facts.ddp if ddp.find_unused_parameters]
     if None in unused:
-        raise Missing("torch did not tell whether parameters got no gradient")
+        raise Missing("torch did not report whether parameters got no gradient")
     if any(unused):
         return
     tensors = sum(ddp.parameter_tensors or 0 for ddp in looking)
