@@ -95,7 +95,7 @@ def test_medium_impact_trips_it_when_nothing_is_asked_for(judged, capsys) -> Non
     assert main(["check", "x"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "PASSED with reservations: no advice of at least medium impact and medium confidence, but 1 rule could not run "
+        "PASSED with reservations: no findings of at least medium impact and medium confidence, but 1 rule could not run "
         "on it" in said
     )
     judged(report("medium"))
@@ -126,7 +126,7 @@ def test_a_partial_run_is_judged_and_says_what_is_missing(judged, capsys) -> Non
     assert main(["check", "x"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith(
-        "PASSED with reservations: no advice of at least medium impact and medium confidence, but the run is partial"
+        "PASSED with reservations: no findings of at least medium impact and medium confidence, but the run is partial"
     )
     assert "partial: two steps are too few" in said
 
@@ -134,7 +134,7 @@ def test_a_partial_run_is_judged_and_says_what_is_missing(judged, capsys) -> Non
 def test_nothing_is_reserved_where_every_rule_ran(judged, capsys) -> None:  # type: ignore[no-untyped-def]
     judged(report().model_copy(update={"skipped": [], "quiet": ["DP102"]}))
     assert main(["check", "x"]) == 0
-    assert capsys.readouterr().out.startswith("PASSED: no advice of at least medium impact and medium confidence.\n")
+    assert capsys.readouterr().out.startswith("PASSED: no findings of at least medium impact and medium confidence.\n")
 
 
 @pytest.mark.parametrize("impacts", [(), ("high",)])
