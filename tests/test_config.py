@@ -99,8 +99,8 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ('[tool.dptune]\nselct = ["DP1"]', "there is no key 'selct'", "did you mean 'select'?"),
-        ("[tool.dptune]\nzzz = 1", "there is no key 'zzz'", "there is: budget, ignore, preview, rules, select"),
+        ('[tool.dptune]\nselct = ["DP1"]', "unknown key 'selct'", "did you mean 'select'?"),
+        ("[tool.dptune]\nzzz = 1", "unknown key 'zzz'", "known: budget, ignore, preview, rules, select"),
         ('[tool.dptune]\nselect = "DP1"', "`select`", "'DP1'"),
         ("[tool.dptune]\npreview = 'perhaps'", "`preview`", "'perhaps'"),
         ('[tool.dptune.rules.DP101]\nworth_share = "much"', "`rules.DP101.worth_share`", "'much'"),
@@ -127,12 +127,12 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
         ),
         ("[tool.dptune]\nrules = 1", "`rules` must be a table of rules", "1"),
         ("[tool.dptune.rules]\nDP501 = 1", "`rules.DP501` must be a table of thresholds", "1"),
-        (f"x = {'[' * 20_000}", "is nested too deeply", "correct the file"),
-        (f"[tool.dptune.rules.DP501]\nwarning_share = {'9' * 5000}", "a number of thousands of digits", "correct"),
+        (f"x = {'[' * 20_000}", "is nested too deeply", "fix the file"),
+        (f"[tool.dptune.rules.DP501]\nwarning_share = {'9' * 5000}", "a number of thousands of digits", "fix the file"),
         ("[tool.dptune.rules.DP501]\nwarning_share = 1e400", "must be a number, 0 or above", "found inf"),
         (f"[tool.dptune.budget]\nstep_ms = {'9' * 400}", "`budget.step_ms` must be a number, 0 or above", "9999"),
         ("[tool]\ndptune = 1", "`tool.dptune`", "1"),
-        ("[tool.dptune\n", "is not TOML", "correct the file"),
+        ("[tool.dptune\n", "is not TOML", "fix the file"),
     ],
 )
 def test_what_does_not_fit_is_named_with_its_file(tmp_path, text, message, hint):
@@ -147,7 +147,7 @@ def test_a_table_of_the_other_file_is_told_where_it_belongs(tmp_path):
     (tmp_path / "dptune.toml").write_text("[tool.dptune.budget]\nstep_ms = 3\n")
     with pytest.raises(UsageError) as raised:
         config.load(tmp_path)
-    assert "dptune.toml: there is no key 'tool'" in raised.value.message
+    assert "dptune.toml: unknown key 'tool'" in raised.value.message
     assert raised.value.hint == "write [budget] there: [tool.dptune.budget] is for pyproject.toml"
 
 
@@ -155,7 +155,7 @@ def test_a_table_of_the_other_file_is_told_where_it_belongs(tmp_path):
 def test_a_table_whose_name_is_nearly_right_is_told_of_once(tmp_path, capsys, table):
     assert load(tmp_path, f"[tool.{table}]\nselect = []") == load(tmp_path, f"[tool.{table}]\nselect = []")
     file = tmp_path / "pyproject.toml"
-    told = f"dptune: warning: [tool.{table}] in {file} is not read: did you mean [tool.dptune]?\n"
+    told = f"dptune: warning: [tool.{table}] in {file} is ignored: did you mean [tool.dptune]?\n"
     assert capsys.readouterr().err == told
 
 
@@ -174,18 +174,18 @@ def test_a_file_that_is_not_text(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ('[tool.dptune]\nselect = ["DP103"]', "there is no rule 'DP103'", "did you mean 'DP10"),
-        ('[tool.dptune]\nignore = ["dp101"]', "there is no rule 'dp101'", "did you mean 'DP101'?"),
-        ('[tool.dptune]\nignore = ["dp1"]', "there is no rule 'dp1'", "did you mean 'DP1'?"),
-        ("[tool.dptune.rules.dp501]\nwarning_share = 1", "there is no rule 'dp501'", "did you mean 'DP501'?"),
+        ('[tool.dptune]\nselect = ["DP103"]', "unknown rule 'DP103'", "did you mean 'DP10"),
+        ('[tool.dptune]\nignore = ["dp101"]', "unknown rule 'dp101'", "did you mean 'DP101'?"),
+        ('[tool.dptune]\nignore = ["dp1"]', "unknown rule 'dp1'", "did you mean 'DP1'?"),
+        ("[tool.dptune.rules.dp501]\nwarning_share = 1", "unknown rule 'dp501'", "did you mean 'DP501'?"),
         ('[tool.dptune]\nselect = ["slow-loader"]', "'slow-loader' is the name of a rule, not its code", "use 'DP501'"),
         ('[tool.dptune]\nignore = ["slow-loader"]', "`ignore`", "use 'DP501'"),
         ("[tool.dptune.rules.slow-loader]\nwarning_share = 0.1", "`rules`", "use 'DP501'"),
-        ('[tool.dptune]\nignore = [""]', "there is no rule ''", "there is: DP101, DP102, DP501, DP901"),
-        ("[tool.dptune.rules.DP511]\nwarning_share = 1", "there is no rule 'DP511'", "did you mean 'DP501'?"),
+        ('[tool.dptune]\nignore = [""]', "unknown rule ''", "known: DP101, DP102, DP501, DP901"),
+        ("[tool.dptune.rules.DP511]\nwarning_share = 1", "unknown rule 'DP511'", "did you mean 'DP501'?"),
         (
             "[tool.dptune.rules.DP501]\nwarn_share = 1",
-            "there is no threshold 'warn_share'",
+            "unknown threshold 'warn_share'",
             "did you mean 'warning_share'?",
         ),
         (

@@ -20,21 +20,21 @@ from dptune.errors import DptuneError, UsageError
 # verb -> (its module, the first line of that module's docstring); a test keeps the second column true.
 VERBS = {
     "profile": ("dptune.commands.profile", "Record a few steps of an unmodified training script."),
-    "report": ("dptune.commands.report", "Say where the step's time goes and what to change."),
-    "check": ("dptune.commands.check", "Fail when a run is not as it should be: for CI."),
-    "compare": ("dptune.commands.compare", "Say what changed between two runs, or two sets of runs, and why."),
-    "whatif": ("dptune.commands.whatif", "Predict the step with some changes, from a recording alone."),
+    "report": ("dptune.commands.report", "Show where step time goes and what to change."),
+    "check": ("dptune.commands.check", "Performance gate for CI: fail on findings, budgets or regressions."),
+    "compare": ("dptune.commands.compare", "Show what changed between two runs, or two sets of runs, and why."),
+    "whatif": ("dptune.commands.whatif", "Predict step time after changes, from a recording alone."),
     "verify": (
         "dptune.commands.verify",
-        "Run a change beside the script as it is, and say whether it is better.",
+        "Verify a change by running the script with and without it.",
     ),
     "links": ("dptune.commands.links", "Measure latency and bandwidth of the links between ranks."),
     "rules": (
         "dptune.commands.rules",
-        "List rules, the settings and the figures that they speak of, or explain a rule.",
+        "List rules, knobs and figures, or explain a rule.",
     ),
-    "demo": ("dptune.commands.demo", "Show the report of a small run that comes with dptune, or record it anew."),
-    "completion": ("dptune.commands.completion", "Print what makes a shell complete verbs, options and names."),
+    "demo": ("dptune.commands.demo", "Show the report of a packaged sample run, or record it here."),
+    "completion": ("dptune.commands.completion", "Print the shell completion script."),
 }
 _GLOBAL = ("--help", "-h", "--version", "--debug")
 INTERRUPTED = 130
@@ -92,11 +92,12 @@ def _explained(error: Exception, lost: OSError | None, debug: bool) -> tuple[str
         return error.message, error.hint, error.exit_status
     if isinstance(error, OSError):
         if error is lost:
-            return f"cannot write to stdout: {_reason(error)}", "write to somewhere that is open and has room", 2
+            hint = "check that the output is still open and the disk is not full"
+            return f"cannot write to stdout: {_reason(error)}", hint, 2
         if error.filename is None and not _is_somewhere():
             return "the working directory no longer exists", "change to a folder that exists", 2
         if error.filename is None:
-            return f"a file cannot be read or written: {_reason(error)}", "see --debug for which", 2
+            return f"a file cannot be read or written: {_reason(error)}", "--debug shows which", 2
         return f"cannot open {_short(error.filename)}: {_reason(error)}", "check the path and its permissions", 2
     if isinstance(error, RecursionError):
         return "what was read is nested too deeply", "look for a file that is damaged or is not a trace", 2
@@ -124,14 +125,14 @@ class _Session:
                 print("\n".join(lines()))
                 return 0
             if option != "--debug":
-                raise UsageError(f"there is no option '{option}' before the verb", _did_you_mean(option, _GLOBAL))
+                raise UsageError(f"unknown option '{option}' before the command", _did_you_mean(option, _GLOBAL))
             self.debug = True
         if not words:
             print(_help(), file=sys.stderr)
             return 2
         verb = words.pop(0)
         if verb not in VERBS:
-            raise UsageError(f"there is no verb '{verb}'", _did_you_mean(verb, VERBS))
+            raise UsageError(f"unknown command '{verb}'", _did_you_mean(verb, VERBS))
         module, parser = _parser(verb)
         try:
             args = parser.parse_args(words)
@@ -246,18 +247,18 @@ def _help() -> str:
     verbs = "\n".join(f"  {name:<{width}}  {line}" for name, (_, line) in VERBS.items())
     return f"""usage: dptune [--version] [--debug] VERB ...
 
-dptune watches a few steps of a PyTorch training run, says where the time of a step goes, what to change, and how
-much each change can save.
+dptune records a few steps of a PyTorch training run, shows where step time goes, what to change, and how much each
+change can save.
 
 verbs:
 {verbs}
 
 options:
   -h, --help  show this help, or that of a verb: dptune VERB --help
-  --version   print the version, and those of what it stands on
+  --version   print the versions of dptune and its dependencies
   --debug     on an error, show the traceback too
 
 start here:
-  dptune demo                    see a report without a GPU or a script of your own
+  dptune demo                    see a report without a GPU or your own script
   dptune profile train.py        record your training, instead of `python train.py`
   dptune report                  read the latest recording"""

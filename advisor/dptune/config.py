@@ -102,7 +102,7 @@ class Settings(BaseModel):
 
     def _check_share(self, key: str, value: float) -> None:
         if key.endswith("_share") and value > 1:
-            message = f"`{key}` in {self._source} is {value:g}, and a share is 1 at most"
+            message = f"`{key}` in {self._source} is {value:g}, but a share is at most 1"
             raise UsageError(message, "a tenth of a step is 0.10")
 
 
@@ -131,7 +131,7 @@ def load(start: Path | None = None) -> Settings:
 @cache
 def _warn_of(table: str, path: Path) -> None:
     """Once: a command may load its settings for each of several runs."""
-    warning = f"[tool.{table}] in {path} is not read: did you mean [tool.dptune]?"
+    warning = f"[tool.{table}] in {path} is ignored: did you mean [tool.dptune]?"
     print(f"dptune: warning: {warning}", file=sys.stderr)
 
 
@@ -141,11 +141,11 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}", "correct the file, or move it away") from None
+        raise UsageError(f"{path} is not TOML: {error}", "fix the file, or move it away") from None
     except ValueError:  # Python reads no whole number of more than 4,300 digits
-        raise UsageError(f"{path} holds a number of thousands of digits", "correct the file") from None
+        raise UsageError(f"{path} holds a number of thousands of digits", "fix the file") from None
     except RecursionError:
-        raise UsageError(f"{path} is nested too deeply to be read", "correct the file, or move it away") from None
+        raise UsageError(f"{path} is nested too deeply to be read", "fix the file, or move it away") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
@@ -158,7 +158,7 @@ def _settings(table: Any, path: Path) -> Settings:
         where = ".".join(str(part) for part in first["loc"])
         if where == "tool" and path.name == "dptune.toml":
             raise UsageError(
-                f"{path}: there is no key 'tool'", "write [budget] there: [tool.dptune.budget] is for pyproject.toml"
+                f"{path}: unknown key 'tool'", "write [budget] there: [tool.dptune.budget] is for pyproject.toml"
             ) from None
         if first["type"] == "extra_forbidden":
             raise _unknown(str(path), "key", where, list(Settings.model_fields)) from None
@@ -209,6 +209,6 @@ def _unknown(where: str, what: str, name: str, known: Iterable[str]) -> UsageErr
     near = difflib.get_close_matches(name.casefold(), folded, n=1)
     begun = next((full[: len(name)] for full in known if name and full.casefold().startswith(name.casefold())), None)
     if what == "rule" and begun:
-        return UsageError(f"{where}: there is no {what} '{name}'", f"did you mean '{begun}'?")
-    hint = f"did you mean '{folded[near[0]]}'?" if near else f"there is: {', '.join(known) or 'none'}"
-    return UsageError(f"{where}: there is no {what} '{name}'", hint)
+        return UsageError(f"{where}: unknown {what} '{name}'", f"did you mean '{begun}'?")
+    hint = f"did you mean '{folded[near[0]]}'?" if near else f"known: {', '.join(known) or 'none'}"
+    return UsageError(f"{where}: unknown {what} '{name}'", hint)

@@ -171,7 +171,7 @@ def test_a_collective_beyond_any_link_is_no_basis_for_advice_on_communication(ma
     assert text.startswith(
         "all_reduce of 1,073,741,824 bytes shows 9,000 GB/s, more than any link carries (4,000 GB/s)"
     )
-    assert "Only a part of the run" not in report.headline.why
+    assert "Partial data" not in report.headline.why
     reasons = {one.rule: one.reason for one in report.skipped}
     assert reasons["DP103"] == text
     usual = row.model_copy(update={"busbw_gb_per_s": 480.0, "missing": missing})

@@ -77,7 +77,7 @@ def test_what_is_predicted_to_save_nothing_is_not_advised(assemble, make_rule, m
     assert [one.rule for one in report.advice] == ["XX102"]
     (skipped,) = report.skipped
     assert (skipped.rule, skipped.set_aside) == ("XX101", True)
-    assert skipped.reason == "predicted to save 0 to 10.0 % of a step: the interval includes zero"
+    assert skipped.reason == "the predicted saving, 0 to 10.0 % of a step, includes zero"
     assert "could not run" not in report.headline.why
 
 
@@ -94,7 +94,7 @@ def test_a_run_that_no_rule_was_asked_of_says_so(assemble, make_rule, settings):
     report = assemble(make_rule("XX101", quiet), make_rule("XX102", quiet), settings=settings)
     told = [one.text for one in report.trust.findings if one.code == "no-rule-selected"]
     assert told == ["no rule is selected: `select` and `ignore` in the configuration leave none of 2"]
-    assert report.headline.why.endswith(" No rule was asked.")
+    assert report.headline.why.endswith(" No rules were selected.")
     assert "no-rule-selected" not in [one.code for one in assemble(make_rule("XX101", quiet)).trust.findings]
 
 
@@ -190,7 +190,7 @@ def made_past_its_checks(run):
         (wordless, "the rule failed: WordlessError"),
         (made_past_its_checks, "the rule failed: ValidationError"),
         (lambda run: None, "the rule failed: TypeError"),
-        (endless, "the rule failed: ValueError: it yielded more than 1000 pieces of advice"),
+        (endless, "the rule failed: ValueError: it yielded more than 1000 recommendations"),
         (lambda run: iter(["advice"]), "the rule failed: TypeError: it yielded str, not Advice"),
     ],
 )
@@ -399,6 +399,6 @@ def test_a_step_model_that_fails_takes_no_advice_with_it(make_measured, make_fac
 def test_the_report_of_a_foreign_trace(make_measured):
     report = engine.build_report(RecordedRun({}), make_measured(), Settings())
     assert (report.run.command, report.run.recorded, report.run.how_it_ended, report.run.torch) == (None,) * 4
-    unrecorded = {one.rule for one in report.skipped if "not recorded by `dptune profile`" in one.reason}
+    unrecorded = {one.rule for one in report.skipped if "needs a recording by `dptune profile`" in one.reason}
     assert {"DP102", "DP103", "DP301", "DP602"} <= unrecorded
     assert {"DP101", "DP401", "DP501"} <= set(report.quiet)

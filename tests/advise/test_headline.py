@@ -42,7 +42,7 @@ def test_exposed_communication_is_named_by_its_part(make_measured, split, said):
     [
         ({"exposed_share": 0.4}, "Communication-bound: 40 % of each step waits for communication."),
         ({"wait_share": 0.3}, "Input-bound: 30 % of each step waits for the data loader."),
-        ({"wait_share": 0.1}, "Mostly computing, but 10 % of each step waits for the data loader."),
+        ({"wait_share": 0.1}, "Mostly compute, but 10 % of each step waits for the data loader."),
     ],
 )
 def test_what_limits_the_step_is_named_with_and_without_advice(make_measured, make_advice, run, verdict):
@@ -140,15 +140,15 @@ def test_with_ranks_missing_it_is_not_known_what_exposed_communication_is(make_m
     measured = make_measured(exposed_share=0.2).model_copy(update={"world_size": 8})
     told = said(measured)
     assert told.verdict == (
-        "Communication-bound or held up by late ranks: 20 % of each step is exposed communication; whether data moves "
-        "in it or late ranks are waited for, only the traces of all ranks tell."
+        "Communication-bound or straggler-bound: 20 % of each step is exposed communication; whether it is transfer "
+        "or waiting for late ranks needs the traces of all ranks."
     )
     assert told.next.startswith("Read the traces of all ranks together")
     assert said(measured, advice=[make_advice()]).next.startswith("XX101: Use `DataLoader(")
     unsure = said(measured, advice=[make_advice(confidence="low")])
     assert unsure.next.startswith("Read the traces of all ranks together")
     little = said(make_measured(exposed_share=0.08).model_copy(update={"world_size": 8}))
-    assert little.verdict.startswith("Mostly computing, but 8 % of each step is exposed communication; whether")
+    assert little.verdict.startswith("Mostly compute, but 8 % of each step is exposed communication; whether")
 
 
 def test_what_could_be_split_is_called_what_it_is_though_ranks_are_missing(make_measured):
@@ -168,7 +168,7 @@ def test_a_run_that_cannot_be_judged_never_reads_as_healthy(make_measured, make_
         ],
     )
     told = said(make_measured(), trust, advice=[make_advice()] if advised else [])
-    assert told.verdict == "This run cannot be judged."
+    assert told.verdict == "Not enough reliable data for a verdict."
     assert told.why == "Only 2 steady steps were recorded."
     assert "dptune profile --lean 5" in told.next
 
@@ -176,7 +176,7 @@ def test_a_run_that_cannot_be_judged_never_reads_as_healthy(make_measured, make_
 def test_a_figure_that_the_headline_lacks(make_measured, hand_made):
     times = hand_made.figures(hand_made.StepTime, basis="traced")
     told = said(make_measured(step=times))
-    assert told.verdict == "This run cannot be judged."
+    assert told.verdict == "Not enough reliable data for a verdict."
     assert told.why == "time_ns was not measured."
 
 
@@ -184,7 +184,7 @@ def test_a_part_of_a_run_is_not_called_healthy(make_measured):
     trust = Trust(level="partial", findings=[Finding(code="x", level="partial", text="rank 1 is missing")])
     told = said(make_measured(), trust)
     assert "No bottleneck found" not in told.verdict
-    assert "Only a part of the run could be read: rank 1 is missing." in told.why
+    assert "Partial data: rank 1 is missing." in told.why
 
 
 def test_rules_that_could_not_run_are_counted_and_keep_it_from_healthy(make_measured, make_advice):
@@ -201,14 +201,14 @@ def test_rules_that_could_not_run_are_counted_and_keep_it_from_healthy(make_meas
 def test_no_rule_at_all_is_not_healthy(make_measured):
     told = said(make_measured(), quiet=[])
     assert "No bottleneck found" not in told.verdict
-    assert told.why.endswith(" No rule was asked.")
+    assert told.why.endswith(" No rules were selected.")
     assert "`select` and `ignore` under [tool.dptune]" in told.next
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("recording-broken-off", "See to that first, then record again."),
+        ("recording-broken-off", "Fix that first, then record again."),
         ("recording-short", "Let the script run to 11 optimizer steps at least, and record fewer"),
     ],
 )

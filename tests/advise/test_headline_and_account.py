@@ -32,11 +32,11 @@ def contradiction(verdict: str, measured: Measured) -> str:
         "copy": measured.share("copy_ns"),
         "idle": measured.share("other_idle_ns"),
     }
-    if "ostly computing" in verdict and computing < 0.5:
+    if "ostly compute" in verdict and computing < 0.5:
         return f"compute takes {computing:.3f}"
     if ("nearly all the time" in verdict or "Compute-bound" in verdict) and computing < 0.8:
         return f"compute takes {computing:.3f}"
-    about = {"Communication": "communication", "Held up by late": "communication", "Idle": "idle", "Copy": "copy"}
+    about = {"Communication": "communication", "Straggler-bound": "communication", "Idle": "idle", "Copy": "copy"}
     about |= {"Input": "input"} if measured.known("device_kind") != "cpu" else {}
     named = next((what for words, what in about.items() if verdict.startswith(words)), None)
     if named is None:
@@ -80,13 +80,13 @@ def test_of_any_account(hand_made, parts, device):
             {"compute_ns": 61, "exposed_transfer_ns": 4, "exposed_waiting_ns": 2, "exposed_unsplit_ns": 26}
             | {"host_idle_ns": 7},
             "Communication-bound: 32 % of each step is exposed communication: 4 % transfers data, 2 % waits for late "
-            "ranks, 26 % is not known to be either.",
+            "ranks, 26 % unknown.",
         ),
         (
             {"compute_ns": 61, "exposed_transfer_ns": 2, "exposed_waiting_ns": 4, "exposed_unsplit_ns": 26}
             | {"host_idle_ns": 7},
-            "Communication-bound or held up by late ranks: 32 % of each step is exposed communication: 2 % transfers "
-            "data, 4 % waits for late ranks, 26 % is not known to be either.",
+            "Communication-bound or straggler-bound: 32 % of each step is exposed communication: 2 % transfers "
+            "data, 4 % waits for late ranks, 26 % unknown.",
         ),
         (
             {"compute_ns": 31, "exposed_transfer_ns": 14, "copy_ns": 13, "input_idle_ns": 13, "host_idle_ns": 14}
@@ -95,7 +95,7 @@ def test_of_any_account(hand_made, parts, device):
         ),
         (
             {"compute_ns": 78, "exposed_transfer_ns": 4, "copy_ns": 4, "host_idle_ns": 14},
-            "Mostly computing: compute takes 78 % of each step, and no other cause stands out.",
+            "Mostly compute: compute takes 78 % of each step, and no other cause stands out.",
         ),
     ],
 )

@@ -58,4 +58,4 @@ def test_a_prediction_that_includes_zero_is_dropped(make_advice, low, basis, kep
 def test_of_a_larger_batch_it_is_a_samples_time_that_may_not_get_less(make_advice):
     batch = saves(make_advice, 0, 0.123, "replayed").model_copy(update={"samples_times": 2.0})
     _, (dropped,) = saving_time([make_advice(saves=batch)])
-    assert dropped.reason == "predicted to save 0 to 12.3 % of a sample's time: the interval includes zero"
+    assert dropped.reason == "the predicted saving, 0 to 12.3 % of a sample's time, includes zero"

@@ -109,12 +109,12 @@ def said(measured, advice=(), busy_ms=None):
 
 def test_a_rank_that_sleeps_holds_the_others_up(make_late):
     told = said(make_late(6_000))
-    assert told.verdict == "Held up by rank 1: it comes 6 ms late in the median traced step (60 %)."
+    assert told.verdict == "Straggler: rank 1 is 6 ms late in the median traced step (60 %)."
     # the mean of two ranks: 60 % of one is 30 %, for the waiting of rank 0 and for the idling of rank 1
     assert told.why == (
         "A step takes 10 ms (without the profiler): computing 40 %, waiting for late ranks 30 %, idle otherwise 30 %. "
-        "What rank 1 does meanwhile: its device waits for the script: Python, files, sleep, blocking calls, launching "
-        "(all of its lag). The other ranks spend 60 % of their time waiting."
+        "All of rank 1's lag: its device idles while the host runs Python, file I/O, sleeps, blocking calls or "
+        "launches. The other ranks spend 60 % of their time waiting."
     )
     assert told.next == (
         "Open the trace of rank 1 in https://ui.perfetto.dev and compare a step with the same step of another rank."
@@ -137,24 +137,24 @@ def test_a_rank_that_sleeps_holds_the_others_up(make_late):
 )
 def test_only_a_large_lag_that_lasts_and_costs_something_heads_a_report(make_late, run, heads, named):
     told = said(make_late(**run))
-    assert told.verdict.startswith("Held up by rank 1") == heads
-    assert ("rank 1 does meanwhile" in told.why) == named
+    assert told.verdict.startswith("Straggler: rank 1") == heads
+    assert ("rank 1's lag: " in told.why) == named
 
 
 def test_the_larger_of_straggler_and_loader_heads_and_the_other_stands_in_why(make_late):
     told = said(make_late(4_000, input_us=3_000))
-    assert told.verdict == "Held up by rank 1: it comes 4 ms late in the median traced step (40 %)."
+    assert told.verdict == "Straggler: rank 1 is 4 ms late in the median traced step (40 %)."
     assert "the script waits for its data loader 30 % of the time" in told.why
     told = said(make_late(3_000, input_us=4_000))
     assert told.verdict == "Input-bound: 40 % of each step waits for the data loader."
-    assert "Besides, rank 1 comes 3 ms late in the median traced step (30 %). What rank 1 does meanwhile" in told.why
+    assert "Also, rank 1 is a straggler, 3 ms late in the median traced step (30 %). All of rank 1's lag: " in told.why
 
 
 def test_what_the_late_rank_idles_is_not_held_against_it(make_late):
     """Both wait 20 % for the loader, rank 1 30 % more: in the mean 35 %, of which its lag explains 15."""
     told = said(make_late(3_000, spends="input_idle_ns", cause="input", input_us=2_000))
     assert "waiting for late ranks 15 %, idle for input 35 %" in told.why
-    assert told.verdict.startswith("Held up by rank 1: it comes 3 ms late")
+    assert told.verdict.startswith("Straggler: rank 1 is 3 ms late")
 
 
 def test_a_rank_whose_arrivals_are_unknown_hides_no_straggler(make_late):
@@ -170,7 +170,7 @@ def test_ranks_without_steps_wait_for_nobody(make_late):
     alone = measured.model_copy(update={"ranks": [waiting.model_copy(update={"devices": [empty]}), late]})
     assert straggler(alone).others_wait_share == 0
     assert straggler(measured).others_wait_share == pytest.approx(0.3)
-    assert said(alone).verdict.startswith("Held up by rank 1: it comes 3 ms late")
+    assert said(alone).verdict.startswith("Straggler: rank 1 is 3 ms late")
 
 
 def test_next_is_the_first_advice_and_says_what_to_do_about_the_rank(make_late, make_advice):
@@ -178,7 +178,7 @@ def test_next_is_the_first_advice_and_says_what_to_do_about_the_rank(make_late, 
     loader = make_advice("XX101")
     by_input = make_late(5_000, spends="input_idle_ns", cause="input")
     told = said(by_input, [buckets, loader])
-    assert told.verdict.startswith("Held up by rank 1")
+    assert told.verdict.startswith("Straggler: rank 1")
     assert told.next.startswith("XX102: Use `DistributedDataParallel(")
     assert told.next.endswith(" For rank 1: see XX101.")
     assert " For rank 1: Open the trace of rank 1" in said(by_input, [buckets]).next
@@ -201,12 +201,12 @@ def test_a_doubtful_finding_on_the_late_rank_heads_nothing(make_late, make_advic
     doubtful = make_advice("XX103", title="Rank 1 comes 5 ms late", changes=[], impact="low", confidence="low")
     told = said(make_late(5_000), [doubtful])
     assert "rank 1" not in f"{told.verdict} {told.next}".lower()
-    assert "Besides, rank 1 comes 5 ms late" in told.why
+    assert "Also, rank 1 is a straggler, 5 ms late" in told.why
     assert told.rule == ""
     other = make_advice("XX102", changes=[Change(knob="ddp.bucket_cap_mb", now=1, then=25)])
     assert said(make_late(5_000), [doubtful, other]).next.startswith("XX102: Use")
     surer = doubtful.model_copy(update={"confidence": "medium"})
-    assert said(make_late(5_000), [doubtful, surer]).verdict.startswith("Held up by rank 1")
+    assert said(make_late(5_000), [doubtful, surer]).verdict.startswith("Straggler: rank 1")
 
 
 def test_of_a_rank_with_more_of_the_same_work_the_advice_says_what_to_do(make_late, make_advice):
@@ -223,22 +223,27 @@ def test_what_saves_more_than_the_late_rank_costs_takes_the_head(make_late, make
     larger = make_advice("XX102", low=0.3, high=0.3, changes=change)
     run = make_late(5_000, gain=0.2)
     told = said(run, [larger])
-    assert not told.verdict.startswith("Held up by rank 1")
+    assert not told.verdict.startswith("Straggler: rank 1")
     assert told.next.startswith("XX102: ")
-    assert "Besides, rank 1 comes 5 ms late" in told.why
+    assert "Also, rank 1 is a straggler, 5 ms late" in told.why
     for other in (
         make_advice("XX102", low=0.1, high=0.1, changes=change),
         make_advice("XX102", low=0.3, high=0.3, changes=change, confidence="low"),
     ):
-        assert said(run, [other]).verdict.startswith("Held up by rank 1")
+        assert said(run, [other]).verdict.startswith("Straggler: rank 1")
 
 
 def test_a_cause_that_is_not_known_is_said(make_late):
-    assert "Why is not known: no one thing covers half of its lag. The other" in said(make_late(5_000, cause=None)).why
+    assert "Cause unknown: no one thing covers half of its lag. The other" in said(make_late(5_000, cause=None)).why
 
 
 @pytest.mark.parametrize(
-    ("covers", "words"), [(5.992, "(all of its lag)"), (0.995, "(all of its lag)"), (0.9949, "(99.5 % of its lag)")]
+    ("covers", "words"),
+    [
+        (5.992, " All of rank 1's lag: its device"),
+        (0.995, " All of rank 1's lag: its device"),
+        (0.9949, " 99.5 % of rank 1's lag: its device"),
+    ],
 )
 def test_a_cause_covers_all_of_a_lag_at_most(make_late, covers, words):
     assert words in said(make_late(5_000, covers=covers)).why
@@ -303,4 +308,4 @@ def test_a_function_is_named_with_its_line(make_late):
 def test_a_rank_that_is_late_only_while_it_is_traced_heads_nothing(make_late, busy_ms, kind, heads):
     found = [difference(kind, "hook", 5, 0, 0.9)]
     told = said(make_late(5_000, gain=0.4, found=found), busy_ms=busy_ms)
-    assert told.verdict.startswith("Held up by rank 1") == heads
+    assert told.verdict.startswith("Straggler: rank 1") == heads

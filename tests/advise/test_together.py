@@ -50,7 +50,7 @@ def test_what_is_worth_nothing_on_top_of_safe_advice_is_dropped(predicted, view)
     assert [one.rule for one in kept] == ["XX101"]
     assert (dropped.rule, dropped.reason) == (
         "XX301",
-        "with what XX101 changes it would save only 2 % more",
+        "it would save only 2 % on top of XX101",
     )
 
 

@@ -160,7 +160,7 @@ def test_it_stands_aside_where_the_command_records(tmp_path: Path) -> None:
     command = ("-m", "dptune", "profile", "--run-dir", "outer", "--continue", "--warmup", "2", "--unprofiled", "3")
     done = python(tmp_path, START + LOOP.format(f"'inner', {SIZES}"), *command, "--lean", "3", "--rich", "1")
     assert done.returncode == 0, done.stderr
-    assert "`dptune profile` records this process; dptune.profile() stands aside" in done.stderr
+    assert "`dptune profile` records this process; dptune.profile() does nothing" in done.stderr
     assert not (tmp_path / "inner").exists()
     assert [facts.ended for facts in facts_in(tmp_path / "outer")] == ["complete"]
 

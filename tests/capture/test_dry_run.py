@@ -47,7 +47,7 @@ def test_what_would_be_recorded(place: Path) -> None:
     assert "folder out/run" in said
     assert "ranks 0,2-3 of 4" in said
     assert "lean 7 steps traced" in said
-    assert "no window lasts longer than 30 s" in said
+    assert "time limit per window 30 s" in said
     assert "adds DPTUNE_CAPTURE (what these lines say) adds PYTHONPATH=" in said
     assert "for 3 ranks" in said
     assert "MB free" in said or "GB free" in said
@@ -61,7 +61,7 @@ def test_of_a_command_and_of_the_environment_alone(place: Path) -> None:
     done, said = dry(place, "--continue", "torchrun", "--nproc-per-node", "2", "train.py")
     assert done.status == 0, done.err
     assert "command torchrun --nproc-per-node 2 train.py" in said
-    assert "runs on to its own end (--continue)" in said
+    assert "the script runs to its end (--continue)" in said
     done, said = dry(place, "--env", env={"NCCL_DEBUG": "INFO"})
     assert done.status == 0, done.err
     assert "NCCL_DEBUG=INFO" in said
@@ -89,16 +89,16 @@ def test_too_few_traced_steps_are_told_at_once(place: Path, words: tuple[str, ..
 REFUSED = {
     "a command with torchrun's options": (
         ("--nproc-per-node", "2", "torchrun", "train.py"),
-        "--nproc-per-node is not for a command that starts the ranks itself",
+        "--nproc-per-node does not apply to a command that starts the ranks itself",
     ),
     "several nodes without a name": (
         ("--nnodes", "2", "train.py"),
-        "several nodes need one name for the run folder",
+        "several nodes need the same run folder name",
     ),
     "--env with a script": (("--env", "train.py"), "--env takes no script and no launcher's options: 'train.py'"),
     "a rank that is not there": (
         ("--nproc-per-node", "2", "--ranks", "0,2", "train.py"),
-        "--ranks: there is no rank 2",
+        "--ranks: no rank 2",
     ),
     "nonsense for ranks": (("--ranks", "0,one", "train.py"), "--ranks: 'one' is not a rank"),
     "neither script nor program": (("nowhere.py",), "no such script: nowhere.py"),
@@ -106,7 +106,7 @@ REFUSED = {
     "a folder that is no program": ((".",), ". is a folder without __main__.py"),
     "windows without steps": (
         ("--unprofiled", "0", "--lean", "0", "--rich", "0", "train.py"),
-        "nothing would be recorded: every window has 0 steps",
+        "nothing would be recorded: all windows have 0 steps",
     ),
     "a folder that torch cannot write to": (
         ("--run-dir", os.fsdecode(b"r\xffn"), "train.py"),
@@ -116,7 +116,7 @@ REFUSED = {
         ("--nproc-per-node", "many", "train.py"),
         "argument --nproc-per-node: 'many' is not a number",
     ),
-    "nodes the wrong way round": (("--nnodes", "4:2", "train.py"), "argument --nnodes: 4:2 ends before it begins"),
+    "nodes the wrong way round": (("--nnodes", "4:2", "train.py"), "argument --nnodes: 4:2 ends before it starts"),
     "no seconds": (("--stall-timeout", "0", "train.py"), "argument --stall-timeout: must be above 0"),
 }
 
@@ -134,7 +134,7 @@ def test_a_recording_inside_a_recording_is_refused(place: Path) -> None:
     script = f"{made.out}\n{shlex.join(DPTUNE)} profile train.py"
     done = run("bash", "-c", script, cwd=place)
     assert done.status == 2
-    assert "dptune: error: this process is being recorded already\nhint: " in done.err
+    assert "dptune: error: this process is already being recorded\nhint: " in done.err
     assert "unset DPTUNE_CAPTURE" in done.err
     assert not list((place / "dptune-runs").glob("*-train"))
     assert run(*DPTUNE, "rules", "list", cwd=place, env={"DPTUNE_CAPTURE": "{}"}).status == 0

@@ -50,7 +50,7 @@ def test_an_exception_in_a_window_keeps_what_was_recorded(profile: Callable[...,
 def test_a_script_shorter_than_the_windows(profile: Callable[..., Run]) -> None:
     run = profile(PLAIN.replace("60", "5"), *SHORT)
     assert run.status == 0
-    assert "the script ended before every window was full: the recording is partial" in run.err
+    assert "the script ended before all windows were full: the recording is partial" in run.err
     assert run.facts().window("unprofiled").steps == 3  # type: ignore[union-attr]
     assert run.files == {"run.json", "rank-00000.facts.json"}
 
@@ -70,7 +70,7 @@ def test_failure_before_the_first_step(profile: Callable[..., Run]) -> None:
     assert run.status == 1
     assert "RuntimeError: no data" in run.err
     assert "dptune: error: the script ended with exit status 1 before its first optimizer step" in run.err
-    assert "hint: what the script itself said stands above" in run.err
+    assert "hint: the script's own output is above" in run.err
 
 
 @pytest.mark.thorough

@@ -85,7 +85,7 @@ def test_the_active_environment_comes_first(bare: Path, monkeypatch: pytest.Monk
 def test_a_python_asked_for_is_not_replaced_by_another(bare: Path) -> None:
     with pytest.raises(CaptureError, match="no torch to record with"):
         interpreter.choose(str(bare / "bin" / "python"))
-    with pytest.raises(CaptureError, match="is not a Python that runs"):
+    with pytest.raises(CaptureError, match="is not a working Python"):
         interpreter.choose("/no/such/python")
 
 

@@ -9,7 +9,7 @@ from dptune.capture.session import Recording
 from dptune.runfile import paths
 from dptune.runfile.record import Ending
 
-LINKS = "predictions need to know how fast the ranks exchange: `dptune links` measures it, once"
+LINKS = "tip: run `dptune links` once; predictions need the link's latency and bandwidth"
 
 
 def said(folder: Path, ranks: int) -> list[str]:

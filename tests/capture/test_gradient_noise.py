@@ -75,7 +75,7 @@ def noise_of(folder: Path, *script: str, ranks: int = 1):  # type: ignore[no-unt
         assert {len(step) for step in own.noise.of_passes} == {int(script[0])}
     told = run(*DPTUNE, "report", "--format", "json", "--no-cache", "run", cwd=folder)
     text = run(*DPTUNE, "report", "--no-tui", "--no-cache", "run", cwd=folder)
-    assert "beyond about that many a larger global batch teaches little more" in " ".join(text.out.split())
+    assert "beyond that, a larger global batch hardly helps convergence" in " ".join(text.out.split())
     return json.loads(told.out)["measured"]["noise"]
 
 

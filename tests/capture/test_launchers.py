@@ -231,13 +231,13 @@ def test_a_rank_that_its_launcher_starts_again_is_recorded_anew(place: Path) -> 
     another = run("bash", "-c", shell, cwd=place)
     assert (another.status, another.out) == (0, "the script came to its end\n")
     assert "rank 0: not recorded:" in another.err
-    assert "has its recording already" in another.err
-    assert "has its recording already" in run(*DPTUNE, "report", "run", cwd=place).out
+    assert "already has its recording" in another.err
+    assert "already has its recording" in run(*DPTUNE, "report", "run", cwd=place).out
     again = run("bash", "-c", shell, cwd=place, env={"TORCHELASTIC_RESTART_COUNT": "1"})
     assert again.status == 0, again.err
     assert [one.ended for one in facts_in(place / "run")] == ["complete"]
     assert record_in(place / "run").ending.how == "complete"
-    assert "has its recording already" not in run(*DPTUNE, "report", "run", cwd=place).out
+    assert "already has its recording" not in run(*DPTUNE, "report", "run", cwd=place).out
 
 
 def test_what_cannot_be_started_leaves_nothing(place: Path) -> None:

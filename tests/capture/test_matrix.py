@@ -212,7 +212,7 @@ def test_shorter_than_the_windows(name: str, tmp_path: Path) -> None:
     ended = Started(short, tmp_path).end()
     assert (ended.status, ended.left) == (0, []), ended.err
     assert ended.record.ending.how == "script-ended"
-    assert "the script ended before every window was full" in ended.err
+    assert "the script ended before all windows were full" in ended.err
     for rank in range(kind.ranks):
         lean = ended.facts(rank).window("lean")
         assert lean is not None

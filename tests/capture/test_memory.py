@@ -60,7 +60,7 @@ def test_it_is_said_for_certain(little_memory: Path, tmp_path: Path) -> None:
         preexec_fn=enter,
     )
     assert done.returncode == 137, done.stderr
-    assert "the kernel ended a process of it because memory ran out" in done.stderr
+    assert "the kernel killed one of its processes: out of memory" in done.stderr
     folder = tmp_path / "run"
     assert record_in(folder).ending.how == "failed"
     assert facts_in(folder)[0].window("unprofiled").complete  # type: ignore[union-attr]

@@ -40,12 +40,12 @@ LEAVES_OUT = {
     "hiding": 4 + 1,  # from the third step on all gradients are averaged late
 }
 LEFT_ALONE = {
-    "own-no-sync": (6, "the script leaves the exchange out itself"),
-    "own-switch": (6, "the script leaves the exchange out itself"),
+    "own-no-sync": (6, "the script already skips synchronization itself"),
+    "own-switch": (6, "the script already skips synchronization itself"),
     "clipped-each-time": (PASSES, "the script reads gradients between micro-batches"),
     "read-on-one-rank": (PASSES, "the script reads gradients between micro-batches"),
     "twice-backward": (PASSES, "several backward passes follow one forward pass"),
-    "closure": (PASSES, "its optimizer is given a closure, which runs the backward passes inside its step"),
+    "closure": (PASSES, "its optimizer uses a closure, which runs backward passes inside the step"),
     "joined": (PASSES + 1, "its ranks may have different numbers of batches (join)"),
     "sparse": (PASSES, "the module has sparse gradients"),
     "compiled": (PASSES, "the module is compiled: its passes are not seen"),

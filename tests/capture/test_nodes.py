@@ -120,7 +120,7 @@ def test_the_same_folder_twice_is_refused(nodes: list[Node], tmp_path: Path) -> 
     before = (tmp_path / "run" / "run.json").read_bytes()
     again = profile(nodes, [tmp_path] * 2, "--run-dir", "run", port=29613)
     assert [one.status for one in again] == [2, 2]
-    assert all("--run-dir: run holds a recording that has ended" in one.err for one in again)
+    assert all("--run-dir: run contains a finished recording" in one.err for one in again)
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 

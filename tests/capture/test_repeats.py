@@ -47,7 +47,7 @@ def test_the_script_is_timed_in_further_processes(profile):
     for number in ("1", "2"):
         facts = form.read(run.folder / "repeats" / number / "rank-00000.facts.json", Facts)
         assert [(window.name, window.steps) for window in facts.windows] == [("unprofiled", 4)]
-    assert "once more without the profiler, 2 of 2" in run.err
+    assert "untraced repeat 2 of 2" in run.err
     own, first, second, median = medians(run.folder)
     assert median == sorted((own, first, second))[1]
     assert (run.folder.parent / "dptune-runs" / "latest").read_text().strip().endswith("run")
@@ -58,8 +58,8 @@ def test_the_script_is_timed_in_further_processes(profile):
 def test_one_that_fails_is_said_and_not_counted(profile):
     run = profile(FAILS, *SHORT, "--repeat", "3")
     assert run.status == 0
-    assert "run once more, the script ended otherwise than before (failed): not counted" in run.err
-    assert "repeats/2.txt has what it printed" in run.err
+    assert "untraced repeat: the script ended differently (failed): not counted" in run.err
+    assert "repeats/2.txt has its output" in run.err
     assert run.err.rstrip().endswith(f"next: dptune report {run.folder}")
     assert "no more" in (run.folder / "repeats" / "2.txt").read_text()
     assert not (run.folder / "repeats" / "3").exists()
@@ -69,10 +69,10 @@ def test_one_that_fails_is_said_and_not_counted(profile):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--unprofiled", "0"], "--repeat times steps without the profiler"),
-        (["--env"], "only where it starts all of its ranks"),
-        (["--continue"], "--continue lets it run to its end each time"),
-        (["--nnodes", "2", "--nproc-per-node", "2"], "only where it starts all of its ranks"),
+        (["--unprofiled", "0"], "--repeat times untraced steps"),
+        (["--env"], "requires that dptune starts all ranks"),
+        (["--continue"], "--continue would run it to its end each time"),
+        (["--nnodes", "2", "--nproc-per-node", "2"], "requires that dptune starts all ranks"),
     ],
 )
 def test_what_cannot_be_repeated(tmp_path, options, why):

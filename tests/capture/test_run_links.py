@@ -149,7 +149,7 @@ HANGS = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); tim
     [
         (FAILS, "rank 1: RuntimeError: no route to host"),
         (HANGS, "the ranks did not start within 2 s"),
-        ("", "the ranks ended before anything was measured"),
+        ("", "the ranks ended before the first measurement"),
     ],
 )
 def test_a_sweep_that_fails_or_hangs_leaves_its_reason_and_the_recording(

@@ -50,7 +50,7 @@ if "alone" not in sys.argv:
     dist.barrier()
     dist.destroy_process_group()
 """
-WITHOUT_BF16 = "no GPU: this CPU has no other precision for it"
+WITHOUT_BF16 = "no GPU, and this CPU supports no other precision"
 WINDOWS = ("--warmup", "3", "--unprofiled", "6", "--lean", "0", "--rich", "0", "-q")
 TOGETHER = [
     (
@@ -176,8 +176,8 @@ def test_what_has_no_effect_is_said_with_the_reason(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     settings = {"ddp.bucket_cap_mb": "1", "loader.prefetch_factor": "4", "ddp.no_sync": "true"}
     done, _ = profile(tmp_path, settings, script=("alone",), ranks=1)
-    assert "dptune: ddp.bucket_cap_mb did not take effect: the script made no DistributedDataParallel" in done.err
-    assert "dptune: loader.prefetch_factor did not take effect: it is None there" in done.err
+    assert "dptune: ddp.bucket_cap_mb did not take effect: the script creates no DistributedDataParallel" in done.err
+    assert "dptune: loader.prefetch_factor did not take effect: it is None in the script" in done.err
     assert "dptune: ddp.no_sync did not take effect: no step has several backward passes" in done.err
 
 

@@ -110,7 +110,7 @@ def test_what_there_is_no_time_for_is_left_out_and_said(tmp_path: Path) -> None:
     record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
     assert record.ended == "partial"
     assert [size.message_bytes for size in record.kinds[0].sizes] == [64 << 10]
-    assert record.kinds[0].left_out == "sizes from 4.00 GiB: no time left of 3 s"
+    assert record.kinds[0].left_out == "sizes from 4.00 GiB: the time limit of 3 s was reached"
     assert record.kinds[0].left_out in " ".join(done.out.split())
 
 
@@ -119,6 +119,6 @@ def test_ranks_that_do_not_meet_end_it(tmp_path: Path) -> None:
     alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29733"}
     done = run(*LINKS, "--timeout", "3", cwd=tmp_path, env=alone, timeout=60)
     assert done.status == 2
-    assert "dptune: error: nothing was measured: the ranks ended with 1: see above" in done.err
+    assert "dptune: error: nothing was measured: the ranks exited with status 1: see above" in done.err
     assert done.out == ""
     assert not (tmp_path / "dptune-runs" / "links.json").exists()

@@ -91,13 +91,13 @@ def repeated(tmp_path, monkeypatch, shares, times):
 def test_a_repeat_that_lost_its_cores_is_run_anew(tmp_path, monkeypatch):
     kept, said = repeated(tmp_path, monkeypatch, [0.0, 0.3, None, MOST_TAKEN], 3)
     assert kept == {"1": 0.0, "2": None, "3": MOST_TAKEN}
-    assert "30 % of the time of the cores went to others meanwhile: that one is run anew" in said
+    assert "30 % of the CPU time was taken by other virtual machines: running that one again" in said
 
 
 def test_where_cores_are_always_taken_it_ends_all_the_same(tmp_path, monkeypatch):
     kept, said = repeated(tmp_path, monkeypatch, [0.3, 0.31, 0.32, 0.33], 2)
     assert kept == {"1": 0.32, "2": 0.33}
-    assert len([line for line in said if "anew" in line]) == 2
+    assert len([line for line in said if "running that one again" in line]) == 2
 
 
 def test_a_window_is_disturbed_by_more_than_the_most():

@@ -53,7 +53,7 @@ def test_a_path_is_joined_to_the_recorders_own() -> None:
 
 @pytest.mark.parametrize("name", [VARIABLE, "DPTUNE_TRIAL"])
 def test_a_variable_of_dptune_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"^env.{name} is dptune's own") as refused:
+    with pytest.raises(UsageError, match=f"^DPTUNE_\\* variables are reserved for dptune .*: env.{name}$") as refused:
         knob(f"env.{name}")
     assert refused.value.hint
 

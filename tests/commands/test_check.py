@@ -95,7 +95,7 @@ def test_medium_impact_trips_it_when_nothing_is_asked_for(judged, capsys) -> Non
     assert main(["check", "x"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "PASSED with reservations: no advice of at least medium impact and medium confidence, but 1 rule could not run "
+        "PASSED with reservations: no findings of at least medium impact and medium confidence, but 1 rule could not run "
         "on it" in said
     )
     judged(report("medium"))
@@ -106,7 +106,7 @@ def test_it_names_what_tripped_it_where_and_what_it_saves(judged, capsys) -> Non
     judged(report("high", "low"))
     assert main(["check", "x"]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "FAILED: 1 piece of advice of at least medium impact and medium confidence." in said
+    assert "FAILED: 1 finding of at least medium impact and medium confidence." in said
     assert "high impact, high confidence: DP102 no-sync: a problem of impact high (train.py:31)" in said
     assert "saves 1.00 to 2.00 ms of each 10.0 ms step (10.0 to 20.0 %)" in said
     assert "impact low" not in said
@@ -126,7 +126,7 @@ def test_a_partial_run_is_judged_and_says_what_is_missing(judged, capsys) -> Non
     assert main(["check", "x"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert said.startswith(
-        "PASSED with reservations: no advice of at least medium impact and medium confidence, but the run is partial"
+        "PASSED with reservations: no findings of at least medium impact and medium confidence, but the run is partial"
     )
     assert "partial: two steps are too few" in said
 
@@ -134,7 +134,7 @@ def test_a_partial_run_is_judged_and_says_what_is_missing(judged, capsys) -> Non
 def test_nothing_is_reserved_where_every_rule_ran(judged, capsys) -> None:  # type: ignore[no-untyped-def]
     judged(report().model_copy(update={"skipped": [], "quiet": ["DP102"]}))
     assert main(["check", "x"]) == 0
-    assert capsys.readouterr().out.startswith("PASSED: no advice of at least medium impact and medium confidence.\n")
+    assert capsys.readouterr().out.startswith("PASSED: no findings of at least medium impact and medium confidence.\n")
 
 
 @pytest.mark.parametrize("impacts", [(), ("high",)])
@@ -184,7 +184,7 @@ def test_several_outputs_at_once(judged, capsys, tmp_path: Path) -> None:  # typ
         (["--update-accepted"], "--update-accepted needs a file"),
         (["--output", "json=-", "--output", "github=-"], "two outputs go to -"),
         (["--output", "junit=out", "--output", "markdown=out"], "two outputs go to out"),
-        (["--script", "train.py", "--baseline", "a", "--accept", "b"], "--accept is of advice"),
+        (["--script", "train.py", "--baseline", "a", "--accept", "b"], "--accept cannot be combined with --script"),
         (["--accept", "/no/such/file"], "cannot read /no/such/file"),
         (["--script", "train.py"], "--script runs two commits or folders"),
         (["--script", "train.py", "--baseline", "a", "b"], "--script takes one command"),
@@ -223,7 +223,7 @@ def test_advice_is_accepted_by_a_file_that_it_writes(judged, capsys, tmp_path: P
     held["accepted"][0]["why"] = "a toy"
     file.write_text(json.dumps(held))
     assert main(["check", "x", "--accept", str(file)]) == 0
-    assert "passed over, for it is accepted: high impact, high confidence: DP102 no-sync" in " ".join(
+    assert "not counted (accepted): high impact, high confidence: DP102 no-sync" in " ".join(
         capsys.readouterr().out.split()
     )
     assert main(["check", "x", "--accept", str(file), "--fail-on", "low"]) == 1
@@ -263,7 +263,7 @@ def test_what_is_accepted_now_is_still_named(judged, capsys, tmp_path: Path) -> 
     assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["outcome"], told["tripped"]) == ("passed", [])
-    assert [(one["why"], one["advice"]["rule"]) for one in told["passed_over"]] == [("it is accepted", "DP102")]
+    assert [(one["why"], one["advice"]["rule"]) for one in told["passed_over"]] == [("accepted", "DP102")]
 
 
 @pytest.mark.parametrize("impact", ['"warn"', '"Warning"', "null", "3", '["high"]'])
@@ -300,7 +300,7 @@ def test_outputs_do_not_overwrite_each_other_or_what_is_read(judged, capsys, tmp
     assert "two outputs go to" in capsys.readouterr().err
     (tmp_path / "accepted.json").write_text('{"accepted": []}')
     assert main(["check", "x", "--accept", "accepted.json", "--output", "json=./accepted.json"]) == 2
-    assert "accepted.json is read as well" in capsys.readouterr().err
+    assert "accepted.json is also an input" in capsys.readouterr().err
 
 
 def test_a_baseline_may_be_named_in_parts() -> None:
@@ -317,7 +317,7 @@ def test_a_report_that_was_written_before_is_judged(capsys, tmp_path: Path) -> N
         file = tmp_path / f"{n}.json"
         file.write_text(text, encoding="utf-8")
         assert main(["check", str(file)]) == 1
-        assert "FAILED: 1 piece of advice" in capsys.readouterr().out
+        assert "FAILED: 1 finding" in capsys.readouterr().out
 
 
 def test_the_latest_recording_is_judged_where_none_is_named(capsys, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -351,7 +351,7 @@ def test_a_report_with_a_setting_that_is_not_known_is_refused_by_name(capsys, tm
     file.write_text(report("high").model_dump_json().replace("ddp.no_sync", "ddp.no_sink"))
     assert main(["check", str(file)]) == 2
     said = capsys.readouterr().err
-    assert f"{file} is not a report that this dptune can read" in said
+    assert f"{file} is not a report this version can read" in said
     assert "ddp.no_sink" in said
 
 
@@ -382,7 +382,7 @@ def test_a_file_of_something_else_is_refused(judged, capsys, tmp_path: Path, tex
     judged(report())
     (tmp_path / "accepted.json").write_text(text)
     assert main(["check", "x", "--accept", str(tmp_path / "accepted.json")]) == 2
-    assert f"is no file of accepted advice: {why}" in capsys.readouterr().err
+    assert f"is not a file of accepted findings: {why}" in capsys.readouterr().err
 
 
 def test_a_byte_order_mark_is_no_mistake_and_what_is_more_severe_than_accepted_is_told(  # type: ignore[no-untyped-def]
@@ -405,7 +405,7 @@ def test_budgets_of_the_configuration(judged, capsys, tmp_path: Path, monkeypatc
         assert "step_ms, step time in ms: 10, at most" in capsys.readouterr().out
     (tmp_path / "dptune.toml").write_text("[budget]\nidle_share = 10\n")
     assert main(["check", "x"]) == 2
-    assert "is 10, and a share is 1 at most" in capsys.readouterr().err
+    assert "is 10, but a share is at most 1" in capsys.readouterr().err
     (tmp_path / "dptune.toml").write_text("[budget]\nstep_msec = 1\n")
     assert main(["check", "x"]) == 2
     assert "did you mean 'step_ms'?" in capsys.readouterr().err
@@ -419,9 +419,9 @@ def test_budgets_of_the_configuration(judged, capsys, tmp_path: Path, monkeypatc
     [
         ("cannot run", 2, "UNJUDGEABLE: it cannot be compared with the baseline"),
         ("not comparable", 2, "UNJUDGEABLE"),
-        ("interrupted", 130, "the same command goes on with these trials"),
-        ("out of time", 0, "the same command with a longer --time-limit goes on with these trials"),
-        ("undecided", 0, "INCONCLUSIVE: whether it is slower than the baseline is not known"),
+        ("interrupted", 130, "the same command continues with these trials"),
+        ("out of time", 0, "the same command with a longer --time-limit continues with these trials"),
+        ("undecided", 0, "INCONCLUSIVE: unknown whether it is slower than the baseline"),
     ],
 )
 def test_trials_that_tell_nothing_do_not_pass_as_if_they_did(ended, status, said, capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -439,7 +439,7 @@ def test_trials_that_tell_nothing_do_not_pass_as_if_they_did(ended, status, said
     assert "secret" not in told.out
     if ended == "undecided":
         assert main(["check", "--script", "train.py", "--baseline", "main", "--inconclusive", "fail"]) == 1
-        assert capsys.readouterr().out.startswith("FAILED: not known to be no slower than the baseline.")
+        assert capsys.readouterr().out.startswith("FAILED: a slowdown against the baseline is not excluded.")
 
 
 def test_a_batch_that_is_known_of_one_side_alone_is_refused(
@@ -457,7 +457,7 @@ def test_a_batch_that_is_known_of_one_side_alone_is_refused(
             window["loader_samples"] = []
         path.write_text(json.dumps(facts), encoding="utf-8")
     assert main(["check", "b", "--baseline", "a"]) == 2
-    assert "how many samples a step takes is known of one side alone" in " ".join(capsys.readouterr().err.split())
+    assert "samples per step are known for one side only" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_baseline_of_something_else_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -465,7 +465,7 @@ def test_a_baseline_of_something_else_is_refused(capsys: pytest.CaptureFixture[s
     assert main(["check", runs[0], "--no-cache", "--baseline", runs[1]]) == 2
     told = capsys.readouterr().err
     assert "the runs are not comparable: " in told
-    assert "hint: record the baseline anew" in told
+    assert "hint: record the baseline again" in told
 
 
 @pytest.mark.parametrize(
@@ -488,7 +488,7 @@ def test_impact_and_confidence_may_be_asked_for(judged, capsys) -> None:  # type
     judged(unsure.model_copy(update={"advice": [unsure.advice[0].model_copy(update={"confidence": "low"})]}))
     assert main(["check", "x"]) == 0
     assert main(["check", "x", "--fail-on", "high:low"]) == 1
-    assert "FAILED: 1 piece of advice of high impact." in capsys.readouterr().out
+    assert "FAILED: 1 finding of high impact." in capsys.readouterr().out
 
 
 def test_what_was_written_with_severities_still_reads(judged, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]

@@ -59,7 +59,7 @@ def test_help_is_wrapped_to_the_terminal_and_examples_are_not(
     assert main(["profile", "--help"]) == 0
     said = capsys.readouterr().out
     assert "  dptune profile -m my_package.train --config small.yaml\n" in said
-    assert "run `dptune profile\ntrain.py ARGS`; everything after the script is the\n" in said
+    assert "run `dptune profile\ntrain.py ARGS`; everything after the script belongs to the\n" in said
     text = said.partition("Instead of")[2].partition("examples:")[0]
     assert max(map(len, text.splitlines())) <= 60
 
@@ -85,9 +85,9 @@ def test_without_a_verb_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["reprot"], "there is no verb 'reprot'", "did you mean 'report'?"),
-        (["zzzzzz"], "there is no verb 'zzzzzz'", "see `dptune --help`"),
-        (["--versoin"], "there is no option '--versoin' before the verb", "did you mean '--version'?"),
+        (["reprot"], "unknown command 'reprot'", "did you mean 'report'?"),
+        (["zzzzzz"], "unknown command 'zzzzzz'", "see `dptune --help`"),
+        (["--versoin"], "unknown option '--versoin' before the command", "did you mean '--version'?"),
         (["report", "--fromat=json"], "`dptune report` has no option '--fromat=json'", "did you mean '--format'?"),
         (["report", "--form", "json"], "`dptune report` has no option '--form'", "did you mean '--format'?"),
         (["report", "--format", "jsno"], "argument --format: invalid choice: 'jsno'", "did you mean 'json'?"),

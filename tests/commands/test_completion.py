@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dptune.cli import VERBS
-from dptune.commands.check import FORMATS
 from dptune.commands.completion import SHELLS
+from dptune.commands.shared.gate_formats import FORMATS
 from dptune.knobs import KNOBS
 
 BIN = Path(sys.executable).parent

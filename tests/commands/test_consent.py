@@ -74,7 +74,7 @@ def test_a_run_of_others_is_shown_and_not_run_without_a_terminal(planted, capsys
         "dptune:   environment  yours, with DPTUNE_TRIAL=1 WANDB_MODE=disabled COMET_MODE=disabled"
         " LD_PRELOAD=/tmp/other.so",
     ]
-    assert "there is no terminal to confirm on" in lines[6]
+    assert "there is no terminal to ask for confirmation" in lines[6]
     assert lines[7] == "hint: if you trust it, run the same command with --yes"
 
 

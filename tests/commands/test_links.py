@@ -49,7 +49,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[SweepRequest]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--kinds", "all_reduce,gather"], "there is no kind 'gather': all_reduce, all_gather"),
+        (["--kinds", "all_reduce,gather"], "unknown kind 'gather': all_reduce, all_gather"),
         (["--sizes", "4k,many"], "'many' is not a size from 4 bytes to 64g"),
         (["--sizes", "2"], "'2' is not a size"),
         (["--max-size", "65g"], "'65g' is not a size"),
@@ -74,7 +74,7 @@ def test_mistakes(
     ("hosts", "ranks", "status", "said"),
     [
         (["a"], 3, 0, "dptune: 3 ranks, as dptune-runs/run has (--nproc-per-node N for others)"),
-        (["a", "b"], 4, 2, "run has 4 ranks on 2 hosts: which are on this one has to be said"),
+        (["a", "b"], 4, 2, "run has 4 ranks on 2 hosts: say which of them this host has"),
         (["a"], 1, 2, "one rank has no links"),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_report_takes_the_sweep_it_is_given_or_finds(
     assert main(["report", str(traces), "--no-tui", "--width", "300", "--links", str(other)]) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert "By a sweep of `dptune links`:" in page
-    assert f"The sweep is {other}, made 2026-11-20T10:00." in page
+    assert f"Sweep: {other}, measured 2026-11-20T10:00." in page
 
 
 def test_a_sweep_that_is_asked_for_and_does_not_fit_is_refused(
@@ -205,7 +205,10 @@ def test_a_sweep_that_is_asked_for_and_does_not_fit_is_refused(
 ) -> None:
     form.write(tmp_path / "gloo.json", sweep("gloo"))
     for words, message in (
-        (["--links", str(tmp_path / "gloo.json")], "is of gloo on 2 ranks, and the run used nccl on 2 ranks"),
+        (
+            ["--links", str(tmp_path / "gloo.json")],
+            "was measured with gloo on 2 ranks, but the run used nccl on 2 ranks",
+        ),
         (["--links", str(tmp_path / "none.json")], "none.json cannot be read: No such file or directory\n"),
     ):
         assert main(["check", str(traces), *words]) == 2

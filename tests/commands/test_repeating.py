@@ -157,24 +157,27 @@ def test_two_commands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--script", "train.py", "HEAD"), "--script takes two commits or folders and one command, or two commands"),
-        (("--script", "train.py", "nowhere", "HEAD"), "nowhere is neither a folder nor a commit of this repository"),
-        (("--script", "", "--script", "train.py"), "--script names nothing to run"),
-        (("--script", "train.py 'x", "a", "b"), "a is neither a folder nor a commit of this repository"),
+        (("--script", "train.py", "HEAD"), "--script needs two commits or folders and one command, or two commands"),
+        (("--script", "train.py", "nowhere", "HEAD"), "nowhere is neither a folder nor a commit in this repository"),
+        (("--script", "", "--script", "train.py"), "--script is empty"),
+        (("--script", "train.py 'x", "a", "b"), "a is neither a folder nor a commit in this repository"),
         (
             ("--script", "train.py 'x", "--script", "train.py"),
-            "--script train.py 'x cannot be told apart into words: no closing quotation",
+            "--script train.py 'x cannot be split into words: no closing quotation",
         ),
         (("--script", "train.py", ".", "."), ".: no such script: train.py"),
         (
             ("--script", "train.py", ".", ".", "--repeat", "36"),
-            "--repeat 36: it is decided after 6, 9, 13, 18, 25 and 35 trials a side",
+            "--repeat 36: verdicts are possible after 6, 9, 13, 18, 25 and 35 trials per side",
         ),
-        (("--script", "train.py", ".", ".", "--repeat", "5"), "--repeat 5: it is decided after 6, 9, 13, 18, 25"),
+        (
+            ("--script", "train.py", ".", ".", "--repeat", "5"),
+            "--repeat 5: verdicts are possible after 6, 9, 13, 18, 25",
+        ),
         (("--script", "train.py", "a" * 5000, "."), "aaaa"),
-        (("a", "b", "--repeat", "9"), "--repeat is of trials, and nothing is to be run"),
-        (("a", "b", "--set", "env.A=1"), "--set is of trials, and nothing is to be run"),
-        (("a", "b", "--nproc-per-node", "2"), "--nproc-per-node is of trials, and nothing is to be run"),
+        (("a", "b", "--repeat", "9"), "--repeat is only valid with --script"),
+        (("a", "b", "--set", "env.A=1"), "--set is only valid with --script"),
+        (("a", "b", "--nproc-per-node", "2"), "--nproc-per-node is only valid with --script"),
     ],
 )
 def test_what_cannot_be_run_is_told(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
@@ -184,7 +187,7 @@ def test_what_cannot_be_run_is_told(tmp_path: Path, words: tuple[str, ...], said
 
 
 @pytest.mark.parametrize(
-    ("asked", "most", "said"), [(6, 6, ""), (8, 6, "6 are made at most"), (17, 13, "13 are made at most"), (18, 18, "")]
+    ("asked", "most", "said"), [(6, 6, ""), (8, 6, "at most 6 will run"), (17, 13, "at most 13 will run"), (18, 18, "")]
 )
 def test_trials_after_the_last_look_are_not_made(
     asked: int, most: int, said: str, capsys: pytest.CaptureFixture[str]
@@ -268,7 +271,7 @@ def test_a_package_that_both_sides_take_from_one_place_is_told(tmp_path: Path, e
     (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
     assert warning == (
         f"dptune: warning: HEAD~1 and HEAD would import other from {place}/src/other, own from {place}/src/own, not "
-        "from what is compared: it is installed there (pip install), or stands on PYTHONPATH"
+        f"from the compared code: it is installed (pip install) or on PYTHONPATH"
     )
 
     git("worktree", "add", "-q", "../changed", "HEAD~1", cwd=place)

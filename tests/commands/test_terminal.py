@@ -71,7 +71,7 @@ def test_text_where_the_full_screen_is_not_wanted(words: list[str], environment:
 
 def test_text_on_a_terminal_is_coloured_unless_no_color(traces: Path) -> None:
     coloured = Terminal(["report", str(traces), "--no-tui"])
-    assert "\x1b[1mWhere the time of a step goes" in coloured.seen.decode()
+    assert "\x1b[1mStep time breakdown" in coloured.seen.decode()
     plain = Terminal(["report", str(traces), "--no-tui"], NO_COLOR="1")
     assert "\x1b[1m" not in plain.seen.decode()
     dumb = Terminal(["report", str(traces), "--no-tui"], TERM="dumb")

@@ -36,7 +36,7 @@ def test_advice_is_kept_by_its_code_however_it_is_named(name: str, recorded: Pat
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("no-snyc-missing", "hint: did you mean 'no-sync-missing'?"), ("DP101", "the report has no advice DP101")],
+    [("no-snyc-missing", "hint: did you mean 'no-sync-missing'?"), ("DP101", "the report has no recommendation DP101")],
 )
 def test_advice_that_is_not_there(name: str, message: str, recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(recorded), "--advice", name]) == 2

@@ -253,7 +253,7 @@ def test_four_runs_a_side_that_lie_apart_are_called_what_they_are() -> None:
     assert compared(quick, slow).verdict.outcome == "worse"
     assert compared(slow, quick).verdict.outcome == "better"
     told = build_comparison(Sides(quick, slow)).headline
-    assert told.verdict.startswith("B is worse: the runs of A and B lie apart")
+    assert told.verdict.startswith("B is worse: A and B differ significantly (p = ")
 
 
 def test_steps_of_one_process_never_decide() -> None:
@@ -262,7 +262,7 @@ def test_steps_of_one_process_never_decide() -> None:
     assert found.verdict.outcome == "inconclusive"
     assert found.verdict.ratio == 1000
     told = build_comparison(Sides([run("a", 10)], [long])).headline
-    assert "it takes at least 4 runs on each side" in told.verdict
+    assert "a verdict needs at least 4 per side" in told.verdict
     assert "a1 a2 a3 a4 -- b1 b2 b3 b4" in told.next
 
 
@@ -276,7 +276,7 @@ def test_unprofiled_is_never_set_against_traced() -> None:
     assert none.verdict.reason == "a step time is missing: no step was timed"
     with pytest.raises(Missing, match="no step was timed"):
         print(none.ratio)
-    assert "not known: no step was timed" in why(
+    assert "The difference is unknown: no step was timed" in why(
         run("a", 100), run("b", step=StepTime.only("no step was timed", basis="traced"))
     )
 
@@ -295,7 +295,7 @@ def test_what_is_not_comparable_is_named_and_has_no_verdict() -> None:
     assert found.verdict.outcome == "not comparable"
     assert found.verdict.known("p_value") is None
     # 301.5 / 16 against 101.5 / 8
-    assert why(a, b).startswith("B is 0.00616 us a sample slower (49 %): per step, compute +0.0002 ms")
+    assert why(a, b).startswith("B is 0.00616 us per sample slower (49 %): per step, compute +0.0002 ms")
     (device,) = [one for one in found.conditions if one.name == "device"]
     assert (device.a, device.b, device.unknown) == (["H100"], ["B200"], [])
 
@@ -318,7 +318,7 @@ def test_runs_that_cannot_be_judged_decide_nothing_and_are_named_with_the_reason
     a = [run(f"a{n}", 100 + n, **(lost if n in (1, 2) else {})) for n in range(4)]
     b = [run(f"b{n}", 300 + n, **(lost if n == 3 else {})) for n in range(4)]
     found = compared(a, b)
-    reason = "a1 (A), a2 (A), b3 (B) cannot be judged: half is lost"
+    reason = "a1 (A), a2 (A), b3 (B): not reliable enough: half is lost"
     assert (found.verdict.outcome, found.verdict.reason) == ("inconclusive", reason)
     told = build_comparison(Sides(a, b)).headline
     assert (told.verdict, told.next) == (f"Inconclusive: {reason}.", "Record with CUDA.")
@@ -342,8 +342,8 @@ def test_times_without_the_profiler_need_no_traced_steps(codes: tuple[str, ...],
 def test_what_limits_the_comparison_is_said() -> None:
     found = compared(run("a", trust="partial", numbers=(0, 1)), run("b", 1001))
     assert found.remarks == [
-        "of a (A) only a part could be read: half is lost",
-        "not the same ranks were read in every run: their accounts are of different ranks",
+        "a (A) is partial: half is lost",
+        "different ranks were read in different runs, so their breakdowns are of different ranks",
     ]
 
 
@@ -355,7 +355,7 @@ def test_one_side_after_the_other_decides_nothing() -> None:
     ]
     verdict = compared(*days).verdict
     assert verdict.outcome == "inconclusive"
-    assert verdict.reason.startswith("the runs of one side were recorded before those of the other")
+    assert verdict.reason.startswith("all or nearly all runs of one side were recorded before those of the other")
     days[1][0] = run("b0", 200, recorded="2026-01-09")
     assert compared(*days).verdict.outcome == "worse"
 
@@ -370,7 +370,7 @@ def test_a_machine_that_drifts_is_no_difference() -> None:
     sides = [[one for one, side in zip(runs, order, strict=True) if side == name] for name in "ab"]
     verdict = compared(*sides).verdict
     assert verdict.outcome == "inconclusive"
-    assert "record A and B in turn" in verdict.reason
+    assert "record A and B in random order" in verdict.reason
 
 
 def test_times_of_recording_are_compared_as_moments() -> None:
@@ -390,7 +390,7 @@ def test_a_test_that_says_other_than_the_medians_decides_nothing() -> None:
     found = compared([run(f"a{n}", time) for n, time in enumerate(a)], [run(f"b{n}", time) for n, time in enumerate(b)])
     assert found.time_ns.difference == 989.5 - 1000.5
     assert found.verdict.outcome == "inconclusive"
-    assert found.verdict.reason.endswith("but the medians of the sides differ the other way")
+    assert found.verdict.reason.endswith("but the medians of the sides differ in the other direction")
 
 
 @pytest.mark.parametrize("counts", [(3, 5), (5, 3), (3, 3)])
@@ -401,7 +401,7 @@ def test_it_takes_four_runs_on_each_side(counts: tuple[int, int]) -> None:
     )
     found = compared(a, b).verdict
     assert found.outcome == "inconclusive"
-    assert "it takes at least 4 on each side" in found.reason
+    assert "a verdict needs at least 4 per side" in found.reason
 
 
 def test_the_same_recording_twice_is_not_two_runs() -> None:
@@ -446,8 +446,8 @@ def test_why_waiting_and_transfer_are_not_told_apart_is_said() -> None:
     )
     less = run("b1", 100, parts={"compute_ns": 60, "exposed_transfer_ns": 39, "exposed_unsplit_ns": 1})
     assert compared(run("a", 99, parts=split), [less, some]).remarks == [
-        "exposed transfer and waiting for ranks are told together, as exposed communication: of 4 % of it in b2 (B) it "
-        "is not known which it is"
+        "exposed transfer and waiting for ranks are shown together as exposed communication: 4 % of it cannot be "
+        "separated in b2 (B)"
     ]
     none = {"compute_ns": 60, "exposed_unsplit_ns": 40}
     assert compared(run("a", 100, parts=none), run("b", 101, parts=none)).remarks == []  # no run tells them apart
@@ -461,8 +461,8 @@ def test_waiting_for_input_and_the_host_are_apart_only_where_every_run_saw_its_l
         "compute_ns": (60 * MS, 60 * MS, 0),
         "input_or_host_idle_ns": (40 * MS, 50 * MS, 10 * MS),
     }
-    assert found.remarks == ["waiting for input and the host are told together: no DataLoader was seen in b (B)"]
-    assert why(a, unseen) == "B is 10 ms a step slower (10 %): input or host +10 ms."
+    assert found.remarks == ["waiting for input and the host are shown together: no DataLoader was seen in b (B)"]
+    assert why(a, unseen) == "B is 10 ms per step slower (10 %): input or host +10 ms."
     page = " ".join("".join(span.text for span in line) for line in lines(build_comparison(Sides([a], [unseen])), 100))
     assert "waiting for input " not in page
     assert re.search(r"input or host +40\.0 +50\.0 +\+10\.0 +100\.0 %", page)
@@ -506,7 +506,7 @@ def test_ranks_that_changed_show_it() -> None:
     assert found.ranks[1].idle_ns.difference == pytest.approx(10)
     assert found.ranks[1].lag_ns.missing["a"] == WHY
     nobody = compared(run("a", ranks=own(0)), run("b", 1001, ranks=[]))
-    assert nobody.missing["ranks"] == "no rank was read in every run"
+    assert nobody.missing["ranks"] == "no rank was read in all runs"
 
 
 def test_a_traced_rank_takes_as_long_as_on_the_device_with_most_steps() -> None:
@@ -593,7 +593,7 @@ def test_loader_waits_of_different_windows_are_not_compared() -> None:
     assert compared(run("a", input=wait), run("b", 1001, input=wait)).loader_wait_ns.difference == 0
     traced = wait.model_copy(update={"basis": "traced"})
     mixed = compared(run("a", input=wait), run("b", 1001, input=traced)).loader_wait_ns
-    assert mixed.missing["b"] == "its wait is that of traced steps, and the comparison is of unprofiled ones"
+    assert mixed.missing["b"] == "its wait was measured in traced steps, the comparison in unprofiled ones"
 
 
 def ddp_facts(cap_mb: float = 25, rank: int = 0, **more: Any) -> Facts:
@@ -684,16 +684,16 @@ def test_the_sentence_of_the_largest_classes_and_the_settings() -> None:
         facts=[ddp_facts(0.05, optimizers=[OptimizerFacts("SGD")])],
     )
     assert why(a, b) == (
-        "B is 12.1 ms a step slower (14 %): exposed communication +11.8 ms; "
+        "B is 12.1 ms per step slower (14 %): exposed communication +11.8 ms; "
         "ddp.bucket_cap_mb went from 25.0 to 0.05 and optimizer went from unset to SGD."
     )
-    assert why(b, a).startswith("B is 12.1 ms a step faster (12 %): exposed communication -11.8 ms; ")
+    assert why(b, a).startswith("B is 12.1 ms per step faster (12 %): exposed communication -11.8 ms; ")
 
 
 def test_the_sentence_names_what_went_the_other_way_too() -> None:
     a = run("a", 10_000_000, parts={"compute_ns": 8, "input_idle_ns": 2})
     b = run("b", 11_000_000, parts={"compute_ns": 5, "input_idle_ns": 6})
-    assert why(a, b) == "B is 1 ms a step slower (10 %): waiting for input +4 ms, compute -3 ms."
+    assert why(a, b) == "B is 1 ms per step slower (10 %): waiting for input +4 ms, compute -3 ms."
 
 
 def test_a_comparison_is_read_back_as_it_was_written() -> None:

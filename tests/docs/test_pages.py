@@ -110,7 +110,7 @@ def _output(folder: Path, code: str) -> str:
 def test_the_example_rule_is_skipped_where_what_it_asks_for_is_missing(example: ModuleType) -> None:
     with pytest.raises(Missing, match="the example does not need it"):
         list(example.check(trace(None)))
-    with pytest.raises(Missing, match="not recorded by `dptune profile`"):
+    with pytest.raises(Missing, match="needs a recording by `dptune profile`"):
         list(example.check(trace(200)))
     assert list(example.check(trace(40))) == []
 

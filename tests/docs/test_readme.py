@@ -23,7 +23,7 @@ def test_the_demo_prints_what_is_shown():
     )
     printed = dptune("demo").stdout
     assert printed.startswith(shown + "\n")
-    (account,) = [block for block in blocks("text") if block.startswith("Where the time of a step goes")]
+    (account,) = [block for block in blocks("text") if block.startswith("Step time breakdown")]
     assert f"\n\n{account}\n\n" in printed
 
 

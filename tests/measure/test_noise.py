@@ -90,7 +90,7 @@ def test_where_noise_hides_the_gradient_only_a_least_is_known():
     ("facts", "world", "why"),
     [
         ([Facts(rank=0)], 1, "--noise-scale"),
-        ([rank([], [], noise=NoiseFacts(why="the parameters are sharded"))], 1, "sharded"),
+        ([rank([], [], noise=NoiseFacts(why="parameters and gradients are sharded"))], 1, "sharded"),
         ([rank([[1.0]] * 9, [1.0] * 9)], 1, "one size of batch"),
         ([rank([[1.0]] * 9, [1.0] * 9, ddp=[])], 2, "DistributedDataParallel only"),
         ([rank([[1.0, 1.0]] * 9, [1.0] * 9, batches=1)], 1, "not of one batch"),

@@ -127,7 +127,7 @@ def test_a_call_is_found_by_its_first_line_and_by_that_of_its_name(line):
     assert edit(text, line=line) == text.replace("    ds\n", "    ds, num_workers=2\n")
 
 
-NO_CALL = "line 1 has no call to torch's DataLoader: the object may be created in another way"
+NO_CALL = "line 1 has no call to torch's DataLoader: the object may be created elsewhere"
 BY_HAND = "cannot be edited safely: set it by hand"
 
 

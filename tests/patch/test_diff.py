@@ -148,7 +148,11 @@ def test_a_file_is_named_as_patch_takes_it(tmp_path, apply):
 @pytest.mark.parametrize(
     ("text", "asked", "why"),
     [
-        ("model = DDP(**options)\n", change(CAP, 1.0), "the call takes its arguments from a dictionary: set it there"),
+        (
+            "model = DDP(**options)\n",
+            change(CAP, 1.0),
+            "the call takes its arguments from a dictionary: set it there",
+        ),
         ("\nmodel = DDP(net)\n", change(CAP, 1.0), "line 1 has no call to torch's DistributedDataParallel: the object"),
         ("model = DDP(net)\n", change(CAP, 1.0, line=9), "line 9 has no call"),
         ("model = DDP(net)\n", change(CAP, 1.0, line=0), "line 0 has no call"),
@@ -165,7 +169,7 @@ def test_a_file_is_named_as_patch_takes_it(tmp_path, apply):
         ("", change(CAP, 1.0, file="/away.py"), "is outside of"),
         ("", change(CAP, 1.0, file="a\nb.py"), "file name cannot be written in a diff"),
         ("", change(CAP, 1.0, file='"b.py'), "file name cannot be written in a diff"),
-        ("", Change(knob=CAP, now=None, then=1.0), "the line that creates it is not known"),
+        ("", Change(knob=CAP, now=None, then=1.0), "the line that creates it is unknown"),
         ("l = DataLoader(ds, num_workers=2)\n", change(WORKERS, 2), "the script already sets this value"),
     ],
 )
@@ -286,4 +290,4 @@ def test_a_chain_that_would_end_the_parser_is_refused(tmp_path):
     """libcst's parser nests what `or` joins, on a stack that has an end."""
     (tmp_path / "train.py").write_text(f"l = DataLoader(ds)\nx = {'a or ' * 30_000}a\n")
     _, (left,), _ = patches([change(WORKERS, 2)], tmp_path)
-    assert left.why == "the file is written in a way that cannot be edited safely: edit it by hand"
+    assert left.why == "the file cannot be edited safely: edit it by hand"

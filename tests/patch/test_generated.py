@@ -55,7 +55,7 @@ REFUSED = {
     "has side effects": b":=",
     "from a dictionary": rb"\*\*",
     "from a sequence": rb"\*",
-    "way that cannot be edited safely": rb"(?s)\treturn 2.*[\r\n]\\[\r\n]",  # a dedent that libcst does not see
+    "cannot be edited safely": rb"(?s)\treturn 2.*[\r\n]\\[\r\n]",  # a dedent that libcst does not see
 }
 
 

@@ -51,7 +51,7 @@ def test_the_least_stands_at_the_left_below_and_the_largest_at_the_right_above()
 def test_the_peak_is_a_row_of_dashes() -> None:
     told = rows(80, peak_gb_per_s=100.0)
     assert told[0].partition("|")[2] == "-" * 66
-    assert "Dashes are what the link of a GPU carries at most, 100.0 GB/s." in " ".join(" ".join(told).split())
+    assert "Dashes: peak of a GPU's link, 100.0 GB/s." in " ".join(" ".join(told).split())
 
 
 def test_a_peak_below_all_that_was_measured_is_drawn_too() -> None:

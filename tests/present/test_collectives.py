@@ -7,7 +7,7 @@ from dptune.measured import CollectiveFigures, MatchBasis
 from dptune.present.sections.traffic import collectives
 
 ORDER = "Calls without a number are matched across ranks by their order."
-SHIFT = "~ is less sure: the calls of the ranks differ"
+SHIFT = "~ approximate: ranks recorded different calls"
 
 
 def collective(matched: MatchBasis | None, transfer_ns: int | None = 2_000_000) -> CollectiveFigures:
@@ -33,7 +33,7 @@ def said(report: Report, *rows: CollectiveFigures) -> list[str]:
 
 def test_the_surest_matching_is_not_told(report: Report) -> None:
     page = said(report, collective("sequence"))
-    assert page[3].endswith("2.60    2.00  13.1")
+    assert page[3].endswith("2.60      2.00  13.1")
     assert page[-1].endswith("(busbw of nccl-tests).")
 
 
@@ -58,7 +58,7 @@ def test_matching_that_no_figure_shown_rests_on_is_not_told(report: Report, matc
 
 def test_a_report_that_does_not_say_how_calls_were_matched_is_shown(report: Report) -> None:
     page = said(report, collective(None))
-    assert page[3].endswith("2.60    2.00  13.1")
+    assert page[3].endswith("2.60      2.00  13.1")
     assert page[-1].endswith("(busbw of nccl-tests).")
 
 

@@ -88,7 +88,7 @@ def test_copies_say_how_fast_whether_they_block_and_where(full: Report) -> None:
     said = section(text(full), "Copies (traced, per step and rank)")
     # 12 copies, 2 per step, are those of 6 steps: 48 bytes, 2 ms, 0.5 ms and 12 blocking ones, each over 6
     assert "device to host pageable 2 8 bytes 0.33 0.08 ~0.02 2" in said
-    assert "Where they are asked for (per step of rank 1)" in said
+    assert "Call sites (per step of rank 1), most time first:" in said
     # read from the 3 steps of the detailed window: 6 blocking calls and 1.5 ms, over 3
     assert (
         "device to host pageable: aten::item in Net_0 by train.py(31): step, 2 of 4 bytes, in every step, "
@@ -112,7 +112,7 @@ def test_a_site_is_told_per_step_of_the_window_it_was_read_from(full: Report, wi
 
 def test_kernels_say_how_many_of_what_kind_and_which(full: Report) -> None:
     said = section(text(full), "Kernels")
-    assert "Per step 450, the median takes 8.25 us; 60.0 % of them are shorter than 10 us" in said
+    assert "Per step 450, median 8.25 us; 60.0 % of them are shorter than 10 us" in said
     assert "Their time optimizer 75.0 %, elementwise 25.0 %" in said
     assert "Tensor cores 30.0 % of the step" in said
     assert "Launch-bound 12.5 % of the step" in said
@@ -132,7 +132,7 @@ def test_operators_of_a_cpu_are_called_that(report: Report) -> None:
         "a CPU runs no kernels", counted="operators", per_step=9, median_ns=8_250, total_ns=80_000_000, top=[top]
     )
     page = text(with_figures(report, kernels=operators))
-    said = section(page, "Operators of the compute threads, by their own time")
+    said = section(page, "CPU operators by self time")
     assert "aten::mm 4 12.3 25.0 %" in said
     assert "Launch-bound" not in said
     assert "\nKernels" not in page
@@ -152,11 +152,10 @@ def test_memory_that_is_not_known_is_one_reason_and_what_is_known_beside_it(repo
     )
     said = section(text(with_figures(report, memory=[one])), "Memory")
     assert said == (
-        "How full it is: not measured: nobody counted. Calls that fetch or return memory of the device itself: 2 per "
-        "step, 4.0 % of it (rank 3)."
+        "How full it is: not measured: nobody counted. cudaMalloc and cudaFree calls: 2 per step, 4.0 % of it (rank 3)."
     )
     said = section(text(with_figures(report, memory=[cpu])), "Memory")
-    assert said.endswith("A step asks for 2.00 KiB in 7 allocations (rank 0, rich window).")
+    assert said.endswith("Each step allocates 2.00 KiB in 7 allocations (rank 0, rich window).")
 
 
 def test_what_is_missing_altogether_says_why(foreign: Report) -> None:

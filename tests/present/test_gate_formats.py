@@ -62,11 +62,11 @@ def test_an_upper_bound_above_half_of_the_step_is_no_saving_in_any_format():
     assert one.saves is not None
     wide = one.saves.model_copy(update={"low_ms": 0.0, "high_ms": 6.0, "low_share": 0.0, "high_share": 0.6})
     tripped = gate(tripped=[one.model_copy(update={"saves": wide})])
-    words = "large, unknown. The upper bound is 6.00 ms of each 10.0 ms step"
-    assert f"saving: {words} (60.0 %), and" in " ".join(paint(page(tripped, 200), False).split())
-    assert f"Saving: {words} (60.0 %), and" in junit.text(tripped)
-    assert f"made up. Saving: {words} (60.0 %25), and" in github.text(tripped)
-    assert f"| {words} (60.0 %), and" in markdown.text(tripped)
+    words = "unknown, may be large. Upper bound: 6.00 ms of each 10.0 ms step"
+    assert f"saving: {words} (60.0 %); no prediction" in " ".join(paint(page(tripped, 200), False).split())
+    assert f"Saving: {words} (60.0 %); no prediction" in junit.text(tripped)
+    assert f"made up. Saving: {words} (60.0 %25); no prediction" in github.text(tripped)
+    assert f"| {words} (60.0 %); no prediction" in markdown.text(tripped)
     assert "saves 1.00 to 2.00 ms of each" in " ".join(paint(page(gate(tripped=[one]), 200), False).split())
 
 
@@ -86,7 +86,7 @@ def test_what_was_proven_is_told_in_every_format():
         command="",
     )
     told = gate(tripped=[advice(), advice(number=2)], verified=[proof])
-    words = "proven: better: time per sample 34.4 % less (30.0 to 40.0 % less; 6 trials a side)"
+    words = "verified: better: time per sample 34.4 % less (30.0 to 40.0 % less; 6 trials a side)"
     lines = "".join(span.text for line in page(told, 200) for span in line)
     pages = [*(one.text(told) for one in (github, junit, markdown)), lines]
     for shown in pages:
@@ -96,26 +96,22 @@ def test_what_was_proven_is_told_in_every_format():
 def test_the_opening_counts_what_broke():
     told = gate(tripped=[advice()], budgets=BUDGETS, regression=SLOWER)
     assert opening(told) == (
-        "FAILED: 1 piece of advice of at least medium impact and medium confidence, 1 budget broken, slower than the "
-        "baseline."
+        "FAILED: 1 finding of at least medium impact and medium confidence, 1 budget broken, slower than the baseline."
     )
     fine = gate(outcome="passed", budgets=BUDGETS[:1], regression=SLOWER.model_copy(update={"outcome": "passed"}))
     assert opening(fine) == (
-        "PASSED: no advice of at least medium impact and medium confidence, 1 budget kept, no slower than the baseline "
-        "by more than is allowed."
+        "PASSED: no findings of at least medium impact and medium confidence, 1 budget kept, not slower than the "
+        "baseline beyond the limit."
     )
     assert opening(gate(outcome="unjudgeable", budgets=BUDGETS)) == (
         "UNJUDGEABLE: 1 budget cannot be judged, so it does not pass."
     )
-    assert opening(gate(outcome="passed", fail_on="never")) == "PASSED: advice is not judged."
+    assert opening(gate(outcome="passed", fail_on="never")) == "PASSED: findings are not judged."
 
 
 def test_annotations_stand_at_the_lines_of_the_script():
     first, second = github.text(gate(tripped=[advice("medium")])).splitlines()
-    assert (
-        first
-        == "::error title=dptune check::FAILED: 1 piece of advice of at least medium impact and medium confidence."
-    )
+    assert first == "::error title=dptune check::FAILED: 1 finding of at least medium impact and medium confidence."
     assert second.startswith(
         "::warning file=src/a%2Cb%3Ac.py,line=31,title=DP101 made-up::made up. Saves 1.00 to 2.00 ms"
     )
@@ -128,11 +124,11 @@ def test_what_github_would_drop_is_counted():
     lines = github.text(gate(tripped=many)).splitlines()
     errors = [line for line in lines if line.startswith("::error")]
     assert len(errors) == github.MOST
-    assert errors[-1].startswith("::error title=dptune::3 more are not shown here")
+    assert errors[-1].startswith("::error title=dptune::3 more not shown: see the report")
     assert len([line for line in lines if line.startswith("::notice")]) == 5
     exact = github.text(gate(tripped=many[:9])).splitlines()
     assert len(exact) == github.MOST
-    assert "more are not shown" not in exact[-1]
+    assert "more not shown" not in exact[-1]
 
 
 def test_budgets_and_a_baseline_are_annotations_too():
@@ -177,7 +173,7 @@ def test_no_text_of_a_trace_is_a_command_of_its_own():
 def test_junit_has_a_case_for_each_rule_budget_and_the_baseline():
     told = gate(
         tripped=[advice()],
-        passed_over=[PassedOver(advice=advice(number=2), why="it is accepted")],
+        passed_over=[PassedOver(advice=advice(number=2), why="accepted")],
         quiet=["DP501", "DP502"],
         skipped=[Skipped(rule="DP103", reason="no links")],
         budgets=BUDGETS,
@@ -195,7 +191,7 @@ def test_junit_has_a_case_for_each_rule_budget_and_the_baseline():
         case.get("name"): case.find("skipped").get("message") for case in suite if case.find("skipped") is not None
     }
     assert skipped == {
-        "DP102": "it is accepted: made up",
+        "DP102": "accepted: made up",
         "DP103": "no links",
         "time per step": "inconclusive: It is",
     }
@@ -204,7 +200,7 @@ def test_junit_has_a_case_for_each_rule_budget_and_the_baseline():
 def test_a_rule_is_one_case_however_it_ends():
     told = gate(
         tripped=[advice(title="one"), advice(title="other")],
-        passed_over=[PassedOver(advice=advice(title="third"), why="it is accepted")],
+        passed_over=[PassedOver(advice=advice(title="third"), why="accepted")],
         skipped=[Skipped(rule="DP101", reason="no links in one of the runs")],
     )
     (case,) = ElementTree.fromstring(junit.text(told)).iter("testcase")
@@ -256,14 +252,14 @@ def test_markdown_shows_tables():
             tripped=[advice()],
             budgets=BUDGETS,
             regression=SLOWER,
-            passed_over=[PassedOver(advice=advice(number=2), why="it is accepted")],
+            passed_over=[PassedOver(advice=advice(number=2), why="accepted")],
         )
     )
-    assert told.startswith("## dptune: FAILED: 1 piece of advice of at least medium impact and medium confidence")
+    assert told.startswith("## dptune: FAILED: 1 finding of at least medium impact and medium confidence")
     assert "| high | high | DP101 made-up | made up |" in told
     assert "| idle\\_share, idle time | 0.25 | 0.1 | **no** |" in told
     assert "Against the baseline: **failed**. It is" in told
-    assert "- passed over, for it is accepted: DP102 made up" in told
+    assert "- not counted (accepted): DP102 made up" in told
 
 
 def test_markdown_of_hostile_text_keeps_its_rows():

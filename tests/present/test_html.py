@@ -98,9 +98,7 @@ def test_the_page_says_what_the_report_says(report: Report) -> None:
     for told in (report.headline.verdict, report.headline.why, report.advice[0].why):
         assert told in words
     headings = [
-        told
-        for told in ("Where the time of a step goes", "One step: number 7 of rank 0", "Bucket sizes")
-        if told in words
+        told for told in ("Step time breakdown", "One step: number 7 of rank 0", "Bucket sizes") if told in words
     ]
     assert len(headings) == 3
     cards = [attributes["class"] for tag, attributes in whole.seen if tag == "article"]
@@ -222,7 +220,7 @@ def test_the_command_writes_one_file(tmp_path: Path) -> None:
     assert "file1.py:76" in hidden
     refused = in_process.dptune(*words[:-2], "--anonymous", "--no-tui")
     assert refused.returncode == 2
-    assert "--anonymous is for --format html" in refused.stderr
+    assert "--anonymous requires --format html" in refused.stderr
 
 
 WHERE = (
@@ -269,7 +267,7 @@ def test_names_of_files_alone_are_not_left_either(report: Report) -> None:
 
 
 def test_the_short_name_of_a_host_is_one_too_and_its_user_goes(report: Report) -> None:
-    """As a shell's prompt has it, say in a range that the script names; an address has no short name."""
+    """As a shell's prompt has it, say in a named range; an address has no short name."""
     ranks = [one.model_copy(update={"host": "gpunode-7.corp.example"}) for one in report.measured.ranks]
     why = "zelda@gpunode-7:forward on gpunode-7.corp.example, 10 ms"
     told = report.model_copy(

@@ -39,7 +39,7 @@ def page(report: Report, links: list[LinkFigures]) -> str:
 
 def test_a_fit_is_a_row(report: Report) -> None:
     said = page(report, [fit(**FITTED)])
-    assert "kind group ranks hosts sizes alpha us GB/s low high peak sure all_reduce dp 0-3 many 1" in said
+    assert "kind group ranks hosts sizes alpha us GB/s low high peak confidence all_reduce dp 0-3 many 1" in said
     assert "20.8 303.4 0.0123 304.7 450.0 high" in said
     assert "By a sweep" not in said
 
@@ -56,18 +56,18 @@ def test_where_nothing_is_fitted_one_sentence_says_why(report: Report) -> None:
         shared_calls=9,
     )
     assert page(report, [fit(), fit(), shared]) == (
-        f"Not known from the run's own collectives: {WHY}; {other}. `dptune links` measures it."
+        f"No fit from the run's own collectives: {WHY}; {other}. Run `dptune links` to measure the link."
     )
 
 
 def test_a_sweep_beside_collectives_that_cannot_be_fitted(report: Report) -> None:
     said = page(report, [fit(), fit(**FITTED, basis="sweep", source="links.json")])
     assert said.startswith(
-        f"Not known from the run's own collectives: {WHY}. `dptune links` measures it. By a sweep of"
+        f"No fit from the run's own collectives: {WHY}. Run `dptune links` to measure the link. By a sweep of"
     )
-    assert "A call of so many bytes takes" in said
+    assert "Model: time = alpha + bytes / beta." in said
     said = page(report, [fit(basis="sweep", source="links.json")])
-    assert said == f"Not known from the sweep: {WHY}."
+    assert said == f"No fit from the sweep: {WHY}."
 
 
 def test_a_sweep_stands_apart_and_is_named(report: Report) -> None:
@@ -78,19 +78,19 @@ def test_a_sweep_stands_apart_and_is_named(report: Report) -> None:
     assert "all_reduce dp 0-3 many 1 20.8" in own
     assert "kind ranks hosts sizes" in swept
     assert "all_reduce 0-3 many 1 20.8" in swept
-    assert "The sweep is dptune-runs/links.json, made 2026-11-20, 23 hours before this run." in swept
+    assert "Sweep: dptune-runs/links.json, measured 2026-11-20, 23 hours before this run." in swept
 
 
 @pytest.mark.parametrize("measured", ["2026-11-20T23:31:40", "2026-11-21", "2026-11-20T10:00:00+00:00", "a while ago"])
 def test_a_sweep_has_an_age_only_where_it_is_known_to_be_older(report: Report, measured: str) -> None:
     """Made after the run, in the same minute, or at a time that cannot be compared with the run's, which has none."""
     said = page(report, [fit(**FITTED, basis="sweep", source="links.json", measured=measured)])
-    assert f"The sweep is links.json, made {measured}." in said
+    assert f"Sweep: links.json, measured {measured}." in said
 
 
 def test_calls_left_out_are_counted(report: Report) -> None:
     said = page(report, [fit(**FITTED, shared_calls=3), fit(**FITTED, shared_calls=4)])
-    assert "7 calls left out: another collective of the same ranks ran meanwhile." in said
+    assert "7 calls excluded: they overlapped another collective of the same ranks." in said
 
 
 def test_groups_that_do_not_fit_on_the_page_are_counted(report: Report) -> None:
@@ -108,8 +108,8 @@ def test_of_a_sweep_times_of_calls_asked_for_at_once_stand_apart() -> None:
     kind = KindTimes("all_reduce", [0, 1], [alone], [together])
     record = LinkRecord(backend="gloo", world_size=2, hosts=["a", "b"], devices=["cpu", "cpu"], kinds=[kind])
     said = " ".join("".join(piece.text for piece in line) for line in swept([fit(**FITTED)], record, 80))
-    own, _, rest = " ".join(said.split()).partition("One of many that are asked for at once, as buckets are")
+    own, _, rest = " ".join(said.split()).partition("Per call, when many are queued back to back (like DDP buckets)")
     assert "all_reduce 4.00 KiB 5.00" in own
     assert "all_reduce 4.00 KiB 2.00" in rest
     record.kinds[0].queued = []
-    assert not any("at once" in piece.text for line in swept([fit(**FITTED)], record, 80) for piece in line)
+    assert not any("back to back" in piece.text for line in swept([fit(**FITTED)], record, 80) for piece in line)

@@ -17,16 +17,19 @@ def said(report, found: StepsFigures | None, **times: object) -> str:
 @pytest.mark.parametrize(
     ("basis", "words"),
     [
-        ("profiler_step", "as the profiler marks them."),
-        ("optimizer", "from the end of one optimizer step to the end of the next. Their operations are 98.7 % alike."),
-        ("repeating", "what repeats in the order of operations, since nothing marks them. Their operations are 98.7 %"),
+        ("profiler_step", "marked by the profiler."),
+        (
+            "optimizer",
+            "from the end of one optimizer step to the end of the next. 98.7 % of their operations are the same.",
+        ),
+        ("repeating", "repetitions in the order of operations, since nothing marks steps. 98.7 % of their operations"),
     ],
 )
 def test_what_tells_the_steps(report, basis, words):
     marked = basis == "profiler_step"
     missing = {"similarity": "they are marked"} if marked else {}
     found = StepsFigures(basis=basis, similarity=None if marked else 0.987, by_rank={0: 4, 1: 4}, missing=missing)
-    assert f"The shares of this report are of 4 traced steps on each rank: {words}" in said(report, found)
+    assert f"Shares in this report are of 4 traced steps on each rank: {words}" in said(report, found)
 
 
 def test_ranks_with_different_numbers_of_steps(report):
@@ -42,27 +45,30 @@ def test_steps_that_are_set_aside(report):
         SetAsideStep(number=6, length_ns=200_000_000, of_usual=2.0, warm_up=False, rank=3),
     ]
     text = said(report, StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 6}, set_aside=long))
-    assert "Step 0 is part of no figure: it took 900.0 ms, 9.00 times as long as the others (warm-up)." in text
-    assert "Step 7 is part of no figure: it took 210.4 ms, 2.10 times as long as the others." in text
-    assert "Step 6 is part of no figure: it took 200.0 ms on rank 3, 2.00 times as long as the others." in text
+    assert "Step 0 is excluded from all figures: it took 900.0 ms, 9.00x the others (warm-up)." in text
+    assert "Step 7 is excluded from all figures: it took 210.4 ms, 2.10x the others." in text
+    assert "Step 6 is excluded from all figures: it took 200.0 ms on rank 3, 2.00x the others." in text
 
 
 def test_unprofiled_steps_that_took_much_longer_are_told_and_kept(report):
     found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 6})
     assert "much longer" not in said(report, found)
-    assert "2 steps took much longer than the others; the median holds them too" in said(
+    assert "2 untraced steps took much longer than the others; they are included in the median" in said(
         report, found, unprofiled_outliers=2
+    )
+    assert "1 untraced step took much longer than the others; it is included" in said(
+        report, found, unprofiled_outliers=1
     )
     did = {"longest_outlier_ns": 995_000_000, "longest_outlier_wait_ns": 739_000_000}
     told = said(report, found, unprofiled_outliers=2, **did)
-    assert "longer than the others (up to 995.0 ms, 739.0 ms of it waiting for the data loader); the median" in told
+    assert "longer than the others (up to 995.0 ms, 739.0 ms of it waiting for the data loader); they are" in told
 
 
 def test_the_quartiles_of_both_windows_that_have_them(report):
     text = said(report, None)
-    assert "140.2 ms, 20 steps, half of them between 138.0 and 145.0 ms" in text
-    assert "158.0 ms, 5 steps, half of them between 157.0 and 160.0 ms" in text
-    assert "The shares of this report" not in text
+    assert "140.2 ms, 20 steps, interquartile range 138.0-145.0 ms" in text
+    assert "158.0 ms, 5 steps, interquartile range 157.0-160.0 ms" in text
+    assert "Shares in this report" not in text
 
 
 def test_a_last_step_that_the_median_leaves_out_is_told(report):
@@ -82,7 +88,8 @@ def test_steps_that_take_turns_and_one_that_is_cut_short(report):
     groups = [StepGroup(numbers=[10, 12], mean_ns=59_300_000), StepGroup(numbers=[11, 13], mean_ns=61_600_000)]
     found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 4}, groups=groups, cut_short=[14])
     words = said(report, found)
-    assert "Steps alternate in what they launch: steps 10, 12 take 59.3 ms; steps 11, 13 take 61.6 ms (means)." in words
+    alternate = "Steps alternate in the operations they launch: steps 10, 12 take 59.3 ms; steps 11, 13 take 61.6 ms"
+    assert f"{alternate} (means)." in words
     assert "Step 14 is excluded from all figures: the trace ends before the next step starts" in words
     single = [StepGroup(numbers=[13], mean_ns=59_300_000), StepGroup(numbers=[11, 12], mean_ns=61_600_000)]
     words = said(
@@ -103,8 +110,8 @@ def test_the_account_says_that_slow_steps_are_not_in_it(report):
         " ".join("".join(span.text for span in line).strip() for line in account(one, 400))
         for one in (report.model_copy(update={"measured": measured}), report)
     ]
-    assert "Slow steps are not in these rows: with them the mean step takes 420.6 ms." in said_of[0]
-    assert "Slow steps are not in these rows" not in said_of[1]
+    assert "Slow steps are excluded from these rows: with them the mean step takes 420.6 ms." in said_of[0]
+    assert "Slow steps are excluded from these rows" not in said_of[1]
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ async def test_a_model_that_fails_does_not_end_the_interface(
     run, report = recorded
     monkeypatch.setattr("dptune.present.tui.whatif.RunModel.predict", lambda *_: 1 / 0)
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down choose a setting", "7")
+        await see(pilot, "Up and down: select a setting", "7")
         await see(pilot, "the step model failed: ZeroDivisionError: division by zero", "right")
 
 
@@ -130,7 +130,7 @@ async def test_another_rank_and_a_place_to_go_to(recorded: tuple[Run, Report]) -
 async def test_settings_turned_with_the_arrow_keys(recorded: tuple[Run, Report]) -> None:
     run, report = recorded
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down choose a setting, left and right change it.", "7")
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
         pane = pilot.app.query_one(WhatIfPane)
         no_sync = next(place for place, one in enumerate(dials(run, report.measured)) if one.knob == "ddp.no_sync")
         await pilot.press(*["down"] * no_sync, "right")
@@ -148,7 +148,7 @@ async def test_settings_turned_with_the_arrow_keys(recorded: tuple[Run, Report])
 async def test_why_nothing_can_be_predicted_is_said(tmp_path: Path) -> None:
     run, report = run_and_report([str(SAMPLES / "tiny_buckets" / "rank-00000.trace.json.gz")], cached=False)
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Nothing can be predicted:", "7")
+        await see(pilot, "No prediction:", "7")
 
 
 async def test_links_and_idle_time(recorded: tuple[Run, Report]) -> None:
@@ -164,7 +164,7 @@ async def test_a_report_that_was_read_alone_has_no_run_to_look_into(report: Repo
         await see(pilot, "Verdict")
         await pilot.press(key)
         (told,) = pilot.app._notifications
-        assert told.message == "That needs the run itself: this report was read alone."
+        assert told.message == "Not available: only a report was loaded, not the run."
         await see(pilot, "Verdict")
 
 
@@ -177,7 +177,7 @@ async def test_help_has_the_keys_of_every_tab(recorded: tuple[Run, Report]) -> N
             await pilot.pause(0.05)
             seen += flat(screen(pilot))
             await pilot.press("pagedown")
-        for words in ("Nearer, around the cursor", "The next rank, at the same step", "All settings as they are"):
+        for words in ("Zoom in at the cursor", "The next rank, at the same step", "Reset all settings"):
             assert words in seen
 
 
@@ -211,7 +211,7 @@ async def test_what_is_asked_while_it_replays_is_next(recorded: tuple[Run, Repor
     """One replay at a time, however quick the keys come; the last of them is what is shown."""
     run, report = recorded
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down choose a setting, left and right change it.", "7")
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
         pane = pilot.app.query_one(WhatIfPane)
         sizes = dials(run, report.measured)[0].values
         at = sizes.index(AS_IT_IS)
@@ -364,7 +364,7 @@ async def test_dials_of_gpus_are_those_that_their_model_knows(real_traces: Path)
     """Two ranks whose replay is good enough to tell more than a bound."""
     run, report = run_and_report([str(real_traces / "torchrec_resnet18_2xv100")], cached=False)
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down choose a setting, left and right change it.", "7")
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
         names = [one.knob for one in dials(run, report.measured)]
         assert names[:3] == ["host.times", "compute.times", "syncs.removed"]
         assert "ddp.bucket_cap_mb" not in names

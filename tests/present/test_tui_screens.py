@@ -19,7 +19,7 @@ TABS = {
     "1": "Communication-bound: 31 % of each step is exposed communication:",
     "2": "high impact, high confidence: DP102 no-sync-missing",
     "3": "late by step",
-    "4": "Collectives: exchanges between ranks",
+    "4": "Collectives (traced times)",
     "5": "The gap under the cursor",
     "6": "# compute ! communication = copy - memset ~ loader b backward o optimizer",
     "7": "dptune whatif",
@@ -43,7 +43,7 @@ async def test_a_tab_looks_as_it_did(
     run, report = recorded
     async with ReportApp(report, run).run_test(size=size) as pilot:
         if key == "7":
-            await see(pilot, "Up and down choose", "7")
+            await see(pilot, "Up and down: select", "7")
             await pilot.press("right")
         seen = await see(pilot, TABS[key], key)
         rows = seen.splitlines()

@@ -12,7 +12,7 @@ from dptune.present.tui.overview import overview
 
 WHY = "the trace marks no steps, and nothing in it repeats"
 OF_STEPS = ("phases", "overlap", "gaps", "collectives", "links", "copies", "kernels", "attribution")
-TITLES = ("Phases", "Longest gaps", "Collectives", "Links:", "Copies", "Kernels", "Where the device's")
+TITLES = ("Phases", "Longest gaps", "Collectives", "Links:", "Copies", "Kernels", "Compute time by source")
 
 
 def device(name: str, window_ns: int, compute_ns: int) -> DeviceFigures:
@@ -44,7 +44,9 @@ def unstepped(foreign: Report) -> Report:
     told = f"no steps were found, so nothing can be said per step: {WHY}"
     return foreign.model_copy(
         update={
-            "headline": Headline(verdict="This run cannot be judged.", why=f"N{told[1:]}.", next="Record it."),
+            "headline": Headline(
+                verdict="Not enough reliable data for a verdict.", why=f"N{told[1:]}.", next="Record it."
+            ),
             "trust": Trust(
                 level="unjudgeable",
                 findings=[
@@ -64,13 +66,13 @@ def flat(page: str) -> str:
 
 def test_the_account_is_of_the_whole_recording(unstepped: Report) -> None:
     page = text(unstepped)
-    title = "Where the time goes (traced), of the whole recording: no steps were found in it"
+    title = "Time breakdown of the whole recording (traced): no steps were found"
     said = flat(page.partition(title)[2].partition("\n\n")[0])
     # 240 of 400 ms compute; the mean recording is 200 ms; 40 of 60 ms of communication are hidden
     assert "# compute 120.0 ms 60.0 %" in said
     assert "? exposed communication 10.0 ms 5.0 %" in said
     assert "h host 70.0 ms 35.0 %" in said
-    assert "to the end of the last it is 200.0 ms, the mean of 2 devices." in said
+    assert "to the end of the last: 200.0 ms, the mean of 2 devices." in said
     assert "10.0 % of the recording; 66.7 % of all communication is hidden" in said
     assert "~ waiting for input" not in said  # whether there is a loader was not looked at
 
@@ -82,7 +84,7 @@ def test_the_reason_is_told_once(unstepped: Report) -> None:
     assert "info TF32 is off" in page
     assert "traced lightly not measured: no steps were found" in page
     assert "loader not measured: no steps were found" in page
-    assert "Who comes late: no steps were found." in page
+    assert "Straggler unknown: no steps were found." in page
     assert "DP101: the run cannot be judged" in page
 
 
@@ -90,8 +92,8 @@ def test_the_reason_is_told_once(unstepped: Report) -> None:
 def test_sections_that_are_about_steps_are_one_line(unstepped: Report, show) -> None:  # type: ignore[no-untyped-def]
     page = show(unstepped)
     assert (
-        "Not shown without steps: phases and overlap, longest gaps, collectives, links, copies, kernels, where the "
-        "device's time comes from." in flat(page)
+        "Not shown without steps: phases and overlap, longest gaps, collectives, links, copies, kernels, "
+        "compute time by source." in flat(page)
     )
     assert not [row for row in page.splitlines() if row.startswith(TITLES)]
     assert "\nMemory" in page
@@ -113,7 +115,7 @@ def test_without_any_device_the_reason_stands_in_its_place(unstepped: Report) ->
     ranks = [rank.model_copy(update={"devices": []}) for rank in unstepped.measured.ranks]
     measured = unstepped.measured.model_copy(update={"ranks": ranks})
     page = flat(text(unstepped.model_copy(update={"measured": measured})))
-    assert "Where the time of a step goes not measured: no steps were found" in page
+    assert "Step time breakdown not measured: no steps were found" in page
 
 
 def test_a_run_with_steps_is_shown_whole(report: Report) -> None:

@@ -27,31 +27,31 @@ def predicted(changes, step_ns=50_000_000):
 def test_what_it_rests_on_comes_first_and_the_best_is_to_be_proven():
     said = text([predicted({"ddp.no_sync": True}), predicted({"ddp.bucket_cap_mb": 1.0}, 90_000_000)])
     assert "Measured 100.0 ms a step, without the profiler." in said
-    assert "102.0 ms without changes (2.0 % error; 3.0 % on held-out steps)." in said
+    assert "Model check replay of the unchanged run: 102.0 ms (2.0 % error; 3.0 % on held-out steps)." in said
     assert (
-        "Exchange If communication took no time, a step would take 60.0 ms. Removing all-reduces also removes DDP's "
-        "hook overhead. Link From dptune links (links.json)." in said
+        "Lower bound without communication, a step would take 60.0 ms (this also removes DDP's hook overhead). "
+        "Link From dptune links (links.json)." in said
     )
     assert "ddp.no_sync=true 50.0 45.0 55.0 64 50.0 % less" in said
-    assert said.endswith("Prove it: dptune verify --set ddp.no_sync=true")
+    assert said.endswith("Verify it: dptune verify --set ddp.no_sync=true")
 
 
 def test_the_run_is_named_where_the_user_named_it():
     said = text([predicted({"ddp.no_sync": True})], run="runs/one")
-    assert said.endswith("Prove it: dptune verify runs/one --set ddp.no_sync=true")
+    assert said.endswith("Verify it: dptune verify runs/one --set ddp.no_sync=true")
 
 
 def test_what_makes_it_slower_is_not_to_be_proven():
     slower = predicted({"ddp.no_sync": True}, 101_000_000).model_copy(update={"high_ns": 102_000_000})
-    assert "Prove it" not in text([slower])
+    assert "Verify it" not in text([slower])
 
 
 def test_what_may_save_nothing_is_not_to_be_proven():
     """Its interval reaches the 100 ms of the step as it is; what is certain to save less is proposed instead."""
     perhaps = predicted({"ddp.no_sync": True}, 85_000_000).model_copy(update={"high_ns": 100_000_000})
     certain = predicted({"ddp.bucket_cap_mb": 1.0}, 90_000_000).model_copy(update={"high_ns": 95_000_000})
-    assert "Prove it" not in text([perhaps])
-    assert text([perhaps, certain]).endswith("Prove it: dptune verify --set ddp.bucket_cap_mb=1")
+    assert "Verify it" not in text([perhaps])
+    assert text([perhaps, certain]).endswith("Verify it: dptune verify --set ddp.bucket_cap_mb=1")
     searched = text([perhaps], [BucketSize(cap_mb=None, buckets=2, step_ns=100_000_000)])
     assert "Best No change. The best combination found may save nothing: its interval includes the current" in searched
 
@@ -63,7 +63,7 @@ def test_traced_steps_are_called_so():
 def test_a_floor_that_is_not_known_is_left_out():
     """The link is, but no collective was read on all its ranks."""
     said = text([predicted({"host.times": 0.0})], floor_ns=None)
-    assert "Exchange" not in said
+    assert "Lower bound" not in said
     assert "Link From dptune links" in said
 
 
@@ -98,7 +98,7 @@ def test_a_search_shows_the_curve_and_the_best():
     said = text([predicted({"ddp.bucket_cap_mb": 0.5})], curve)
     assert f"default 2 100.0 {'#' * 30} 0.5 5 50.0 {'#' * 15}" in said
     assert "Best combination that does not affect training results:" in said
-    assert "No change: no setting that was tried saves 1 % of the step." in text([], curve)
+    assert "No change: no tried setting saves 1 % of the step." in text([], curve)
 
 
 def test_nothing_is_looked_for_with_a_replay_that_is_far_off():

@@ -34,8 +34,8 @@ def test_what_dptune_started_is_started_so_again(by: str, started: str) -> None:
     ("by", "why"),
     [
         ("launcher", "started dptune once per rank"),
-        ("environment", "what started the 2 ranks of the run is not known"),
-        ("code", "what started the 2 ranks of the run is not known"),
+        ("environment", "the launcher of the run's 2 ranks is unknown"),
+        ("code", "the launcher of the run's 2 ranks is unknown"),
     ],
 )
 def test_ranks_that_something_else_started_take_its_command(by: str, why: str) -> None:

@@ -105,7 +105,7 @@ def test_where_the_patched_file_is_not_what_runs_it_is_set_from_outside(
 
     def installed(*given: Any) -> Trial:
         done = run(*given)
-        vain = dict.fromkeys(trials.found[-1]["written"], "it is 0 there")
+        vain = dict.fromkeys(trials.found[-1]["written"], "it is 0 in the script")
         return done.model_copy(update={"without_effect": vain})
 
     monkeypatch.setattr(trial, "run", installed)

@@ -138,14 +138,14 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     bare = in_process.dptune("report", "--no-tui", cwd=project)
     assert bare.stdout.replace("dptune-runs/../base", "base") == report.stdout
     assert "dptune: of base: python train.py" in done.stderr
-    assert "dptune: it takes 6, 9, 13, 18, 25 or 35 trials a side, and 1800 s at most" in done.stderr
+    assert "dptune: decides after 6, 9, 13, 18, 25 or 35 trials per side, within 1800 s" in done.stderr
 
     done = in_process.dptune("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
-    assert f"dptune: trials taken over: {ran}" in done.stderr
+    assert f"dptune: continuing with {ran} earlier trials, the last from " in done.stderr
     assert f"trial {ran + 1}" not in done.stderr
     (project / "train.py").write_text(TRAIN + "# mended\n")
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, "--time-limit", "0.1", cwd=project)
-    assert f"dptune: begun anew: trials made before ({ran}) were of other code" in done.stderr
+    assert f"dptune: starting over: {ran} earlier trials used different code" in done.stderr
     assert "dptune: written after the run was recorded: train.py; both sides run the current code," in done.stderr
     (kept,) = (project / "base" / "verified" / "earlier").iterdir()
     assert json.loads((kept / "proof.json").read_text())["trials"] == proof["trials"]
@@ -155,7 +155,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     )  # few trials of other code hide it not
     (project / "train.py").write_text(TRAIN)
     done = in_process.dptune("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
-    assert f"dptune: trials taken over: {ran}" in done.stderr
+    assert f"dptune: continuing with {ran} earlier trials, the last from " in done.stderr
     assert f"dptune: trial {ran + 1}" not in done.stderr
 
     words = [*words, "--within", "0.01%"]  # needs more trials
@@ -233,10 +233,10 @@ def test_a_change_that_makes_it_learn_something_else_is_named(project: Path) -> 
     for limit in ("6", "12", "25", "60", "120", "200"):
         done = run("verify", "base", "--set", "env.RATE=3", *AMOUNT, "--time-limit", limit, cwd=project)
         assert done.returncode == 0, done.stderr
-        if "What is learned is not the same" in " ".join(done.stdout.split()):
+        if "Training results differ" in " ".join(done.stdout.split()):
             break
-    assert "What is learned is not the same" in " ".join(done.stdout.split())
-    assert "B learns something else" in " ".join(done.stdout.split())
+    assert "Training results differ" in " ".join(done.stdout.split())
+    assert "B's training results differ" in " ".join(done.stdout.split())
 
 
 @pytest.mark.thorough
@@ -253,7 +253,7 @@ def test_where_trials_write_is_told(project: Path) -> None:
     (told,) = [line for line in done.stderr.splitlines() if line.startswith("dptune: trials run in")]
     assert told.startswith(f"dptune: trials run in a copy of {project}; what the script writes by an absolute path")
     assert "as to --out=/data/out" in told
-    assert f"{project}/huge.pt has no copy, for the files before it are too large together" in done.stderr
+    assert f"{project}/huge.pt is not copied (the total size limit of the copy is reached)" in done.stderr
     assert f"Changed{project}/big.bin,whiletrial1" in "".join(done.stdout.split())  # a long path is folded
     assert "which had no copy of it: it is too large to copy" in " ".join(done.stdout.split())
     assert f"Lacking{project}/pipe,whichtrialshadnocopyof:itisneitherafilenorafolder" in "".join(done.stdout.split())
@@ -261,7 +261,7 @@ def test_where_trials_write_is_told(project: Path) -> None:
     assert "s3cret" not in proof.read_text()
     assert json.loads(proof.read_text())["command"] == "python train.py --out=/data/out --api-key <redacted>"
     again = run("verify", "base", "--set", "env.PAUSE=0.001", *AMOUNT, "--here", "--time-limit", "0.1", cwd=project)
-    assert f"trials run in {project} itself: checkpoints and outputs" in again.stderr
+    assert f"trials run in {project} itself: the script overwrites its checkpoints and outputs" in again.stderr
 
 
 @pytest.mark.thorough
@@ -284,7 +284,7 @@ def test_trials_of_other_steps_are_not_mixed(project: Path) -> None:
     words = ("verify", "base", "--set", "env.PAUSE=0", "--seconds", "0", "--time-limit", "0.1", "--format", "json")
     assert run(*words, "--steps", "5", cwd=project).returncode == 0
     done = run(*words, "--steps", "6", cwd=project)
-    assert "begun anew: trials made before (1) were of other code, other steps" in done.stderr
+    assert "starting over: 1 earlier trial used different code, steps or hardware" in done.stderr
     assert {trial["steps"] for trial in json.loads(done.stdout)["trials"]} == {6}
 
 
@@ -293,17 +293,17 @@ def test_what_could_not_run_is_tried_again(project: Path) -> None:
     words = ("verify", "base", "--set", "env.ENDING=fail", *AMOUNT)
     assert run(*words, cwd=project).returncode == 1
     done = run(*words, "--time-limit", "0.1", cwd=project)
-    assert "could not be run; they are kept in" in done.stderr
+    assert "could not be run (kept in" in done.stderr
     assert "dptune: trial 1:" in done.stderr
 
 
 @pytest.mark.thorough
 def test_a_change_without_effect_is_not_run_to_the_end(project: Path) -> None:
     done = run("verify", "base", "--set", "ddp.bucket_cap_mb=1", *AMOUNT, cwd=project)
-    assert "It cannot be told: ddp.bucket_cap_mb=1 did not take effect." in " ".join(done.stdout.split())
+    assert "No verdict: ddp.bucket_cap_mb=1 did not take effect." in " ".join(done.stdout.split())
     assert done.stderr.count("dptune: trial") <= 3
     report = in_process.dptune("report", "base", "--no-tui", cwd=project)
-    assert "the script made no DistributedDataParallel" in " ".join(report.stdout.split())
+    assert "the script creates no DistributedDataParallel" in " ".join(report.stdout.split())
 
 
 @pytest.mark.thorough
@@ -336,10 +336,10 @@ def test_what_the_run_has_already_is_refused(tmp_path: Path) -> None:
     )
     done = run("verify", "base", "--set", "env.PAUSE=0.02", *AMOUNT, cwd=tmp_path)
     assert done.returncode == 2
-    assert "the run was recorded with env.PAUSE=0.02 already" in done.stderr
+    assert "the run was already recorded with env.PAUSE=0.02" in done.stderr
     assert not (tmp_path / "base" / "verified").exists()
     report = " ".join(in_process.dptune("report", "base", "--no-tui", cwd=tmp_path).stdout.split())
-    made_none = "the script made no DistributedDataParallel"
+    made_none = "the script creates no DistributedDataParallel"
     assert f"Set env.PAUSE=0.02; ddp.bucket_cap_mb=1 (no effect: {made_none})" in report
 
 
@@ -355,7 +355,7 @@ def test_code_that_changes_while_trials_run_ends_them(project: Path) -> None:
             break
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "train.py changed while trials ran: those made before are kept, and are of the code as it was" in said
+    assert "train.py changed while trials ran: finished trials are kept and used the old code" in said
     (proof,) = (project / "base" / "verified").glob("*/proof.json")
     assert [one["number"] for one in json.loads(proof.read_text())["trials"]] == [1]
 
@@ -369,7 +369,7 @@ def test_sides_of_which_one_ends_early_are_not_compared(project: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "Verdict Inconclusive: the sides cannot be compared. Why The script of B ends after 7 timed steps, " in said
-    assert "fewer than asked for, and that of the other goes on: ask for fewer (--steps 7)" in said
+    assert "fewer than requested, while the other continues: request fewer (--steps 7)" in said
     assert "(B): the script ended after 7 of 12 steps to be timed" in said
     (proof,) = (project / "base" / "verified").glob("*/proof.json")
     assert sum(not one["set_aside"] for one in json.loads(proof.read_text())["trials"]) == 2
@@ -407,7 +407,7 @@ def test_a_script_that_does_not_end_is_not_waited_for_when_interrupted(project: 
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "dptune: the same command goes on with these trials" in said
+    assert "dptune: the same command continues with these trials" in said
     assert left_in(project) == []
 
 
@@ -422,7 +422,7 @@ def test_a_script_above_the_working_directory_runs(project: Path) -> None:
     done = run(*words, cwd=here)
     assert done.returncode == 0, done.stderr
     (project / "train.py").write_text(TRAIN + "# mended\n")  # it is part of the code, though it lies elsewhere
-    assert "begun anew" in run(*words, cwd=here).stderr
+    assert "starting over" in run(*words, cwd=here).stderr
 
 
 @pytest.mark.thorough
@@ -431,15 +431,15 @@ def test_a_proof_of_another_command_says_so(project: Path) -> None:
     short = (*AMOUNT, "--time-limit", "1")
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *short, "--", "other.py", cwd=project)
     assert done.returncode == 0, done.stderr
-    assert "dptune: the time was up: the same command with a longer --time-limit goes on" in done.stderr
+    assert "dptune: out of time: the same command with a longer --time-limit continues" in done.stderr
     report = " ".join(in_process.dptune("report", "base", "--no-tui", cwd=project).stdout.split())
-    assert "env.PAUSE=0.03: inconclusive, of `python other.py`: the time was up: 0 trials a side are too few" in report
+    assert "env.PAUSE=0.03: inconclusive, of `python other.py`: out of time: 0 trials per side are too few" in report
     run("verify", "base", "--set", "env.PAUSE=0.03", *short, cwd=project)
     assert len([one for one in (project / "base" / "verified").iterdir() if one.is_dir()]) == 2
     damaged = next((project / "base" / "verified").glob("*/proof.json"))
     damaged.write_text("{}")
     report = "".join(in_process.dptune("report", "base", "--no-tui", cwd=project).stdout.split())
-    assert f"{damaged.relative_to(project)}holdsnoproofthatcanberead" in report
+    assert f"{damaged.relative_to(project)}hasnoreadableresult" in report
 
 
 def test_a_script_that_is_gone_is_told_before_the_first_trial(project: Path) -> None:
@@ -477,8 +477,8 @@ def test_what_cannot_be_started_again_is_told(tmp_path: Path, project: Path) -> 
     assert "the recorded command lacks its secrets" in done.stderr
     (project / "base" / "run.json").write_text("[]")
     for words, said in {
-        ("base", "--set", "env.A=1"): "base cannot be started again: run.json",
-        ("base",): "there is nothing to verify",
-        ("train.py", "--set", "env.A=1"): "is no run folder of dptune",
+        ("base", "--set", "env.A=1"): "base cannot be restarted: run.json",
+        ("base",): "nothing to verify",
+        ("train.py", "--set", "env.A=1"): "is not a dptune run folder",
     }.items():
         assert said in in_process.dptune("verify", *words, cwd=project).stderr.splitlines()[0]

@@ -80,7 +80,7 @@ def test_failures_stand_beside_the_verdict():
     ]
     proof = judging.proof(task(), [*both(a, b), *failed], "decided")
     assert proof.outcome == "better"
-    assert proof.reason.endswith("; 2 of 9 trials of B came to: out of memory; 1 of 9 trials of B came to: hung")
+    assert proof.reason.endswith("; 2 of 9 B trials failed: out of memory; 1 of 9 B trials failed: hung")
 
 
 def test_a_loss_that_is_no_number_is_kept(tmp_path):
@@ -95,7 +95,7 @@ def test_a_loss_that_is_no_number_is_kept(tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"trials": 3}', "\0", "[" * 100_000])
 def test_a_proof_that_cannot_be_read_is_one_sentence(tmp_path, content):
     (tmp_path / folders.PROOF).write_text(content)
-    with pytest.raises(RunError, match="holds no proof that can be read"):
+    with pytest.raises(RunError, match="has no readable result"):
         folders.read(tmp_path / folders.PROOF)
 
 
@@ -104,7 +104,7 @@ def test_a_step_of_no_time_or_a_pipe_is_no_proof(tmp_path):
     told = json.loads((tmp_path / folders.PROOF).read_text())
     told["trials"][0]["step_ns"] = 0
     (tmp_path / folders.PROOF).write_text(json.dumps(told))
-    with pytest.raises(RunError, match="holds no proof"):
+    with pytest.raises(RunError, match="has no readable result"):
         folders.read(tmp_path / folders.PROOF)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RunError, match="not a regular file"):
@@ -156,7 +156,7 @@ def test_only_pairs_of_which_both_ran_count():
     assert [(a.step_ns, b.step_ns) for a, b in pairs(trials)] == [(10e6, 20e6), (10e6, 30e6)]
     proof = judging.proof(task(), trials, "interrupted")
     assert (proof.pairs, proof.ratio, proof.a_step_ns) == (2, pytest.approx(2.5), 10e6)
-    assert proof.reason.startswith("it was interrupted: 2 trials a side are too few to decide")
+    assert proof.reason.startswith("interrupted: 2 trials per side are too few to decide")
 
 
 def test_a_verdict_and_its_ratio_are_of_the_same_trials():
@@ -170,20 +170,25 @@ def test_a_verdict_and_its_ratio_are_of_the_same_trials():
 
 @pytest.mark.parametrize(
     ("ended", "words"),
-    [("out of time", "the time was up: 1 trial a side is too few to decide"), ("all trials made", "1 trial a side is")],
+    [("out of time", "out of time: 1 trial per side is too few to decide"), ("all trials made", "1 trial per side is")],
 )
 def test_why_it_stopped_is_said(ended, words):
     assert judging.proof(task(), both([trial("A", 1)], [trial("B", 1)]), ended).reason.startswith(words)
 
 
-VAIN = {"ddp.bucket_cap_mb": "the script made no DistributedDataParallel"}
+VAIN = {"ddp.bucket_cap_mb": "the script creates no DistributedDataParallel"}
 
 
 @pytest.mark.parametrize(
     ("settings", "ends", "verdict", "why"),
     [
         ({"ddp.bucket_cap_mb": 1}, True, "other did not take effect", "the change did not take effect: "),
-        ({"ddp.bucket_cap_mb": 1, "env.X": "1"}, True, "not all of other took", "not all of the change took effect: "),
+        (
+            {"ddp.bucket_cap_mb": 1, "env.X": "1"},
+            True,
+            "not all of other took",
+            "the change took effect only in part: ",
+        ),
         ({"env.X": "1"}, False, "", ""),
     ],
 )
@@ -194,8 +199,8 @@ def test_what_took_no_effect_is_not_timed(settings, ends, verdict, why):
     if ends:
         proof = judging.proof(task(**settings), made, "without effect")
         told = " ".join(span.text for line in page(proof, 400) for span in line)
-        assert proof.reason == why + "ddp.bucket_cap_mb: the script made no DistributedDataParallel"
-        assert f"It cannot be told: {verdict}" in told
+        assert proof.reason == why + "ddp.bucket_cap_mb: the script creates no DistributedDataParallel"
+        assert f"No verdict: {verdict}" in told
 
 
 def test_a_learning_rate_that_the_script_sets_itself_leaves_the_time_to_be_told():
@@ -233,7 +238,7 @@ def test_a_trial_without_a_time_and_a_ratio_that_is_no_number_are_damage(tmp_pat
     timeless = {**whole["trials"][0], "step_ns": None, "missing": {**whole["trials"][0]["missing"], "step_ns": "x"}}
     for damage in ({"ratio": math.nan}, {"trials": [timeless]}):
         (tmp_path / folders.PROOF).write_text(json.dumps({**whole, **damage}))
-        with pytest.raises(RunError, match="holds no proof that can be read"):
+        with pytest.raises(RunError, match="has no readable result"):
             folders.read(tmp_path / folders.PROOF)
 
 
@@ -291,7 +296,7 @@ def test_a_proof_of_tests_at_a_level_of_before_is_still_one(tmp_path: Path):
 def test_a_side_of_which_most_end_early_is_not_compared_with_one_that_goes_on():
     a = [trial("A", 10, steps=30) for _ in range(6)]
     b = [trial("B", 30, steps=3, ended_early=True) for _ in range(6)]
-    why = "the script of B ends after 3 timed steps, fewer than asked for, and that of the other goes on"
+    why = "the script of B ends after 3 timed steps, fewer than requested, while the other continues"
     assert judging.incomparable(both(a, b)).startswith(why)
     assert judging.incomparable(both(b, b)) == judging.incomparable(a) == ""
     one_of_b = [*b[:1], *(trial("B", 30, steps=30) for _ in range(5))]
@@ -319,7 +324,10 @@ def test_what_was_set_aside_is_taken_back_where_it_fits(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("budget_s", "words"),
-    [(12.0, "a verdict takes about 12 s in all"), (11.0, "11 s will do for about 5 trials a side, and")],
+    [
+        (12.0, "a verdict takes about 12 s in all"),
+        (11.0, "11 s allows about 5 trials per side; a verdict needs 6. Use --time-limit 12"),
+    ],
 )
 def test_a_time_that_is_too_short_is_told_after_the_first_pair(budget_s, words):
     """A pair takes 2 s, the first look six of them, and the last 35."""
@@ -327,7 +335,7 @@ def test_a_time_that_is_too_short_is_told_after_the_first_pair(budget_s, words):
     assert engine._how_long(asked, both([trial("A", 10)], [trial("B", 10)])).startswith(words)
     assert engine._how_long(asked, both([trial("A", 10)] * 2, [trial("B", 10)] * 2)) == ""
     assert engine._how_long(dataclasses.replace(asked, budget_s=3.0), both([trial("A", 1)], [trial("B", 1)])) == (
-        "3 s will do for about 1 trial a side, and a verdict takes 6: --time-limit 12 would be enough for these"
+        "3 s allows about 1 trial per side; a verdict needs 6. Use --time-limit 12"
     )
 
 
@@ -340,9 +348,9 @@ def test_how_long_a_verdict_takes_is_told_after_the_first_pair():
 def test_trials_under_way_are_not_said_to_have_been_interrupted():
     """What a report reads while they run, and after they were cut off."""
     few = judging.proof(task(), both([trial("A", 10)], [trial("B", 10)]), "under way")
-    assert few.reason == "it is under way, or was cut off: 1 trial a side is too few to decide"
+    assert few.reason == "unfinished: 1 trial per side is too few to decide"
     many = judging.proof(task(), numbered(both([trial("A", 10)] * 6, [trial("B", 10)] * 6)), "under way")
-    assert many.reason.startswith("it is under way, or was cut off, and not yet clear: chance alone")
+    assert many.reason.startswith("unfinished, no verdict yet (p = ")
 
 
 class TestOfTakenCores:
@@ -373,7 +381,7 @@ class TestOfTakenCores:
             tuple(sorted(pair, key=lambda number: sides[number - 1])) for pair in ((1, 3), (4, 6))
         ]
         assert (made.a_step_ns, made.b_step_ns) == (10e6, 12e6)
-        assert "20 % of the time of the cores went to others: run again, and not counted" in said
+        assert "20 % of the CPU time was taken by other virtual machines: run again, and not counted" in said
         assert folders.read(tmp_path / folders.PROOF) == made
 
     def test_where_they_always_are_some_of_them_count(self, monkeypatch, tmp_path):

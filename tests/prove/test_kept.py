@@ -27,9 +27,9 @@ def verified(low: float | None, high: float | None, **figures: Any) -> Verified:
     [
         (0.6, 0.8, ""),
         (0.75, 0.95, ""),  # 5 to 25 % less, of which 20 was promised
-        (0.85, 0.95, "less than was promised (20 to 40 %): what is predicted of it does not hold here"),
+        (0.85, 0.95, "below the prediction (20 to 40 %): the prediction does not hold on this machine"),
         (0.4, 0.65, ""),
-        (0.4, 0.55, "more than was promised (20 to 40 %)"),
+        (0.4, 0.55, "more than predicted (20 to 40 %)"),
         (None, None, ""),
     ],
 )

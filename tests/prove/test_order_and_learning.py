@@ -67,15 +67,15 @@ def test_trials_that_failed_and_losses_that_are_no_numbers_hide_nothing():
     assert learning([*a, *one_nan], "changes").outcome == "other"
     crossing = learning([trial("A", 0.8, 1e-6)] * 2 + [trial("B", 0.8, 2e-6)], "same")
     assert crossing.outcome == "alike"
-    assert learning([*a, cut], "same").reason.startswith("no trial of one side ran to the end")
+    assert learning([*a, cut], "same").reason.startswith("no trial of one side finished")
     other = learning([*a, *diverging], "other draws")
-    assert (other.outcome, "other samples" in other.reason) == ("not known", True)
+    assert (other.outcome, "different samples" in other.reason) == ("not known", True)
 
 
 def test_the_figures_are_relative_to_the_loss():
     found = learning([trial("A", 2.0, 4.0), trial("A", 2.0, 4.0), trial("B", 2.0, 4.2)], "same")
     assert (found.difference, found.spread) == (pytest.approx(0.05), 0.0)
-    assert "B learns something else" in found.reason
+    assert "B's training results differ" in found.reason
 
 
 def test_each_pass_is_held_against_its_own_loss():

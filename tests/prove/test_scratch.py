@@ -348,7 +348,7 @@ def test_where_there_is_no_room_nothing_is_left(project, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "copy2", full)
     with pytest.raises(RunError, match="No space left on device") as caught:
         scratch.make(project, tmp_path / "copy")
-    assert caught.value.hint == "make room for it beside the recording"
+    assert caught.value.hint == "free disk space next to the recording"
     assert not (tmp_path / "copy").exists()
 
 

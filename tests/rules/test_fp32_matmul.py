@@ -26,7 +26,7 @@ def test_the_name_of_the_card_decides_without_facts(ask, make_measured):
     assert ask("DP401", make_measured(fp32_share=0.4, device_name="Tesla V100S-PCIE-32GB")) == []
     assert ask("DP401", make_measured(fp32_share=0.4, device_name="NVIDIA T4G")) == []
     assert ask("DP401", make_measured(fp32_share=0.4, device_name="Tesla T4")) == []
-    with pytest.raises(Missing, match="do not name the GPU"):
+    with pytest.raises(Missing, match="the GPU model is unknown"):
         ask("DP401", make_measured(fp32_share=0.4, device_name=None))
 
 
@@ -43,7 +43,7 @@ def test_a_compute_capability_that_is_none_leaves_it_to_the_name(ask, make_measu
     assert ask("DP401", make_measured(fp32_share=0.4, device_name="some card"), [spelt]) == []
     none = make_facts(device=DeviceFacts("cuda", compute_capability="abc"))
     assert ask("DP401", make_measured(fp32_share=0.4, device_name="Tesla T4"), [none]) == []
-    with pytest.raises(Missing, match="do not name the GPU"):
+    with pytest.raises(Missing, match="the GPU model is unknown"):
         ask("DP401", make_measured(fp32_share=0.4, device_name=None), [none])
 
 

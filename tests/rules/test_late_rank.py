@@ -45,8 +45,8 @@ def test_the_rank_that_is_late_and_why(ask, make_measured):
     run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)})
     (advice,) = ask("DP701", run)
     assert advice.title == (
-        "Rank 1 arrives 3 ms late in the median step, and the others wait for it: its device waits for the script: "
-        "Python, files, sleep, blocking calls, launching"
+        "Rank 1 arrives 3 ms late in the median step, and the others wait for it: its device idles while the host "
+        "runs Python, file I/O, sleeps, blocking calls or launches"
     )
     assert (advice.impact, advice.confidence, advice.saves.basis) == ("medium", "medium", "bound")
     assert advice.saves.high_share == pytest.approx(0.3)  # what it is late; 12 % over two ranks are 24 % of the other

@@ -49,7 +49,7 @@ def test_quiet_where_they_lie_within_or_exchange_alike(told):
 def test_hosts_of_ranks_that_were_not_recorded_are_not_known(told, ask, make_measured, make_facts):
     with pytest.raises(Missing, match="not all ranks were recorded"):
         told(measured={"world": 8})
-    with pytest.raises(Missing, match="not recorded by"):
+    with pytest.raises(Missing, match="needs a recording by"):
         ask("DP203", make_measured(), [])
 
 

@@ -29,7 +29,7 @@ def test_of_a_delay_one_rule_speaks(name, speaks, silent):
     rules = [one.rule for one in report.advice]
     assert speaks in rules
     assert silent not in rules
-    assert ("Held up by rank" in report.headline.verdict) == (speaks == "DP701")
+    assert ("Straggler: rank" in report.headline.verdict) == (speaks == "DP701")
 
 
 def test_ranks_that_take_turns_are_named_with_their_steps():

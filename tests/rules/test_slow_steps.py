@@ -73,7 +73,7 @@ def test_garbage_has_a_rule_of_its_own(ask, make_measured, make_facts):
 
 
 def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="no steps were timed"):
+    with pytest.raises(Missing, match="no untraced steps were timed"):
         ask("DP703", make_measured(), [make_facts()])
 
 

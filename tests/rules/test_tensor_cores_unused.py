@@ -30,7 +30,7 @@ def test_quiet_on_cards_that_know_tf32_which_has_a_rule_of_its_own(ask, make_mea
     assert ask("DP404", make_measured(**told)) == []
     assert ask("DP404", make_measured(**told, **V100), [make_facts()]) == []  # its facts say 8.0
     assert ask("DP404", make_measured(**told, device_name="NVIDIA A100-SXM4-80GB")) == []
-    with pytest.raises(Missing, match="do not name the GPU"):
+    with pytest.raises(Missing, match="the GPU model is unknown"):
         ask("DP404", make_measured(**told, device_name=None))
 
 

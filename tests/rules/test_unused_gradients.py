@@ -58,5 +58,5 @@ def test_quiet_where_little_is_unused(ask, make_measured, make_facts):
 
 
 def test_what_was_not_timed_is_missing(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="no steps were timed"):
+    with pytest.raises(Missing, match="no untraced steps were timed"):
         ask("DP109", make_measured(device="cpu"), run(make_facts, window=False))

@@ -57,7 +57,7 @@ def test_another_all_reduce_is_not_that_of_the_marks(ask, make_measured, make_fa
 
 
 def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="torch did not report"):
+    with pytest.raises(Missing, match="torch did not report whether"):
         ask("DP106", make_measured(), [make_facts(ddp=[searching(unused=None)])])
 
 

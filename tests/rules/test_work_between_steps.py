@@ -65,7 +65,7 @@ def test_what_one_rank_does_is_saved_down_to_the_next_busiest(ask, make_measured
     (advice,) = ask("DP609", make_measured(world=2, device="cpu"), alone(make_facts, [7, 6]))
     assert advice.saves.how == "the work is in 20 stack samples of rank 0; the interval includes the sampling error"
     assert advice.saves.low_share == pytest.approx(0.8 * 0.1808, abs=1e-3)
-    # With 9.5 ms of rank 1 only half a millisecond of it is what the step waits for.
+    # With 9.5 ms of rank 1 only half a millisecond of it is on the critical path.
     (advice,) = ask("DP609", make_measured(world=2, device="cpu"), alone(make_facts, [7, 9.5]))
     assert advice.saves.low_share == pytest.approx(0.8 * 0.05, abs=1e-3)
     # With another rank that is as busy, or not recorded, nothing may be saved: a bound.
@@ -91,13 +91,13 @@ def test_quiet_where_it_is_little(ask, make_measured, make_facts):
 
 
 def test_an_older_recording_says_what_it_lacks(ask, make_measured, make_facts):
-    with pytest.raises(Missing, match="stack was not sampled"):
+    with pytest.raises(Missing, match="no stack samples of untraced steps"):
         ask("DP609", make_measured(), [make_facts(windows=[Window("unprofiled", 4, [10 * MS] * 20)])])
 
 
 @pytest.mark.parametrize("code", ["DP609", "DP703"])
 def test_a_trace_that_dptune_did_not_record_lacks_facts(ask, make_measured, code):
-    with pytest.raises(Missing, match="not recorded by `dptune profile`"):
+    with pytest.raises(Missing, match="needs a recording by `dptune profile`"):
         ask(code, make_measured(), [])
 
 

@@ -35,22 +35,22 @@ def test_unknown_fields_are_ignored_and_lacking_ones_filled_in(tmp_path: Path) -
     ("text", "sentence"),
     [
         ("{", "f is not JSON"),
-        ("[]", "^f: it must be an object, and is a list$"),
+        ("[]", "^f: it must be an object, but is a list$"),
         ("{}", "^f: it has no `rank`$"),
         ('{"rank": 3, "windows": [{"name": "lean"}]}', r"^f: `windows\[0\]` has no `first_step`$"),
-        ('{"rank": "3"}', '^f: `rank` must be a whole number, and is "3"$'),
-        ('{"rank": 1e30}', r"^f: `rank` must be a whole number, and is 1e\+30$"),
-        ('{"rank": 3, "windows": [5]}', r"^f: `windows\[0\]` must be an object, and is 5$"),
+        ('{"rank": "3"}', '^f: `rank` must be a whole number, but is "3"$'),
+        ('{"rank": 1e30}', r"^f: `rank` must be a whole number, but is 1e\+30$"),
+        ('{"rank": 3, "windows": [5]}', r"^f: `windows\[0\]` must be an object, but is 5$"),
         (
             '{"rank": 3, "settings": {"x": []}}',
             "^f: `settings.x` must be true or false or a whole number or a number or",
         ),
         (
             '{"rank": 3, "windows": [{"name": "x", "first_step": 1, "durations_ns": [1, true]}]}',
-            r"`windows\[0\].durations_ns\[1\]` must be a whole number, and is true",
+            r"`windows\[0\].durations_ns\[1\]` must be a whole number, but is true",
         ),
         (f'{{"rank": {"9" * 5000}}}', "^f holds a number of thousands of digits$"),
-        (f'{{"rank": 3, "grad_scale": {"9" * 400}}}', "^f: `grad_scale` is a number of hundreds of digits$"),
+        (f'{{"rank": 3, "grad_scale": {"9" * 400}}}', "^f: `grad_scale` is a number with hundreds of digits$"),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:

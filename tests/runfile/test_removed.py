@@ -20,7 +20,7 @@ def test_what_one_rank_does_is_saved_down_to_the_next_busiest():
     """Rank 0 is busy for 90, rank 1 for 60: of the 40 that rank 0 saves, 30 shorten the step."""
     uneven = {0: [90.0, 90.0], 1: [60.0, 60.0]}
     assert saved_share({0: Share(0.35, 0.4, 0.5)}, uneven, 100, 2) == (pytest.approx(0.3), pytest.approx(0.3), 0.5)
-    # The other way round the work is not what the step waits for.
+    # The other way round the work is not on the critical path.
     assert saved_share({1: Share(0.35, 0.4, 0.5)}, uneven, 100, 2) == (0, 0, 0.5)
 
 

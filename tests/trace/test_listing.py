@@ -73,7 +73,7 @@ def test_a_trace_that_is_called_run_json_is_read(tmp_path):
     ("content", "code", "why"),
     [
         ('{"schema_version": 99, "schema": "dptune.run/99"}', "schema-newer",
-         "run: run.json has schema version '99', but this dptune reads 0.x: update dptune"),
+         "run: run.json has schema version '99', but this version reads 0.x: update dptune"),
         (form.text(RunRecord(dptune="0.1"))[:40], "file-unreadable", "run: run.json is not JSON: "),
         (form.text(RunRecord(dptune="0.1")), "file-unreadable",
          "run/run.json belongs to a recording whose traces and facts are missing"),

@@ -213,7 +213,7 @@ def test_what_a_newer_dptune_wrote_is_said_and_not_read(run_folder):
     run = load([run_folder])
     assert sorted(run.facts) == [0]
     assert run.findings[0].text == (
-        f"{run_folder.name}: rank-00001.facts.json has schema version '3.0\\n::x', but this dptune reads 0.x: "
+        f"{run_folder.name}: rank-00001.facts.json has schema version '3.0\\n::x', but this version reads 0.x: "
         "update dptune"
     )
 
@@ -240,7 +240,7 @@ def test_the_folder_of_runs_leads_to_the_latest(run_folder):
 
 
 def test_a_process_that_was_not_recorded_is_named(run_folder):
-    says = "rank 0: not recorded: run has its recording already"
+    says = "rank 0: not recorded: run already has its recording"
     (run_folder / "rank-00000.unrecorded.txt").write_text(f"{says}\n{says}\n\n{'x' * 1000}\n" + "and more\n" * 100)
     found = [one for one in load([run_folder]).findings if one.code == "process-unrecorded"]
     assert [(one.level, one.text) for one in found] == [

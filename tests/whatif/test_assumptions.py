@@ -28,12 +28,12 @@ def test_every_prediction_says_what_it_takes_for_granted(name):
 
 def test_each_sentence_once():
     (only,) = assumed(on_cpus(), {"ddp.bucket_cap_mb": 1.0, "ddp.first_bucket_mb": 1.0}, traced=False)
-    assert only == "exchanges of other sizes take what the link's fit says"
+    assert only == "collectives of other sizes take as long as the link model says"
 
 
 def test_what_is_exchanged_outside_of_passes_is_named_where_it_would_change():
     model = on_cpus(others=3, others_ns={0: 1e6, 1: 2e6})
-    stays = "3 exchanges of a step outside of backward passes stay as they are (2.0 ms)"
+    stays = "3 collectives per step outside of backward passes are unchanged (2.0 ms)"
     for name in ("link.gb_per_s", "world_size", "straggler.removed"):
         assert stays in assumed(model, {name: 2}, traced=False)
         assert stays not in assumed(on_cpus(), {name: 2}, traced=False)
@@ -67,7 +67,7 @@ def test_what_changes_nothing_takes_nothing_for_granted(changes):
 def test_steps_that_take_more_than_an_epoch_say_so():
     """Of 8 batches that a rank draws, steps take one: 8 times the batch is all of them, on twice the ranks twice."""
     loading = Loading(batch=4, workers=0, prepare_ns=1.0, computing=0.0, cores_per_rank=1.0, epoch=8, sharded=True)
-    more = "a step takes more samples than an epoch has: the next epoch begins within it"
+    more = "a step takes more samples than an epoch has: the next epoch starts within it"
     for changes, beyond in (
         ({"loader.batch_size": 32}, False),
         ({"loader.batch_size": 36}, True),
@@ -80,13 +80,13 @@ def test_steps_that_take_more_than_an_epoch_say_so():
 
 
 def test_gradients_of_an_unknown_type():
-    unsaid = "gradients are of float32: the recording does not say"
+    unsaid = "gradients are assumed to be float32: the recording does not say"
     assert unsaid in assumed(on_cpus(dtype=None), {"ddp.comm_hook": "fp16"}, traced=False)
     assert unsaid not in assumed(on_cpus(), {"ddp.comm_hook": "fp16"}, traced=False)
 
 
 def test_a_gpu_is_told_of_in_traced_time():
-    scaled = "the profiler slows calls of the host, all by the same factor, and nothing that devices do"
+    scaled = "the profiler slows all host calls by the same factor, and no device work"
     assert scaled in assumed(GPU, {"host.times": 0.5}, traced=False)
     assert scaled not in assumed(GPU, {"host.times": 0.5}, traced=True)
     assert "casts are free on a GPU" in assumed(GPU, {"ddp.comm_hook": "bf16"}, traced=True)

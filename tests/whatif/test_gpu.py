@@ -260,7 +260,7 @@ def test_a_batch_that_is_not_known(tmp_path: Path) -> None:
     made = program(load_events(tmp_path, three_steps()))
     with pytest.raises(Missing, match="DataLoader"):
         changed(made, {"loader.batch_size": 16})
-    with pytest.raises(Missing, match="a sample at least"):
+    with pytest.raises(Missing, match="at least one sample"):
         changed(replace(made, batch=8), {"loader.batch_size": 0})
 
 

@@ -80,7 +80,7 @@ def told(run: Measured | None = None, own: list[Facts] | None = None) -> dict[st
 def test_each_by_hand():
     """Of four ranks; the state of Adam is twice as large as the parameters, and buckets as large as them."""
     assert told() == {
-        "DDP, as it is": (5 * SIZE, STEP, STEP, 1),
+        "DDP, unchanged": (5 * SIZE, STEP, STEP, 1),
         "DDP, half as often": (5 * SIZE, STEP + FLOOR - OPTIMIZER, STEP + FLOOR, 2),
         "DDP, a quarter as often": (5 * SIZE, STEP + 3 * (FLOOR - OPTIMIZER), STEP + 3 * FLOOR, 4),
         # At most each of six tensors is sent by itself: 40 ms, and 2 ms each time.
@@ -92,14 +92,14 @@ def test_each_by_hand():
 
 def test_gradients_that_are_views_of_buckets_need_no_others():
     own = told(own=facts(ddp=[DdpFacts("Net", gradient_bytes=SIZE, gradient_as_bucket_view=True)]))
-    assert (own["DDP, as it is"][0], own["ZeRO-1"][0]) == (4 * SIZE, 2 * SIZE + SIZE // 2)
+    assert (own["DDP, unchanged"][0], own["ZeRO-1"][0]) == (4 * SIZE, 2 * SIZE + SIZE // 2)
 
 
 def test_what_is_not_known_has_no_upper_bound():
     found = strategies(facts(ddp=[DdpFacts("Net", gradient_bytes=SIZE)]), measured(), LINK, STEP, FLOOR)
     why = {one.name: one.missing.get("high_ns") for one in found}
-    assert why["ZeRO-1"] == "of how many tensors it is was not recorded"
-    assert why["FSDP"] == "what each unit that is gathered costs is known only once it runs"
+    assert why["ZeRO-1"] == "the number of tensors was not recorded"
+    assert why["FSDP"] == "the cost of gathering each unit is known only after running it"
     assert not why["DDP, a quarter as often"]
 
 
@@ -116,7 +116,7 @@ def test_two_nodes_of_two_ranks_can_shard_within_each():
 
 @pytest.mark.parametrize(("optimizer", "times"), [("SGD", 4), ("AdamW", 5)])
 def test_what_the_optimizer_keeps(optimizer, times):
-    assert told(own=facts(optimizer=optimizer))["DDP, as it is"][0] == times * SIZE
+    assert told(own=facts(optimizer=optimizer))["DDP, unchanged"][0] == times * SIZE
 
 
 def test_activations_of_a_gpu_come_on_top_and_may_be_too_much():
@@ -137,14 +137,14 @@ def test_activations_of_a_gpu_come_on_top_and_may_be_too_much():
 @pytest.mark.parametrize(
     ("own", "why"),
     [
-        ([], "that dptune recorded"),
-        (facts(ddp=[]), "for a module in DistributedDataParallel"),
-        (facts(fsdp=[FsdpFacts(2)]), "for a module in DistributedDataParallel"),
-        (facts(engine="deepspeed"), "for a module in DistributedDataParallel"),
+        ([], "needs a recording of a DistributedDataParallel module"),
+        (facts(ddp=[]), "needs a recording of a DistributedDataParallel module"),
+        (facts(fsdp=[FsdpFacts(2)]), "needs a recording of a DistributedDataParallel module"),
+        (facts(engine="deepspeed"), "needs a recording of a DistributedDataParallel module"),
         (facts(optimizer="ZeroRedundancyOptimizer"), "an optimizer that is not sharded"),
         (facts(optimizers=[]), "an optimizer that is not sharded"),
-        (facts(ddp=[DdpFacts("Net")]), "how large the gradients are"),
-        (facts(optimizer="Muon"), "how much Muon keeps for each parameter is not known"),
+        (facts(ddp=[DdpFacts("Net")]), "gradient sizes were not recorded"),
+        (facts(optimizer="Muon"), "the size of Muon's state per parameter is unknown"),
     ],
 )
 def test_where_there_is_nothing_to_compare(own, why):
@@ -161,7 +161,7 @@ def test_a_recording_with_its_link_is_compared():
     done = whatif(sample, "--strategies")
     assert done.returncode == 0, done.stderr
     assert "Strategies" in done.stdout
-    for name in ("DDP, as it is", "a quarter as often", "ZeRO-1", "FSDP"):
+    for name in ("DDP, unchanged", "a quarter as often", "ZeRO-1", "FSDP"):
         assert name in done.stdout
     own = json.loads(whatif(sample, "--strategies", "--format", "json").stdout)
     first = own["strategies"][0]
@@ -172,4 +172,4 @@ def test_a_recording_with_its_link_is_compared():
 def test_what_cannot_be_compared_is_said():
     done = whatif(str(SAMPLES / "starved_loader"), "--strategies", "--set", "ddp.no_sync=true")
     assert done.returncode == 2
-    assert "--strategies stands alone" in done.stderr
+    assert "--strategies cannot be combined with changes" in done.stderr

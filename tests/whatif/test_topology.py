@@ -55,16 +55,16 @@ def test_of_ranks_on_several_hosts_the_link_measured_is_that_between_them():
     four = relinked(MEASURED, 2, 2, {"world_size": 4, "nodes": 2})
     assert (four.alpha_ns, 1 / four.bytes_per_ns) == pytest.approx((30, 1.5))
     for settings in ({"nodes": 1}, {"world_size": 4, "nodes": 2, "allreduce.algorithm": "hierarchical"}):
-        with pytest.raises(Missing, match="ranks of one host is not known"):
+        with pytest.raises(Missing, match="the link within a host is unknown"):
             relinked(MEASURED, 2, 2, settings)
 
 
 def test_what_cannot_be():
     with pytest.raises(Missing, match="spread evenly over 3 nodes"):
         relinked(MEASURED, 2, 1, {"nodes": 3})
-    with pytest.raises(Missing, match="one node has no link to others"):
+    with pytest.raises(Missing, match="a single node has no link to others"):
         relinked(MEASURED, 2, 1, {"world_size": 8, **SLOW})
-    with pytest.raises(Missing, match="one rank"):
+    with pytest.raises(Missing, match="a single rank"):
         relinked(MEASURED, 1, 1, {"nodes": 1})
 
 

@@ -91,7 +91,7 @@ def _answer(loaded: LoadedRule, view: RunView) -> Answer:
             _checked(advice, loaded.rule.code, view.facts) for advice in islice(loaded.check(view), MOST_ADVICE + 1)
         ]
         if len(said) > MOST_ADVICE:
-            raise ValueError(f"it yielded more than {MOST_ADVICE} pieces of advice")
+            raise ValueError(f"it yielded more than {MOST_ADVICE} recommendations")
     except Missing as missing:
         return Answer(missing=_reason(missing))
     except BaseException as error:  # a rule that calls sys.exit() ends no report

@@ -120,7 +120,9 @@ def headline(
         why = _why(measured)
     except Missing as missing:
         return Headline(
-            verdict="This run cannot be judged.", why=sentence(missing.reason), next=_recording(trust.findings)
+            verdict="Not enough reliable data for a verdict.",
+            why=sentence(missing.reason),
+            next=_recording(trust.findings),
         )
     unsure = doubtful(measured, advice)
     first = next((item for item in advice if item not in unsure), None)
@@ -139,11 +141,11 @@ def headline(
         and not _saves_more(first, late)
     )
     if late is not None:
-        why += f" {late.why}" if heads else f" Besides, rank {late.figures.rank} comes {late.lag}. {late.why}"
+        why += f" {late.why}" if heads else f" Also, rank {late.figures.rank} is a straggler, {late.lag}. {late.why}"
     if trust.level == "partial":
         lack = next(f for f in trust.findings if f.level == "partial")
         whole_run = lack.code in (physics.COLLECTIVES, physics.COPIES, disturbance.SHARED)
-        why += f" {sentence(lack.text)}" if whole_run else f" Only a part of the run could be read: {lack.text}."
+        why += f" {sentence(lack.text)}" if whole_run else f" Partial data: {lack.text}."
     answered = (
         {recommendation.rule for recommendation in advice}
         | set(quiet)
@@ -151,7 +153,7 @@ def headline(
     )
     unanswered = {skipped_rule.rule for skipped_rule in skipped} - answered
     if not answered and not unanswered:
-        why += " No rule was asked."
+        why += " No rules were selected."
     elif unanswered:
         why += f" {len(unanswered)} of {len(answered | unanswered)} rules could not run."
     if first is not None and first.threatens_results:
@@ -160,7 +162,7 @@ def headline(
         verdict = f"Slow steps take {percent(measured.step.slow_share)} of the time: {_mean_and_median(measured)}."
         return Headline(verdict=verdict, why=why, next=_action(first, late), rule=first.rule)
     if late is not None and heads:
-        verdict = f"Held up by rank {late.figures.rank}: it comes {late.lag}."
+        verdict = f"Straggler: rank {late.figures.rank} is {late.lag}."
         action = _look_at(late.figures) if first is None else _action(first, late) + _of_late(late, advice)
         return Headline(verdict=verdict, why=why, next=action, rule=first.rule if first else "")
     whole = trust.level == "sound" and bool(answered) and not unanswered
@@ -227,8 +229,8 @@ def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline
     broken = next((other_finding for other_finding in findings if other_finding.code in _BROKEN_OFF), None)
     if broken is not None:
         said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
-        remedy = f"{said}See to that first, then record again."
-    verdict = "This run cannot be judged."
+        remedy = f"{said}Fix that first, then record again."
+    verdict = "Not enough reliable data for a verdict."
     if all(fault.code in OF_TIMES for fault in why):
         verdict = "The times of this run are not reliable, so no speedup is advised."
         if surest is not None:
@@ -266,7 +268,7 @@ def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating
         return sentence(advice[0].title)
     if computing < NEARLY_ALL:
         spent = f"compute takes {percent(computing)} of {step}, and no other cause stands out"
-        return f"{'Mostly computing' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
+        return f"{'Mostly compute' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
     if any(recommendation.kind == "time" for recommendation in found):
         return "Compute-bound, and the compute can be made cheaper."
     if found:
@@ -402,7 +404,7 @@ def _change(advice: Advice) -> str:
         saves = f" It saves {interval} of {_of_step(advice.saves)}."
     more_changes = len(advice.changes) - 1
     beside = f", and {more_changes} more {'change' if more_changes == 1 else 'changes'}: see {advice.rule}"
-    learning = " What is learned may change." if advice.numerics == "changes" else ""
+    learning = " May change training results." if advice.numerics == "changes" else ""
     return f"{use} {what}{beside if more_changes else ''}.{saves}{learning}"
 
 

@@ -54,4 +54,4 @@ def saving_time(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
 
 def _may_be_nothing(saves: Saving) -> str:
     of = "a step" if saves.samples_times == 1 else "a sample's time"
-    return f"predicted to save 0 to {100 * saves.high_share:.1f} % of {of}: the interval includes zero"
+    return f"the predicted saving, 0 to {100 * saves.high_share:.1f} % of {of}, includes zero"

@@ -27,20 +27,20 @@ class Limit:
         if share >= BOUND_SHARE:
             return f"{self.verdict}: {what}."
         if computing >= MOSTLY:
-            return f"Mostly computing, but {what}."
+            return f"Mostly compute, but {what}."
         return f"No single bottleneck: compute takes {percent(computing)} of {step}, and {what}."
 
 
 COMMUNICATION = Limit("Communication-bound", "{} of each step waits for communication", "exchange_ns")
 UNSPLIT = Limit(
-    "Communication-bound or held up by late ranks",
-    "{} of each step is exposed communication; whether data moves in it or late ranks are waited for, only the traces "
-    "of all ranks tell",
+    "Communication-bound or straggler-bound",
+    "{} of each step is exposed communication; whether it is transfer or waiting for late ranks needs the traces of "
+    "all ranks",
     "exchange_ns",
 )
 LATE = Limit(
-    "Held up by late ranks",
-    "{} of each step is spent in collectives that wait for the last rank to come",
+    "Straggler-bound",
+    "{} of each step is spent in collectives that wait for the last rank to arrive",
     "exposed_waiting_ns",
 )
 _BOTH = "{{}} of each step is exposed communication: {} transfers data, {} waits for late ranks"
@@ -54,7 +54,7 @@ IDLE = Limit(
     "other_idle_ns",
     0.15,  # 5 to 10 % of it is common on healthy runs
 )
-_UNKNOWN = ", {} is not known to be either"
+_UNKNOWN = ", {} unknown"
 _WORTH_NAMING = 0.005  # of a step, from which on a part of communication is named beside the other
 _PARTS = {
     "exposed_transfer_ns": "exposed transfer",

@@ -98,7 +98,7 @@ def find_rule(code: str) -> LoadedRule:
     near = difflib.get_close_matches(wanted, names, n=1)
     known = ", ".join(loaded.rule.code for loaded in rules)
     hint = f"did you mean '{names[near[0]]}'?" if near else f"rules: {known or 'none'}"
-    raise UsageError(f"there is no rule '{code}'", f"{hint}{installed.not_loaded}")
+    raise UsageError(f"unknown rule '{code}'", f"{hint}{installed.not_loaded}")
 
 
 def _points(problems: list[str]) -> list[importlib.metadata.EntryPoint]:

@@ -49,7 +49,10 @@ def settled(advice: Iterable[Advice]) -> tuple[list[Advice], list[Skipped]]:
             kept.append(recommendation)
         else:
             other, change = rival
-            reason = f"its advice on {change.knob} contradicts that of {other.rule}, which is surer or saves more"
+            reason = (
+                f"superseded by {other.rule}, which sets {change.knob} differently, with higher confidence or a "
+                "larger saving"
+            )
             dropped.append(Skipped.giving_way(recommendation.rule, reason))
     return ranked(kept), dropped
 

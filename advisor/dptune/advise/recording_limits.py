@@ -10,9 +10,9 @@ from dptune.runfile.facts import Facts
 
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun, which binds no rank to cores of its own
 _EFFECTS = {
-    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for, so nothing overlaps",
+    "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel, so nothing overlaps",
     "TORCH_DISTRIBUTED_DEBUG": "every collective is checked across ranks",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "memory is taken from the driver for every tensor",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor is allocated by the driver",
 }
 
 
@@ -29,7 +29,7 @@ def _windows(facts: Sequence[Facts]) -> Iterator[Finding]:
     cut = [window for rank in facts[:1] for window in rank.windows if window.cut_short]
     if cut:
         counted = ", ".join(f"{window.name} {window.steps}" for window in cut)
-        text = f"steps are long: windows ended by their time bound, with fewer steps than asked for ({counted})"
+        text = f"steps are long: windows reached their time limit with fewer steps than requested ({counted})"
         yield Finding(code="windows-cut", level="info", text=text)
     for name in ("unprofiled", "lean", "rich"):
         begun = {rank.rank: window.first_step for rank in facts if (window := rank.window(name)) and window.complete}
@@ -37,7 +37,7 @@ def _windows(facts: Sequence[Facts]) -> Iterator[Finding]:
             first, other = min(begun), next(rank for rank in begun if begun[rank] != begun[min(begun)])
             text = (
                 f"ranks recorded different steps ({name}: rank {first} from step {begun[first]} on, rank {other} from "
-                f"{begun[other]}): what they did at the same time is not known"
+                f"{begun[other]}): their steps cannot be aligned"
             )
             yield Finding(code="windows-apart", level="partial", text=text)
             return
@@ -73,8 +73,8 @@ def _taken(facts: Sequence[Facts]) -> Iterator[Finding]:
         return
     host, share = max(shares.items(), key=lambda host_share: host_share[1] or 0.0)
     text = (
-        f"{100 * (share or 0.0):.0f} % of the time of the cores of {host} went to others while steps were timed: it is "
-        "a virtual machine, and its host is busy. Steps took longer than they would alone: record again"
+        f"{100 * (share or 0.0):.0f} % of the CPU time of {host} was taken by other virtual machines while steps "
+        f"were timed, so steps took longer than on an idle host: record again"
     )
     yield Finding(code="cores-taken", level="info", text=text)
 
@@ -98,5 +98,5 @@ def _switches(facts: Sequence[Facts]) -> Iterator[Finding]:
         if rank.settings.get("anomaly_mode"):
             left_on["torch.autograd.detect_anomaly"] = "every backward operation is checked for NaN"
     for switch, effect in left_on.items():
-        text = f"{switch} is on: {effect}. Switch it off and record again; this is not how fast the script can run"
+        text = f"{switch} is on: {effect}. Switch it off and record again: times include its cost"
         yield Finding(code="debug-switch", level="info", text=text)

@@ -58,7 +58,7 @@ class Straggler:
         """What differs on it, what the others wait, and what a step would gain."""
         words = (
             f"{cause(self.figures, self.arrival)} The other ranks spend {percent(self.others_wait_share)} of their "
-            "time waiting"
+            f"time waiting"
         )
         gain = self.figures.known("gain_share")
         if gain is None:
@@ -126,7 +126,7 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     """What takes longer on the straggler than on the others, and how much of its lag is unexplained."""
     found = [difference for difference in figures.differences if difference.share >= LEAST_NAMED_SHARE][:MOST_NAMED]
     if not found:
-        return meanwhile(arrival, f"rank {figures.rank}")
+        return meanwhile(arrival, f"rank {figures.rank}'s")
     words = [
         f"{longer.words(figures.rank)}, which explains {milliseconds(longer.share * figures.lag_ns)} of its lag "
         f"({percent(longer.share)})"
@@ -147,13 +147,13 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     )
 
 
-def meanwhile(arrival: ArrivalFigures, who: str = "it") -> str:
+def meanwhile(arrival: ArrivalFigures, whose: str = "its") -> str:
     """What a late rank spends more time on than the others."""
     known = arrival.known("cause")
     if known is None:
-        return f"Why is not known: {arrival.missing['cause']}."
-    covers = "all" if arrival.cause_share >= _ALL_OF_IT else f"{100 * arrival.cause_share:.1f} %"
-    return f"What {who} does meanwhile: {LAG_CAUSES[known]} ({covers} of its lag)."
+        return f"Cause unknown: {arrival.missing['cause']}."
+    covers = "All" if arrival.cause_share >= _ALL_OF_IT else f"{100 * arrival.cause_share:.1f} %"
+    return f"{covers} of {whose} lag: {LAG_CAUSES[known]}."
 
 
 def _others_wait(measured: Measured, late: int) -> float:

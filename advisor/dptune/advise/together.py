@@ -13,7 +13,7 @@ from dptune.advise.ranking import ranked
 from dptune.measured import Missing
 from dptune.rule import RunView
 
-WORTH_ON_TOP = 0.05  # of the time of a sample that the other advice leaves: what a warning is
+WORTH_ON_TOP = 0.05  # of the time per sample that the other advice leaves: what a warning is
 FIRST = 3
 
 
@@ -36,12 +36,12 @@ def weighed(advice: Sequence[Advice], run: RunView) -> tuple[list[Advice], list[
             kept.append(recommendation)
         elif left < WORTH_ON_TOP:
             others = " and ".join(other.rule for other in safe)
-            more = f"only {100 * left:.0f} % more" if left >= 0.005 else "nothing more"
-            reason = f"with what {others} changes it would save {more}"
+            more = f"only {100 * left:.0f} %" if left >= 0.005 else "nothing"
+            reason = f"it would save {more} on top of {others}"
             dropped.append(Skipped.giving_way(recommendation.rule, reason))
         else:
             label = f"saved on top of {' and '.join(other.rule for other in safe)}"
-            on_top = Evidence(label=label, value=left, unit="of the time of a sample")
+            on_top = Evidence(label=label, value=left, unit="of the time per sample")
             kept.append(recommendation.model_copy(update={"evidence": [*recommendation.evidence, on_top]}))
     return ranked(kept), dropped
 
@@ -80,7 +80,7 @@ def _changes(advice: Sequence[Advice]) -> list[Change]:
 
 
 def _left(advice: Advice, safe: Sequence[Advice], run: RunView) -> float | None:
-    """What it saves of the time of a sample that the others leave; None where it is not told."""
+    """What it saves of the time per sample that the others leave; None where it is not told."""
     try:
         before, after = (_remains(run.predict(changes)) for changes in (_changes(safe), _changes([*safe, advice])))
     except Missing:

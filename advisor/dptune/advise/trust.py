@@ -31,7 +31,7 @@ _UNMARKED = {
     "optimizer": ("each runs from the end of one optimizer step to the end of the next", ""),
     "repeating": (
         "they are what repeats in the order of operations",
-        ". Where the script's own step begins is not sure: call profiler.step(), or record with `dptune profile`",
+        ". The script's own step boundary is uncertain: call profiler.step(), or record with `dptune profile`",
     ),
 }
 
@@ -92,7 +92,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
         "interrupted": "was interrupted",
         "timed-out": "was ended",
     }.get(record.ending.how, f"failed{status}")
-    text = f"the script {how} after {made} of the {record.schedule.total_steps} optimizer steps that a recording takes"
+    text = f"the script {how} after {made} of the {record.schedule.total_steps} optimizer steps a recording needs"
     text += f": {record.ending.note}" if record.ending.note else ""
     traced = any(window.name in ("lean", "rich") and window.trace for rank in facts for window in rank.windows)
     code = "recording-short" if record.ending.how in ("complete", "script-ended") else "recording-broken-off"
@@ -155,26 +155,24 @@ def _account(measured: Measured) -> Iterator[Finding]:
     steps = _recorded_steps(measured)
     most = max(steps.values(), default=0)
     if measured.ranks and not any(rank.source for rank in measured.ranks):
-        yield _unjudgeable("steps-few", f"no step was traced; it takes {LEAST_JUDGED_STEPS} to judge")
+        yield _unjudgeable("steps-few", f"no step was traced; a verdict needs {LEAST_JUDGED_STEPS}")
     elif not any(device.device_operations for rank in measured.ranks for device in rank.devices):
-        yield _unjudgeable(
-            "device-events-missing", "no work of any device was recorded, so no step can be accounted for"
-        )
+        yield _unjudgeable("device-events-missing", "no device work was recorded, so step time cannot be broken down")
     elif measured.known("device_kind") in ("cuda", "rocm") and not any(
         device.kernels for rank in measured.ranks for device in rank.devices
     ):
         yield _unjudgeable("gpu-events-missing", "the run used GPUs, but the traces hold no GPU kernel")
     elif most == 0:
         why = f": {measured.missing['steps']}" if measured.known("steps") is None else ""
-        yield _unjudgeable("steps-missing", f"no steps were found, so nothing can be said per step{why}")
+        yield _unjudgeable("steps-missing", f"no steps were found, so there are no figures per step{why}")
     elif most < LEAST_JUDGED_STEPS:
         recorded = "step was recorded" if most == 1 else "steps were recorded"
-        text = f"only {most} steady {recorded}; it takes {LEAST_JUDGED_STEPS} to judge"
+        text = f"only {most} steady {recorded}; a verdict needs {LEAST_JUDGED_STEPS}"
         yield _unjudgeable("steps-few", text)
     elif measured.known("account") is None:
-        yield _unjudgeable("account-missing", f"the steps cannot be accounted for: {measured.missing['account']}")
+        yield _unjudgeable("account-missing", f"step time cannot be broken down: {measured.missing['account']}")
     elif measured.step.known("time_ns") is None:
-        yield _unjudgeable("step-time-missing", f"no step has a time: {measured.step.missing['time_ns']}")
+        yield _unjudgeable("step-time-missing", f"no step time is known: {measured.step.missing['time_ns']}")
     broken = {rank.rank for rank in measured.ranks if rank.partial}  # said of the trace already
     short = [str(rank) for rank, count in steps.items() if count < LEAST_JUDGED_STEPS and rank not in broken]
     if short and most >= LEAST_JUDGED_STEPS:
@@ -193,8 +191,11 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         text = f"no ProfilerStep marks the steps: {explanation}; their operations are {alike}{doubt}"
         yield Finding(code="steps-unmarked", level="info", text=text)
     if steps.without_work:
-        some = "step has no work of its" if steps.without_work == 1 else "steps have no work of their"
-        text = f"{steps.without_work} traced {some} own on the device: the time is counted to the step before"
+        some, their = ("step", "its") if steps.without_work == 1 else ("steps", "their")
+        text = (
+            f"{steps.without_work} traced {some} launched no device work; {their} time is attributed to the preceding "
+            "step"
+        )
         yield Finding(code="steps-without-work", level="info", text=text)
     if steps.cut_short:
         numbers = ", ".join(map(str, steps.cut_short))
@@ -267,7 +268,7 @@ def _ranks(measured: Measured) -> Iterator[Finding]:
             yield Finding(code="trace-partial", level="partial", text=text)
     world = measured.known("world_size")
     if world is not None and len(measured.ranks) < world:
-        text = f"{len(measured.ranks)} of {world} ranks were read: what the others did is not known"
+        text = f"{len(measured.ranks)} of {world} ranks were read; the others are unknown"
         yield Finding(code="ranks-missing", level="partial", text=text)
 
 
@@ -278,7 +279,7 @@ def _times(measured: Measured) -> Iterator[Finding]:
         return
     yield from _few(measured)
     if unprofiled is None:
-        text = "times are traced: the profiler slows steps 1.1 to 1.8 times, and no step was timed without it"
+        text = "times include profiler overhead (typically 1.1-1.8x); trust percentages more than milliseconds"
         yield Finding(code="times-traced", level="info", text=text)
         yield from _noisy(measured, "lean")
         waited = measured.known("launch_idle")
@@ -288,15 +289,15 @@ def _times(measured: Measured) -> Iterator[Finding]:
         return
     if lean is not None:
         times = f"({milliseconds(lean)}, {milliseconds(unprofiled)})"
-        text = f"traced steps took {lean / unprofiled:.2f} times as long as steps without the profiler {times}: " + (
-            "on a GPU the extra time is idle or waiting time, and is left out"
+        text = f"profiler overhead: traced steps took {lean / unprofiled:.2f}x as long as untraced ones {times}: " + (
+            "on a GPU the overhead is idle or waiting time, and is excluded"
             if measured.known("device_kind") not in ("cpu", None)
-            else f"milliseconds are shares of {'the median of all processes' if step.repeats_ns else 'the latter'}"
+            else f"times are scaled to {'the median of all processes' if step.repeats_ns else 'the untraced step'}"
         )
         if lean < unprofiled:
             text = (
-                f"traced steps were quicker than those without the profiler {times}: the machine changed by more than "
-                "tracing costs, so take milliseconds with care"
+                f"traced steps were faster than untraced ones {times}, so machine noise exceeds profiler overhead: "
+                f"treat absolute times with caution"
             )
         yield Finding(code="profiler-cost", level="info", text=text)
     yield from _noisy(measured, "unprofiled")
@@ -313,15 +314,15 @@ def _noisy(measured: Measured, window: Literal["unprofiled", "lean"]) -> Iterato
     if window == "lean":
         if steps is not None and steps.groups:
             return  # they take turns, and differ by what they do
-        spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)} ({share})"
-        text = f"traced steps are noisy: {spread}, so shares of a step are uncertain"
+        spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)}, {share}"
+        text = f"traced steps are noisy ({spread}): shares of a step are uncertain"
     elif step.unprofiled_period > 1:
-        text = f"step times repeat every {step.unprofiled_period} steps: this is a pattern, not noise"
+        text = f"step times repeat every {step.unprofiled_period} steps: a pattern, not noise"
         yield Finding(code="steps-take-turns", level="info", text=text)
         return
     else:
-        spread = f"half of them took {digits(low / 1e6)} to {milliseconds(high)} ({share} apart)"
-        text = f"steps vary: {spread}, so small savings will not show"
+        spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)}, {share}"
+        text = f"step time is noisy ({spread}): savings smaller than that will not be visible"
     yield Finding(code="steps-noisy", level="info", text=text)
 
 

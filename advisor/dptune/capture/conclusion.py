@@ -107,7 +107,7 @@ def _worst(endings: Sequence[Ending]) -> Ending:
     silent = len(endings) - len(known)
     if not silent:
         return worst
-    note = f"{silent} of {len(endings)} launchers did not say how they ended"
+    note = f"{silent} of {len(endings)} launchers did not report how they ended"
     return replace(worst, note="; ".join(part for part in (worst.note, note) if part))
 
 

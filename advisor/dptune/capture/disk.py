@@ -37,8 +37,8 @@ def check(folder: Path, schedule: Schedule, ranks: int) -> None:
     if free < need:
         counted = "1 rank" if ranks == 1 else f"{ranks} ranks"
         raise CaptureError(
-            f"recording {counted} may take {megabytes(need)}, and {megabytes(free)} are free for {folder}",
-            "record fewer ranks (--ranks 0) or steps (--lean, --rich), or name a folder on another disk (--run-dir)",
+            f"recording {counted} may take {megabytes(need)}, but {folder} has {megabytes(free)} free",
+            "record fewer ranks (--ranks 0) or steps (--lean, --rich), or choose a folder on another disk (--run-dir)",
         )
 
 

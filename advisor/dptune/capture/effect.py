@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isclose
 from typing import Any
 
-from dptune.knobs import CANNOT_BE_TOLD, ENVIRONMENT, KNOBS, Knob
+from dptune.knobs import ENVIRONMENT, KNOBS, UNKNOWN, Knob
 from dptune.knobs.ddp import DDP
 from dptune.runfile.facts import Facts
 
 MIB = 2**20
 _TORCHS_BUCKET_BYTES = 25 * MIB
 
-_NO_BETAS = "the script made no optimizer with betas, as Adam has"
+_NO_BETAS = "the script creates no optimizer with betas (like Adam)"
 
 _THREADS = "OMP_NUM_THREADS"
 _LONGEST = 60  # characters of a value
@@ -49,19 +49,19 @@ def _lacks(name: str, value: Any, rank_facts: Facts) -> str:
     if name.startswith(ENVIRONMENT):
         return _variable_lacks(name.removeprefix(ENVIRONMENT), value, rank_facts)
     if name not in KNOBS:
-        return f"{CANNOT_BE_TOLD}: this dptune knows no such setting"
+        return f"{UNKNOWN}: not a setting of this version"
     read, nothing = reading(name)
     try:
         there = list(read(rank_facts, value))
     except (AttributeError, TypeError, ValueError, OverflowError):  # run.json may come from another hand
-        return f"{CANNOT_BE_TOLD}: it cannot be {str(value)[:_LONGEST]!r}"
+        return f"{UNKNOWN}: {str(value)[:_LONGEST]!r} is not a valid value"
     if not there:
         unread = rank_facts.unread.get(_recorded_as(name))
-        return f"cannot be told: {unread}" if unread else nothing
+        return f"unknown: {unread}" if unread else nothing
     other = [actual for actual in there if actual != value]
     if not other:
         return ""
-    return str(other[0]) if isinstance(other[0], Explanation) else f"it is {other[0]} there"
+    return str(other[0]) if isinstance(other[0], Explanation) else f"it is {other[0]} in the script"
 
 
 def reading(name: str) -> tuple[Reading, str]:
@@ -70,7 +70,7 @@ def reading(name: str) -> tuple[Reading, str]:
     A switch is among the rank's settings, and an argument among the facts of what the call made.
     """
     knob = KNOBS[name]
-    absent = _ABSENT.get(name) or (knob.call.absent if knob.call else "torch did not tell")
+    absent = _ABSENT.get(name) or (knob.call.absent if knob.call else "torch did not report it")
     if name in _READINGS:
         return _READINGS[name], absent
     return (_switch(knob.switch) if knob.switch else _argument(knob)), absent
@@ -103,18 +103,18 @@ def _recorded_as(name: str) -> str:
 def _variable_lacks(variable: str, value: Any, rank_facts: Facts) -> str:
     variable_facts = next((candidate for candidate in rank_facts.variables if candidate.name == variable), None)
     if variable_facts is None:
-        return f"cannot be told: {rank_facts.unread.get('variables', 'the script did not report the variable')}"
+        return f"unknown: {rank_facts.unread.get('variables', 'the script did not report the variable')}"
     if not variable_facts.as_asked:
         return (
             f"{variable} is not set in the script"
             if variable_facts.value is None
-            else f"{variable} is {variable_facts.value} there"
+            else f"{variable} is {variable_facts.value} in the script"
         )
     threads = rank_facts.device.torch_threads if rank_facts.device is not None else None
     if variable == _THREADS and isinstance(value, str) and threads is not None:
         asked = value.split(",")[0].strip()  # one number for each level of nesting
         if asked.isdecimal() and int(asked) != threads:
-            return f"torch computes with {threads} {'thread' if threads == 1 else 'threads'} there"
+            return f"torch computes with {threads} {'thread' if threads == 1 else 'threads'} in the script"
     return ""
 
 
@@ -126,7 +126,7 @@ def _bucket_cap(rank_facts: Facts, value: float | None) -> Iterator[Any]:
         if ddp.bucket_caps_bytes:
             yield Explanation("the script sets a size for each bucket: " + _in_mib(ddp.bucket_caps_bytes))
         elif cap is not None and cap == wanted and value is None and first == wanted:
-            yield Explanation(f"the first bucket also has {cap / MIB:g} MiB there")
+            yield Explanation(f"the first bucket also has {cap / MIB:g} MiB in the script")
         else:
             yield value if cap == wanted else None if cap is None else cap / MIB
 
@@ -142,7 +142,7 @@ def _first_bucket(rank_facts: Facts, value: float) -> Iterator[Any]:
     for ddp in rank_facts.ddp:
         size = ddp.first_bucket_bytes
         if size is None:
-            yield Explanation("cannot be told: torch does not report the size that it uses")
+            yield Explanation("unknown: torch does not report the size it uses")
         elif size != wanted and size == ddp.bucket_cap_bytes:
             yield Explanation(f"the script sets the size of all buckets, including the first: {size / MIB:g} MiB")
         else:
@@ -186,11 +186,11 @@ def _learning_rate(rank_facts: Facts, value: float | None) -> Iterator[Any]:
     for optimizer in rank_facts.optimizers:
         there = next(iter(bases), optimizer.first_learning_rate) or next(iter(optimizer.learning_rates), None)
         if there is None:
-            yield Explanation("cannot be told: the optimizer has no learning rate")
+            yield Explanation("unknown: the optimizer has no learning rate")
         elif value is None or isclose(there, value, rel_tol=1e-6):
             yield value
         elif rank_facts.schedulers:
-            yield Explanation(f"{rank_facts.schedulers[0].name} starts from {there:g} there")
+            yield Explanation(f"{rank_facts.schedulers[0].name} starts from {there:g} in the script")
         else:
             yield there
 
@@ -247,7 +247,7 @@ def _autocast(rank_facts: Facts, value: str) -> Iterator[Any]:
 def _pins(rank_facts: Facts, value: bool) -> Iterator[Any]:
     for loader in rank_facts.loaders:
         if loader.batches_drawn and loader.pins is not None and loader.pins != loader.pin_memory:
-            yield Explanation("the loader is told to pin its batches, and does not")
+            yield Explanation("the loader has pin_memory=True, but does not pin")
         elif loader.batches_drawn:
             yield loader.pin_memory
 
@@ -274,7 +274,7 @@ _READINGS: Mapping[str, Reading] = {
     "optimizer.foreach": _foreach,
 }
 _ABSENT = {
-    "ddp.no_sync": "no step has several backward passes, of a DistributedDataParallel",
+    "ddp.no_sync": "no step has several DDP backward passes",
     "precision.autocast": DDP.absent,
     "optimizer.betas": _NO_BETAS,
     "optimizer.eps": _NO_BETAS,

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from dptune.capture.session import Recording
 from dptune.errors import CaptureError
-from dptune.knobs import CANNOT_BE_TOLD
+from dptune.knobs import UNKNOWN
 from dptune.runfile import paths
 from dptune.runfile.links import LINKS_JSON
 
 _COUNTS = (
-    "dptune counts calls of an optimizer's step(); one inside torch.compile, or in a Python started with -E or -I, is "
-    "not seen: dptune.profile() in the code counts by hand"
+    "dptune counts calls of an optimizer's step(); one inside torch.compile, or in a Python started with -E or -I, "
+    "is not seen. Use dptune.profile() in the code to mark steps"
 )
 
 _STARTED = (
@@ -33,7 +33,7 @@ def lines(made: Recording, links: Sequence[str] | None = None) -> list[str]:
         raise CaptureError(ending.note, _after_a_hang(made))
     if not count:
         _nothing(made, status)
-        return ["none of the ranks asked for ran here"]
+        return ["none of the requested ranks ran on this node"]
     outcome = _how_it_ended(made, status)
     traced = _traced(made.folder, made.ranks)
     counted = f"{count} {'rank' if count == 1 else 'ranks'} recorded in {made.folder}"
@@ -41,13 +41,13 @@ def lines(made: Recording, links: Sequence[str] | None = None) -> list[str]:
         which = f"steps of {len(traced)} were traced" if traced else "no step was traced"
         counted = f"{count} {'rank' if count == 1 else 'ranks'} began, {which}: {made.folder}"
     vain = [
-        f"{name}: {why}" if CANNOT_BE_TOLD in why else f"{name} did not take effect: {why}"
+        f"{name}: {why}" if f"{UNKNOWN}: " in why else f"{name} did not take effect: {why}"
         for name, why in made.without_effect.items()
     ]
     beside = made.folder.parent
     unmeasured = len(traced) > 1 and beside.name == paths.RUNS.name and not (beside / LINKS_JSON).exists()
     if links is None:
-        hint = "predictions need to know how fast the ranks exchange: `dptune links` measures it, once"
+        hint = "tip: run `dptune links` once; predictions need the link's latency and bandwidth"
         links = [hint] if unmeasured else []
     beside_it = [f"also trained, but was not recorded: {', '.join(made.unrecorded)}"] if made.unrecorded else []
     return [*outcome, *vain, counted, *beside_it, *links, f"next: dptune report {made.folder}"]
@@ -78,11 +78,11 @@ def _nothing(made: Recording, status: str) -> None:
         raise CaptureError(what, _COUNTS)
     if how == "script-ended":
         if made.alone:
-            hint = "--ranks names ranks of the process group, which count from 0"
-            raise CaptureError("none of the ranks asked for was among those that trained: nothing was recorded", hint)
+            hint = "--ranks takes ranks of the process group, counted from 0"
+            raise CaptureError("none of the requested ranks trained: nothing was recorded", hint)
         return
     what = "was interrupted" if how == "interrupted" else f"ended with {status}"
-    hint = f"what the script itself said stands above; run.json in {made.folder} keeps how it ended"
+    hint = f"the script's own output is above; {made.folder}/run.json records how it ended"
     raise CaptureError(f"the script {what} before its first optimizer step", hint, made.exit_status)
 
 
@@ -90,7 +90,7 @@ def _how_it_ended(made: Recording, status: str) -> Sequence[str]:
     how = made.ending.how
     if not made.complete:
         partial = {
-            "script-ended": "the script ended before every window was full: the recording is partial",
+            "script-ended": "the script ended before all windows were full: the recording is partial",
             "interrupted": "the script was interrupted: the recording is partial",
         }
         return [partial.get(how, f"the script failed ({status}): the recording is partial")]
@@ -98,5 +98,5 @@ def _how_it_ended(made: Recording, status: str) -> Sequence[str]:
         return [f"the script ended with {status} after the recording was complete"]
     if made.ended_by_us and how == "complete":
         steps = f"after {made.steps} optimizer steps"
-        return [f"the script was ended there, {steps}; with --continue it runs to its own end"]
+        return [f"the script was stopped there, {steps}; with --continue it runs to its end"]
     return []

@@ -85,7 +85,7 @@ def intended(asked: Path | None, name: str, shared: str | None) -> Path:
         str(path.absolute()).encode()
     except UnicodeEncodeError:
         what = f"torch cannot write to a folder whose path is not UTF-8: {path.absolute()}"
-        raise CaptureError(what, "--run-dir names another") from None
+        raise CaptureError(what, "choose another with --run-dir") from None
     return path
 
 
@@ -136,7 +136,7 @@ def _sit(folder: RunFolder) -> str:
     try:
         os.close(os.open(folder.own_record, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:
-        return f"was recorded into by {folder.seat} before (--node-rank tells nodes apart)"
+        return f"already has a recording of {folder.seat} (use --node-rank to distinguish nodes)"
     except OSError as error:
         raise _not_made(folder.path, error) from None
     return ""
@@ -166,8 +166,8 @@ def _refusal(path: Path, record: RunRecord) -> str:
         return ""
     same = (there.command, there.nnodes) == (record.command, record.nnodes)
     if not same or there.launched_by != record.launched_by:
-        return "holds the recording of another command"
-    return "" if there.ending.how == "recording" else "holds a recording that has ended"
+        return "contains the recording of another command"
+    return "" if there.ending.how == "recording" else "contains a finished recording"
 
 
 def _same_job(path: Path, record: RunRecord) -> bool:
@@ -187,7 +187,7 @@ def _make(path: Path) -> tuple[Path, ...]:
 
 
 def _not_made(path: Path, error: OSError) -> CaptureError:
-    return CaptureError(f"cannot make the run folder {path}: {error.strerror}", "--run-dir names another")
+    return CaptureError(f"cannot make the run folder {path}: {error.strerror}", "choose another with --run-dir")
 
 
 def _record_of(folder: Path, seat: str) -> Path:

@@ -42,7 +42,7 @@ def choose(asked: str | None) -> Interpreter:
     if asked is not None:
         found = _ask(shutil.which(asked) or asked)
         if found is None:
-            raise CaptureError(f"--python: '{asked}' is not a Python that runs", "give the path of a python executable")
+            raise CaptureError(f"--python: '{asked}' is not a working Python", "give the path of a Python executable")
         candidates = [found]
     else:
         candidates = [answer for answer in map(_ask, _candidates()) if answer is not None]
@@ -56,7 +56,7 @@ def choose(asked: str | None) -> Interpreter:
     looked_at = ", ".join(reversed(one_per_folder.values())) or "no Python was found"
     raise CaptureError(
         f"no torch to record with ({looked_at})",
-        "pip install 'dptune[profile]', or name the Python that has torch: dptune profile --python PATH ...",
+        "pip install 'dptune[profile]', or choose the Python with torch: dptune profile --python PATH ...",
     )
 
 

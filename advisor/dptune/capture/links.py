@@ -141,7 +141,7 @@ def _watch(
     if process.returncode and signals.came():  # a terminal sends it to the ranks, too
         record.ended, record.note = "interrupted", "a signal to dptune"
     elif process.returncode:
-        record.ended, record.note = "failed", f"the ranks ended with {process.returncode}: see above"
+        record.ended, record.note = "failed", f"the ranks exited with status {process.returncode}: see above"
     elif any(kind.left_out for kind in record.kinds):
         record.ended = "partial"
 
@@ -189,4 +189,6 @@ def _nothing(record: LinkRecord) -> CaptureError:
     if record.ended == "interrupted":
         return CaptureError("interrupted before anything was measured", exit_status=130)
     why = record.note or "; ".join(f"{kind.kind}: {kind.left_out}" for kind in record.kinds)
-    return CaptureError(f"nothing was measured: {why}", "--backend names another; --timeout lets a call take longer")
+    return CaptureError(
+        f"nothing was measured: {why}", "choose another backend with --backend, or allow more time with --timeout"
+    )

@@ -38,7 +38,8 @@ def _parts(started: Launch, options: Options) -> Iterator[tuple[str, str]]:
     where = folder.intended(options.run_dir, started.name, key)
     if seat is None:
         folder.check_new(options.run_dir)
-    yield "command", shlex.join(redacted_command(started.words)) if started.words else "what this shell starts"
+    shell = "processes started from this shell"
+    yield "command", shlex.join(redacted_command(started.words)) if started.words else shell
     yield "python", _python(started)
     yield "adds", f"{VARIABLE} (what these lines say)"
     settings = redacted_settings(options.settings)
@@ -58,7 +59,7 @@ def _parts(started: Launch, options: Options) -> Iterator[tuple[str, str]]:
         yield name, text
     count = recording.local_ranks(started, options)
     need, free = disk.need_bytes(options.schedule, count), disk.free_bytes(where)
-    fits = "" if need <= free else ": it does not fit, and recording would be refused"
+    fits = "" if need <= free else ": does not fit, so recording would be refused"
     need_text = f"up to {disk.megabytes(need)} for {count} {'rank' if count == 1 else 'ranks'}"
     yield "disk", f"{need_text}, {disk.megabytes(free)} free{fits}"
     yield "facts", f"of each rank: {_FACTS}. Those of these that are set now: {_variables()}"
@@ -68,7 +69,7 @@ def _parts(started: Launch, options: Options) -> Iterator[tuple[str, str]]:
 def _python(started: Launch) -> str:
     found = started.interpreter
     if found is None:
-        return "not known: no Python with torch was found; the recording starts with whichever the command starts"
+        return "unknown: no Python with torch was found; the command's own Python is used"
     return f"{found.path} (Python {'.'.join(map(str, found.python))}, torch {found.torch})"
 
 
@@ -84,26 +85,26 @@ def _files(options: Options) -> Iterator[str]:
 def _ranks(started: Launch, options: Options) -> str:
     if options.ranks is not None:
         known = f" of {started.world_size}" if started.world_size else ""
-        return f"{spans(options.ranks, ',')}{known}; the others run without a recording"
+        return f"{spans(options.ranks, ',')}{known}; other ranks run unrecorded"
     if started.world_size:
         return f"all {started.world_size}" if started.world_size > 1 else "the only one"
-    return "every rank that the script or its launcher starts"
+    return "all ranks started by the script or its launcher"
 
 
 def _windows(options: Options) -> Iterator[tuple[str, str]]:
     schedule = options.schedule
-    yield "warm-up", f"{schedule.first_boundary} optimizer steps pass first"
+    yield "warm-up", f"skips {schedule.first_boundary} optimizer steps first"
     for name, steps, what in (
         ("unprofiled", schedule.unprofiled, "timed without the profiler"),
-        ("lean", schedule.lean, f"traced with names and times{_more(schedule)}"),
-        ("rich", schedule.rich, "traced with shapes, stacks and memory"),
+        ("lean", schedule.lean, f"traced lightly (names and times){_more(schedule)}"),
+        ("rich", schedule.rich, "traced in detail (shapes, stacks, memory)"),
     ):
-        before = f", after {PROFILER_WARMUP} to set the profiler up" if name != "unprofiled" else ""
+        before = f", after {PROFILER_WARMUP} for profiler start-up" if name != "unprofiled" else ""
         yield name, f"{steps} {'step' if steps == 1 else 'steps'} {what}{before}" if steps else "none"
     if schedule.noise:
-        yield "noise", f"{schedule.noise} steps in which norms of gradients are taken, neither timed nor traced"
-    bound = f"no window lasts longer than {schedule.window_s:g} s" if schedule.window_s else "no bound in seconds"
-    yield "bound", f"{bound}; {schedule.total_steps} steps in all at the most"
+        yield "noise", f"{schedule.noise} steps to measure gradient norms, neither timed nor traced"
+    bound = f"time limit per window {schedule.window_s:g} s" if schedule.window_s else "no time limit"
+    yield "bound", f"{bound}; {schedule.total_steps} steps at most"
 
 
 def _more(schedule: Schedule) -> str:
@@ -118,13 +119,13 @@ def _variables() -> str:
 
 def _end(started: Launch, options: Options) -> str:
     if not options.end_when_full:
-        return "the script runs on to its own end (--continue)"
+        return "the script runs to its end (--continue)"
     how = "SystemExit out of optimizer.step(), on all ranks at the same step"
     limits = (
-        f"; given up after {options.limits.first_step_s:g} s without a first step, or {options.limits.stall_s:g} s "
-        "without any, and who waits where is written down"
+        f"; aborted after {options.limits.first_step_s:g} s without a first step, or {options.limits.stall_s:g} s "
+        f"between steps, with the stacks of all ranks"
     )
-    return f"once the windows are full: {how}" + (limits if started.by != "environment" else "")
+    return f"when all windows are full: {how}" + (limits if started.by != "environment" else "")
 
 
 def _paragraph(title: str, text: str) -> list[str]:

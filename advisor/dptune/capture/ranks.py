@@ -19,11 +19,11 @@ def parse(text: str) -> tuple[int, ...]:
             raise UsageError(f"--ranks: '{part.strip()}' is not a rank", "write ranks like 0,7,64-71")
         first, last = int(span[1]), int(span[2] or span[1])
         if last < first:
-            raise UsageError(f"--ranks: {part.strip()} ends before it begins", "write ranks like 0,7,64-71")
+            raise UsageError(f"--ranks: {part.strip()} ends before it starts", "write ranks like 0,7,64-71")
         if last - first < MOST:
             ranks.update(range(first, last + 1))
         if last - first >= MOST or len(ranks) > MOST:
-            raise UsageError(f"--ranks: more than {MOST:,} ranks", "without --ranks every rank is recorded")
+            raise UsageError(f"--ranks: more than {MOST:,} ranks", "omit --ranks to record all ranks")
     return tuple(sorted(ranks))
 
 
@@ -32,4 +32,4 @@ def check(ranks: tuple[int, ...] | None, world_size: int | None) -> None:
     beyond = [rank for rank in ranks or () if world_size is not None and rank >= world_size]
     if beyond and world_size is not None:
         only = "rank 0 alone" if world_size == 1 else f"ranks 0-{world_size - 1}"
-        raise UsageError(f"--ranks: there is no rank {beyond[0]}", f"this run has {only}")
+        raise UsageError(f"--ranks: no rank {beyond[0]}", f"this run has {only}")

@@ -59,12 +59,14 @@ def record(started: Launch, options: Options) -> Recording:
 
 def _check(options: Options) -> None:
     if os.environ.get(VARIABLE):
-        hint = f"after `dptune profile --env`: `unset {VARIABLE}`; in a script that dptune records: leave dptune out"
-        raise CaptureError("this process is being recorded already", hint)
+        hint = (
+            f"after `dptune profile --env`: `unset {VARIABLE}`; in a script that dptune records: remove the dptune call"
+        )
+        raise CaptureError("this process is already being recorded", hint)
     schedule = options.schedule
     if not (schedule.unprofiled or schedule.lean or schedule.rich):
-        what = "nothing would be recorded: every window has 0 steps"
-        raise UsageError(what, "--unprofiled, --lean and --rich say how many each has")
+        what = "nothing would be recorded: all windows have 0 steps"
+        raise UsageError(what, "set their numbers of steps with --unprofiled, --lean and --rich")
 
 
 def seating(started: Launch, options: Options) -> tuple[str | None, str | None]:
@@ -81,8 +83,8 @@ def seating(started: Launch, options: Options) -> tuple[str | None, str | None]:
     key = job.named(named) if named else job.slurm_name(os.environ)
     if key is None and options.run_dir is None:
         raise CaptureError(
-            "several nodes need one name for the run folder",
-            "give each the same --run-dir, or the same --rdzv-id; a Slurm job has one already",
+            "several nodes need the same run folder name",
+            "give each the same --run-dir, or the same --rdzv-id (a Slurm job sets it)",
         )
     return torchrun.node or f"node-{os.environ.get('SLURM_NODEID') or job.hostname()}", key
 

@@ -50,7 +50,7 @@ def repeat(started: Launch, options: Options, folder: Path, times: int, show: Sh
         raise CaptureError(f"cannot make {place}: {error.strerror}") from None
     number, anew = 1, times
     while number <= times:
-        show(f"once more without the profiler, {number} of {times}: what it prints goes to {place / f'{number}.txt'}")
+        show(f"untraced repeat {number} of {times}: output goes to {place / f'{number}.txt'}")
         once = replace(
             options,
             schedule=schedule,
@@ -66,7 +66,7 @@ def repeat(started: Launch, options: Options, folder: Path, times: int, show: Sh
         if not made.complete or made.interrupted or made.hung:
             return made
         if anew and (share := _taken_share(made.folder)):
-            show(f"{100 * share:.0f} % of the time of the cores went to others meanwhile: that one is run anew")
+            show(f"{100 * share:.0f} % of the CPU time was taken by other virtual machines: running that one again")
             shutil.rmtree(made.folder, ignore_errors=True)
             anew -= 1
         else:

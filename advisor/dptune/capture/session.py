@@ -231,5 +231,5 @@ def _killed(status: int, kills: MemoryKills) -> str:
     if not hasattr(signal, "SIGKILL") or status != 128 + signal.SIGKILL:
         return ""
     if kills.seen:
-        return "the kernel ended a process of it because memory ran out"
-    return "SIGKILL ended it; the kernel does that when memory runs out"
+        return "the kernel killed one of its processes: out of memory"
+    return "killed by SIGKILL, possibly by the kernel for lack of memory"

@@ -64,7 +64,7 @@ def in_words(found: Sequence[Waiting], expected: Sequence[int]) -> str:
     if missing and all(process.rank is not None for process in found):
         ranks_missing = f"{'rank' if len(missing) == 1 else 'ranks'} {spans(missing, ',')}"
         places.append(f"{ranks_missing}: never reached the rendezvous")
-    return "; ".join(places) or "no process is left to report where it waits"
+    return "; ".join(places) or "no process is left to report its stack"
 
 
 def as_text(found: Sequence[Waiting]) -> str:
@@ -72,7 +72,7 @@ def as_text(found: Sequence[Waiting]) -> str:
     parts = []
     for process in found:
         name = f"process {process.pid}" if process.rank is None else f"rank {process.rank} (process {process.pid})"
-        parts.append(f"== {name}: {process.where}\n\n{process.stacks.strip() or 'no stacks: it did not answer'}\n")
+        parts.append(f"== {name}: {process.where}\n\n{process.stacks.strip() or 'no stacks: no answer'}\n")
     return "\n".join(parts)
 
 
@@ -93,7 +93,7 @@ def _waiting(status: RankStatus, text: str, guesses: Counter[int]) -> Waiting:
 
 
 def _gone(status: RankStatus) -> Waiting:
-    return Waiting(status.rank, status.pid, "its process is not on this machine, or has ended")
+    return Waiting(status.rank, status.pid, "its process is on another machine or has ended")
 
 
 def _silent(pid: int) -> Waiting:

@@ -140,12 +140,12 @@ class Watch:
         else:
             self._seen.interrupted = True
             self._interrupt = _Interrupt(heard.from_terminal, self._life.made)
-            self._progress.say("interrupted; waiting for the script to end (once more ends it)")
+            self._progress.say("interrupted; waiting for the script to end (Ctrl-C again kills it)")
 
     def _pass_on(self, said: list[RankStatus]) -> None:
         """Hand an interrupt that was sent to dptune alone on to the script, once."""
         if self._interrupt is not None and self._interrupt.missed_by(self._life.made):
-            self._progress.say("the script goes on: passing the interrupt on to it")
+            self._progress.say("the script continues: passing the interrupt on to it")
             self._process.send_signal(signal.SIGINT)
 
 

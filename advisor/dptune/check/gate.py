@@ -65,7 +65,7 @@ def judge(
         if not _reaches(advice, terms):
             continue
         if _covered(advice, terms.accepted):
-            over.append(PassedOver(advice=advice, why="it is accepted"))
+            over.append(PassedOver(advice=advice, why="accepted"))
         elif _covered(advice, there):
             over.append(PassedOver(advice=advice, why="the baseline has it too"))
         else:
@@ -166,7 +166,7 @@ def _regression(
     them, and whether more can be excluded of all steps.
     """
     deciding, allowed_ratio = fast or mean, 1 + limit
-    allowed = f"{100 * limit:g} % more is allowed"
+    allowed = f"limit {100 * limit:g} %"
     steps = " of the fastest steps" if fast else ""
     more = f"{objective}{steps} is {_change(deciding.ratio)}" if deciding.ratio is not None else ""
     outcome: Literal["passed", "failed", "inconclusive"]
@@ -271,7 +271,7 @@ def _reservations(worst: Report, unknown: int) -> list[str]:
     if broken:
         found.append(f"{broken} rule pack{'' if broken == 1 else 's'} did not load (see `dptune rules list`)")
     if not (worst.advice or worst.quiet or worst.skipped):
-        found.append("no rule was asked")
+        found.append("no rules were selected")
     if unknown:
         found.append(f"{unknown} rule{'' if unknown == 1 else 's'} could not run on it (see `dptune report`)")
     return found

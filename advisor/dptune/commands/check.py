@@ -1,23 +1,22 @@
-"""Fail when a run is not as it should be: for CI.
+"""Performance gate for CI: fail on findings, budgets or regressions.
 
-Without PATH the latest recording in ./dptune-runs is judged. Three things can trip the gate: advice of a given
-impact and confidence, a budget of [tool.dptune.budget] that is broken, and being slower than a baseline. High impact
-is at least 15 % of a step, medium 5 %, low 2 %.
+Without PATH, the latest recording in ./dptune-runs is checked. It fails on findings of a given impact and confidence,
+on a budget of [tool.dptune.budget] that is exceeded, and on a slowdown against a baseline. High impact is at least
+15 % of a step, medium 5 %, low 2 %.
 
-With --baseline, PATHs and baseline are runs, each a run folder or a report that `dptune report --format json` wrote:
-name at least four on each side, recorded in turn, for a verdict. Advice that the baseline has as well does not trip
-the gate. With --script both are run here instead, a commit or a folder each, in turn and shuffled, as `dptune compare
---script` does, until more than --max-regression is found or excluded; advice and budgets are of recordings alone. More
-than that fails where the test finds it; where it cannot tell, the outcome is inconclusive, which passes or fails by
---inconclusive.
+With --baseline, PATHs and baseline are runs: run folders, or reports written by `dptune report --format json`. A
+verdict needs at least four on each side, recorded in random order. Findings that the baseline has too do not fail the
+gate. With --script, both sides run here instead, a commit or a folder each, as in `dptune compare --script`, until a
+slowdown beyond --max-regression is found or excluded; findings and budgets apply to recordings only. If the result is
+inconclusive, --inconclusive decides (default: pass).
 
-Advice that is known and accepted stands by its fingerprint in a file: --accept FILE reads it, and with
---update-accepted what would trip the gate is added to it.
+Accepted findings are listed by fingerprint in a file: --accept FILE reads it, --update-accepted adds to it whatever
+would fail the gate.
 
-The exit status is 0 when it passes, 1 when it fails, and 2 when the run cannot be judged or read: a run that cannot be
-judged never passes.
+The exit status is 0 if the gate passes, 1 if it fails, and 2 if the run cannot be read or is not reliable enough for a
+verdict: such a run never passes.
 
-Budgets are figures that are not to be above a number: step_ms, us_per_sample, exposed_communication_share, idle_share,
+Budgets are upper limits of figures: step_ms, us_per_sample, exposed_communication_share, idle_share,
 loader_wait_share, peak_memory_gb.
 
 examples:
@@ -32,35 +31,30 @@ examples:
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dptune.commands.shared.accepted import accept, accepted_impacts
 from dptune.commands.shared.amounts import impact_and_confidence
+from dptune.commands.shared.gate_formats import FORMATS, OUTPUT, outputs, write
 from dptune.commands.shared.proving import how_to_go_on
 from dptune.commands.shared.reading import is_report, latest, read_run, reading_options, report_of, root_of
 from dptune.commands.shared.repeating import prove_sources, refuse_without_script, repeating_arguments
 from dptune.commands.shared.sweeps import links_option
 from dptune.errors import RunError, UsageError
-from dptune.present import terminal
 from dptune.runfile.paths import RUNS
 
 if TYPE_CHECKING:
-    from dptune.advice import Change, Report
+    from dptune.advice import Report
     from dptune.check.gate import Terms
     from dptune.check.result import Gate
     from dptune.prove.result import Proof
 
-FORMATS = ("text", "json", "github", "junit", "markdown")
-OUTPUT = "FORMAT=FILE"
 FAIL_ON = "IMPACT[:CONFIDENCE]"
 _SHARE = re.compile(r"(?:time_per_sample=)?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<percent> ?%)?")
-_MOST_BYTES = 10_000_000  # of a file of accepted advice
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,12 +65,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=impact_and_confidence,
         default=("medium", "medium"),
         metavar=FAIL_ON,
-        help="minimum impact of advice that fails: low, medium, high, or never. With :CONFIDENCE, also its minimum "
-        "confidence (default: medium:medium)",
+        help="fail on findings of this impact or more: low, medium, high, or never; with :CONFIDENCE, of this "
+        "confidence or more (default: medium:medium)",
     )
-    parser.add_argument("--accept", type=Path, metavar="FILE", help="accepted advice, by its fingerprint")
+    parser.add_argument("--accept", type=Path, metavar="FILE", help="accepted findings, by fingerprint")
     parser.add_argument(
-        "--update-accepted", action="store_true", help="add the advice that would trip the gate to the --accept file"
+        "--update-accepted", action="store_true", help="add findings that would fail the gate to the --accept file"
     )
     against = parser.add_argument_group("against a baseline")
     against.add_argument(
@@ -86,18 +80,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--max-regression",
         type=_share,
         metavar="time_per_sample=5%",
-        help="how much longer it may take (default: 5%%), a sample, or a step where samples are not known",
+        help="allowed slowdown per sample, or per step where samples are unknown (default: 5%%)",
     )
     against.add_argument(
-        "--inconclusive", choices=("pass", "fail"), default="pass", help="what that is to do (default: pass)"
+        "--inconclusive",
+        choices=("pass", "fail"),
+        default="pass",
+        help="result when the comparison is inconclusive (default: pass)",
     )
     output = parser.add_argument_group("output")
     output.add_argument("--format", choices=FORMATS, default="text", help="what to print (default: text)")
-    words = "write it to a file in that format; - is stdout, in place of --format; may be given several times"
+    words = "write the result to a file in that format; - is stdout, instead of --format; repeatable"
     output.add_argument("--output", action="append", default=[], metavar=OUTPUT, help=words)
     reading_options(parser)
     links_option(parser)
-    repeating_arguments(parser, "what to run, in the baseline's commit or folder and in PATH, another (default: .)")
+    repeating_arguments(
+        parser, "command to run, in the commit or folder of the baseline and in that of PATH (default: .)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -107,16 +106,16 @@ def run(args: argparse.Namespace) -> int:
 
     if not (args.paths or args.script):
         args.paths = [str(latest(RUNS))]
-    outputs = _outputs(args)
+    targets = outputs(args)
     terms = _terms(args)
     gate = _gate(args, terms)
     if args.update_accepted:
-        _accept(args.accept, gate)
-        over = [*gate.passed_over, *(PassedOver(advice=advice, why="it is accepted") for advice in gate.tripped)]
+        accept(args.accept, gate)
+        over = [*gate.passed_over, *(PassedOver(advice=advice, why="accepted") for advice in gate.tripped)]
         gate = decided(gate.model_copy(update={"tripped": [], "passed_over": over}))
     started = Path() if args.script else root_of(args.paths)
-    for form, target in outputs:
-        _write(form, gate, target, started)
+    for form, target in targets:
+        write(form, gate, target, started)
     return {"passed": 0, "inconclusive": 0, "failed": 1, "unjudgeable": 2}[gate.outcome]
 
 
@@ -139,11 +138,11 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
         name: read_run(name, args.jobs, cached=not args.no_cache, links=args.links) for name in dict.fromkeys([*a, *b])
     }
     comparison = build_comparison(Sides([read[name] for name in a], [read[name] for name in b]))
-    refuse(comparison, "record the baseline anew, as these runs were recorded")
+    refuse(comparison, "record the baseline again, in the same way as these runs")
     now, before = ([read[name].report for name in side] for side in (b, a))
     if _know_samples(now) != _know_samples(before):
-        words = "how many samples a step takes is known of one side alone, so that their steps cannot be compared"
-        raise RunError(words, "record the baseline anew, as these runs were recorded")
+        words = "samples per step are known for one side only, so steps cannot be compared"
+        raise RunError(words, "record the baseline again, in the same way as these runs")
     gate = judge(now, terms, before, of_comparison(comparison, terms.max_regression))
     differing = {fact.name for fact in comparison.compared.known("facts") or ()}
     other = ["the baseline ran another command"] if "command" in differing else []
@@ -202,12 +201,12 @@ def _of_trials(args: argparse.Namespace, terms: Terms, proof: Proof) -> Gate:
 def _reservations(terms: Terms, proof: Proof) -> Iterator[str]:
     """What trials leave open."""
     if terms.budgets:
-        yield "budgets are of recordings and were not judged"
+        yield "budgets apply to recordings only and were not checked"
     failed = sum(trial.status != "ran" for trial in proof.trials)
     if failed:
         yield f"{failed} of {len(proof.trials)} trials did not run to the end"
     if proof.learning.outcome == "other":
-        yield "what is learned is not the same"
+        yield "training results differ"
     for name, why in {
         name: why for recorded_trial in proof.trials for name, why in recorded_trial.without_effect.items()
     }.items():
@@ -225,106 +224,12 @@ def _terms(args: argparse.Namespace) -> Terms:
     if args.max_regression is not None and not args.baseline:
         raise UsageError("--max-regression needs something to compare with", "name runs with --baseline")
     if args.accept is not None and args.script:
-        raise UsageError("--accept is of advice, which trials with --script have not", "leave it out")
+        raise UsageError("--accept cannot be combined with --script: trials produce no findings", "leave it out")
     if not args.script:
         refuse_without_script(args)
     limit = 0.05 if args.max_regression is None else args.max_regression
     impact, confidence = args.fail_on
-    return Terms(impact, confidence, _accepted(args), settings.budget, limit, args.inconclusive == "fail")
-
-
-def _accepted(args: argparse.Namespace) -> dict[str, str]:
-    from dptune.advice import IMPACTS
-
-    if args.accept is None or (args.update_accepted and not args.accept.exists()):
-        return {}
-    found: dict[str, str] = {}
-    for entry in _read_accepted(args.accept)["accepted"]:
-        impacts = ("", *reversed(IMPACTS))  # the first is any
-        found[entry["fingerprint"]] = min(
-            entry.get("impact", ""), found.get(entry["fingerprint"], impacts[-1]), key=impacts.index
-        )
-    return found
-
-
-def _read_accepted(path: Path) -> dict[str, Any]:
-    """What a file of accepted advice holds; people write in it, so that what is wrong is said by its place."""
-    from dptune.runfile import form
-
-    hint = "mend it, or write one anew with `dptune check RUN --accept FILE --update-accepted`"
-    try:
-        content = form.regular(path, _MOST_BYTES).removeprefix("\ufeff")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}", hint) from None
-    except ValueError as error:
-        raise UsageError(f"{path} is no file of accepted advice: {error}", hint) from None
-    try:
-        document = json.loads(content)
-    except json.JSONDecodeError as error:
-        words = f"{path} is no file of accepted advice: it is not JSON: {error.msg} (line {error.lineno})"
-        raise UsageError(words, hint) from None
-    except (ValueError, RecursionError) as error:
-        deep = isinstance(error, RecursionError)
-        why = "it is nested too deeply" if deep else "it contains a number with thousands of digits"
-        raise UsageError(f"{path} is no file of accepted advice: {why}", hint) from None
-    entries = document.get("accepted") if isinstance(document, dict) else None
-    if not isinstance(entries, list):
-        raise UsageError(f"{path} is no file of accepted advice: it has no list `accepted`", hint)
-    for number, entry in enumerate(entries, 1):
-        if not isinstance(entry, dict) or not isinstance(entry.get("fingerprint"), str):
-            words = f"{path} is no file of accepted advice: entry {number} has no text `fingerprint`"
-            raise UsageError(words, hint)
-        if "severity" in entry and "impact" not in entry:
-            entry["impact"] = _impact_of(path, entry["fingerprint"], entry.pop("severity"))
-        _check_impact(path, entry)
-    return dict(document)
-
-
-def _impact_of(path: Path, fingerprint: str, severity: object) -> str:
-    """What is called impact now."""
-    from dptune.advice import FORMER_SEVERITY
-
-    if not isinstance(severity, str) or severity not in FORMER_SEVERITY:
-        words = f"{path}: the severity of {fingerprint} is none of {', '.join(FORMER_SEVERITY)}"
-        raise UsageError(words, "give its impact instead; without one it is accepted at any")
-    return FORMER_SEVERITY[severity]
-
-
-def _check_impact(path: Path, entry: dict[str, Any]) -> None:
-    from dptune.advice import IMPACTS
-
-    if entry.get("impact", IMPACTS[0]) not in IMPACTS:
-        words = f"{path}: the impact of {entry['fingerprint']} must be one of {', '.join(IMPACTS)}"
-        raise UsageError(words, "without one it is accepted at any")
-
-
-def _accept(path: Path, gate: Gate) -> None:
-    from dptune.runfile import form
-
-    document: dict[str, Any] = {"schema_version": gate.schema_version, "accepted": []}
-    if path.exists():
-        document = _read_accepted(path)
-    severe = {advice.fingerprint: {"impact": advice.impact} for advice in gate.tripped}
-    held = [{**entry, **severe.get(entry["fingerprint"], {})} for entry in document["accepted"]]
-    known = {entry["fingerprint"] for entry in held}
-    more = [
-        {
-            "rule": advice.rule,
-            "title": advice.title,
-            "why": "",
-            "impact": advice.impact,
-            "fingerprint": advice.fingerprint,
-        }
-        for advice in gate.tripped
-        if advice.fingerprint not in known
-    ]
-    entries = [*held, *more]
-    text = json.dumps({**document, "accepted": entries}, indent=2) + "\n"
-    try:
-        form.put(path, text)
-    except OSError as error:
-        raise UsageError(f"cannot write to {path}: {error.strerror or error}", "name another file") from error
-    print(f"dptune: accepted {len(more)} more, {len(entries)} in all, in {path}; say why in each", file=sys.stderr)
+    return Terms(impact, confidence, accepted_impacts(args), settings.budget, limit, args.inconclusive == "fail")
 
 
 def _share(text: str) -> float:
@@ -333,80 +238,3 @@ def _share(text: str) -> float:
     if found is None or share is None or (not found["percent"] and share >= 1):
         raise argparse.ArgumentTypeError(f"must be like time_per_sample=5%, not '{text:.40}'")
     return share
-
-
-def _outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
-    """Formats and the files they go to, None for stdout."""
-    found: list[tuple[str, Path | None]] = []
-    for output in args.output:
-        form, _, name = output.partition("=")
-        if form not in FORMATS or not name:
-            raise UsageError(f"--output {output} is no {OUTPUT}", f"a format is one of {', '.join(FORMATS)}")
-        target = None if name == "-" else Path(name)
-        if target is not None and (target.is_dir() or not target.parent.is_dir()):
-            raise UsageError(f"cannot write to {target}", "name a file in a folder that is there")
-        place = target and target.resolve()
-        if any(place == (other and other.resolve()) for _, other in found):
-            raise UsageError(f"two outputs go to {name}", "name another file for one of them")
-        read = [*args.paths, *args.baseline, *([args.accept] if args.accept else [])]
-        if any(place == Path(other).resolve() for other in read):
-            raise UsageError(f"{target} is read as well", "name another file to write to")
-        found.append((form, target))
-    if not any(target is None for _, target in found):
-        found.insert(0, (args.format, None))
-    elif args.format != "text":
-        raise UsageError("--format and an --output to - both go to stdout", "leave one of them out")
-    return found
-
-
-def _write(form: str, gate: Gate, target: Path | None, started: Path) -> None:
-    text = _formatted(form, gate, target, started)
-    if target is None:
-        sys.stdout.write(text)
-        return
-    try:
-        target.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
-    except OSError as error:
-        raise UsageError(f"cannot write to {target}: {error.strerror or error}", "name another file") from error
-    print(f"dptune: wrote {target}", file=sys.stderr)
-
-
-def _formatted(form: str, gate: Gate, target: Path | None, started: Path) -> str:
-    if form == "text":
-        from dptune.present.ink import paint
-        from dptune.present.sections import gate as page
-
-        width = terminal.width(sys.stdout) if target is None else 80
-        return paint(page.page(gate, width), terminal.colours(sys.stdout) if target is None else False)
-    from dptune.present.machine import github, json, junit, markdown
-
-    if form in ("github", "junit"):
-        gate = _from_the_top(gate, started)
-    return {"json": json.text, "github": github.text, "junit": junit.text, "markdown": markdown.text}[form](gate)
-
-
-def _from_the_top(gate: Gate, started: Path) -> Gate:
-    """The user's lines as a job of GitHub looks them up: by their path from the top of the repository.
-
-    `started` is the folder that they are relative to, where the script ran; else they may be in the one that we are in.
-    """
-    workspace = os.environ.get("GITHUB_WORKSPACE")
-    if not workspace:
-        return gate
-    top = Path(workspace).resolve()
-
-    def moved(change: Change) -> Change:
-        if change.at is None:
-            return change
-        places = [(folder / change.at.file).resolve() for folder in (started, Path())]
-        there = [place for place in places if place.is_relative_to(top)]
-        found = next((path for path in there if path.is_file()), there[-1] if there else None)
-        if found is None:
-            return change
-        file = found.relative_to(top).as_posix()
-        return change.model_copy(update={"at": change.at.model_copy(update={"file": file})})
-
-    tripped = [
-        advice.model_copy(update={"changes": [moved(change) for change in advice.changes]}) for advice in gate.tripped
-    ]
-    return gate.model_copy(update={"tripped": tripped})

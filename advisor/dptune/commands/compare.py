@@ -1,27 +1,25 @@
-"""Say what changed between two runs, or two sets of runs, and why.
+"""Show what changed between two runs, or two sets of runs, and why.
 
-A and B are each a run folder of `dptune profile`, a trace, a folder or a quoted glob of the traces of one run, or a
-report that `dptune report --format json` wrote. A is what was before, B what came after: a positive difference means
-that B takes more.
+A and B are run folders of `dptune profile`, a trace, a folder or a quoted glob of the traces of one run, or a report
+written by `dptune report --format json`. A is before, B is after: a positive difference means that B takes longer.
 
-Two runs of the same script differ by chance, on a busy machine by 5 % and more. So two runs alone are never called
-better or worse: their difference is shown, and the verdict is inconclusive. Name several runs of each side, with -- in
-between, for a verdict: at least four of each. Record them in turn and shuffled: where all of A came before all of B,
-nothing is decided. The test compares one time per run (exact Wilcoxon-Mann-Whitney, two-sided, wrong in at most 5 % of
-cases in which nothing changed).
+Two runs of the same script differ by chance, on a busy machine by 5 % and more. With one run per side the difference
+is shown and the verdict is inconclusive. A verdict needs at least four runs per side, separated by --, recorded in
+random order: if all of A came before all of B, no verdict is given. The test compares one time per run (exact
+Wilcoxon-Mann-Whitney, two-sided, at most 5 % false positives).
 
-A class of the account that not every run tells apart, such as waiting for input where no DataLoader was seen, is shown
-together with the class that it falls into elsewhere, and the page says why. Where times without the profiler are
-compared, a run needs no traced steps to be judged by.
+If a class of time cannot be separated in every run, such as waiting for input where no DataLoader was seen, it is
+merged with the class that holds it in the other run, and the report says why. Untraced step times can be compared
+without traced steps.
 
-Runs on another device, number of ranks, version of torch, or batch are not comparable, which is an error; --anyway
-shows their difference without a verdict.
+Runs on different devices, numbers of ranks, torch versions or batch sizes are not comparable: that is an error, unless
+--anyway asks for the difference without a verdict.
 
-With --script both sides are run here, in processes of their own, in turn and shuffled, and more of them only until
-the verdict is clear: of two commits, two folders, or two commands. Each runs in a copy of its folder. What was made is
-kept in dptune-runs/compared/, and goes on there after Ctrl-C.
+With --script, both sides run here, in separate processes and random order, until the verdict is clear: two commits,
+two folders, or two commands. Each runs in a copy of its folder. Trials are kept in dptune-runs/compared/; after Ctrl-C
+the same command continues there.
 
-The exit status is 0 whatever the verdict, and 2 where the runs are not comparable or cannot be read.
+The exit status is 0 whatever the verdict, and 2 if the runs are not comparable or cannot be read.
 
 examples:
   dptune compare before after
@@ -53,10 +51,10 @@ def arguments(parser: Parser) -> None:
     parser.keeps_between = True
     parser.usage = f"{parser.prog} [options] A B\n       {parser.prog} [options] A1 A2 ... -- B1 B2 ..."
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run folder, traces of one run, or JSON report")
-    parser.add_argument("--anyway", action="store_true", help="show the difference of runs that are not comparable")
+    parser.add_argument("--anyway", action="store_true", help="show the difference even if the runs are not comparable")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     reading_options(parser)
-    words = "what to run in A and in B, which are then two commits or folders; twice, and without A and B: two commands"
+    words = "command to run in A and in B (two commits or folders); given twice, without A and B: two commands"
     repeating_arguments(parser, words)
 
 
@@ -83,19 +81,17 @@ def run(args: argparse.Namespace) -> int:
 def sides(names: list[str]) -> tuple[list[str], list[str]]:
     """The names of the runs of A and of B. Raises UsageError where it does not show which is which."""
     if names.count(BETWEEN) > 1:
-        raise UsageError("there are more than two sides: -- stands more than once", "compare two sides at a time")
+        raise UsageError("more than two sides: -- is given more than once", "compare two sides at a time")
     if BETWEEN in names:
         at = names.index(BETWEEN)
         a, b = names[:at], names[at + 1 :]
         if not a or not b:
-            raise UsageError(
-                f"there is no run {'before' if not a else 'after'} the --", "name runs on both sides of it"
-            )
+            raise UsageError(f"no run {'before' if not a else 'after'} the --", "name runs before and after it")
     elif len(names) == 2:
         a, b = names[:1], names[1:]
     else:
         raise UsageError(
-            f"it takes two runs, or two sides with -- between them; {len(names)} given",
+            f"give two runs, or two sides separated by --; got {len(names)}",
             "dptune compare A B, or: dptune compare A1 A2 ... -- B1 B2 ...",
         )
     for side in (a, b):
@@ -104,7 +100,7 @@ def sides(names: list[str]) -> tuple[list[str], list[str]]:
             raise UsageError(f"{twice} is named twice on one side", "name each run of a side once")
     both = next((name for name in a if name in b), None)
     if both:
-        raise UsageError(f"{both} is named on both sides, and cannot differ from itself", "name each run once")
+        raise UsageError(f"{both} is named on both sides", "name each run once")
     return a, b
 
 

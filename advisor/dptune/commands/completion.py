@@ -1,7 +1,7 @@
-"""Print what makes a shell complete verbs, options and names.
+"""Print the shell completion script.
 
-Options, knobs and their values after --set, rules after --advice, formats, run folders and files are completed. Needs
-nothing but this command; it asks `dptune` itself at each Tab.
+Completes options, knobs and their values after --set, rules after --advice, formats, run folders and files. It asks
+`dptune` at each Tab and needs nothing else.
 
 examples:
   eval "$(dptune completion bash)"      in ~/.bashrc
@@ -19,7 +19,7 @@ from argcomplete.completers import BaseCompleter, FilesCompleter
 from argcomplete.shell_integration import shellcode
 
 from dptune.advise import packs
-from dptune.commands.check import FORMATS, OUTPUT
+from dptune.commands.shared.gate_formats import FORMATS, OUTPUT
 from dptune.knobs import KNOBS
 
 SHELLS = ("bash", "zsh", "fish", "powershell")

@@ -1,9 +1,9 @@
-"""Show the report of a small run that comes with dptune, or record it anew.
+"""Show the report of a packaged sample run, or record it here.
 
-Without options: the report of a recorded 2-rank training that is packaged with dptune; it needs no torch.
-Its advice is predicted, and was proven: what the change gave when it was run stands beside what was promised.
-With --record the same training script is run here first: DistributedDataParallel over gloo on this machine's CPU, and
-the link between its ranks is measured, in under a minute. --fault plants one of four faults for the report to find.
+Without options: the report of a recorded 2-rank training run that is packaged with dptune; needs no torch. Its
+predictions were verified: each is shown with the measured saving. With --record, the same script is recorded here:
+DistributedDataParallel over gloo on this machine's CPU, including the link between its ranks, in under a minute.
+--fault plants one of four problems.
 
 examples:
   dptune demo
@@ -37,11 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--record", action="store_true", help="record the run on this machine first (needs torch)")
     parser.add_argument(
-        "--fault", choices=sorted(FAULTS), default=PACKAGED, help=f"what is wrong with the run (default: {PACKAGED})"
+        "--fault", choices=sorted(FAULTS), default=PACKAGED, help=f"problem to plant in the run (default: {PACKAGED})"
     )
-    parser.add_argument(
-        "--python", metavar="PATH", help="the Python that has torch (default: the active environment's)"
-    )
+    parser.add_argument("--python", metavar="PATH", help="Python with torch (default: that of the active environment)")
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="what is printed on stdout (default: text)"
     )

@@ -1,15 +1,14 @@
 """Measure latency and bandwidth of the links between ranks.
 
-Times all-reduce, all-gather, reduce-scatter and p2p over message sizes from 4 KiB to 256 MiB, as far as the time bound
-lets, and fits time = alpha + bytes / beta to each: alpha is the latency, beta the bandwidth. Run it with the backend,
-the ranks and the nodes that training uses, while nothing else uses the links; without options it starts as many ranks
-as the latest recording has, where that is of one host, and times all-reduces up to the size of the gradients alone,
-where that is all that it exchanges (DistributedDataParallel). The result goes to dptune-runs/links.json,
-where `dptune report` finds it for the runs that lie beside it, of the same backend and number of ranks.
+Times all-reduce, all-gather, reduce-scatter and p2p over message sizes from 4 KiB to 256 MiB within the time limit, and
+fits time = alpha + bytes / beta to each: alpha is the latency, beta the bandwidth. Use the backend, ranks and nodes of
+the training, and keep the links free of other traffic. Without options it uses the number of ranks of the latest
+recording, if that ran on one host, and measures only what that run communicates (DistributedDataParallel: all-reduces
+up to the size of the gradients). The result goes to dptune-runs/links.json, where `dptune report` finds it for runs
+next to it with the same backend and number of ranks.
 
-A call is timed in trains of several, all ranks together and without waiting for a late one; a p2p call is half of a
-ping-pong between the first rank and the last. GB/s is beta as what each link carries (busbw of nccl-tests). Ctrl-C ends
-the sweep and keeps what was measured.
+Calls are timed in back-to-back batches on all ranks together; a p2p call is half of a ping-pong between the first and
+the last rank. GB/s is beta as bus bandwidth (busbw of nccl-tests). Ctrl-C ends the sweep and keeps what was measured.
 
 examples:
   dptune links
@@ -17,10 +16,10 @@ examples:
   dptune links --nproc-per-node 8 --kinds all_reduce --max-size 1g
   dptune links --nproc-per-node 2 --sizes 64k,1m,16m --seconds 20 --format json
 
-on several nodes, on each with its own i; node 0 has the result:
+on several nodes, each with its own i; node 0 has the result:
   dptune links --nnodes 2 --node-rank i --master-addr HOST --nproc-per-node 8
 
-with a launcher of your own, which starts dptune once per rank:
+with your own launcher, which starts dptune once per rank:
   srun dptune links
 """
 
@@ -62,23 +61,35 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     sizes.add_argument(
         "--sizes", type=_sizes, metavar="LIST", help="message sizes, like 4k,1m,64m (default: 4k to 256m)"
     )
-    sizes.add_argument("--max-size", type=_size, metavar="SIZE", help="no larger message than that")
+    sizes.add_argument("--max-size", type=_size, metavar="SIZE", help="largest message size")
     what.add_argument(
         "--backend",
         default="",
         metavar="NAME",
         help="of torch.distributed (default: nccl where there are GPUs, else gloo)",
     )
-    what.add_argument("--repeats", type=positive, default=7, metavar="N", help="trains of calls per size (default: 7)")
-    what.add_argument("--seconds", type=seconds, default=60.0, metavar="S", help="bound for all of it (default: 60)")
-    late = "give up when the ranks do not meet, or a call does not end, within S seconds (default: 60)"
+    what.add_argument(
+        "--repeats",
+        type=positive,
+        default=7,
+        metavar="N",
+        help="timed batches of back-to-back calls per size (default: 7)",
+    )
+    what.add_argument(
+        "--seconds",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        help="time limit for the whole sweep in seconds (default: 60)",
+    )
+    late = "give up when ranks do not meet or a call does not finish within S seconds (default: 60)"
     what.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help=late)
-    what.add_argument("--python", metavar="PATH", help="a Python that has torch (default: the active environment's)")
+    what.add_argument("--python", metavar="PATH", help="Python with torch (default: that of the active environment)")
     torchrun_arguments(parser)
     shown = parser.add_argument_group("what is shown and kept")
     default = RUNS / LINKS_JSON
     shown.add_argument(
-        "-o", "--output", type=Path, default=default, metavar="FILE", help=f"where it is kept (default: {default})"
+        "-o", "--output", type=Path, default=default, metavar="FILE", help=f"output file (default: {default})"
     )
     shown.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     shown.add_argument("-q", "--quiet", action="store_true", help="no progress")
@@ -120,7 +131,7 @@ def _launch(args: argparse.Namespace, asked: SweepRequest) -> tuple[SweepRequest
             asked = _as_recorded(asked)
     world = around.world_size if around else torchrun.world_size
     if world == 1:
-        raise UsageError("one rank has no links", "dptune links --nproc-per-node N, or start it once per rank")
+        raise UsageError("one rank has no links", "use dptune links --nproc-per-node N, or start it once per rank")
     chosen = interpreter.choose(args.python)
     if around is not None:
         return asked, launch.as_rank(asked.script, chosen, around)
@@ -142,7 +153,7 @@ def _as_recorded(asked: SweepRequest) -> SweepRequest:
         return asked
     most = max(facts.ddp[0].gradient_bytes, LEAST_MOST)
     sizes = [size for size in asked.sizes if size < 4 * most]
-    words = f"all-reduces of up to {data(sizes[-1])}, for the run has no larger ones"
+    words = f"all-reduces of up to {data(sizes[-1])}: the run has no larger ones"
     print(f"dptune: {words} (--kinds and --max-size for others)", file=sys.stderr)
     return replace(asked, kinds=("all_reduce",), sizes=sizes)
 
@@ -161,8 +172,8 @@ def _recorded_ranks() -> int:
     ranks, hosts = record.world_size or 1, len(set(record.hosts))
     if ranks > 1 and hosts != 1:
         raise UsageError(
-            f"{run} has {ranks} ranks on {hosts or 'unknown'} hosts: which are on this one has to be said",
-            "dptune links --nnodes 2 --node-rank i --master-addr HOST --nproc-per-node N, on each with its own i",
+            f"{run} has {ranks} ranks on {hosts or 'unknown'} hosts: say which of them this host has",
+            "on each host, with its own i: dptune links --nnodes 2 --node-rank i --master-addr HOST --nproc-per-node N",
         )
     if ranks > 1:
         print(f"dptune: {ranks} ranks, as {visible(str(run))} has (--nproc-per-node N for others)", file=sys.stderr)
@@ -176,11 +187,15 @@ def _check(output: Path) -> None:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make the folder {output.parent}: {error.strerror}", "name another with -o") from None
+        raise UsageError(
+            f"cannot make the folder {output.parent}: {error.strerror}", "choose another path with -o"
+        ) from None
     try:
         tempfile.TemporaryFile(dir=output.parent).close()
     except OSError as error:
-        raise UsageError(f"cannot write into {output.parent}: {error.strerror}", "name another with -o") from None
+        raise UsageError(
+            f"cannot write into {output.parent}: {error.strerror}", "choose another path with -o"
+        ) from None
 
 
 def _show(kind: str, size: SizeTimes) -> None:
@@ -205,7 +220,7 @@ def _kinds(text: str) -> list[str]:
     words = [word.replace("-", "_") for word in text.split(",")]
     unknown = [word for word in words if word not in KINDS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"there is no kind '{unknown[0]:.20}': {', '.join(KINDS)}")
+        raise argparse.ArgumentTypeError(f"unknown kind '{unknown[0]:.20}': {', '.join(KINDS)}")
     return list(dict.fromkeys(words))
 
 

@@ -1,25 +1,25 @@
 """Record a few steps of an unmodified training script.
 
-Instead of `python train.py ARGS`, run `dptune profile train.py ARGS`; everything after the script is the script's own.
-dptune counts optimizer steps: it times some without the profiler, records some lightly and some in detail, then ends
-the script. Nothing in the script changes, and its exit status is returned.
+Instead of `python train.py ARGS`, run `dptune profile train.py ARGS`; everything after the script belongs to the
+script. dptune counts optimizer steps: it times some untraced, traces some lightly and some in detail, then ends the
+script. The script is not modified, and its exit status is returned.
 
 examples:
   dptune profile train.py --epochs 1
   dptune profile --nproc-per-node 2 train.py
   dptune profile -m my_package.train --config small.yaml
 
-with a launcher of your own, before or after it:
+with your own launcher, before or after dptune:
   dptune profile torchrun --nproc-per-node 2 train.py
   srun dptune profile --ranks 0,7 train.py
 
-with a setting changed, and the script as it is:
+with a setting changed from outside:
   dptune profile --set ddp.bucket_cap_mb=1 --nproc-per-node 2 train.py
 
-on several nodes, on each with its own i; the folder may be shared or not:
+on several nodes, each with its own i; DIR may be shared or local:
   dptune profile --nnodes 2 --node-rank i --master-addr HOST --nproc-per-node 8 --run-dir DIR train.py
 
-where dptune can neither start the launcher nor be started by it:
+if dptune can neither start the launcher nor be started by it:
   eval "$(dptune profile --env)"; ./run_training.sh
 """
 
@@ -37,7 +37,7 @@ from dptune.commands.shared.torchrun_options import torchrun_arguments, torchrun
 from dptune.errors import UsageError
 
 LEAN, MOST_LEAN = 5, 20  # traced steps, and how many where those vary too much for predictions
-_NOT_ALL_RANKS = "--repeat starts the script again, which dptune can do only where it starts all of its ranks"
+_NOT_ALL_RANKS = "--repeat restarts the script, which requires that dptune starts all ranks"
 
 if TYPE_CHECKING:
     from dptune.capture.launch import Launch
@@ -49,46 +49,46 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    where = parser.add_argument_group("where it runs, and where to")
-    where.add_argument("--python", metavar="PATH", help="a Python that has torch (default: the active environment's)")
+    where = parser.add_argument_group("where to run and record")
+    where.add_argument("--python", metavar="PATH", help="Python with torch (default: that of the active environment)")
     where.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="new folder for the recording (default: dptune-runs/)"
     )
-    where.add_argument("--ranks", metavar="LIST", help="record these ranks only, like 0,7,64-71 (default: all)")
+    where.add_argument("--ranks", metavar="LIST", help="record only these ranks, e.g. 0,7,64-71 (default: all)")
     torchrun_arguments(parser)
-    steps = parser.add_argument_group("how much is recorded, in optimizer steps")
+    steps = parser.add_argument_group("what to record, in optimizer steps")
     for name, default, text in (
-        ("warmup", 5, "steps let pass first"),
+        ("warmup", 5, "warm-up steps to skip"),
         ("unprofiled", 20, "steps timed without the profiler"),
-        ("lean", None, "steps traced with names and times"),
-        ("rich", 3, "steps traced with shapes, stacks and memory"),
+        ("lean", None, "steps traced lightly: names and times"),
+        ("rich", 3, "steps traced in detail: shapes, stacks, memory"),
     ):
         usual = str(default) if default is not None else f"{LEAN}, up to {MOST_LEAN} where ranks or GPUs vary"
         steps.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{text} (default: {usual})")
-    noise = "steps after these in which norms of gradients are taken, for the largest useful batch (40 without N)"
+    noise = "extra steps to measure the gradient noise scale, for batch-size advice (40 without N)"
     steps.add_argument("--noise-scale", type=count, nargs="?", const=40, default=0, metavar="N", help=noise)
-    again = "run it N times more, and time steps without the profiler: processes differ, and predictions need to know"
+    again = "run N more times and time untraced steps: predictions need the variation between processes"
     steps.add_argument("--repeat", type=count, default=0, metavar="N", help=again)
-    off = "skip measuring the links between ranks after the recording (default: measured if unknown, in 10 s at most)"
+    off = "do not measure links between ranks after recording (default: measured if unknown, 10 s at most)"
     steps.add_argument("--no-links", dest="links", action="store_false", help=off)
-    log = "let NCCL log how ranks are connected, into the run folder"
+    log = "have NCCL log how ranks are connected, into the run folder"
     steps.add_argument("--nccl-log", action="store_true", help=log)
-    sync = "also record CUDA synchronization events in the lean window: exact dependencies between streams"
+    sync = "also record CUDA synchronization events in the light window: exact dependencies between streams"
     steps.add_argument("--sync-events", action="store_true", help=sync)
-    window = "a window also ends after S seconds; 0: never (default: 60)"
+    window = "time limit of each window in seconds; 0: none (default: 60)"
     steps.add_argument("--window-time", type=seconds_or_none, default=60.0, metavar="S", help=window)
-    end = parser.add_argument_group("when it ends")
-    end.add_argument("--continue", dest="keep_going", action="store_true", help="let the script run on to its own end")
-    first = "give up, and say who waits where, when no optimizer step came within S seconds (default: 600)"
+    end = parser.add_argument_group("when to stop")
+    end.add_argument("--continue", dest="keep_going", action="store_true", help="let the script run to its end")
+    first = "give up after S seconds without a first optimizer step, and show where each rank waits (default: 600)"
     end.add_argument("--first-step-timeout", type=seconds, default=600.0, metavar="S", help=first)
-    stall = "the same when a later step takes longer than S seconds to come (default: 1800)"
+    stall = "the same for later steps (default: 1800)"
     end.add_argument("--stall-timeout", type=seconds, default=1800.0, metavar="S", help=stall)
-    change = parser.add_argument_group("what is changed in the script, from outside")
+    change = parser.add_argument_group("settings to change from outside")
     setting_arguments(change)
     instead = parser.add_argument_group("instead of recording")
-    instead.add_argument("--dry-run", action="store_true", help="say what would be recorded; start nothing")
-    instead.add_argument("--env", action="store_true", help="print the environment that makes any launcher record")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress line")
+    instead.add_argument("--dry-run", action="store_true", help="print what would be recorded; start nothing")
+    instead.add_argument("--env", action="store_true", help="print environment variables that make any launcher record")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not print progress")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
     script = "the script, with -m the module, or the command of a launcher"
     parser.add_argument("script", nargs="?", metavar="train.py", help=script)
@@ -139,9 +139,9 @@ def _refuse_to_repeat(started: Launch, options: Options) -> None:
     if started.job is not None or (started.torchrun is not None and started.torchrun.several_nodes):
         raise UsageError(_NOT_ALL_RANKS, "record it several times, and use dptune compare")
     if not options.schedule.unprofiled:
-        raise UsageError("--repeat times steps without the profiler, and --unprofiled 0 asks for none of them")
+        raise UsageError("--repeat times untraced steps, and --unprofiled 0 asks for none")
     if not options.end_when_full:
-        raise UsageError("--repeat starts the script again, and --continue lets it run to its end each time")
+        raise UsageError("--repeat restarts the script, and --continue would run it to its end each time")
 
 
 def _repeat(args: argparse.Namespace, started: Launch, options: Options, made: Recording) -> Recording | None:
@@ -165,10 +165,10 @@ def _repeat(args: argparse.Namespace, started: Launch, options: Options, made: R
         show(f"not repeated: {error.message}")
         return None
     if cut is not None:
-        what = "was interrupted" if cut.interrupted else f"ended otherwise than before ({cut.ending.how})"
-        printed = f"{cut.folder}.txt has what it printed"
+        what = "was interrupted" if cut.interrupted else f"ended differently ({cut.ending.how})"
+        printed = f"{cut.folder}.txt has its output"
         counts = "that time still counts" if cut.complete else "not counted"
-        show(f"run once more, the script {what}: {counts}; {printed}")
+        show(f"untraced repeat: the script {what}: {counts}; {printed}")
     return cut
 
 
@@ -231,7 +231,7 @@ def _launch(args: argparse.Namespace) -> Launch:
 
 def _refuse_for_command(args: argparse.Namespace, torchrun: Torchrun) -> None:
     for option in [*torchrun.asked, *(["--python"] if args.python else [])]:
-        what = f"{option} is not for a command that starts the ranks itself"
+        what = f"{option} does not apply to a command that starts the ranks itself"
         raise UsageError(what, f"give it to {args.script}, or name the script alone: dptune profile {option} ...")
 
 
@@ -243,7 +243,7 @@ def _export(args: argparse.Namespace, options: Options) -> int:
         given = args.script or torchrun_of(args).asked[0]
         raise UsageError(
             f"--env takes no script and no launcher's options: '{given}'",
-            'eval "$(dptune profile --env)", and then start the script as ever',
+            'eval "$(dptune profile --env)", then start the script as usual',
         )
     try:
         chosen = interpreter.choose(args.python)
@@ -256,6 +256,6 @@ def _export(args: argparse.Namespace, options: Options) -> int:
         return 0
     folder, lines = exports.make(options, chosen)
     print("\n".join(lines))
-    notice = f"what this shell starts with torch is recorded in {folder.path}, until `unset DPTUNE_CAPTURE`"
+    notice = f"torch scripts started from this shell are recorded in {folder.path} until `unset DPTUNE_CAPTURE`"
     print(f"dptune: {notice}", file=sys.stderr)
     return 0

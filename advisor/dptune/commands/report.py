@@ -1,9 +1,9 @@
-"""Say where the step's time goes and what to change.
+"""Show where step time goes and what to change.
 
-PATH is a run folder made by `dptune profile`, one trace, several traces, or a folder of traces from torch.profiler.
-Without PATH the latest recording in ./dptune-runs is read. A terminal gets a full-screen report; a pipe or a file
-gets text. A run of which only a part could be read is reported too, and says so. Several recordings at once are
-refused, but for the folders of several nodes of one run.
+PATH is a run folder of `dptune profile`, one trace, several traces, or a folder of traces of torch.profiler. Without
+PATH, the latest recording in ./dptune-runs is read. A terminal gets the full-screen report, a pipe or a file gets
+text. Partial data is reported and marked as partial. Several recordings at once are refused, except for the folders of
+several nodes of one run.
 
 examples:
   dptune report
@@ -35,18 +35,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("paths", nargs="*", metavar="PATH", help="run folder or traces (default: the latest recording)")
     parser.add_argument(
-        "--format", choices=("text", "json", "html", "tui"), help="what to show (default: tui on a terminal)"
+        "--format", choices=("text", "json", "html", "tui"), help="output format (default: tui on a terminal)"
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to a file; - is stdout")
-    parser.add_argument("--no-tui", action="store_true", help="text, also on a terminal")
+    parser.add_argument("--no-tui", action="store_true", help="print text even on a terminal")
     parser.add_argument(
         "--width", type=_columns, metavar="N", help="columns of the text, 40 to 400 (default: the terminal's, else 80)"
     )
-    hidden = "with --format html: without hosts, paths, file names and the command, to be sent to others"
+    hidden = "with --format html: omit hosts, paths, file names and the command, for sharing"
     parser.add_argument("--anonymous", action="store_true", help=hidden)
-    words = "print the changes as a unified diff of the script, and nothing else: for `git apply` or `patch -p1`"
+    words = "print the recommended changes as a unified diff of the script, for `git apply` or `patch -p1`"
     parser.add_argument("--patch", action="store_true", help=words)
-    words = "with --patch: only what the rule of that code or name advises; once for each"
+    words = "with --patch: only changes recommended by this rule (code or name); repeatable"
     parser.add_argument("--advice", action="append", default=[], metavar="CODE", help=words)
     reading_options(parser)
     links_option(parser)
@@ -57,12 +57,12 @@ def run(args: argparse.Namespace) -> int:
     if args.patch:
         return _patch(args)
     if args.advice:
-        raise UsageError("--advice is for --patch", "add it, or leave --advice out")
+        raise UsageError("--advice requires --patch", "add it, or leave --advice out")
     chosen = _format(args)
     if args.output == Path("-"):
         args.output = None
     if args.anonymous and chosen != "html":
-        raise UsageError("--anonymous is for --format html", "add it, or leave --anonymous out")
+        raise UsageError("--anonymous requires --format html", "add it, or leave --anonymous out")
     _check_output(args.output)
     if chosen == "html":
         return _html(args)
@@ -107,7 +107,7 @@ def _patch(args: argparse.Namespace) -> int:
     if args.output == Path("-"):
         args.output = None
     if args.format or args.no_tui or args.anonymous:
-        raise UsageError("--patch prints a diff, in no other format", "leave the other option out")
+        raise UsageError("--patch prints a diff and takes no other format", "leave the other option out")
     rules = codes(args.advice)
     _check_output(args.output)
     report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
@@ -127,7 +127,7 @@ def _patch(args: argparse.Namespace) -> int:
         for row in unpatched.change.paste.splitlines():
             print(f"    {visible(row)}", file=sys.stderr)
     if not changes:
-        what = "no change that leaves learning as it is" if of_learning and not rules else "no change"
+        what = "no change that leaves training results unchanged" if of_learning and not rules else "no change"
         print(f"dptune: {', '.join(rules) or 'the report'} advises {what}", file=sys.stderr)
     if diff and args.output is None:
         sys.stdout.buffer.write(diff.encode())  # as the files have it, whatever the terminal's encoding and newline
@@ -137,14 +137,14 @@ def _patch(args: argparse.Namespace) -> int:
 
 
 def _of_learning(advice: Sequence[Advice], rules: Sequence[str]) -> Iterator[str]:
-    """A sentence for each advice with changes that can alter what is learned: asked for by its rule, or left out."""
+    """A sentence for each advice with changes that may change training results: asked for by its rule, or left out."""
     for recommendation in advice:
         if recommendation.numerics == "changes" and recommendation.changes:
-            said = f"{recommendation.rule} {recommendation.slug} can alter what is learned"
+            said = f"{recommendation.rule} {recommendation.slug} may change training results"
             if recommendation.rule in rules:
                 yield f"{said}. {recommendation.watch}"
             elif not rules:
-                yield f"{said}, and is left out; to have it: --patch --advice {recommendation.rule}"
+                yield f"{said} and is left out; to include it: --patch --advice {recommendation.rule}"
 
 
 def _written_since(changes: Sequence[Change], root: Path, record: Path) -> list[str]:
@@ -157,7 +157,7 @@ def _written_since(changes: Sequence[Change], root: Path, record: Path) -> list[
     for file in dict.fromkeys(change.at.file for change in changes if change.at):
         with contextlib.suppress(OSError, ValueError):
             if (root / file).stat().st_mtime > when:
-                since.append(f"{file} was written after the run was recorded: its lines may not be those that ran")
+                since.append(f"{file} was changed after the recording: line numbers may not match")
     return since
 
 
@@ -190,7 +190,7 @@ def _check_output(output: Path | None) -> None:
     if output.is_dir():
         raise UsageError(f"cannot write to {output}: it is a folder", "name a file in it")
     if not output.parent.is_dir():
-        raise UsageError(f"cannot write to {output}: there is no folder {output.parent}", "make it first")
+        raise UsageError(f"cannot write to {output}: the folder {output.parent} does not exist", "create it first")
 
 
 def _text(report: Report, chosen: str, args: argparse.Namespace) -> str:

@@ -1,8 +1,8 @@
-"""List rules, the settings and the figures that they speak of, or explain a rule.
+"""List rules, knobs and figures, or explain a rule.
 
-A rule looks for one problem in a run. `list` shows every rule that is installed, from every rule pack; `explain`
-shows what a rule measures, why it costs time, what to change, and the thresholds it decides by; `knobs` lists the
-settings that advice speaks of and that `dptune profile --set` changes; `figures` lists what a rule may read.
+A rule looks for one problem in a run. `list` shows every installed rule from every rule pack; `explain` shows what a
+rule measures, why it costs time, what to change, and its thresholds; `knobs` lists settings that recommendations name
+and `dptune profile --set` changes; `figures` lists what rules can read.
 
 examples:
   dptune rules list
@@ -24,15 +24,17 @@ from dptune.present import terminal
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|explain|knobs|figures")
-    listing = actions.add_parser("list", help="every installed rule", description="Every installed rule.")
+    listing = actions.add_parser("list", help="list installed rules", description="List installed rules.")
     listing.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
-    explain = actions.add_parser("explain", help="one rule", description="What a rule measures and what to do.")
+    explain = actions.add_parser("explain", help="one rule", description="Explain what a rule measures and what to do.")
     explain.add_argument("code", metavar="CODE", help="the rule's code or name, for example DP102")
-    knobs = "the settings that can be named"
+    knobs = "list knobs: settings that can be changed from outside"
     actions.add_parser("knobs", help=knobs, description=f"{knobs.capitalize()}.")
-    figures = "the figures that a rule may read"
+    figures = "list figures that rules can read"
     shown = actions.add_parser("figures", help=figures, description=f"{figures.capitalize()}.")
-    shown.add_argument("word", nargs="?", default="", metavar="WORD", help="only those with this in name or meaning")
+    shown.add_argument(
+        "word", nargs="?", default="", metavar="WORD", help="only those with this text in name or description"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,22 +1,22 @@
-"""Run a change beside the script as it is, and say whether it is better.
+"""Verify a change by running the script with and without it.
 
-RUN is a run folder of `dptune profile` (without it the latest recording). Its script is started again, as it was and
-with the change, in processes of their own, in turn and shuffled; each trial times some steps without the profiler, and
-ends. A test on one time per trial decides; where the trials do not tell, the verdict is inconclusive. Trials end with
-the verdict, or go on until the saving is known more closely (--within). Your files are not edited: advice with a patch
-is verified by running a patched copy, any other change is set from outside, and changes without effect are reported.
+RUN is a run folder of `dptune profile` (default: the latest recording). Its script runs again, unchanged and with the
+change, in separate processes and random order; each trial times some untraced steps and ends. A test on one time per
+trial decides; if the trials are not clear enough, the verdict is inconclusive. Trials end with the verdict, or continue
+until the saving is known more precisely (--within). Your files are not edited: a recommendation with a patch is
+verified in a patched copy, any other change is set from outside, and changes without effect are reported.
 
-Trials run in a copy of the recorded working directory with DPTUNE_TRIAL=1 and WANDB_MODE=disabled set. A script that
-writes to an absolute path, or over a large file of its own, still writes there. A script that fails in the copy is run
+Trials run in a copy of the recorded working directory, with DPTUNE_TRIAL=1 and WANDB_MODE=disabled. A script that
+writes to an absolute path, or over a large file of its own, still writes there. A script that fails in the copy runs
 again with links to the directory's siblings (../data). With --here it runs in the directory itself, unpatched.
 
-A run folder determines what is executed. If it was recorded by another user or on another machine, verify shows its
-command, interpreter, settings and environment and asks before it runs anything; --yes skips the question.
+A run folder determines what is executed. If another user or machine recorded it, verify shows its command,
+interpreter, settings and environment and asks before running anything; --yes skips the question.
 
-Interrupted by Ctrl-C it keeps the trials that were made; the same command goes on with them. What was found is kept in
-RUN/verified/, and later reports of RUN show it.
+Ctrl-C keeps the finished trials; the same command continues with them. Results are kept in RUN/verified/, and later
+reports of RUN show them.
 
-The exit status is 0 whatever the verdict, 1 where a side cannot run.
+The exit status is 0 whatever the verdict, and 1 if one side cannot run.
 
 examples:
   dptune verify --set ddp.bucket_cap_mb=1
@@ -59,29 +59,38 @@ def arguments(parser: Parser) -> None:
     parser.usage = f"{parser.prog} [options] [RUN] [-- train.py ...]"
     parser.add_argument("words", nargs="*", metavar="RUN", help="run folder (default: the latest recording)")
     change = parser.add_argument_group("the change")
-    change.add_argument("--advice", metavar="CODE", help="what the rule of that code or name advises for the run")
+    change.add_argument("--advice", metavar="CODE", help="verify the change this rule (code or name) recommends")
     change.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="see `dptune rules knobs`"
     )
     amount = parser.add_argument_group("how much")
     trial_arguments(amount)
     amount.add_argument(
-        "--time-limit", type=seconds, default=1800.0, metavar="S", help="seconds for all trials (default: 1800)"
+        "--time-limit",
+        type=seconds,
+        default=1800.0,
+        metavar="S",
+        help="time limit for all trials in seconds (default: 1800)",
     )
     amount.add_argument(
-        "--within", type=percent, metavar="P%", help="go on until the saving is known to so many percent of the time"
+        "--within",
+        type=percent,
+        metavar="P%",
+        help="continue until the saving is known to this precision (percent of the time)",
     )
     amount.add_argument(
-        "--stall-timeout", type=seconds, default=120.0, metavar="S", help="a trial without a step for S seconds hangs"
+        "--stall-timeout",
+        type=seconds,
+        default=120.0,
+        metavar="S",
+        help="treat a trial as hung after S seconds without a step",
     )
     where = parser.add_argument_group("where")
-    where.add_argument(
-        "--here", action="store_true", help="run in the recorded working directory itself, without a copy"
-    )
-    words = "run a recording made by another user or on another machine without asking"
+    where.add_argument("--here", action="store_true", help="run in the recorded working directory, not in a copy")
+    words = "run a recording from another user or machine without asking"
     where.add_argument("-y", "--yes", action="store_true", help=words)
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not print progress")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -139,10 +148,10 @@ def _folder(words: list[str]) -> Path:
     from dptune.runfile.paths import RUN_JSON, RUNS
 
     if len(words) > 1:
-        raise UsageError(f"it takes one run; {len(words)} given", "dptune verify RUN --set KNOB=VALUE")
+        raise UsageError(f"give one run; got {len(words)}", "dptune verify RUN --set KNOB=VALUE")
     folder = Path(recorded(words[0])) if words else latest(RUNS)
     if not (folder / RUN_JSON).is_file():
-        raise RunError(f"{folder} is no run folder of dptune", "record one with: dptune profile train.py")
+        raise RunError(f"{folder} is not a dptune run folder", "record one with: dptune profile train.py")
     return folder
 
 
@@ -156,7 +165,7 @@ def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], s
             raise UsageError(f"the value of {name} is not in UTF-8: {value!a}", "a proof is kept as text") from None
     if args.advice is None:
         if not settings:
-            raise UsageError("there is nothing to verify", "--advice CODE, or --set KNOB=VALUE")
+            raise UsageError("nothing to verify", "--advice CODE, or --set KNOB=VALUE")
         return settings, "", "", None, []
     code, changes, promised, saves = _advised(folder, args.advice)
     if settings:
@@ -176,7 +185,7 @@ def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | 
     advice = advised(report, [code])
     changes = [change for recommendation in advice for change in recommendation.changes]
     if not changes:
-        raise UsageError(f"{code} proposes nothing that can be set from outside", "see `dptune report`")
+        raise UsageError(f"{code} recommends nothing that can be set from outside", "see `dptune report`")
     step_ns = report.measured.step.known("time_ns")
     saved = [recommendation.saves for recommendation in advice if recommendation.saves]
     return code, changes, " ".join(saving(saves, step_ns) for saves in saved), saved[0] if len(saved) == 1 else None
@@ -210,7 +219,7 @@ def _task(
     changed = {**before, **dict(sorted(settings.items()))}
     if changed == before:
         raise UsageError(
-            f"the run was recorded with {_named(settings)} already", "name another value, or a run without it"
+            f"the run was already recorded with {_named(settings)}", "name another value, or a run without it"
         )
     files = identity.files(source, launch, folder)
     place, code = str(source), identity.digest(source, launch, files)
@@ -254,11 +263,11 @@ def _record(folder: Path) -> RunRecord:
     try:
         return record_of(folder)
     except NewerError as error:
-        raise RunError(f"{folder} cannot be started again: {error}", "pip install --upgrade dptune") from None
+        raise RunError(f"{folder} cannot be restarted: {error}", "pip install --upgrade dptune") from None
     except OSError as error:
         raise RunError(f"{folder / RUN_JSON} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise RunError(f"{folder} cannot be started again: {error}", "record it again") from None
+        raise RunError(f"{folder} cannot be restarted: {error}", "record it again") from None
 
 
 def _named(settings: dict[str, Value]) -> str:

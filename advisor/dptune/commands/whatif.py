@@ -1,26 +1,24 @@
-"""Predict the step with some changes, from a recording alone.
+"""Predict step time after changes, from a recording alone.
 
-RUN is a run folder of `dptune profile` (without it the latest recording). Its steps are taken apart into what each rank
-computes, when each gradient is ready, and what the exchange takes, and put together again with the changes. How far the
-same without any change is from the measured step is printed first: everything below it rests on that. Where it is too
-far off, only a bound is told.
+RUN is a run folder of `dptune profile` (default: the latest recording). A model of the step (compute of each rank,
+when each gradient is ready, communication) is replayed with the changes. The report starts with the error of the
+replay without changes. If that is too large, only an upper bound is given.
 
-Without further options the best bucket sizes are looked for, and the best of the changes that leave what is learned as
-it is, together. --set gives changes, predicted together. --sweep tries values of one knob beside them; without values
-it tries usual ones, where there are. `dptune verify` runs a change, and tells what it is really worth. Beside knobs
-(`dptune rules knobs`), a prediction can change what dptune cannot set: accumulation.micro_batches (fewer backward
-passes per optimizer step, usually with a larger loader.batch_size), link.alpha_us and link.gb_per_s (another link, as
-`dptune links` measures it), world_size (up to 8 times the ranks recorded, each with the batch it has), nodes,
-allreduce.algorithm, link.between_alpha_us and link.between_gb_per_s (how they are connected), straggler.removed (what
-the late rank does longer is gone), straggler.balanced (each step's work is spread evenly over the ranks).
+Without options it searches for the best bucket sizes and the best combination of changes that leaves training results
+unchanged. --set gives changes, predicted together. --sweep tries several values of one knob on top of --set; without
+values it tries common ones. `dptune verify` measures a change by running it. Besides knobs (`dptune rules knobs`), a
+prediction can change what dptune cannot set: accumulation.micro_batches (fewer backward passes per optimizer step,
+usually with a larger loader.batch_size), link.alpha_us and link.gb_per_s (another link, as `dptune links` measures it),
+world_size (up to 8 times the recorded ranks, each with its present batch), nodes, allreduce.algorithm,
+link.between_alpha_us and link.between_gb_per_s (the network between nodes), straggler.removed (the extra work of the
+straggler disappears), straggler.balanced (the work of each step is spread evenly over ranks).
 
-The latency and bandwidth that all-reduces see are best measured by `dptune links`.
+Measure the links with `dptune links` for the best predictions.
 
---strategies compares other ways to share the work among the same ranks: exchanging less often, sharding the optimizer
-(ZeRO-1) or everything (FSDP, HSDP), by what a rank holds and by the least, and where it is known the most, that a step
-can take then.
+--strategies compares ways to share the work among the same ranks: less frequent communication, sharding the optimizer
+(ZeRO-1) or everything (FSDP, HSDP), by memory per rank and bounds of the step time.
 
-On steps of GPUs, from any trace: host.times, compute.times, syncs.removed, copies.non_blocking, fsdp.prefetch, other
+For GPU steps, from any trace: host.times, compute.times, syncs.removed, copies.non_blocking, fsdp.prefetch, other
 links, fp16 and bf16.
 
 examples:
@@ -69,16 +67,19 @@ def arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="KNOB=VALUE",
-        help="of `dptune rules knobs`, or what is named above",
+        help="a knob of `dptune rules knobs`, or one of the changes below",
     )
     change.add_argument(
-        "--sweep", action="append", metavar="KNOB[=V,V,...]", help="one knob over several values, beside what is set"
+        "--sweep", action="append", metavar="KNOB[=V,V,...]", help="try several values of one knob, on top of --set"
     )
     change.add_argument(
-        "--world-size", action="append", metavar="N[,N,...]", help="so many ranks: the same as --sweep world_size=N,N"
+        "--world-size",
+        action="append",
+        metavar="N[,N,...]",
+        help="try other numbers of ranks (same as --sweep world_size=N,N)",
     )
-    change.add_argument("--strategies", action="store_true", help="other ways to share the work among the ranks")
-    parser.add_argument("--links", type=Path, metavar="FILE", help="what `dptune links` measured")
+    change.add_argument("--strategies", action="store_true", help="compare ways to share the work: DDP, ZeRO, FSDP")
+    parser.add_argument("--links", type=Path, metavar="FILE", help="link measurements of `dptune links`")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     reading_options(parser)
 
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
     wanted = _wanted(args)
     if args.strategies and wanted:
-        raise UsageError("--strategies stands alone", "ask for the changes without it")
+        raise UsageError("--strategies cannot be combined with changes", "ask for the changes without it")
     named = shlex.join(args.paths)
     found, measured = measured_of(args.paths or [latest(RUNS)], args.jobs, cached=not args.no_cache, links=args.links)
     trust = trust_in(found, measured)
@@ -127,12 +128,12 @@ def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
     _check_single(args.settings)
     together = parsed(args.settings, named)
     if {"ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"} <= together.keys():
-        raise UsageError("sizes of buckets are set twice: one for all, and one for each", "leave out one of them")
+        raise UsageError("bucket sizes are set twice: one size for all, and a list", "leave out one of them")
     sweeps = [*(args.sweep or ()), *(f"world_size={sizes}" for sizes in args.world_size or ())]
     if not sweeps:
         return [together] if together else []
     if len(sweeps) > 1:
-        raise UsageError("two sweeps are asked for, and one can be made", "set one of them: --set world_size=8")
+        raise UsageError("only one sweep at a time", "set one of them: --set world_size=8")
     swept = _swept(sweeps[0])
     twice = swept[0].keys() & together.keys()
     if twice:
@@ -157,7 +158,7 @@ def _swept(text: str) -> list[dict[str, Value]]:
     knob = named(name)
     if knob.list_of_numbers:
         raise UsageError(
-            f"{name} cannot be swept: a value of it is a list itself",
+            f"{name} cannot be swept: its values are lists",
             f"give one: --set {name}={knob.default or '1,8,25'}",
         )
     if not given:

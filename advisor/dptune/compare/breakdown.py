@@ -15,7 +15,7 @@ def phases(sides: Sides, basis: Basis) -> tuple[list[PhaseDifference] | None, st
     """Every phase that a run has; in a run without it, it takes no time."""
     try:
         if not all(run.measured.account.window_ns for _, run in sides.runs):
-            return None, "the account of a run has no time"
+            return None, "the time breakdown of a run is empty"
         names = list(dict.fromkeys(phase.phase for _, run in sides.runs for phase in run.measured.phases))
     except Missing as missing:
         return None, missing.reason
@@ -38,7 +38,7 @@ def phases(sides: Sides, basis: Basis) -> tuple[list[PhaseDifference] | None, st
 def ranks(sides: Sides, basis: Basis) -> tuple[list[RankDifference] | None, str]:
     """Every rank that was read in all runs, and why there is none."""
     shared = set.intersection(*({rank.rank for rank in run.measured.ranks} for _, run in sides.runs))
-    return [_rank(sides, rank, basis) for rank in sorted(shared)] or None, "no rank was read in every run"
+    return [_rank(sides, rank, basis) for rank in sorted(shared)] or None, "no rank was read in all runs"
 
 
 def _rank(sides: Sides, rank: int, basis: Basis) -> RankDifference:

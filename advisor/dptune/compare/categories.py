@@ -40,11 +40,11 @@ def remarks(sides: Sides) -> Iterator[str]:
     if unsplit and any(_split_ns(run.measured.known("account")) for _, run in sides.runs):
         worst = max(unsplit, key=unsplit.__getitem__)
         percent = 100 * unsplit[worst]
-        said = f"of {percent:{'.0f' if percent >= 10 else '.2g'}} % of it in {worst} it is not known which it is"
-        yield f"exposed transfer and waiting for ranks are told together, as exposed communication: {said}"
+        said = f"{percent:{'.0f' if percent >= 10 else '.2g'}} % of it cannot be separated in {worst}"
+        yield f"exposed transfer and waiting for ranks are shown together as exposed communication: {said}"
     unseen = _unseen(sides)
     if unseen:
-        yield f"waiting for input and the host are told together: no DataLoader was seen in {', '.join(unseen)}"
+        yield f"waiting for input and the host are shown together: no DataLoader was seen in {', '.join(unseen)}"
 
 
 def _unsplit(sides: Sides) -> dict[str, float]:

@@ -85,12 +85,12 @@ def _run(side: Literal["A", "B"], run: ReadRun, basis: Basis, per_sample: bool) 
 
 
 _NOT_IN_TURN = (
-    "the runs of one side were recorded before those of the other, or nearly so, and a machine that drifts meanwhile "
-    "would look the same: record A and B in turn, shuffled"
+    "all or nearly all runs of one side were recorded before those of the other, so machine drift would look the same: "
+    "record A and B in random order"
 )
 
 
-_OTHER_WAY = "but the medians of the sides differ the other way"
+_OTHER_WAY = "but the medians of the sides differ in the other direction"
 
 
 def _verdict(sides: Sides, conditions: Sequence[Condition], time: Pair, runs: Sequence[ComparedRun]) -> Verdict:
@@ -114,7 +114,7 @@ def _unjudged(runs: Sequence[ComparedRun]) -> str:
     for run in runs:
         if run.unjudged:
             by_reason.setdefault(run.unjudged, []).append(f"{run.name} ({run.side})")
-    return "; ".join(f"{', '.join(names)} cannot be judged: {reason}" for reason, names in by_reason.items())
+    return "; ".join(f"{', '.join(names)}: not reliable enough: {reason}" for reason, names in by_reason.items())
 
 
 def _ratio(time: Pair) -> tuple[float | None, str]:
@@ -126,7 +126,7 @@ def _ratio(time: Pair) -> tuple[float | None, str]:
 def _loader_wait_ns(run: ReadRun, basis: Basis) -> float:
     wait = run.measured.input
     if wait.known("wait_ns") is not None and wait.basis != basis:
-        raise Missing(f"its wait is that of {wait.basis} steps, and the comparison is of {basis} ones")
+        raise Missing(f"its wait was measured in {wait.basis} steps, the comparison in {basis} ones")
     if basis == "traced":
         return wait.wait_share * run.step_ns(basis)
     return wait.wait_ns * run.step_ns(basis) / run.measured.step.unprofiled_median_ns  # at the level of all processes

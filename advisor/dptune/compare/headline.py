@@ -31,7 +31,7 @@ _NAMES = {
     "dependency_idle_ns": "queued work",
     "host_idle_ns": "the host",
     "input_or_host_idle_ns": "input or host",
-    "unexplained_idle_ns": "idle without a cause found",
+    "unexplained_idle_ns": "idle, cause unknown",
 }
 # Facts that can move a class; those that begin like this are told first where the class changed most.
 _MOVES: dict[str, tuple[str, ...]] = {
@@ -78,15 +78,15 @@ def changes(compared: Compared) -> list[tuple[str, int]]:
 def _difference(compared: Compared) -> str:
     time, step = compared.time_ns, compared.step_ns
     if time.known("difference") is None:
-        return f"By how much they differ is not known: {time.missing['difference']}"
+        return f"The difference is unknown: {time.missing['difference']}"
     traced = ", traced" if compared.basis == "traced" else ""
     if not time.difference:
         return f"A and B take the same time{traced}"
     than = "slower" if time.difference > 0 else "faster"
     share = f"({_percent(abs(compared.ratio - 1))}{traced})"
     if not _batch_differs(compared):
-        return f"B is {milliseconds(abs(step.difference))} a step {than} {share}"
-    return f"B is {abs(time.difference) / 1e3:.3g} us a sample {than} {share}"
+        return f"B is {milliseconds(abs(step.difference))} per step {than} {share}"
+    return f"B is {abs(time.difference) / 1e3:.3g} us per sample {than} {share}"
 
 
 def _batch_differs(compared: Compared) -> bool:
@@ -108,7 +108,7 @@ def _settings(compared: Compared) -> str:
     if facts is None:
         return ""
     if not facts:
-        return "no fact of theirs differs"
+        return "no recorded fact differs"
     likely_facts = [fact for fact in _likely(compared, facts) if fact.name != "command"] or facts
     more = len(facts) - len(likely_facts[:_FACTS_AT_MOST])
     said = " and ".join(map(_went, likely_facts[:_FACTS_AT_MOST]))
@@ -138,7 +138,7 @@ def _next(compared: Compared) -> str:
     if verdict.outcome == "not comparable":
         return "Record A and B again with the same " + " and ".join(_apart(compared)) + "."
     if verdict.outcome != "inconclusive":
-        return "See below which classes, ranks and settings changed."
+        return "See the classes, ranks and settings that changed below."
     remedies = dict.fromkeys(run.remedy for run in compared.runs if run.unjudged)
     if remedies:
         return " ".join(remedies)
@@ -146,10 +146,10 @@ def _next(compared: Compared) -> str:
     sides = " -- ".join(" ".join(f"{side}{n}" for n in range(1, fewest + 1)) for side in ("a", "b"))
     if verdict.known("p_value") is None:
         return (
-            f"Record at least {fewest} runs of each, in turn and shuffled, then `dptune compare {sides}`; or let "
-            "`dptune compare --script` run both: two commits, folders or commands."
+            f"Record at least {fewest} runs per side, interleaved in random order, then `dptune compare {sides}`; or "
+            f"let `dptune compare --script` run both: two commits, folders or commands."
         )
-    return "Record more runs of each, in turn and shuffled: the interval narrows with their number."
+    return "Record more runs per side, interleaved in random order: the interval narrows with their number."
 
 
 def _apart(compared: Compared) -> Iterator[str]:

@@ -12,7 +12,7 @@ from dptune.knobs import Value
 from dptune.runfile.facts import Facts
 
 MIB = 2**20
-_NO_FACTS = "no facts of {}: only the run folder of `dptune profile` holds them, no foreign trace and no report"
+_NO_FACTS = "no facts of {}: only run folders of `dptune profile` have them"
 
 _LISTS = {"ddp": "module", "fsdp": "modules", "loaders": "dataset", "optimizers": "name", "schedulers": "name"}
 _SINGULAR = {"loaders": "loader", "optimizers": "optimizer", "schedulers": "scheduler"}

@@ -79,11 +79,11 @@ class Sides:
             for first, other in combinations(runs, 2):
                 _check_whole(first, other)
                 if _same(first, other):
-                    what = f"{first.name} and {other.name} are the same recording, and count once"
+                    what = f"{first.name} and {other.name} are the same recording"
                     raise RunError(what, "name each run of a side once")
         for first, other in product(self.a, self.b):
             if _same(first, other):
-                what = f"{first.name} (A) and {other.name} (B) are the same recording, which cannot differ from itself"
+                what = f"{first.name} (A) and {other.name} (B) are the same recording"
                 raise RunError(what, "name each run on one side only")
 
     def conditions(self) -> list[Condition]:
@@ -95,9 +95,9 @@ class Sides:
         for side, run in self.runs:
             if run.report.trust.level == "partial":
                 first = [f": {finding.text}" for finding in run.report.trust.findings if finding.level == "partial"][:1]
-                yield f"of {run.name} ({side}) only a part could be read{''.join(first)}"
+                yield f"{run.name} ({side}) is partial{''.join(first)}"
         if len({tuple(rank.rank for rank in run.measured.ranks) for _, run in self.runs}) > 1:
-            yield "not the same ranks were read in every run: their accounts are of different ranks"
+            yield "different ranks were read in different runs, so their breakdowns are of different ranks"
 
     @property
     def one_after_the_other(self) -> bool:
@@ -165,7 +165,7 @@ def _check_whole(first: ReadRun, other: ReadRun) -> None:
     if alone and not (first.facts or other.facts) and worlds != {1}:
         raise RunError(
             f"{first.name} and {other.name} are rank {ranks[0].pop()} and rank {ranks[1].pop()}: "
-            "ranks of one run are not repeats of it",
+            "ranks of one run are not separate runs",
             "name the folder that holds all traces of a run, or the same rank of each",
         )
 

@@ -87,14 +87,14 @@ def _orders(a: int, b: int) -> list[int]:
 
 
 def _reason(outcome: Outcome, p_value: float) -> str:
-    chance = f"chance alone separates runs like that in {100 * p_value:.3g} % of cases"
+    chance = f"p = {p_value:.2g}"
     if outcome == "inconclusive":
-        return f"the runs of A and B lie among each other: {chance}, and the level is {100 * LEVEL:.0f} %"
-    return f"the runs of A and B lie apart: {chance}"
+        return f"A and B are not significantly different ({chance}, alpha = {LEVEL:g})"
+    return f"A and B differ significantly ({chance})"
 
 
 def _too_few(a: int, b: int) -> str:
     fewest = runs_needed()
     if a == b == 1:
-        return f"one run a side does not show how far the next one lies: it takes at least {fewest} runs on each side"
-    return f"{a} and {b} runs are too few to tell a difference from chance: it takes at least {fewest} on each side"
+        return f"one run per side cannot rule out noise: a verdict needs at least {fewest} per side"
+    return f"{a} and {b} runs are too few to rule out noise: a verdict needs at least {fewest} per side"

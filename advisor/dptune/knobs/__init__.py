@@ -17,10 +17,10 @@ from dptune.knobs import ddp, loader, optimizer, switches
 from dptune.knobs.knob import Call, Knob, Value, written
 
 __all__ = [
-    "CANNOT_BE_TOLD",
     "ENVIRONMENT",
     "KNOBS",
     "TAKE_NO_TIME",
+    "UNKNOWN",
     "Call",
     "Knob",
     "Value",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 ENVIRONMENT = "env."
-CANNOT_BE_TOLD = "cannot be told"  # said of a setting that may be in force
+UNKNOWN = "unknown"  # said of a setting that may be in force
 
 KNOBS: MappingProxyType[str, Knob] = MappingProxyType(
     {knob.name: knob for knob in (*ddp.KNOBS, *loader.KNOBS, *switches.KNOBS, *optimizer.KNOBS)}
@@ -54,15 +54,15 @@ def knob(name: str, beside: Mapping[str, Knob] = MappingProxyType({})) -> Knob:
     variable = name.removeprefix(ENVIRONMENT)
     if variable != name and variable.startswith(_OWN):
         raise UsageError(
-            f"{name} is dptune's own: a script is not told by --set what dptune does",
+            f"DPTUNE_* variables are reserved for dptune and cannot be set with --set: {name}",
             "set what the script or torch reads, like env.OMP_NUM_THREADS=4",
         )
     if variable != name and _VARIABLE.fullmatch(variable):
-        summary = f"the variable {variable} of the environment"
+        summary = f"the environment variable {variable}"
         return Knob(name, str, "", None, "same", summary, f"export {variable}={{then}}")
     short = {full.rpartition(".")[2]: full for full in reversed(named)}
     near = difflib.get_close_matches(name, short, n=1, cutoff=0.77) or difflib.get_close_matches(name, named, n=1)
     raise UsageError(
-        f"there is no knob called '{name}'",
+        f"unknown knob '{name}'",
         f"did you mean '{short.get(near[0], near[0])}'?" if near else f"knobs: {', '.join(named)}",
     )

@@ -25,13 +25,13 @@ LagCause = Literal["input", "copies", "slower compute", "more compute", "gc", "h
 # What a late rank does meanwhile, in words, by the cause.
 LAG_CAUSES: dict[LagCause, str] = {
     "input": "it waits for its data loader",
-    "copies": "it copies",
-    "slower compute": "the same number of operations takes longer there",
-    "more compute": "it has more to compute than the others",
-    "gc": "Python collects garbage",
-    "host": "its device waits for the script: Python, files, sleep, blocking calls, launching",
+    "copies": "it spends longer in copies",
+    "slower compute": "the same number of operations takes longer",
+    "more compute": "it computes more than the others",
+    "gc": "Python garbage collection",
+    "host": "its device idles while the host runs Python, file I/O, sleeps, blocking calls or launches",
     "communication": "it takes part in other collectives",
-    "unexplained": "its device is idle, and why is not known",
+    "unexplained": "its device is idle, cause unknown",
 }
 
 # The same causes as parts of its lag.

@@ -46,7 +46,7 @@ def set_argument(source: Source, line: int, change: Change) -> str:
     _check_call(source, there, now, new, knob(change.knob))
     at = None if given is None else there.args.index(given)
     position = None if given is None or given.keyword else positional(there).index(given)
-    unsafe = f"the call on line {line} is written in a way that cannot be edited safely: set it by hand"
+    unsafe = f"the call on line {line} cannot be edited safely: set it by hand"
     in_tree = source.in_tree(call)
     if in_tree is None:
         raise EditError(unsafe)

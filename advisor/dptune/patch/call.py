@@ -18,7 +18,7 @@ def call_on(source: Source, line: int, name: str) -> cst.Call:
     calls = [call for call in calls_of(source, name) if line in (source.begin(call)[0], source.end(call.func)[0])]
     words = " or ".join([*filter(None, [", ".join(classes[:-1])]), classes[-1]])
     if not calls:
-        raise EditError(f"line {line} has no call to torch's {words}: the object may be created in another way")
+        raise EditError(f"line {line} has no call to torch's {words}: the object may be created elsewhere")
     if len(calls) > 1:
         raise EditError(f"line {line} has {len(calls)} calls to {words}, and it is unclear which one is meant")
     return calls[0]

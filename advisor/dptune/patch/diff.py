@@ -59,7 +59,7 @@ def _made(changes: Sequence[Change], root: Path) -> tuple[Patches, dict[str, byt
             if not _wraps(change):
                 argument_of(change)
             if change.at is None:
-                raise EditError("the line that creates it is not known")
+                raise EditError("the line that creates it is unknown")
             by_file.setdefault(_below(root, change.at.file), []).append((number, change.at, change))
         except EditError as error:
             whys[number] = str(error)

@@ -15,7 +15,7 @@ from dptune.patch.loop import MicroBatch, micro_batch
 from dptune.patch.source import Edit, EditError, Source, Undo
 
 _MODULE = "contextlib"
-_BY_HAND = "are written in a way that cannot be edited safely: do it by hand"
+_BY_HAND = "cannot be edited safely: edit them by hand"
 _CONTINUED = re.compile(r"\\(\r\n?|\n)")
 
 

@@ -23,7 +23,7 @@ from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvide
 
 _LINE_END = re.compile(r"\r\n?|\n")
 _MOST_OPERANDS = 1000  # of one `or`: libcst nests them, and its parser has no limit but the stack's
-_BY_HAND = "the file is written in a way that cannot be edited safely: edit it by hand"
+_BY_HAND = "the file cannot be edited safely: edit it by hand"
 
 Edit = Callable[[Any], cst.CSTNode]
 Undo = Callable[[], None]
@@ -211,7 +211,7 @@ def _encoding_of(data: bytes) -> str:
         lines = io.BytesIO(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
         return tokenize.detect_encoding(lines.readline)[0]
     except SyntaxError as error:
-        raise EditError(f"the file's encoding is not known: {error.msg}") from error
+        raise EditError(f"the file's encoding is unknown: {error.msg}") from error
 
 
 def _nests_too_deeply(tree: ast.Module) -> bool:

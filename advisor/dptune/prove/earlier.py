@@ -58,9 +58,10 @@ def _of_machine(result: Verified, report: Report) -> Verified:
     if 1 / _OTHERWISE < times < _OTHERWISE:
         return result
     what = (
-        f"as it is, a step took {digits(result.before_ns / 1e6)} ms in trials, and {digits(recorded_ns / 1e6)} ms when"
+        f"without the change, a step took {digits(result.before_ns / 1e6)} ms in trials, but "
+        f"{digits(recorded_ns / 1e6)} ms when"
     )
-    words = f"{what} the run was recorded: the machine or the script is not what it was"
+    words = f"{what} the run was recorded: the machine or the script has changed"
     return result.model_copy(update={"warnings": [*result.warnings, words]})
 
 
@@ -86,10 +87,10 @@ def against(saves: Saving, result: Verified) -> str:
         return ""
     shares = f"{digits(100 * saves.low_share)} to {digits(100 * saves.high_share)} %"
     if 1 - result.low_ratio < saves.low_share:
-        return f"less than was promised ({shares}): what is predicted of it does not hold here"
+        return f"below the prediction ({shares}): the prediction does not hold on this machine"
     if 1 - result.high_ratio > saves.high_share:
         most = f"the upper bound of {digits(100 * saves.high_share)} %"
-        return f"more than {most if saves.large_unknown else f'was promised ({shares})'}"
+        return f"more than {most if saves.large_unknown else f'predicted ({shares})'}"
     return ""
 
 

@@ -83,8 +83,8 @@ def _may_lack(task: Task, side: SideName, done: Trial, before: Sequence[Trial]) 
 def _again_beside(task: Task, side: SideName, done: Trial) -> str:
     folder = task.sources[side]
     return (
-        f"trial {done.number} failed in a copy of {folder}: {done.note}; running it again with links to "
-        "the siblings of that folder and of its parents: what the script writes there changes your files"
+        f"trial {done.number} failed in a copy of {folder}: {done.note}; running it again with links to the siblings "
+        f"of that folder and of its parents: writes there change your files"
     )
 
 
@@ -95,7 +95,7 @@ def _is_to_be_run_again(done: Trial, before: Sequence[Trial]) -> bool:
 
 
 def _set_aside(trial: Trial) -> Trial:
-    share = f"{100 * trial.taken_share:.0f} % of the time of the cores went to others"
+    share = f"{100 * trial.taken_share:.0f} % of the CPU time was taken by other virtual machines"
     return trial.model_copy(update={"set_aside": True, "note": f"{share}: run again, and not counted"})
 
 
@@ -112,8 +112,8 @@ def _how_long(task: Task, trials: Sequence[Trial]) -> str:
         return f"a verdict takes about {' to '.join(times)} {unit} in all"
     enough = max(1, int(task.budget_s / pair_s))
     return (
-        f"{task.budget_s:g} s will do for about {enough} {'trial' if enough == 1 else 'trials'} a side, and a verdict "
-        f"takes {counts[0]}: --time-limit {math.ceil(pair_s * counts[0])} would be enough for these"
+        f"{task.budget_s:g} s allows about {enough} {'trial' if enough == 1 else 'trials'} per side; a verdict needs "
+        f"{counts[0]}. Use --time-limit {math.ceil(pair_s * counts[0])}"
     )
 
 
@@ -124,13 +124,13 @@ def _known(task: Task, folder: Path) -> tuple[list[Trial], str]:
         try:
             before = folders.read(folder / folders.PROOF)
         except RunError:
-            what = f"what lay there cannot be read, and is kept in {folders.set_aside(folder)}"
+            what = f"starting over: earlier trials cannot be read (kept in {folders.set_aside(folder)})"
         else:
             if _goes_on(task, before):
                 return before.trials, _taken_over(before)
-            other = "could not be run" if _is_of(task, before) else "were of other code, other steps or another machine"
+            other = "could not be run" if _is_of(task, before) else "used different code, steps or hardware"
             aside = folders.set_aside(folder)
-            what = f"begun anew: trials made before ({len(before.trials)}) {other}; they are kept in {aside}"
+            what = f"starting over: {_earlier(before)} {other} (kept in {aside})"
     again = folders.take_back(folder, lambda before: _goes_on(task, before))
     return (again.trials, _taken_over(again)) if again is not None else ([], what)
 
@@ -142,8 +142,8 @@ def _unchanged(task: Task, side: SideName) -> None:
     other = identity.changed(folder, task.code.get(side, {}), programs_alone=source is None)
     if other:
         named = f"{other[0]} and {len(other) - 1} more" if len(other) > 1 else other[0]
-        what = f"{named} changed while trials ran: those made before are kept, and are of the code as it was"
-        raise RunError(what, "the same command begins anew, with the code as it is now")
+        what = f"{named} changed while trials ran: finished trials are kept and used the old code"
+        raise RunError(what, "the same command starts over with the current code")
 
 
 def _is_of(task: Task, proof: Proof) -> bool:
@@ -159,7 +159,13 @@ def _goes_on(task: Task, proof: Proof) -> bool:
 
 def _taken_over(proof: Proof) -> str:
     """A word on trials made before; empty where there are none."""
-    return f"trials taken over: {len(proof.trials)}, the last of {proof.trials[-1].began}" if proof.trials else ""
+    if not proof.trials:
+        return ""
+    return f"continuing with {_earlier(proof)}, the last from {proof.trials[-1].began}"
+
+
+def _earlier(proof: Proof) -> str:
+    return f"{len(proof.trials)} earlier {'trial' if len(proof.trials) == 1 else 'trials'}"
 
 
 def _run(
@@ -181,7 +187,7 @@ def _run(
         if copy and side == "B":
             scratch.rewrite(copy, task.patched)
         for path, why in islice((copy.exposed() if copy and number == 1 else {}).items(), scratch.MOST_NAMED):
-            warn(f"{path} has no copy, for {why}: where the script saves to it, trials write over your own")
+            warn(f"{path} is not copied ({why}): if the script writes there, trials overwrite your files")
         written = {name: task.settings["B"][name] for name in task.written} if side == "B" else {}
         settings, mark = task.from_outside(side), folders.mark(folder)
         made = trial.run(task.launches[side], side, number, settings, bounds, trial_folder, cwd, mark, written)

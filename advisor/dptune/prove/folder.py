@@ -18,7 +18,7 @@ PROOF = "proof.json"
 EARLIER = "earlier"  # beside the folders of proofs: those that were begun anew
 MARK = "DPTUNE_TRIALS"
 _LARGEST_BYTES = 64 * 2**20
-_MOVE = "see to room and to permissions there; what lies there and is not dptune's can be moved away"
+_MOVE = "check free space and permissions there, and move away files that are not dptune's"
 
 
 def read(path: Path) -> Proof:
@@ -31,7 +31,7 @@ def read(path: Path) -> Proof:
             raise ValueError("its figures are not those of its trials")
         return proof
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} holds no proof that can be read: {str(error).splitlines()[0]}") from None
+        raise RunError(f"{path} has no readable result: {str(error).splitlines()[0]}") from None
 
 
 def write(folder: Path, proof: Proof) -> None:
@@ -91,9 +91,7 @@ def alone(folder: Path) -> Iterator[None]:
     try:
         if sys.platform != "win32" and not locking.lock(lock):
             whose = os.read(lock, 20).decode(errors="replace") or "unknown"
-            raise RunError(
-                f"another dptune runs trials in {folder.parent} (process {whose})", "wait until it has ended"
-            )
+            raise RunError(f"another dptune runs trials in {folder.parent} (process {whose})", "wait until it ends")
         try:
             os.ftruncate(lock, 0)
             os.write(lock, str(os.getpid()).encode())

@@ -20,7 +20,7 @@ from dptune.runfile.facts import MOST_TAKEN
 
 Objective = Literal["time per sample", "time per step"]
 _SIDES: tuple[SideName, ...] = ("A", "B")
-ONE_BATCH = "the batch of only one side is known, so time per sample cannot be compared"
+ONE_BATCH = "the batch size is known for one side only, so time per sample cannot be compared"
 
 
 def objective(trials: Sequence[Trial]) -> Objective | None:
@@ -44,8 +44,8 @@ def incomparable(trials: Sequence[Trial]) -> str:
     short: SideName = "A" if most["A"] else "B"
     steps = f"{median(trial.steps for trial in early[short]):g}"
     return (
-        f"the script of {short} ends after {steps} timed steps, fewer than asked for, and that of the other goes on: "
-        f"ask for fewer (--steps {steps})"
+        f"the script of {short} ends after {steps} timed steps, fewer than requested, while the other continues: "
+        f"request fewer (--steps {steps})"
     )
 
 
@@ -148,9 +148,9 @@ def _outcome(last: Look | None, decided_by: str) -> Literal["better", "worse", "
 
 
 _STOPPED = {
-    "out of time": "the time was up: ",
-    "under way": "it is under way, or was cut off: ",
-    "interrupted": "it was interrupted: ",
+    "out of time": "out of time: ",
+    "under way": "unfinished: ",
+    "interrupted": "interrupted: ",
 }
 
 
@@ -164,7 +164,7 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
     if ended == "without effect":
         why_not = "; ".join(f"{name}: {why}" for name, why in trials[-1].without_effect.items())
         some = (
-            "not all of the change took effect"
+            "the change took effect only in part"
             if task.changed - trials[-1].in_vain
             else "the change did not take effect"
         )
@@ -174,21 +174,21 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
     if last is None:
         many = len(pairs(trials))
         stopped = _STOPPED.get(ended, "")
-        few = "1 trial a side is too few" if many == 1 else f"{many} trials a side are too few"
+        few = "1 trial per side is too few" if many == 1 else f"{many} trials per side are too few"
         return f"{stopped}{few} to decide{failed}"
     by = sequential.decides(last)
     p_value = last.fast_p_value if by == "fast" else last.p_value
-    made = f"{last.runs} {'trials a side' if last.runs < PAIRED else 'pairs of trials'}"
-    chance = f"chance alone separates {made} like that in {100 * p_value:.3g} % of cases"
+    made = f"{last.runs} {'trials per side' if last.runs < PAIRED else 'pairs of trials'}"
+    chance = f"p = {p_value:.2g} over {made}"
     why = {
-        "decided": f"{'by their fast steps ' if by == 'fast' else ''}the trials lie apart: {chance}",
-        "hopeless": "the trials lie among each other so evenly that more of them would hardly tell",
-        "out of time": f"the time was up before it was clear: {chance}",
-        "under way": f"it is under way, or was cut off, and not yet clear: {chance}",
-        "interrupted": f"it was interrupted before it was clear: {chance}",
-        "all trials made": f"the trials lie among each other: {chance}",
-        "excluded": f"{100 * (task.limit or 0.0):g} % more is excluded",
-        "narrow": f"the trials lie among each other, and tell to within {100 * (task.within or 0.0):g} %: {chance}",
+        "decided": f"{'by their fast steps ' if by == 'fast' else ''}the sides differ significantly ({chance})",
+        "hopeless": "stopped for futility: the sides overlap so much that more trials are unlikely to decide",
+        "out of time": f"out of time before a verdict ({chance})",
+        "under way": f"unfinished, no verdict yet ({chance})",
+        "interrupted": f"interrupted before a verdict ({chance})",
+        "all trials made": f"no significant difference ({chance})",
+        "excluded": f"a slowdown of {100 * (task.limit or 0.0):g} % is excluded",
+        "narrow": f"no significant difference, known to within {100 * (task.within or 0.0):g} % ({chance})",
     }[ended]
     return f"{why}{failed}"
 
@@ -197,7 +197,7 @@ def _elsewhere(task: Task, side: SideName) -> str:
     """How it may run, where what was recorded does not run in a copy."""
     if not task.recorded or task.sources[side] is None or side != "A":
         return ""
-    return "; the recording ran, so the copy may lack something that the script reads: try --here (no copy)"
+    return "; the recording ran, so the copy may lack files the script reads: try --here (no copy)"
 
 
 def consistent(proof: Proof) -> bool:
@@ -231,7 +231,7 @@ def failures(trials: Sequence[Trial]) -> list[str]:
     """What trials came to that did not run, in words."""
     made = Counter(trial.side for trial in trials)
     failed = Counter((failing.side, failing.status) for failing in trials if failing.status != "ran")
-    return [f"{count} of {made[side]} trials of {side} came to: {status}" for (side, status), count in failed.items()]
+    return [f"{count} of {made[side]} {side} trials failed: {status}" for (side, status), count in failed.items()]
 
 
 def machine() -> str:

@@ -27,27 +27,28 @@ def learning(trials: Sequence[Trial], numerics: Literal["same", "changes", "othe
     """B's first losses against A's."""
     ran = [trial for trial in trials if trial.status == "ran"]
     if {trial.side for trial in ran} != {"A", "B"}:
-        return _unknown("no trial of one side ran to the end, so its losses are not known")
+        return _unknown("no trial of one side finished, so its losses are unknown")
     a, b = ([trial.losses for trial in ran if trial.side == side and trial.losses] for side in ("A", "B"))
     if not a or not b:
-        return _unknown("no loss was seen: the script calls backward on something else than one number")
+        return _unknown("no loss was seen: the script does not call backward on a scalar")
     longest = max(map(len, [*a, *b]))
     a, b = ([losses for losses in side if len(losses) >= _SHORT * longest] for side in (a, b))
     if not a or not b:
         return _unknown("the trials of one side are much shorter, so few losses can be compared")
     if len(a) < 2:
-        return _unknown("one trial of A does not show how far its own repeats lie apart")
+        return _unknown("one trial of A does not show how much its repeats differ")
     passes = min(map(len, [*a, *b]))
     finite = [losses for losses in a if all(map(math.isfinite, losses[:passes]))]
     if 2 * len(finite) <= len(a):
-        return _unknown("a loss of A is not a number")
+        return _unknown("a loss of A is NaN or infinite")
     middle = [median(losses[at] for losses in finite) for at in range(passes)]
     of_a, of_b = ([_apart(losses, middle) for losses in side] for side in (a, b))
     odd = sum(distance > _NOT_REPEATABLE for distance in of_a)
     if odd > 1 or (odd and len(a) < _ODD_OF):
         differ = max(distance for distance in of_a if math.isfinite(distance))
         return _unknown(
-            f"repeats of A differ by {differ:.1%} themselves: the script sees other data each time (it sets no seed)"
+            f"repeats of A differ by {differ:.1%} themselves: the script uses different data each time (it sets no "
+            f"seed)"
         )
     spread = max(distance for distance in of_a if distance <= _NOT_REPEATABLE)
     allowed = max(ALLOWED[numerics], 3 * spread)
@@ -58,21 +59,22 @@ def _judged(of_b: Sequence[float], spread: float, allowed: float, odd: int, pass
     """By how far each trial of B is from A, with as many odd ones of A."""
     difference, beyond = max(of_b), sum(distance > allowed for distance in of_b)
     figures = {"difference": difference, "spread": spread, "allowed": allowed}
-    words = f"over the first {passes} backward passes the loss of B is within {difference:.2g} of A's, relative to it"
+    first = f"over the first {passes} backward passes the loss of B"
+    words = f"{first} differs from A's by up to {difference:.2g} (relative); tolerance {allowed:.2g}"
     if not difference:
-        return _decided("alike", f"over the first {passes} backward passes the loss of B is that of A", figures)
+        return _decided("alike", f"{first} equals that of A", figures)
     if not beyond:
-        return _decided("alike", f"{words}; up to {allowed:.2g} is allowed", figures)
+        return _decided("alike", words, figures)
     broken = sum(not math.isfinite(distance) for distance in of_b)
     if broken > odd:
         of = "" if broken == len(of_b) else f" in {broken} of {len(of_b)} trials"
-        return _decided("other", f"a loss of B is not a number{of}, and none of A's is that", figures)
+        return _decided("other", f"a loss of B is NaN or infinite{of}, and none of A's", figures)
     if numerics == "other draws":
-        return _unknown("the change shows each pass other samples or random numbers, so losses cannot be compared")
+        return _unknown("with the change, passes see different samples or random numbers, so losses cannot be compared")
     if beyond <= odd:
-        return _unknown("one repeat of A and one of B saw other data, or learned something else")
+        return _unknown("one repeat of A and one of B used different data, or gave different results")
     of = "" if beyond == len(of_b) else f" in {beyond} of {len(of_b)} trials"
-    return _decided("other", f"{words}, and {allowed:.2g} is allowed: B learns something else{of}", figures)
+    return _decided("other", f"{words}: B's training results differ{of}", figures)
 
 
 def _apart(losses: Sequence[float], middle: Sequence[float]) -> float:

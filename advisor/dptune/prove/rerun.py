@@ -16,7 +16,7 @@ from dptune.runfile.record import RunRecord
 from dptune.runfile.redaction import HIDDEN
 
 _GIVE_IT = "give the command after --: dptune verify RUN --set KNOB=VALUE -- train.py its arguments"
-_GIVE_LAUNCHER = "give what starts the ranks after --: dptune verify RUN --set KNOB=VALUE -- torchrun ... train.py"
+_GIVE_LAUNCHER = "give the launcher command after --: dptune verify RUN --set KNOB=VALUE -- torchrun ... train.py"
 
 
 def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:
@@ -56,8 +56,8 @@ def settings_of(record: RunRecord) -> dict[str, Value]:
     lacking = [name for name, value in record.settings.items() if isinstance(value, str) and HIDDEN in value]
     if lacking:
         raise RunError(
-            f"the recorded value of {lacking[0]} lacks its secret, which dptune does not keep",
-            "record it again with the variable set in the shell, not by --set",
+            f"the recorded value of {lacking[0]} lacks its secret, which dptune does not store",
+            "record again with the variable set in the shell, not by --set",
         )
     return record.settings
 
@@ -67,7 +67,7 @@ def directory_of(record: RunRecord) -> Path:
     path = Path(record.working_directory)
     if not record.working_directory or not path.is_dir():
         where = f"in {record.working_directory}, which is not here" if record.working_directory else "somewhere unknown"
-        raise RunError(f"the run was started {where}", "go to the folder of the script, and use --here")
+        raise RunError(f"the run was started {where}", "change to the folder of the script, and use --here")
     return path
 
 
@@ -79,14 +79,14 @@ def words_of(record: RunRecord) -> list[str]:
             _GIVE_LAUNCHER,
         )
     if record.launched_by in ("environment", "code") and (record.world_size or 1) > 1:
-        raise RunError(f"what started the {record.world_size} ranks of the run is not known", _GIVE_LAUNCHER)
+        raise RunError(f"the launcher of the run's {record.world_size} ranks is unknown", _GIVE_LAUNCHER)
     if record.nnodes not in (1, "1", "1:1"):
-        raise RunError(f"the run had {record.nnodes} nodes: a trial runs on this one alone", "use dptune compare")
+        raise RunError(f"the run had {record.nnodes} nodes, but trials run on this one only", "use dptune compare")
     words = list(record.command)
     if record.launched_by != "command":
         words = words[1:]  # python
     if not words:
-        raise RunError("the recording does not say what was run", _GIVE_IT)
+        raise RunError("the recording has no command", _GIVE_IT)
     if any(HIDDEN in word for word in words):
-        raise RunError("the recorded command lacks its secrets, which dptune does not keep", _GIVE_IT)
+        raise RunError("the recorded command lacks its secrets, which dptune does not store", _GIVE_IT)
     return words

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
-from dptune.knobs import CANNOT_BE_TOLD, Value
+from dptune.knobs import UNKNOWN, Value
 from dptune.measured import ABSENT, Figure, Figures, Model
 
 SCHEMA_VERSION = "0.3"
@@ -99,7 +99,7 @@ class Trial(Figures):
     @property
     def in_vain(self) -> set[str]:
         """The settings that are known not to be in force."""
-        return {name for name, why in self.without_effect.items() if CANNOT_BE_TOLD not in why}
+        return {name for name, why in self.without_effect.items() if f"{UNKNOWN}: " not in why}
 
 
 def in_place(trials: Sequence[Trial]) -> list[Trial]:
@@ -201,7 +201,7 @@ class Proof(Figures):
             return []
         first, *more = self.written_since
         named = f"{first} and {len(more)} more" if more else first
-        return [f"{named} {'were' if more else 'was'} written after the run was recorded: A is the script as it is now"]
+        return [f"{named} {'were' if more else 'was'} changed after the recording: A is the current script"]
 
     @property
     def pairs(self) -> int:

@@ -34,14 +34,14 @@ MOST_NAMED = 10  # changed files of one linked folder, more are told as a number
 # What holds a state that a script saves, and saves again: it is copied also where it is large.
 _SAVED = (".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar")
 LARGE = "it is too large to copy"
-LARGE_TOGETHER = "the files before it are too large together to copy more"
-MANY = "its folder holds very many files"
-MANY_TOGETHER = "the folders before it hold very many files together"
+LARGE_TOGETHER = "the total size limit of the copy is reached"
+MANY = "its folder has too many files"
+MANY_TOGETHER = "the file limit of the copy is reached"
 LINK = "it is a link"
 FOLDER_LINK = "its folder is a link"
 UNREADABLE = "it cannot be read"
 _OWN_CARE = "it is a repository or an environment"
-_SYSTEMS_OWN = "it is the system's own"
+_SYSTEMS_OWN = "system path"
 
 _MADE_BY_DPTUNE = {"__pycache__", ".dptune-cache"}
 _LINKED = {".git", ".hg", ".svn", "node_modules"}
@@ -119,7 +119,7 @@ def make(source: Path, target: Path, beside: bool = False) -> Scratch:
     except OSError as error:
         clear(target)
         where = f": {error.filename}" if error.filename else ""
-        hint = "make room for it beside the recording" if error.errno in _NO_ROOM else ""
+        hint = "free disk space next to the recording" if error.errno in _NO_ROOM else ""
         raise RunError(f"{source} cannot be copied for trials: {error.strerror or error}{where}", hint) from None
     except BaseException:
         clear(target)

@@ -140,7 +140,7 @@ def _ending(made: Recording, output: Path) -> tuple[Status, str]:
     if ending.how == "no-steps":
         return "no steps", "the script ended without an optimizer step"
     said = _last_said(output)
-    if _OUT_OF_MEMORY.search(said) or "memory ran out" in ending.note:
+    if _OUT_OF_MEMORY.search(said) or "out of memory" in ending.note:
         return "out of memory", _reason(said) or ending.note
     return "failed", _reason(said) or f"exit status {ending.exit_status}{_last_line(said)}"
 

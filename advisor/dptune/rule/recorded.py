@@ -57,7 +57,7 @@ class RecordedView:
     def any_facts(self) -> Facts:
         """The facts of the lowest recorded rank; raises Missing for a trace that dptune did not record."""
         if not self.facts:
-            raise Missing("the run has no facts: it was not recorded by `dptune profile`")
+            raise Missing("needs a recording by `dptune profile`")
         return self.facts[0]
 
     def explained(self, *names: str) -> bool:
@@ -108,24 +108,24 @@ class RecordedView:
             raise Missing("no loader restarts its workers for each epoch")
         steps = epoch_steps(facts, ranks)
         if steps is None:
-            raise Missing("how many batches an epoch has was not recorded")
+            raise Missing("the number of batches per epoch was not recorded")
         found = epoch_starts(facts, ranks)
         if found is None:
             enough = enough_steps(steps)
             raise Missing(
-                f"no recorded step starts an epoch of {digits(steps)} steps: record {enough:,} without the "
-                f"profiler (--unprofiled {enough} --window-time 0)"
+                f"no recorded step starts an epoch of {digits(steps)} steps: record {enough:,} untraced ones "
+                f"(--unprofiled {enough} --window-time 0)"
             )
         return found
 
     def slow_steps(self, times: float) -> list[SlowSteps]:
         """What the script does in steps that take at least `times` the median, most time first.
 
-        Raises Missing where no steps were timed without the profiler, for example in a run that dptune did not record.
+        Raises Missing where no untraced steps were timed, for example in a run that dptune did not record.
         """
         self.any_facts()
         if not any((window := facts.window("unprofiled")) and window.steps for facts in self.facts):
-            raise Missing("no steps were timed without the profiler")
+            raise Missing("no untraced steps were timed")
         return slow_steps(self.facts, times)
 
     def work_between(self) -> list[HostWork]:
@@ -135,9 +135,7 @@ class RecordedView:
         """
         self.any_facts()
         if not any((window := facts.window("unprofiled")) and window.sampled for facts in self.facts):
-            raise Missing(
-                "the script's stack was not sampled in untraced steps: record again, with more (--unprofiled)"
-            )
+            raise Missing("no stack samples of untraced steps: record more of them (--unprofiled)")
         return work_between(self.facts)
 
     def memory_growth(self) -> list[MemoryGrowth]:
@@ -196,7 +194,7 @@ class RecordedView:
         """
         window = self.any_facts().window("unprofiled")
         if window is None or not window.steps:
-            raise Missing("no steps were timed without the profiler")
+            raise Missing("no untraced steps were timed")
         if self.measured.device_kind == "cpu":
             return min(1.0, spent_ns / sum(window.durations_ns))
         phases = {phase.phase: phase for phase in self.measured.phases}
@@ -212,7 +210,7 @@ class RecordedView:
         On a GPU they are parts of the compute of either pass. Raises Missing where this is not known.
         """
         if not found.step_ns:
-            raise Missing("no warm-up step was watched for repeated forward passes")
+            raise Missing("repeated forward passes were not measured: no warm-up step was observed")
         window = self.any_facts().window("unprofiled")
         backward_ns = sum(window.backward_ns) if window is not None else 0
         backward = self.backward_share(round(found.backward_part * backward_ns)) if any(found.graph_ns) else 0.0
@@ -230,7 +228,7 @@ class RecordedView:
         names = (rank.known("device_name") for rank in self.measured.ranks)
         capability, name = device.capability if device else "", next(filter(None, names), "")
         if not capability and not name:
-            raise Missing("the traces do not name the GPU, so what its tensor cores compute in is not known")
+            raise Missing("the GPU model is unknown, and so are the dtypes of its tensor cores")
         return capability, name
 
     def agreed_share(self, share: float, rank: int, name: str, at: str) -> float:

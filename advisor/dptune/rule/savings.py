@@ -185,7 +185,7 @@ class RunView(RanksView):
         """
         settings = changes if isinstance(changes, Mapping) else _settings(changes)
         if self.predictor is None:
-            raise Missing(f"no step model to predict {', '.join(settings)} with")
+            raise Missing(f"no step model can predict {', '.join(settings)}")
         prediction = self.predictor(settings)
         step_ns = self.measured.step.time_ns
         before, after = self.measured.known("samples_per_step"), prediction.known("global_batch")
@@ -196,7 +196,7 @@ class RunView(RanksView):
             f"replayed with the change, a step takes {digits(prediction.step_ns / 1e6)} ms instead of "
             f"{digits(step_ns / 1e6)}"
         )
-        how += f", with {grown:.3g} times the samples" if grown != 1 else ""
+        how += f", with {grown:.3g}x the samples" if grown != 1 else ""
         how += UNVALIDATED if self.measured.known("device_kind") not in ("cpu", None) else ""
         return self._saving(low, high, "replayed", how, likely).model_copy(update={"samples_times": grown})
 
@@ -207,7 +207,7 @@ class RunView(RanksView):
         """
         settings = changes if isinstance(changes, Mapping) else _settings(changes)
         if self.predictor is None:
-            raise Missing(f"no step model to predict {', '.join(settings)} with")
+            raise Missing(f"no step model can predict {', '.join(settings)}")
         prediction = self.predictor(settings)
         before, after = self.measured.known("samples_per_step"), prediction.known("global_batch")
         grown = after / before if before and after else 1.0
@@ -215,7 +215,7 @@ class RunView(RanksView):
         if settings.keys() == {"loader.batch_size"} and grown > 1:
             least_ns = max(least_ns, step_ns)  # more samples make no step shorter
         most = min(1.0, max(0.0, 1 - least_ns / grown / step_ns))
-        how = "no more than a replay with the change can save; the replay does not match the recorded steps"
+        how = "upper bound by replay; the replay does not match the recorded steps"
         bound = self.bound(0.0, most, how)
         why = prediction.missing.get("step_ns", "")
         return bound.without_prediction(why).model_copy(update={"samples_times": grown})

@@ -42,7 +42,7 @@ def refuse_newer(name: str, version: object, known: str) -> None:
     theirs, ours = (_VERSION.match(str(schema_version)) for schema_version in (version, known))
     if theirs and ours and int(theirs[1]) > int(ours[1]):
         theirs_is = f"{name} has schema version {str(version)[:20]!r}"
-        raise NewerError(f"{theirs_is}, but this dptune reads {ours[1]}.x: update dptune")
+        raise NewerError(f"{theirs_is}, but this version reads {ours[1]}.x: update dptune")
 
 
 def text(record: Any) -> str:
@@ -80,7 +80,7 @@ def overwrite(path: Path, record: Any) -> None:
                 sink.write(before)
             sink.truncate(len(data) if written == len(data) else len(before))
     if written < len(data):
-        raise OSError(f"{path.name} could not be written over")
+        raise OSError(f"{path.name} could not be overwritten")
 
 
 def name_newest(runs: Path, folder: str) -> None:
@@ -182,11 +182,11 @@ def _float(number: int, where: str) -> float:
     try:
         return float(number)
     except OverflowError:
-        raise ValueError(f"`{where}` is a number of hundreds of digits") from None
+        raise ValueError(f"`{where}` is a number with hundreds of digits") from None
 
 
 def _misfit(where: str, kinds: Sequence[type], data: Any) -> ValueError:
     """One sentence on a value that is of another type than it has to be."""
     wanted = " or ".join(_IN_WORDS[kind] for kind in kinds)
     found = _IN_WORDS[type(data)] if isinstance(data, (dict, list)) else f"{json.dumps(data):.40}"
-    return ValueError(f"{f'`{where[:80]}`' if where else 'it'} must be {wanted}, and is {found}")
+    return ValueError(f"{f'`{where[:80]}`' if where else 'it'} must be {wanted}, but is {found}")

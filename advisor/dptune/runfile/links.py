@@ -88,12 +88,12 @@ def read(path: Path) -> LinkRecord:
     """Read a sweep. Raises OSError, or ValueError with one sentence on what cannot have been measured."""
     record = form.read(path, LinkRecord)
     if not record.backend or not record.kinds:
-        raise ValueError(f"{path.name} holds no measurement of links")
+        raise ValueError(f"{path.name} has no link measurements")
     for kind in record.kinds:
         if not all(0 <= rank < record.world_size for rank in kind.ranks):
             raise ValueError(f"{path.name}: {kind.kind!r} names ranks that a run of {record.world_size} does not have")
         if len({size.message_bytes for size in kind.sizes}) < len(kind.sizes):
-            raise ValueError(f"{path.name}: {kind.kind!r} holds one message size twice")
+            raise ValueError(f"{path.name}: {kind.kind!r} has a message size twice")
         for size in [*kind.sizes, *kind.queued]:
             if not _measurable(size):
                 raise ValueError(

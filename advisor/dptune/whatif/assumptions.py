@@ -13,27 +13,28 @@ from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY
 from dptune.whatif.gpu.program import Program
 
-_SIZES = "exchanges of other sizes take what the link's fit says"
+_SIZES = "collectives of other sizes take as long as the link model says"
 _CAST = (
-    "a cast takes what copying a bucket back into gradients takes, adding floats of fp16 "
-    f"{ADDING_NS['fp16']:g} ns each more than half of 32-bit ones, and the hook {HOOK_NS / 1e3:g} us for each "
-    f"bucket before its exchange, and {HOOK_ENDS_NS / 1e3:g} us before the next in its lane"
+    "a cast takes as long as copying a bucket back into gradients; adding fp16 floats takes "
+    f"{ADDING_NS['fp16']:g} ns more per float than half of 32-bit ones; the hook takes {HOOK_NS / 1e3:g} us per "
+    f"bucket before its all-reduce, and {HOOK_ENDS_NS / 1e3:g} us before the next bucket"
 )
 _POWERSGD = (
-    f"compressing takes {MATRIX_NS / 1e3:g} us for each matrix and {COMPRESSED_NS:g} ns for each byte of all "
-    "gradients, after the last of them, and three exchanges follow"
+    f"compression takes {MATRIX_NS / 1e3:g} us per matrix and {COMPRESSED_NS:g} ns per gradient byte, after the last "
+    f"gradient, followed by three collectives"
 )
-_CONSTANTS = "what the optimizer computes takes as long with any betas and eps"
+_CONSTANTS = "optimizer compute does not depend on betas and eps"
 _EVERYWHERE = {
-    "link.": "an exchange takes its latency and its bytes at the link's rate; nothing else is on the link",
-    "world_size": "further ranks compute as those recorded do, over links like the one measured",
-    "optimizer.lr": "what the optimizer computes takes as long with any learning rate",
+    "link.": "a collective takes latency + bytes / bandwidth, with no other traffic on the link",
+    "world_size": "additional ranks compute like the recorded ones, over links like the measured one",
+    "optimizer.lr": "optimizer compute does not depend on the learning rate",
     "optimizer.betas": _CONSTANTS,
     "optimizer.eps": _CONSTANTS,
-    "allreduce.": "the algorithm takes the hops and bytes of its formula, and what was measured is a ring",
+    "allreduce.": "the algorithm takes the hops and bytes of its formula; the measurement was a ring",
 }
 _NODES = (
-    "ranks are spread evenly over nodes; the link measured is that {}, and those of a node share its link to others"
+    "ranks are spread evenly over nodes; the measured link is that {}, and ranks of a node share its link to other "
+    "nodes"
 )
 _ON_CPUS = {
     "ddp.bucket": _SIZES,
@@ -44,11 +45,10 @@ _ON_CPUS = {
     f"fetching one costs {TAKING_NS / 1e6:g} ms, and without persistent_workers starting each worker costs "
     f"{WORKER_STARTS_NS / 1e6:g} ms per epoch",
     "loader.persistent_workers": "workers are running when an epoch starts, but no batch is ready",
-    "loader.batch_size": "what a pass takes between its operators, to call each (as long as "
-    f"{OPERATOR_VIEWS:g} transposes) and for each byte of the parameters ({PARAMETER_NS:g} ns) is the same with any "
-    "batch; all else of it grows",
-    "accumulation.": "what a step does once takes as long with fewer micro-batches: its optimizer, what precedes the "
-    "first of them, and the collectives of the last",
+    "loader.batch_size": f"fixed per pass, whatever the batch: time between operators, calling each "
+    f"({OPERATOR_VIEWS:g} transposes), and {PARAMETER_NS:g} ns per parameter byte; all else grows with the batch",
+    "accumulation.": "work done once per step takes as long with fewer micro-batches: the optimizer, work before the "
+    "first micro-batch, and the collectives of the last",
     "straggler.balanced": "the forward and backward work of each step is spread evenly over the ranks, with the same "
     "total; CPU contention between ranks scales with their former skew",
     "straggler.removed": "the slowest rank is given the median compute time of the others; CPU contention between "
@@ -56,10 +56,10 @@ _ON_CPUS = {
 }
 _ON_GPUS = {
     "ddp.comm_hook": "casts are free on a GPU",
-    "loader.batch_size": "kernels, copies and waits for batches grow as the batch does, which is the most that they "
-    "can; calls of the host and exchanges do not",
-    "host.": "calls keep their order, and the devices wait for the same of them",
-    "syncs.": "nothing that the script does depends on what it waited for",
+    "loader.batch_size": "kernels, copies and loader waits grow in proportion to the batch (an upper bound); host "
+    "calls and collectives do not grow",
+    "host.": "host calls keep their order and dependencies",
+    "syncs.": "the script does not depend on results it waited for",
 }
 UNVALIDATED = "GPU predictions have been checked against measured steps for batch sizes only, on one H200"
 # Changes of what exchanges that the model does not move would take, too.
@@ -80,11 +80,11 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
     if isinstance(model, Program):
         yield UNVALIDATED
         if not traced:
-            yield "the profiler slows calls of the host, all by the same factor, and nothing that devices do"
+            yield "the profiler slows all host calls by the same factor, and no device work"
         return
     if model.others and any(name.startswith(_OF_THE_LINK) for name in changes):
         took = f"{max(model.others_ns.values(), default=0.0) / 1e6:.1f} ms"
-        yield f"{model.others} exchanges of a step outside of backward passes stay as they are ({took})"
+        yield f"{model.others} collectives per step outside of backward passes are unchanged ({took})"
     if changes.get("ddp.comm_hook", "none") != "none":
         yield _POWERSGD if changes["ddp.comm_hook"] == "powersgd" else _CAST
         yield _SIZES
@@ -95,9 +95,9 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         fit = "the value set" if "link.alpha_us" in changes else "the fitted value"
         yield f"latency is {spread} times {fit}: {model.latency.why}"
     if model.loading is not None and model.loading.epoch and _batches_of_a_step(model, changes) > model.loading.epoch:
-        yield "a step takes more samples than an epoch has: the next epoch begins within it"
+        yield "a step takes more samples than an epoch has: the next epoch starts within it"
     if "ddp.comm_hook" in changes and model.dtype is None:
-        yield "gradients are of float32: the recording does not say"
+        yield "gradients are assumed to be float32: the recording does not say"
 
 
 def _batches_of_a_step(model: StepModel, changes: Mapping[str, Value]) -> float:

@@ -39,7 +39,7 @@ def _no_compute(model: StepModel) -> StepModel:
 def _no_others(model: StepModel) -> StepModel:
     """What is exchanged outside of backward passes takes no time: buffers where they are sent."""
     if not model.others:
-        raise Missing("nothing is exchanged outside of backward passes")
+        raise Missing("no communication outside of backward passes")
 
     def of(rank: int, step: RankStep) -> RankStep:
         if model.buffers_ns:

@@ -285,7 +285,7 @@ class RunModel:
         except Missing as lack:
             link, missing = None, {"link": lack.reason}
         if floor_ns is None:
-            why = self.missed or missing.get("link", "no collective of known size was read on all its ranks")
+            why = self.missed or missing.get("link", "no collective of known size was found on all its ranks")
             missing["floor_ns"] = why
         if batch is None:
             missing["global_batch"] = self.measured.missing["samples_per_step"]
@@ -321,7 +321,9 @@ class Predictor:
     def __call__(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together."""
         if self._measured.known("device_kind") != "cpu" and not changes.keys() <= TOLD_OF_GPUS:
-            raise Missing("no step model of a GPU tells of it")  # and is not built in vain: a large trace takes long
+            raise Missing(
+                "not available for this rule on GPU traces"
+            )  # and is not built in vain: a large trace takes long
         try:
             return self._laid().predict(changes)
         except Missing:
@@ -365,7 +367,7 @@ def compare(run: Run, measured: Measured) -> WhatIf:
             raise Missing(ground.missed)
         basis, floor_ns = link_figures(measured), ground.at_best_ns()
         if floor_ns is None:
-            raise Missing("how long a step takes without its exchange is not known")
+            raise Missing("step time without communication is unknown")
         link = Link(basis.alpha_us * 1e3, basis.algbw_gb_per_s)
         if isinstance(ground.model, StepModel):
             link = replace(ground.model.link, lanes=1)

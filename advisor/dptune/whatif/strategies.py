@@ -7,7 +7,7 @@ time, A what the optimizer computes, m the backward passes of a step, n the rank
 
 | strategy | a rank holds | a step takes |
 |---|---|---|
-| DDP, as it is | 2 P + B + O | S |
+| DDP, unchanged | 2 P + B + O | S |
 | DDP, exchanging once in k such steps | 2 P + B + O | S + (k - 1) (C - A) to S + (k - 1) C, of k times the samples |
 | ZeRO-1, the optimizer sharded | 2 P + B + O / N | S + T(P) / 2 - A (1 - 1 / N) to S + T(P) + (t - 1) a |
 | FSDP, all sharded | (2 P + O) / N, and layers | at least the longer of C - A (1 - 1 / N) and 3/2 m T(P) |
@@ -37,7 +37,7 @@ from dptune.whatif.cpu.wire import Link
 
 LESS_OFTEN = {2: "DDP, half as often", 4: "DDP, a quarter as often"}
 FULL_SHARE = 0.9  # of a device's memory, that may be taken
-_BY_UNITS = Missing("what each unit that is gathered costs is known only once it runs")
+_BY_UNITS = Missing("the cost of gathering each unit is known only after running it")
 # Values that an optimizer keeps for each parameter, in its type, at most.
 STATE = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "RMSprop": 1, "SGD": 1}
 
@@ -50,7 +50,7 @@ def strategies(
     ranks, per_rank = measured.world_size, module.gradient_bytes or 0
     state = STATE.get(optimizer)
     if state is None:
-        raise Missing(f"how much {optimizer} keeps for each parameter is not known")
+        raise Missing(f"the size of {optimizer}'s state per parameter is unknown")
     optimizer_bytes = state * per_rank
     replicated = per_rank * (2 if module.gradient_as_bucket_view else 3)
     kept = _activations(measured, replicated + optimizer_bytes)
@@ -63,7 +63,7 @@ def strategies(
     in_node = _ranks_of_a_node(facts, ranks)
 
     def one(name: str, holds: float, low_ns: float, high_ns: float | Missing, times: int = 1) -> Strategy:
-        missing = {"rank_bytes": "how much activations take is known of GPUs only"} if kept is None else {}
+        missing = {"rank_bytes": "activation memory is known for GPU runs only"} if kept is None else {}
         if isinstance(high_ns, Missing):
             missing["high_ns"] = high_ns.reason
         return Strategy(
@@ -77,14 +77,14 @@ def strategies(
         )
 
     def strategies() -> Iterator[Strategy]:
-        yield one("DDP, as it is", replicated + optimizer_bytes, step_ns, step_ns)
+        yield one("DDP, unchanged", replicated + optimizer_bytes, step_ns, step_ns)
         for count, name in LESS_OFTEN.items():
             more = (count - 1) * floor_ns
             yield one(
                 name, replicated + optimizer_bytes, step_ns + more - (count - 1) * optimizing_ns, step_ns + more, count
             )
         spared = optimizing_ns * (1 - 1 / ranks)
-        most = Missing("of how many tensors it is was not recorded") if sent_ns is None else step_ns + sent_ns
+        most = Missing("the number of tensors was not recorded") if sent_ns is None else step_ns + sent_ns
         yield one("ZeRO-1", replicated + optimizer_bytes / ranks, step_ns + half_ns - spared, most)
         yield one("FSDP", (2 * per_rank + optimizer_bytes) / ranks, max(floor_ns - spared, gathered_ns), _BY_UNITS)
         if in_node is not None:
@@ -104,12 +104,12 @@ def too_large(measured: Measured, alternatives: Sequence[Strategy]) -> bool:
 def _replicated(facts: Sequence[Facts]) -> tuple[DdpFacts, str]:
     """The module that is replicated and the name of its optimizer."""
     if not facts or not facts[0].ddp or facts[0].fsdp or facts[0].engine:
-        raise Missing("strategies are compared for a module in DistributedDataParallel that dptune recorded")
+        raise Missing("--strategies needs a recording of a DistributedDataParallel module")
     if not facts[0].optimizers or facts[0].optimizers[0].name == "ZeroRedundancyOptimizer":
-        raise Missing("strategies are compared for an optimizer that is not sharded")
+        raise Missing("--strategies needs an optimizer that is not sharded")
     module = max(facts[0].ddp, key=lambda ddp: ddp.gradient_bytes or 0)
     if not module.gradient_bytes:
-        raise Missing("how large the gradients are was not recorded")
+        raise Missing("gradient sizes were not recorded")
     return module, facts[0].optimizers[0].name
 
 

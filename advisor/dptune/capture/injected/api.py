@@ -99,7 +99,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         """What `with` does at its beginning, for code that cannot use it."""
         self._open = True
         if self._aside:
-            say("`dptune profile` records this process; dptune.profile() stands aside")
+            say("`dptune profile` records this process; dptune.profile() does nothing")
         else:
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # Kineto writes a line to stderr for each window otherwise
             observers().places.adopt()
@@ -130,7 +130,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         if self._recorder is None or self._plan is None:
             say("nothing was recorded: step() was never called")
             return
-        partial = "" if self._recorder.ended == "complete" else ", not every window is full"
+        partial = "" if self._recorder.ended == "complete" else ", not all windows are full"
         folder = _short(self._plan.path)
         say(f"recorded in {folder}{partial}", f"next: dptune report {folder}")
 

@@ -149,7 +149,7 @@ def refused(kind: str, ranks: Ranks) -> str:
     except (RuntimeError, NotImplementedError, ValueError) as error:
         why = str(error).splitlines()[0]
     (failed,) = ranks.highest(float(bool(why)))
-    return why or ("another rank could not make it" if failed else "")
+    return why or ("another rank could not create it" if failed else "")
 
 
 def measured(asked: argparse.Namespace, ranks: Ranks) -> Iterator[dict[str, Any]]:
@@ -174,7 +174,8 @@ def measured(asked: argparse.Namespace, ranks: Ranks) -> Iterator[dict[str, Any]
                 if once_s * messages * _LEAST_OF_A_SIZE * max(1.0, asked_bytes / smaller) > left_s:
                     yield {
                         "kind": kind,
-                        "left_out": f"sizes from {_data(asked_bytes)}: no time left of {asked.seconds:.3g} s",
+                        "left_out": f"sizes from {_data(asked_bytes)}: the time limit of {asked.seconds:.3g} s was "
+                        f"reached",
                     }
                     kinds.remove(kind)
                     continue

@@ -19,7 +19,7 @@ def nodes(text: str) -> int | str:
     if not colon:
         return positive(text)
     if positive(least) > positive(most):
-        raise argparse.ArgumentTypeError(f"{text} ends before it begins")
+        raise argparse.ArgumentTypeError(f"{text} ends before it starts")
     return text
 
 

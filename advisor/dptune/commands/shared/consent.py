@@ -38,7 +38,7 @@ def ask_before_running(
         print(f"dptune: {visible(line)}", file=sys.stderr)
     if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
         raise RunError(
-            f"{folder} was not recorded by you on this machine, and there is no terminal to confirm on", _HINT
+            f"{folder} was not recorded by you on this machine, and there is no terminal to ask for confirmation", _HINT
         )
     print("dptune: run it? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -23,11 +23,11 @@ _ABSOLUTE = re.compile(r"(?:^|=)(?:/|~|[A-Za-z]:\\)")
 
 def trial_arguments(group: argparse._ArgumentGroup) -> None:
     """Declare how long a trial is."""
-    group.add_argument("--warmup", type=count, default=5, metavar="N", help="steps let pass first (default: 5)")
+    group.add_argument("--warmup", type=count, default=5, metavar="N", help="warm-up steps to skip (default: 5)")
     group.add_argument(
-        "--steps", type=positive, default=30, metavar="N", help="steps timed in a trial, at least (default: 30)"
+        "--steps", type=positive, default=30, metavar="N", help="minimum number of steps timed per trial (default: 30)"
     )
-    words = "seconds for which a trial times them, at least (default: 3; short ones tell more of the machine)"
+    words = "minimum time a trial times steps for, in seconds (default: 3; shorter trials measure machine noise)"
     group.add_argument("--seconds", type=seconds_or_none, default=3.0, metavar="S", help=words)
 
 
@@ -57,12 +57,12 @@ def caution(task: Task, quiet: bool) -> None:
 
     counts = [count for count in LOOKS if count <= task.most] or [task.most]
     many = f"{', '.join(map(str, counts[:-1]))} or {counts[-1]}" if counts[1:] else str(counts[0])
-    print(f"dptune: it takes {many} trials a side, and {task.budget_s:g} s at most (--time-limit)", file=sys.stderr)
+    print(f"dptune: decides after {many} trials per side, within {task.budget_s:g} s (--time-limit)", file=sys.stderr)
     copied = {side: path for side, path in task.sources.items() if path is not None}
     same = len(set(copied.values())) == 1
     folders = str(*set(copied.values())) if same else " and ".join(task.side(side).name for side in copied)
     if not folders:
-        words = f"trials run in {task.a.directory} itself: checkpoints and outputs of the script are written over"
+        words = f"trials run in {task.a.directory} itself: the script overwrites its checkpoints and outputs"
     else:
         outside = dict.fromkeys(word for side in (task.a, task.b) for word in side.command if _ABSOLUTE.search(word))
         named = f", as to {' and '.join(outside)}" if outside else ""
@@ -89,8 +89,8 @@ def show(proof: Proof, form: str, promised: str = "") -> int:
 def how_to_go_on(proof: Proof) -> None:
     """Say so where trials ended before it was decided. Raises KeyboardInterrupt where Ctrl-C ended them."""
     if proof.ended == "interrupted":
-        print("dptune: the same command goes on with these trials", file=sys.stderr)
+        print("dptune: the same command continues with these trials", file=sys.stderr)
         raise KeyboardInterrupt
     if proof.ended == "out of time":
-        words = "the time was up: the same command with a longer --time-limit goes on with these trials"
+        words = "out of time: the same command with a longer --time-limit continues with these trials"
         print(f"dptune: {words}", file=sys.stderr)

@@ -38,11 +38,9 @@ def reading_options(parser: argparse.ArgumentParser) -> None:
     """Declare how traces are read."""
     group = parser.add_argument_group("reading")
     group.add_argument(
-        "--jobs", type=_count, metavar="N", help="read so many traces at once (default: one for each core)"
+        "--jobs", type=_count, metavar="N", help="number of traces to read at once (default: one per core)"
     )
-    group.add_argument(
-        "--no-cache", action="store_true", help="read the traces anew, and keep nothing in .dptune-cache/"
-    )
+    group.add_argument("--no-cache", action="store_true", help="do not use or write .dptune-cache/")
 
 
 def _count(text: str) -> int:
@@ -115,7 +113,7 @@ def run_and_report(
     run, measured = measured_of(chosen, jobs, cached=cached, links=links)
     with progress() as show:
         if show:
-            show("asking the rules, and predicting", 0, 0)
+            show("running rules and predictions", 0, 0)
         report = build_report(run, measured, settings, advised=advised)
     _warn_of_packs(report)
     return run, _with_proofs(report, chosen)
@@ -178,7 +176,7 @@ def _report(path: Path) -> Report:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise RunError(
-            f"{path} is not a report that this dptune can read: {where + ': ' if where else ''}{first['msg']}",
+            f"{path} is not a report this version can read: {where + ': ' if where else ''}{first['msg']}",
             _AGAIN,
         ) from None
 
@@ -227,7 +225,7 @@ def usable_cores() -> int:
 def recorded(name: str | Path) -> str | Path:
     """The run folder that a folder of recordings, or its `latest`, stands for; anything else as it is."""
     if not str(name):
-        raise UsageError("a path is empty", "is a variable of the shell not set?")
+        raise UsageError("a path is empty", "is a shell variable unset?")
     path = Path(name)
     try:
         if "://" in str(name) or is_run_folder(path):
@@ -245,10 +243,10 @@ def latest(runs: Path) -> Path:
     try:
         name = form.regular(runs / LATEST, _LONGEST_NAME).strip()
     except OSError:
-        raise RunError(f"there is no recording in ./{runs}/", record) from None
+        raise RunError(f"no recording in ./{runs}/", record) from None
     except ValueError as error:
         raise RunError(f"./{runs}/{LATEST} names no run: {error}", record) from None
     folder = runs / name
     if not name or not folder.is_dir():
-        raise RunError(f"./{runs}/{LATEST} names the run '{name}', which is not there any more", record)
+        raise RunError(f"./{runs}/{LATEST} names the run '{name}', which no longer exists", record)
     return folder

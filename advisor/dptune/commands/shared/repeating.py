@@ -58,18 +58,28 @@ print(json.dumps(found))
 
 def repeating_arguments(parser: argparse.ArgumentParser, script: str) -> None:
     """Declare the options; `script` is the help of --script."""
-    group = parser.add_argument_group("run both sides, in turn and shuffled, instead of reading recordings")
+    group = parser.add_argument_group("run both sides in random order instead of reading recordings")
     group.add_argument("--script", action="append", default=[], metavar="'train.py ...'", help=script)
     group.add_argument(
-        "--repeat", type=positive, default=35, metavar="N", help="trials a side at most, 6 to 35 (default: 35)"
+        "--repeat",
+        type=positive,
+        default=35,
+        metavar="N",
+        help="maximum number of trials per side, 6 to 35 (default: 35)",
     )
     trial_arguments(group)
-    group.add_argument("--time-limit", type=seconds, default=3600.0, metavar="S", help="for all trials (default: 3600)")
+    group.add_argument(
+        "--time-limit",
+        type=seconds,
+        default=3600.0,
+        metavar="S",
+        help="time limit for all trials in seconds (default: 3600)",
+    )
     group.add_argument(
         "--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help="on both sides"
     )
-    group.add_argument("--python", metavar="PATH", help="a Python that has torch (default: the active environment's)")
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress lines")
+    group.add_argument("--python", metavar="PATH", help="Python with torch (default: that of the active environment)")
+    group.add_argument("-q", "--quiet", action="store_true", help="do not print progress")
     torchrun_arguments(parser)
 
 
@@ -86,7 +96,7 @@ def refuse_without_script(args: argparse.Namespace) -> None:
     other = [name for name, value in usual.items() if getattr(args, name) != value]
     if other:
         option = "set" if other[0] == "settings" else other[0].replace("_", "-")
-        raise UsageError(f"--{option} is of trials, and nothing is to be run", "name it: --script 'train.py'")
+        raise UsageError(f"--{option} is only valid with --script", "name it: --script 'train.py'")
 
 
 def prove_sources(args: argparse.Namespace, runs: Sequence[str], limit: float | None = None) -> Proof:
@@ -117,10 +127,12 @@ def _most(args: argparse.Namespace) -> int:
 
     asked, looks = args.repeat, f"{', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]}"
     if not LOOKS[0] <= asked <= LOOKS[-1]:
-        raise UsageError(f"--repeat {asked}: it is decided after {looks} trials a side", "leave it out for 35 at most")
+        raise UsageError(
+            f"--repeat {asked}: verdicts are possible after {looks} trials per side", "leave it out for up to 35"
+        )
     most = max(look for look in LOOKS if look <= asked)
     if most < asked and not args.quiet:
-        print(f"dptune: it is decided after {looks} trials a side: {most} are made at most", file=sys.stderr)
+        print(f"dptune: verdicts are possible after {looks} trials per side: at most {most} will run", file=sys.stderr)
     return most
 
 
@@ -147,7 +159,7 @@ def _sources(args: argparse.Namespace, runs: Sequence[str]) -> Iterator[tuple[_S
         return
     if len(args.script) != 1 or len(runs) != 2:
         raise UsageError(
-            "--script takes two commits or folders and one command, or two commands",
+            "--script needs two commits or folders and one command, or two commands",
             "dptune compare --script 'train.py' main HEAD, or: dptune compare --script 'train.py' --script 'train2.py'",
         )
     with contextlib.ExitStack() as opened:
@@ -163,7 +175,7 @@ def _source(name: str) -> Iterator[_Source]:
         return
     found = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     if found.returncode:
-        raise RunError(f"{name} is neither a folder nor a commit of this repository", "see `git log`")
+        raise RunError(f"{name} is neither a folder nor a commit in this repository", "see `git log`")
     commit, prefix = found.stdout.strip(), _git("rev-parse", "--show-prefix").stdout.strip()
     _clear_left()
     with tempfile.TemporaryDirectory(prefix=f"{_CHECKOUT}{os.getpid()}@{platform.node()}-") as made:
@@ -274,9 +286,9 @@ def _script(text: str) -> Script:
         words = shlex.split(text)
     except ValueError as error:
         why = str(error).lower()
-        raise UsageError(f"--script {text} cannot be told apart into words: {why}", "close each quotation") from None
+        raise UsageError(f"--script {text} cannot be split into words: {why}", "close all quotes") from None
     if not words:
-        raise UsageError("--script names nothing to run", "like --script 'train.py --epochs 1'")
+        raise UsageError("--script is empty", "like --script 'train.py --epochs 1'")
     return Script.of(words)
 
 
@@ -295,8 +307,8 @@ def _warn_of_shared(sides: tuple[_Source, _Source], scripts: list[Script], start
         names = list(dict.fromkeys(name for each in found.values() for name in each))
         more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
         words = (
-            f"{' and '.join(names)} would import {', '.join(list(found)[:_MOST_NAMED])}{more}, not from what is "
-            "compared: it is installed there (pip install), or stands on PYTHONPATH"
+            f"{' and '.join(names)} would import {', '.join(list(found)[:_MOST_NAMED])}{more}, not from the compared "
+            f"code: it is installed (pip install) or on PYTHONPATH"
         )
         print(f"dptune: warning: {visible(words)}", file=sys.stderr)
 

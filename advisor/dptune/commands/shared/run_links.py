@@ -106,7 +106,7 @@ def _measure(made: Recording, started: Launch, first: Facts, quiet: bool) -> Out
                 return Outcome(unmeasured="interrupted", interrupted=True)
             return Outcome(unmeasured=_reason(errors) or error.message)
         if record is None:
-            return Outcome(unmeasured="the ranks ended before anything was measured")
+            return Outcome(unmeasured="the ranks ended before the first measurement")
         if record.ended == "interrupted":
             return Outcome(unmeasured="interrupted", interrupted=True)
         record = fitted(record)
@@ -166,9 +166,9 @@ def _unable(started: Launch, first: Facts) -> str:
         return f"the launcher started dptune once per rank: {_BY_HAND}, under that launcher"
     device = first.device.kind if first.device else ""
     if _BACKENDS.get(first.backend or "") != ("cuda" if device == "rocm" else device):
-        return f"no sweep is made for {first.backend} with tensors on {device or 'an unknown device'}"
+        return f"no sweep for {first.backend} with tensors on {device or 'an unknown device'}"
     if started.interpreter is None:
-        return "the Python of the ranks is not known: `dptune links --python PATH` measures them"
+        return "the ranks' Python is unknown: `dptune links --python PATH` measures them"
     return ""
 
 

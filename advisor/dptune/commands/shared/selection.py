@@ -27,5 +27,7 @@ def advised(report: Report, rules: Sequence[str]) -> list[Advice]:
     for code in rules:
         if code not in given:
             why = f": {skipped[code]}" if code in skipped else ""
-            raise UsageError(f"the report has no advice {code}{why}", f"its advice: {', '.join(given) or 'none'}")
+            raise UsageError(
+                f"the report has no recommendation {code}{why}", f"its recommendations: {', '.join(given) or 'none'}"
+            )
     return [advice for advice in report.advice if not rules or advice.rule in rules]

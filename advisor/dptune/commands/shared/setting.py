@@ -20,9 +20,9 @@ _WRITTEN = "write one with: dptune report RUN --format json > FILE"
 
 def setting_arguments(parser: argparse._ArgumentGroup) -> None:
     """Declare the options."""
-    words = "set a knob, like ddp.bucket_cap_mb=1 or env.OMP_NUM_THREADS=4; once for each (see `dptune rules knobs`)"
+    words = "set a knob, e.g. ddp.bucket_cap_mb=1 or env.OMP_NUM_THREADS=4; repeatable (see `dptune rules knobs`)"
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help=words)
-    words = "set what the advice of a JSON report proposes (`dptune report --format json`)"
+    words = "apply the recommendations of a JSON report (`dptune report --format json`)"
     parser.add_argument("--apply", dest="advised", type=Path, metavar="FILE", help=words)
 
 
@@ -58,7 +58,9 @@ def advised(path: Path) -> dict[str, Value]:
             raise UsageError(f"{by[name]} and {rule} of {path} propose two values for {name}", "choose by --set")
         found[name], by[name] = then, rule
     if not found:
-        raise UsageError(f"{path} proposes no change", "it holds no advice, or only what cannot be set")
+        raise UsageError(
+            f"{path} proposes no change", "it has no recommendations, or none that can be set from outside"
+        )
     return found
 
 
@@ -66,7 +68,7 @@ def _checked(by: str, change: dict[str, Any]) -> tuple[str, Value]:
     """Name and value of a change, as --set would take them. Raises UsageError that says by what it is proposed."""
     name, then = change["knob"], change["then"]
     if not isinstance(name, str) or not (then is None or isinstance(then, (bool, int, float, str))):
-        raise UsageError(f"{by} proposes what is no setting: {_short(name)}={_short(then)}", _WRITTEN)
+        raise UsageError(f"{by} proposes something that is not a setting: {_short(name)}={_short(then)}", _WRITTEN)
     try:
         return name, knob(name).parse(written(then))
     except UsageError as error:
@@ -97,7 +99,7 @@ def _changes(path: Path) -> list[tuple[str, dict[str, Any]]]:
             if {"knob", "then"} <= {**change}.keys()
         ]
     except (KeyError, TypeError):
-        raise UsageError(f"{path} is not a JSON report: it has no list of advice", _WRITTEN) from None
+        raise UsageError(f"{path} is not a JSON report: it has no list `advice`", _WRITTEN) from None
 
 
 def _text(path: Path) -> str:

@@ -23,7 +23,8 @@ def links_option(parser: argparse.ArgumentParser) -> None:
         "--links",
         type=Path,
         metavar="FILE",
-        help="what `dptune links` measured (default: links.json in the run folder or beside it, where it fits the run)",
+        help="link measurements of `dptune links` (default: links.json in or next to the run folder, if it fits the "
+        "run)",
     )
 
 
@@ -77,4 +78,6 @@ def check_fit(sweep: Sweep | None, measured: Measured) -> None:
     if sweep is not None and sweep.asked and not sweep.fits(backend, ranks):
         theirs = f"{sweep.record.backend} on {sweep.record.world_size} ranks"
         ours = f"{backend or 'an unknown backend'} on {ranks or 'an unknown number of'} ranks"
-        raise UsageError(f"--links: {sweep.source} is of {theirs}, and the run used {ours}", "leave --links out")
+        raise UsageError(
+            f"--links: {sweep.source} was measured with {theirs}, but the run used {ours}", "leave --links out"
+        )

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 def torchrun_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare them."""
-    group = parser.add_argument_group("start the ranks through torchrun, whose options these are")
+    group = parser.add_argument_group("start ranks through torchrun (same options)")
     options = (
         ("nproc-per-node", ranks_per_node, "N|gpu|cpu|auto", "ranks on this node (default: 1)"),
         ("nnodes", nodes, "N|MIN:MAX", "nodes; run dptune on each"),
         ("node-rank", count, "I", "this node's number"),
         ("master-addr", str, "HOST", "address of node 0"),
         ("master-port", count, "PORT", "port there"),
-        ("rdzv-backend", str, "NAME", "rendezvous, where no node is the master"),
-        ("rdzv-endpoint", str, "HOST:PORT", "where the nodes meet"),
-        ("rdzv-id", str, "ID", "name of the job; names the run folder too"),
-        ("rdzv-conf", str, "K=V,...", "more for the rendezvous"),
+        ("rdzv-backend", str, "NAME", "rendezvous backend, if no node is the master"),
+        ("rdzv-endpoint", str, "HOST:PORT", "rendezvous endpoint"),
+        ("rdzv-id", str, "ID", "job id; also names the run folder"),
+        ("rdzv-conf", str, "K=V,...", "extra rendezvous options"),
     )
     for name, kind, metavar, text in options:
         group.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)

@@ -40,8 +40,8 @@ def page(report: Report, lanes: StepLanes | None = None, sizes: Sequence[BucketS
         *_links(report),
         *_buckets(sizes),
         *_whole(report),
-        f"<footer>Made by dptune {text(report.dptune)}. Shares are of traced steps; ms are scaled to steps without the "
-        "profiler where those were timed.</footer></body></html>",
+        f"<footer>Made by dptune {text(report.dptune)}. Shares are of traced steps; ms are scaled to untraced steps "
+        f"where those were timed.</footer></body></html>",
     ]
     return "\n".join(parts) + "\n"
 
@@ -51,7 +51,7 @@ def _head(report: Report) -> Iterator[str]:
     yield "<main>"
     yield from _labelled(headline(report, _WIDE))
     if report.trust.level != "sound" or report.trust.findings:
-        yield "<details><summary>Can this run be judged?</summary>"
+        yield "<details><summary>Data quality</summary>"
         yield from _labelled(list(trust(report, _WIDE))[2:])
         yield "</details>"
 
@@ -70,13 +70,13 @@ def _step(report: Report) -> Iterator[str]:
     if not rows:
         return
     took = report.measured.step.known("time_ns")
-    yield "<h2>Where the time of a step goes</h2>" if account else "<h2>Where the time of the recording goes</h2>"
+    yield "<h2>Step time breakdown</h2>" if account else "<h2>Time breakdown of the recording</h2>"
     if account is None:
-        yield "<p>No steps were found in it.</p>"
+        yield "<p>No steps were found.</p>"
     elif took is not None:
         yield f"<p>A step takes {milliseconds(took / 1e6)}.</p>"
     shown = rows if len(rows) > 2 or account is None else rows[:1]
-    yield _scrolled(pictures.bars(shown, "The time by class of the account, for each rank"))
+    yield _scrolled(pictures.bars(shown, "Time by class, for each rank"))
     yield from _rest(len(rows))
     used = {field for _, shares in rows for field, share in shares if share >= _LEAST_SHARE}
     yield '<ul class="key">'
@@ -93,7 +93,7 @@ def _shares(account: Account) -> list[tuple[str, float]]:
 
 def _advice(report: Report) -> Iterator[str]:
     if not report.advice:
-        yield f"<h2>What to change</h2><p>{text(nothing_to_say(report))}</p>"
+        yield f"<h2>Recommendations</h2><p>{text(nothing_to_say(report))}</p>"
     for title, cards in sections(report.advice):
         yield f"<h2>{text(title)}</h2>"
         for card in cards:
@@ -114,7 +114,7 @@ def _timeline(lanes: StepLanes | None) -> Iterator[str]:
         return
     yield f"<h2>One step: number {lanes.number} of rank {lanes.rank}</h2>"
     took = milliseconds(lanes.length_ns / 1e6)
-    yield f"<p>As it was traced, in {took}. Hold the pointer over a piece for its name.</p>"
+    yield f"<p>As traced, {took} long. Hover over a piece for its name.</p>"
     yield _scrolled(pictures.timeline(lanes))
     kinds = dict.fromkeys(piece.kind for lane in lanes.lanes for piece in lane.pieces)
     squares = (
@@ -128,11 +128,11 @@ def _ranks(report: Report) -> Iterator[str]:
     late = sorted(known, key=lambda pair: -sum(step.lag_ns for step in pair[1].steps))[: pictures.MOST_ROWS]
     late.sort(key=lambda one: one[0])
     rows = [(f"rank {rank}", [step.lag_ns for step in arrival.steps]) for rank, arrival in late]
-    picture = pictures.heat(rows, "How late each rank comes to collectives, by step") if len(rows) > 1 else ""
+    picture = pictures.heat(rows, "Lateness of each rank at collectives, by step") if len(rows) > 1 else ""
     if picture:
-        yield "<h2>Who comes late</h2>"
+        yield "<h2>Late ranks</h2>"
         yield f"<p>{text(straggler(report.measured))}</p>"
-        yield '<p class="faint small">A row for each rank, a column for each step: the stronger, the later.</p>'
+        yield '<p class="faint small">One row per rank, one column per step; stronger color: later.</p>'
         yield _scrolled(picture)
         yield from _rest(len(known), "The latest")
 
@@ -141,7 +141,7 @@ def _links(report: Report) -> Iterator[str]:
     links = report.measured.known("links") or []
     picture = pictures.bandwidth(links)
     if picture:
-        yield "<h2>What the links carry</h2>"
+        yield "<h2>Link bandwidth</h2>"
         words = "Bus bandwidth as nccl-tests defines it; the lines are time = latency + bytes / rate."
         yield f'<p class="faint small">{words}</p>'
         yield _scrolled(picture)

@@ -41,7 +41,7 @@ def _capped(gate: Gate, level: str) -> Iterator[str]:
     kept = of_level if len(of_level) <= MOST else of_level[: MOST - 1]
     yield from map(_command, kept)
     if len(of_level) > len(kept):
-        more = f"{len(of_level) - len(kept)} more are not shown here: see the report, or dptune check --format text"
+        more = f"{len(of_level) - len(kept)} more not shown: see the report, or dptune check --format text"
         yield _command(_Annotation(level, "dptune", more))
 
 

@@ -56,7 +56,7 @@ def _rows(gate: Gate) -> Iterator[str]:
         yield ""
         passed_over = [(over.why, over.advice) for over in gate.passed_over]
         yield from _capped(
-            [f"passed over, for {why}: {_plain(advice.rule)} {_plain(advice.title)}" for why, advice in passed_over]
+            [f"not counted ({why}): {_plain(advice.rule)} {_plain(advice.title)}" for why, advice in passed_over]
         )
 
 

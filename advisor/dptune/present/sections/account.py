@@ -25,19 +25,19 @@ class Class(NamedTuple):
 
 
 CLASSES = (
-    Class("compute_ns", "#", "compute", "the device calculates", "good"),
-    Class("exposed_transfer_ns", "!", "exposed transfer", "exchanging, nothing calculated", "error"),
-    Class("exposed_waiting_ns", "%", "waiting for ranks", "a collective waits for a late rank", "error"),
-    Class("exposed_unsplit_ns", "?", "exposed communication", "exchanging or waiting for ranks", "error"),
-    Class("copy_ns", "=", "copies", "moving data, nothing else runs", "warning"),
-    Class("memset_ns", "-", "memory set", "filling memory, nothing else", "warning"),
-    Class("input_idle_ns", "~", "waiting for input", "idle: next batch is not there", "warning"),
-    Class("gc_idle_ns", "g", "garbage collection", "idle: Python collects garbage", "warning"),
-    Class("sync_idle_ns", "s", "blocking call", "idle: the script waits in a call", "warning"),
-    Class("launch_idle_ns", "l", "launching", "idle: next operation is prepared", "warning"),
-    Class("dependency_idle_ns", "q", "queued", "idle: launched, yet not begun", "warning"),
+    Class("compute_ns", "#", "compute", "device busy computing", "good"),
+    Class("exposed_transfer_ns", "!", "exposed transfer", "not overlapped by compute", "error"),
+    Class("exposed_waiting_ns", "%", "waiting for ranks", "collective waits for a late rank", "error"),
+    Class("exposed_unsplit_ns", "?", "exposed communication", "transfer or waiting for ranks", "error"),
+    Class("copy_ns", "=", "copies", "copies that nothing overlaps", "warning"),
+    Class("memset_ns", "-", "memory set", "memsets that nothing overlaps", "warning"),
+    Class("input_idle_ns", "~", "waiting for input", "idle: next batch not ready", "warning"),
+    Class("gc_idle_ns", "g", "garbage collection", "idle: Python garbage collection", "warning"),
+    Class("sync_idle_ns", "s", "blocking call", "idle: script blocked in a call", "warning"),
+    Class("launch_idle_ns", "l", "launching", "idle: launch-bound", "warning"),
+    Class("dependency_idle_ns", "q", "queued", "idle: launched, not started yet", "warning"),
     Class("host_idle_ns", "h", "host", "idle: Python, files, sleep", "warning"),
-    Class("unexplained_idle_ns", ".", "idle, cause unknown", "nothing runs, cause not found", "dim"),
+    Class("unexplained_idle_ns", ".", "idle, cause unknown", "no recorded event explains it", "dim"),
 )
 _LEAST_SHARE = 0.0005  # a row of less would read 0.0 %
 _MOST_BARS = 16
@@ -48,15 +48,12 @@ def basis(measured: Measured) -> str:
     """What the milliseconds of this report are."""
     if measured.step.basis == "unprofiled" and not _on_cpu(measured):
         return (
-            "ms are traced for compute, transfers and copies; idle and waiting are the rest of the step time without "
-            "the profiler, which slows the host but not the device"
+            "Compute, transfers and copies: traced ms; idle and waiting: the rest of the untraced step time (the "
+            "profiler slows the host, not the device)"
         )
     if measured.step.basis == "unprofiled":
-        return (
-            "ms are scaled: the share of the traced steps times the step time without the profiler "
-            "(the profiler slows a step, so its own times are too long)"
-        )
-    return "ms are traced: no step was timed without the profiler, which slows steps; trust shares more than ms"
+        return "ms = share of traced steps x untraced step time (the profiler inflates traced times)"
+    return "ms are traced and include profiler overhead (no untraced steps were timed): trust shares more than ms"
 
 
 def _on_cpu(measured: Measured) -> bool:
@@ -74,7 +71,7 @@ def account(report: Report, width: int) -> Iterator[Line]:
     except Missing as missing:
         yield from _without_steps(measured, missing.reason, width)
         return
-    yield from heading(f"Where the time of a step goes ({label})", width)
+    yield from heading(f"Step time breakdown ({label})", width)
     yield from bar(shares, width)
     for kind, share in shares:
         if share >= _LEAST_SHARE or kind.field in _ALWAYS:
@@ -86,7 +83,9 @@ def account(report: Report, width: int) -> Iterator[Line]:
     )
     if measured.step.slow_share:
         mean = milliseconds(measured.step.unprofiled_mean_ns / 1e6)
-        yield from wrapped(f"Slow steps are not in these rows: with them the mean step takes {mean}.", width, "  ")
+        yield from wrapped(
+            f"Slow steps are excluded from these rows: with them the mean step takes {mean}.", width, "  "
+        )
     stepped = sum(any(device.steps for device in rank.devices) for rank in measured.ranks)
     if stepped > 1:
         yield from wrapped(f"The rows are the mean over {stepped} ranks.", width, "  ", role="dim")
@@ -98,19 +97,19 @@ def _without_steps(measured: Measured, reason: str, width: int) -> Iterator[Line
     """The account of the whole recording; else why there is none."""
     wholes = [device.whole for rank in measured.ranks for device in rank.devices if device.whole.window_ns]
     if not wholes:
-        yield from heading("Where the time of a step goes", width)
+        yield from heading("Step time breakdown", width)
         yield from wrapped(str(Hole(reason)), width, "  ")
         return
     whole = sum(wholes[1:], wholes[0])
     mean_ns = whole.window_ns / len(wholes)
-    yield from heading("Where the time goes (traced), of the whole recording: no steps were found in it", width)
+    yield from heading("Time breakdown of the whole recording (traced): no steps were found", width)
     shares = [(kind, whole.share(kind.field)) for kind in CLASSES]
     yield from bar(shares, width)
     for kind, share in shares:
         if share >= _LEAST_SHARE:
             yield from _row(measured, kind, share, milliseconds(share * mean_ns / 1e6), width)
     mean = f", the mean of {several(len(wholes), 'device')}" if len(wholes) > 1 else ""
-    words = f"From the first operation of the device to the end of the last it is {ns_as_ms(mean_ns)} ms{mean}."
+    words = f"From the start of the first device operation to the end of the last: {ns_as_ms(mean_ns)} ms{mean}."
     yield from wrapped(words, width, "  ", role="strong")
     yield from wrapped(_hidden(whole, "recording"), width, "  ")
 
@@ -134,7 +133,7 @@ def by_rank(report: Report, width: int) -> Iterator[Line]:
         yield (Span(f"  {name} ["), *_cells(shares, max(width - 7 - label, 10)), Span("]"))
     if len(ranks) > _MOST_BARS:
         late = any(_lateness(rank) for rank, _ in latest)
-        which = f"{_MOST_BARS} of {len(ranks):,} ranks" + (" that come latest to the collectives" if late else "")
+        which = f"{_MOST_BARS} of {len(ranks):,} ranks" + (" that arrive latest at collectives" if late else "")
         note = f"The {'' if late else 'first '}{which}; key 3 has all."
         yield from wrapped(note, width, "  ", role="dim")
 
@@ -168,7 +167,7 @@ def _row(measured: Measured, kind: Class, share: float, time: str | Hole, width:
     words = kind.words
     shown_share = percent(share)
     if kind.field == "input_idle_ns" and not share and measured.input.known("wait_share") is None:
-        time, shown_share, words = "?", "?", "not seen: no DataLoader in the trace"
+        time, shown_share, words = "?", "?", "unknown: no DataLoader traced"
     figures = f"{kind.name:<21}  {time:>8}  {shown_share:>7}"
     start = (Span(f"  {kind.sign}", kind.role), Span(f" {figures}"))
     margin = len(figures) + 6
@@ -187,6 +186,6 @@ def _hidden(account: Account, of: str) -> str:
         return f"No communication was seen inside the {of}{'s' if of == 'step' else ''}."
     share = account.share("hidden_communication_ns")
     return (
-        f"Communication that ran beside compute is hidden, and not in the rows: {percent(share)} of the {of}; "
-        f"{percent(account.overlap_share)} of all communication is hidden like that."
+        f"Hidden (overlapped) communication is not listed above: {percent(share)} of the {of}; "
+        f"{percent(account.overlap_share)} of all communication is hidden."
     )

@@ -11,16 +11,16 @@ from dptune.present.amounts import between, data, milliseconds, ns_as_ms, number
 from dptune.present.lines import NARROW, Line, Role, code, heading, labelled, line, wrapped
 
 KINDS: dict[Kind, str] = {
-    "time": "What to change to save time",
-    "risk": "Risks: what may be wrong, whatever it costs",
-    "convergence": "How the model learns: hypotheses to try, not gains",
+    "time": "Recommendations: speed",
+    "risk": "Recommendations: correctness risks",
+    "convergence": "Recommendations: convergence (hypotheses, no speedup claimed)",
 }
 _LOW_CONFIDENCE = "Low confidence: check the cause before you change anything"
 _BASIS = {
-    "measured": "Measured: the change was run",
-    "replayed": "Predicted: the recorded steps were replayed with the change",
-    "sampled": "Predicted: from stack samples of steps without the profiler",
-    "timed": "Predicted: from the time measured in steps without the profiler",
+    "measured": "Measured by running the change",
+    "replayed": "Predicted by replaying the recorded steps",
+    "sampled": "Predicted from stack samples of untraced steps",
+    "timed": "Predicted from times measured in untraced steps",
     "bound": "Upper bound: actual savings may be lower",
 }
 _HOW = {
@@ -36,7 +36,7 @@ _ROLES: dict[str, Role] = {"high": "error", "medium": "warning", "low": "note"}
 def advice(report: Report, width: int) -> Iterator[Line]:
     """Every card, ranked within its kind."""
     if not report.advice:
-        yield from heading("What to change", width)
+        yield from heading("Recommendations", width)
         yield from wrapped(nothing_to_say(report), width, "  ")
     number_of = 0
     for title, cards in sections(report.advice):
@@ -64,11 +64,13 @@ def in_short(card: Advice, report: Report, width: int) -> Iterator[Line]:
     yield from wrapped(f"{card.impact}: {card.rule} {card.title}", width, "", "  ", _ROLES[card.impact])
     remarks = []
     if card.saves and card.saves.large_unknown:
-        remarks.append(f"saving large, unknown (upper bound {percent(card.saves.high_share)} of {_of(card.saves)})")
+        remarks.append(
+            f"saving unknown, may be large (upper bound {percent(card.saves.high_share)} of {_of(card.saves)})"
+        )
     elif card.saves:
         part = between(percent(card.saves.low_share)[:-2], percent(card.saves.high_share)[:-2], "%")
         remarks.append(f"{_HOW[card.saves.basis].lower()} saving {part} of {_of(card.saves)}")
-    remarks += [f"proven: {in_words(proof)}" for proof in report.verified if proof.advice == card.rule]
+    remarks += [f"verified: {in_words(proof)}" for proof in report.verified if proof.advice == card.rule]
     if remarks:
         yield from wrapped("; ".join(remarks), width, "  ", role="dim")
 
@@ -80,7 +82,7 @@ def _of(saves: Saving) -> str:
 def proven(report: Report, rule: str, width: int, indent: str = "") -> Iterator[Line]:
     """What came of running the advice of a rule, if it was run."""
     for words in (in_words(proof) for proof in report.verified if rule and proof.advice == rule):
-        yield from labelled("Proven", words, width, indent=indent, role="strong")
+        yield from labelled("Verified", words, width, indent=indent, role="strong")
 
 
 def other_proofs(report: Report, width: int) -> Iterator[Line]:
@@ -88,7 +90,7 @@ def other_proofs(report: Report, width: int) -> Iterator[Line]:
     advised = {card.rule for card in report.advice}
     others = [proof for proof in report.verified if proof.advice not in advised]
     if others:
-        yield from heading("What else was run", width)
+        yield from heading("Other verified changes", width)
     for other in others:
         yield from wrapped(f"{other.name}: {in_words(other)}", width, "  ", "    ")
 
@@ -104,7 +106,7 @@ def in_words(proof: Verified) -> str:
     steps = " of the fastest steps" if proof.fast_steps else ""
     trials = f"{several(proof.trials, 'trial')} a side"
     words = f"{proof.outcome}: {proof.objective}{steps} {change(proof.ratio)} ({between}{trials})"
-    other = [f"what is learned is not the same: {proof.learning}"] if proof.learns == "other" else []
+    other = [f"training results differ: {proof.learning}"] if proof.learns == "other" else []
     verdict = f"{words}{of}" if proof.outcome != "inconclusive" else f"{words}{of}: {proof.reason}"
     return "; ".join([verdict, *other, *proof.warnings])
 
@@ -129,13 +131,13 @@ def changes(low: float, high: float) -> str:
 def nothing_to_say(report: Report) -> str:
     """What an empty list of advice means on this run."""
     if report.trust.level == "unjudgeable":
-        return "This run cannot be judged, so that no advice is given does not mean that it is healthy."
+        return "Not enough reliable data for a verdict: an empty list does not mean that the run is healthy."
     could_not = sum(not skip.set_aside for skip in report.skipped)
     if could_not:
-        return f"No rule that could run found anything to change; {could_not} could not run (see below)."
+        return f"No findings, but {several(could_not, 'rule')} could not run (see below)."
     if not report.quiet and not report.skipped:
-        return "No rule was asked, so that no advice is given does not mean that there is none."
-    return "Every rule ran, and none found anything to change."
+        return "No rules were selected, so an empty list says nothing about the run."
+    return "All rules ran; no findings."
 
 
 def tag(card: Advice) -> str:
@@ -168,10 +170,10 @@ def body(card: Advice, measured: Measured, width: int, indent: str = "", fold_co
         yield from labelled(how, card.saves.how, width, indent=indent)
         if card.saves.unpredicted:
             yield from labelled("Predicted", f"no: {card.saves.unpredicted}", width, indent=indent)
-    yield from labelled("How sure", card.confidence, width, indent=indent)
-    yield from labelled("Learning", _learning(card), width, indent=indent)
+    yield from labelled("Confidence", card.confidence, width, indent=indent)
+    yield from labelled("Numerics", _learning(card), width, indent=indent)
     if card.verify:
-        yield from labelled("Prove it", card.verify, width, indent=indent, role="code")
+        yield from labelled("Verify", card.verify, width, indent=indent, role="code")
     yield from labelled("More", f"dptune rules explain {card.rule}", width, indent=indent, role="code")
 
 
@@ -181,8 +183,8 @@ def saving(saves: Saving, step_ns: int | None) -> str:
         return _large_unknown(saves, step_ns)
     if saves.samples_times != 1:
         part = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
-        many = f"a step then has {saves.samples_times:g} times as many"
-        return f"{part} of the time of a sample, {many}. {_BASIS[saves.basis]}"
+        many = f"with {saves.samples_times:g}x the samples per step"
+        return f"{part} of the time per sample, {many}. {_BASIS[saves.basis]}"
     interval = between(number(saves.low_ms), number(saves.high_ms), "ms")
     shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
     return f"{interval} of {_step(saves, step_ns)} ({shares}). {_BASIS[saves.basis]}"
@@ -194,12 +196,12 @@ def promise(saves: Saving, step_ns: int | None) -> str:
 
 
 def _large_unknown(saves: Saving, step_ns: int | None) -> str:
-    """`large, unknown. The upper bound is 34.2 ms of each 52.1 ms step (65.6 %), and no prediction narrows it`."""
+    """`unknown, may be large. Upper bound: 34.2 ms of each 52.1 ms step (65.6 %); no prediction narrows it`."""
     most = f"{milliseconds(saves.high_ms)} of {_step(saves, step_ns)} ({percent(saves.high_share)})"
     if saves.samples_times != 1:
         many = f"with {saves.samples_times:g}x the samples per step"
-        most = f"{percent(saves.high_share)} of the time of a sample, {many}"
-    return f"large, unknown. The upper bound is {most}, and no prediction narrows it"
+        most = f"{percent(saves.high_share)} of the time per sample, {many}"
+    return f"unknown, may be large. Upper bound: {most}; no prediction narrows it"
 
 
 def _step(saves: Saving, step_ns: int | None) -> str:
@@ -218,12 +220,12 @@ def _per_sample(saves: Saving) -> str:
     if saves.low_us_per_sample is None or saves.high_us_per_sample is None or not saves.global_batch:
         return ""
     interval = between(number(saves.low_us_per_sample), number(saves.high_us_per_sample), "us per sample")
-    return f"that is {interval} at {saves.global_batch:,} samples a step"
+    return f"= {interval} at {saves.global_batch:,} samples per step"
 
 
 def _change(change: Change) -> str:
     known = knob(change.knob)
-    now = _value(change.now) if change.now is not None else "unset or not known"
+    now = _value(change.now) if change.now is not None else "unset or unknown"
     unit = f" {known.unit}" if known.unit else ""
     where = f" at {change.at}" if change.at else ""
     return f"set {change.knob} to {_value(change.then)}{unit} (now {now}){where}: {known.summary}"
@@ -270,5 +272,5 @@ def _amount(value: float | str, unit: str) -> str:
 
 def _learning(card: Advice) -> str:
     if card.numerics == "same":
-        return f"the change leaves what is learned as it is. {card.watch}".strip()
-    return f"the change can alter what is learned. {card.watch}".strip()
+        return f"unchanged. {card.watch}".strip()
+    return f"may change training results. {card.watch}".strip()

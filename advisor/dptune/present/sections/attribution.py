@@ -12,20 +12,20 @@ from dptune.present.table import Column, table
 
 _SORTS = {
     "modules": "module (all of its class)",
-    "functions": "function of the script",
-    "annotations": "range that the script names",
+    "functions": "function",
+    "annotations": "named range",
 }
 _AT_MOST = 5
 _WORDS = (
-    "Of each sort, the innermost that the host was in as it launched the work. A function's line is where it begins, "
-    "or where it stood as recording began. Installed packages are told from the script's own files by their path "
-    "only, which many traces lack."
+    "Attributed to the innermost enclosing module, function or range at launch. A function's line is its first line, "
+    "or the line it was at when recording started. Installed packages are recognized by their path, which many "
+    "traces lack."
 )
 
 
 def attribution(report: Report, width: int) -> Iterator[Line]:
     """A table for each sort of place that the trace shows."""
-    yield from heading("Where the device's time comes from (compute, shares of the step)", width)
+    yield from heading("Compute time by source (shares of the step)", width)
     try:
         found = report.measured.attribution
     except Missing as missing:
@@ -51,7 +51,7 @@ def _sources(sources: SourceFigures, title: str, width: int) -> Iterator[Line]:
     yield from table(columns, rows, width)
     rest = sources.places - len(rows)
     more = f"and {rest:,} more, " if rest > 0 else ""
-    yield from wrapped(f"{more}{percent(sources.covered_share)} of the compute in all", width, "    ", role="dim")
+    yield from wrapped(f"{more}{percent(sources.covered_share)} of all compute", width, "    ", role="dim")
 
 
 def _basis(found: AttributionFigures) -> str:

@@ -79,8 +79,8 @@ def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
     yield line(f"{'':{_LEFT}}  {least}{most:>{max(room - len(least), len(most) + 1)}}", "dim")
     for sign, link in zip(_SIGNS, drawn, strict=False):
         yield from wrapped(f"{sign} {name(link)}", width, "  ", "    ")
-    dashes = f" Dashes are what the link of a GPU carries at most, {number(peak)} GB/s." if peak else ""
-    words = f"Letters are measured: bus bandwidth by message size; dots are latency + bytes / bandwidth.{dashes}"
+    dashes = f" Dashes: peak of a GPU's link, {number(peak)} GB/s." if peak else ""
+    words = f"Letters: measured bus bandwidth by message size; dots: the model latency + bytes / bandwidth.{dashes}"
     yield from wrapped(words, width, "  ", role="dim")
 
 

@@ -78,9 +78,9 @@ def _runs(compared: Compared, width: int) -> Iterator[Line]:
     columns = _RUNS if per_sample else _RUNS[:-1]
     rows = [_run(run)[: len(columns)] for run in compared.runs]
     yield from table(columns, rows, width)
-    steps = "medians of steps without the profiler"
+    steps = "medians of untraced steps"
     if compared.basis == "traced":
-        steps = "means of traced steps, which the profiler slows"
+        steps = "means of traced steps, with profiler overhead"
     yield from wrapped(f"Times are {steps}.", width, "  ", role="dim")
     for remark in compared.remarks:
         yield from wrapped(f"{remark[:1].upper()}{remark[1:]}.", width, "  ", role="warning")
@@ -105,15 +105,15 @@ def _verdict(compared: Compared, width: int) -> Iterator[Line]:
         yield from labelled("Tested", f"no: {verdict.missing['p_value']}", width, column=13, indent="  ")
         return
     between = f"{_slower(verdict.low_ratio)} to {_slower(verdict.high_ratio)}"
-    middle = f"{_slower(verdict.ratio)} is the median over all pairs of a run of A and one of B"
+    middle = f"{_slower(verdict.ratio)}: median over all pairs of one run of A and one of B"
     sure = f"{100 * (1 - verdict.level):.0f} % sure"
     yield from labelled(sure, f"{between}; {middle}", width, column=13, indent="  ")
-    tested = f"p = {verdict.p_value:.2g}: exact rank-sum test, two-sided, on one time per run"
+    tested = f"exact rank-sum test, two-sided, on one time per run: p = {verdict.p_value:.2g}"
     yield from labelled("Tested", tested, width, column=13, indent="  ")
 
 
 def _comparable(compared: Compared, width: int) -> Iterator[Line]:
-    yield from heading("Are they comparable?", width)
+    yield from heading("Comparable?", width)
     for condition in compared.conditions:
         a, b = (_values(values) for values in (condition.a, condition.b))
         text = f"{a} in A, {b} in B" if condition.differs else _values([*dict.fromkeys([*condition.a, *condition.b])])
@@ -128,7 +128,7 @@ def _comparable(compared: Compared, width: int) -> Iterator[Line]:
 
 def _categories(compared: Compared, width: int) -> Iterator[Line]:
     label = "scaled" if compared.basis == "unprofiled" else "traced"
-    yield from heading(f"Where the difference of a step lies ({label})", width)
+    yield from heading(f"Breakdown of the difference per step ({label})", width)
     found = compared.known("categories")
     if found is None:
         yield from wrapped(str(Hole(compared.missing["categories"])), width, "  ")
@@ -154,7 +154,7 @@ def _categories(compared: Compared, width: int) -> Iterator[Line]:
 
 def _phases(compared: Compared, width: int) -> Iterator[Line]:
     found = compared.known("phases")
-    yield from heading("Phases: compute, and communication beside which nothing is calculated (ms per step)", width)
+    yield from heading("Phases: compute and exposed communication (ms per step)", width)
     if found is None:
         yield from wrapped(str(Hole(compared.missing["phases"])), width, "  ")
         return
@@ -172,8 +172,7 @@ def _ranks(compared: Compared, width: int) -> Iterator[Line]:
     if len(found) > _AT_MOST:
         yield from wrapped(_more(len(found), "more rank"), width, "  ", role="dim")
     words = (
-        "Step, and B - A of it, of its compute, of communication beside which nothing is calculated, of idle, and of "
-        "how late it comes to collectives: ms per step."
+        "Step time, then B - A: step, compute, exposed communication, idle, and lateness at collectives (ms per step)."
     )
     yield from wrapped(words, width, "  ", role="dim")
 
@@ -221,17 +220,17 @@ def _waits(compared: Compared, width: int) -> Iterator[Line]:
         yield from labelled("Late rank", str(Hole(compared.missing["straggler"])), width, column=13, indent="  ")
         return
     a, b = (_values(sorted(set(ranks))) for ranks in (straggler.a_ranks, straggler.b_ranks))
-    late = f"rank {a} in A, rank {b} in B; how late: {_pair(straggler.lag_ns)}"
+    late = f"rank {a} in A, rank {b} in B; late by {_pair(straggler.lag_ns)}"
     yield from labelled("Late rank", late, width, column=13, indent="  ")
 
 
 def _facts(compared: Compared, width: int) -> Iterator[Line]:
-    yield from heading("What is set otherwise", width)
+    yield from heading("Settings that differ", width)
     found = compared.known("facts")
     if found is None:
         yield from wrapped(str(Hole(compared.missing["facts"])), width, "  ")
     elif not found:
-        yield from wrapped("Nothing of what the runs recorded.", width, "  ")
+        yield from wrapped("None of the recorded settings.", width, "  ")
     for fact in found or ():
         where = f" ({fact.at})" if fact.at else ""
         text = f"{fact.name}{where}: {_values(fact.a)} in A, {_values(fact.b)} in B"

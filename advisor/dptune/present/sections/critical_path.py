@@ -18,20 +18,20 @@ _LEAST_WAITS = 0.1  # of a step: a device that idles or waits for less sets the 
 _LONGEST_NAME = 60
 _LEAST_SHARE = 0.0005
 _WORDS = {
-    "compute_ns": "the device calculates",
-    "communication_ns": "collectives, and other ranks in them",
+    "compute_ns": "on the device",
+    "communication_ns": "collectives, including waiting for other ranks",
     "copy_ns": "copies and memsets",
-    "queued_ns": "the device, from one operation to the next",
-    "latency_ns": "from a launch to the begin of what it launched",
-    "sync_ns": "a call that waits for the device returns",
-    "input_ns": "the script waits for its data loader",
-    "gc_ns": "Python collects garbage",
-    "launching_ns": "the host runs operators before a launch",
-    "host_ns": "the host runs no operator: Python, files, sleep",
+    "queued_ns": "gaps between device operations",
+    "latency_ns": "from a launch to its start on the device",
+    "sync_ns": "return from a call that waits for the device",
+    "input_ns": "the script waits for the data loader",
+    "gc_ns": "Python garbage collection",
+    "launching_ns": "operators on the host before a launch",
+    "host_ns": "outside operators: Python, file I/O, sleep",
     "unexplained_ns": "not recorded",
 }
-_COLUMNS = (Column("ms"), Column("share"), Column("what the step waits for", right=False))
-_NAMED = (Column("ms"), Column("times"), Column("longest on it", right=False, least=20))
+_COLUMNS = (Column("ms"), Column("share"), Column("on the critical path", right=False))
+_NAMED = (Column("ms"), Column("times"), Column("longest", right=False, least=20))
 
 
 def path(report: Report, width: int) -> Iterator[Line]:
@@ -40,7 +40,7 @@ def path(report: Report, width: int) -> Iterator[Line]:
     found = measured.known("path")
     if found is None or not found.path_ns:
         return
-    title = f"Critical path: what a step of rank {found.rank} waits for"
+    title = f"Critical path of a step of rank {found.rank}"
     yield from heading(title, width)
     of_host = sum(getattr(found, name) for name in _OF_HOST) / found.path_ns
     account = measured.device_step_account(found.rank, found.device)
@@ -48,8 +48,8 @@ def path(report: Report, width: int) -> Iterator[Line]:
     unprofiled = measured.step.basis == "unprofiled"
     if unprofiled and of_host > _MOST_OF_HOST and waits_share < min(_LEAST_WAITS, of_host / 2):
         words = (
-            f"The device is the critical path: without the profiler it is idle or waiting for {percent(waits_share)} "
-            f"of a step. In the traced steps the host is {percent(of_host)} of the path, because the profiler slows it."
+            f"The device is the critical path: without the profiler it idles or waits for {percent(waits_share)} of "
+            f"a step. In traced steps the host is {percent(of_host)} of the path, because the profiler slows it."
         )
         yield from wrapped(words, width, "  ")
         return
@@ -80,11 +80,11 @@ def _bound(measured: Measured, found: CriticalPath, account: Account) -> str:
         return str(idle)
     words = f"While the host is on the critical path, the device of rank {found.rank} computes nothing for {idle}"
     if waiting + unsplit < _LEAST_SHARE:
-        return f"{words}: faster host code saves no more."
+        return f"{words}: the upper bound for any host-side speedup."
     waits = step_milliseconds(measured, waiting + unsplit)
     most = step_milliseconds(measured, min(idle_share + waiting + unsplit, computes_not))
     verb = "may wait up to" if unsplit >= waiting else "waits"
-    return f"{words}, and the rank {verb} {waits} for other ranks: faster host code saves at most {most}."
+    return f"{words}, and the rank {verb} {waits} for other ranks: faster host code can save at most {most}."
 
 
 def _named(operation: OnPath, path_ns: int, steps: int, report: Report, distinct: bool) -> list[Cell]:

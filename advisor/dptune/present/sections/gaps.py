@@ -24,7 +24,7 @@ def gaps(report: Report, width: int) -> Iterator[Line]:
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
     if not found:
-        yield from wrapped("None: the devices were never idle inside a step.", width, "  ")
+        yield from wrapped("None: no device was idle inside a step.", width, "  ")
     for gap in found[:_AT_MOST]:
         yield from wrapped(where(gap), width, "  ", "    ")
         yield from wrapped(around(gap), width, "    ", role="dim")
@@ -52,8 +52,8 @@ def around(gap: GapFigures) -> str:
 
 def _ahead(launching: LaunchFigures) -> str:
     latency = shown(lambda: launching.latency_median_ns, lambda ns: f"{number(ns / 1e3)} us")
-    took = "" if isinstance(latency, Hole) else f"; from such a launch to its start it takes {latency} (median)"
+    took = "" if isinstance(latency, Hole) else f"; launch latency is then {latency} (median)"
     return (
-        f"The host runs ahead of the device by {times(launching.queue_median)} operations (median); "
-        f"{percent(launching.empty_share)} of them were launched when the device had nothing to do{took}."
+        f"The host runs {times(launching.queue_median)} operations ahead of the device (median); "
+        f"{percent(launching.empty_share)} of operations were launched to an idle device{took}."
     )

@@ -48,7 +48,7 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
             f"baseline: {gate.regression.outcome}: {gate.regression.text}".removesuffix(".") + ".", width, "  ", "    "
         )
     for over in gate.passed_over:
-        yield from wrapped(f"passed over, for {over.why}: {tag(over.advice)}", width, "  ", "    ", "dim")
+        yield from wrapped(f"not counted ({over.why}): {tag(over.advice)}", width, "  ", "    ", "dim")
     if gate.outcome != "passed":
         for reservation in gate.reservations:
             yield from wrapped(f"but: {reservation}", width, "  ", "    ", "dim")
@@ -59,8 +59,8 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
 
 
 def proofs(advice: Advice, gate: Gate) -> list[str]:
-    """What running the change gave, where it was run: `proven: better: time per sample 34 % less (...)`."""
-    return [f"proven: {in_words(proof)}" for proof in gate.verified if proof.advice == advice.rule]
+    """What running the change gave, where it was run: `verified: better: time per sample 34 % less (...)`."""
+    return [f"verified: {in_words(proof)}" for proof in gate.verified if proof.advice == advice.rule]
 
 
 def budget_in_words(budget: Budget) -> str:
@@ -84,16 +84,16 @@ def budget_value(budget: Budget) -> str:
 def at_level(gate: Gate) -> str:
     """The advice that trips the gate, by its impact and confidence."""
     if gate.fail_on == "never":
-        return "advice is not judged"
+        return "findings are not judged"
     impact = "high impact" if gate.fail_on == "high" else f"at least {gate.fail_on} impact"
     least = "at least " if gate.fail_on == "high" else ""  # else said of both
     confidence = {"low": "", "medium": f" and {least}medium confidence", "high": " and high confidence"}
-    return f"advice of {impact}{confidence[gate.least_confidence]}"
+    return f"findings of {impact}{confidence[gate.least_confidence]}"
 
 
 def _why(gate: Gate) -> str:
     if gate.outcome == "inconclusive":
-        return "whether it is slower than the baseline is not known"
+        return "unknown whether it is slower than the baseline"
     broken = [budget for budget in gate.budgets if budget.value is not None and not budget.kept]
     unknown = [unmeasured for unmeasured in gate.budgets if unmeasured.value is None]
     if gate.outcome == "unjudgeable":
@@ -102,19 +102,23 @@ def _why(gate: Gate) -> str:
         if unknown:
             return f"{several(len(unknown), 'budget')} cannot be judged"
         return "it cannot be compared with the baseline"
-    reasons = [f"{several(len(gate.tripped), 'piece', 'pieces')} of {at_level(gate)}"] if gate.tripped else []
+    reasons = [f"{len(gate.tripped):,} {_of_number(at_level(gate), len(gate.tripped))}"] if gate.tripped else []
     reasons += [f"{several(len(broken), 'budget')} broken"] if broken else []
     if gate.baseline_fails and gate.regression is not None:
         known = gate.regression.outcome == "failed"
-        reasons.append("slower than the baseline" if known else "not known to be no slower than the baseline")
+        reasons.append("slower than the baseline" if known else "a slowdown against the baseline is not excluded")
     return ", ".join(reasons)
+
+
+def _of_number(findings: str, number: int) -> str:
+    return findings.replace("findings", "finding", 1) if number == 1 else findings
 
 
 def _nothing(gate: Gate) -> str:
     words = at_level(gate) if gate.fail_on == "never" else f"no {at_level(gate)}"
     if gate.budgets:
         words += f", {several(len(gate.budgets), 'budget')} kept"
-    return words + (", no slower than the baseline by more than is allowed" if gate.regression is not None else "")
+    return words + (", not slower than the baseline beyond the limit" if gate.regression is not None else "")
 
 
 def _at(advice: Advice) -> str:

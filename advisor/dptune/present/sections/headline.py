@@ -13,8 +13,8 @@ from dptune.present.sections.advice import proven
 _AT_MOST = 12
 _LEVELS: dict[str, tuple[str, Role]] = {
     "sound": ("yes", "good"),
-    "partial": ("in part; keep these in mind", "warning"),
-    "unjudgeable": ("no: that no advice is given does not mean that the run is healthy", "error"),
+    "partial": ("partly; see the limitations below", "warning"),
+    "unjudgeable": ("no; 'no findings' does not mean that the run is healthy", "error"),
 }
 
 
@@ -31,15 +31,15 @@ def headline(report: Report, width: int) -> Iterator[Line]:
     yield from labelled("Next", summary.next, width)
     yield from proven(report, summary.rule, width)
     for combination in report.together:
-        yield from labelled("Together", _together(combination), width)
+        yield from labelled("Combined", _together(combination), width)
 
 
 def _together(combination: Together) -> str:
-    """`DP102 and DP101 save 18.0 to 39.0 % of a sample's time; what is learned stays as it is.`"""
+    """`DP102 and DP101 cut the time per sample by 18.0 to 39.0 %; training results unchanged.`"""
     saves, rules = combination.saves, " and ".join([", ".join(combination.rules[:-1]), combination.rules[-1]])
     shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
-    learning = "what is learned stays as it is" if combination.numerics == "same" else "what is learned may change"
-    return f"{rules} save {shares} of a sample's time; {learning}."
+    learning = "unchanged" if combination.numerics == "same" else "may change"
+    return f"{rules} cut the time per sample by {shares}; training results {learning}."
 
 
 def trust_at_a_glance(report: Report, width: int) -> Iterator[Line]:
@@ -51,7 +51,7 @@ def trust_at_a_glance(report: Report, width: int) -> Iterator[Line]:
 def trust(report: Report, width: int) -> Iterator[Line]:
     """Whether the run can be judged, and each thing that limits it."""
     words, role = _LEVELS[report.trust.level]
-    yield from heading("Can this run be judged?", width)
+    yield from heading("Data quality", width)
     yield from labelled("Judgeable", words, width, column=13, indent="  ", role=role)
     findings = [limit for limit in report.trust.findings if not _in_headline(limit, report)]
     for finding in findings[:_AT_MOST]:

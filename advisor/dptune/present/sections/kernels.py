@@ -26,7 +26,7 @@ def kernels(report: Report, width: int) -> Iterator[Line]:
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
     noun = found.counted.removesuffix("s")
-    title = "Kernels" if found.counted == "kernels" else "Operators of the compute threads, by their own time"
+    title = "Kernels" if found.counted == "kernels" else "CPU operators by self time"
     yield from heading(f"{title} (traced times)", width)
     for label, text in _summary(measured, found):
         yield from labelled(label, text, width, column=18, indent="  ")
@@ -39,10 +39,10 @@ def kernels(report: Report, width: int) -> Iterator[Line]:
     )
     yield from table(columns, [_row(kernel) for kernel in found.top], width)
     words = (
-        "Per step is per rank; share is of the step. A moment in which several run counts in their time for one of "
-        "them: for what calculates before communication."
+        "Per step: calls of one rank; share: of the step. Overlapping kernels are counted once; compute takes "
+        "precedence over communication."
         if found.counted == "kernels"
-        else "Per step is per rank; us and share (of the step) leave out the operators inside each."
+        else "Per step: calls of one rank; us and share (of the step) exclude nested operators."
     )
     yield from wrapped(words, width, "  ", role="dim")
 
@@ -50,14 +50,14 @@ def kernels(report: Report, width: int) -> Iterator[Line]:
 def _summary(measured: Measured, found: KernelFigures) -> Iterator[tuple[str, str]]:
     short = shown(lambda: found.short_share, lambda share: f"; {percent(share)} of them are shorter than 10 us")
     median = number(found.median_ns / 1e3)
-    yield "Per step", f"{times(found.per_step)}, the median takes {median} us{short if isinstance(short, str) else ''}"
+    yield "Per step", f"{times(found.per_step)}, median {median} us{short if isinstance(short, str) else ''}"
     kinds = found.known("kinds_ns")
     if kinds is None:
         return
     most = sorted(kinds.items(), key=lambda item: -item[1])
     yield "Their time", ", ".join(f"{kind} {percent(time_ns / found.total_ns)}" for kind, time_ns in most)
     yield "Tensor cores", str(shown(lambda: measured.matmul.tensor_core_share, lambda s: f"{percent(s)} of the step"))
-    words = "of kernel time is in matrix kernels whose names do not show the precision"
+    words = "of kernel time is in matrix kernels whose names do not show their precision"
     yield "Unclassified", str(shown(lambda: measured.matmul.unclassified_share, lambda s: f"{percent(s)} {words}"))
     yield "Launch-bound", str(shown(lambda: found.launch_bound_share, lambda share: f"{percent(share)} of the step"))
     queue = shown(lambda: measured.launching.queue_median, lambda ahead: f"{number(ahead)} operations ahead")

@@ -23,7 +23,7 @@ _COLUMNS = (
     Column("low"),
     Column("high"),
     Column("peak"),
-    Column("sure", right=False),
+    Column("confidence", right=False),
 )
 _TIMES = (
     Column("kind", right=False),
@@ -61,10 +61,10 @@ def links(report: Report, width: int) -> Iterator[Line]:
     yield from _legend(width)
     shared = sum(link.shared_calls for link in found)
     if shared:
-        said = f"{several(shared, 'call')} left out: another collective of the same ranks ran meanwhile."
+        said = f"{several(shared, 'call')} excluded: they overlapped another collective of the same ranks."
         yield from wrapped(said, width, "  ", role="dim")
     for source, measured in dict.fromkeys((link.source, link.measured) for link in found if link.basis == "sweep"):
-        made = f"The sweep is {source}, made {measured or 'at an unknown time'}{_age(measured, report.run.recorded)}."
+        made = f"Sweep: {source}, measured {measured or 'at an unknown time'}{_age(measured, report.run.recorded)}."
         yield from wrapped(made, width, "  ", role="dim")
 
 
@@ -79,7 +79,7 @@ def swept(found: Sequence[LinkFigures], record: LinkRecord, width: int) -> Itera
     )
     queued = [row for kind_times in record.kinds for row in _times(kind_times, kind_times.queued)]
     if queued:
-        yield from heading("One of many that are asked for at once, as buckets are", width)
+        yield from heading("Per call, when many are queued back to back (like DDP buckets)", width)
         yield from table(_TIMES, queued, width)
     yield from heading("Latency and bandwidth", width)
     measured = [link for link in found if link.sizes]
@@ -113,8 +113,8 @@ def _unfitted(found: Sequence[LinkFigures]) -> str:
     """Why there is nothing to show, and what would show it."""
     why = "; ".join(dict.fromkeys(link.missing["alpha_us"] for link in found))
     if found[0].basis == "sweep":
-        return f"Not known from the sweep: {why}."
-    return f"Not known from the run's own collectives: {why}. `dptune links` measures it."
+        return f"No fit from the sweep: {why}."
+    return f"No fit from the run's own collectives: {why}. Run `dptune links` to measure the link."
 
 
 def _table(found: Sequence[LinkFigures], width: int) -> Iterator[Line]:
@@ -127,9 +127,9 @@ def _table(found: Sequence[LinkFigures], width: int) -> Iterator[Line]:
 
 def _legend(width: int) -> Iterator[Line]:
     words = (
-        "A call of so many bytes takes alpha + bytes / beta. GB/s is beta as what each link carries (busbw of "
-        "nccl-tests), low and high what the same times allow; peak is what the links of a GPU carry at most in one "
-        "direction. Sure is low where the times lie far from that line."
+        "Model: time = alpha + bytes / beta. GB/s is beta as bus bandwidth (busbw of nccl-tests), low and high the "
+        "interval that the measurements allow; peak is a GPU's maximum in one direction. Confidence is low where "
+        "measurements deviate from the fit."
     )
     yield from wrapped(words, width, "  ", role="dim")
 

@@ -25,8 +25,8 @@ _COLUMNS = (
 _WORDS = (
     "Tensors and reserved are the most that tensors took and that torch's allocator held, {basis}; of all is reserved "
     "as a share of the device; unused is the part of reserved that no tensor took at the peak. Asked for is the sum of "
-    "the allocations of a step, growth what a step leaves behind (as traced{window}). Mallocs are calls per step that "
-    "fetch or return memory of the device itself, which can make it wait."
+    "the allocations of a step, growth what a step leaves behind (as traced{window}). Mallocs are "
+    "cudaMalloc and cudaFree calls per step, which can make the device wait."
 )
 _BASIS = {"run": "over the whole run", "steps": "in the traced steps"}
 _WINDOW = {"rich": ", rich window", "lean": ""}
@@ -63,7 +63,7 @@ def _asked(found: list[MemoryFigures]) -> str:
         return ""
     growth = shown(lambda: first.growth_bytes_per_step, lambda size: f"leaves {data(size)} behind")
     return (
-        f"A step asks for {data(first.allocated_bytes_per_step)} in {times(first.allocations_per_step)} allocations"
+        f"Each step allocates {data(first.allocated_bytes_per_step)} in {times(first.allocations_per_step)} allocations"
         f"{f' and {growth}' if isinstance(growth, str) else ''} (rank {first.rank}{_WINDOW[first.window]})."
     )
 
@@ -75,7 +75,7 @@ def _mallocs(found: list[MemoryFigures]) -> str:
         return ""
     most = max(known, key=lambda one: one.malloc_share)
     return (
-        f"Calls that fetch or return memory of the device itself: {times(most.malloc_calls_per_step)} per step, "
+        f"cudaMalloc and cudaFree calls: {times(most.malloc_calls_per_step)} per step, "
         f"{percent(most.malloc_share)} of it (rank {most.rank})."
     )
 

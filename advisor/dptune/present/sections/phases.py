@@ -24,10 +24,10 @@ _COMMUNICATION = (
     Column("calls"),
     Column("hidden"),
     Column("exposed"),
-    Column("of it hidden"),
+    Column("overlap"),
 )
 _NAMES: dict[Phase, str] = {
-    "forward": "forward and the rest",
+    "forward": "forward and other",
     "backward": "backward",
     "optimizer": "optimizer",
     "unknown": "not known",
@@ -50,9 +50,9 @@ def phases(report: Report, width: int) -> Iterator[Line]:
         host_ns = sum(phase.known("host_ns") or 0 for phase in found)
         yield from table(_PHASES, [_phase(phase, measured.account.window_ns, host_ns) for phase in found], width)
         words = (
-            "An operation belongs to the phase in which the host launched it; forward and the rest is what is launched "
-            "in neither backward nor optimizer. Hidden and exposed: communication with and without compute beside it. "
-            "Host: the script's threads in that phase, while the device may do another."
+            "An operation belongs to the phase in which the host launched it; forward and other: launched in neither "
+            "backward nor optimizer. Hidden and exposed: communication with and without overlapping compute. Host: "
+            "CPU threads in that phase, while the device may be in another."
         )
         yield from wrapped(words, width, "  ", role="dim")
     try:
@@ -106,11 +106,11 @@ def _communication(row: CommunicationFigures, kind: str, window_ns: int, steps: 
 
 
 def _together(overlap: OverlapFigures) -> str:
-    said = f"Compute lasts {number(overlap.compute_per_communication)} times as long as communication."
+    said = f"Compute-to-communication ratio: {number(overlap.compute_per_communication)}."
     slowdown = overlap.known("slowdown")
     if slowdown is None:
         return f"{said} The slowdown of compute by communication is {Hole(overlap.missing['slowdown'])}."
     return (
-        f"{said} Compute takes {number(slowdown)} times as long with overlapping communication as without "
-        f"({overlap.slowdown_pairs:,} operations, each at one place in the step)."
+        f"{said} Compute takes {number(slowdown)}x as long when overlapped with communication "
+        f"({overlap.slowdown_pairs:,} matched operations)."
     )

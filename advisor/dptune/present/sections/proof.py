@@ -29,8 +29,8 @@ _TRIALS = (
 def _compared(proof: Proof) -> str:
     """What the verdict's ratio is the median of."""
     if proof.pairs < PAIRED:
-        return "every trial of B and every one of A"
-    return "the means of any two of the ratios within pairs of trials"
+        return "all pairs of a trial of B and one of A"
+    return "the pairwise means of the ratios within pairs of trials"
 
 
 def line_of(proof: Proof, what: str) -> str:
@@ -102,17 +102,17 @@ def _named(side: Side) -> str:
 def _verdict(proof: Proof) -> str:
     ratio = proof.known("ratio")
     if proof.ended == "cannot run":
-        return "It cannot be tried: a side does not run."
+        return "Cannot be tried: one side does not run."
     if proof.ended == "without effect":
         some = proof.changes.keys() - proof.trials[-1].in_vain
         words = f"not all of {proof.b.name} took effect" if some else f"{proof.b.name} did not take effect"
-        return f"It cannot be told: {words}."
+        return f"No verdict: {words}."
     if proof.ended == "not comparable":
         return "Inconclusive: the sides cannot be compared."
     if ratio is None:
         return f"Inconclusive: {proof.missing['ratio']}."
     words = {"better": "Better", "worse": "Worse", "inconclusive": "Inconclusive"}[proof.outcome]
-    other = ". What is learned is not the same" if proof.learning.outcome == "other" else ""
+    other = ". Training results differ" if proof.learning.outcome == "other" else ""
     mean, fast = change(ratio), change(proof.fast_ratio)
     last = proof.looks[-1] if proof.looks else None
     if last is not None and last.runs == proof.pairs:  # between looks there is no interval
@@ -120,7 +120,7 @@ def _verdict(proof: Proof) -> str:
         fast += f" ({changes(last.fast_low_ratio, last.fast_high_ratio)})"
     with_it = f"{words}: with {proof.b.name} the {proof.objective}"
     if proof.decided_by == "fast":
-        return f"{with_it} of the fastest steps is {fast}, which decides; of all steps {mean}{other}."
+        return f"{with_it} of the fastest steps (which decides) is {fast}; of all steps {mean}{other}."
     return f"{with_it} is {mean}, of the fastest steps {fast}{other}."
 
 
@@ -128,7 +128,7 @@ def _step(proof: Proof, side: SideName) -> str:
     step_ns = proof.known("a_step_ns" if side == "A" else "b_step_ns")
     if step_ns is None:
         ran = any(trial.side == side and trial.status == "ran" for trial in proof.trials)
-        return "no trial of it ran beside one of the other side" if ran else "no trial of it ran"
+        return "no trial ran next to one of the other side" if ran else "no trial ran"
     return f"{ns_as_ms(step_ns)} ms a step, the median of {several(proof.pairs, 'trial')}"
 
 

@@ -25,9 +25,9 @@ COLUMNS = (
     Column("late ms"),
 )
 WORDS = (
-    "Step ms is without the profiler. Compute, exposed (communication beside which nothing is calculated), copies and "
+    "Step ms is without the profiler. Compute, exposed (communication not overlapped by compute), copies and "
     "idle are shares of the traced steps; loader is the share of the step in which the script waits for its next "
-    "batch; late ms is how long after the others it comes to the collectives of a step (traced, the median step)."
+    "batch; late ms is how late it arrives at the collectives of a step (traced, the median step)."
 )
 _AT_MOST = 16
 _MOST_STEPS = 0.5
@@ -85,7 +85,7 @@ def straggler(measured: Measured) -> str:
     """The rank that the others wait for, and why; "" where there is only one rank."""
     worst = measured.known("straggler")
     if worst is None:
-        return "" if len(measured.ranks) < 2 else f"Who comes late: {measured.missing['straggler']}."
+        return "" if len(measured.ranks) < 2 else f"Straggler unknown: {measured.missing['straggler']}."
     arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
     if max(step.lag_ns for step in arrival.steps) < _LEAST_LAG_SHARE * measured.traced_step_ns:
         return f"No rank arrives late by {100 * _LEAST_LAG_SHARE:.0f} % of a step or more."
@@ -95,9 +95,9 @@ def straggler(measured: Measured) -> str:
     often = worst.steps_share > _MOST_STEPS
     if not often:
         who = f"No rank arrives last in most steps. The others wait most for rank {worst.rank}, last in {of_steps}."
-    said = f"{who} All ranks together wait {percent(worst.waiting_share)} of their time for the last rank to arrive."
+    said = f"{who} Over all ranks, {percent(worst.waiting_share)} of the time is spent waiting for the last rank."
     if (measured.known("world_size") or 0) > len(measured.ranks):
-        said += " Ranks that were not read may be later still: these are lower bounds."
+        said += " Ranks that were not read may be later: these are lower bounds."
     return f"{said} {cause(worst, arrival)}" if worst.lag_ns and often else said
 
 
@@ -105,9 +105,10 @@ def lateness(rank: RankFigures) -> str:
     """How late one rank comes to collectives, and why."""
     arrival = rank.arrival
     if not any(step.lag_ns for step in arrival.steps):
-        return f"never: it comes last to none of its {several(arrival.collectives, 'collective')}"
+        return f"never: not the last to arrive at any of its {several(arrival.collectives, 'collective')}"
     said = (
-        f"{ns_as_ms(arrival.lag_ns)} ms in the median step, last to {percent(arrival.last_share)} of its collectives."
+        f"{ns_as_ms(arrival.lag_ns)} ms in the median step, last to arrive at {percent(arrival.last_share)} of its "
+        f"collectives."
     )
     return f"{said} {meanwhile(arrival)}" if arrival.lag_ns else said
 

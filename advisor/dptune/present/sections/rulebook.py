@@ -16,7 +16,7 @@ from dptune.present.amounts import several
 from dptune.present.lines import BLANK, NARROW, Line, Span, code, heading, labelled, line, wrapped
 from dptune.rule import Rule, Threshold
 
-_KINDS = {"time": "saves time", "risk": "finds a risk", "convergence": "concerns how the model learns"}
+_KINDS = {"time": "saves time", "risk": "finds a risk", "convergence": "concerns convergence"}
 WHERE = (
     "[tool.dptune] belongs in the pyproject.toml of the training project, which is searched for upward from the "
     "working directory."
@@ -57,7 +57,7 @@ def knobs(width: int) -> Iterator[Line]:
             yield from heading(family, width)
         yield (Span("  "), *line(knob.name, "code"))
         default = "" if knob.default is None else f", in torch {written(knob.default)}"
-        learned = "; it may change what is learned" if knob.numerics == "changes" else ""
+        learned = "; may change training results" if knob.numerics == "changes" else ""
         predicted = {"step": "", "bound": "; whatif gives an upper bound only", "no": "; whatif cannot predict it"}
         notes = f"{default}{learned}{predicted[knob.predicted]}"
         yield from wrapped(f"{knob.summary}: {knob.takes}{notes}", width, "      ")
@@ -73,12 +73,10 @@ def figures(word: str, width: int) -> Iterator[Line]:
         yield line(place, "code")
         yield from wrapped(what, width, "    ")
     if not found:
-        yield from wrapped(f"No figure has '{word}' in its name or in what it is.", width)
+        yield from wrapped(f"No figure has '{word}' in its name or description.", width)
         return
     yield BLANK
-    yield from wrapped(
-        f"{several(len(found), 'figure')}. One that may be missing raises Missing when it is read.", width
-    )
+    yield from wrapped(f"{several(len(found), 'figure')}. Reading one that is missing raises Missing.", width)
 
 
 def _figures(record: type[Model], place: str) -> Iterator[tuple[str, str]]:

@@ -17,11 +17,11 @@ def skipped(report: Report, width: int) -> Iterator[Line]:
         reason = _UNJUDGED if skip.reason.startswith(_UNJUDGED) else skip.reason  # why stands in the headline
         reasons.setdefault(reason, []).append(skip.rule)
     if reasons:
-        yield from heading("Rules that could not run, or gave way", width)
+        yield from heading("Skipped rules (missing data, or superseded)", width)
     for reason, rules in reasons.items():
         yield from wrapped(f"{', '.join(rules)}: {reason}", width, "  ", "    ")
     if report.quiet:
-        yield from heading("Rules that ran and found nothing", width)
+        yield from heading("Rules with no findings", width)
         yield from wrapped(", ".join(report.quiet), width, "  ")
 
 
@@ -30,17 +30,18 @@ def next_command(report: Report, width: int) -> Iterator[Line]:
     yield from heading("Next command", width)
     if report.advice:
         first = report.advice[0]
-        command, words = f"dptune rules explain {first.rule}", "what the first advice means, and when to leave it alone"
+        words = "what the first recommendation means, and when not to follow it"
+        command = f"dptune rules explain {first.rule}"
         if first.verify:
-            command, words = first.verify, "proves the first advice by running it"
+            command, words = first.verify, "verifies the first recommendation by running it"
     elif report.run.command is None:
         command, words = (
             "dptune profile train.py",
-            "records what these traces do not hold: step times without the profiler",
+            "records what these traces lack: untraced step times",
         )
     elif report.trust.level == "unjudgeable":
         command, words = "dptune profile train.py", "records the run again"
     else:
-        command, words = "dptune rules list", "everything that was looked at"
+        command, words = "dptune rules list", "all checks"
     yield from labelled("$", command, width, column=2, indent="  ", role="code")
     yield from wrapped(words, width, "    ", role="dim")

@@ -16,16 +16,16 @@ _WINDOWS = (
 )
 _SPREAD = ("unprofiled_median_ns", "lean_median_ns")
 _BASES: dict[StepBasis, str] = {
-    "profiler_step": "as the profiler marks them",
+    "profiler_step": "marked by the profiler",
     "optimizer": "from the end of one optimizer step to the end of the next",
-    "repeating": "what repeats in the order of operations, since nothing marks them",
+    "repeating": "repetitions in the order of operations, since nothing marks steps",
 }
 
 
 def steps(report: Report, width: int) -> Iterator[Line]:
     """The median step of each window; the one the report speaks of is marked."""
     step = report.measured.step
-    yield from heading("How long a step takes (median over ranks)", width)
+    yield from heading("Step time (median over ranks)", width)
     for window, name, median, count in _WINDOWS:
         speaks = step.basis == ("unprofiled" if window == "unprofiled" else "traced" if window == "lean" else "")
         text = _window(step, median, getattr(step, count))
@@ -46,14 +46,14 @@ def _which_steps(measured: Measured) -> Iterator[str]:
     counts = set(steps.by_rank.values())
     many = several(max(counts), "traced step") if len(counts) == 1 else f"{min(counts)} to {max(counts)} traced steps"
     known = steps.known("similarity")
-    sure = "" if known is None else f" Their operations are {percent(known)} alike."
+    sure = "" if known is None else f" {percent(known)} of their operations are the same."
     where = " on each rank" if len(steps.by_rank) > 1 else ""
-    yield f"The shares of this report are of {many}{where}: {_BASES[steps.basis]}.{sure}"
+    yield f"Shares in this report are of {many}{where}: {_BASES[steps.basis]}.{sure}"
     for step in steps.set_aside:
         on = "" if step.rank is None else f" on rank {step.rank}"
         yield (
-            f"Step {step.number} is part of no figure: it took {milliseconds(step.length_ns / 1e6)}{on}, "
-            f"{number(step.of_usual)} times as long as the others{f', {step.spent}' if step.spent else ''}"
+            f"Step {step.number} is excluded from all figures: it took {milliseconds(step.length_ns / 1e6)}{on}, "
+            f"{number(step.of_usual)}x the others{f', {step.spent}' if step.spent else ''}"
             f"{' (warm-up)' if step.warm_up else ''}."
         )
     if steps.groups:
@@ -62,7 +62,8 @@ def _which_steps(measured: Measured) -> Iterator[str]:
             f"take{'' if len(group.numbers) > 1 else 's'} {milliseconds(group.mean_ns / 1e6)}"
             for group in steps.groups
         )
-        how = "in what they launch" if steps.grouped_by == "operations" else f"in time, with a period of {steps.period}"
+        period = f"in time, with a period of {steps.period}"
+        how = "in the operations they launch" if steps.grouped_by == "operations" else period
         yield f"Steps alternate {how}: {each} (means)."
     for left in steps.surplus:
         yield f"Step {left} is excluded from all figures: it does not complete a period of {steps.period} steps."
@@ -72,11 +73,9 @@ def _which_steps(measured: Measured) -> Iterator[str]:
     if measured.step.basis == "traced" and measured.step.lean_steps < max(counts):
         yield "The median excludes the last step: no next step was recorded, so it ends with its last operation."
     if measured.step.unprofiled_outliers:
-        many = several(measured.step.unprofiled_outliers, "step")
-        yield (
-            f"Of the steps without the profiler, {many} took much longer than the others{_longest(measured.step)}; the "
-            f"median holds them too."
-        )
+        many = several(measured.step.unprofiled_outliers, "untraced step")
+        are = "it is" if measured.step.unprofiled_outliers == 1 else "they are"
+        yield f"{many} took much longer than the others{_longest(measured.step)}; {are} included in the median."
 
 
 def _longest(step: StepTime) -> str:
@@ -112,4 +111,4 @@ def _half(step: StepTime, median: str) -> str:
     low, high = (step.known(median.replace("median", quartile)) for quartile in ("q1", "q3"))
     if low is None or high is None:
         return ""
-    return f", half of them between {number(low / 1e6)} and {number(high / 1e6)} ms"
+    return f", interquartile range {number(low / 1e6)}-{number(high / 1e6)} ms"

@@ -18,7 +18,7 @@ _COLLECTIVES = (
     Column("message"),
     Column("calls"),
     Column("ms"),
-    Column("moving"),
+    Column("transfer"),
     Column("GB/s"),
 )
 _COPIES = (
@@ -41,7 +41,7 @@ _DIRECTIONS = {
 }
 _DOUBTS: dict[MatchBasis, str] = {
     "order": " Calls without a number are matched across ranks by their order.",
-    "shift": " ~ is less sure: the calls of the ranks differ, and are matched where most kinds and sizes agree.",
+    "shift": " ~ approximate: ranks recorded different calls, matched by the best alignment of kinds and sizes.",
 }
 _AT_MOST = 12
 _SITES = 3  # places that are told of each kind of copy
@@ -49,7 +49,7 @@ _SITES = 3  # places that are told of each kind of copy
 
 def collectives(report: Report, width: int) -> Iterator[Line]:
     """Exchanges between ranks: how many, how big, how long."""
-    yield from heading("Collectives: exchanges between ranks (traced times)", width)
+    yield from heading("Collectives (traced times)", width)
     try:
         found = report.measured.collectives
     except Missing as missing:
@@ -64,9 +64,9 @@ def collectives(report: Report, width: int) -> Iterator[Line]:
         yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
     in_groups = any(_calls(row) != row.calls_per_step for row in found[:_AT_MOST])
     words = (
-        f"Calls are per step and rank{' of the group' if in_groups else ''}. Ms is the median call: it lasts until its "
-        "last rank has come, so it holds waiting. Moving is the ms in which data moved, the shortest over the ranks; "
-        "GB/s is what each link carried in it (busbw of nccl-tests)."
+        f"Calls are per step and rank{' of the group' if in_groups else ''}. ms: median call duration, including "
+        f"time spent waiting for late ranks. transfer: ms in which data moved, the shortest over ranks. GB/s: bus "
+        f"bandwidth during the transfer (busbw of nccl-tests)."
     )
     bases = {row.known("matched") for row in found[:_AT_MOST] if row.known("transfer_ns") is not None}
     doubts = "".join(said for basis, said in _DOUBTS.items() if basis in bases)
@@ -86,15 +86,15 @@ def copies(report: Report, width: int) -> Iterator[Line]:
         return
     yield from table(_COPIES, [_copy(copy) for copy in found[:_AT_MOST]], width)
     words = (
-        "All but GB/s is of one step of one rank, the mean over all. Ms is the sum of the durations; exposed is the ms "
-        "in which nothing is calculated or exchanged beside them. GB/s is the median of the large ones, 1 MiB or more "
+        "All but GB/s: per step and rank, the mean over all. ms: sum of durations; exposed: ms not overlapped by "
+        "compute or communication. GB/s is the median of the large ones, 1 MiB or more "
         "(8 MiB on the device), or with ~ that of all, in which start-up weighs. Blocking are those that hold the "
         "script until the data is copied or staged: copies of pinned memory with non_blocking=True do not."
     )
     yield from wrapped(words, width, "  ", role="dim")
     sites = [(copy, site) for copy in found[:_AT_MOST] for site in (copy.known("sites") or [])[:_SITES]]
     if sites:
-        asked = f"Where they are asked for (per step of rank {sites[0][1].rank}), most time first:"
+        asked = f"Call sites (per step of rank {sites[0][1].rank}), most time first:"
         yield from wrapped(asked, width, "  ")
     for copy, site in sites:
         yield from wrapped(_site(copy, site, _steps(report.measured, site)), width, "  ", "    ")
@@ -124,13 +124,13 @@ def data_loading(report: Report, width: int) -> Iterator[Line]:
 
 
 def _noise(noise: NoiseFigures) -> str:
-    """`812 samples (690 to 1,010): beyond about that many a larger global batch teaches little more`."""
+    """`812 samples (690 to 1,010): beyond that, a larger global batch hardly helps convergence`."""
     low, high = (shown(read, lambda found: f"{found:,.0f}") for read in (lambda: noise.low, lambda: noise.high))
     scale = shown(lambda: noise.noise_scale, lambda found: f"{found:,.0f} samples")
     if isinstance(scale, Hole):
         return str(scale) if isinstance(low, Hole) else f"more than {low} samples; {scale}"
     between = f"{low} to {'no known bound' if isinstance(high, Hole) else high}"
-    return f"{scale} ({between}): beyond about that many a larger global batch teaches little more"
+    return f"{scale} ({between}): beyond that, a larger global batch hardly helps convergence"
 
 
 def _collective(row: CollectiveFigures) -> list[Cell]:

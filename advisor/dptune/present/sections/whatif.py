@@ -39,26 +39,24 @@ def page(whatif: WhatIf, width: int, run: str = "") -> Iterator[Line]:
         yield from labelled("Partial", sentence(words), width, role="warning")
     measured_ns = whatif.known("measured_ns")
     if measured_ns is None:
-        yield from labelled(
-            "No model", f"Nothing can be predicted: {whatif.missing['measured_ns']}.", width, role="warning"
-        )
+        yield from labelled("No model", sentence(whatif.missing["measured_ns"]), width, role="warning")
         return
     how = "with the profiler, which slows the host" if whatif.traced else "without the profiler"
     many = f", the median of {whatif.processes} processes" if whatif.processes > 1 else ""
     yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step, {how}{many}.", width, role="strong")
     words = (
-        f"{ns_as_ms(whatif.replayed_ns)} ms without changes ({percent(whatif.error_share)} error; "
+        f"replay of the unchanged run: {ns_as_ms(whatif.replayed_ns)} ms ({percent(whatif.error_share)} error; "
         f"{percent(whatif.held_out_share)} on held-out steps)."
     )
-    yield from labelled("Replayed", words, width)
+    yield from labelled("Model check", words, width)
     if whatif.known("floor_ns") is not None:
         words = (
-            f"If communication took no time, a step would take {ns_as_ms(whatif.floor_ns)} ms. Removing all-reduces "
-            "also removes DDP's hook overhead."
+            f"without communication, a step would take {ns_as_ms(whatif.floor_ns)} ms (this also removes DDP's hook "
+            f"overhead)."
         )
-        yield from labelled("Exchange", words, width)
+        yield from labelled("Lower bound", words, width)
     if whatif.known("link") is None:
-        yield from labelled("Link", f"Not known: {whatif.missing['link']}.", width)
+        yield from labelled("Link", f"Unknown: {whatif.missing['link']}.", width)
     else:
         yield from labelled("Link", f"From {whatif.link}.", width)
     yield BLANK
@@ -115,7 +113,7 @@ def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     if best is not None and set(best.changes) <= set(KNOBS):
         settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())
         yield BLANK
-        yield from wrapped(f"Prove it: dptune verify {f'{run} ' if run else ''}{settings}", width)
+        yield from wrapped(f"Verify it: dptune verify {f'{run} ' if run else ''}{settings}", width)
 
 
 def _alike(predictions: Sequence[Prediction]) -> dict[str, Value]:
@@ -147,7 +145,7 @@ def _searched(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     yield from table(_CURVE, rows, width)
     yield BLANK
     if not whatif.predictions:
-        yield from labelled("Best", "No change: no setting that was tried saves 1 % of the step.", width)
+        yield from labelled("Best", "No change: no tried setting saves 1 % of the step.", width)
         return
     words = "Best combination that does not affect training results:"
     if not _saving(whatif):
@@ -158,7 +156,7 @@ def _searched(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
 
 def _compared(whatif: WhatIf, width: int) -> Iterator[Line]:
     """Other ways to share the work, and their bounds."""
-    words = "Memory per rank, an upper bound, and bounds of the step, with the measured link:"
+    words = "Memory per rank (upper bound) and step time (bounds), with the measured link:"
     yield from labelled("Strategies", words, width)
     yield from table(_STRATEGIES, [_strategy(strategy, whatif) for strategy in whatif.strategies], width)
     notes = [
@@ -169,10 +167,10 @@ def _compared(whatif: WhatIf, width: int) -> Iterator[Line]:
         "within each node."
     ]
     if (most := max((candidate.known("rank_bytes") or 0 for candidate in whatif.strategies), default=0)) > 0:
-        notes.append(f"With activations a rank holds {most / 1e9:.3g} GB as it is; they are not sharded.")
+        notes.append(f"With activations, a rank holds {most / 1e9:.3g} GB today; activations are not sharded.")
     if whatif.too_large:
         notes.append(
-            "Even fully sharded, a rank's part does not fit in memory: use tensor or pipeline parallelism, activation "
+            "Even fully sharded, a rank's shard does not fit in memory: use tensor or pipeline parallelism, activation "
             "checkpointing, or more ranks."
         )
     for note in notes:

@@ -25,7 +25,7 @@ _OF_STEPS: dict[Section, tuple[str, tuple[str, ...]]] = {
     links: ("links", ("links",)),
     copies: ("copies", ("copies",)),
     kernels: ("kernels", ("kernels",)),
-    attribution: ("where the device's time comes from", ("attribution",)),
+    attribution: ("compute time by source", ("attribution",)),
 }
 _SHORT, _LOST = "no steps were found", "device events are missing"
 

@@ -55,7 +55,7 @@ _PARTS = {
 _OF_TAB = {tab: name for name, (tab, _, _) in _PARTS.items()}
 _WITH_KEYS = (Cards, RankTable, Places, Timeline, WhatIfPane)  # parts of tabs
 TOAST_S = 2  # it covers the lines it speaks of
-_NO_RUN = "That needs the run itself: this report was read alone."
+_NO_RUN = "Not available: only a report was loaded, not the run."
 
 
 class ReportApp(App[None]):
@@ -75,30 +75,30 @@ class ReportApp(App[None]):
         *(
             Binding(key, f"show('{name}')", title, id=f"show.{name}", tooltip=words, show=False)
             for key, name, title, words in (
-                ("1", "overview", "Overview", "What is wrong, and where the time goes"),
-                ("2", "advice", "Advice", "What to change, and what it saves"),
-                ("3", "ranks", "Ranks", "Every rank: who is slow, who waits"),
-                ("4", "links", "Links", "What was exchanged, and what links carry"),
-                ("5", "idle", "Idle", "The longest gaps, and copies"),
+                ("1", "overview", "Overview", "Verdict and step time breakdown"),
+                ("2", "advice", "Advice", "Recommendations and savings"),
+                ("3", "ranks", "Ranks", "Stragglers and waiting"),
+                ("4", "links", "Links", "Collectives and link bandwidth"),
+                ("5", "idle", "Idle", "Longest gaps, and copies"),
                 ("6", "timeline", "Timeline", "One step, lane by lane"),
-                ("7", "whatif", "What if", "Change settings, see the step"),
+                ("7", "whatif", "What if", "Change settings, see the predicted step"),
             )
         ),
-        Binding("y", "copy", "Copy code", id="copy", tooltip="Copy what there is to copy on this tab", show=False),
+        Binding("y", "copy", "Copy code", id="copy", tooltip="Copy the code or command on this tab", show=False),
         Binding(
-            "tab", "app.focus_next", "Next part", id="focus.next", tooltip="Go to the next part of the tab", show=False
+            "tab", "app.focus_next", "Next part", id="focus.next", tooltip="Move the focus within the tab", show=False
         ),
-        Binding("slash", "find", "Find", id="find", tooltip="Find words on this tab", key_display="/"),
+        Binding("slash", "find", "Find", id="find", tooltip="Find text on this tab", key_display="/"),
         Binding(
             "ctrl+p",
             "command_palette",
             "Commands",
             id="palette",
-            tooltip="What keys do here, by name; themes",
+            tooltip="Commands by name; themes",
             show=False,
         ),
-        Binding("question_mark", "help", "Help", id="help", tooltip="Every key and what it does", key_display="?"),
-        Binding("q,ctrl+c", "quit", "Quit", id="quit", tooltip="Leave; the recording stays where it is"),
+        Binding("question_mark", "help", "Help", id="help", tooltip="All keys", key_display="?"),
+        Binding("q,ctrl+c", "quit", "Quit", id="quit", tooltip="Leave the report"),
     ]
 
     def __init__(self, report: Report, run: Run | None = None) -> None:
@@ -199,7 +199,7 @@ class ReportApp(App[None]):
         )
 
     def action_copy(self) -> None:
-        """Copy the code of the chosen advice, or the command that proves what is set."""
+        """Copy the code of the selected recommendation, or the command that proves what is set."""
         tab, code = self.query_one(TabbedContent).active, ""
         if tab == "advice" and (chosen := self.query_one(Cards).chosen):
             code = "\n".join(change.paste for change in chosen.changes)
@@ -208,16 +208,16 @@ class ReportApp(App[None]):
         if code:
             self.copy_to_clipboard(code)
         said = (
-            "It is on the clipboard, if this terminal allows it."
+            "Copied, if this terminal allows clipboard access."
             if code
-            else "There is no code to copy here: choose an advice with code on tab 2, or change a setting on tab 7."
+            else "Nothing to copy here: select a recommendation with code on tab 2, or change a setting on tab 7."
         )
         self.notify(said, markup=False, timeout=TOAST_S)
 
     def action_help(self) -> None:
         """Show every key."""
         bindings = {"Everywhere": _declared(self), "Advice": _declared(Cards), "Ranks": _declared(RankTable)}
-        bindings["Lists of advice and gaps"] = _declared(Places)
+        bindings["Lists of recommendations and gaps"] = _declared(Places)
         if self._run is not None:
             bindings |= {"Timeline": _declared(Timeline), "What if": _declared(WhatIfPane)}
         self.push_screen(PageScreen("Keys (Escape closes)", lambda width: keys(bindings, width)))
@@ -240,7 +240,7 @@ def _plotted(report: Report, width: int) -> Iterator[Line]:
 def _sections(report: Report, width: int, *sections: Callable[[Report, int], Iterator[Line]]) -> Iterator[Line]:
     """Sections of the text, one below the other; a sentence where none has anything."""
     lines = [line for section in sections for line in section(report, width)]
-    yield from lines or wrapped("Nothing of that was found in this run.", width)
+    yield from lines or wrapped("None in this run.", width)
 
 
 def _subject(report: Report) -> str:

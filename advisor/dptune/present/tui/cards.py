@@ -28,7 +28,7 @@ _SHORT = {"time": "saves time", "risk": "risk", "convergence": "learning"}
 _ALL = 10_000  # columns: the text of a card, unfolded, to find words in
 _ORDERS: dict[str, Callable[[Advice], tuple[float | str, ...]]] = {
     "as ranked": lambda advised: (),
-    "by what it saves": lambda one: (-(one.saves.expected_share if one.saves else 0.0),),
+    "by saving": lambda one: (-(one.saves.expected_share if one.saves else 0.0),),
     "by code": lambda one: (one.rule,),
 }
 
@@ -43,9 +43,9 @@ class Cards(Container):
     Cards OptionList:focus, Cards Pane:focus { border: round $accent; }
     """
     BINDINGS: ClassVar = [
-        Binding("w", "why", "Why", id="advice.why", tooltip="What the rule measures, its thresholds and their reasons"),
-        Binding("y", "app.copy", "Copy code", id="advice.copy", tooltip="Copy the code of the chosen advice"),
-        Binding("s", "sort", "Sort", id="advice.sort", tooltip="Advice in another order", show=False),
+        Binding("w", "why", "Why", id="advice.why", tooltip="What the rule measures, and its thresholds"),
+        Binding("y", "app.copy", "Copy code", id="advice.copy", tooltip="Copy the code of the selected recommendation"),
+        Binding("s", "sort", "Sort", id="advice.sort", tooltip="Change the sort order", show=False),
     ]
 
     def __init__(self, report: Report, explain: Callable[[str], Layout]) -> None:
@@ -76,7 +76,7 @@ class Cards(Container):
         """Show where the evidence was seen; the next place when asked again."""
         places = [evidence for evidence in self.chosen.evidence if evidence.start_ns is not None] if self.chosen else []
         if not places:
-            words = "This rests on figures over all steps, on no one place in them. Key 6 shows a step."
+            words = "Based on figures over all steps, not on one place. Key 6 shows a step."
             self.app.notify(words, markup=False, timeout=4)
             return
         self.post_message(_going(places[self._looked_at % len(places)]))
@@ -135,7 +135,7 @@ class Cards(Container):
             last = f"No advice; {last}"
         left_out = len(self._ranked) - len(self._advice)
         if left_out:
-            last = f"{several(left_out, 'advice', 'advice')} without these words; {last}"
+            last = f"{several(left_out, 'recommendation')} without this text; {last}"
         return [*(Option(_entry(advice)) for advice in self._advice), Option(Text(last, style="dim"))]
 
     def _lines_of(self, place: int) -> Layout:

@@ -21,7 +21,7 @@ class Finder(Horizontal):
     Finder Input { width: 1fr; }
     """
     BINDINGS: ClassVar = [
-        Binding("escape", "close", "Close", id="find.close", tooltip="Back to the tab; what was left out is back, too"),
+        Binding("escape", "close", "Close", id="find.close", tooltip="Back to the tab, unfiltered"),
     ]
 
     class Submitted(Message):
@@ -37,7 +37,9 @@ class Finder(Horizontal):
     def compose(self) -> ComposeResult:
         """Where words are typed, and what came of them."""
         yield Input(
-            placeholder="Words, then Enter; again for their next place. Escape closes.", compact=True, id="words"
+            placeholder="Type text, then Enter; Enter again for the next match. Escape closes.",
+            compact=True,
+            id="words",
         )
         yield Static("", id="found", markup=False)
 

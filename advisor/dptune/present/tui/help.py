@@ -8,8 +8,8 @@ from textual.binding import Binding
 
 from dptune.present.lines import Line, heading, labelled, line, wrapped
 
-_MOVING = "Up, down, Page Up and Page Down move in a list or a text. A mouse works too, but nothing needs one."
-_THEMES = "Colours: ctrl+p, then Theme; TEXTUAL_THEME=textual-light sets one for good, NO_COLOR=1 takes them away."
+_MOVING = "Up, down, Page Up and Page Down move in a list or a text. A mouse works too."
+_THEMES = "Colours: ctrl+p, then Theme; TEXTUAL_THEME=textual-light sets the default, NO_COLOR=1 turns colours off."
 
 
 def keys(groups: Mapping[str, Sequence[Binding]], width: int) -> Iterator[Line]:

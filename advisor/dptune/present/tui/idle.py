@@ -39,10 +39,10 @@ class Idle(Container):
     def compose(self) -> ComposeResult:
         """The list, then the words."""
         why = self._report.measured.missing.get("gaps")
-        none = "No gap was found." if why is None else f"Not known: {visible(why)}"
+        none = "No gaps found." if why is None else f"Not known: {visible(why)}"
         options = [Option(Text(where(gap))) for gap in self._gaps] or [Option(Text(none, "dim"))]
         self._list = Places(*options, id="gap-list", markup=False)
-        self._list.border_title = "Longest gaps, traced times: Enter shows one in the timeline"
+        self._list.border_title = "Longest gaps (traced times): Enter opens one in the timeline"
         yield self._list
         self._words = Pane(lambda width: self._details(0, width), id="idle-text")
         yield self._words

@@ -27,7 +27,7 @@ def top_advice(report: Report, width: int) -> Iterator[Line]:
     """The first pieces of advice, with what each promises and what came of running it."""
     ranked = [card for _, cards in sections(report.advice) for card in cards]
     if ranked:
-        yield from heading("What to change", width)
+        yield from heading("Recommendations", width)
     for advice in ranked[:_MOST_ADVICE]:
         yield from in_short(advice, report, width)
     if len(ranked) > _MOST_ADVICE:

@@ -21,7 +21,7 @@ class PageScreen(ModalScreen[None]):
     PageScreen Pane { width: 96; max-width: 95%; height: auto; max-height: 90%; border: round $accent; }
     """
     BINDINGS: ClassVar = [
-        Binding("escape,q,question_mark", "dismiss", "Close", id="page.close", tooltip="Close this text"),
+        Binding("escape,q,question_mark", "dismiss", "Close", id="page.close", tooltip="Close"),
     ]
 
     def __init__(self, title: str, layout_lines: Layout) -> None:

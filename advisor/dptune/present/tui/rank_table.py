@@ -34,7 +34,13 @@ class _Rows(DataTable[Text]):
     """A table in which Enter means: show that rank in the timeline."""
 
     BINDINGS: ClassVar = [
-        Binding("enter", "select_cursor", "In the timeline", id="rank.show", tooltip="The rank's median step there"),
+        Binding(
+            "enter",
+            "select_cursor",
+            "In the timeline",
+            id="rank.show",
+            tooltip="Open the rank's median step in the timeline",
+        ),
     ]
 
 
@@ -48,7 +54,7 @@ class RankTable(Container):
     RankTable Pane:focus { border: round $accent; }
     """
     BINDINGS: ClassVar = [
-        Binding("s", "sort", "Sort", id="ranks.sort", tooltip="By the next column, largest first; then as they are"),
+        Binding("s", "sort", "Sort", id="ranks.sort", tooltip="Sort by the next column, descending; then unsorted"),
     ]
 
     def __init__(self, report: Report) -> None:
@@ -140,15 +146,15 @@ class RankTable(Container):
             yield from labelled("File", rank.source, width)
             if host := rank.known("host"):
                 yield from labelled("Host", host, width)
-            yield from labelled("Device", str(rank.known("device_name") or "its name is not in the trace"), width)
-            yield from labelled("Comes late", str(shown(lambda: lateness(rank))), width)
+            yield from labelled("Device", str(rank.known("device_name") or "not named in the trace"), width)
+            yield from labelled("Late", str(shown(lambda: lateness(rank))), width)
             for column, cell in zip(COLUMNS, self._rows[at], strict=True):
                 if isinstance(cell, Hole):
                     yield from labelled(column.heading, str(cell), width)
         elif self._words:
             yield from wrapped(f"No row has '{self._words}'.", width, role="warning")
         if any(isinstance(row[i], Hole) for row in self._rows for i in self._kept):
-            yield from wrapped("? was not measured: go to its row to read why.", width, role="dim")
+            yield from wrapped("? not measured: select the row to see why.", width, role="dim")
         yield from wrapped(straggler(self._report.measured), width)
         for remark in rank_remarks(self._report):
             yield from wrapped(remark, width, role="warning")
@@ -199,4 +205,4 @@ def _heat_words(report: Report) -> str:
         max(len(rank_lags) for rank_lags in lags.values()),
     )
     each = "each step" if steps <= HEAT_CELLS else f"the worst of {several(-(-steps // HEAT_CELLS), 'step')} or so"
-    return f"Late by step: a cell for {each}, in order; a full one is {ns_as_ms(most)} ms late."
+    return f"Late by step: one cell per {each}; a full one is {ns_as_ms(most)} ms late."

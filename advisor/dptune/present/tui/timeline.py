@@ -47,16 +47,14 @@ class Timeline(Container, can_focus=True):
     Timeline:focus #lanes { background: $surface; }
     """
     BINDINGS: ClassVar = [
-        Binding("left", "move(-1)", "Left", id="time.left", tooltip="Move the cursor, and the picture at its edge"),
+        Binding("left", "move(-1)", "Left", id="time.left", tooltip="Move the cursor; scroll at the edge"),
         Binding("right", "move(1)", "Right", id="time.right", tooltip="The same to the right", show=False),
         Binding("up", "lane(-1)", "Lane", id="lane.up", tooltip="The lane above", show=False),
         Binding("down", "lane(1)", "Lane", id="lane.down", tooltip="The lane below", show=False),
-        Binding(
-            "plus,equals_sign", "zoom(1)", "Zoom", id="time.in", tooltip="Nearer, around the cursor", key_display="+"
-        ),
+        Binding("plus,equals_sign", "zoom(1)", "Zoom", id="time.in", tooltip="Zoom in at the cursor", key_display="+"),
         Binding("minus", "zoom(-1)", "Out", id="time.out", tooltip="Farther", key_display="-"),
         Binding("n", "step(1)", "Next step", id="step.next", tooltip="The next step of this rank"),
-        Binding("p", "step(-1)", "Step before", id="step.before", tooltip="The step before", show=False),
+        Binding("p", "step(-1)", "Step before", id="step.before", tooltip="The previous step", show=False),
         Binding("r", "rank(1)", "Rank", id="rank.next", tooltip="The next rank, at the same step"),
     ]
 
@@ -212,7 +210,7 @@ class Timeline(Container, can_focus=True):
         if self._own is None:
             return Text("reading ...")
         if not self._lanes:
-            return Text("No steps were found in this rank's trace, so there is no step to draw.")
+            return Text("No steps were found in this rank's trace.")
         number = self._own.steps[self._step].number if self._own.steps else 0
         shown = ns_as_ms(self._end - self._begin)
         text = Text(f"rank {self._own.rank}, around step {number}: {shown} ms from left to right", style="bold")
@@ -244,7 +242,7 @@ class Timeline(Container, can_focus=True):
     def _words(self, width: int) -> list[Line]:
         under = self._under()
         if under is None:
-            return list(wrapped("Nothing is drawn.", width))
+            return list(wrapped("Nothing here.", width))
         lane, piece = under
         found = self._found if self._found and self._found.lane == self._lane else None
         lines = [line(f"{lane.label}{f': {piece.kind}' if piece else ''}", "strong")]
@@ -252,7 +250,7 @@ class Timeline(Container, can_focus=True):
             length = ns_as_ms(found.end_ns - found.start_ns)
             lines += labelled("Found", f"{short_name(found.name)}, {length} ms", width)
         if piece is None:
-            return lines if found else [*lines, *wrapped("Nothing runs here.", width)]
+            return lines if found else [*lines, *wrapped("Idle.", width)]
         lines += labelled("What", short_name(piece.name) or SELF_TIME, width)
         at_edge = piece.start_ns <= 0 or piece.start_ns + piece.length_ns >= self._end - self._begin
         whole_ns = piece.longest_ns if piece.count == 1 and at_edge else 0

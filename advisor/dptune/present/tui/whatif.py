@@ -66,14 +66,14 @@ def _of_ddp(run: Run) -> Iterator[Dial]:
     loader = drawn_from(every)
     if loader and loader.batch_size:
         batches = (loader.batch_size * times for times in (2, 4, 8))
-        yield Dial("loader.batch_size", "batch of a loader", (AS_IT_IS, *batches), str(loader.batch_size))
+        yield Dial("loader.batch_size", "loader batch size", (AS_IT_IS, *batches), str(loader.batch_size))
     if loader and not loader.num_workers:
-        yield Dial("loader.num_workers", "workers of a loader", (AS_IT_IS, 1, 2, 4, 8), "0")
-    yield Dial("ddp.no_sync", "exchange once a step", (AS_IT_IS, True))
+        yield Dial("loader.num_workers", "loader workers", (AS_IT_IS, 1, 2, 4, 8), "0")
+    yield Dial("ddp.no_sync", "sync once per step", (AS_IT_IS, True))
 
 
 def _of_links(measured: Measured) -> Iterator[Dial]:
-    yield Dial("ddp.comm_hook", "gradients travel as", (AS_IT_IS, "fp16", "bf16"))
+    yield Dial("ddp.comm_hook", "gradients sent as", (AS_IT_IS, "fp16", "bf16"))
     try:
         link = link_figures(measured)
     except Missing:
@@ -94,9 +94,9 @@ def _around(values: Sequence[float], now: float) -> tuple[Value | str, ...]:
 _DEFAULT_MB = 24.0  # torch's own: 25 but for the first bucket, which is of 1, so a little less than 25 for all
 _SAME = 0.02
 _OF_GPUS = (
-    Dial("host.times", "host takes, times", (0.0, 0.5, AS_IT_IS, 2.0)),
-    Dial("compute.times", "kernels take, times", (0.25, 0.5, AS_IT_IS, 2.0)),
-    Dial("syncs.removed", "no waiting for GPUs", (AS_IT_IS, True)),
+    Dial("host.times", "host time factor", (0.0, 0.5, AS_IT_IS, 2.0)),
+    Dial("compute.times", "kernel time factor", (0.25, 0.5, AS_IT_IS, 2.0)),
+    Dial("syncs.removed", "no synchronization", (AS_IT_IS, True)),
 )
 
 
@@ -112,10 +112,12 @@ class WhatIfPane(Container, can_focus=True):
     BINDINGS: ClassVar = [
         Binding("up", "choose(-1)", "Setting", id="dial.up", tooltip="The setting above", show=False),
         Binding("down", "choose(1)", "Setting", id="dial.down", tooltip="The setting below", show=False),
-        Binding("left", "turn(-1)", "Less", id="dial.less", tooltip="The value before"),
+        Binding("left", "turn(-1)", "Less", id="dial.less", tooltip="The previous value"),
         Binding("right", "turn(1)", "More", id="dial.more", tooltip="The next value"),
-        Binding("y", "app.copy", "Copy command", id="dial.copy", tooltip="Copy the command that proves what is set"),
-        Binding("0", "reset", "As it is", id="dial.reset", tooltip="All settings as they are"),
+        Binding(
+            "y", "app.copy", "Copy command", id="dial.copy", tooltip="Copy the command that verifies these settings"
+        ),
+        Binding("0", "reset", "As it is", id="dial.reset", tooltip="Reset all settings"),
     ]
 
     def __init__(self, run: Run, report: Report) -> None:
@@ -136,7 +138,7 @@ class WhatIfPane(Container, can_focus=True):
         """Settings, then words."""
         yield Static(id="dials")
         pane = Pane(self._words, id="prediction")
-        pane.border_title = "The step then"
+        pane.border_title = "Predicted step"
         yield pane
 
     def on_show(self) -> None:
@@ -192,7 +194,7 @@ class WhatIfPane(Container, can_focus=True):
         settings = " ".join(f"--set {name}={written(value)}" for name, value in self.changes.items())
         found = {"Command": f"dptune whatif {self._named} {settings}"}
         if self._recorded and self.changes.keys() <= KNOBS.keys():
-            found["Prove it"] = f"dptune verify {self._named} {settings}"
+            found["Verify"] = f"dptune verify {self._named} {settings}"
         return found
 
     def action_choose(self, by: int) -> None:
@@ -230,14 +232,12 @@ class WhatIfPane(Container, can_focus=True):
 
     def _words(self, width: int) -> Iterator[Line]:
         if self._ground is None:
-            yield from wrapped(
-                f"Nothing can be predicted: {self._lack}." if self._lack else "making the model ...", width
-            )
+            yield from wrapped(f"No prediction: {self._lack}." if self._lack else "building the step model ...", width)
             return
         measured_ns = self._ground.step_ns
         yield from labelled("Now", f"{ns_as_ms(measured_ns)} ms {_bar(measured_ns, measured_ns)}", width)
         if not self.changes:
-            yield from wrapped("Up and down choose a setting, left and right change it.", width)
+            yield from wrapped("Up and down: select a setting. Left and right: change it.", width)
             return
         changes, prediction = self._last or ({}, None)
         if prediction is None or changes != self.changes:

@@ -52,7 +52,7 @@ _FLOAT_BYTES = 4
 # model's passes did not grow, and 8 times its batch was told to take 208 ms; it took 413 (without: told 262 to 497).
 OPERATOR_VIEWS, OPERATOR_NS, PARAMETER_NS = 1.9, 1500.0, 0.45
 ALL = slice(None)
-_OLD = "the run was recorded by a dptune that did not yet record it: record it again"
+_OLD = "recorded by an older dptune without this data: record again"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Recorded:
         """The step model, from all steps or from a part of them."""
         passes = {tuple(len(step.passes) for step in rank_timeline.steps) for rank_timeline in self.timelines.values()}
         if len(passes) > 1:
-            raise Missing("the ranks do not run as many backward passes in the same steps")
+            raise Missing("ranks run different numbers of backward passes in the same steps")
         facts = {rank: _part(rank_facts, part) for rank, rank_facts in self.facts.items()}
         stretch = {rank: stretched(rank_facts) for rank, rank_facts in facts.items()}
         sizes = tuple(self.ddp.gradient_sizes[index] for index in self.ddp.grad_ready_order)
@@ -144,9 +144,9 @@ class Recorded:
 def read(run: Run, measured: Measured) -> Recorded:
     """What the run tells. Raises Missing with the reason where that is not enough for a model."""
     if not run.facts:
-        raise Missing("only a run that `dptune profile` recorded says how long unprofiled steps are")
+        raise Missing("untraced step times are unknown: they need a `dptune profile` recording")
     if measured.device_kind != "cpu":
-        raise Missing("the step model is of steps that a CPU computes")
+        raise Missing("this step model is for CPU training")
     if {rank.rank for rank in run.ranks} != set(range(measured.world_size)):
         raise Missing(f"{len(run.ranks)} of {measured.world_size} ranks were read")
     lacking = sorted({rank.rank for rank in run.ranks} - run.facts.keys())
@@ -316,7 +316,7 @@ def stretched(facts: Facts) -> Stretch:
         [alone_ns(window) for window in (plain, traced)],
     )
     if min(backward) <= 0 or min(rest) <= 0:
-        raise Missing("a step holds nothing beside its backward passes, or no such pass")
+        raise Missing("a step has no work outside its backward passes, or no backward pass")
     return Stretch(backward[1] / backward[0], rest[1] / rest[0])
 
 
@@ -331,16 +331,16 @@ def unprofiled(facts: Facts) -> Window:
 def computed_ns(window: Window | None) -> float:
     """What the thread computes in the backward passes of a step: the median over steps. Raises Missing."""
     if window is None or not window.steps or len(window.backward_cpu_ns) != window.steps:
-        raise Missing(f"time in backward passes is not known: {_OLD}")
+        raise Missing(f"time in backward passes is unknown: {_OLD}")
     return median(window.backward_cpu_ns)
 
 
 def alone_ns(window: Window | None) -> float:
     """What a step takes beside its waits for batches and its backward passes: the median over steps. Raises Missing."""
     if window is None or not window.steps or len(window.backward_ns) != window.steps:
-        raise Missing(f"time in backward passes is not known: {_OLD}")
+        raise Missing(f"time in backward passes is unknown: {_OLD}")
     if len(window.loader_wait_ns) != window.steps:
-        raise Missing("how long steps waited for batches is not known")
+        raise Missing("loader wait times are unknown")
     parts = zip(window.durations_ns, window.loader_wait_ns, window.backward_ns, strict=True)
     return median(whole - loader - backward for whole, loader, backward in parts)
 
@@ -348,16 +348,16 @@ def alone_ns(window: Window | None) -> float:
 def _ddp(facts: Facts) -> DdpFacts:
     modules = facts.ddp
     if len(modules) != 1:
-        raise Missing(f"the script has {len(modules)} modules of DistributedDataParallel; the model is of one")
+        raise Missing(f"the script has {len(modules)} DistributedDataParallel modules; the step model supports one")
     (ddp,) = modules
     if not ddp.gradient_sizes:
-        raise Missing(f"sizes of gradients are not known: {_OLD}")
+        raise Missing(f"gradient sizes are unknown: {_OLD}")
     if not ddp.grad_ready_order or max(ddp.grad_ready_order) >= len(ddp.gradient_sizes):
         raise Missing("the order in which gradients become ready was not recorded")
     if len(ddp.gradient_dtypes) > 1:
-        raise Missing(f"gradients are of {' and '.join(ddp.gradient_dtypes)}: a bucket holds those of one type")
+        raise Missing(f"gradients have several dtypes ({' and '.join(ddp.gradient_dtypes)}), but a bucket has one")
     if ddp.comm_hook:
-        raise Missing(f"gradients are exchanged by a communication hook ({ddp.comm_hook})")
+        raise Missing(f"a communication hook is in use ({ddp.comm_hook})")
     return ddp
 
 
@@ -378,7 +378,7 @@ def _caps(ddp: DdpFacts) -> Caps:
     if ddp.bucket_caps_bytes:
         return Caps(tuple(ddp.bucket_caps_bytes))
     if ddp.bucket_cap_bytes is None or ddp.first_bucket_bytes is None:
-        raise Missing(f"the sizes that were asked for buckets are not known: {_OLD}")
+        raise Missing(f"the requested bucket sizes are unknown: {_OLD}")
     return Caps((ddp.first_bucket_bytes, ddp.bucket_cap_bytes))
 
 
@@ -387,8 +387,8 @@ def _check(rank_timeline: Timeline, gradients: int, rank: int) -> None:
         for pass_ in step.passes:
             if pass_.ready_ns and len(pass_.ready_ns) != gradients:
                 raise Missing(
-                    f"{len(pass_.ready_ns)} gradients become ready in a step of rank {rank}, and {gradients} are "
-                    "known: some are unused, or come twice"
+                    f"{len(pass_.ready_ns)} gradients become ready in a step of rank {rank}, but {gradients} are "
+                    f"known: some are unused, or ready twice"
                 )
 
 
@@ -422,5 +422,5 @@ def link_figures(measured: Measured) -> LinkFigures:
     if measured.known("world_size") == 1:
         raise Missing(ALONE)
     if not fitted:
-        raise Missing("the latency and bandwidth of all-reduces are not known: measure them with `dptune links`")
+        raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
     return min(fitted, key=lambda figures: (figures.basis != "sweep", -len(figures.ranks)))

@@ -37,10 +37,10 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
         raise Missing("prefetch_factor needs num_workers > 0")
     only = bounded(settings)
     if {_CAP, _CAPS} <= settings.keys():
-        raise Missing("bucket sizes are set twice: one for all buckets, and one for each")
+        raise Missing("bucket sizes are set twice: one size for all, and a list")
     for name in sorted(settings.keys() - set(TOPOLOGY) - set(only) - CHANGES.keys()):
         if name in BOUNDS:
-            raise Missing(f"the model gives only an upper bound of what another {name} could save")
+            raise Missing(f"the model gives only an upper bound for other values of {name}")
         which = "only the step model of GPUs" if name in SCENARIOS else "no step model"
         raise Missing(f"{which} predicts {name}")
     for name, change in CHANGES.items():
@@ -74,10 +74,10 @@ def _balanced(model: StepModel, value: Value) -> StepModel:
     if not value:
         return model
     if len(model.steps) < 2:
-        raise Missing("a single rank cannot share its work with others")
+        raise Missing("a single-rank run has no other ranks to share work with")
     passes = {len(step.passes) for rank_steps in model.steps.values() for step in rank_steps}
     if len(passes) > 1:
-        raise Missing("ranks have different numbers of backward passes in a step")
+        raise Missing("ranks have different numbers of backward passes per step")
     count = min(map(len, model.steps.values()))
     even = [
         [mean(_work_ns(rank_steps[step].passes[at]) for rank_steps in model.steps.values()) for at in range(*passes)]

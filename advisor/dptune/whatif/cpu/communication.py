@@ -53,7 +53,7 @@ def first_bucket(model: StepModel, value: Value) -> StepModel:
     """A first bucket of so many MiB, where the others are as torch has them."""
     *first, rest = model.caps.bytes
     if len(first) != 1 or rest != DEFAULT_CAP_BYTES:
-        raise Missing("a size is given for all buckets, so that the first has none of its own")
+        raise Missing("bucket_cap_mb is set, so DDP uses no separate size for the first bucket")
     return replace(model, caps=Caps.of(first_bytes=int(float(value or 0) * MIB)))
 
 
@@ -64,7 +64,7 @@ def no_sync(model: StepModel, value: Value) -> StepModel:
     def of(step: RankStep) -> RankStep:
         *before, last = step.passes
         if not last.ready_ns:
-            raise Missing("the last backward pass of a step exchanges nothing")
+            raise Missing("the last backward pass of a step does not communicate")
         if value:
             silent = (pass_.silent().scaled(quiet if pass_.ready_ns else 1.0) for pass_ in before)
             return replace(step, passes=(*silent, last))
@@ -112,9 +112,9 @@ def comm_hook(model: StepModel, value: Value) -> StepModel:
         return _power_sgd(model)
     cast, adding = model.copy_ns_per_byte, ADDING_NS.get(str(value), 0.0) / _FLOAT_BYTES
     if not cast:
-        raise Missing("gradients are views of the buckets, so what copying and casting them takes is not seen")
+        raise Missing("gradients are bucket views, so the time for copies and casts is unknown")
     if model.dtype not in (_HALVED, None):
-        raise Missing(f"gradients are of {model.dtype}: the hook is told of for those of {_HALVED}")
+        raise Missing(f"gradients are {model.dtype}: the hook can be predicted for {_HALVED} only")
     return replace(
         model,
         wire_share=0.5 + (adding * model.link.bytes_per_ns if isfinite(model.link.bytes_per_ns) else 0.0),
@@ -135,9 +135,9 @@ def _power_sgd(model: StepModel) -> StepModel:
     """Three exchanges of little in place of all buckets, once every gradient is there, and compressing before them."""
     total = sum(model.gradient_bytes)
     if model.low_rank is None:
-        raise Missing("the shapes of gradients are not known: record the run again")
+        raise Missing("gradient shapes are unknown: record again")
     if model.dtype not in (_HALVED, None):
-        raise Missing(f"gradients are of {model.dtype}: the hook is told of for those of {_HALVED}")
+        raise Missing(f"gradients are {model.dtype}: the hook can be predicted for {_HALVED} only")
     compressing = MATRIX_NS * model.low_rank.matrices + COMPRESSED_NS * total
     return replace(
         model,

@@ -51,9 +51,9 @@ def latency_of(seen: tuple[float, float] | None, figures: LinkFigures, link: Lin
         size, took_ns = seen
         more_ns = took_ns - between(measured, size) if measured else took_ns
         found = [(message_bytes, latency_ns + more_ns) for message_bytes, latency_ns in measured or [(size, 0.0)]]
-        why = "so it was after backward passes"
+        why = "as observed after backward passes"
     elif measured:
-        found, others, why = measured, _QUEUED_OTHERS, "so it was measured where many are asked for at once"
+        found, others, why = measured, _QUEUED_OTHERS, "as measured for calls queued back to back"
     elif waking:
         return _OF_CROWDED
     else:

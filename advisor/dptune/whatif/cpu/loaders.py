@@ -29,11 +29,9 @@ def workers(model: StepModel, value: Value) -> StepModel:
     if workers == loading.workers:
         return model
     if loading.prepare_ns is None:
-        raise Missing("workers prepare batches already, so how long one takes is not seen")
+        raise Missing("workers already prepare batches, so the time per batch is unknown")
     if workers > max(_FEW_WORKERS, _WORKERS_A_CORE * loading.cores_per_rank):
-        raise Missing(
-            f"the model tells of {_WORKERS_A_CORE} workers to a core that the rank may use, or {_FEW_WORKERS}"
-        )
+        raise Missing(f"the model covers up to {_WORKERS_A_CORE} workers per core of the rank, or {_FEW_WORKERS}")
     if not workers:
         raise Missing("the loader has no workers")
     supply = dict.fromkeys(model.steps, loading.prepare_ns / workers)
@@ -57,7 +55,7 @@ def persistent(model: StepModel, value: Value) -> StepModel:
     """Of workers that come with it: it spares their start."""
     loading = loading_of(model)
     if loading.workers and bool(value) != loading.persistent:
-        raise Missing("how long workers take to start in each epoch is not seen: it is no wait for a batch")
+        raise Missing("worker start-up time per epoch is unknown: it is not recorded as loader wait")
     return replace(model, loading=replace(loading, persistent=bool(value)))
 
 
@@ -68,12 +66,13 @@ def batch(model: StepModel, value: Value) -> StepModel:
         raise Missing("ranks take batches of different sizes")
     times = int(value or 0) / loading.batch
     if not times:
-        raise Missing("a batch holds a sample at least")
+        raise Missing("a batch has at least one sample")
     if loading.epoch is not None and times > loading.epoch:
-        raise Missing(f"a rank draws {loading.epoch * loading.batch} samples in an epoch, which is no such batch")
+        raise Missing(f"batch size exceeds the {loading.epoch * loading.batch} samples a rank sees per epoch")
     if times > _MOST_BATCHES:
         raise Missing(
-            f"the model tells of up to {_MOST_BATCHES * loading.batch} samples, {_MOST_BATCHES} times the batch"
+            f"the model covers batches of up to {_MOST_BATCHES * loading.batch} samples, {_MOST_BATCHES} times the "
+            f"present one"
         )
     grown = model.fixed_share + (1 - model.fixed_share) * times
     prepare = None if loading.prepare_ns is None else loading.prepare_ns * times
@@ -120,5 +119,5 @@ def shorter(epoch: int | None, times: float) -> int | None:
 def loading_of(model: StepModel) -> Loading:
     """How batches come; raises Missing where that was not recorded."""
     if model.loading is None:
-        raise Missing("the script draws from no DataLoader that was recorded, or from several")
+        raise Missing("the script uses no recorded DataLoader, or several")
     return model.loading

@@ -287,11 +287,11 @@ def timeline(view: RankView, computed_ns: float) -> Timeline:
         raise Missing(view.no_steps)
     rank = _Rank.of(view.columns)
     if not len(rank.hooked):
-        raise Missing("the trace does not say when gradients are ready: it has no AccumulateGrad of a backward pass")
+        raise Missing("gradient-ready times are unknown: the trace has no AccumulateGrad events")
     found = {step.number: rank.backwards(step) for step in view.steps}
     steps = [step for step in view.steps if found[step.number]]
     if not steps:
-        raise Missing("no recorded step holds a backward pass")
+        raise Missing("no recorded step has a backward pass")
     slowdown = rank.slowdown([found[step.number] for step in steps], computed_ns)
     parts = [
         RankStep(

@@ -29,7 +29,7 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.wire import Link
 
-ALONE = "one rank exchanges nothing"
+ALONE = "a single rank does not communicate"
 MOST_TIMES = 8  # more ranks than were recorded: beyond, other links carry most of it
 RING, TREE, HIERARCHICAL = ALGORITHMS = ("ring", "tree", "hierarchical")
 # The settings that are one change together.
@@ -54,7 +54,7 @@ def ranks_asked(settings: Mapping[str, Value], before: int) -> int:
     if before < 2:
         raise Missing(ALONE)
     if not 2 <= ranks <= MOST_TIMES * before:
-        raise Missing(f"the model tells of 2 to {MOST_TIMES * before} ranks, {MOST_TIMES} times those of the run")
+        raise Missing(f"the model covers 2 to {MOST_TIMES * before} ranks, {MOST_TIMES} times the recorded number")
     return ranks
 
 
@@ -72,9 +72,9 @@ def relinked(link: Link, before: int, hosts: int, settings: Mapping[str, Value],
         raise Missing(f"{ranks} ranks cannot be spread evenly over {nodes} nodes")
     measured = Hop(link.alpha_ns / (2 * (before - 1)), link.bytes_per_ns * 2 * (before - 1) / before)
     if nodes == 1 and not settings.keys().isdisjoint(TOPOLOGY[-2:]):
-        raise Missing("one node has no link to others: say over how many `nodes` the ranks are spread")
+        raise Missing("a single node has no link to others: set `nodes` too")
     if hosts > 1 and (nodes == 1 or (algorithm == HIERARCHICAL and nodes < ranks)):
-        raise Missing(f"the link measured is that between {hosts} hosts; what links ranks of one host is not known")
+        raise Missing(f"the measured link is that between {hosts} hosts; the link within a host is unknown")
     alpha_us, rate = (settings.get(f"link.between_{name}") for name in ("alpha_us", "gb_per_s"))
     between = Hop(
         measured.alpha_ns if alpha_us is None else float(alpha_us) * 1e3 * latency,

@@ -64,7 +64,7 @@ def build(
         if view.rank not in devices:
             continue
         if view.rank not in across.clocks:
-            raise Missing(f"the clock of rank {view.rank} cannot be read by that of the first rank")
+            raise Missing(f"the clock of rank {view.rank} cannot be aligned with that of the first rank")
         shift = view.base_ns - across.clocks[view.rank].ahead_ns
         items += _of_rank(view, devices[view.rank], shift, exchanged)
     items.sort(key=lambda event: (event.at, event.sort))
@@ -78,7 +78,7 @@ def build(
     ]
     begun_in = [stretch.rank for stretch in steps]
     if not steps or min(begun_in.count(rank) for rank in set(begun_in)) < 2:
-        raise Missing("it takes two steps that begin and end with an operation of a device to tell how steps differ")
+        raise Missing("needs two steps that start and end with a device operation")
     begun = {rank: min(recorded[stretch.first] for stretch in steps if stretch.rank == rank) for rank in set(begun_in)}
     edges = [
         # What comes before the first step is as it was, so that the step does not begin earlier than it did.

@@ -40,7 +40,7 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
         elif name in CHANGES:
             program = CHANGES[name](program, value)
         elif name in BOUNDS:
-            raise Missing(f"a GPU trace gives only an upper bound of what another {name} could save")
+            raise Missing(f"a GPU trace gives only an upper bound for other values of {name}")
         else:
             raise Missing(f"{name} cannot be predicted from a GPU trace")
     return program
@@ -120,7 +120,7 @@ def _link(program: Program) -> Link:
     if program.world_size == 1:
         raise Missing(ALONE)
     if program.link is None:
-        raise Missing("the latency and bandwidth of all-reduces are not known: measure them with `dptune links`")
+        raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
     return program.link
 
 
@@ -128,7 +128,7 @@ def _relinked(program: Program, link: Link, of_others: Link | None = None) -> Pr
     """With another link for all-reduces, and for other exchanges that or a third."""
     before = _link(program)
     if not program.messages:
-        raise Missing("no collective of known size was read on all its ranks")
+        raise Missing("no collective of known size was found on all its ranks")
 
     def times(message: Message) -> float:
         after = link if message.kind == "all_reduce" else of_others or link
@@ -163,7 +163,7 @@ def _comm_hook(program: Program, value: Value) -> Program:
         )
 
     if not any(map(halved, program.messages)):
-        raise Missing("no all-reduce of 32-bit floats was read on all its ranks")
+        raise Missing("no fp32 all-reduce was found on all its ranks")
     return _messages(program, times)
 
 
@@ -190,10 +190,10 @@ def _compute(program: Program, value: Value) -> Program:
 def _batch(program: Program, value: Value) -> Program:
     """Kernels, copies and waits for batches grow with it; calls of the host and exchanges do not."""
     if not program.batch:
-        raise Missing("the script draws from no DataLoader that was recorded, or from several")
+        raise Missing("the script uses no recorded DataLoader, or several")
     times = int(value or 0) / program.batch
     if not times:
-        raise Missing("a batch holds a sample at least")
+        raise Missing("a batch has at least one sample")
     grown = _times(program, (*_KERNELS, Kind.COPY), 1 + program.growing * (times - 1))
     samples = None if program.samples is None else program.samples * times
     return replace(_times(grown, (Kind.INPUT,), times), batch=int(value or 0), samples=samples)

@@ -20,7 +20,7 @@ _NAME = "memory.checkpointing"
 def checkpointing(value: bool) -> None:
     """Call functions without a checkpoint; which ones to checkpoint is not known from outside."""
     if value:
-        asked.refuse(_NAME, "only the script knows which parts to checkpoint: it can be switched off, not on")
+        asked.refuse(_NAME, "it can be switched off but not on: only the script knows which parts to checkpoint")
     else:
         imports.after("torch.utils.checkpoint", _without)
 

@@ -24,10 +24,10 @@ _HOOKS = {
     "bf16": ("default_hooks", "bf16_compress_hook"),
     "powersgd": ("powerSGD_hook", "powerSGD_hook"),
 }
-_STEPS = "the hook that is there steps the optimizer"
+_STEPS = "the existing hook steps the optimizer"
 # Hooks that do more than exchange: without them, gradients stay in 16 bits, or nothing steps the optimizer.
 _INDISPENSABLE = {
-    f"{_TORCHS}.mixed_precision_hooks": "DistributedDataParallel's own mixed precision has a hook of its own",
+    f"{_TORCHS}.mixed_precision_hooks": "DDP's mixed precision installs its own hook",
     f"{_TORCHS}.optimizer_overlap_hooks": _STEPS,
     f"{_TORCHS}.ddp_zero_hook": _STEPS,
 }

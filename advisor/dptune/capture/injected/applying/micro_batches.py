@@ -25,8 +25,8 @@ from dptune.capture.injected.applying.requested import asked
 
 KNOB = "ddp.no_sync"
 
-_BY_ITSELF = "the script leaves the exchange out itself"
-_CLOSURE = "its optimizer is given a closure, which runs the backward passes inside its step"
+_BY_ITSELF = "the script already skips synchronization itself"
+_CLOSURE = "its optimizer uses a closure, which runs backward passes inside the step"
 _IN_BACKWARD = "its optimizer steps inside the backward pass"
 _JOIN = "its ranks may have different numbers of batches (join)"
 # What is learned while all passes are exchanged still, and told to the other ranks by its place in this list.
@@ -34,7 +34,7 @@ _LEARNED = (
     "",
     "the script reads gradients between micro-batches",
     "several backward passes follow one forward pass",
-    "the ranks do not all read gradients at the same places",
+    "ranks read gradients at different places",
 )
 _BETWEEN, _AGAIN, _APART = 1, 2, 3
 
@@ -184,9 +184,9 @@ class MicroBatches:
 def _unfit(module: Any) -> str:
     """Why the exchange of this module cannot be made late; empty where it can."""
     if getattr(module, "mixed_precision", None) is not None:
-        return "DistributedDataParallel's own mixed precision turns gradients back as they are exchanged"
+        return "DDP's mixed precision converts gradients during the all-reduce"
     if getattr(module, "_delay_all_reduce_params", None):
-        return "the script delays the exchange of some parameters itself"
+        return "the script delays the all-reduce of some parameters itself"
     if any(getattr(submodule, "sparse", False) is True for submodule in module.modules()):
         return "the module has sparse gradients"
     return ""

@@ -70,11 +70,11 @@ def _unfit(optimizer: Any, name: str) -> str:
     """Why torch would fail in the step; empty where it would not."""
     for group in optimizer.param_groups:
         if group.get("differentiable"):
-            return f"an optimizer that is differentiable cannot be {name}"
+            return f"a differentiable optimizer cannot be {name}"
         if name == "foreach" and isinstance(group.get("lr"), torch.Tensor) and not group.get("capturable"):
-            return "a learning rate that is a tensor goes with foreach only where the optimizer is capturable"
+            return "a tensor learning rate works with foreach only if the optimizer is capturable"
         if name == "fused" and not all(_can_be_fused(parameter) for parameter in group["params"]):
-            return "not all of its parameters are floating-point numbers on a device that has fused optimizers"
+            return "not all of its parameters are floating-point tensors on a device with fused optimizers"
     return ""
 
 
@@ -95,11 +95,11 @@ def _learning_rate(value: float | None) -> None:
         if value is None or any(first is group for group in changed):
             return
         if changed:
-            asked.refuse("optimizer.lr", "the script makes several optimizers: which of them is meant is not known")
+            asked.refuse("optimizer.lr", "the script creates several optimizers, so the setting is ambiguous")
             return
         now = first.get("lr")
         if not now:
-            asked.refuse("optimizer.lr", f"{type(optimizer).__name__} is made with no learning rate to be changed")
+            asked.refuse("optimizer.lr", f"the learning rate of {type(optimizer).__name__} is 0 or not set")
             return
         times = value / float(now)
         changed.extend(optimizer.param_groups)
@@ -151,7 +151,9 @@ def _constant(name: str, value: Any) -> None:
         if not {name, "betas"} <= first.keys() or any(first is group for group in changed):
             return
         if changed:
-            asked.refuse(f"optimizer.{name}", f"the script makes several optimizers with {name}: which is not known")
+            asked.refuse(
+                f"optimizer.{name}", f"the script creates several optimizers with {name}, so the setting is ambiguous"
+            )
             return
         before = _comparable(first[name])
         changed.extend(optimizer.param_groups)

@@ -20,12 +20,12 @@ def settings(asked: Mapping[str, Any], device: str) -> dict[str, str]:
 
 def _pinning(_: str) -> str:
     accelerator = getattr(torch, "accelerator", torch.cuda)  # an older torch has none of that name
-    return "" if accelerator.is_available() else "no accelerator: batches are pinned for none"
+    return "" if accelerator.is_available() else "no accelerator present: pinning memory has no effect"
 
 
 def _cudnn(device: str) -> str:
     if device == "cpu":
-        return "no GPU: cuDNN does nothing here" if not torch.cuda.is_available() else "the script computes on the CPU"
+        return "no GPU: cuDNN is not used" if not torch.cuda.is_available() else "the script computes on the CPU"
     return "" if torch.backends.cudnn.is_available() else "this torch has no cuDNN"  # type: ignore[no-untyped-call]
 
 
@@ -47,14 +47,14 @@ def _matmul(precision: str, device: str) -> str:
         has_bf16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
         has_tf32 = bool(torch.cpu._is_amx_fp16_supported())
     except (AttributeError, RuntimeError):
-        return "cannot be told: this torch does not say whether the CPU has another precision"
+        return "unknown: this torch does not report whether the CPU supports another precision"
     if precision == "medium" and has_bf16:
         return ""
     if precision == "high" and has_tf32:
         return ""
     if precision == "highest" and (has_bf16 or has_tf32):
         return ""
-    return "no GPU: this CPU has no other precision for it"
+    return "no GPU, and this CPU supports no other precision"
 
 
 _REASONS = {

@@ -31,12 +31,12 @@ class GradientNoise:
     def begin(self) -> None:
         """Hook into the parameters. Raises ValueError where the gradients of this script cannot be read."""
         if not self._parameters:
-            raise ValueError("no parameters were found that a gradient is computed for")
+            raise ValueError("no parameters with gradients were found")
         if any(
             hasattr(parameter, "_local_tensor") or hasattr(parameter, "_is_flat_param")
             for parameter in self._parameters
         ):
-            raise ValueError("the parameters are sharded, and so are their gradients")
+            raise ValueError("parameters and gradients are sharded")
         self._hooks = [param.register_hook(self._added) for param in self._parameters]  # type: ignore[no-untyped-call]
 
     def _added(self, gradient: torch.Tensor) -> None:

@@ -308,8 +308,8 @@ class RankRecording:
         free = shutil.disk_usage(self._plan.path).free
         if free < needed:
             raise GivesWay(
-                f"the rich window needs about {needed / 1e6:.0f} MB while it is written, and the disk has "
-                f"{free / 1e6:.0f} MB left"
+                f"writing the detailed window needs about {needed / 1e6:.0f} MB, but the disk has {free / 1e6:.0f} "
+                f"MB left"
             )
 
 

@@ -129,7 +129,7 @@ class Recorder:
         take = RankRecording(self._plan, self._observers)
         if not take.claim():
             self._elsewhere, self._ends_script = True, False
-            text = f"rank {rank}: not recorded: {self._plan.folder} has its recording already"
+            text = f"rank {rank}: not recorded: {self._plan.folder} already has its recording"
             say_unrecorded(self._plan.path, rank, text)
             return
         self._take, self._recorded = take, True
@@ -189,7 +189,7 @@ class Recorder:
         if process_rank.together():
             end_without_destructors()
         if not self._plan.launcher and process_rank.rank() == min(self._plan.ranks or (0,)):
-            what = f"enough was recorded after {self._agenda.step} steps: the script ends here"
+            what = f"recording complete after {self._agenda.step} steps: the script ends here"
             say(what, f"next: dptune report {self._plan.folder}")
         raise SystemExit(0)
 
