@@ -205,4 +205,4 @@ def _heat_words(report: Report) -> str:
         max(len(rank_lags) for rank_lags in lags.values()),
     )
     each = "each step" if steps <= HEAT_CELLS else f"the worst of {several(-(-steps // HEAT_CELLS), 'step')} or so"
-    return f"Late by step: one cell per {each}; a full one is {ns_as_ms(most)} ms late."
+    return f"Late by step: one cell for {each}; a full one is {ns_as_ms(most)} ms late."
