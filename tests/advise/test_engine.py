@@ -85,7 +85,7 @@ def test_a_rule_whose_advice_was_dropped_is_one_that_ran(assemble, make_rule, ma
     perhaps = make_advice().saves.model_copy(update={"basis": "replayed", "predicted_share": 0.04})
     report = assemble(make_rule("XX101", lambda run: iter([make_advice(saves=perhaps)])))
     assert report.advice == []
-    assert "No rule was asked" not in report.headline.why
+    assert "No rules were selected" not in report.headline.why
     assert report.headline.next == "Nothing to change. Record again after the next change to the script."
 
 

@@ -212,7 +212,7 @@ def test_a_forked_child_that_trains_alone_is_recorded_and_not_ended(profile: Cal
     run = profile(script, *SHORT)
     assert (run.status, run.out.strip()) == (7, "the end of the child"), run.err
     assert run.facts().ended == "complete"
-    assert "was stopped there" not in run.err
+    assert "the script was stopped" not in run.err
 
 
 def test_a_process_that_trained_unrecorded_is_named_in_the_report() -> None:

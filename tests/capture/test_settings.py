@@ -178,7 +178,7 @@ def test_what_has_no_effect_is_said_with_the_reason(tmp_path: Path) -> None:
     done, _ = profile(tmp_path, settings, script=("alone",), ranks=1)
     assert "dptune: ddp.bucket_cap_mb did not take effect: the script creates no DistributedDataParallel" in done.err
     assert "dptune: loader.prefetch_factor did not take effect: it is None in the script" in done.err
-    assert "dptune: ddp.no_sync did not take effect: no step has several backward passes" in done.err
+    assert "dptune: ddp.no_sync did not take effect: no step has several DDP backward passes" in done.err
 
 
 @pytest.mark.parametrize("name", KNOBS)

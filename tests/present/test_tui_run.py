@@ -309,7 +309,7 @@ async def test_what_is_found_is_named_on_its_lane(recorded: tuple[Run, Report]) 
             await pilot.press("slash", *words, "enter")
             seen = flat(await see(pilot, named))
             assert lane in seen
-            assert "Nothing runs here" not in seen
+            assert "Idle." not in seen
             await pilot.press("escape")
         await see(pilot, "Under the cursor", "up", "up", "up")  # what the script does meanwhile
         assert "Found" not in screen(pilot)

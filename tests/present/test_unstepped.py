@@ -84,7 +84,7 @@ def test_the_reason_is_told_once(unstepped: Report) -> None:
     assert "info TF32 is off" in page
     assert "traced lightly not measured: no steps were found" in page
     assert "loader not measured: no steps were found" in page
-    assert "Straggler unknown: no steps were found." in page
+    assert "No straggler identified: no steps were found." in page
     assert "DP101: the run cannot be judged" in page
 
 

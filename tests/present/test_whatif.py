@@ -27,10 +27,10 @@ def predicted(changes, step_ns=50_000_000):
 def test_what_it_rests_on_comes_first_and_the_best_is_to_be_proven():
     said = text([predicted({"ddp.no_sync": True}), predicted({"ddp.bucket_cap_mb": 1.0}, 90_000_000)])
     assert "Measured 100.0 ms a step, without the profiler." in said
-    assert "Model check replay of the unchanged run: 102.0 ms (2.0 % error; 3.0 % on held-out steps)." in said
+    assert "Model check Replay of the unchanged run: 102.0 ms (2.0 % error; 3.0 % on held-out steps)." in said
     assert (
-        "Lower bound without communication, a step would take 60.0 ms (this also removes DDP's hook overhead). "
-        "Link From dptune links (links.json)." in said
+        "Free comm. If communication took no time, a step would take 60.0 ms. Skipping all-reduces can save more: it "
+        "also removes DDP's hook overhead. Link From dptune links (links.json)." in said
     )
     assert "ddp.no_sync=true 50.0 45.0 55.0 64 50.0 % less" in said
     assert said.endswith("Verify it: dptune verify --set ddp.no_sync=true")
@@ -63,7 +63,7 @@ def test_traced_steps_are_called_so():
 def test_a_floor_that_is_not_known_is_left_out():
     """The link is, but no collective was read on all its ranks."""
     said = text([predicted({"host.times": 0.0})], floor_ns=None)
-    assert "Lower bound" not in said
+    assert "Free comm." not in said
     assert "Link From dptune links" in said
 
 

@@ -39,7 +39,7 @@ def lines(made: Recording, links: Sequence[str] | None = None) -> list[str]:
     counted = f"{count} {'rank' if count == 1 else 'ranks'} recorded in {made.folder}"
     if len(traced) < count:
         which = f"steps of {len(traced)} were traced" if traced else "no step was traced"
-        counted = f"{count} {'rank' if count == 1 else 'ranks'} began, {which}: {made.folder}"
+        counted = f"{count} {'rank' if count == 1 else 'ranks'} started, {which}: {made.folder}"
     vain = [
         f"{name}: {why}" if f"{UNKNOWN}: " in why else f"{name} did not take effect: {why}"
         for name, why in made.without_effect.items()
@@ -98,5 +98,5 @@ def _how_it_ended(made: Recording, status: str) -> Sequence[str]:
         return [f"the script ended with {status} after the recording was complete"]
     if made.ended_by_us and how == "complete":
         steps = f"after {made.steps} optimizer steps"
-        return [f"the script was stopped there, {steps}; with --continue it runs to its end"]
+        return [f"the script was stopped {steps}; with --continue it runs to its end"]
     return []

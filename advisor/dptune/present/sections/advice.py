@@ -169,7 +169,7 @@ def body(card: Advice, measured: Measured, width: int, indent: str = "", fold_co
         how = "Upper bound" if card.saves.large_unknown else _HOW[card.saves.basis]
         yield from labelled(how, card.saves.how, width, indent=indent)
         if card.saves.unpredicted:
-            yield from labelled("Predicted", f"no: {card.saves.unpredicted}", width, indent=indent)
+            yield from labelled("Prediction", f"none: {card.saves.unpredicted}", width, indent=indent)
     yield from labelled("Confidence", card.confidence, width, indent=indent)
     yield from labelled("Numerics", _learning(card), width, indent=indent)
     if card.verify:

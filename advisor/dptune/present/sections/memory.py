@@ -29,7 +29,7 @@ _WORDS = (
     "cudaMalloc and cudaFree calls per step, which can make the device wait."
 )
 _BASIS = {"run": "over the whole run", "steps": "in the traced steps"}
-_WINDOW = {"rich": ", rich window", "lean": ""}
+_WINDOW = {"rich": ", detailed window", "lean": ""}
 
 
 def memory(report: Report, width: int) -> Iterator[Line]:

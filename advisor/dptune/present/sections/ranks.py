@@ -85,7 +85,7 @@ def straggler(measured: Measured) -> str:
     """The rank that the others wait for, and why; "" where there is only one rank."""
     worst = measured.known("straggler")
     if worst is None:
-        return "" if len(measured.ranks) < 2 else f"Straggler unknown: {measured.missing['straggler']}."
+        return "" if len(measured.ranks) < 2 else f"No straggler identified: {measured.missing['straggler']}."
     arrival = next(rank.arrival for rank in measured.ranks if rank.rank == worst.rank)
     if max(step.lag_ns for step in arrival.steps) < _LEAST_LAG_SHARE * measured.traced_step_ns:
         return f"No rank arrives late by {100 * _LEAST_LAG_SHARE:.0f} % of a step or more."

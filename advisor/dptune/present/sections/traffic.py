@@ -115,7 +115,7 @@ def data_loading(report: Report, width: int) -> Iterator[Line]:
         ("Backwards a step", shown(lambda: step.backwards_per_step)),
     ]
     if measured.known("world_size") != 1:
-        rows.append(("  that exchange", shown(lambda: step.synchronised_backwards_per_step)))
+        rows.append(("  with all-reduce", shown(lambda: step.synchronised_backwards_per_step)))
     for label, text in rows:
         yield from labelled(label, str(text), width, column=18, indent="  ")
     noise = measured.known("noise")

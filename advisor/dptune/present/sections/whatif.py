@@ -45,16 +45,16 @@ def page(whatif: WhatIf, width: int, run: str = "") -> Iterator[Line]:
     many = f", the median of {whatif.processes} processes" if whatif.processes > 1 else ""
     yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step, {how}{many}.", width, role="strong")
     words = (
-        f"replay of the unchanged run: {ns_as_ms(whatif.replayed_ns)} ms ({percent(whatif.error_share)} error; "
+        f"Replay of the unchanged run: {ns_as_ms(whatif.replayed_ns)} ms ({percent(whatif.error_share)} error; "
         f"{percent(whatif.held_out_share)} on held-out steps)."
     )
     yield from labelled("Model check", words, width)
     if whatif.known("floor_ns") is not None:
         words = (
-            f"without communication, a step would take {ns_as_ms(whatif.floor_ns)} ms (this also removes DDP's hook "
-            f"overhead)."
+            f"If communication took no time, a step would take {ns_as_ms(whatif.floor_ns)} ms. Skipping all-reduces "
+            "can save more: it also removes DDP's hook overhead."
         )
-        yield from labelled("Lower bound", words, width)
+        yield from labelled("Free comm.", words, width)
     if whatif.known("link") is None:
         yield from labelled("Link", f"Unknown: {whatif.missing['link']}.", width)
     else:
