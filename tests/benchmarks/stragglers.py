@@ -118,7 +118,7 @@ def cause_right(one: dict[str, Any]) -> bool:
 
 
 def _names_a_rank(one: dict[str, Any]) -> bool:
-    """Whether the verdict or advice above a note says that a rank holds up the others; rows of before in older words."""
+    """Whether the verdict or advice above a note names a rank that holds up the others; former rows in older words."""
     loud = any(each["rule"] == "DP701" and _impact(each) != "low" for each in one["late_advice"])
     return loud or one["verdict"].startswith(("Straggler: rank", "Held up by rank"))
 
