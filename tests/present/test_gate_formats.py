@@ -86,7 +86,7 @@ def test_what_was_proven_is_told_in_every_format():
         command="",
     )
     told = gate(tripped=[advice(), advice(number=2)], verified=[proof])
-    words = "verified: better: time per sample 34.4 % less (30.0 to 40.0 % less; 6 trials a side)"
+    words = "verified: better: time per sample 34.4 % less (30.0 to 40.0 % less; 6 trials per side)"
     lines = "".join(span.text for line in page(told, 200) for span in line)
     pages = [*(one.text(told) for one in (github, junit, markdown)), lines]
     for shown in pages:

@@ -43,7 +43,7 @@ def proven(report: Report) -> Report:
 
 def test_the_report_says_what_came_of_running_it(proven: Report) -> None:
     text = " ".join(paint(advice.advice(proven, 100), False).split())
-    assert "Verified better: time per sample 68.0 % less (65.0 to 70.0 % less; 6 trials a side)" in text
+    assert "Verified better: time per sample 68.0 % less (65.0 to 70.0 % less; 6 trials per side)" in text
     assert "Other verified changes" in text
     assert "ddp.comm_hook=fp16: better: time per sample of the fastest steps 10.0 % less" in text
     assert "the trials lie apart; 3 of 9 trials of B came to: failed" in text
@@ -52,7 +52,7 @@ def test_the_report_says_what_came_of_running_it(proven: Report) -> None:
 def test_that_something_else_is_learned_is_said_beside_the_time(report: Report) -> None:
     ruined = verified(learns="other", learning="the loss of B is within 4.2 of A's", command="python other.py")
     text = " ".join(paint(advice.advice(report.model_copy(update={"verified": [ruined]}), 100), False).split())
-    assert "; 6 trials a side), of `python other.py`; training results differ: the loss of B is within" in text
+    assert "; 6 trials per side), of `python other.py`; training results differ: the loss of B is within" in text
 
 
 def test_what_to_do_next_says_what_came_of_it(proven: Report) -> None:

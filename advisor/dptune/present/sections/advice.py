@@ -104,7 +104,7 @@ def in_words(proof: Verified) -> str:
     if proof.low_ratio is not None and proof.high_ratio is not None:
         between = f"{changes(proof.low_ratio, proof.high_ratio)}; "
     steps = " of the fastest steps" if proof.fast_steps else ""
-    trials = f"{several(proof.trials, 'trial')} a side"
+    trials = f"{several(proof.trials, 'trial')} per side"
     words = f"{proof.outcome}: {proof.objective}{steps} {change(proof.ratio)} ({between}{trials})"
     other = [f"training results differ: {proof.learning}"] if proof.learns == "other" else []
     verdict = f"{words}{of}" if proof.outcome != "inconclusive" else f"{words}{of}: {proof.reason}"
