@@ -2,7 +2,7 @@
 #
 # PYTHON is the interpreter that the environment is made with, VENV where it lies:
 #   make test PYTHON=python3.12 VENV=/tmp/dptune-3.12
-# INSTALL_OPTIONS are given to each `pip install`.
+# INSTALL_OPTIONS are given to each `pip install`. `make test` waits for the end of the file WAIT_FOR before it measures.
 #
 # `make gpu-check` on a card uses PYTHON, which must have torch; GPU_CHECK takes further options (tests/gpu/__main__.py).
 
@@ -53,7 +53,8 @@ tests: tests-together tests-alone ## pytest on two cores, each file on one of th
 tests-together: compiled
 	$(BIN)/python -m pytest -rs $(TWO) --durations=25 -m "not thorough and not alone"
 
-tests-alone: compiled # with nothing beside it: it measures what this machine and its links do
+tests-alone: compiled # with nothing beside it: it measures what this machine and its links do; CI's other steps end first
+	@while [ -e "$(WAIT_FOR)" ]; do sleep 1; done
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough"
 
 test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: about a minute
