@@ -39,8 +39,8 @@ SIZE = (40, 140)
 KEYS = (
     ("2", "Advice as ranked"),
     ("3", "The rank under the cursor"),
-    ("4", "Collectives: exchanges"),
-    ("5", "Longest gaps, traced times"),
+    ("4", "Collectives (traced times)"),
+    ("5", "Longest gaps (traced times)"),
     ("6", "from left to right"),
     ("+", "from left to right"),
     ("7", "ddp.bucket_cap_mb"),

@@ -249,7 +249,7 @@ def test_settings_that_differ_are_told_with_their_line(recorded: Any, capsys: py
         (["a", "--", "b", "--", "c"], "more than two sides: -- is given more than once", "two sides at a time"),
         (["--", "a"], "no run before the --", "name runs before and after it"),
         (["a", "--"], "no run after the --", "name runs before and after it"),
-        (["a", "b", "a", "--", "c"], "a is named twice on one side", "name each run of a side once"),
+        (["a", "b", "a", "--", "c"], "a is named twice on one side", "name each run once per side"),
         (["a", "a"], "a is named on both sides", "name each run once"),
         (["a", "b", "--", "c", "b"], "b is named on both sides", "name each run once"),
         (["a", "b"], "a does not exist", "check the path"),

@@ -221,7 +221,7 @@ def test_input_and_matmul(measured):
 def test_what_a_foreign_trace_cannot_say_is_missing_with_a_reason(measured):
     for read, why in (
         (lambda: measured.samples_per_step, "not recorded by"),
-        (lambda: measured.step.unprofiled_median_ns, "only dptune records unprofiled steps"),
+        (lambda: measured.step.unprofiled_median_ns, "untraced steps are recorded by"),
         (lambda: measured.step.rich_median_ns, "no window with shapes and stacks"),
         (lambda: measured.accumulation.backwards_per_step, "not recorded by"),
         (lambda: measured.ranks[0].host, "does not name the host"),

@@ -107,7 +107,7 @@ def test_a_slope_that_rests_on_one_size_is_refused():
     """Only the largest took longer; without it nothing is known of a bandwidth."""
     found, why = fit([Times(size, ns, ns, ns, 3) for size, ns in ((1000, 9000), (8000, 9000), (64_000, 90_000))])
     assert found is None
-    assert "by one message size only" in why
+    assert "at one message size only" in why
 
 
 def test_the_quartiles_widen_what_is_possible():

@@ -97,7 +97,7 @@ def sides(names: list[str]) -> tuple[list[str], list[str]]:
     for side in (a, b):
         twice = next((name for name in side if side.count(name) > 1), None)
         if twice:
-            raise UsageError(f"{twice} is named twice on one side", "name each run of a side once")
+            raise UsageError(f"{twice} is named twice on one side", "name each run once per side")
     both = next((name for name in a if name in b), None)
     if both:
         raise UsageError(f"{both} is named on both sides", "name each run once")

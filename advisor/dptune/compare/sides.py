@@ -80,7 +80,7 @@ class Sides:
                 _check_whole(first, other)
                 if _same(first, other):
                     what = f"{first.name} and {other.name} are the same recording"
-                    raise RunError(what, "name each run of a side once")
+                    raise RunError(what, "name each run once per side")
         for first, other in product(self.a, self.b):
             if _same(first, other):
                 what = f"{first.name} (A) and {other.name} (B) are the same recording"

@@ -217,7 +217,7 @@ def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | 
         "device_name": (name or None, "the recording does not name the device"),
         "unprofiled_median_ns": (
             steptime.median(steptime.durations(facts.window("unprofiled") if facts else None)),
-            "no unprofiled step was recorded",
+            "no untraced step was recorded",
         ),
         "loader_wait_share": (None, waits) if isinstance(waits, str) else (waits.share, ""),
         "clock_ahead_ns": (clock.ahead_ns if clock else None, unclocked),

@@ -110,7 +110,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     lacks = ""
     if len(loaders) > 1:
-        lacks = f"batches come from {len(loaders)} loaders, and it is unknown which of them a step uses"
+        lacks = f"batches come from {len(loaders)} loaders, and it is unknown which one a step uses"
     elif not loaders[0].batch_size:
         lacks = "the loader's batch size was not recorded"
     elif loaders[0].own_batches:

@@ -105,7 +105,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label=f"{NAMES[call.function]} at this line", value=round(a_step, 1), unit="a step"),
                 Evidence(label="parameter tensors", value=tensors),
                 Evidence(label="sent", value=round(call.sent_bytes / facts.calls_steps), unit="bytes a step and rank"),
-                Evidence(label="time in these calls", value=share, unit="of a step (unprofiled)"),
+                Evidence(label="time in these calls", value=share, unit="of a step (untraced)"),
             ],
             numerics="changes" if of_parameters and call.function == "all_reduce" else "same",
             watch="Remove the script's own averaging and its broadcast of parameters. Floating-point summation order "

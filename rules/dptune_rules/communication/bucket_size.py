@@ -78,7 +78,9 @@ LEAST_CAP_MIB, MOST_CAP_MIB = 1, 25
 TRIED_MIB = (0.1, 0.2, 0.5, 1, 2, 5, 10, 25, 50)
 
 SMALL_MIB = Threshold("small_mib", 1.0, "DDP's own first bucket, the smallest it makes by default, is 1 MiB")
-FEWER_TIMES = Threshold("fewer_times", 2.0, "below half as many messages the change is lost in the noise of a step")
+FEWER_TIMES = Threshold(
+    "fewer_times", 2.0, "with more than half the messages left, the change is lost in the noise of a step"
+)
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 TAIL_SHARE = Threshold("tail_share", 0.05, "medium impact from here: exposed transfer of a single bucket")
 HIDDEN_SHARE = Threshold("hidden_share", 0.1, "a single bucket leaves when backward is over: next to nothing hides it")

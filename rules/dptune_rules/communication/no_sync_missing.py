@@ -79,7 +79,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if synchronised <= 1 or accumulates is False:
         return
     if len(wrapped) > 1:
-        raise Missing(f"with {len(wrapped)} DDP modules, it is unknown which of them a backward pass synchronizes")
+        raise Missing(f"with {len(wrapped)} DDP modules, it is unknown which one a backward pass synchronizes")
     share = run.measured.share("exchange_ns") * (synchronised - 1) / synchronised
     exposed = run.measured.share("exposed_communication_ns")
     everything = Evidence(label="exposed communication", value=exposed, unit="of a step")

@@ -24,7 +24,7 @@ Run the last micro-batch of every optimizer step outside `no_sync`, forward and 
         optimizer.step()
         optimizer.zero_grad()
 
-Step only where `last` is true. Call the DDP module, not `model.module`. Then restart from a checkpoint made before the
+Step only where `last` is true. Call the DDP module, not `model.module`. Then restart from a checkpoint from before the
 fault, or from scratch: replicas that have drifted apart stay apart.
 
 ## When to leave it alone
@@ -104,7 +104,7 @@ def check(run: RunView) -> Iterator[Advice]:
         ],
         numerics="changes",
         watch="Run the last micro-batch of each step outside no_sync, forward and backward, and step only after it. "
-        "Weights that have drifted apart stay apart: start from a checkpoint made before.",
+        "Weights that have drifted apart stay apart: start from an earlier checkpoint.",
         fingerprint=f"{RULE.code}:{facts.ddp[0].module}",
     )
 

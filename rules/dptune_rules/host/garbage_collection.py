@@ -113,7 +113,7 @@ def check(run: RunView) -> Iterator[Advice]:
         ),
         confidence="medium" if of_loader else "high",
         evidence=[
-            Evidence(label="in the garbage collector", value=share, unit="of a step (unprofiled)").at(
+            Evidence(label="in the garbage collector", value=share, unit="of a step (untraced)").at(
                 run.measured.where("gc_idle_ns")
             ),
             *(

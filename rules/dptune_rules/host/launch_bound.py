@@ -125,9 +125,9 @@ def _remedy(run: RunView, waited: LaunchIdleFigures | None) -> str:
     first = next(iter(waited.operations), None) if waited else None
     if waited is not None and first is not None and first.share >= ONE_KERNEL_SHARE:
         busiest = next(iter(waited.operators), None)
-        meanwhile = f" The host runs {_often(busiest)} meanwhile." if busiest is not None else ""
+        host = f" The host then runs {_often(busiest)}." if busiest is not None else ""
         return (
-            f"{100 * first.share:.0f} % of that time is before one kernel, `{short_name(first.name)}`.{meanwhile} "
+            f"{100 * first.share:.0f} % of that time is before one kernel, `{short_name(first.name)}`.{host} "
             f"Find out what the script does before that launch"
         )
     compiled = bool(run.facts and run.facts[0].compiled) or bool(waited and waited.compiled)

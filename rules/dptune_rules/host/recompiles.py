@@ -104,9 +104,9 @@ def check(run: RunView) -> Iterator[Advice]:
         or run.bound_of_all(share, "no more than the time spent compiling in the timed steps", took_ns),
         confidence="high",
         evidence=[
-            Evidence(label="compiling", value=share, unit="of the steps (unprofiled)"),
+            Evidence(label="compiling", value=share, unit="of the steps (untraced)"),
             Evidence(label="steps that compile", value=steps, unit=f"of {len(took_ns)} timed"),
-            Evidence(label="compile time of such a step", value=sum(compiled_ns) / steps / 1e6, unit="ms"),
+            Evidence(label="compile time of these steps", value=sum(compiled_ns) / steps / 1e6, unit="ms"),
             *([Evidence(label="guard that failed", value=again.reason)] if again else []),
             *(Evidence(label="torch.compile is called at", value=where) for where in called),
         ],

@@ -71,7 +71,7 @@ def check(run: RunView) -> Iterator[Advice]:
             evidence=[
                 *([Evidence(label="called at", value=found.where)] if found.where else []),
                 Evidence(label="backward passes with retain_graph", value=round(found.passes, 1), unit="a step"),
-                Evidence(label="all but the first", value=share, unit="of a step (unprofiled)"),
+                Evidence(label="all but the first", value=share, unit="of a step (untraced)"),
             ],
             numerics="same",
             watch="Weights agree up to floating-point rounding.",

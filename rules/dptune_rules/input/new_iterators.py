@@ -92,9 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
             saves=predicted or bound,
             confidence="high",
             evidence=[
-                Evidence(
-                    label="setting up and tearing down iterators", value=found.share, unit="of a step (unprofiled)"
-                ),
+                Evidence(label="setting up and tearing down iterators", value=found.share, unit="of a step (untraced)"),
                 Evidence(label="iterators", value=round(found.a_step, 2), unit="a step"),
                 Evidence(label="batches drawn from each", value=round(line.batches / line.made, 2)),
                 *(

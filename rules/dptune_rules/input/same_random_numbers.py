@@ -39,7 +39,8 @@ forked workers; `os.environ["RANK"]` works in all. Without workers, make the gen
 
 - PyTorch, "Randomness in multi-process data loading":
   https://pytorch.org/docs/stable/data.html#randomness-in-multi-process-data-loading
-- NumPy, "Parallel random number generation", seeds from a list: https://numpy.org/doc/stable/reference/random/parallel.html
+- NumPy, "Parallel random number "
+"generation", seeds from a list: https://numpy.org/doc/stable/reference/random/parallel.html
 """
 
 from __future__ import annotations
@@ -122,6 +123,6 @@ def _remedy(equal: EqualGenerators, dataset: str | None) -> str:
         else f"seed {target} with torch.initial_seed() and the rank"
     )
     return (
-        f"Make the generator anew in worker_init_fn: {made}. torch.initial_seed() differs between workers and epochs, "
+        f"Create the generator in worker_init_fn: {made}. torch.initial_seed() differs between workers and epochs, "
         "but not between ranks with the same torch.manual_seed."
     )

@@ -102,7 +102,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=(_predicted(run, share) if on_cpu else None) or run.saving(changes, _bound(run, share, on_cpu)),
         confidence="high" if on_cpu else "medium",
         evidence=[
-            Evidence(label="recomputing forward passes", value=share, unit="of a step (unprofiled)").at(
+            Evidence(label="recomputing forward passes", value=share, unit="of a step (untraced)").at(
                 run.measured.where("compute_ns")
             ),
             Evidence(label="activations that checkpointing discards", value=kept_bytes, unit="bytes per rank"),

@@ -56,7 +56,7 @@ MOST_STEPS_SHARE = Threshold(
     "most_steps_share", 0.6, "a rank that is late in more of the steps than that is named itself"
 )
 MOST_CHANCE = Threshold(
-    "most_chance", 0.1, "where equal ranks are late in as many steps more often than that, it is none in particular"
+    "most_chance", 0.1, "if equal ranks would be late in that number of steps more often than this, no rank stands out"
 )
 MOST_NAMED = 3  # ranks
 MORE_WORK = "By the shapes of their tensors, the late ranks do more of the same work: their batches are uneven."
@@ -131,8 +131,8 @@ def check(run: RunView) -> Iterator[Advice]:
         if untraced:
             return  # it is one rank, and not that which was late while it was traced
         raise Missing(
-            f"rank {rank} is late in {count} of {len(steps)} traced steps, too few to tell whether it always is: "
-            "record at least 10 (`--lean 10`)"
+            f"rank {rank} is late in {count} of {len(steps)} traced steps, too few to know whether it always is: "
+            f"record at least 10 (`--lean 10`)"
         )
     who = ", ".join(f"rank {rank} in {count}" for rank, count in turns)
     yield Advice(

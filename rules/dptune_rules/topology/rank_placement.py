@@ -189,7 +189,7 @@ def _check_counted(run: RunView) -> None:
     buckets = sum(len(ddp.rebuilt_bucket_sizes or ddp.bucket_sizes) for ddp in facts.ddp)
     passes = run.measured.accumulation.known("backwards_per_step") or 1
     if seen > MORE * (named + buckets * passes) + 1:
-        raise Missing(f"a step has {digits(seen)} collectives, of which only those called by name tell who takes part")
+        raise Missing(f"a step has {digits(seen)} collectives, but only those called by name show who takes part")
 
 
 def _that_part(groups: list[Ranks], world: set[int]) -> Iterator[tuple[Ranks, ...]]:

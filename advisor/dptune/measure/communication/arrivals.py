@@ -11,7 +11,7 @@ from dptune.measure.communication.lag import Lateness, lags
 from dptune.measure.communication.matching import Exchange
 from dptune.measured import Account, ArrivalFigures, LagCause, StepLag, StragglerFigures
 
-ALONE = "it takes all ranks of a collective, at least two, and its process group, to tell who came late"
+ALONE = "lateness needs all ranks of a collective, at least two, and its process group"
 UNREPLAYED = "the steps were not replayed"
 UNSHAPED = "no detailed window with the shapes of tensors was read"
 NEVER = "no rank came later to a collective than the others"

@@ -22,7 +22,7 @@ from dptune.trace.events import Trace
 _NO_GROUP = "the trace does not say which process group"
 _NO_DTYPE = "the trace does not say which element type"
 _UNTYPED = "the element type is missing or unknown, so message sizes in bytes are unknown"
-_ASYMMETRIC = "a rank may leave before the last has come, so its duration does not tell waiting from moving data"
+_ASYMMETRIC = "a rank may leave before the last one arrives, so waiting and transfer cannot be separated"
 _INCOMPLETE = "not all ranks of the group were read, their calls could not be matched, or a call has no duration"
 _NO_LINK = "how much of this kind crosses each link is not known"
 _ALONE = "it takes the traces of at least two ranks"

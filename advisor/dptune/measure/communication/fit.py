@@ -94,7 +94,7 @@ def fit(sizes: Sequence[Times]) -> tuple[Fit | None, str]:
         *(_line(size, np.maximum(quartile, 1.0)) for quartile in quartiles),
     ]
     if any(line is None for line in lines):
-        return None, "the time grows with the size by one message size only: more sizes, or more calls, would tell"
+        return None, "the time grows with the size at one message size only: more sizes or calls are needed"
     alphas, slopes = np.array([line for line in lines if line is not None]).T
     residuals = np.abs(alpha + slope * size - median) / median
     residual = float(np.median(residuals))

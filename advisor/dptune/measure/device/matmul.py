@@ -16,7 +16,7 @@ from dptune.trace.kernels import KERNEL_CATEGORIES
 _SHARES = ("fp32_share", "tensor_core_share", "unclassified_share")
 _ON_GPU = "operators compute on a CPU only: this run computes on another device"
 _NONE = "no matrix product and no convolution ran in the steps"
-_ON_CPU = "kernel names tell the precision only on a GPU: this run computes on the CPU"
+_ON_CPU = "precision is known from GPU kernel names only: this run computes on the CPU"
 
 
 def matmul(views: Sequence[RankView], device: DeviceFacts | None) -> MatmulFigures:

@@ -32,7 +32,7 @@ MALLOC = re.compile(
     r"^(cuda|hip)(Malloc|Free)(Async|Managed|Pitch|FromPoolAsync)?$|^(cu|hip)Mem(Create|Release|Map|Unmap)"
 )
 
-_NO_EVENTS = "no allocations were recorded in its steps: only the rich window has them, and it is read of one rank"
+_NO_EVENTS = "no allocations were recorded in its steps: only the detailed window has them, and it is read for one rank"
 _NO_RUN = "torch did not say at the end of the run, and no allocations were recorded in its steps"
 _NO_TOTALS = "torch did not say at the end of the run, and the trace has sizes of allocations, not what they come to"
 _ON_CPU = "torch counts the memory of a CPU only from when it records it"

@@ -30,7 +30,7 @@ FORWARD, BACKWARD, OPTIMIZER, UNKNOWN = range(len(PHASES))
 _ORDER = (OPTIMIZER, BACKWARD, FORWARD)  # to which of several a nanosecond of compute belongs
 
 NO_BACKWARD = "the trace has no ranges of autograd's backward pass"
-NO_OPTIMIZER = "the trace has no ranges of an optimizer's step(), so its work cannot be told from the rest"
+NO_OPTIMIZER = "the trace has no ranges of an optimizer's step(), so its work cannot be identified"
 _NO_HOST = "the host's part is not known of what is not known to be launched"
 
 DeviceTimeline = tuple[RankView, DeviceView, Timeline]

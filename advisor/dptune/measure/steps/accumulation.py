@@ -14,7 +14,7 @@ _FOREIGN = "only `dptune profile` counts this: the run was not recorded by it"
 def accumulation(facts: Sequence[Facts]) -> AccumulationFigures:
     """Backward calls per optimizer step, medians over the unprofiled steps and then over ranks."""
     backwards = _median(facts, _backwards, _backwards)
-    why = "no backward call was counted in the unprofiled steps" if facts else _FOREIGN
+    why = "no backward call was counted in the untraced steps" if facts else _FOREIGN
     why_not_synchronised = _nothing_to_synchronise(facts) if backwards else why
     synchronised = None if why_not_synchronised else _median(facts, _synchronised, _backwards)
     missing = {
@@ -41,7 +41,7 @@ def samples_per_step(facts: Sequence[Facts], world_size: int | None) -> tuple[in
         return None, _FOREIGN
     samples = _median(facts, _samples, _samples)
     if not samples:
-        return None, "no batch was drawn from a torch DataLoader with a known batch size in the unprofiled steps"
+        return None, "no batch was drawn from a torch DataLoader with a known batch size in the untraced steps"
     return samples * (world_size or len(facts)), ""
 
 

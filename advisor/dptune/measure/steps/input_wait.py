@@ -10,7 +10,7 @@ from dptune.measure.views import RankView
 from dptune.measured import InputFigures, PreparingFigures
 from dptune.runfile.facts import Facts, LoaderFacts
 
-_NO_LOADER = "no batch was drawn from a torch DataLoader in the unprofiled steps"
+_NO_LOADER = "no batch was drawn from a torch DataLoader in the untraced steps"
 _NO_RANGES = "the trace has no DataLoader range: the script draws from no torch DataLoader, or it was not recorded"
 
 

@@ -95,7 +95,7 @@ def _figures(small: Floats, large: Floats, few: int, many: int) -> NoiseFigures:
     scales = sorted(_scale(variance[at].mean(), signal[at].mean()) for at in drawn)
     low, high = scales[int(0.05 * _DRAWN_ANEW)], scales[int(0.95 * _DRAWN_ANEW)]
     scale = _scale(variance.mean(), signal.mean())
-    lost = "the mean gradient is lost in its noise: more steps, or more ranks, tell more"
+    lost = "the mean gradient is lost in its noise: more steps or ranks are needed"
     figures = {"noise_scale": scale, "low": low, "high": high}
     known = {name: float(value) for name, value in figures.items() if np.isfinite(value)}
     return NoiseFigures(

@@ -22,7 +22,7 @@ from dptune.measure.steps.sequence import Sequence
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import BACKWARD_KERNEL_NAME, BACKWARD_NAME, OPTIMIZER_KERNEL_NAME, RANGE_CATEGORIES
 
-NO_LAUNCHES = "the calls that launched most operations were not recorded, so what repeats cannot be told"
+NO_LAUNCHES = "the calls that launched most operations were not recorded, so no repetition can be found"
 NO_BACKWARD = "it holds no backward pass: what repeats in it may be layers or requests"
 NO_BACKWARD_EACH = "what repeats in it does not hold a backward pass each time: it may be layers, or few steps"
 NO_PERIOD = f"its operations do not repeat {LEAST} times from beginning to end"

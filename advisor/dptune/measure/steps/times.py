@@ -12,7 +12,7 @@ from dptune.measure.views import RankView, busiest
 from dptune.measured import StepTime
 from dptune.runfile.facts import Facts, Window
 
-_FOREIGN = "only dptune records unprofiled steps: this run was not recorded by `dptune profile`"
+_FOREIGN = "untraced steps are recorded by `dptune profile` only"
 _LEAST_WHOLE = 3  # windows: with fewer the last one is needed too
 
 
@@ -49,7 +49,7 @@ def step_time(
     unprofiled_ns = figures["unprofiled_median_ns"]
     figures["time_ns"] = accounted_ns if unprofiled_ns is None else median([unprofiled_ns, *others])
     figures = {name: value or None for name, value in figures.items()}
-    no_unprofiled = "no unprofiled step was recorded" if facts else _FOREIGN
+    no_unprofiled = "no untraced step was recorded" if facts else _FOREIGN
     no_lean = next((view.no_steps for view in views if view.no_steps), "no traced step that takes time was recorded")
     reasons = {
         "unprofiled_median_ns": no_unprofiled,

@@ -62,7 +62,7 @@ def page(proof: Proof, width: int, promised: str = "") -> Iterator[Line]:
     for name, why in _vain(proof).items():
         yield from labelled("Setting", f"{name}: {why}", width, role="warning")
     for path, (trial, why) in _written_over(proof).items():
-        words = f"{path}, while trial {trial.number} ({trial.side}) ran, which had no copy of it: {why}"
+        words = f"{path}, while trial {trial.number} ({trial.side}) ran, without a copy of it: {why}"
         yield from labelled("Changed", words, width, role="warning")
     for path, why in dict(each for trial in proof.trials for each in trial.not_copied.items()).items():
         yield from labelled("Lacking", f"{path}, which trials had no copy of: {why}", width, role="warning")

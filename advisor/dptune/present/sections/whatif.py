@@ -160,9 +160,9 @@ def _compared(whatif: WhatIf, width: int) -> Iterator[Line]:
     yield from labelled("Strategies", words, width)
     yield from table(_STRATEGIES, [_strategy(strategy, whatif) for strategy in whatif.strategies], width)
     notes = [
-        "State: parameters that are trained, gradients, buckets and what the optimizer keeps, on each rank; frozen "
-        "parameters and gathered layers come on top. Per sample: its time, as a part of what it is now. Exchanging "
-        "less often makes global batches larger (`ddp.no_sync` leaves them as they are, where gradients are "
+        "State: trained parameters, gradients, buckets and optimizer state per rank; frozen parameters and gathered "
+        "layers come on top. Per sample: its time, as a part of what it is now. Less frequent communication makes "
+        "global batches larger (`ddp.no_sync` leaves them as they are, where gradients are "
         "accumulated). ZeRO-1 shards the optimizer (ZeroRedundancyOptimizer), FSDP all of it (fully_shard), HSDP that "
         "within each node."
     ]

@@ -178,7 +178,7 @@ def _rest(body: Body, listed: bool) -> bytes:
         return b"{}"
     if listed:
         if body.footer.strip():
-            body.broken(", where what follows the list of events is no part of it")
+            body.broken(", where trailing data follows the list of events")
         return b"{}"
     found, wrong = footer(body.footer)
     if wrong:

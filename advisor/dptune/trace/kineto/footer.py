@@ -26,7 +26,7 @@ def footer(text: bytes) -> tuple[bytes, str]:
         at = end
     if end_of_object := _END.match(text, at):
         junk = text[end_of_object.end() :].strip()
-        wrong = ", where what follows the trace is no part of it" if junk else ""
+        wrong = ", where trailing data follows the trace" if junk else ""
     else:
         wrong = f": {'some' if pairs else 'all'} of what follows the events is missing"
     return b"{%s}" % b",".join(pairs), wrong

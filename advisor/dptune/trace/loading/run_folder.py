@@ -62,7 +62,7 @@ def contents(path: Path) -> Contents:
     for rank in sorted(set(found.details) - set(found.traces)):
         # The lean window was lost: the rich one still shows the structure of a step.
         found.traces[rank] = found.details[rank]
-        text = f"rank {rank} has no lean window: its rich window, recorded with shapes and stacks, is used instead"
+        text = f"rank {rank} has no light window: its detailed window, recorded with shapes and stacks, is used instead"
         found.findings.append(Finding(code="lean-window-missing", level="partial", text=text))
     without = sorted(set(found.traces) - set(found.facts))
     if without:
