@@ -111,7 +111,7 @@ def waited(hand_made, first=0.2, *, compiled=False, of_optimizer=0.1, each=True,
         ({"compiled": True}, "capture CUDA graphs"),  # the trace shows it, though nothing was recorded
         (
             {"first": 0.86},
-            "86 % of that time is before one kernel, `cat_kernel`. The host runs `aten::as_strided` (763",
+            "86 % of that time is before one kernel, `cat_kernel`. The host then runs `aten::as_strided` (763",
         ),
         (
             {"first": 0.86, "of_optimizer": 0.44},
