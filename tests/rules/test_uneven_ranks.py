@@ -72,7 +72,7 @@ def test_one_rank_that_is_late_in_all_of_few_steps_takes_no_turns(ask, make_meas
         missing=dict.fromkeys(("gain_share", "work_ratio"), "not replayed"),
     )
     run = make_measured(account=waiting(hand_made, 0.2), straggler=late, lags_ms=[[0] * 4, [2.2, 0.02, 1.8, 1.6]])
-    with pytest.raises(Missing, match=r"rank 1 is late in 4 of 4 traced steps, too few to tell .*`--lean 10`"):
+    with pytest.raises(Missing, match=r"rank 1 is late in 4 of 4 traced steps, too few to know .*`--lean 10`"):
         ask("DP702", run)
 
 
