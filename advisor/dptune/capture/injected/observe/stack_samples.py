@@ -62,13 +62,14 @@ class Sampling:
         self._begun_ns = self._step_begun_ns = time.perf_counter_ns()
         self._shortest_ns = int(_LONGEST_S * _A_STEP * 1e9)  # step
         self._ended = threading.Event()
+        self._sampler = threading.Thread(target=self._run, name="dptune-sampling", daemon=True)
         self._found: dict[Key, dict[int, int]] = {}
         self._looks: dict[Key, int] = {}
         self._of_code: dict[CodeType, tuple[str, str, str]] = {}
 
     def begin(self) -> None:
         """Start to look."""
-        threading.Thread(target=self._run, name="dptune-sampling", daemon=True).start()
+        self._sampler.start()
 
     def end_step(self) -> None:
         """A step has ended, and the next begins."""
@@ -80,6 +81,8 @@ class Sampling:
     def end(self) -> list[SampledFacts]:
         """Stop, and what was found in whole steps, most first."""
         self._ended.set()
+        if self._sampler.is_alive():
+            self._sampler.join(_LONGEST_S)  # so that the interpreter is switched as before
         found = [self._facts(key, dict(spent)) for key, spent in list(self._found.items())]
         return sorted((sample for sample in found if sample.steps), key=lambda one: -sum(one.spent_ns))
 
