@@ -96,7 +96,7 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Prove it, and print what came of it."""
     from dptune.prove import engine
-    from dptune.prove.earlier import against, as_told
+    from dptune.prove.earlier import against, as_verified
     from dptune.runfile.paths import VERIFIED
 
     folder = _folder(args.words)
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
             )
         task = _task(args, folder, record, settings, advice, [])
         proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
-    if saves is not None and (apart := against(saves, as_told(proof))):
+    if saves is not None and (apart := against(saves, as_verified(proof))):
         promised = f"{promised}. Measured is {apart}"
     status = show(proof, args.format, promised)
     if advice and proof.outcome != "inconclusive" and not args.quiet:

@@ -45,7 +45,7 @@ def verified(folder: Path, unread: list[str]) -> list[Verified]:
         change = (proof.b.name, proof.command)
         if proof.outcome != "inconclusive" or change not in found or found[change].outcome == "inconclusive":
             found[change] = proof
-    return [as_told(one) for one in sorted(found.values(), key=lambda kept: kept.trials[-1].began)]
+    return [as_verified(proof) for proof in sorted(found.values(), key=lambda kept: kept.trials[-1].began)]
 
 
 def _of_machine(result: Verified, report: Report) -> Verified:
@@ -130,7 +130,7 @@ def _in_vain(proof: Proof) -> list[str]:
     return [f"{name}: {why}" for name, why in reasons.items()]
 
 
-def as_told(proof: Proof) -> Verified:
+def as_verified(proof: Proof) -> Verified:
     """A proof as a report has it."""
     fast = proof.decided_by == "fast"
     last = proof.looks[-1] if proof.looks and proof.looks[-1].runs == proof.pairs else None  # of these very trials

@@ -323,7 +323,7 @@ class Predictor:
         if self._measured.known("device_kind") != "cpu" and not changes.keys() <= TOLD_OF_GPUS:
             raise Missing(
                 "not available for this rule on GPU traces"
-            )  # and is not built in vain: a large trace takes long
+            )  # and is not built for nothing: a large trace takes long
         try:
             return self._laid().predict(changes)
         except Missing:

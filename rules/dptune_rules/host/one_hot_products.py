@@ -91,7 +91,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _seen(run: RunView) -> bool:
-    """Whether matrix products take their share of the step. Only a detailed window shows what they multiply."""
+    """Whether the operators that make one-hot rows are among those that take most."""
     kernels = run.measured.known("kernels")
     if kernels is None:
         return True

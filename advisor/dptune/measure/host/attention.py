@@ -66,7 +66,7 @@ def eager_attention(views: Sequence[RankView], unprofiled_ns: Mapping[int, float
     `unprofiled_ns` is the step time of ranks without the profiler, where it is known.
     """
     kept: dict[tuple[str, str, str], EagerAttention] = {}
-    for found in (one for view in views if view.steps for one in _of_rank(view, unprofiled_ns.get(view.rank))):
+    for found in (place for view in views if view.steps for place in _of_rank(view, unprofiled_ns.get(view.rank))):
         key = found.name, found.at, found.module
         if key not in kept or kept[key].share < found.share:
             kept[key] = found

@@ -37,7 +37,7 @@ def uncached_generations(views: Sequence[RankView]) -> list[UncachedGeneration] 
     if not views:
         return None
     kept: dict[str, UncachedGeneration] = {}
-    for found in (one for view in views for one in _of_rank(view)):
+    for found in (place for view in views for place in _of_rank(view)):
         if found.module not in kept or kept[found.module].share < found.share:
             kept[found.module] = found
     return sorted(kept.values(), key=lambda found: -found.share)

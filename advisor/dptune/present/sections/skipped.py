@@ -14,7 +14,7 @@ def skipped(report: Report, width: int) -> Iterator[Line]:
     """Rules by the reason they could not run for, and those that ran and were quiet."""
     reasons: dict[str, list[str]] = {}
     for skip in report.skipped:
-        reason = _UNJUDGED if skip.reason.startswith(_UNJUDGED) else skip.reason  # why stands in the headline
+        reason = _UNJUDGED if skip.reason.startswith(_UNJUDGED) else skip.reason  # the headline says why
         reasons.setdefault(reason, []).append(skip.rule)
     if reasons:
         yield from heading("Skipped rules (missing data, or superseded)", width)
