@@ -44,6 +44,17 @@ async def see(pilot: Pilot[None], words: str, *keys: str) -> str:
     raise AssertionError(f"'{words}' is not on the screen:\n{screen(pilot)}")
 
 
+async def settled(pilot: Pilot[None], words: str, *keys: str) -> str:
+    """Like `see`, and wait until two screens in a row are equal: lengths of scroll bars follow the layout."""
+    seen = await see(pilot, words, *keys)
+    for _ in range(40):
+        await pilot.pause(0.1)
+        before, seen = seen, screen(pilot)
+        if seen == before:
+            return seen
+    raise AssertionError(f"the screen keeps changing:\n{seen}")
+
+
 async def page_to(pilot: Pilot[None], words: str) -> None:
     """Press Page Down until the words are on the screen."""
     for _ in range(8):
