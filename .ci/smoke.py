@@ -32,6 +32,7 @@ async def walk() -> None:
 assert json.loads(written("report.json", "report", run, "--no-cache", "--format", "json"))["advice"]
 assert "</html>" in written("report.html", "report", run, "--no-cache", "--format", "html")
 assert main(["report", run, "--no-cache", "--no-tui"]) == 0
+assert main(["report", run, "--no-cache", "--full"]) == 0
 assert main(["whatif", run, "--no-cache"]) == 0
 asyncio.run(walk())
 print("report (text, JSON, HTML, full screen) and whatif: passed")

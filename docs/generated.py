@@ -216,11 +216,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Put the page of each rule under the list of all rules."""
+    """Put the page of each rule under the list of all rules, by family."""
     section = next(part["Rules"] for part in config.nav if "Rules" in part)
-    rules = [loaded.rule for loaded in loaded_rules()]
-    pages = [{f"{rule.code} {rule.name}": f"rules/{rule.code}.md"} for rule in rules]
-    section[1:1] = pages
+    families: dict[str, list[dict[str, str]]] = {}
+    for rule in (loaded.rule for loaded in loaded_rules()):
+        families.setdefault(rule.family, []).append({f"{rule.code} {rule.name}": f"rules/{rule.code}.md"})
+    section[1:1] = [{family.capitalize(): pages} for family, pages in families.items()]
     return config
 
 

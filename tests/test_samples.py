@@ -53,7 +53,7 @@ def test_the_line_in_the_readme_made_it(name):
     assert record.command == ["python", "train.py", *shlex.split(script)]
     assert f"--nproc-per-node {record.nproc_per_node}" in line
     planned = record.schedule
-    assert f"--unprofiled {planned.unprofiled} --lean {planned.lean} --rich {planned.rich}" in line
+    assert f"--untraced {planned.untraced} --light {planned.light} --detailed {planned.detailed}" in line
     fault = RUNS[name][1]
     assert script.strip() == FAULTS[fault]
     assert f"`--fault {fault}`" in readme

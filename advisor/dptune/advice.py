@@ -23,7 +23,7 @@ CONFIDENCES: tuple[Confidence, ...] = ("low", "medium", "high")
 # What reports and files of accepted advice of schema 0.1 called impact, and its values there.
 FORMER_SEVERITY: dict[str, Impact] = {"note": "low", "warning": "medium", "error": "high"}
 
-SCHEMA_VERSION = "0.2"
+SCHEMA_VERSION = "0.3"
 
 LARGE_SHARE = 0.5  # of the step: a bound above it says that there is much to gain, not how much
 
@@ -235,7 +235,9 @@ class Trust(Model):
 class Headline(Model):
     """Verdict, why, next: the top of every report."""
 
+    label: str = Field("", description="the verdict in two or three words: Communication-bound, Straggler, Healthy")
     verdict: str
+    cause: str = Field("", description="what makes the straggler late; empty where no rank heads the report")
     why: str
     next: str
     rule: str = Field("", description="the rule whose advice `next` gives; empty where it gives none")

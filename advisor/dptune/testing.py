@@ -119,18 +119,18 @@ def measured_run(
         "collectives": None if collectives is None else list(collectives),
         "copies": [],
         "step": StepTime(
-            basis="unprofiled",
+            basis="untraced",
             time_ns=STEP_NS,
-            unprofiled_median_ns=STEP_NS,
-            unprofiled_q1_ns=int(0.99 * STEP_NS),
-            unprofiled_q3_ns=int(1.01 * STEP_NS),
-            unprofiled_steps=20,
-            lean_median_ns=int(1.2 * STEP_NS),
-            lean_q1_ns=int(1.18 * STEP_NS),
-            lean_q3_ns=int(1.22 * STEP_NS),
-            lean_steps=steps,
-            rich_median_ns=2 * STEP_NS,
-            rich_steps=3,
+            untraced_median_ns=STEP_NS,
+            untraced_q1_ns=int(0.99 * STEP_NS),
+            untraced_q3_ns=int(1.01 * STEP_NS),
+            untraced_steps=20,
+            light_median_ns=int(1.2 * STEP_NS),
+            light_q1_ns=int(1.18 * STEP_NS),
+            light_q3_ns=int(1.22 * STEP_NS),
+            light_steps=steps,
+            detailed_median_ns=2 * STEP_NS,
+            detailed_steps=3,
         ),
         "ranks": [
             figures(
@@ -146,7 +146,7 @@ def measured_run(
             )
             for r in range(world)
         ],
-        "input": figures(InputFigures, wait_share=wait_share, basis="unprofiled"),
+        "input": figures(InputFigures, wait_share=wait_share, basis="untraced"),
         "accumulation": figures(AccumulationFigures, synchronised_backwards_per_step=synchronised),
         "matmul": figures(
             MatmulFigures, fp32_share=fp32_share, tensor_cores=tensor_cores, operator_shares=operators and {**operators}

@@ -22,7 +22,7 @@ def assembled():
 
 def with_load(measured, withheld, other=1.2):
     found = LoadFigures(
-        host="vm", window="unprofiled", cores=2, job_cores=0.8, other_cores=other, waiting_cores=other,
+        host="vm", window="untraced", cores=2, job_cores=0.8, other_cores=other, waiting_cores=other,
         withheld_share=withheld,
     )  # fmt: skip
     return measured.model_copy(
@@ -33,7 +33,7 @@ def with_load(measured, withheld, other=1.2):
 def timed(make_facts, untraced_ms, traced_ms=(), **more):
     windows = [
         Window(name, 3, [int(ms * 1e6) for ms in times], **{key: value[name] for key, value in more.items()})
-        for name, times in (("unprofiled", untraced_ms), ("lean", traced_ms))
+        for name, times in (("untraced", untraced_ms), ("light", traced_ms))
     ]
     return [make_facts(windows=windows)]
 
@@ -42,7 +42,7 @@ STEADY = [100.0] * 20
 
 
 def scattered(measured):
-    step = measured.step.model_copy(update={"unprofiled_q1_ns": 8_000_000, "unprofiled_q3_ns": 14_000_000})
+    step = measured.step.model_copy(update={"untraced_q1_ns": 8_000_000, "untraced_q3_ns": 14_000_000})
     return measured.model_copy(update={"step": step})
 
 
@@ -106,7 +106,7 @@ def test_healthy_steps_that_differ_are_not_unsteady(make_measured, make_facts, u
 
 def test_what_the_loader_takes_is_not_unsteadiness(make_measured, make_facts):
     """Without workers' batches ready, the first third of the steps waits for 900 of 1,000 ms."""
-    waits = {"unprofiled": [900_000_000] * 7 + [0] * 13, "lean": []}
+    waits = {"untraced": [900_000_000] * 7 + [0] * 13, "light": []}
     facts = timed(make_facts, [1000.0] * 7 + [100.0] * 13, [120.0] * 5, loader_wait_ns=waits)
     assert list(findings(make_measured(), facts)) == []
 
@@ -124,7 +124,7 @@ def test_times_that_cannot_be_judged_leave_risks_and_skip_time_rules(make_measur
 
 def test_a_loader_that_is_waited_for_in_every_window_is_advised_on(make_measured, make_facts, assembled):
     windows = [
-        Window(name, 3, [10_000_000] * 4, loader_wait_ns=[6_000_000] * 4) for name in ("unprofiled", "lean", "rich")
+        Window(name, 3, [10_000_000] * 4, loader_wait_ns=[6_000_000] * 4) for name in ("untraced", "light", "detailed")
     ]
     facts = make_facts(loaders=[LoaderFacts("train.py:12", num_workers=0, dataset="Photos")], windows=windows)
     report = assembled(with_load(make_measured(wait_share=0.6), 0.9), [facts])

@@ -53,7 +53,7 @@ def test_what_limits_the_step_is_named_with_and_without_advice(make_measured, ma
 
 def test_the_loaders_wait_is_told_beside_the_account_that_sums_to_the_step(make_measured, hand_made):
     measured = make_measured(wait_share=0.2, device="cpu")
-    waits = hand_made.figures(hand_made.InputFigures, wait_share=0.35, basis="unprofiled")
+    waits = hand_made.figures(hand_made.InputFigures, wait_share=0.35, basis="untraced")
     told = said(measured.model_copy(update={"input": waits}))
     assert told.verdict == "Input-bound: 35 % of each step waits for the data loader."
     assert "computing 80 %, idle for input 20 %." in told.why
@@ -170,7 +170,7 @@ def test_a_run_that_cannot_be_judged_never_reads_as_healthy(make_measured, make_
     told = said(make_measured(), trust, advice=[make_advice()] if advised else [])
     assert told.verdict == "Not enough reliable data for a verdict."
     assert told.why == "Only 2 steady steps were recorded."
-    assert "dptune profile --lean 5" in told.next
+    assert "dptune profile --light 5" in told.next
 
 
 def test_a_figure_that_the_headline_lacks(make_measured, hand_made):
@@ -254,7 +254,7 @@ def test_copies_are_named_by_where_they_move_data(make_measured, hand_made, copi
 def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, make_advice, hand_made):
     """Steps of 10 ms and a mean of 40: three quarters of the time is what slow steps take longer."""
     measured = make_measured(exposed_share=0.4)
-    step = measured.step.model_copy(update={"unprofiled_mean_ns": 40_000_000})
+    step = measured.step.model_copy(update={"untraced_mean_ns": 40_000_000})
     slow = measured.model_copy(update={"step": step})
     one = make_advice()
     of_slow = one.model_copy(update={"saves": one.saves.model_copy(update={"mean_step_ms": 40.0})})
@@ -265,7 +265,7 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
     assert told.rule == of_slow.rule
     assert said(slow, advice=[one, of_slow]).verdict == told.verdict
     assert said(slow, advice=[one]).verdict.startswith("Communication-bound")
-    little = step.model_copy(update={"unprofiled_mean_ns": 12_000_000})
+    little = step.model_copy(update={"untraced_mean_ns": 12_000_000})
     assert said(measured.model_copy(update={"step": little}), advice=[of_slow]).why.startswith("A step takes 10 ms")
 
 
@@ -285,7 +285,7 @@ def test_nothing_to_change_is_not_said_above_a_located_cost(make_measured, share
         CodeSite(name=name, at=at, share=of, **known)
         for name, at, of in (("tiny", "a.py:1", 0.01), ("propagate", "train.py:88", share))
     ]
-    code = UserCodeFigures(ranks=[0], steps=2, basis="unprofiled", sites=sites)
+    code = UserCodeFigures(ranks=[0], steps=2, basis="untraced", sites=sites)
     found = said(make_measured(user_code=code))
     assert ("Nothing to change" not in found.next) == located
     if located:
@@ -314,12 +314,12 @@ def test_what_a_cut_off_trace_lacks_is_no_matter_of_recording(make_measured, cod
 
 @pytest.mark.parametrize(
     ("basis", "q3_ms", "step"),
-    [("traced", 12.9, "each step"), ("traced", 13.1, "the mean step"), ("unprofiled", 13.1, "each step")],
+    [("traced", 12.9, "each step"), ("traced", 13.1, "the mean step"), ("untraced", 13.1, "each step")],
 )
 def test_where_traced_steps_differ_much_a_share_is_of_their_mean(make_measured, basis, q3_ms, step):
     """Interquartile range 3 of 10 ms; without the profiler the step time is a median."""
     measured = make_measured(wait_share=0.3)
-    quartiles = {"lean_q1_ns": 10_000_000, "lean_median_ns": 10_000_000, "lean_q3_ns": int(q3_ms * 1e6)}
+    quartiles = {"light_q1_ns": 10_000_000, "light_median_ns": 10_000_000, "light_q3_ns": int(q3_ms * 1e6)}
     of_step = measured.step.model_copy(update={"basis": basis, **quartiles})
     told = said(measured.model_copy(update={"step": of_step}))
     assert told.verdict == f"Input-bound: 30 % of {step} waits for the data loader."

@@ -91,7 +91,7 @@ def make_late(make_measured, hand_made):
             differences=list(found),
             missing={"work_ratio": "no shapes"} | ({"gain_share": "not replayed"} if gain is None else {}),
         )
-        wait = hand_made.figures(InputFigures, wait_share=total.share("input_idle_ns"), basis="unprofiled")
+        wait = hand_made.figures(InputFigures, wait_share=total.share("input_idle_ns"), basis="untraced")
         return make_measured(account=total, ranks=ranks, straggler=worst, input=wait)
 
     return make

@@ -127,11 +127,11 @@ def test_the_reader_can_find_a_run_unjudgeable(make_measured):
 
 
 def step(hand_made, **known):
-    return hand_made.figures(StepTime, **{"basis": "unprofiled", "time_ns": 10_000_000, **known})
+    return hand_made.figures(StepTime, **{"basis": "untraced", "time_ns": 10_000_000, **known})
 
 
 def test_times_that_are_traced_say_so(make_measured, hand_made):
-    trust = judge(make_measured(step=step(hand_made, basis="traced", lean_median_ns=10_000_000)), [])
+    trust = judge(make_measured(step=step(hand_made, basis="traced", light_median_ns=10_000_000)), [])
     assert trust.level == "sound"
     assert codes(trust) == ["times-traced"]
     assert "(typically 1.1-1.8x)" in text_of(trust, "times-traced")
@@ -139,15 +139,15 @@ def test_times_that_are_traced_say_so(make_measured, hand_made):
 
 @pytest.mark.parametrize(("q3", "noisy"), [(10_900_000, False), (11_100_000, True)])
 def test_steps_that_vary(make_measured, hand_made, q3, noisy):
-    times = step(hand_made, unprofiled_median_ns=10_000_000, unprofiled_q1_ns=10_000_000, unprofiled_q3_ns=q3)
+    times = step(hand_made, untraced_median_ns=10_000_000, untraced_q1_ns=10_000_000, untraced_q3_ns=q3)
     trust = judge(make_measured(step=times), [])
     assert codes(trust) == (["steps-noisy"] if noisy else [])
     assert trust.level == "sound"
 
 
 def test_steps_that_take_turns_are_not_noisy(make_measured, hand_made):
-    quartiles = {"unprofiled_q1_ns": 10_000_000, "unprofiled_q3_ns": 20_000_000}
-    times = step(hand_made, unprofiled_median_ns=15_000_000, unprofiled_period=2, **quartiles)
+    quartiles = {"untraced_q1_ns": 10_000_000, "untraced_q3_ns": 20_000_000}
+    times = step(hand_made, untraced_median_ns=15_000_000, untraced_period=2, **quartiles)
     trust = judge(make_measured(step=times), [])
     assert codes(trust) == ["steps-take-turns"]
     assert text_of(trust, "steps-take-turns").startswith("step times repeat every 2 steps")
@@ -216,7 +216,7 @@ def test_cores_are_counted_by_host_and_ranks_that_were_not_recorded_too(make_mea
 )
 def test_cores_that_were_taken_away_while_steps_were_timed(make_measured, make_facts, shares, said):
     facts = [
-        make_facts(rank=rank, host=f"h{rank}", windows=[Window("unprofiled", 5, taken_share=share)])
+        make_facts(rank=rank, host=f"h{rank}", windows=[Window("untraced", 5, taken_share=share)])
         for rank, share in enumerate(shares)
     ]
     trust = judge(make_measured(), facts)
@@ -242,8 +242,8 @@ class TestRecording:
         assert finding.text == "the script failed (exit status 1) after 10 of the 35 optimizer steps a recording needs"
 
     def test_with_one_it_is_partial(self):
-        lean = Window("lean", 27, [1, 1], trace="rank-00000.trace.json.gz")
-        (finding,) = trust.recording(self.record, [Facts(0, steps=28, windows=[lean], ended="raised ValueError")])
+        light = Window("light", 27, [1, 1], trace="rank-00000.trace.json.gz")
+        (finding,) = trust.recording(self.record, [Facts(0, steps=28, windows=[light], ended="raised ValueError")])
         assert finding.level == "partial"
 
     def test_a_failure_after_the_last_window_leaves_the_recording_whole(self):
@@ -274,25 +274,25 @@ def test_the_first_rank_does_not_speak_for_the_others() -> None:
 
 
 def test_windows_that_the_time_bound_ended_are_told(make_measured, make_facts):
-    cut = Window("unprofiled", 6, [1] * 6, complete=True, cut_short=True)
+    cut = Window("untraced", 6, [1] * 6, complete=True, cut_short=True)
     told = judge(make_measured(), [make_facts(windows=[cut])])
-    assert text_of(told, "windows-cut").endswith("with fewer steps than requested (unprofiled 6)")
+    assert text_of(told, "windows-cut").endswith("with fewer steps than requested (untraced 6)")
     assert "windows-cut" not in codes(judge(make_measured(), [make_facts()]))
 
 
 def test_ranks_that_recorded_different_steps_are_no_whole(make_measured, make_facts):
-    def lean(rank, first):
-        return make_facts(rank=rank, windows=[Window("lean", first, [1] * 5, complete=True)])
+    def light(rank, first):
+        return make_facts(rank=rank, windows=[Window("light", first, [1] * 5, complete=True)])
 
-    told = judge(make_measured(), [lean(0, 19), lean(1, 25)])
+    told = judge(make_measured(), [light(0, 19), light(1, 25)])
     assert told.level == "partial"
     assert "rank 0 from step 19 on, rank 1 from 25" in text_of(told, "windows-apart")
-    assert "windows-apart" not in codes(judge(make_measured(), [lean(0, 19), lean(1, 19)]))
+    assert "windows-apart" not in codes(judge(make_measured(), [light(0, 19), light(1, 19)]))
 
 
 def test_traced_steps_that_were_quicker_say_that_the_machine_changed(make_measured, hand_made):
     """By hand: 8 ms traced against 10 ms without the profiler."""
-    times = step(hand_made, unprofiled_median_ns=10_000_000, lean_median_ns=8_000_000)
+    times = step(hand_made, untraced_median_ns=10_000_000, light_median_ns=8_000_000)
     told = text_of(judge(make_measured(step=times), []), "profiler-cost")
     assert told.startswith("traced steps were faster than untraced ones (8 ms, 10 ms), so machine noise exceeds")
 
@@ -353,11 +353,11 @@ def of_steps(measured, **changed):
 def test_traced_steps_that_are_noisy_count_too(make_measured, hand_made):
     """Beside those without the profiler, and alone where none were timed without it."""
     calm = make_measured()
-    noisy = of_steps(calm, lean_q1_ns=10_000_000, lean_median_ns=12_000_000, lean_q3_ns=13_800_000)
+    noisy = of_steps(calm, light_q1_ns=10_000_000, light_median_ns=12_000_000, light_q3_ns=13_800_000)
     said = "traced steps are noisy (interquartile range 10-13.8 ms, 32 % of the median): shares of a step are uncertain"
     assert text_of(judge(noisy, []), "steps-noisy") == said
     foreign = hand_made.figures(
-        StepTime, basis="traced", time_ns=12, lean_q1_ns=10_000_000, lean_median_ns=12_000_000, lean_q3_ns=13_800_000
+        StepTime, basis="traced", time_ns=12, light_q1_ns=10_000_000, light_median_ns=12_000_000, light_q3_ns=13_800_000
     )
     assert text_of(judge(calm.model_copy(update={"step": foreign}), []), "steps-noisy") == said
     assert "steps-noisy" not in codes(judge(calm, []))

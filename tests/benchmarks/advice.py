@@ -50,7 +50,7 @@ from wired import (
 
 RESULTS = HERE / "results" / "advice.json"
 WIRES = {"slow": SLOW, "fast": FAST, "": None}  # 200 Mbit/s and 1 ms; 1 Gbit/s and 0.1 ms; one host
-WINDOWS = ("--warmup", "3", "--unprofiled", "30", "--lean", "20", "--rich", "0")
+WINDOWS = ("--warmup", "3", "--untraced", "30", "--light", "20", "--detailed", "0")
 FURTHER = ("--repeat", "3")  # of each faulty script, so that what is promised rests on several processes
 LIMIT = ("--within", "5%", "--time-limit", "5m")
 MOVED = 0.1

@@ -41,7 +41,7 @@ def compared(work: Path, name: str) -> dict[str, Any]:
     """One change, made or gone on with."""
     options, both, b = CHANGES[name]
     place = work / "-".join(["base", *options.split(), *both.split()]).replace("=", "-")
-    windows = ("--warmup", "3", "--unprofiled", "5", "--lean", "3", "--rich", "0", "--no-links")
+    windows = ("--warmup", "3", "--untraced", "5", "--light", "3", "--detailed", "0", "--no-links")
     found = verified(recorded(place, options, both, windows), "--set", b)
     return {"name": name, "options": options, "both": both, "b": b, **found}
 

@@ -47,7 +47,7 @@ def base(work: Path, ranks: int) -> Path:
     place = work / f"ranks-{ranks}"  # a folder of its own: trials run in a copy of it
     folder = place / "run"
     if not (folder / "run.json").exists():
-        windows = ("--warmup", "3", "--unprofiled", "5", "--lean", "3", "--rich", "0", "--no-links")
+        windows = ("--warmup", "3", "--untraced", "5", "--light", "3", "--detailed", "0", "--no-links")
         several = ("--nproc-per-node", str(ranks)) if ranks > 1 else ()
         place.mkdir(exist_ok=True)
         (place / "planted.py").write_bytes((HERE / "planted.py").read_bytes())

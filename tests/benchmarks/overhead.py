@@ -6,7 +6,7 @@
 Sides, each in processes of its own, interleaved in shuffled order:
     bare        the script alone
     attached    under dptune, in a long window without the profiler: what must not differ from `bare`
-    traced      under dptune with a lean and a rich window of 20 steps each
+    traced      under dptune with a light and a detailed window of 20 steps each
 
 One process is one sample. Three figures of its steps: the median of their durations, the fastest tenth of them (which
 other work on the machine disturbs less), and the median of their processor time (least of all). The interval is a
@@ -30,22 +30,22 @@ import numpy as np
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "overhead.json"
-WARMUP, UNPROFILED, LEAN, RICH = 10, 60, 20, 20
-STEPS = WARMUP + UNPROFILED + 1 + LEAN + 1 + RICH + 2
+WARMUP, UNTRACED, LIGHT, DETAILED = 10, 60, 20, 20
+STEPS = WARMUP + UNTRACED + 1 + LIGHT + 1 + DETAILED + 2
 SIDES = {
     "bare": None,
-    "attached": ("--warmup", WARMUP, "--unprofiled", STEPS, "--lean", 0, "--rich", 0),
-    "traced": ("--warmup", WARMUP, "--unprofiled", UNPROFILED, "--lean", LEAN, "--rich", RICH),
+    "attached": ("--warmup", WARMUP, "--untraced", STEPS, "--light", 0, "--detailed", 0),
+    "traced": ("--warmup", WARMUP, "--untraced", UNTRACED, "--light", LIGHT, "--detailed", DETAILED),
 }
 # steps of the script, counted from 0, that fall into each window
 WINDOWS = {
-    "unprofiled": range(WARMUP, WARMUP + UNPROFILED),
-    "lean": range(WARMUP + UNPROFILED + 1, WARMUP + UNPROFILED + 1 + LEAN),
-    "rich": range(WARMUP + UNPROFILED + 1 + LEAN + 1, WARMUP + UNPROFILED + 1 + LEAN + 1 + RICH),
+    "untraced": range(WARMUP, WARMUP + UNTRACED),
+    "light": range(WARMUP + UNTRACED + 1, WARMUP + UNTRACED + 1 + LIGHT),
+    "detailed": range(WARMUP + UNTRACED + 1 + LIGHT + 1, WARMUP + UNTRACED + 1 + LIGHT + 1 + DETAILED),
 }
 # the list of a run, and which quantile of it
 FIGURES = {"median": ("durations_ns", 0.5), "fastest tenth": ("durations_ns", 0.1), "processor": ("cpu_ns", 0.5)}
-ROWS = (("bare", "unprofiled"), ("attached", "unprofiled"), ("traced", "lean"), ("traced", "rich"))
+ROWS = (("bare", "untraced"), ("attached", "untraced"), ("traced", "light"), ("traced", "detailed"))
 
 
 def command(side: str, ranks: int, folder: Path) -> list[str]:
@@ -144,7 +144,7 @@ def table(results: dict[str, Any]) -> str:
         bare = [run for run in results["runs"] if (run["side"], run["ranks"]) == ("bare", ranks)]
         bare_peak = np.median([run["peak_bytes"] for run in bare])
         peak = np.median([run["peak_bytes"] for run in runs]) - bare_peak
-        for window in ("lean", "rich"):
+        for window in ("light", "detailed"):
             seen = [(run, next(w for w in run["windows"] if w["name"] == window)) for run in runs]
             text = np.median([w["trace_text_bytes"] / len(w["durations_ns"]) for _, w in seen])
             packed = np.median([run["files"][w["trace"]] / len(w["durations_ns"]) for run, w in seen])

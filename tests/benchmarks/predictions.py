@@ -58,8 +58,8 @@ from wired import (
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
 WIRES = {"200 Mbit/s": SLOW, "1 Gbit/s": FAST, "unshaped": None}
 SHAPED = ("200 Mbit/s", "1 Gbit/s")
-WINDOWS = ("--warmup", "5", "--lean", "20", "--rich", "0")
-UNPROFILED = {"200 Mbit/s": "50"}  # steps; of quicker ones 120
+WINDOWS = ("--warmup", "5", "--light", "20", "--detailed", "0")
+UNTRACED = {"200 Mbit/s": "50"}  # steps; of quicker ones 120
 FURTHER = {2: "3", 4: "1"}  # processes in which a recorded script of so many ranks is timed
 IN_A_ROW = 4  # changes over one wire, before the next has its turn
 LIMIT = ("--time-limit", "100")
@@ -201,7 +201,7 @@ def _recorded(place: Path, case: Case, wire: str) -> Path:
     """A case's recording, made now or before: it may be another's, too."""
     ranks_a_node(case.ranks // 2)
     name = "_".join(f"{case.ranks} {case.options} {case.both}".replace("-", "").split())
-    windows = (*WINDOWS, "--unprofiled", UNPROFILED.get(wire, "120"), "--repeat", FURTHER[case.ranks])
+    windows = (*WINDOWS, "--untraced", UNTRACED.get(wire, "120"), "--repeat", FURTHER[case.ranks])
     return recorded(place / name, case.options, case.both, windows)
 
 

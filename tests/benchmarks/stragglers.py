@@ -40,7 +40,7 @@ FUNCTIONS = {
 DRAW = "third"  # another word draws other ranks and stalls; results/stragglers_*.json are the draws before
 ROUNDS = 4  # of each kind, on 2 and 4 ranks in turn
 HEALTHY = 10
-WINDOWS = ("--warmup", "3", "--unprofiled", "5", "--lean", "5", "--rich", "3", "--no-links")
+WINDOWS = ("--warmup", "3", "--untraced", "5", "--light", "5", "--detailed", "3", "--no-links")
 DPTUNE = (sys.executable, "-m", "dptune")
 LONGEST_S = 180
 

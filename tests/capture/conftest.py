@@ -94,4 +94,4 @@ def profiling_in(place: Path) -> Callable[..., Run]:
     return run
 
 
-SHORT = ("--warmup", "2", "--unprofiled", "4", "--lean", "2", "--rich", "1", "--no-links")
+SHORT = ("--warmup", "2", "--untraced", "4", "--light", "2", "--detailed", "1", "--no-links")

@@ -14,10 +14,10 @@ import pytest
 from .conftest import Run, environment
 
 FOLDER = Path(__file__).parent / "kinds"
-# 2 of warm-up, 4 without the profiler, 1 + 3 lean, 1 + 1 rich: 12 steps
+# 2 of warm-up, 4 without the profiler, 1 + 3 light, 1 + 1 detailed: 12 steps
 ABORTED = "terminate called without an active exception"  # by torch, where a thread of gloo still runs at exit
-WINDOWS = ("--warmup", "2", "--unprofiled", "4", "--lean", "3", "--rich", "1", "--no-links")
-FIRST_LEAN_STEP, LAST_STEP = 8, 12
+WINDOWS = ("--warmup", "2", "--untraced", "4", "--light", "3", "--detailed", "1", "--no-links")
+FIRST_LIGHT_STEP, LAST_STEP = 8, 12
 QUIET = {
     "HF_HUB_OFFLINE": "1",
     "DS_ACCELERATOR": "cpu",

@@ -18,9 +18,9 @@ COUNTS = st.integers(min_value=0, max_value=50)
 SCHEDULES = st.builds(
     Schedule,
     warmup=COUNTS,
-    unprofiled=COUNTS,
-    lean=COUNTS,
-    rich=COUNTS,
+    untraced=COUNTS,
+    light=COUNTS,
+    detailed=COUNTS,
     noise=COUNTS,
     window_s=st.sampled_from([0.0, 60.0]),
 )
@@ -55,7 +55,7 @@ def test_windows_follow_one_another_and_end_where_the_plan_says(schedule: Schedu
     assert not agenda.cut_short
     opened = {window: step for step, action, window in moments if action == "open"}
     closed = {window: step for step, action, window in moments if action == "close"}
-    for window in ("unprofiled", "lean", "rich", "noise"):
+    for window in ("untraced", "light", "detailed", "noise"):
         length = getattr(schedule, window)
         assert (window in opened) == (length > 0)
         if length:
@@ -94,10 +94,10 @@ def test_a_window_lasts_the_steps_and_the_seconds_that_it_is_to_last_at_least(st
 
 
 def test_ten_second_steps() -> None:
-    """By hand: 5 of warm-up in 50 s, 6 in 60 s without the profiler, set-up, 5 lean in 50 s, set-up, 3 rich."""
+    """By hand: 5 of warm-up in 50 s, 6 in 60 s without the profiler, set-up, 5 light in 50 s, set-up, 3 detailed."""
     agenda, moments = walked(Schedule(), step_s=10.0)
     assert agenda.step == 5 + 6 + 1 + 5 + 1 + 3
-    assert ("close", "unprofiled") in [moment[1:] for moment in moments]
+    assert ("close", "untraced") in [moment[1:] for moment in moments]
 
 
 def test_the_plan_passes_through_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ SECONDS = st.floats(min_value=0.0, max_value=HOUR)
     meets=st.sampled_from([always, never, lambda step: step % 5 == 4]),
     window_s=st.sampled_from([0.0, 10.0, 60.0]),
     least_s=st.sampled_from([0.0, 1.0]),
-    lean_most=st.sampled_from([0, 20]),
+    light_most=st.sampled_from([0, 20]),
     uneven=st.sampled_from([0.0, 0.1, 0.5]),
     store_s=st.sampled_from([1e-4, 0.5]),
 )
@@ -183,12 +183,12 @@ def test_all_ranks_change_windows_at_the_same_steps(
     meets: Callable[[int], bool],
     window_s: float,
     least_s: float,
-    lean_most: int,
+    light_most: int,
     uneven: float,
     store_s: float,
 ) -> None:
     """Whatever the start of each takes, and its steps, which also get quicker or slower; apart or together."""
-    schedule = Schedule(unprofiled=12, window_s=window_s, least_s=least_s, lean_most=lean_most)
+    schedule = Schedule(untraced=12, window_s=window_s, least_s=least_s, light_most=light_most)
     if least_s:
         paces = [max(pace, 0.05) for pace in paces]
         later = max(later, 1.0)
@@ -199,14 +199,14 @@ def test_all_ranks_change_windows_at_the_same_steps(
 
     moments = World(ranks, offsets, store_s).train(schedule, step_s, meets)
     assert [what for what in at_steps(moments) if what.startswith("close")] == [
-        "close unprofiled",
-        "close lean",
-        "close rich",
+        "close untraced",
+        "close light",
+        "close detailed",
     ]
 
 
 @pytest.mark.parametrize(
-    ("spread", "lean"),
+    ("spread", "light"),
     [
         (0.0, 5),
         (0.05, 5),  # quartiles 5 % of the step apart: 2 (1.25 x 0.05 / 1.349 / 0.05)^2 = 1.7 steps would do
@@ -215,38 +215,38 @@ def test_all_ranks_change_windows_at_the_same_steps(
     ],
 )
 @pytest.mark.parametrize("ranks", [2, 5])
-def test_as_many_traced_steps_as_their_spread_asks_for(ranks: int, spread: float, lean: int) -> None:
+def test_as_many_traced_steps_as_their_spread_asks_for(ranks: int, spread: float, light: int) -> None:
     """Steps of 1 - spread / 2, 1 and 1 + spread / 2, each as often, in turn; the quartiles are the outer ones."""
     pattern = [1 - spread / 2, 1.0, 1 + spread / 2, 1.0]
     pattern = [pattern[0], pattern[2], pattern[1], pattern[0], pattern[2]]
     world = World(ranks, [rank * 500.0 for rank in range(ranks)])
-    steps = at_steps(world.train(Schedule(lean_most=20), lambda _, step: 0.1 * pattern[step % 5], always))
-    assert steps["close lean"] - steps["open lean"] == lean
+    steps = at_steps(world.train(Schedule(light_most=20), lambda _, step: 0.1 * pattern[step % 5], always))
+    assert steps["close light"] - steps["open light"] == light
 
 
 def test_a_number_of_traced_steps_that_was_asked_for_is_kept() -> None:
-    uneven = World(2, [0.0, 0.0]).train(Schedule(lean=7), lambda _, step: 0.1 + 0.1 * (step % 2), always)
+    uneven = World(2, [0.0, 0.0]).train(Schedule(light=7), lambda _, step: 0.1 + 0.1 * (step % 2), always)
     steps = at_steps(uneven)
-    assert steps["close lean"] - steps["open lean"] == 7
+    assert steps["close light"] - steps["open light"] == 7
 
 
 def test_more_traced_steps_are_bounded_in_time() -> None:
     """By hand: steps of 2.5 s in the mean reach 20 s after 8 or 9 of them."""
-    uneven = World(2, [0.0, 0.0]).train(Schedule(lean_most=20), lambda _, step: 1.5 + 2.0 * (step % 2), always)
+    uneven = World(2, [0.0, 0.0]).train(Schedule(light_most=20), lambda _, step: 1.5 + 2.0 * (step % 2), always)
     steps = at_steps(uneven)
-    assert 8 <= steps["close lean"] - steps["open lean"] <= 9
+    assert 8 <= steps["close light"] - steps["open light"] <= 9
 
 
 def test_without_the_store_traced_steps_are_those_asked_for() -> None:
     world = World(3, [0.0] * 3, store_ends_at=0.0)
-    steps = at_steps(world.train(Schedule(lean_most=20), lambda _, step: 0.1 + 0.1 * (step % 2), always))
-    assert steps["close lean"] - steps["open lean"] == 5
+    steps = at_steps(world.train(Schedule(light_most=20), lambda _, step: 0.1 + 0.1 * (step % 2), always))
+    assert steps["close light"] - steps["open light"] == 5
 
 
 def test_how_many_steps_are_traced_costs_few_requests() -> None:
     """By hand: 20 of 50 steps are traced, and a rank other than the first asks at a few of them."""
     world = World(4, [0.0] * 4)
-    world.train(Schedule(lean_most=20), lambda _, step: 0.1 + 0.1 * (step % 2), always)
+    world.train(Schedule(light_most=20), lambda _, step: 0.1 + 0.1 * (step % 2), always)
     for rank in range(1, 4):
         assert len([who for who, _ in world.requests if who == rank]) <= 30
 
@@ -258,30 +258,30 @@ def test_a_slow_start_is_no_step(start_s: float, late: float) -> None:
     world = World(2, [0.0, 0.0])
     moments = world.train(Schedule(), lambda rank, step: 0.1 + (0 if step else start_s + late * rank), always)
     steps = at_steps(moments)
-    assert [steps["open unprofiled"], steps["open lean"], steps["open rich"], steps["end "]] == [5, 26, 32, 35]
+    assert [steps["open untraced"], steps["open light"], steps["open detailed"], steps["end "]] == [5, 26, 32, 35]
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_ten_second_steps_of_several_ranks(ranks: int) -> None:
     """By hand, as of one rank: 60 s without the profiler are 6 steps."""
     steps = at_steps(World(ranks, [rank * 500.0 for rank in range(ranks)]).train(Schedule(), lambda *_: 10.0, always))
-    assert steps["close unprofiled"] - steps["open unprofiled"] == 6
-    assert steps["open unprofiled"] == 5
-    assert steps["close lean"] - steps["open lean"] == 5
+    assert steps["close untraced"] - steps["open untraced"] == 6
+    assert steps["open untraced"] == 5
+    assert steps["close light"] - steps["open light"] == 5
 
 
 def test_long_steps_end_windows_soon() -> None:
     """By hand: of steps of two minutes, the fewest that a decision two steps ahead allows."""
     steps = at_steps(World(2, [0.0, HOUR]).train(Schedule(), lambda *_: 120.0, always))
-    assert steps["open unprofiled"] == 4
-    assert steps["close unprofiled"] - steps["open unprofiled"] == 3
-    assert steps["close lean"] - steps["open lean"] == 3
+    assert steps["open untraced"] == 4
+    assert steps["close untraced"] - steps["open untraced"] == 3
+    assert steps["close light"] - steps["open light"] == 3
 
 
 def test_short_steps_last_as_long_as_they_have_to() -> None:
     world = World(2, [0.0, HOUR])
     steps = at_steps(world.train(Schedule(least_s=3.0), lambda *_: 0.002, always))
-    assert (steps["close unprofiled"] - steps["open unprofiled"]) * 0.002 == pytest.approx(3.0, rel=0.1)
+    assert (steps["close untraced"] - steps["open untraced"]) * 0.002 == pytest.approx(3.0, rel=0.1)
 
 
 @pytest.mark.parametrize(("schedule", "most"), [(Schedule(), 9), (Schedule(least_s=3.0), 40)])
@@ -350,4 +350,4 @@ def test_a_first_step_that_is_slow_by_another_amount_on_each_rank(profile: Calla
     assert run.status == 0, run.err
     windows = {tuple((w.name, w.first_step, w.steps) for w in run.facts(rank).windows) for rank in range(ranks)}
     (alike,) = windows
-    assert alike[0][:2] == ("unprofiled", 6)
+    assert alike[0][:2] == ("untraced", 6)

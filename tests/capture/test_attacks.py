@@ -28,7 +28,7 @@ START = """
 
 def recorded(run: Run) -> bool:
     windows = [(window.name, window.steps) for window in run.facts().windows]
-    return windows == [("unprofiled", 4), ("lean", 2), ("rich", 1)] and run.facts().ended == "complete"
+    return windows == [("untraced", 4), ("light", 2), ("detailed", 1)] and run.facts().ended == "complete"
 
 
 @pytest.mark.thorough
@@ -83,7 +83,7 @@ def test_training_in_a_thread_that_the_script_abandons(profile: Callable[..., Ru
     run = profile(START + body, *SHORT)
     assert (run.status, run.out.strip()) == (0, "end"), run.err
     assert run.facts().ended == "script-ended"
-    assert run.facts().window("unprofiled").complete  # type: ignore[union-attr]
+    assert run.facts().window("untraced").complete  # type: ignore[union-attr]
 
 
 BATCHES = {

@@ -201,5 +201,5 @@ def test_what_a_sharded_tensor_communicates_is_told_from_what_its_wrapper_does(p
     assert others <= {("torch", ""), ("", "")}  # FSDP's, and the barrier at the end
     line = told["full_tensor", "train.py:14", "", ""]
     assert line.ranks == [0, 1]
-    assert line.unprofiled_calls == 2 * 4
-    assert 0 < line.unprofiled_ns < line.host_ns
+    assert line.untraced_calls == 2 * 4
+    assert 0 < line.untraced_ns < line.host_ns

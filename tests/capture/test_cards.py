@@ -74,9 +74,9 @@ def read_samples(read: cards.Cards, phase: str) -> list[dict[str, int]]:
 
 
 def test_each_window_has_its_own_readings(nvml: ModuleType) -> None:
-    (first, second), unread = read_through("warm-up", "unprofiled", "set-up of lean", "lean", "done")
+    (first, second), unread = read_through("warm-up", "untraced", "set-up of light", "light", "done")
     assert unread == ""
-    assert [one.window for one in first.readings] == ["unprofiled", "lean"]
+    assert [one.window for one in first.readings] == ["untraced", "light"]
     assert all(one.samples >= 3 for one in first.readings)
     window = first.readings[0]
     assert window.sm_clock_mhz in (1860, 1920, 1980)
@@ -89,7 +89,7 @@ def test_each_window_has_its_own_readings(nvml: ModuleType) -> None:
 
 
 def test_a_query_without_an_answer_is_named_and_the_others_stay(nvml: ModuleType) -> None:
-    (card,), _ = read_through("unprofiled", used={"bb"})
+    (card,), _ = read_through("untraced", used={"bb"})
     assert card.index == 1
     assert card.unread == {"power_mw": "Not Supported"}
     assert card.readings[0].most_power_w is None
@@ -97,7 +97,7 @@ def test_a_query_without_an_answer_is_named_and_the_others_stay(nvml: ModuleType
 
 
 def test_a_partition_of_a_card_has_no_readings_and_the_reason(nvml: ModuleType) -> None:
-    assert read_through("unprofiled", used={"MIG-cc"}) == ([], cards.NO_MATCH)
+    assert read_through("untraced", used={"MIG-cc"}) == ([], cards.NO_MATCH)
 
 
 def test_the_older_name_of_the_reasons_is_asked_where_the_new_one_fails(nvml: ModuleType) -> None:
@@ -106,7 +106,7 @@ def test_the_older_name_of_the_reasons_is_asked_where_the_new_one_fails(nvml: Mo
 
     nvml.__dict__["nvmlDeviceGetCurrentClocksEventReasons"] = fails
     nvml.__dict__["nvmlDeviceGetCurrentClocksThrottleReasons"] = lambda card: 0x4
-    (card,), _ = read_through("lean", used={"aa"})
+    (card,), _ = read_through("light", used={"aa"})
     assert card.readings[0].throttled == {"software power cap": card.readings[0].samples}
 
 
@@ -151,14 +151,14 @@ def nvmlDeviceGetTemperature(card, sensor):
 """
     began = time.monotonic()
     slow = PLAIN.replace("optimizer.step()", "optimizer.step(); import time; time.sleep(0.08)")
-    windows = ("--unprofiled", "20", "--lean", "3", "--rich", "0")
+    windows = ("--untraced", "20", "--light", "3", "--detailed", "0")
     run = profile(slow, *windows, env=library(tmp_path / "library", blocks))
     assert run.status == 0, run.err
     assert run.record.ending.how == "complete"
     assert [card.uuid for card in run.record.cards] == ["GPU-aa", "GPU-bb"]  # a CPU run names none: all are kept
     readings = {each.window: each for each in run.record.cards[0].readings}
-    assert readings["unprofiled"].samples == 2
-    assert readings["unprofiled"].most_power_w == 412.5
+    assert readings["untraced"].samples == 2
+    assert readings["untraced"].most_power_w == 412.5
     assert run.record.cards_unread == cards.BLOCKED
     assert time.monotonic() - began < 240  # far from the hour that the query takes
 
@@ -170,7 +170,7 @@ def test_cards_of_one_host_are_there_once_when_each_rank_has_a_launcher() -> Non
 
 
 def throttled(count: int, reason: str, samples: int = 20) -> RunRecord:
-    readings = CardReadings("unprofiled", samples, sm_clock_mhz=1410, throttled={reason: count})
+    readings = CardReadings("untraced", samples, sm_clock_mhz=1410, throttled={reason: count})
     return RunRecord(cards=[CardRecord(3, most_sm_clock_mhz=1980, most_pcie_width=16, readings=[readings])])
 
 
@@ -192,7 +192,7 @@ def test_a_power_cap_must_last_and_heat_need_not(count: int, reason: str, said: 
 
 
 def test_fewer_lanes_than_the_slot_has_are_said() -> None:
-    readings = [CardReadings("unprofiled", 3, pcie_generation=1, pcie_width=8)]
+    readings = [CardReadings("untraced", 3, pcie_generation=1, pcie_width=8)]
     record = RunRecord(cards=[CardRecord(0, most_pcie_generation=5, most_pcie_width=16, readings=readings)])
     assert [finding.text for finding in limits(record)] == [
         "GPU 0 is on a PCIe x8 link (x16 supported): host-device copies are slower"
@@ -200,7 +200,7 @@ def test_fewer_lanes_than_the_slot_has_are_said() -> None:
 
 
 def test_healthy_cards_say_nothing() -> None:
-    readings = [CardReadings("unprofiled", 9, sm_clock_mhz=1980, pcie_generation=5, pcie_width=16)]
+    readings = [CardReadings("untraced", 9, sm_clock_mhz=1980, pcie_generation=5, pcie_width=16)]
     assert not list(limits(RunRecord(cards=[CardRecord(0, most_pcie_width=16, readings=readings)])))
     assert not list(limits(None))
 
@@ -230,7 +230,7 @@ def test_cards_of_another_type_are_one_sentence(tmp_path: Path, value: str) -> N
 
 def test_hostile_values_are_bounded(tmp_path: Path) -> None:
     huge = 10**4000
-    readings = [{"window": "lean", "samples": huge, "throttled": {"\x1b[2J" + "x" * 1000: huge}}] * 100
+    readings = [{"window": "light", "samples": huge, "throttled": {"\x1b[2J" + "x" * 1000: huge}}] * 100
     (tmp_path / "run.json").write_text(json.dumps({"cards": [{"index": 0, "host": "h", "readings": readings}]}))
     found = list(limits(form.read(tmp_path / "run.json", RunRecord)))
     assert len(found) == 1

@@ -31,7 +31,7 @@ SCRIPT = """
         optimizer.zero_grad()
     print(loss.item())
 """
-WINDOWS = ("--warmup", "2", "--unprofiled", "3", "--lean", "2", "--rich", "0", "--continue")
+WINDOWS = ("--warmup", "2", "--untraced", "3", "--light", "2", "--detailed", "0", "--continue")
 ROWS = 256 * 64 * 4  # bytes of one activation
 
 

@@ -31,7 +31,7 @@ START = """
         optimizer.step()
         optimizer.zero_grad()
 """
-SIZES = "warmup=1, unprofiled=4, lean=3, rich=1"
+SIZES = "warmup=1, untraced=4, light=3, detailed=1"
 LOOP = """
     with dptune.profile({}) as prof:
         for batch in data:
@@ -62,7 +62,7 @@ def windows(facts: Facts) -> list[tuple[str, int, bool]]:
     return [(window.name, window.steps, window.complete) for window in facts.windows]
 
 
-WHOLE = [("unprofiled", 4, True), ("lean", 3, True), ("rich", 1, True)]
+WHOLE = [("untraced", 4, True), ("light", 3, True), ("detailed", 1, True)]
 
 
 def report(folder: Path) -> dict[str, dict[str, object]]:
@@ -111,7 +111,7 @@ def test_several_recordings_in_one_process_get_folders_of_their_own(tmp_path: Pa
 @pytest.mark.thorough
 def test_an_exception_in_the_loop_is_the_scripts_own(tmp_path: Path) -> None:
     loop = LOOP.replace("prof.step()", "prof.step()\n            if prof.done: raise KeyError('mine')")
-    done = python(tmp_path, START + loop.format(f"'mine', {SIZES.replace('rich=1', 'rich=0')}"))
+    done = python(tmp_path, START + loop.format(f"'mine', {SIZES.replace('detailed=1', 'detailed=0')}"))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "KeyError: 'mine'"
     early = python(tmp_path, START + LOOP.replace("prof.step()", "prof.step(); 1 / 0").format(f"'second', {SIZES}"))
@@ -157,8 +157,8 @@ def test_two_ranks_record_into_one_folder(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_it_stands_aside_where_the_command_records(tmp_path: Path) -> None:
-    command = ("-m", "dptune", "profile", "--run-dir", "outer", "--continue", "--warmup", "2", "--unprofiled", "3")
-    done = python(tmp_path, START + LOOP.format(f"'inner', {SIZES}"), *command, "--lean", "3", "--rich", "1")
+    command = ("-m", "dptune", "profile", "--run-dir", "outer", "--continue", "--warmup", "2", "--untraced", "3")
+    done = python(tmp_path, START + LOOP.format(f"'inner', {SIZES}"), *command, "--light", "3", "--detailed", "1")
     assert done.returncode == 0, done.stderr
     assert "`dptune profile` records this process; dptune.profile() does nothing" in done.stderr
     assert not (tmp_path / "inner").exists()
@@ -169,7 +169,7 @@ def test_it_stands_aside_where_the_command_records(tmp_path: Path) -> None:
 def test_a_step_outside_of_the_block_is_a_mistake_and_negative_counts_are_too(tmp_path: Path) -> None:
     done = python(tmp_path, START + "    dptune.profile().step()\n")
     assert "RuntimeError: dptune.profile: step() outside of" in done.stderr
-    done = python(tmp_path, START + "    dptune.profile(lean=-1)\n")
+    done = python(tmp_path, START + "    dptune.profile(light=-1)\n")
     assert "ValueError: dptune.profile: numbers of steps and seconds cannot be negative" in done.stderr
 
 

@@ -51,7 +51,7 @@ def test_it_is_refused_with_what_to_do(small_disk: Path, tmp_path: Path) -> None
 def test_what_the_hint_says_helps(small_disk: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text(TRAIN)
-    fewer = ("--ranks", "0", "--unprofiled", "3", "--lean", "1", "--rich", "0", "--no-links")
+    fewer = ("--ranks", "0", "--untraced", "3", "--light", "1", "--detailed", "0", "--no-links")
     words = (*DPTUNE, "profile", "--run-dir", str(small_disk / "run"), "--nproc-per-node", "2", *fewer, "train.py")
     done = run(*words, cwd=tmp_path)
     assert done.status == 0, done.err
@@ -62,15 +62,15 @@ def test_the_samples_are_within_the_estimate() -> None:
     samples = Path(__file__).parents[2] / "sample_traces"
     sizes = [sum(f.stat().st_size for f in run.glob("rank-00000.*")) for run in samples.iterdir() if run.is_dir()]
     assert sizes
-    assert max(sizes) < disk.need_bytes(Schedule(lean=4, rich=1), 1)
+    assert max(sizes) < disk.need_bytes(Schedule(light=4, detailed=1), 1)
 
 
 def test_nothing_is_needed_where_nothing_is_traced(tmp_path: Path) -> None:
-    assert disk.need_bytes(Schedule(lean=0, rich=0), 8) < 1_000_000
+    assert disk.need_bytes(Schedule(light=0, detailed=0), 8) < 1_000_000
     assert disk.free_bytes(tmp_path / "not" / "there") > 0
 
 
-# Limits itself, or fills the disk, after its third step: the unprofiled window is open.
+# Limits itself, or fills the disk, after its third step: the untraced window is open.
 RUNS_OUT = """
     import os, resource, signal, sys, torch
     model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(20)])
@@ -125,7 +125,7 @@ def test_a_disk_that_fills_in_a_window_is_reported_as_that(small_disk: Path, tmp
     pytest.importorskip("torch", reason="recording needs torch")
     script = RUNS_OUT.replace("        if step == 3: {happens}\n", FILLS.removeprefix("\n"))
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
-    options = ("--continue", "--unprofiled", "4", "--warmup", "2", "--lean", "1", "--rich", "0", "-q")
+    options = ("--continue", "--untraced", "4", "--warmup", "2", "--light", "1", "--detailed", "0", "-q")
     words = (*DPTUNE, "profile", "--run-dir", str(small_disk / "run"), *options, "train.py")
     done = run(*words, cwd=tmp_path, env={"FULL": str(small_disk)})
     assert done.status == 5, done.err

@@ -103,7 +103,7 @@ def test_a_rank_whose_recording_fails_leaves_with_the_others(profile: Callable[.
 
 @pytest.mark.parametrize("step", [*(pytest.param(one, marks=pytest.mark.thorough) for one in (3, 6, 7)), 10])
 def test_a_forked_child_of_a_rank_ends_and_writes_nothing(step: int, profile: Callable[..., Run]) -> None:
-    """Unprofiled, with the profiler set up, while it records, and after it has recorded."""
+    """Untraced, with the profiler set up, while it records, and after it has recorded."""
     script = PLAIN.replace("import sys, torch", "import os, sys, torch")
     script += f"""        if step == {step}:
             if os.fork() == 0:
@@ -115,7 +115,7 @@ def test_a_forked_child_of_a_rank_ends_and_writes_nothing(step: int, profile: Ca
     assert run.status == 0, run.err
     assert run.out.split() == ["child", "status", "3"]
     assert run.facts().ended == "complete"
-    assert run.facts().window("lean").complete  # type: ignore[union-attr]
+    assert run.facts().window("light").complete  # type: ignore[union-attr]
 
 
 @pytest.mark.thorough

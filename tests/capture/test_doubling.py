@@ -23,7 +23,7 @@ SCRIPT = """
         optimizer.step()
         optimizer.zero_grad()
 """
-WINDOWS = ("--warmup", "1", "--unprofiled", "3", "--lean", "0", "--rich", "0", "--continue")
+WINDOWS = ("--warmup", "1", "--untraced", "3", "--light", "0", "--detailed", "0", "--continue")
 
 
 @pytest.mark.records

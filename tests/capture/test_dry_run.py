@@ -38,7 +38,7 @@ def test_what_would_be_recorded(place: Path) -> None:
         "out/run",
         "--window-time",
         "30",
-        "--lean",
+        "--light",
         "7",
     )
     done, said = dry(place, *options, "train.py", "--api-key", "s3cret", "--epochs", "2")
@@ -46,7 +46,7 @@ def test_what_would_be_recorded(place: Path) -> None:
     assert "--nproc-per-node=4 train.py --api-key '<redacted>' --epochs 2" in said
     assert "folder out/run" in said
     assert "ranks 0,2-3 of 4" in said
-    assert "lean 7 steps traced" in said
+    assert "light 7 steps traced" in said
     assert "time limit per window 30 s" in said
     assert "adds DPTUNE_CAPTURE (what these lines say) adds PYTHONPATH=" in said
     assert "for 3 ranks" in said
@@ -71,11 +71,11 @@ def test_of_a_command_and_of_the_environment_alone(place: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--lean", "2"), "--lean 2"),
-        (("--lean", "1", "--rich", "0"), "--lean 1"),
-        (("--lean", "0", "--rich", "2"), "--rich 2"),
-        (("--lean", "3", "--rich", "1"), None),
-        (("--lean", "0", "--rich", "0"), None),
+        (("--light", "2"), "--light 2"),
+        (("--light", "1", "--detailed", "0"), "--light 1"),
+        (("--light", "0", "--detailed", "2"), "--detailed 2"),
+        (("--light", "3", "--detailed", "1"), None),
+        (("--light", "0", "--detailed", "0"), None),
     ],
 )
 def test_too_few_traced_steps_are_told_at_once(place: Path, words: tuple[str, ...], told: str | None) -> None:
@@ -105,7 +105,7 @@ REFUSED = {
     "nothing": ((), "there is nothing to record"),
     "a folder that is no program": ((".",), ". is a folder without __main__.py"),
     "windows without steps": (
-        ("--unprofiled", "0", "--lean", "0", "--rich", "0", "train.py"),
+        ("--untraced", "0", "--light", "0", "--detailed", "0", "train.py"),
         "nothing would be recorded: all windows have 0 steps",
     ),
     "a folder that torch cannot write to": (

@@ -39,7 +39,7 @@ def test_only_what_a_script_uses_is_timed(monkeypatch):
     assert dtype_speed.measured(places) == []
 
 
-WINDOWS = ("--warmup", "2", "--unprofiled", "3", "--lean", "2", "--rich", "0", "--continue")
+WINDOWS = ("--warmup", "2", "--untraced", "3", "--light", "2", "--detailed", "0", "--continue")
 
 
 @pytest.mark.records

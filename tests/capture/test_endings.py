@@ -21,7 +21,7 @@ from .conftest import PLAIN, SHORT, Run, environment
 
 pytestmark = pytest.mark.records
 
-IN_THE_LEAN_WINDOW = "        if step == 7: {}\n"
+IN_THE_LIGHT_WINDOW = "        if step == 7: {}\n"
 
 
 def two_ranks(body: str) -> str:
@@ -34,14 +34,14 @@ def two_ranks(body: str) -> str:
 
 
 def test_an_exception_in_a_window_keeps_what_was_recorded(profile: Callable[..., Run]) -> None:
-    run = profile(PLAIN + IN_THE_LEAN_WINDOW.format("raise ValueError('mine')"), *SHORT)
+    run = profile(PLAIN + IN_THE_LIGHT_WINDOW.format("raise ValueError('mine')"), *SHORT)
     assert run.status == 1
     assert "ValueError: mine" in run.err
     assert "rank-00000.trace.json.gz" in run.files
     assert run.facts().ended == "raised ValueError"
-    lean = run.facts().window("lean")
-    assert lean is not None
-    assert (lean.complete, lean.steps) == (False, 1)
+    light = run.facts().window("light")
+    assert light is not None
+    assert (light.complete, light.steps) == (False, 1)
     assert run.record.ending.how == "failed"
     assert f"next: dptune report {run.folder}" in run.err
 
@@ -51,7 +51,7 @@ def test_a_script_shorter_than_the_windows(profile: Callable[..., Run]) -> None:
     run = profile(PLAIN.replace("60", "5"), *SHORT)
     assert run.status == 0
     assert "the script ended before all windows were full: the recording is partial" in run.err
-    assert run.facts().window("unprofiled").steps == 3  # type: ignore[union-attr]
+    assert run.facts().window("untraced").steps == 3  # type: ignore[union-attr]
     assert run.files == {"run.json", "rank-00000.facts.json"}
 
 
@@ -117,7 +117,7 @@ def test_a_signal_to_the_script_in_a_window(tmp_path: Path, number: signal.Signa
     _, err = started.communicate(timeout=60)
     assert started.returncode == status, err
     facts = form.read(tmp_path / "run" / "rank-00000.facts.json", Facts)
-    assert facts.window("lean").steps == 1  # type: ignore[union-attr]
+    assert facts.window("light").steps == 1  # type: ignore[union-attr]
     assert (tmp_path / "run" / "rank-00000.trace.json.gz").exists()
     assert not (tmp_path / "run" / "live").exists()
     assert form.read(tmp_path / "run" / "run.json", RunRecord).ending.exit_status == status

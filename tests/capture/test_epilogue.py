@@ -15,7 +15,7 @@ LINKS = "tip: run `dptune links` once; predictions need the link's latency and b
 def said(folder: Path, ranks: int) -> list[str]:
     folder.mkdir(parents=True)
     for rank in range(ranks):
-        paths.trace(folder, rank, "lean").touch()
+        paths.trace(folder, rank, "light").touch()
     return epilogue.lines(Recording(folder, Ending("complete", 0), list(range(ranks)), complete=True))
 
 

@@ -62,7 +62,7 @@ def test_the_profiler_is_not_stopped_while_one_runs(started: list[Busy], monkeyp
     pytest.importorskip("torch", reason="recording needs torch")
     from dptune.capture.injected.record.tracing import Tracing
 
-    tracing = Tracing("lean")
+    tracing = Tracing("light")
     at_rest = []
     monkeypatch.setattr(tracing._profiler, "start_trace", lambda: None)
     monkeypatch.setattr(tracing._profiler, "stop_trace", lambda: at_rest.append(started[0].rests.is_set()))

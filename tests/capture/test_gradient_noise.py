@@ -50,11 +50,11 @@ if "alone" not in sys.argv:
 WINDOWS = (
     "--warmup",
     "1",
-    "--unprofiled",
+    "--untraced",
     "3",
-    "--lean",
+    "--light",
     "3",
-    "--rich",
+    "--detailed",
     "0",
     "--noise-scale",
     "80",
@@ -74,7 +74,7 @@ def noise_of(folder: Path, *script: str, ranks: int = 1):  # type: ignore[no-unt
         assert (window.steps, len(own.noise.of_steps), window.complete, window.trace) == (80, 80, True, None)
         assert {len(step) for step in own.noise.of_passes} == {int(script[0])}
     told = run(*DPTUNE, "report", "--format", "json", "--no-cache", "run", cwd=folder)
-    text = run(*DPTUNE, "report", "--no-tui", "--no-cache", "run", cwd=folder)
+    text = run(*DPTUNE, "report", "--full", "--no-cache", "run", cwd=folder)
     assert "beyond that, a larger global batch hardly helps convergence" in " ".join(text.out.split())
     return json.loads(told.out)["measured"]["noise"]
 

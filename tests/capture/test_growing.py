@@ -13,15 +13,15 @@ from .conftest import PLAIN, Run
 
 pytestmark = pytest.mark.records
 
-THREE_RICH = ("--warmup", "2", "--unprofiled", "4", "--lean", "2", "--rich", "3")
+THREE_DETAILED = ("--warmup", "2", "--untraced", "4", "--light", "2", "--detailed", "3")
 KEEPS = PLAIN.replace("optimizer.zero_grad()", "optimizer.zero_grad(); kept.append(torch.ones(2**18))").replace(
     "model = ", "kept = []; model = "
 )
 
 
 def test_a_script_that_keeps_a_tensor_each_step_grows_by_it(profile: Callable[..., Run]) -> None:
-    (one,) = measure(load([profile(KEEPS, *THREE_RICH).folder])).memory
-    assert (one.device, one.window) == ("cpu", "rich")
+    (one,) = measure(load([profile(KEEPS, *THREE_DETAILED).folder])).memory
+    assert (one.device, one.window) == ("cpu", "detailed")
     assert one.growth_bytes_per_step == pytest.approx(2**20, abs=2**12)
     assert one.allocated_bytes_per_step > 2**20
     assert one.known("peak_allocated_bytes") is None
@@ -29,7 +29,7 @@ def test_a_script_that_keeps_a_tensor_each_step_grows_by_it(profile: Callable[..
 
 @pytest.mark.thorough
 def test_a_script_that_keeps_nothing_does_not_grow(profile: Callable[..., Run]) -> None:
-    run = measure(load([profile(PLAIN, *THREE_RICH).folder]))
+    run = measure(load([profile(PLAIN, *THREE_DETAILED).folder]))
     (one,) = run.memory
     assert one.growth_bytes_per_step == pytest.approx(0, abs=2**12)
     operators = run.kernels

@@ -81,7 +81,7 @@ def test_after_some_steps(tmp_path: Path) -> None:
     assert error.startswith("no optimizer step for 8 s (rank 0: train.py:")
     assert "rank 1: train.py:17)" in error
     assert "--stall-timeout" in done.err
-    assert facts_in(folder)[0].window("unprofiled").complete  # type: ignore[union-attr]
+    assert facts_in(folder)[0].window("untraced").complete  # type: ignore[union-attr]
     assert record_in(folder).ending.how == "timed-out"
     assert left_behind(folder) == []
 

@@ -12,7 +12,7 @@ from .launching import DPTUNE, facts_in, run
 
 pytestmark = pytest.mark.records
 
-WINDOWS = ("--warmup", "1", "--unprofiled", "3", "--lean", "0", "--rich", "0", "-q", "--continue")
+WINDOWS = ("--warmup", "1", "--untraced", "3", "--light", "0", "--detailed", "0", "-q", "--continue")
 
 # One rank, whose own DistributedDataParallel it is nevertheless.
 BEGIN = """\

@@ -34,7 +34,7 @@ SCRIPT = """
 
 
 def test_iterators_by_the_line_that_makes_them(profile):
-    run = profile(SCRIPT, "--warmup", "2", "--unprofiled", "8", "--lean", "2", "--rich", "0", "--window-time", "0")
+    run = profile(SCRIPT, "--warmup", "2", "--untraced", "8", "--light", "2", "--detailed", "0", "--window-time", "0")
     assert run.status == 0, run.err
     facts = run.facts()
     assert facts.unread == {}
@@ -51,7 +51,7 @@ def test_iterators_by_the_line_that_makes_them(profile):
     # Eight steps are two epochs of four: each is begun once, and of one that began before the end is not counted.
     assert (epochs.made, epochs.used_up) in {(2, 1), (2, 2)}
     assert [one.is_left_early for one in (field, tasks, epochs)] == [True, False, False]
-    window = facts.window("unprofiled")
+    window = facts.window("untraced")
     assert len(field.spent_ns) == window.steps == 8
     # A permutation of 200,000 samples takes longer than to draw from a sampler without one.
     assert min(field.spent_ns) > 0
@@ -75,9 +75,9 @@ def test_workers_of_an_iterator_are_counted_from_their_start_to_their_end(profil
             model(x).sum().backward()
             optimizer.step()
         """,
-        *("--warmup", "2", "--unprofiled", "4", "--lean", "2", "--rich", "0", "--window-time", "0"),
+        *("--warmup", "2", "--untraced", "4", "--light", "2", "--detailed", "0", "--window-time", "0"),
     )
     assert run.status == 0, run.err
     (line,) = run.facts().iterators
     assert (line.where, line.num_workers, line.made, line.batches, line.used_up) == ("train.py:8", 1, 4, 4, 0)
-    assert 2 * sum(line.spent_ns) > sum(run.facts().window("unprofiled").durations_ns)
+    assert 2 * sum(line.spent_ns) > sum(run.facts().window("untraced").durations_ns)

@@ -196,7 +196,7 @@ TRAINS = """
 @pytest.mark.records
 def test_a_recording_of_rows_that_are_kept_and_a_frozen_layer(profile):
     """Each step keeps 512 x 64 floats, 128 KiB: 10 in the timed window, and those of the traced one."""
-    run = profile(TRAINS, "--warmup", "3", "--unprofiled", "10", "--lean", "3", "--rich", "0", "--window-time", "0")
+    run = profile(TRAINS, "--warmup", "3", "--untraced", "10", "--light", "3", "--detailed", "0", "--window-time", "0")
     assert run.status == 0
     facts = run.facts()
     first, second, third = facts.kept.looks
@@ -206,6 +206,6 @@ def test_a_recording_of_rows_that_are_kept_and_a_frozen_layer(profile):
     assert (facts.kept.held_by, facts.kept.where) == ("Log.rows", "train.py:20")
     (growth,) = memory_growth([facts])
     assert (growth.basis, growth.bytes_per_step) == ("tensors", 512 * 64 * 4)
-    readings = facts.window("unprofiled").memory_bytes
+    readings = facts.window("untraced").memory_bytes
     assert (len(readings), min(readings) > 10**7) == (10, True) if sys.platform == "linux" else (0, True)
     assert (facts.frozen_norms.parts, facts.frozen_norms.train_where) == (["body"], "train.py:24")

@@ -85,9 +85,9 @@ def test_every_rank_is_recorded_and_the_script_ended(kind: Kind, tmp_path: Path)
         assert facts.ended == "complete"
         assert facts.unread == {}
         assert [(window.name, window.steps) for window in facts.windows] == [
-            ("unprofiled", 4),
-            ("lean", 3),
-            ("rich", 1),
+            ("untraced", 4),
+            ("light", 3),
+            ("detailed", 1),
         ]
         assert {f"rank-{rank:05d}.trace.json.gz", f"rank-{rank:05d}.detail.trace.json.gz"} <= run.files
     assert report(run.folder)["trust"]["level"] == "sound"  # type: ignore[index]

@@ -74,7 +74,7 @@ def whole(done: Done, folder: Path, by: str, ranks: int = 2) -> None:
     assert done.err.count("next: dptune report") == 1
     assert latest(folder.parent if (folder.parent / "dptune-runs").is_dir() else folder.parent.parent) == folder
     assert left_behind(folder) == []
-    report = in_process.dptune("report", str(folder), "--no-tui", cwd=folder.parent)
+    report = in_process.dptune("report", str(folder), "--full", cwd=folder.parent)
     assert report.returncode == 0, report.stderr
 
 
@@ -166,7 +166,7 @@ def test_the_environment_alone_makes_any_launcher_record(place: Path) -> None:
     assert (record.launched_by, record.ending.how, record.world_size) == ("environment", "complete", 2)
     assert {path.name for path in folder.iterdir()} == FILES | {"run.json"}
     assert "until `unset DPTUNE_CAPTURE`" in done.err
-    assert in_process.dptune("report", str(folder), "--no-tui", cwd=place).returncode == 0
+    assert in_process.dptune("report", str(folder), "--full", cwd=place).returncode == 0
 
 
 @pytest.mark.thorough
@@ -176,7 +176,7 @@ def test_a_sample_of_the_ranks(place: Path) -> None:
     folder = only_run(place)
     assert {path.name for path in folder.glob("rank-*")} == {name for name in FILES if name.startswith("rank-00001")}
     assert (record_in(folder).ranks, record_in(folder).ending.how) == ([1], "complete")
-    report = run(*DPTUNE, "report", str(folder), "--no-tui", cwd=place)
+    report = run(*DPTUNE, "report", str(folder), "--full", cwd=place)
     assert "not recorded, as asked" in " ".join(report.out.split()), report.out
 
 
@@ -232,12 +232,12 @@ def test_a_rank_that_its_launcher_starts_again_is_recorded_anew(place: Path) -> 
     assert (another.status, another.out) == (0, "the script came to its end\n")
     assert "rank 0: not recorded:" in another.err
     assert "already has its recording" in another.err
-    assert "already has its recording" in run(*DPTUNE, "report", "run", cwd=place).out
+    assert "already has its recording" in run(*DPTUNE, "report", "--full", "run", cwd=place).out
     again = run("bash", "-c", shell, cwd=place, env={"TORCHELASTIC_RESTART_COUNT": "1"})
     assert again.status == 0, again.err
     assert [one.ended for one in facts_in(place / "run")] == ["complete"]
     assert record_in(place / "run").ending.how == "complete"
-    assert "already has its recording" not in run(*DPTUNE, "report", "run", cwd=place).out
+    assert "already has its recording" not in run(*DPTUNE, "report", "--full", "run", cwd=place).out
 
 
 def test_what_cannot_be_started_leaves_nothing(place: Path) -> None:

@@ -110,17 +110,17 @@ def test_a_recording_holds_the_load_and_an_older_one_does_not(profile):
     assert slow != PLAIN
     run = profile(slow, *SHORT)
     path = run.folder / "rank-00000.facts.json"
-    found = form.read(path, Facts).window("unprofiled").load
+    found = form.read(path, Facts).window("untraced").load
     assert found.wall_ns >= 300_000_000
     assert found.cores >= 1
     older = json.loads(path.read_text())
     for window in older["windows"]:
         del window["load"]
     path.write_text(json.dumps(older))
-    assert form.read(path, Facts).window("unprofiled").load is None
+    assert form.read(path, Facts).window("untraced").load is None
 
 
 def test_load_is_read_back_as_it_was_written(tmp_path):
-    facts = Facts(rank=0, windows=[Window("lean", 3, load=LoadFacts(5, 2, 3, 2, 2, 1, 1, 4))])
+    facts = Facts(rank=0, windows=[Window("light", 3, load=LoadFacts(5, 2, 3, 2, 2, 1, 1, 4))])
     form.write(tmp_path / "facts.json", facts)
     assert form.read(tmp_path / "facts.json", Facts) == facts

@@ -19,7 +19,7 @@ SCRIPT = """
         optimizer.step()
         optimizer.zero_grad()
 """
-WINDOWS = ("--warmup", "3", "--unprofiled", "3", "--lean", "0", "--rich", "0", "--continue")
+WINDOWS = ("--warmup", "3", "--untraced", "3", "--light", "0", "--detailed", "0", "--continue")
 
 
 @pytest.mark.records

@@ -1,6 +1,6 @@
 """Kind of script x ending: what is on disk, what run.json says, the exit status, and that nothing stays behind.
 
-Every script ends in its eighth step, the first one of the lean window.
+Every script ends in its eighth step, the first one of the light window.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from dptune.runfile.record import RunRecord
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import environment
-from .kinds_of_scripts import FIRST_LEAN_STEP, KINDS, QUIET, Kind, recording_command
+from .kinds_of_scripts import FIRST_LIGHT_STEP, KINDS, QUIET, Kind, recording_command
 
 pytestmark = [
     pytest.mark.records,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see what stays behind"),
 ]
-AT = FIRST_LEAN_STEP + 1  # asked for at the start of the step: one lean step is whole
+AT = FIRST_LIGHT_STEP + 1  # asked for at the start of the step: one light step is whole
 
 
 @dataclass(frozen=True)
 class Ending:
     """What the script does, on which rank (None: on all), and what must come of it.
 
-    `statuses`: those dptune may end with; `ended`: what that rank's facts say; `lean`: whether its lean window is kept.
+    `statuses`: those dptune may end with; `ended`: what that rank's facts say; `light`: whether its light window is
+    kept.
     """
 
     name: str
@@ -42,17 +43,17 @@ class Ending:
     how: str
     statuses: tuple[int, ...]
     ended: str
-    lean: bool = True
+    light: bool = True
 
 
 RAISE = Ending("raise", None, "failed", (1,), "raised RuntimeError")
 RAISE_ONE = Ending("raise", 1, "failed", (1,), "raised RuntimeError")
 EXIT = Ending("exit", None, "failed", (3,), "script-ended")
 OS_EXIT = Ending("os_exit", None, "failed", (4,), "os._exit(4)")
-KILL = Ending("kill", None, "failed", (137,), "recording", lean=False)
-KILL_ONE = Ending("kill", 1, "failed", (137,), "recording", lean=False)
-ABORT_ONE = Ending("abort", 1, "failed", (134,), "recording", lean=False)
-ABORT = Ending("abort", None, "failed", (134,), "recording", lean=False)
+KILL = Ending("kill", None, "failed", (137,), "recording", light=False)
+KILL_ONE = Ending("kill", 1, "failed", (137,), "recording", light=False)
+ABORT_ONE = Ending("abort", 1, "failed", (134,), "recording", light=False)
+ABORT = Ending("abort", None, "failed", (134,), "recording", light=False)
 TERMINATE = Ending("terminate", None, "failed", (143,), "SIGTERM")
 TERMINATE_ONE = Ending("terminate", 1, "failed", (143,), "SIGTERM")
 MEMORY = Ending("memory", None, "failed", (1,), "raised RuntimeError")
@@ -71,7 +72,7 @@ CELLS = [
     # what a rank raises reaches the script that spawned it, which then fails in its own way: status 1
     ("spawn", Ending("raise", None, "failed", (1,), "script-ended")),
     ("spawn", Ending("os_exit", 1, "failed", (1,), "os._exit(4)")),
-    ("spawn", Ending("kill", 1, "failed", (1,), "recording", lean=False)),
+    ("spawn", Ending("kill", 1, "failed", (1,), "recording", light=False)),
 ]
 
 
@@ -94,7 +95,7 @@ class Ended:
 
     def check_readable(self) -> str:
         """`dptune report` reads what there is, without a word of Python's."""
-        done = in_process.dptune("report", str(self.folder), "--no-tui")
+        done = in_process.dptune("report", str(self.folder), "--full")
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout
@@ -155,15 +156,15 @@ def _processes() -> list[int]:
 def check_kept(ended: Ended, ending: Ending, rank: int) -> None:
     facts = ended.facts(rank)
     assert facts.ended == ending.ended
-    unprofiled = facts.window("unprofiled")
-    assert unprofiled is not None
-    assert (unprofiled.complete, unprofiled.steps) == (True, 4)
+    untraced = facts.window("untraced")
+    assert untraced is not None
+    assert (untraced.complete, untraced.steps) == (True, 4)
     trace = ended.folder / f"rank-{rank:05d}.trace.json.gz"
-    assert trace.exists() == ending.lean
-    if ending.lean:
-        lean = facts.window("lean")
-        assert lean is not None
-        assert (lean.complete, lean.steps) == (False, 1)
+    assert trace.exists() == ending.light
+    if ending.light:
+        light = facts.window("light")
+        assert light is not None
+        assert (light.complete, light.steps) == (False, 1)
     assert not list(ended.folder.glob("*.part"))
     assert not (ended.folder / "live").exists()
 
@@ -208,15 +209,15 @@ def test_ending(name: str, ending: Ending, tmp_path: Path) -> None:
 def test_shorter_than_the_windows(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
     kind.check_installed()
-    short = Kind(kind.name, kind.launched, kind.ranks, (*kind.arguments, "--steps", str(FIRST_LEAN_STEP)))
+    short = Kind(kind.name, kind.launched, kind.ranks, (*kind.arguments, "--steps", str(FIRST_LIGHT_STEP)))
     ended = Started(short, tmp_path).end()
     assert (ended.status, ended.left) == (0, []), ended.err
     assert ended.record.ending.how == "script-ended"
     assert "the script ended before all windows were full" in ended.err
     for rank in range(kind.ranks):
-        lean = ended.facts(rank).window("lean")
-        assert lean is not None
-        assert lean.steps == 1
+        light = ended.facts(rank).window("light")
+        assert light is not None
+        assert light.steps == 1
     ended.check_readable()
 
 
@@ -232,7 +233,7 @@ def test_ctrl_c(name: str, tmp_path: Path) -> None:
     assert ended.status in (130, 1), ended.err
     assert ended.left == []
     assert ended.record.ending.how == "interrupted"
-    assert ended.facts(0).window("unprofiled").complete  # type: ignore[union-attr]
+    assert ended.facts(0).window("untraced").complete  # type: ignore[union-attr]
     assert (ended.folder / "rank-00000.trace.json.gz").exists()
     ended.check_readable()
 
@@ -268,7 +269,7 @@ def test_sigterm_to_a_rank_that_is_blocked_in_a_collective(name: str, tmp_path: 
     ended = started.end()
     assert (ended.status, ended.left) == (143, []), ended.err
     facts = ended.facts(0)
-    lean = facts.window("lean")
-    assert lean is not None
-    assert (facts.ended, lean.steps, lean.trace) == ("SIGTERM", 1, "rank-00000.trace.json.gz")
+    light = facts.window("light")
+    assert light is not None
+    assert (facts.ended, light.steps, light.trace) == ("SIGTERM", 1, "rank-00000.trace.json.gz")
     ended.check_readable()

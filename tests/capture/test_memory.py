@@ -63,5 +63,5 @@ def test_it_is_said_for_certain(little_memory: Path, tmp_path: Path) -> None:
     assert "the kernel killed one of its processes: out of memory" in done.stderr
     folder = tmp_path / "run"
     assert record_in(folder).ending.how == "failed"
-    assert facts_in(folder)[0].window("unprofiled").complete  # type: ignore[union-attr]
+    assert facts_in(folder)[0].window("untraced").complete  # type: ignore[union-attr]
     assert left_behind(folder) == []

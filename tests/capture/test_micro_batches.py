@@ -13,7 +13,7 @@ from .launching import DPTUNE, run
 pytestmark = pytest.mark.records
 
 SCRIPT = Path(__file__).parent / "accumulating.py"
-WINDOWS = ("--warmup", "1", "--unprofiled", "3", "--lean", "0", "--rich", "0", "-q", "--continue")
+WINDOWS = ("--warmup", "1", "--untraced", "3", "--light", "0", "--detailed", "0", "-q", "--continue")
 SAID = re.compile(r"^(\S+) rank (\d) weights (\S+) exchanges (\d+)$", re.MULTILINE)
 
 # Six steps of four micro-batches, but for one that has two, whose gradients are exchanged late and uncounted.

@@ -107,7 +107,7 @@ def test_with_a_shared_folder(nodes: list[Node], tmp_path: Path) -> None:
     assert not (folder / "live").exists()
     assert latest(tmp_path) == folder
     assert left_behind(folder) == []
-    report = run(*DPTUNE, "report", str(folder), "--no-tui", cwd=tmp_path)
+    report = run(*DPTUNE, "report", str(folder), "--full", cwd=tmp_path)
     assert report.status == 0, report.err
     assert "Ranks (2)" in report.out
     assert "missing" not in report.out.partition("Rules that could not run")[0].partition("Collectives")[0]
@@ -136,7 +136,7 @@ def test_without_a_shared_folder(nodes: list[Node], tmp_path: Path) -> None:
         assert (record_in(folder).ending.how, record_in(folder).world_size) == ("complete", 2)
         assert f"1 rank recorded in {folder.relative_to(cwds[i])}" in done[i].err
         assert left_behind(folder) == []
-    report = in_process.dptune("report", *map(str, folders), "--no-tui", cwd=tmp_path)
+    report = in_process.dptune("report", *map(str, folders), "--full", cwd=tmp_path)
     assert report.returncode == 0, report.stderr
     assert "Ranks (2)" in report.stdout
 

@@ -25,7 +25,7 @@ def test_a_pass_that_does_not_reach_the_module_is_none_of_its_micro_batches(tmp_
     assert "gradient).sum().backward()" in rows[int(facts.backward_where.rpartition(":")[2]) - 1]
 
 
-WINDOWS = ("--warmup", "2", "--unprofiled", "3", "--lean", "2", "--rich", "0")
+WINDOWS = ("--warmup", "2", "--untraced", "3", "--light", "2", "--detailed", "0")
 DRIFTING = """
     import time
     import torch, torch.distributed as dist

@@ -64,7 +64,7 @@ SCRIPT = """
 """
 
 
-OPTIONS = ("--nproc-per-node", "2", "--warmup", "2", "--unprofiled", "4", "--lean", "4", "--rich", "1", "--no-links")
+OPTIONS = ("--nproc-per-node", "2", "--warmup", "2", "--untraced", "4", "--light", "4", "--detailed", "1", "--no-links")
 
 
 def recorded(profile, script, folder):
@@ -159,7 +159,7 @@ def test_a_late_backward_that_equal_step_times_hide(profile, tmp_path):
 
 
 def hidden(measured, logged, done):
-    steps = [median(done.facts(rank).window("unprofiled").durations_ns) for rank in range(2)]
+    steps = [median(done.facts(rank).window("untraced").durations_ns) for rank in range(2)]
     assert steps[0] == pytest.approx(steps[1], rel=0.1)  # each step takes both ranks as long
     assert (measured.straggler.rank, measured.straggler.steps_share) == (1, 1.0)
     arrival = measured.ranks[1].arrival

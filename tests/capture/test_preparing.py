@@ -129,6 +129,6 @@ def test_an_iterable_data_set_and_the_part_of_the_wait_that_prepares(profile):
         "Lines": (True, None),
         "Tensor": (False, None),
     }
-    window = facts.window("unprofiled")
+    window = facts.window("untraced")
     for waited, fetched in zip(window.loader_wait_ns, window.loader_fetch_ns, strict=True):
         assert waited > 16_000_000 + fetched > 16_000_000

@@ -32,7 +32,7 @@ SCRIPT = """
         optimizer.step()
     print("anomaly mode", torch.is_anomaly_enabled())
 """
-WINDOWS = ("--warmup", "4", "--unprofiled", "3", "--lean", "0", "--rich", "0", "--continue")
+WINDOWS = ("--warmup", "4", "--untraced", "3", "--light", "0", "--detailed", "0", "--continue")
 
 
 @pytest.mark.records

@@ -18,20 +18,20 @@ def at(rank: int, step: int, phase: str) -> RankStatus:
 
 def test_the_slowest_rank_is_shown() -> None:
     terminal = Terminal()
-    ProgressLine(35, stream=terminal).show([at(0, 9, "unprofiled"), at(1, 4, "warm-up")])
+    ProgressLine(35, stream=terminal).show([at(0, 9, "untraced"), at(1, 4, "warm-up")])
     assert terminal.getvalue() == "\r\x1b[Kdptune: step 4/35 · warm-up\r"
 
 
 def test_elsewhere_than_on_a_terminal_there_is_one_plain_line_per_window() -> None:
     log = io.StringIO()
     line = ProgressLine(35, stream=log)
-    for said in (at(0, 0, "starting"), at(0, 1, "warm-up"), at(0, 2, "warm-up"), at(0, 6, "unprofiled")):
+    for said in (at(0, 0, "starting"), at(0, 1, "warm-up"), at(0, 2, "warm-up"), at(0, 6, "untraced")):
         line.show([said])
     line.clear()
     assert log.getvalue().splitlines() == [
         "dptune: waiting for the first optimizer step",
         "dptune: step 1/35 · warm-up",
-        "dptune: step 6/35 · unprofiled",
+        "dptune: step 6/35 · untraced",
     ]
 
 
@@ -52,10 +52,10 @@ def test_quiet_says_nothing() -> None:
 def test_half_written_words_are_passed_over(tmp_path: Path) -> None:
     live = tmp_path / "live"
     live.mkdir()
-    word = {"rank": 1, "pid": 7, "step": 3, "phase": "lean", "where": None, "claimed": True}
+    word = {"rank": 1, "pid": 7, "step": 3, "phase": "light", "where": None, "claimed": True}
     (live / "pid-7.json").write_text(json.dumps(word))
     (live / "pid-8.json").write_text('{"rank": 0, "pi')
-    assert listen(live) == [RankStatus(1, 7, 3, "lean", None, claimed=True)]
+    assert listen(live) == [RankStatus(1, 7, 3, "light", None, claimed=True)]
 
 
 def test_who_is_no_rank_is_shown_only_until_there_is_one(tmp_path: Path) -> None:

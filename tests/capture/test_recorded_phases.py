@@ -46,7 +46,7 @@ SCRIPT = """
 
 @pytest.fixture
 def measured(profile):
-    run = profile(SCRIPT, "--warmup", "3", "--unprofiled", "5", "--lean", "4", "--rich", "1")
+    run = profile(SCRIPT, "--warmup", "3", "--untraced", "5", "--light", "4", "--detailed", "1")
     assert run.status == 0, run.err
     return measure(load([run.folder]))
 
@@ -62,7 +62,7 @@ def test_what_the_script_is_known_to_do(measured):
     assert measured.missing["overlap"] == "the steps hold no communication"
 
     found = measured.attribution
-    assert (found.window, found.steps) == ("rich", 1)
+    assert (found.window, found.steps) == ("detailed", 1)
     modules = {one.name: one.compute_ns for one in found.modules.top}
     assert set(modules) == {"Wide", "Linear"}  # Narrow computes nothing but in its Linear
     functions = {one.name.partition("): ")[0]: one.compute_ns for one in found.functions.top}

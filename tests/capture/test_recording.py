@@ -66,9 +66,9 @@ def test_two_ranks_are_recorded_and_ended_at_the_same_step(two_ranks: Run) -> No
         facts = run.facts(rank)
         assert (facts.rank, facts.world_size, facts.backend, facts.ended) == (rank, 2, "gloo", "complete")
         assert [(w.name, w.first_step, w.steps) for w in facts.windows] == [
-            ("unprofiled", 3, 4),
-            ("lean", 8, 2),
-            ("rich", 11, 1),
+            ("untraced", 3, 4),
+            ("light", 8, 2),
+            ("detailed", 11, 1),
         ]
         assert profiler_steps(run.folder / f"rank-0000{rank}.trace.json.gz") == [8, 9]
         assert profiler_steps(run.folder / f"rank-0000{rank}.detail.trace.json.gz") == [11]
@@ -86,13 +86,13 @@ def test_facts_are_what_the_script_set(two_ranks: Run) -> None:
     assert (loader.batch_size, loader.num_workers, loader.distributed_sampler) == (16, 0, True)
     assert loader.where == "train.py:8"
     assert (optimizer.name, optimizer.learning_rates, optimizer.parameters) == ("AdamW", [0.01], 2 * (64 * 64 + 64))
-    unprofiled = facts.window("unprofiled")
-    assert unprofiled is not None
-    assert unprofiled.backwards == [2] * 4
-    assert unprofiled.unsynced_backwards == [1] * 4
-    assert unprofiled.loader_batches == [2] * 4
-    assert unprofiled.loader_samples == [32] * 4
-    assert all(0 < wait < step for wait, step in zip(unprofiled.loader_wait_ns, unprofiled.durations_ns, strict=True))
+    untraced = facts.window("untraced")
+    assert untraced is not None
+    assert untraced.backwards == [2] * 4
+    assert untraced.unsynced_backwards == [1] * 4
+    assert untraced.loader_batches == [2] * 4
+    assert untraced.loader_samples == [32] * 4
+    assert all(0 < wait < step for wait, step in zip(untraced.loader_wait_ns, untraced.durations_ns, strict=True))
     assert facts.backward_where == "train.py:19"  # of the pass in which DDP reduced gradients
     assert facts.unread == {}
 
@@ -154,6 +154,6 @@ def test_a_second_optimizer_does_not_move_the_clock(profile: Callable[..., Run])
     script = PLAIN + "        other.step()\n"
     script = script.replace("    for step", "    other = torch.optim.Adam(model.parameters())\n    for step")
     run = profile(script, *SHORT)
-    assert run.facts().window("lean").first_step == 8  # type: ignore[union-attr]
+    assert run.facts().window("light").first_step == 8  # type: ignore[union-attr]
     assert profiler_steps(run.folder / "rank-00000.trace.json.gz") == [8, 9]
     assert [o.name for o in run.facts().optimizers] == ["SGD", "Adam"]

@@ -35,7 +35,7 @@ def medians(folder) -> list[int]:
     words = [sys.executable, "-m", "dptune", "report", str(folder), "--format", "json", "--no-cache"]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300, check=True)
     step = json.loads(done.stdout)["measured"]["step"]
-    return [step["unprofiled_median_ns"], *step["repeats_ns"], step["time_ns"]]
+    return [step["untraced_median_ns"], *step["repeats_ns"], step["time_ns"]]
 
 
 @pytest.mark.records
@@ -46,7 +46,7 @@ def test_the_script_is_timed_in_further_processes(profile):
     assert {path.name for path in (run.folder / "repeats").iterdir()} == {"1", "2", "1.txt", "2.txt"}
     for number in ("1", "2"):
         facts = form.read(run.folder / "repeats" / number / "rank-00000.facts.json", Facts)
-        assert [(window.name, window.steps) for window in facts.windows] == [("unprofiled", 4)]
+        assert [(window.name, window.steps) for window in facts.windows] == [("untraced", 4)]
     assert "untraced repeat 2 of 2" in run.err
     own, first, second, median = medians(run.folder)
     assert median == sorted((own, first, second))[1]
@@ -69,7 +69,7 @@ def test_one_that_fails_is_said_and_not_counted(profile):
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--unprofiled", "0"], "--repeat times untraced steps"),
+        (["--untraced", "0"], "--repeat times untraced steps"),
         (["--env"], "requires that dptune starts all ranks"),
         (["--continue"], "--continue would run it to its end each time"),
         (["--nnodes", "2", "--nproc-per-node", "2"], "requires that dptune starts all ranks"),

@@ -32,7 +32,7 @@ from .conftest import PLAIN, Run
 from .launching import DPTUNE, TRAIN, left_behind, run, surroundings
 
 pytestmark = pytest.mark.records
-WINDOWS = ("--warmup", "2", "--unprofiled", "4", "--lean", "3", "--rich", "0", "--nproc-per-node", "2")
+WINDOWS = ("--warmup", "2", "--untraced", "4", "--light", "3", "--detailed", "0", "--nproc-per-node", "2")
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_they_are_measured_once_and_reused(
     (kept,) = cache.iterdir()
     hours_ago = datetime.fromisoformat(form.read(made.folder / "run.json", RunRecord).recorded) - timedelta(hours=3)
     form.write(other.folder / "links.json", replace(first, measured=hours_ago.isoformat()))
-    assert main(["report", "--no-cache", str(other.folder)]) == 0
+    assert main(["report", "--full", "--no-cache", str(other.folder)]) == 0
     assert "3 hours before this run." in " ".join(capsys.readouterr().out.split())
 
     facts = form.read(other.folder / "rank-00000.facts.json", type(facts_in(other.folder)[0]))
@@ -176,7 +176,7 @@ def test_the_report_says_why_they_are_unknown(
 ) -> None:
     sweep_script(monkeypatch, tmp_path, FAILS)
     run_links.find(made, started, quiet=True)
-    assert main(["report", "--no-cache", str(made.folder)]) == 0
+    assert main(["report", "--full", "--no-cache", str(made.folder)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "the links between ranks were not measured: rank 1: RuntimeError: no route to host" in said
 
@@ -232,11 +232,11 @@ def test_one_process_has_no_links(profile: Callable[..., Run], tmp_path: Path) -
         "run",
         "--warmup",
         "1",
-        "--unprofiled",
+        "--untraced",
         "3",
-        "--lean",
+        "--light",
         "3",
-        "--rich",
+        "--detailed",
         "0",
         "train.py",
     )

@@ -50,10 +50,10 @@ SCRIPT = """
 @pytest.mark.records
 def test_a_trainer_class(profile):
     """Of 12 steps of 50 ms or more, four hold an evaluation of 300 ms more."""
-    run = profile(SCRIPT, "--warmup", "2", "--unprofiled", "12", "--lean", "2", "--rich", "0", "--window-time", "0")
+    run = profile(SCRIPT, "--warmup", "2", "--untraced", "12", "--light", "2", "--detailed", "0", "--window-time", "0")
     assert run.status == 0
     facts = run.facts()
-    window = facts.window("unprofiled")
+    window = facts.window("untraced")
     evaluations = {at for at in range(12) if (window.first_step + at - 2) % 3 == 0}
     (cause,) = [one for one in slow_steps([facts]) if one.name.endswith("evaluate")]
     assert (cause.where, set(cause.steps), cause.periods) == ("train.py:25", evaluations, (3,))
@@ -63,7 +63,7 @@ def test_a_trainer_class(profile):
     for place in window.sampled:
         assert len(place.steps) == len(place.spent_ns)
         assert all(0 <= at < window.steps for at in place.steps)
-    assert facts.window("lean").sampled == []
+    assert facts.window("light").sampled == []
 
 
 def test_python_between_operators_is_found_and_not_the_operator_behind_it():
@@ -111,7 +111,7 @@ def test_a_script_whose_training_thread_ends_is_looked_at_no_more(profile):
         *SHORT,
     )
     assert run.status == 0
-    assert run.facts().window("unprofiled").steps <= 3
+    assert run.facts().window("untraced").steps <= 3
 
 
 TRAINER = """

@@ -51,7 +51,7 @@ if "alone" not in sys.argv:
     dist.destroy_process_group()
 """
 WITHOUT_BF16 = "no GPU, and this CPU supports no other precision"
-WINDOWS = ("--warmup", "3", "--unprofiled", "6", "--lean", "0", "--rich", "0", "-q")
+WINDOWS = ("--warmup", "3", "--untraced", "6", "--light", "0", "--detailed", "0", "-q")
 TOGETHER = [
     (
         {
@@ -157,7 +157,7 @@ def test_micro_batches_exchange_once_a_step_and_learn_the_same(tmp_path: Path) -
         folder.mkdir()
         done, facts = profile(folder, settings, "--continue")
         assert "did not take effect" not in done.err
-        windows = [own.window("unprofiled") for own in facts]
+        windows = [own.window("untraced") for own in facts]
         unsynced = [window.unsynced_backwards for window in windows if window]
         passes = [window.backwards for window in windows if window]
         assert {tuple(each) for each in passes} == {(2, 2, 1, 2, 2, 1)} or set(map(sum, passes)) == {10}

@@ -75,7 +75,7 @@ def repeated(tmp_path, monkeypatch, shares, times):
 
     def record(started, options):
         options.run_dir.mkdir()
-        window = Window(name="unprofiled", first_step=5, durations_ns=[10**7], taken_share=next(given))
+        window = Window(name="untraced", first_step=5, durations_ns=[10**7], taken_share=next(given))
         form.write(options.run_dir / "rank-00000.facts.json", Facts(rank=0, windows=[window]))
         return SimpleNamespace(complete=True, interrupted=False, hung=False, folder=options.run_dir)
 
@@ -101,7 +101,7 @@ def test_where_cores_are_always_taken_it_ends_all_the_same(tmp_path, monkeypatch
 
 
 def test_a_window_is_disturbed_by_more_than_the_most():
-    window = Window(name="lean", first_step=5)
+    window = Window(name="light", first_step=5)
     assert [replace(window, taken_share=share).disturbed for share in (None, 0.0, MOST_TAKEN, MOST_TAKEN + 0.001)] == [
         *(False, False, False),
         True,

@@ -36,7 +36,7 @@ GAN = """
         update(head(body(torch.randn(64, 32))).mean(), of_body)
         head.requires_grad_(True)
 """
-WINDOWS = ("--warmup", "3", "--unprofiled", "5", "--lean", "0", "--rich", "0", "--continue")
+WINDOWS = ("--warmup", "3", "--untraced", "5", "--light", "0", "--detailed", "0", "--continue")
 
 
 def unused(profile, script):
@@ -50,7 +50,7 @@ def test_parameters_without_an_optimizer(profile):
     (found,) = facts.unused_gradients
     assert (found.where, found.optimizer, found.reduced) == ("train.py:12", None, False)
     assert (found.tensors, found.of_tensors, found.gradient_bytes) == (4, 6, 4 * (2 * 32 * 32 + 2 * 32))
-    window = facts.window("unprofiled")
+    window = facts.window("untraced")
     assert 0.8 * sum(window.backward_ns) < found.spent_ns <= sum(window.durations_ns)
 
 
@@ -120,7 +120,7 @@ def test_several_passes_through_one_graph(profile):
     facts = unused(profile, TASKS.format(each_pass="pass"))
     (found,) = facts.repeated_passes
     assert (found.where, found.passes) == ("train.py:12", 3)
-    window = facts.window("unprofiled")
+    window = facts.window("untraced")
     assert 0.4 * sum(window.backward_ns) < found.again_ns < sum(window.backward_ns)
 
 

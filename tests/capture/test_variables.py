@@ -29,7 +29,7 @@ for _ in range(6):
     optimizer.step()
 print(os.environ.get("GIVEN"), beside is not None)
 """
-WINDOWS = ("--warmup", "1", "--unprofiled", "2", "--lean", "0", "--rich", "0", "-q", "--continue")
+WINDOWS = ("--warmup", "1", "--untraced", "2", "--light", "0", "--detailed", "0", "-q", "--continue")
 
 
 def plan(**settings: str | None) -> Plan:

@@ -47,7 +47,7 @@ def advice(fingerprint: str, impact: Impact = "high", confidence: Confidence = "
 def report(*found: Advice, level: str = "sound", step_ms: float = 10.0, **more: Any) -> Report:
     measured = Measured.only(
         WHY,
-        step=StepTime.only(WHY, basis="unprofiled", time_ns=round(step_ms * 1e6)),
+        step=StepTime.only(WHY, basis="untraced", time_ns=round(step_ms * 1e6)),
         ranks=[],
         input=InputFigures.only(WHY),
         accumulation=AccumulationFigures.only(WHY),
@@ -161,7 +161,7 @@ def compared(outcome: str, ratio: float | None = None, high: float | None = None
             "headline": {"verdict": "v", "why": "w", "next": "n"},
             "compared": {
                 "objective": "time per sample",
-                "basis": "unprofiled",
+                "basis": "untraced",
                 "runs": [],
                 "time_ns": blank,
                 "step_ns": blank,

@@ -39,7 +39,7 @@ def report(*impacts: Impact, level: str = "sound") -> Report:
     unknown = "not in the trace"
     measured = Measured.only(
         unknown,
-        step=StepTime.only(unknown, basis="unprofiled", time_ns=10_000_000, unprofiled_median_ns=10_000_000),
+        step=StepTime.only(unknown, basis="untraced", time_ns=10_000_000, untraced_median_ns=10_000_000),
         ranks=[],
         input=InputFigures.only(unknown),
         accumulation=AccumulationFigures.only(unknown),

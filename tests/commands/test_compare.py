@@ -202,7 +202,7 @@ def test_a_report_of_a_newer_dptune_is_refused(recorded: Any, of_a: str, capsys:
     assert "a.json has schema version '12.0', but this version reads 0.x: update dptune" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("figure", ["unprofiled_median_ns", "time_ns"])
+@pytest.mark.parametrize("figure", ["untraced_median_ns", "time_ns"])
 @pytest.mark.parametrize("wrong", [0, -5])
 def test_a_report_with_steps_of_no_time_is_refused(
     recorded: Any, of_a: str, capsys: pytest.CaptureFixture[str], figure: str, wrong: int

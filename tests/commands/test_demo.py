@@ -32,7 +32,7 @@ def test_the_link_is_measured_too(recorded):
     report, said = recorded()
     assert report["measured"]["world_size"] == 2
     assert [one["basis"] for one in report["measured"]["links"] if one["kind"] == "all_reduce"].count("sweep") == 1
-    assert "dptune: dptune profile --nproc-per-node 2 --unprofiled 40 --lean 8 --rich 1 " in said
+    assert "dptune: dptune profile --nproc-per-node 2 --untraced 40 --light 8 --detailed 1 " in said
     assert "dptune: dptune links --nproc-per-node 2 --kinds all_reduce --max-size 16m -o " in said
 
 

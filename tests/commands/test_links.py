@@ -187,14 +187,14 @@ def test_a_report_takes_the_sweep_it_is_given_or_finds(
     form.write(traces / "run.json", RunRecord(world_size=2))
     for rank, trace in enumerate(sorted(traces.glob("*trace*.json*"))):
         text = gzip.decompress(trace.read_bytes()) if trace.suffix == ".gz" else trace.read_bytes()
-        paths.trace(traces, rank, "lean").write_bytes(gzip.compress(text))
+        paths.trace(traces, rank, "light").write_bytes(gzip.compress(text))
         trace.unlink()
     assert source() == str(beside)
     form.write(own, sweep())
     assert source() == str(own)
     form.write(own, sweep(world_size=4))
     assert source() == ""  # of another number of ranks
-    assert main(["report", str(traces), "--no-tui", "--width", "300", "--links", str(other)]) == 0
+    assert main(["report", str(traces), "--full", "--width", "300", "--links", str(other)]) == 0
     page = " ".join(capsys.readouterr().out.split())
     assert "By a sweep of `dptune links`:" in page
     assert f"Sweep: {other}, measured 2026-11-20T10:00." in page

@@ -75,10 +75,10 @@ def run(
     own = account(**({"compute_ns": step_ns} if parts is None else parts))
     step = StepTime.only(
         WHY,
-        basis="traced" if traced else "unprofiled",
+        basis="traced" if traced else "untraced",
         time_ns=step_ns,
-        unprofiled_median_ns=None if traced else step_ns,
-        lean_median_ns=step_ns if traced else 2 * step_ns,
+        untraced_median_ns=None if traced else step_ns,
+        light_median_ns=step_ns if traced else 2 * step_ns,
     )
     devices = [
         DeviceFigures(
@@ -103,7 +103,7 @@ def run(
                 source="",
                 events=1,
                 devices=devices,
-                unprofiled_median_ns=None if traced else step_ns,
+                untraced_median_ns=None if traced else step_ns,
                 device_name=device_name,
             )
             for number in numbers
@@ -242,7 +242,7 @@ def test_medians_over_runs_by_hand() -> None:
 
 
 def test_a_run_of_several_processes_counts_once_by_their_median() -> None:
-    step = StepTime.only(WHY, basis="unprofiled", time_ns=120, unprofiled_median_ns=100, repeats_ns=[120, 130])
+    step = StepTime.only(WHY, basis="untraced", time_ns=120, untraced_median_ns=100, repeats_ns=[120, 130])
     found = compared(run("a", 100), run("b", 100, step=step))
     assert (found.time_ns.a, found.time_ns.b, len(found.runs)) == (100, 120, 2)
 
@@ -266,7 +266,7 @@ def test_steps_of_one_process_never_decide() -> None:
     assert "a1 a2 a3 a4 -- b1 b2 b3 b4" in told.next
 
 
-def test_unprofiled_is_never_set_against_traced() -> None:
+def test_untraced_is_never_set_against_traced() -> None:
     both = compared(run("a", 100, parts={"compute_ns": 101}), run("b", 150, traced=True))
     assert both.basis == "traced"
     assert (both.step_ns.a, both.step_ns.b) == (101, 150)  # what a's traced steps took
@@ -486,7 +486,7 @@ def test_ranks_that_changed_show_it() -> None:
                 rank=rank,
                 source="",
                 events=1,
-                unprofiled_median_ns=100 + extra,
+                untraced_median_ns=100 + extra,
                 devices=[
                     DeviceFigures(
                         device="cpu",
@@ -588,12 +588,12 @@ def test_copies_are_told_apart_by_direction_and_memory() -> None:
 
 def test_loader_waits_of_different_windows_are_not_compared() -> None:
     wait = InputFigures(
-        wait_share=0.1, wait_ns=100, computed_share=0.0, basis="unprofiled", missing={"preparing": "not metered"}
+        wait_share=0.1, wait_ns=100, computed_share=0.0, basis="untraced", missing={"preparing": "not metered"}
     )
     assert compared(run("a", input=wait), run("b", 1001, input=wait)).loader_wait_ns.difference == 0
     traced = wait.model_copy(update={"basis": "traced"})
     mixed = compared(run("a", input=wait), run("b", 1001, input=traced)).loader_wait_ns
-    assert mixed.missing["b"] == "its wait was measured in traced steps, the comparison in unprofiled ones"
+    assert mixed.missing["b"] == "its wait was measured in traced steps, the comparison in untraced ones"
 
 
 def ddp_facts(cap_mb: float = 25, rank: int = 0, **more: Any) -> Facts:

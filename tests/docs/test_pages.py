@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -161,6 +161,22 @@ def test_every_rule_of_ours_is_listed_and_has_a_page(generated: ModuleType) -> N
         (row,) = [row for row in listed.splitlines() if f"[{loaded.rule.code}]({loaded.rule.code}.md)" in row]
         assert row.endswith(" (preview) |") == loaded.rule.preview
         assert "\n## References\n" in generated.rule_page(loaded.rule, loaded.doc)
+
+
+def test_the_navigation_has_the_page_of_every_rule_under_its_family(generated: ModuleType) -> None:
+    pages = [{"All rules": "rules/index.md"}, {"Writing a rule": "writing-a-rule.md"}]
+    config = SimpleNamespace(nav=[{"Rules": list(pages)}])
+    first, *families, last = generated.on_config(config).nav[0]["Rules"]
+    assert [first, last] == pages
+    shown = {
+        path: family
+        for part in families
+        for family, entries in part.items()
+        for entry in entries
+        for path in entry.values()
+    }
+    rules = [loaded.rule for loaded in generated.loaded_rules()]
+    assert shown == {f"rules/{rule.code}.md": rule.family.capitalize() for rule in rules}
 
 
 def test_every_figure_is_documented(generated: ModuleType) -> None:

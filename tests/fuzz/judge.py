@@ -73,7 +73,7 @@ def judged(path: Path, data: bytes, kind: str, base: bytes) -> Outcome:
         where = "" if at is None else f" at {Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno}"
         outcome.wrong.append(f"{type(error).__name__}: {error}{where}"[:300])
     else:
-        trace = run.ranks[0].lean
+        trace = run.ranks[0].light
         outcome.events, outcome.partial = trace.events, bool(trace.partial)
         _stop()
         outcome.seconds = time.perf_counter() - began

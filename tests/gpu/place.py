@@ -156,8 +156,8 @@ class Place:
     ) -> Path:
         """Record a script into a run folder of that name. `windows` are further options of `dptune profile`."""
         folder = self.runs / f"{self.stage}-{name}"
-        small = ("--warmup", "2", "--unprofiled", "6", "--lean", "3", "--rich", "1")
-        usual = ("--warmup", "5", "--unprofiled", "30", "--lean", "6", "--rich", "1")
+        small = ("--warmup", "2", "--untraced", "6", "--light", "3", "--detailed", "1")
+        usual = ("--warmup", "5", "--untraced", "30", "--light", "6", "--detailed", "1")
         limits = ("--first-step-timeout", "60", "--stall-timeout", "40")
         words = ("profile", "-q", "--run-dir", str(folder), *(small if self.small else usual), *limits, *windows)
         self.dptune(*words, str(SCRIPTS / script), "--device", self.device, *options, env=env)

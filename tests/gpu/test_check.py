@@ -46,7 +46,7 @@ def test_every_stage_runs_on_a_cpu(rehearsal: tuple[Path, dict[str, Any]]) -> No
     assert not any(stage["failures"] for stage in result["stages"].values())
     capture = result["stages"]["capture"]["figures"]
     assert capture["recording"]["ending"] == "complete"
-    assert set(capture["recording"]["windows"]) == {"unprofiled", "lean", "rich"}
+    assert set(capture["recording"]["windows"]) == {"untraced", "light", "detailed"}
     assert capture["check"]["status"] in (0, 1)
     account = result["stages"]["known"]["figures"]["parts"]["account_ms"]
     assert account["compute"] + account["idle"] == pytest.approx(account["window"], rel=1e-9)

@@ -51,7 +51,7 @@ def steps_of(part, *, stacks=("net.py(8): attend",)):
 
 
 def found_in(folder, events):
-    return eager_attention([view(0, load_events(folder, events).ranks[0].lean)], {})
+    return eager_attention([view(0, load_events(folder, events).ranks[0].light)], {})
 
 
 def test_the_operators_of_a_function_with_their_backward_pass(tmp_path):

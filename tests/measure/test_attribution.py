@@ -48,7 +48,7 @@ def told(sources):
 def test_a_gpu_by_hand(tmp_path):
     """The window is [50,171), of which 50 us are compute."""
     found = attribution_of(tmp_path, GPU)
-    assert (found.window, found.steps, found.compute_ns) == ("lean", 1, 50 * US)
+    assert (found.window, found.steps, found.compute_ns) == ("light", 1, 50 * US)
     assert found.compute_share == pytest.approx(50 / 121)
     assert told(found.modules) == {"Linear": (17, 2), "Net": (9, 1), "Loss": (3, 1)}
     assert found.modules.covered_share == pytest.approx(29 / 50)
@@ -114,10 +114,10 @@ def test_more_than_ten_places(tmp_path):
     assert [one.name for one in found.top[:2]] == ["part 4", "part 9"]
 
 
-def test_a_rich_window_tells_of_a_recorded_run(request):
+def test_a_detailed_window_tells_of_a_recorded_run(request):
     samples = request.config.rootpath / "sample_traces"
     found = measure(load([samples / "tiny_buckets"])).attribution
-    assert (found.window, found.rank) == ("rich", 0)
+    assert (found.window, found.rank) == ("detailed", 0)
     modules = {one.name: one for one in found.modules.top}
     assert modules["Linear"].instances == 25  # --layers 24 and the head
     assert modules["LayerNorm"].instances == modules["ReLU"].instances == 24

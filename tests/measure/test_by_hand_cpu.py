@@ -23,7 +23,7 @@ from dptune.trace import load
 
 from .handmade import BACKWARD, LOADER, US, annotation, load_events, measure_events, operator, step, write
 
-LEAN = [
+LIGHT = [
     step(7, 0, 1000),
     annotation(LOADER, 0, 100),
     operator("aten::stack", 20, 60),
@@ -39,7 +39,7 @@ LEAN = [
     annotation("gloo:all_reduce", 1480, 1600, thread=2),
 ]
 SHAPES = {"Input Dims": [[1000]], "Input type": ["float"]}
-RICH = [
+DETAILED = [
     step(11, 0, 1000),
     operator("aten::mm", 100, 400),
     annotation("gloo:all_reduce", 420, 700, thread=2, **SHAPES),
@@ -48,8 +48,8 @@ RICH = [
 
 def facts(rank):
     durations = [[800, 1000, 1200], [900, 1000, 1500]][rank]
-    unprofiled = Window(
-        "unprofiled",
+    untraced = Window(
+        "untraced",
         4,
         durations_ns=[time * US for time in durations],
         loader_wait_ns=[100 * US] * 3,
@@ -58,18 +58,18 @@ def facts(rank):
         backwards=[2] * 3,
         unsynced_backwards=[1] * 3,
     )
-    lean = Window("lean", 7, durations_ns=[1000 * US] * 2)
-    rich = Window("rich", 11, durations_ns=[1400 * US])
+    light = Window("light", 7, durations_ns=[1000 * US] * 2)
+    detailed = Window("detailed", 11, durations_ns=[1400 * US])
     ddp = DdpFacts("Net", rebuilt_bucket_sizes=[4444])
     device = DeviceFacts("cpu", name="x86_64")
-    windows = [unprofiled, lean, rich]
+    windows = [untraced, light, detailed]
     return Facts(rank, world_size=2, host="box", backend="gloo", device=device, windows=windows, ddp=[ddp])
 
 
 @pytest.fixture
 def folder(tmp_path):
     for rank in range(2):
-        for name, events in (("trace", LEAN), ("detail.trace", RICH)):
+        for name, events in (("trace", LIGHT), ("detail.trace", DETAILED)):
             told = {"backend": "gloo", "rank": rank, "world_size": 2}
             told["pg_config"] = [{"pg_name": "0", "pg_size": 2}]
             write(tmp_path / f"rank-{rank:05d}.{name}.json.gz", events, distributedInfo=told)
@@ -104,34 +104,34 @@ def test_figures_from_the_facts(folder):
     measured = measure(load([folder]))
     assert measured.step.model_dump() == {
         "missing": {},
-        "basis": "unprofiled",
+        "basis": "untraced",
         "time_ns": 1000 * US,
         "repeats_ns": [],
-        "unprofiled_median_ns": 1000 * US,
-        "unprofiled_q1_ns": 925 * US,
-        "unprofiled_q3_ns": 1175 * US,
-        "unprofiled_mean_ns": 1_066_666,  # between 1,000 and 1,133 1/3 us
-        "unprofiled_steps": 3,
-        "unprofiled_period": 1,
-        "unprofiled_outliers": 0,
+        "untraced_median_ns": 1000 * US,
+        "untraced_q1_ns": 925 * US,
+        "untraced_q3_ns": 1175 * US,
+        "untraced_mean_ns": 1_066_666,  # between 1,000 and 1,133 1/3 us
+        "untraced_steps": 3,
+        "untraced_period": 1,
+        "untraced_outliers": 0,
         "longest_outlier_ns": 0,
         "longest_outlier_wait_ns": 0,
-        "lean_median_ns": 1000 * US,
-        "lean_q1_ns": 1000 * US,
-        "lean_q3_ns": 1000 * US,
-        "lean_steps": 2,
-        "rich_median_ns": 1400 * US,
-        "rich_steps": 1,
+        "light_median_ns": 1000 * US,
+        "light_q1_ns": 1000 * US,
+        "light_q3_ns": 1000 * US,
+        "light_steps": 2,
+        "detailed_median_ns": 1400 * US,
+        "detailed_steps": 1,
     }
     assert (measured.world_size, measured.backend, measured.device_kind) == (2, "gloo", "cpu")
     assert measured.samples_per_step == 64
-    assert measured.input.basis == "unprofiled"
+    assert measured.input.basis == "untraced"
     assert measured.input.wait_share == pytest.approx((300 / 3000 + 300 / 3400) / 2)
     assert measured.input.wait_ns == round((300 / 3000 + 300 / 3400) / 2 * 1000 * US)  # of steps of 1000
     assert [rank.loader_wait_share for rank in measured.ranks] == pytest.approx([300 / 3000, 300 / 3400])
     assert measured.accumulation.backwards_per_step == 2
     assert measured.accumulation.synchronised_backwards_per_step == 1
-    assert (measured.ranks[1].host, measured.ranks[1].unprofiled_median_ns) == ("box", 1000 * US)
+    assert (measured.ranks[1].host, measured.ranks[1].untraced_median_ns) == ("box", 1000 * US)
     assert measured.matmul.tensor_cores is False
     assert "CPU" in measured.matmul.missing["fp32_share"]
     assert measured.copies == []
@@ -140,9 +140,9 @@ def test_figures_from_the_facts(folder):
 def test_recorded_collections_of_garbage_are_idle_time_of_the_step(tmp_path):
     """[800,850) of the first step, in nanoseconds since the epoch."""
     base_ns = 10**18
-    run = load_events(tmp_path, LEAN, baseTimeNanoseconds=base_ns)
+    run = load_events(tmp_path, LIGHT, baseTimeNanoseconds=base_ns)
     collections_ns = [[base_ns + 800 * US, base_ns + 850 * US]]
-    run.facts[0] = Facts(0, windows=[Window("lean", 7, [1000 * US] * 2, collections_ns=collections_ns)])
+    run.facts[0] = Facts(0, windows=[Window("light", 7, [1000 * US] * 2, collections_ns=collections_ns)])
     account = measure(run).account
     assert (account.gc_idle_ns, account.host_idle_ns) == (50 * US, (300 + 500 - 50) * US)
 
@@ -155,11 +155,11 @@ def collective(folder):
     return found
 
 
-def test_sizes_come_from_the_rich_window(folder):
+def test_sizes_come_from_the_detailed_window(folder):
     assert (collective(folder).message_bytes, collective(folder).dtype) == (4000, "float32")
 
 
-def test_sizes_come_from_the_buckets_where_there_is_no_rich_window(folder):
+def test_sizes_come_from_the_buckets_where_there_is_no_detailed_window(folder):
     for path in folder.glob("*.detail.*"):
         path.unlink()
     found = collective(folder)
@@ -211,19 +211,19 @@ def test_no_loader_is_not_a_wait_of_zero(folder):
 
 
 def test_fsdp_kinds_come_from_the_operator(tmp_path):
-    renamed = [{**e, "name": e["name"].replace("c10d::allreduce_", "c10d::_reduce_scatter_base_")} for e in LEAN]
+    renamed = [{**e, "name": e["name"].replace("c10d::allreduce_", "c10d::_reduce_scatter_base_")} for e in LIGHT]
     (found,) = measure_events(tmp_path, renamed).collectives
     assert found.kind == "reduce_scatter"
 
 
-def test_waits_of_traced_steps_do_not_mix_with_unprofiled_ones():
+def test_waits_of_traced_steps_do_not_mix_with_untraced_ones():
     found = input_wait.input_figures([LoaderWait(300, 3000, 3, 1000), LoaderWait(1200, 2400, 3)])
-    assert (found.basis, found.wait_share, found.wait_ns) == ("unprofiled", 0.1, 100)
+    assert (found.basis, found.wait_share, found.wait_ns) == ("untraced", 0.1, 100)
 
 
 def test_a_validation_between_two_epochs_is_not_the_wait_of_a_step():
     """Three steps draw one batch and wait 1 ms of 10; a fourth draws 60 for a validation and waits 600 ms."""
-    window = Window("unprofiled", 6, loader_batches=[1, 1, 61, 1], durations_ns=[10, 10, 900, 10])
+    window = Window("untraced", 6, loader_batches=[1, 1, 61, 1], durations_ns=[10, 10, 900, 10])
     window.loader_wait_ns, window.loader_cpu_ns = [1, 1, 600, 1], [1, 0, 600, 0]
     own = Facts(rank=0, windows=[window])
     assert input_wait.waits(own, None) == LoaderWait(waited_ns=3, steps_ns=30, steps=3, median_ns=10)
@@ -237,7 +237,7 @@ def test_what_preparing_a_batch_is_made_of() -> None:
     parts = PreparingFacts(10, 60_000_000, 15_000_000, 20_000_000, 20_000_000, "Rows.__getitem__ (a.py:3)")
     quick = LoaderFacts(batches_drawn=20, preparing=PreparingFacts(1, 1, 1, 1, 1))
     slow = [LoaderFacts(batches_drawn=3), LoaderFacts(batches_drawn=20, preparing=parts)]
-    waits = [Window("unprofiled", 1, durations_ns=[9], loader_wait_ns=[wait]) for wait in (1, 5)]
+    waits = [Window("untraced", 1, durations_ns=[9], loader_wait_ns=[wait]) for wait in (1, 5)]
     facts = [Facts(0, loaders=[quick], windows=[waits[0]]), Facts(1, loaders=slow, windows=[waits[1]])]
     told = input_wait.preparing(input_wait.drawn_from(facts))
     assert told is not None
@@ -274,7 +274,7 @@ def test_what_waits_inside_an_operator_for_its_collective_is_no_compute(tmp_path
 
 def test_what_a_wait_is_besides_preparing_batches():
     """Steps of one batch wait 10, 20, 30: 24 of the 60 are the sampler's. A step of a validation does not count."""
-    window = Window("unprofiled", 3, [100] * 4, loader_wait_ns=[10, 20, 30, 900], loader_batches=[1, 1, 1, 9])
+    window = Window("untraced", 3, [100] * 4, loader_wait_ns=[10, 20, 30, 900], loader_batches=[1, 1, 1, 9])
     own = Facts(rank=0, windows=[window])
     assert input_wait.other_share([own]) == 0.0  # an older recording
     window.loader_fetch_ns = [6, 12, 18, 900]

@@ -141,7 +141,7 @@ def test_the_run(measured):
     assert (measured.world_size, measured.backend, measured.device_kind) == (2, "nccl", "cuda")
     assert [rank.device_name for rank in measured.ranks] == ["NVIDIA A100-SXM4-80GB"] * 2
     assert measured.step.basis == "traced"
-    assert (measured.step.time_ns, measured.step.lean_steps) == (70 * US, 2)
+    assert (measured.step.time_ns, measured.step.light_steps) == (70 * US, 2)
 
 
 def test_collectives(measured):
@@ -221,8 +221,8 @@ def test_input_and_matmul(measured):
 def test_what_a_foreign_trace_cannot_say_is_missing_with_a_reason(measured):
     for read, why in (
         (lambda: measured.samples_per_step, "not recorded by"),
-        (lambda: measured.step.unprofiled_median_ns, "untraced steps are recorded by"),
-        (lambda: measured.step.rich_median_ns, "no window with shapes and stacks"),
+        (lambda: measured.step.untraced_median_ns, "untraced steps are recorded by"),
+        (lambda: measured.step.detailed_median_ns, "no window with shapes and stacks"),
         (lambda: measured.accumulation.backwards_per_step, "not recorded by"),
         (lambda: measured.ranks[0].host, "does not name the host"),
     ):

@@ -139,7 +139,7 @@ def test_buckets_are_reduced_once_per_backward_pass():
     assert bytes_of(with_sizes(reduces(None, None, None), [], BUCKETS)) == [None, None, None]
 
 
-def test_steps_of_the_rich_window_that_differ_tell_no_sizes():
+def test_steps_of_the_detailed_window_that_differ_tell_no_sizes():
     alike = [*reduces(7, 8), *reduces(7, 8, step=1)]
     assert bytes_of(with_sizes(reduces(None, None), alike, BUCKETS)) == [7, 8]
     other = [*reduces(7, 8), *reduces(8, 7, step=1)]
@@ -147,7 +147,7 @@ def test_steps_of_the_rich_window_that_differ_tell_no_sizes():
 
 
 def test_buckets_of_gradients_of_one_type_have_that():
-    """So that a rank whose rich steps differ has the same collectives as one whose steps are alike."""
+    """So that a rank whose detailed steps differ has the same collectives as one whose steps are alike."""
     assert {call.dtype for call in with_sizes(reduces(None, None), [], BUCKETS)} == {"float32"}
     (own,) = BUCKETS.ddp
     mixed = replace(BUCKETS, ddp=[replace(own, gradient_dtypes=["bfloat16", "float32"])])
@@ -155,9 +155,9 @@ def test_buckets_of_gradients_of_one_type_have_that():
 
 
 @pytest.mark.parametrize(("group", "ambiguous"), [("tp", False), (None, True)])
-def test_the_rich_window_tells_the_group_too(group, ambiguous):
-    (lean,), (rich,) = reduces(None), reduces(7)
-    (found,) = with_sizes([replace(lean, ambiguous=True)], [replace(rich, group=group)], None)
+def test_the_detailed_window_tells_the_group_too(group, ambiguous):
+    (light,), (detailed,) = reduces(None), reduces(7)
+    (found,) = with_sizes([replace(light, ambiguous=True)], [replace(detailed, group=group)], None)
     assert (found.group, found.ambiguous, found.message_bytes) == (group, ambiguous, 7)
 
 

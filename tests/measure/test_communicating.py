@@ -15,7 +15,7 @@ DTOD, PTOP = "DtoD (Device -> Device)", "PtoP (Device -> Device)"
 def work_of_one(folder, around, *operation):
     """The class of one operation that is launched at 10 inside of the ranges."""
     events = [step(0, 0, 100), *around, launch(1, 10, 11), *operation]
-    (device,) = operations(load_events(folder, events).ranks[0].lean)
+    (device,) = operations(load_events(folder, events).ranks[0].light)
     return Work(int(device.work[0]))
 
 
@@ -100,7 +100,7 @@ def test_what_was_launched_before_the_recording_is_what_others_of_its_name_are(t
         kernel("both", 50, 60, 2),
         kernel("both", 60, 70, 3),
     ]
-    trace = load_events(tmp_path, events).ranks[0].lean
+    trace = load_events(tmp_path, events).ranks[0].light
     (device,) = operations(trace)
     communicates = device.work == int(Work.COMMUNICATION)
     assert [(trace.columns.name(row), flag) for row, flag in zip(device.rows, communicates.tolist(), strict=True)] == [

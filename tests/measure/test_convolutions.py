@@ -39,7 +39,7 @@ def events_of(at, number):
 def test_the_function_with_its_backward_pass_and_no_short_one(tmp_path):
     events = [one for n in range(STEPS) for one in events_of(1000 * n, 10 * n)]
     loop = python("echo.py(90): main", 0, 1000 * STEPS)
-    views = [view(0, load_events(tmp_path, [loop, *events]).ranks[0].lean)]
+    views = [view(0, load_events(tmp_path, [loop, *events]).ranks[0].light)]
     (found,) = long_convolutions(views, {})
     assert (found.name, found.at, found.taps, found.length, found.calls) == ("reverb", "echo.py:16", 3200, 11199, 1)
     assert (found.cost_ns, found.backward_ns) == (100 * US, 60 * US)

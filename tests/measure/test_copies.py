@@ -92,7 +92,7 @@ def test_pageable_memory_holds_the_script_and_is_seen_in_every_step(found):
     assert site.model_dump() == {
         "missing": {},
         "rank": 0,
-        "window": "lean",
+        "window": "light",
         "operator": "aten::to",
         "module": "Net_0",
         "function": "train.py(10): main",

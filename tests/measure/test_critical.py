@@ -122,7 +122,7 @@ def test_the_path_covers_each_step_once(tmp_path_factory, parts):
     half = moments[-1] // 2
     events += [step(0, 0, half), step(1, half, moments[-1])]
     run = load_events(tmp_path_factory.mktemp("path"), events)
-    own = view(0, run.ranks[0].lean)
+    own = view(0, run.ranks[0].light)
     for device in own.devices:
         walk = Walk.of(own.columns, device.operations, own.host)
         for window in device.windows:

@@ -30,7 +30,7 @@ def events_of(at, number):
 def rank_view(folder, *more):
     events = [one for n in range(STEPS) for one in events_of(1000 * n, 10 * n)]
     loop = python("critic.py(90): main", 0, 1000 * STEPS)
-    return view(0, load_events(folder, [loop, *events, *more]).ranks[0].lean)
+    return view(0, load_events(folder, [loop, *events, *more]).ranks[0].light)
 
 
 def test_the_function_with_its_backward_pass(tmp_path):
@@ -56,7 +56,7 @@ def test_products_are_none(tmp_path):
         )
     ]
     events.append(python("critic.py(90): main", 0, 1000 * STEPS))
-    assert decompositions([view(0, load_events(tmp_path, events).ranks[0].lean)], {}) == []
+    assert decompositions([view(0, load_events(tmp_path, events).ranks[0].light)], {}) == []
 
 
 def test_on_a_gpu_what_was_launched_counts_and_not_the_host(tmp_path):

@@ -23,7 +23,7 @@ def rank(rows, shaped=True):
 
 def elements(folder, *ranks):
     run = load_events(folder, *ranks, backend="gloo")
-    return [elements_per_step(view(one.rank, one.lean)) for one in run.ranks]
+    return [elements_per_step(view(one.rank, one.light)) for one in run.ranks]
 
 
 def test_elements_that_operators_read_in_a_step(tmp_path):

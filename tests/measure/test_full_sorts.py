@@ -32,7 +32,7 @@ def found_in(folder, make):
         at = 1000 * n
         events += [step(n, at, at + 1000), python("songs.py(38): update", at + 1, at + 499), *make(at + 10)]
     loop = python("songs.py(90): main", 0, 1000 * STEPS)
-    return full_sorts([view(0, load_events(folder, [loop, *events]).ranks[0].lean)], {})
+    return full_sorts([view(0, load_events(folder, [loop, *events]).ranks[0].light)], {})
 
 
 def test_the_function_the_rows_and_what_is_read(tmp_path):

@@ -30,7 +30,7 @@ def found_in(folder, lengths, *, library=True, **more):
         if library:
             events.append(python("transformers/generation/utils.py(2200): generate", at + 2, at + 1940))
         events += [*generating(at, lengths, **more), operator("aten::mm", at + 1960, at + 1990)]
-    return uncached_generations([view(0, load_events(folder, events).ranks[0].lean)])
+    return uncached_generations([view(0, load_events(folder, events).ranks[0].light)])
 
 
 def test_inputs_that_grow_by_one(tmp_path):
@@ -75,4 +75,4 @@ def test_without_stacks_it_is_not_known(tmp_path):
     events = [
         event for n in range(STEPS) for event in (step(n, 9 * n, 9 * n + 9), operator("aten::mm", 9 * n, 9 * n + 5))
     ]
-    assert uncached_generations([view(0, load_events(tmp_path, events).ranks[0].lean)]) is None
+    assert uncached_generations([view(0, load_events(tmp_path, events).ranks[0].light)]) is None

@@ -11,7 +11,7 @@ from dptune.runfile.load import LoadFacts
 S = 10**9
 
 
-def rank(number, host="a", seconds=10, machine=None, job=5.0, waited=2.0, window="unprofiled"):
+def rank(number, host="a", seconds=10, machine=None, job=5.0, waited=2.0, window="untraced"):
     """`machine`, `job` and `waited` in seconds of CPU time."""
     counts = {"machine_ns": machine, "job_ns": job, "waited_ns": waited}
     found = LoadFacts(seconds * S, 4, **{name: None if of is None else round(of * S) for name, of in counts.items()})
@@ -21,7 +21,7 @@ def rank(number, host="a", seconds=10, machine=None, job=5.0, waited=2.0, window
 def test_what_others_used_and_withheld():
     """Two ranks use 0.5 cores each and wait for 0.2 each; the machine's 1.8 cores leave 0.8 to others."""
     (found,) = load([rank(0, machine=18), rank(1, machine=18)], 2)
-    assert (found.host, found.window, found.cores) == ("a", "unprofiled", 4)
+    assert (found.host, found.window, found.cores) == ("a", "untraced", 4)
     assert (found.job_cores, found.other_cores) == (pytest.approx(1.0), pytest.approx(0.8))
     assert found.waiting_cores == pytest.approx(0.4)
     assert found.withheld_share == pytest.approx(0.4 / 1.4)
@@ -41,18 +41,18 @@ def test_a_busy_machine_with_free_cores_withholds_nothing():
 
 def test_machines_and_windows_are_apart():
     ranks = [rank(0, machine=5), rank(1, host="b", machine=10), rank(2, host="b", machine=10)]
-    ranks[0].windows += rank(0, window="lean", machine=5).windows
+    ranks[0].windows += rank(0, window="light", machine=5).windows
     found = load(ranks, 3)
     assert [(one.host, one.window, round(one.job_cores, 2)) for one in found] == [
-        ("a", "unprofiled", 0.5),
-        ("a", "lean", 0.5),
-        ("b", "unprofiled", 1.0),
+        ("a", "untraced", 0.5),
+        ("a", "light", 0.5),
+        ("b", "untraced", 1.0),
     ]
 
 
 def test_where_it_was_not_counted_it_is_not_known():
     assert load([], None) == UNCOUNTED
-    assert load([Facts(rank=0, windows=[Window("unprofiled", 3)])], 1) == UNCOUNTED
+    assert load([Facts(rank=0, windows=[Window("untraced", 3)])], 1) == UNCOUNTED
     assert load([rank(0, machine=None)], 1) == UNCOUNTED
     assert load([rank(0, machine=20)], 2) == UNRECORDED  # the other rank's load would count as that of others
     (found,) = load([rank(0, machine=20, waited=None)], 1)

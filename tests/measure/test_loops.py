@@ -33,7 +33,7 @@ def looped(folder, repeats=16, loop=None, nodes=()):
             operator(BACKWARD, at + 3010, at + 3990),
             *(operator(name, at + 3100 + 10 * k, at + 3105 + 10 * k) for k, name in enumerate(nodes)),
         ]
-    found = user_code([view(0, load_events(folder, events).ranks[0].lean)], {})
+    found = user_code([view(0, load_events(folder, events).ranks[0].light)], {})
     return {one.name: one for one in found.loops}
 
 

@@ -87,7 +87,7 @@ def test_totals_do_not_wrap(tmp_path):
 
 
 def test_samples_are_known_where_no_backward_was_counted():
-    facts = [Facts(0, windows=[Window("unprofiled", 1, [5], loader_samples=[32], backwards=[0])])]
+    facts = [Facts(0, windows=[Window("untraced", 1, [5], loader_samples=[32], backwards=[0])])]
     assert samples_per_step(facts, 2) == (64, "")
     with pytest.raises(Missing, match="no backward call"):
         _ = accumulation(facts).backwards_per_step
@@ -95,5 +95,5 @@ def test_samples_are_known_where_no_backward_was_counted():
 
 def test_a_window_without_steps_is_no_crash(tmp_path):
     run = load_events(tmp_path, [STEP, MM])
-    run.facts[0] = Facts(0, windows=[Window("unprofiled", 1), Window("lean", 1, [0])])
+    run.facts[0] = Facts(0, windows=[Window("untraced", 1), Window("light", 1, [0])])
     assert measure(run).account.compute_ns == 20 * US

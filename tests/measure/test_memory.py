@@ -66,7 +66,7 @@ def test_a_foreign_trace_with_allocations(tmp_path):
         "missing": {"least_growth_bytes": "it takes four steps in a row, and what is allocated after each allocation"},
         "rank": 0,
         "device": "cuda:0",
-        "window": "lean",
+        "window": "light",
         "basis": "steps",
         "capacity_bytes": 8000,
         "peak_allocated_bytes": 1620,
@@ -129,22 +129,22 @@ def test_old_traces_say_what_is_allocated_and_not_how_much_that_leaves(tmp_path)
     assert one.missing["peak_allocated_bytes"].endswith("the trace has sizes of allocations, not what they come to")
 
 
-def recorded(folder, device, rich):
-    """A run of two ranks: both with facts and a lean window, and with the rich window `rich`."""
+def recorded(folder, device, detailed):
+    """A run of two ranks: both with facts and a light window, and with the detailed window `detailed`."""
     form.write(folder / "run.json", RunRecord(dptune="0.1.0", command=["python", "t.py"], world_size=2))
     for rank in range(2):
-        windows = [Window("lean", 0, durations_ns=[100 * US] * 3), Window("rich", 5, durations_ns=[100 * US] * 3)]
+        windows = [Window("light", 0, durations_ns=[100 * US] * 3), Window("detailed", 5, durations_ns=[100 * US] * 3)]
         facts = Facts(rank, world_size=2, host="box", device=device(rank), windows=windows)
         form.write(folder / f"rank-{rank:05d}.facts.json", facts)
-        lean = STEPS + kernels(rank)
+        light = STEPS + kernels(rank)
         if device(rank).kind == "cpu":
-            lean = STEPS + [operator("aten::mm", 100 * n + 10, 100 * n + 60) for n in range(3)]
-        write(folder / f"rank-{rank:05d}.trace.json.gz", lean)
-        write(folder / f"rank-{rank:05d}.detail.trace.json.gz", lean + rich(rank))
+            light = STEPS + [operator("aten::mm", 100 * n + 10, 100 * n + 60) for n in range(3)]
+        write(folder / f"rank-{rank:05d}.trace.json.gz", light)
+        write(folder / f"rank-{rank:05d}.detail.trace.json.gz", light + detailed(rank))
     return measure(load([folder]))
 
 
-def test_a_recorded_run_tells_its_peaks_and_the_rich_window_of_one_rank_the_steps(tmp_path):
+def test_a_recorded_run_tells_its_peaks_and_the_detailed_window_of_one_rank_the_steps(tmp_path):
     def card(rank):
         return DeviceFacts(
             "cuda", index=rank, memory_bytes=80_000, peak_allocated_bytes=40_000 + rank, peak_reserved_bytes=60_000
@@ -154,7 +154,7 @@ def test_a_recorded_run_tells_its_peaks_and_the_rich_window_of_one_rank_the_step
     for rank, one in enumerate((first, second)):
         assert (one.rank, one.device, one.basis) == (rank, f"cuda:{rank}", "run")
         assert (one.peak_allocated_bytes, one.peak_reserved_bytes, one.peak_share) == (40_000 + rank, 60_000, 0.75)
-    assert (first.window, first.growth_bytes_per_step) == ("rich", 15)
+    assert (first.window, first.growth_bytes_per_step) == ("detailed", 15)
     assert first.malloc_calls_per_step == 0
     for name in ("window", "allocations_per_step", "growth_bytes_per_step", "fragmentation"):
         assert second.missing[name].startswith(NOT_RECORDED)
@@ -176,7 +176,12 @@ def test_on_a_cpu_only_what_steps_ask_for_is_known(tmp_path):
         return [allocation(10, 64, 64, 0, 0, -1), allocation(110, 64, 96, 0, 0, -1), allocation(210, 32, 128, 0, 0, -1)]
 
     one, _ = recorded(tmp_path, lambda _: DeviceFacts("cpu"), cpu_memory).memory
-    assert (one.device, one.window, one.allocated_bytes_per_step, one.growth_bytes_per_step) == ("cpu", "rich", 64, 32)
+    assert (one.device, one.window, one.allocated_bytes_per_step, one.growth_bytes_per_step) == (
+        "cpu",
+        "detailed",
+        64,
+        32,
+    )
     for name in ("peak_allocated_bytes", "peak_reserved_bytes", "fragmentation"):
         assert one.missing[name] == "torch counts the memory of a CPU only from when it records it"
 

@@ -53,7 +53,7 @@ def found_in(folder, make):
             operator(NODE + "AddBackward0", at + 580, at + 590, **{"Sequence number": number + 1}),
         ]
     loop = python("songs.py(90): main", 0, 1000 * STEPS)
-    return one_hot_products([view(0, load_events(folder, [loop, *events]).ranks[0].lean)], {})
+    return one_hot_products([view(0, load_events(folder, [loop, *events]).ranks[0].light)], {})
 
 
 def test_rows_cast_and_product_with_its_node(tmp_path):

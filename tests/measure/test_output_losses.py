@@ -43,7 +43,7 @@ def events_of(at, number):
 def rank_view(folder, *more, events=events_of):
     events = [one for n in range(STEPS) for one in events(1000 * n, 10 * n)]
     loop = python("bert.py(90): main", 0, 1000 * STEPS)
-    return view(0, load_events(folder, [loop, *events, *more]).ranks[0].lean)
+    return view(0, load_events(folder, [loop, *events, *more]).ranks[0].light)
 
 
 def test_projection_cast_loss_and_their_nodes(tmp_path):

@@ -42,7 +42,7 @@ def run_of(tmp_path, lengths, ranks=1, names=None, marked=True, since=(0, 0), la
 
 
 def views_of(run):
-    return [view(rank.rank, rank.lean) for rank in run.ranks]
+    return [view(rank.rank, rank.light) for rank in run.ranks]
 
 
 def kept(run):
@@ -158,7 +158,7 @@ def test_a_stall_on_one_rank_is_excluded_in_the_window_that_holds_it(tmp_path):
     assert (waited.number, waited.rank, waited.length_ns, waited.loader_wait_ns) == (4, None, 380 * US, 8 * US)
     assert (alone.mean_ns, waited.mean_ns) == ((80 + 80 + 380) * US / 3, (380 + 380 + 80) * US / 3)
     assert measured.steps.by_rank == {0: 6, 1: 6, 2: 6}
-    assert (measured.step.time_ns, measured.step.lean_median_ns) == (80 * US, 80 * US)
+    assert (measured.step.time_ns, measured.step.light_median_ns) == (80 * US, 80 * US)
     assert measured.share("input_idle_ns") == measured.input.wait_share == 8 / 80
     assert measured.share("exposed_waiting_ns") == 0
     said = {one.code: one.text for one in judge(measured, []).findings}["steps-set-aside"]
@@ -239,22 +239,22 @@ def test_an_optimizer_step_among_micro_batches_stays(tmp_path, name):
 def test_the_last_window_does_not_shorten_the_step_time(tmp_path):
     """By hand: the last lacks 12 of 100. With three others it is left out, with two it is needed."""
     whole, short = step_time([], views_of(run_of(tmp_path, [100] * 4))), (88, 100, 100)
-    assert (whole.lean_median_ns, whole.lean_q1_ns, whole.lean_q3_ns, whole.lean_steps) == (*[100 * US] * 3, 3)
+    assert (whole.light_median_ns, whole.light_q1_ns, whole.light_q3_ns, whole.light_steps) == (*[100 * US] * 3, 3)
     few = step_time([], views_of(run_of(tmp_path, [100] * 3)))
-    assert (few.lean_q1_ns, few.lean_steps) == (round(np.percentile(short, 25) * US), 3)
+    assert (few.light_q1_ns, few.light_steps) == (round(np.percentile(short, 25) * US), 3)
 
 
-def test_unprofiled_steps_are_counted_and_kept(tmp_path):
-    window = Window("unprofiled", 1, [100, 100, 101, 99, 900], loader_wait_ns=[1, 1, 1, 1, 700])
-    times = step_time([Facts(0, windows=[window]), Facts(1, windows=[Window("unprofiled", 1, [100] * 5)])], [])
-    assert (times.unprofiled_steps, times.unprofiled_outliers, times.unprofiled_median_ns) == (5, 1, 100)
+def test_untraced_steps_are_counted_and_kept(tmp_path):
+    window = Window("untraced", 1, [100, 100, 101, 99, 900], loader_wait_ns=[1, 1, 1, 1, 700])
+    times = step_time([Facts(0, windows=[window]), Facts(1, windows=[Window("untraced", 1, [100] * 5)])], [])
+    assert (times.untraced_steps, times.untraced_outliers, times.untraced_median_ns) == (5, 1, 100)
     assert (times.longest_outlier_ns, times.longest_outlier_wait_ns) == (900, 700)
 
 
 def test_with_further_processes_the_step_time_is_the_median_of_all():
-    facts = [[Facts(0, windows=[Window("unprofiled", 1, [took] * 3)])] for took in (100, 130, 120, 90)]
+    facts = [[Facts(0, windows=[Window("untraced", 1, [took] * 3)])] for took in (100, 130, 120, 90)]
     times = step_time(facts[0], [], facts[1:])
-    assert (times.unprofiled_median_ns, times.repeats_ns, times.time_ns) == (100, [130, 120, 90], 110)
+    assert (times.untraced_median_ns, times.repeats_ns, times.time_ns) == (100, [130, 120, 90], 110)
     assert step_time([Facts(0)], [], facts[1:]).repeats_ns == []
 
 

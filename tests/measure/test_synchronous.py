@@ -63,7 +63,7 @@ def facts(number, durations, first=5, **changed):
         "world_size": 2,
         "device": DeviceFacts(kind="cpu"),
         "ddp": [DdpFacts(module="M", ranks=[0, 1])],
-        "windows": [Window(name="unprofiled", first_step=first, durations_ns=durations, complete=True)],
+        "windows": [Window(name="untraced", first_step=first, durations_ns=durations, complete=True)],
     }
     return Facts(rank=number, **{**known, **changed})
 

@@ -101,7 +101,7 @@ def test_a_queue_that_drains_is_work_of_the_steps(tmp_path: Path) -> None:
     assert figures.steps.queued_before_ns == 0
     windows = [one.account.window_ns // US for one in figures.ranks[0].devices[0].steps]
     assert windows == [60, 60, 310 - 125]
-    assert figures.step.lean_median_ns == 60 * US
+    assert figures.step.light_median_ns == 60 * US
     assert figures.step.time_ns == round(305 * US / 3)
 
 

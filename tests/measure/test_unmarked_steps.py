@@ -56,7 +56,7 @@ class Script:
         return self.around(f"Optimizer.step#{name}.step", *names, category="user_annotation")
 
     def trace(self, tmp_path):
-        return load_events(tmp_path, self.events).ranks[0].lean
+        return load_events(tmp_path, self.events).ranks[0].light
 
 
 def found(trace):
@@ -236,7 +236,7 @@ def test_operators_of_a_cpu(tmp_path):
         for name in ["aten::linear", "aten::relu"] * 4 + [NODE] * 6 + ["aten::_foreach_add_"]:
             events += [operator(name, now, now + 9), operator("aten::inner", now + 1, now + 5)]
             now += 10
-    basis, steps, _ = found(load_events(tmp_path, events).ranks[0].lean)
+    basis, steps, _ = found(load_events(tmp_path, events).ranks[0].light)
     assert basis == "repeating"
     assert steps == [(200 * n - 1, 200 * (n + 1) - 1) for n in (1, 2, 3, 4)]
 
@@ -258,7 +258,7 @@ NO_STEPS = (  # graphs, benchmarks and models that only run forward; one of kern
 
 
 def test_every_public_trace_without_marks(real_traces, manifest_entry):
-    trace = load([real_traces / manifest_entry["file"]]).ranks[0].lean
+    trace = load([real_traces / manifest_entry["file"]]).ranks[0].light
     known = next((key for key in (*TRAINING, *NO_STEPS) if manifest_entry["file"].startswith(key)), None)
     if host_steps(trace):
         assert known is None
@@ -303,7 +303,7 @@ def test_hidden_marks_are_found_again(real_traces, key):
     files = [path for path in real_traces.glob("*/*.gz") if str(path.relative_to(real_traces)).startswith(key)]
     assert files
     for path in files:
-        trace = load([path]).ranks[0].lean
+        trace = load([path]).ranks[0].light
         marked = host_steps(trace)
         (device,) = view(0, trace).devices
         marks = np.array([step.start_ns for step in marked] + [marked[-1].end_ns])
@@ -325,7 +325,7 @@ def test_hidden_marks_are_found_again(real_traces, key):
 
 def test_marks_go_before_all_else(real_traces):
     (path,) = real_traces.glob("torchrec_4xv100/0752d91*")
-    trace = load([path]).ranks[0].lean
+    trace = load([path]).ranks[0].light
     assert stepping(trace, [device.operations for device in view(0, trace).devices]).basis == "profiler_step"
 
 
@@ -337,7 +337,7 @@ def test_the_figures_of_a_run_are_those_of_its_marks(real_traces, name):
     """
     run = load([real_traces / name])
     marked = measure(run)
-    blind = measure(replace(run, ranks=[replace(rank, lean=hidden(rank.lean)) for rank in run.ranks]))
+    blind = measure(replace(run, ranks=[replace(rank, light=hidden(rank.light)) for rank in run.ranks]))
     assert (marked.steps.basis, blind.steps.basis) == (
         "profiler_step",
         "repeating" if name.startswith("torchrec") else "optimizer",

@@ -35,7 +35,7 @@ def test_communication_is_expected_where_gradients_were_reduced(tmp_path, unsync
     for rank in range(2):
         told = {"distributedInfo": {"backend": "gloo", "rank": rank, "world_size": 2}}
         write(tmp_path / f"rank-{rank:05d}.trace.json.gz", events, **told)
-        window = Window("lean", 0, [1000 * US] * 3, backwards=[1] * 3, unsynced_backwards=unsynced, complete=True)
+        window = Window("light", 0, [1000 * US] * 3, backwards=[1] * 3, unsynced_backwards=unsynced, complete=True)
         window.trace = f"rank-{rank:05d}.trace.json.gz"
         own = Facts(rank, world_size=2, device=DeviceFacts("cpu"), windows=[window])
         form.write(tmp_path / f"rank-{rank:05d}.facts.json", own)

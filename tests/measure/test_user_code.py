@@ -49,11 +49,11 @@ def rank_view(folder, number=0, **how):
 
 
 def viewed(folder, events, number=0):
-    return view(number, load_events(folder, events).ranks[0].lean)
+    return view(number, load_events(folder, events).ranks[0].light)
 
 
-def sites(views, unprofiled=None):
-    found = user_code(views, unprofiled or {})
+def sites(views, untraced=None):
+    found = user_code(views, untraced or {})
     return {(one.name, one.phase, one.mostly): one.cost_ns / US for one in found.sites}
 
 
@@ -109,7 +109,7 @@ def test_what_recording_events_takes_is_taken_off(tmp_path):
     assert scaled[key] > 54
     assert sum(scaled.values()) < sum(plain.values())
     found = user_code([rank_view(tmp_path)], {0: 952_000})
-    assert found.basis == "unprofiled"
+    assert found.basis == "untraced"
     assert next(one for one in found.sites if one.mostly == "sleep").share == pytest.approx(scaled[key] / 952)
 
 

@@ -39,7 +39,7 @@ def gemm(number):
 
 
 def windows_of(tmp_path, steps):
-    (device,) = view(0, load_events(tmp_path, run_of(steps)).ranks[0].lean).devices
+    (device,) = view(0, load_events(tmp_path, run_of(steps)).ranks[0].light).devices
     found = [(window.number, window.start_ns / US, window.end_ns / US) for window in device.windows]
     return found, device.launched_in.tolist()
 
@@ -60,7 +60,7 @@ def test_a_copy_that_runs_ahead_of_the_step_before_begins_no_window(tmp_path, fi
     account = measured.account
     assert (account.window_ns, account.compute_ns) == (590 * US, 540 * US)
     assert account.copy_ns == 0  # beside kernels, or before the first step
-    assert (account.idle_ns, measured.step.lean_median_ns) == (50 * US, 100 * US)
+    assert (account.idle_ns, measured.step.light_median_ns) == (50 * US, 100 * US)
     assert measured.step.time_ns == round(590 * US / 6)  # the mean of what the account is of
 
 
@@ -85,7 +85,7 @@ def test_steps_without_work_between_others_are_counted(tmp_path):
     steps = [[], *([gemm(number)] if number % 2 else [] for number in range(1, 9))]
     measured = measure_events(tmp_path, run_of(steps))
     assert (measured.steps.by_rank, measured.steps.without_work) == ({0: 4}, 3)
-    assert (measured.step.lean_median_ns, measured.step.time_ns) == (200 * US, (3 * 200 + 90) * US / 4)
+    assert (measured.step.light_median_ns, measured.step.time_ns) == (200 * US, (3 * 200 + 90) * US / 4)
     assert measure_events(tmp_path, run_of([[gemm(number)] for number in range(4)])).steps.without_work == 0
 
 
@@ -102,7 +102,7 @@ def test_no_microsecond_is_counted_twice(tmp_path_factory, offsets):
         for number, own in enumerate(offsets)
     ]
     run = load_events(tmp_path_factory.mktemp("run"), run_of(steps))
-    for device in view(0, run.ranks[0].lean).devices:
+    for device in view(0, run.ranks[0].light).devices:
         found = [(window.number, window.start_ns // US, window.end_ns // US) for window in device.windows]
         assert all(number < later and end <= start for (number, _, end), (later, start, _) in pairwise(found))
         assert all(start in {begin for _, begin, _ in steps[number]} and start < end for number, start, end in found)

@@ -58,13 +58,13 @@ def test_traced_steps_show_their_path_and_blame_no_profiler(report: Report, idle
 
 
 def test_a_device_that_never_waits_without_the_profiler_sets_the_pace(report: Report) -> None:
-    told = said(report, "unprofiled", 50)
+    told = said(report, "untraced", 50)
     assert "The device is the critical path: without the profiler it idles or waits for 5.0 % of a step." in told
     assert "the host is 85.0 % of the path, because the profiler slows it" in told
 
 
 def test_a_device_that_idles_without_the_profiler_is_not_the_critical_path(report: Report) -> None:
-    told = said(report, "unprofiled", 355)
+    told = said(report, "untraced", 355)
     assert "device is the critical path" not in told
     assert "85.0 %  launching" in told
 

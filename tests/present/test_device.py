@@ -29,7 +29,7 @@ def full(report: Report) -> Report:
     site = CopySite.only(
         "the window was recorded without Python's stacks",
         rank=1,
-        window="rich",
+        window="detailed",
         operator="aten::item",
         module="Net_0",
         function="train.py(31): step",
@@ -72,7 +72,7 @@ def full(report: Report) -> Report:
         rank=0,
         device="cuda:0",
         basis="run",
-        window="rich",
+        window="detailed",
         peak_allocated_bytes=40 * 2**30,
         peak_reserved_bytes=60 * 2**30,
         peak_share=0.75,
@@ -80,7 +80,7 @@ def full(report: Report) -> Report:
         growth_bytes_per_step=2**20,
         malloc_calls_per_step=1.5,
     )
-    step = report.measured.step.model_copy(update={"rich_steps": 3})
+    step = report.measured.step.model_copy(update={"detailed_steps": 3})
     return with_figures(report, copies=[copy], kernels=kernels, memory=[memory], step=step)
 
 
@@ -96,7 +96,7 @@ def test_copies_say_how_fast_whether_they_block_and_where(full: Report) -> None:
     )
 
 
-@pytest.mark.parametrize(("window", "told"), [("lean", "2 of them blocking (0.75 ms)"), ("rich", "in every step")])
+@pytest.mark.parametrize(("window", "told"), [("light", "2 of them blocking (0.75 ms)"), ("detailed", "in every step")])
 def test_a_site_is_told_per_step_of_the_window_it_was_read_from(full: Report, window: str, told: str) -> None:
     """Two light steps of rank 1; of the detailed window nothing says how many there are."""
     copy = full.measured.copies[0]
@@ -105,7 +105,7 @@ def test_a_site_is_told_per_step_of_the_window_it_was_read_from(full: Report, wi
     device = ranks[1].devices[0]
     steps = [device.steps[0], device.steps[0].model_copy(update={"number": 4})]
     ranks[1] = ranks[1].model_copy(update={"devices": [device.model_copy(update={"steps": steps})]})
-    step = full.measured.step.model_copy(update={"rich_steps": 0})
+    step = full.measured.step.model_copy(update={"detailed_steps": 0})
     shown = with_figures(full, copies=[copy.model_copy(update={"sites": [site]})], ranks=ranks, step=step)
     assert section(text(shown), "Copies").endswith(told)
 
@@ -148,7 +148,7 @@ def test_memory_says_how_full_and_of_what(full: Report) -> None:
 def test_memory_that_is_not_known_is_one_reason_and_what_is_known_beside_it(report: Report) -> None:
     one = MemoryFigures.only("nobody counted", rank=3, device="cuda:0", malloc_calls_per_step=2, malloc_share=0.04)
     cpu = MemoryFigures.only(
-        "nobody counted", rank=0, device="cpu", window="rich", allocations_per_step=7, allocated_bytes_per_step=2048
+        "nobody counted", rank=0, device="cpu", window="detailed", allocations_per_step=7, allocated_bytes_per_step=2048
     )
     said = section(text(with_figures(report, memory=[one])), "Memory")
     assert said == (

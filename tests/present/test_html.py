@@ -319,7 +319,7 @@ def test_no_sample_names_its_script(sample: str) -> None:
 
 def test_a_folder_named_like_a_word_of_a_report_does_not_garble_it(report: Report) -> None:
     """Fields that hold one of a few words stay what they are, and prose stays prose."""
-    for folder in ("run", "trace", "sweep", "recording", "lean", "node-a", "n1"):
+    for folder in ("run", "trace", "sweep", "recording", "light", "node-a", "n1"):
         ranks = [
             one.model_copy(update={"source": f"{folder}/rank.json", "host": "n1"}) for one in report.measured.ranks
         ]

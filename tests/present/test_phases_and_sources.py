@@ -70,7 +70,7 @@ def told(report: Report) -> Report:
     )
     attribution = AttributionFigures(
         rank=0,
-        window="rich",
+        window="detailed",
         steps=1,
         compute_ns=60 * MS,
         compute_share=0.6,

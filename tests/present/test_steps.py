@@ -50,17 +50,17 @@ def test_steps_that_are_set_aside(report):
     assert "Step 6 is excluded from all figures: it took 200.0 ms on rank 3, 2.00x the others." in text
 
 
-def test_unprofiled_steps_that_took_much_longer_are_told_and_kept(report):
+def test_untraced_steps_that_took_much_longer_are_told_and_kept(report):
     found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 6})
     assert "much longer" not in said(report, found)
     assert "2 untraced steps took much longer than the others; they are included in the median" in said(
-        report, found, unprofiled_outliers=2
+        report, found, untraced_outliers=2
     )
     assert "1 untraced step took much longer than the others; it is included" in said(
-        report, found, unprofiled_outliers=1
+        report, found, untraced_outliers=1
     )
     did = {"longest_outlier_ns": 995_000_000, "longest_outlier_wait_ns": 739_000_000}
-    told = said(report, found, unprofiled_outliers=2, **did)
+    told = said(report, found, untraced_outliers=2, **did)
     assert "longer than the others (up to 995.0 ms, 739.0 ms of it waiting for the data loader); they are" in told
 
 
@@ -73,9 +73,9 @@ def test_the_quartiles_of_both_windows_that_have_them(report):
 
 def test_a_last_step_that_the_median_leaves_out_is_told(report):
     found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 6})
-    assert "The median excludes the last step" in said(report, found, basis="traced", lean_steps=5)
-    assert "excludes" not in said(report, found, basis="traced", lean_steps=6)
-    assert "excludes" not in said(report, found, lean_steps=5)  # recordings time every step
+    assert "The median excludes the last step" in said(report, found, basis="traced", light_steps=5)
+    assert "excludes" not in said(report, found, basis="traced", light_steps=6)
+    assert "excludes" not in said(report, found, light_steps=5)  # recordings time every step
 
 
 def test_traced_times_are_of_the_mean_step(report):
@@ -104,7 +104,7 @@ def test_steps_that_take_turns_and_one_that_is_cut_short(report):
 
 
 def test_the_account_says_that_slow_steps_are_not_in_it(report):
-    slow = report.measured.step.model_copy(update={"unprofiled_mean_ns": 420_600_000})
+    slow = report.measured.step.model_copy(update={"untraced_mean_ns": 420_600_000})
     measured = report.measured.model_copy(update={"step": slow})
     said_of = [
         " ".join("".join(span.text for span in line).strip() for line in account(one, 400))

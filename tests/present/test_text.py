@@ -79,7 +79,7 @@ def test_a_change_of_the_arithmetic_says_what_to_watch(report: Report) -> None:
     assert "Numerics unchanged." in page
 
 
-def test_the_account_is_in_ms_of_the_unprofiled_step_and_says_so(report: Report) -> None:
+def test_the_account_is_in_ms_of_the_untraced_step_and_says_so(report: Report) -> None:
     said = section(text(report), "Step time breakdown (without the profiler)")
     assert "# compute 84.1 ms 60.0 %" in said
     assert "? exposed communication 29.4 ms 21.0 %" in said

@@ -319,7 +319,7 @@ def test_what_is_found_on_a_gpu_is_on_its_stream(real_traces: Path) -> None:
     """A kernel on the lane of its stream, the call that starts it on the script's."""
     run = load([str(next((real_traces / "nanogpt_8xh100").glob("*rank0*")))], cached=False)
     lanes = RankLanes(run, run.ranks[0].rank)
-    columns, (step, *_) = run.ranks[0].lean.columns, lanes.steps
+    columns, (step, *_) = run.ranks[0].light.columns, lanes.steps
     labels = [lane.label for lane in lanes.between(step.start_ns, step.end_ns)]
     for name in ("ncclDevKernel_AllGather", "void at::native::", "cudaLaunchKernel"):
         found = lanes.next_named(name, step.start_ns)
@@ -342,7 +342,7 @@ async def test_no_operation_is_left_out(recorded: tuple[Run, Report]) -> None:
 def test_the_next_operation_of_a_name_by_a_plain_search(recorded: tuple[Run, Report]) -> None:
     run, _ = recorded
     lanes = RankLanes(run, 0)
-    columns = run.ranks[0].lean.columns
+    columns = run.ranks[0].light.columns
     events = sorted(
         (int(columns.ts_ns[row]), int(columns.end_ns[row]))
         for row in range(len(columns))

@@ -37,7 +37,7 @@ def recorded() -> tuple[Run, Report]:
 
 
 def without_scroll_bar(row: str) -> str:
-    """The row without the end of a scroll bar, in its last columns or before a border: a bar's length follows the layout."""
+    """The row without the end of a scroll bar, in its last columns or before a border: it follows the layout."""
     return re.sub(r"[▁-█](?=[▁-█]?(?: │)?$)", " ", row).rstrip()
 
 

@@ -38,7 +38,7 @@ def unstepped(foreign: Report) -> Report:
         for at, one in enumerate(devices)
     ]
     measured = foreign.measured
-    step = measured.step.model_copy(update={"missing": {**measured.step.missing, "lean_median_ns": WHY}})
+    step = measured.step.model_copy(update={"missing": {**measured.step.missing, "light_median_ns": WHY}})
     given = measured.input.model_copy(update={"missing": dict.fromkeys(measured.input.missing, WHY)})
     missing = {**measured.missing, **dict.fromkeys(("account", "straggler", *OF_STEPS), WHY)}
     told = f"no steps were found, so nothing can be said per step: {WHY}"

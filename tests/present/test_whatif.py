@@ -107,7 +107,7 @@ def test_nothing_is_looked_for_with_a_replay_that_is_far_off():
     other = text([], error_share=0.01, held_out_share=0.2)
     assert "The unchanged replay misses held-out steps by 20.0 %, so" in other
     both = "misses the measured step by 20.0 % and held-out steps by 30.0 %, so no search was run"
-    assert f"{both}. Record more traced steps (--lean 20)" in text([], error_share=0.2, held_out_share=0.3)
+    assert f"{both}. Record more traced steps (--light 20)" in text([], error_share=0.2, held_out_share=0.3)
 
 
 def test_a_bound_says_by_how_much_it_is_lower_for_what_the_replay_misses():

@@ -63,7 +63,20 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch", reason="trials need torch")
     folder = tmp_path_factory.mktemp("recorded")
     (folder / "train.py").write_text(TRAIN)
-    words = ("profile", "--run-dir", "base", "--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0", "-q")
+    words = (
+        "profile",
+        "--run-dir",
+        "base",
+        "--warmup",
+        "2",
+        "--untraced",
+        "5",
+        "--light",
+        "3",
+        "--detailed",
+        "0",
+        "-q",
+    )
     done = run(*words, "train.py", cwd=folder)
     assert done.returncode == 0, done.stderr
     as_if_alone(folder / "base")
@@ -132,10 +145,10 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
 
     assert (project / "checkpoint.txt").read_text() == before == "the user's own\n"
     assert not (folder / "scratch").exists()
-    report = in_process.dptune("report", "base", "--no-tui", cwd=project)
+    report = in_process.dptune("report", "base", "--full", cwd=project)
     assert "env.PAUSE=0.03: worse: time per step" in " ".join(report.stdout.split())
     assert (project / "dptune-runs" / "latest").read_text() == latest  # no trial is a recording of the user's
-    bare = in_process.dptune("report", "--no-tui", cwd=project)
+    bare = in_process.dptune("report", "--full", cwd=project)
     assert bare.stdout.replace("dptune-runs/../base", "base") == report.stdout
     assert "dptune: of base: python train.py" in done.stderr
     assert "dptune: decides after 6, 9, 13, 18, 25 or 35 trials per side, within 1800 s" in done.stderr
@@ -149,7 +162,7 @@ def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path)
     assert "dptune: written after the run was recorded: train.py; both sides run the current code," in done.stderr
     (kept,) = (project / "base" / "verified" / "earlier").iterdir()
     assert json.loads((kept / "proof.json").read_text())["trials"] == proof["trials"]
-    again = in_process.dptune("report", "base", "--no-tui", cwd=project)
+    again = in_process.dptune("report", "base", "--full", cwd=project)
     assert "env.PAUSE=0.03: worse: time per step" in " ".join(
         again.stdout.split()
     )  # few trials of other code hide it not
@@ -216,7 +229,7 @@ for step in range(60):
 def test_powersgd_of_two_buckets_hangs_on_gloo_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="trials need torch")
     (tmp_path / "train.py").write_text(TWO_BUCKETS)
-    windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0")
+    windows = ("--warmup", "2", "--untraced", "5", "--light", "3", "--detailed", "0")
     done = run(
         "profile", "-q", "--no-links", "--run-dir", "base", *windows, "--nproc-per-node", "2", "train.py", cwd=tmp_path
     )
@@ -272,7 +285,7 @@ def test_secrets_among_the_settings_are_used_and_not_kept(project: Path) -> None
     kept = [path for path in (project / "base").rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
     assert kept == []
     assert "s3cret" not in done.stdout + done.stderr
-    windows = ("--warmup", "1", "--unprofiled", "3", "--lean", "0", "--rich", "0", "--run-dir", "other")
+    windows = ("--warmup", "1", "--untraced", "3", "--light", "0", "--detailed", "0", "--run-dir", "other")
     assert run("profile", "-q", *windows, "--set", "env.MY_TOKEN=s3cret", "train.py", cwd=project).returncode == 0
     done = run("verify", "other", "--set", "env.PAUSE=0", cwd=project)
     assert done.returncode == 2
@@ -302,7 +315,7 @@ def test_a_change_without_effect_is_not_run_to_the_end(project: Path) -> None:
     done = run("verify", "base", "--set", "ddp.bucket_cap_mb=1", *AMOUNT, cwd=project)
     assert "No verdict: ddp.bucket_cap_mb=1 did not take effect." in " ".join(done.stdout.split())
     assert done.stderr.count("dptune: trial") <= 3
-    report = in_process.dptune("report", "base", "--no-tui", cwd=project)
+    report = in_process.dptune("report", "base", "--full", cwd=project)
     assert "the script creates no DistributedDataParallel" in " ".join(report.stdout.split())
 
 
@@ -312,7 +325,7 @@ def test_a_script_that_ends_within_its_trial_still_tells_what_it_was(tmp_path: P
     pytest.importorskip("torch", reason="trials need torch")
     ending = '\nprint("over")\ndel model, optimizer\ndist.barrier()\ndist.destroy_process_group()\n'
     (tmp_path / "train.py").write_text(TWO_BUCKETS + ending)
-    windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0")
+    windows = ("--warmup", "2", "--untraced", "5", "--light", "3", "--detailed", "0")
     done = run(
         "profile", "-q", "--no-links", "--run-dir", "base", *windows, "--nproc-per-node", "2", "train.py", cwd=tmp_path
     )
@@ -329,7 +342,7 @@ def test_a_script_that_ends_within_its_trial_still_tells_what_it_was(tmp_path: P
 def test_what_the_run_has_already_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="trials need torch")
     (tmp_path / "train.py").write_text(TRAIN)
-    words = ("--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0", "-q", "--set", "env.PAUSE=0.02")
+    words = ("--warmup", "2", "--untraced", "5", "--light", "3", "--detailed", "0", "-q", "--set", "env.PAUSE=0.02")
     assert (
         run("profile", "--run-dir", "base", *words, "--set", "ddp.bucket_cap_mb=1", "train.py", cwd=tmp_path).returncode
         == 0
@@ -338,7 +351,7 @@ def test_what_the_run_has_already_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "the run was already recorded with env.PAUSE=0.02" in done.stderr
     assert not (tmp_path / "base" / "verified").exists()
-    report = " ".join(in_process.dptune("report", "base", "--no-tui", cwd=tmp_path).stdout.split())
+    report = " ".join(in_process.dptune("report", "base", "--full", cwd=tmp_path).stdout.split())
     made_none = "the script creates no DistributedDataParallel"
     assert f"Set env.PAUSE=0.02; ddp.bucket_cap_mb=1 (no effect: {made_none})" in report
 
@@ -416,7 +429,7 @@ def test_a_script_above_the_working_directory_runs(project: Path) -> None:
     """Trials work in a copy, from which the same relative path leads elsewhere."""
     here = project / "experiment"
     here.mkdir()
-    windows = ("--warmup", "2", "--unprofiled", "5", "--lean", "3", "--rich", "0", "-q", "--run-dir", "own")
+    windows = ("--warmup", "2", "--untraced", "5", "--light", "3", "--detailed", "0", "-q", "--run-dir", "own")
     assert run("profile", *windows, "../train.py", cwd=here).returncode == 0
     words = ("verify", "own", "--set", "env.PAUSE=0.02", *AMOUNT, "--time-limit", "1")
     done = run(*words, cwd=here)
@@ -432,13 +445,13 @@ def test_a_proof_of_another_command_says_so(project: Path) -> None:
     done = run("verify", "base", "--set", "env.PAUSE=0.03", *short, "--", "other.py", cwd=project)
     assert done.returncode == 0, done.stderr
     assert "dptune: out of time: the same command with a longer --time-limit continues" in done.stderr
-    report = " ".join(in_process.dptune("report", "base", "--no-tui", cwd=project).stdout.split())
+    report = " ".join(in_process.dptune("report", "base", "--full", cwd=project).stdout.split())
     assert "env.PAUSE=0.03: inconclusive, of `python other.py`: out of time: 0 trials per side are too few" in report
     run("verify", "base", "--set", "env.PAUSE=0.03", *short, cwd=project)
     assert len([one for one in (project / "base" / "verified").iterdir() if one.is_dir()]) == 2
     damaged = next((project / "base" / "verified").glob("*/proof.json"))
     damaged.write_text("{}")
-    report = "".join(in_process.dptune("report", "base", "--no-tui", cwd=project).stdout.split())
+    report = "".join(in_process.dptune("report", "base", "--full", cwd=project).stdout.split())
     assert f"{damaged.relative_to(project)}hasnoreadableresult" in report
 
 

@@ -11,9 +11,9 @@ from dptune.runfile.facts import OptimizerFacts, Window
 
 def run(make_facts, calls=400, sent_bytes=4_000, spent_ms=30, timed=True, **more):
     """10 steps of 10 ms, in each of which 40 all-reduces carry 400 bytes; 5 steps were timed without the profiler."""
-    call = CallFacts("all_reduce", "train.py:46", [0, 1], calls, unprofiled_ns=spent_ms * 1_000_000)
+    call = CallFacts("all_reduce", "train.py:46", [0, 1], calls, untraced_ns=spent_ms * 1_000_000)
     call.sent_bytes = sent_bytes
-    window = [Window("unprofiled", 3, [10_000_000] * 5)] if timed else []
+    window = [Window("untraced", 3, [10_000_000] * 5)] if timed else []
     optimizers = [OptimizerFacts("AdamW", parameter_tensors=40, parameters=100)]
     facts = {"calls": [call], "calls_steps": 10, "optimizers": optimizers, "windows": window, "ddp": [], **more}
     return [make_facts(rank=rank, **facts) for rank in (0, 1)]
@@ -88,7 +88,7 @@ def test_what_is_saved_by_the_links(ask, make_measured, make_facts, hand_made):
     known = {"ranks": [0, 1], "scope": "intra-node", "basis": "sweep", "sizes": [], "calls": 9}
     link = hand_made.figures(LinkFigures, kind="all_reduce", **known, **fitted)
     facts = run(make_facts)
-    facts[1].calls = [replace(facts[1].calls[0], unprofiled_ns=25_000_000)]
+    facts[1].calls = [replace(facts[1].calls[0], untraced_ns=25_000_000)]
     measured = make_measured(device="cpu", links=[link])
     (advice,) = ask("DP110", measured, facts)
     assert advice.saves.basis == "timed"

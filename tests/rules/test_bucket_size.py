@@ -180,7 +180,7 @@ def test_a_single_bucket_is_as_severe_as_what_splitting_it_saves(ask, single, pr
 def test_what_is_exposed_need_not_be_stretched_by_the_profiler(ask, single):
     """30 % of a traced step of 10 ms are 37.5 % of one of 8 ms."""
     measured, facts = single()
-    times = dict.fromkeys(("median_ns", "unprofiled_median_ns"), 8_000_000)
+    times = dict.fromkeys(("median_ns", "untraced_median_ns"), 8_000_000)
     step = measured.step.model_copy(update=times)
     (traced,), (advice,) = (
         ask("DP101", measured, facts),

@@ -10,7 +10,7 @@ GIB = 2**30
 
 def run(make_facts, *, share=0.3, kept=GIB, available=100 * GIB, device=None, ranks=2):
     """The facts of ranks on one host that recompute for that share of each step."""
-    window = Window("unprofiled", 3, [10_000_000] * 9, recomputed_ns=[int(share * 10_000_000)] * 9)
+    window = Window("untraced", 3, [10_000_000] * 9, recomputed_ns=[int(share * 10_000_000)] * 9)
     device = device or DeviceFacts("cpu", available_bytes=available)
     own = CheckpointingFacts("train.py:12", "transformers.Trainer.train", False, kept)
     return [make_facts(rank=n, windows=[window], device=device, checkpointing=own) for n in range(ranks)]

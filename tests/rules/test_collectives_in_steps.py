@@ -133,15 +133,15 @@ def test_quiet_where_only_a_library_calls_any(ask, make_measured, make_facts, ha
     assert advice.title.endswith("of a step: barrier (train.py:12)")
 
 
-def called(function, where, unprofiled_ms, **more):
+def called(function, where, untraced_ms, **more):
     """A call in each of 20 steps, 10 of them without the profiler, where it takes so many ms; twice that beside it."""
-    timed = {"unprofiled_calls": 10, "unprofiled_ns": int(10 * unprofiled_ms * 1e6)}
-    return CallFacts(function, where, [0, 1], calls=20, host_ns=int(30 * unprofiled_ms * 1e6), **timed, **more)
+    timed = {"untraced_calls": 10, "untraced_ns": int(10 * untraced_ms * 1e6)}
+    return CallFacts(function, where, [0, 1], calls=20, host_ns=int(30 * untraced_ms * 1e6), **timed, **more)
 
 
 def sharded(make_facts, calls, rank=0, mesh=(2,)):
     """Facts of a rank that shards its model, and took 10 steps of 10 ms without the profiler."""
-    windows = [Window("unprofiled", 3, durations_ns=[10_000_000] * 10)]
+    windows = [Window("untraced", 3, durations_ns=[10_000_000] * 10)]
     fsdp = [FsdpFacts(2, units=4, where="train.py:20", mesh=list(mesh))]
     return make_facts(fsdp=fsdp, calls=calls, calls_steps=20, windows=windows, rank=rank)
 

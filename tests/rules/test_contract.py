@@ -99,7 +99,7 @@ def test_names_only_registered_knobs(installed_rule):
 
 def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_all_reduce, ask, hand_made):
     """One in which each rule has what it looks at, and a step model that knows of no change that gains."""
-    lean = hand_made.figures
+    light = hand_made.figures
     measured = make_measured(
         exposed_share=0.03,
         hidden_share=0.2,
@@ -107,11 +107,11 @@ def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_
         fp32_share=0.01,
         collectives=[make_all_reduce(2**20, 1), make_all_reduce(25 * 2**20, 4, 2_000_000)],
         overlap=hand_made.overlap(("all_reduce", "backward", 0.02), ("all_reduce", "forward", 0.01)),
-        memory=[lean(MemoryFigures, rank=0, device="cuda:0", peak_share=0.5, malloc_share=0.001)],
-        kernels=lean(KernelFigures, counted="kernels", per_step=900, median_ns=20_000, total_ns=1, top=[]),
+        memory=[light(MemoryFigures, rank=0, device="cuda:0", peak_share=0.5, malloc_share=0.001)],
+        kernels=light(KernelFigures, counted="kernels", per_step=900, median_ns=20_000, total_ns=1, top=[]),
         phases=hand_made.phases(0.3, 0.6, 0.1),
         copies=[
-            lean(
+            light(
                 CopyFigures,
                 direction="h2d",
                 pinned=True,
@@ -125,7 +125,7 @@ def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_
             )
         ],
     )
-    window = Window("unprofiled", 3, [10_000_000] * 20, loader_batches=[1] * 20, gc_ns=[1000] * 20)
+    window = Window("untraced", 3, [10_000_000] * 20, loader_batches=[1] * 20, gc_ns=[1000] * 20)
     window.unsynced_updates = [False] * 20
     window.sampled = [SampledFacts(["main (train.py:9)"], "backward", looks=20, steps=[0], spent_ns=[9_000_000])]
     loader = LoaderFacts(
@@ -161,7 +161,7 @@ def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_
     def no_gain(changes):
         grown = changes.get("loader.batch_size", 256) / 256
         took = int(grown * hand_made.STEP_NS)
-        return lean(
+        return light(
             hand_made.Prediction,
             changes=dict(changes),
             step_ns=took,

@@ -29,7 +29,7 @@ def test_a_gpu_that_runs_dry(ask, hand_made, make_facts):
     site = hand_made.figures(
         CopySite,
         rank=0,
-        window="rich",
+        window="detailed",
         operator="aten::item",
         function="train.py(40): log",
         calls_per_step=1.0,
@@ -77,7 +77,7 @@ def test_the_step_without_the_profiler_can_hold_no_more(ask, hand_made, make_fac
     whole = hand_made.STEP_NS
     idle = int(0.24 * whole)
     account = hand_made.Account(window_ns=whole, compute_ns=whole - idle, sync_idle_ns=idle)
-    times = dict.fromkeys(("median_ns", "unprofiled_median_ns"), int(step_ms * 1e6))
+    times = dict.fromkeys(("median_ns", "untraced_median_ns"), int(step_ms * 1e6))
     made = hand_made.measured_run(spent=[account])
     step = made.step.model_copy(update=times)
     advice = ask("DP606", made.model_copy(update={"step": step}), [make_facts()])
@@ -89,7 +89,7 @@ def test_what_the_script_waits_for_need_not_be_stretched_by_the_profiler(ask, ha
     whole = hand_made.STEP_NS
     parts = {"compute_ns": 3 * whole // 10, "sync_idle_ns": whole // 5, "host_idle_ns": whole // 2}
     made = hand_made.measured_run(spent=[hand_made.Account(window_ns=whole, **parts)])
-    step = made.step.model_copy(update=dict.fromkeys(("median_ns", "unprofiled_median_ns"), 5_000_000))
+    step = made.step.model_copy(update=dict.fromkeys(("median_ns", "untraced_median_ns"), 5_000_000))
     (advice,) = ask("DP606", made.model_copy(update={"step": step}), [make_facts()])
     assert advice.saves.high_share == pytest.approx(0.4)
 

@@ -22,7 +22,7 @@ def sort(share=0.55, read=20):
     )
 
 
-def ask(*found, basis="unprofiled"):
+def ask(*found, basis="untraced"):
     code = UserCodeFigures(ranks=[0], steps=2, basis=basis, sites=[], full_sorts=list(found))
     return list(RULES["DP618"].check(RunView(measured_run(user_code=code), [])))
 

@@ -6,7 +6,7 @@ from dptune.runfile.facts import Window
 
 
 def window(share, collections=()):
-    return Window("unprofiled", 3, [10_000_000] * 4, gc_ns=[int(share * 10_000_000)] * 4, collections_ns=collections)
+    return Window("untraced", 3, [10_000_000] * 4, gc_ns=[int(share * 10_000_000)] * 4, collections_ns=collections)
 
 
 def test_in_each_step_the_rank_that_collects_longest(ask, make_measured, make_facts):
@@ -26,7 +26,7 @@ def test_ranks_that_collect_at_different_moments_hold_up_each_other(ask, make_me
     facts = []
     for rank in range(4):
         collecting = [3_000_000 if step == rank else 0 for step in range(4)]
-        facts.append(make_facts(rank=rank, windows=[Window("unprofiled", 3, [10_000_000] * 4, gc_ns=collecting)]))
+        facts.append(make_facts(rank=rank, windows=[Window("untraced", 3, [10_000_000] * 4, gc_ns=collecting)]))
     (advice,) = ask("DP602", make_measured(world=4, exposed_share=0.8), facts)
     assert advice.evidence[0].value == pytest.approx(0.3)
     assert advice.saves.high_share == pytest.approx(0.3)
@@ -56,7 +56,7 @@ def test_it_says_what_it_does_not_know(ask, make_measured, make_facts):
 
 def test_a_collection_in_few_steps_is_of_the_mean_step(ask, make_measured, make_facts):
     """One step in four takes 50 ms instead of 10, to collect: 40 of 80 ms, which is 10 ms of the mean step."""
-    told = [Window("unprofiled", 3, [10_000_000, 10_000_000, 10_000_000, 50_000_000], gc_ns=[0, 0, 0, 40_000_000])]
+    told = [Window("untraced", 3, [10_000_000, 10_000_000, 10_000_000, 50_000_000], gc_ns=[0, 0, 0, 40_000_000])]
     (advice,) = ask("DP602", make_measured(world=1, exposed_share=0.1), [make_facts(windows=told)])
     assert advice.saves.high_share == pytest.approx(0.5)
     assert (advice.saves.mean_step_ms, advice.saves.high_ms) == (pytest.approx(20), pytest.approx(10))
@@ -70,7 +70,7 @@ def test_what_traced_steps_compute_caps_steps_that_collect(ask, make_measured, m
     facts = []
     for rank in range(2):
         took = [10_000_000, 10_000_000, 10_000_000, 30_000_000]
-        facts.append(make_facts(rank=rank, windows=[Window("unprofiled", 3, took, gc_ns=[0, 0, 0, 20_000_000])]))
+        facts.append(make_facts(rank=rank, windows=[Window("untraced", 3, took, gc_ns=[0, 0, 0, 20_000_000])]))
     (advice,) = ask("DP602", make_measured(exposed_share=0.1), facts)
     assert advice.saves.high_share == pytest.approx(24 / 60)
 
@@ -78,13 +78,13 @@ def test_what_traced_steps_compute_caps_steps_that_collect(ask, make_measured, m
 def test_steps_are_compared_by_their_numbers(ask, make_measured, make_facts):
     """Rank 1 timed from step 5 on: of steps 5 and 6, which both timed, each rank collects in one."""
     windows = [
-        Window("unprofiled", 3, [10_000_000] * 4, gc_ns=[0, 0, 3_000_000, 0]),
-        Window("unprofiled", 5, [10_000_000] * 4, gc_ns=[0, 3_000_000, 0, 0]),
+        Window("untraced", 3, [10_000_000] * 4, gc_ns=[0, 0, 3_000_000, 0]),
+        Window("untraced", 5, [10_000_000] * 4, gc_ns=[0, 3_000_000, 0, 0]),
     ]
     facts = [make_facts(rank=rank, windows=[window]) for rank, window in enumerate(windows)]
     (advice,) = ask("DP602", make_measured(exposed_share=0.5), facts)
     assert advice.evidence[0].value == pytest.approx(0.3)
-    apart = [make_facts(rank=1, windows=[Window("unprofiled", 9, [10_000_000] * 4, gc_ns=[3_000_000] * 4)])]
+    apart = [make_facts(rank=1, windows=[Window("untraced", 9, [10_000_000] * 4, gc_ns=[3_000_000] * 4)])]
     with pytest.raises(Missing, match="different untraced steps"):
         ask("DP602", make_measured(), [facts[0], *apart])
 
@@ -139,7 +139,7 @@ def test_garbage_that_the_loader_makes_comes_after_the_loader(
 ):
     """Of five steps of 10 ms the last holds a collection of 8 ms: 16 % of the time."""
     waits_ns = [ms * 1_000_000 for ms in waits_ms]
-    timed = Window("unprofiled", 3, [10_000_000] * 5, gc_ns=[0, 0, 0, 0, 8_000_000], loader_wait_ns=waits_ns)
+    timed = Window("untraced", 3, [10_000_000] * 5, gc_ns=[0, 0, 0, 0, 8_000_000], loader_wait_ns=waits_ns)
     (advice,) = ask("DP602", make_measured(wait_share=wait_share), [make_facts(windows=[timed])])
     assert (advice.impact, advice.confidence) == (impact, confidence)
     assert ("fix the loader first" in advice.watch) == (confidence == "medium")

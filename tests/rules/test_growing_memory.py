@@ -45,7 +45,7 @@ def counted(make_facts, mib, *, limited=False, kind="cpu"):
     """20 and 5 steps, each of which leaves 3 tensors, two of them with a graph, of so many MiB together."""
     looks = [LookFacts(at, 80 + 3 * at, 2 * at, int(mib * at * MIB)) for at in (5, 25, 30)]
     kept = KeptFacts(looks, ["6x12x64x64 float32"], "Summary.outputs", "train.py:40", limited)
-    window = Window("unprofiled", 6, [10**7] * 20, memory_bytes=[int((100 + mib * at) * MIB) for at in range(20)])
+    window = Window("untraced", 6, [10**7] * 20, memory_bytes=[int((100 + mib * at) * MIB) for at in range(20)])
     return [make_facts(windows=[window], kept=kept, device=DeviceFacts(kind))]
 
 

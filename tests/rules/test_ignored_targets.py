@@ -24,7 +24,7 @@ def ignored(labelled=(115, 125), padding=(0, 0), rows=(400, 400), classes=5000, 
 
 @pytest.fixture
 def advice(ask, make_measured, make_facts):
-    def asked(facts, *heads, basis="unprofiled"):
+    def asked(facts, *heads, basis="untraced"):
         code = UserCodeFigures(ranks=[0], steps=2, basis=basis, sites=[], output_losses=list(heads))
         of_ranks = [make_facts(rank=rank, ignored_targets=[of_rank]) for rank, of_rank in enumerate(facts)]
         return ask("DP616", make_measured(user_code=code), of_ranks)

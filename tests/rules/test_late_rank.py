@@ -106,7 +106,7 @@ def test_a_rank_that_is_late_only_while_it_is_traced(
 
     def facts(rank, forward_ms, computed_ms):
         alone, computed = int(forward_ms * 1e6), int(computed_ms * 1e6)
-        window = Window("unprofiled", 3, [10_000_000] * 5, backward_ns=[10_000_000 - alone] * 5)
+        window = Window("untraced", 3, [10_000_000] * 5, backward_ns=[10_000_000 - alone] * 5)
         return make_facts(rank=rank, windows=[replace(window, backward_cpu_ns=[computed] * 5)])
 
     run = make_measured(
@@ -126,7 +126,7 @@ def test_a_rank_that_is_late_only_while_it_is_traced(
 )
 def test_a_step_saves_at_most_all_but_what_the_others_do(ask, make_measured, make_facts, cause, forward_ms, high):
     """Rank 1 is 3 of 10 ms late; rank 0 is busy for 2 ms in backward passes and some outside of them."""
-    window = Window("unprofiled", 3, [10_000_000] * 5, backward_cpu_ns=[2_000_000] * 5)
+    window = Window("untraced", 3, [10_000_000] * 5, backward_cpu_ns=[2_000_000] * 5)
     ranks = [
         make_facts(rank=rank, windows=[replace(window, backward_ns=[int((10 - alone) * 1e6)] * 5)])
         for rank, alone in enumerate((forward_ms, 8.0))
@@ -153,12 +153,12 @@ def test_a_rank_that_other_processes_slow_down(ask, make_measured, make_facts, m
     def facts(rank):
         waited = None if more_ms is None else int((4 + rank * more_ms) * 5e6)
         load = LoadFacts(wall_ns=50_000_000, cores=2, training_waited_ns=waited)
-        return make_facts(rank=rank, windows=[Window("lean", 3, [10_000_000] * 5, load=load)], host=hosts[rank])
+        return make_facts(rank=rank, windows=[Window("light", 3, [10_000_000] * 5, load=load)], host=hosts[rank])
 
     loads = [
         LoadFigures(
             host=host,
-            window="lean",
+            window="light",
             cores=2,
             job_cores=1.0,
             other_cores=other_cores,
@@ -209,7 +209,7 @@ def test_one_rank_waits_for_nobody_and_one_of_several_does_not_tell(ask, make_me
 
 def test_where_the_profiler_slows_steps_much_who_is_late_is_not_known(ask, make_measured):
     """Traced steps of 10 ms, and 6 ms without the profiler."""
-    step = make_measured().step.model_copy(update={"median_ns": 6_000_000, "unprofiled_median_ns": 6_000_000})
+    step = make_measured().step.model_copy(update={"median_ns": 6_000_000, "untraced_median_ns": 6_000_000})
     run = make_measured(straggler=late(), lags_ms=lags(3, 3, 3, 3, 3), causes={1: ("host", 0.95)}, step=step)
     with pytest.raises(Missing, match=r"1\.7 times as long"):
         ask("DP701", run)
@@ -270,7 +270,7 @@ def test_a_lag_whose_end_gains_nothing_is_at_most_a_note(ask, make_measured):
 
 def test_a_stall_in_a_backward_hook_that_sleeps_is_no_matter_of_tracing(ask, make_measured, make_facts):
     """Outside of backward passes both ranks do 5 ms, and compute 4 in them: a sleep in one shows in neither."""
-    window = Window("unprofiled", 3, [10_000_000] * 5, backward_ns=[5_000_000] * 5, backward_cpu_ns=[4_000_000] * 5)
+    window = Window("untraced", 3, [10_000_000] * 5, backward_ns=[5_000_000] * 5, backward_cpu_ns=[4_000_000] * 5)
     facts = [make_facts(rank=rank, windows=[window]) for rank in range(2)]
     told = {"lags_ms": lags(3, 3, 3, 3, 3), "device": "cpu"}
     assert len(ask("DP701", make_measured(straggler=late(differences=[difference()]), **told), facts)) == 1
@@ -310,7 +310,7 @@ def untraced(make_facts, *latest):
             rank=rank,
             windows=[
                 Window(
-                    "unprofiled",
+                    "untraced",
                     3,
                     [10_000_000] * len(latest),
                     backward_ns=[6_000_000] * len(latest),
@@ -351,7 +351,7 @@ def dealt(make_facts, samples=8, *, ddp=True, batches=1):
             rank=rank,
             ddp=[DdpFacts("Net")] if ddp else [],
             loaders=[loader],
-            windows=[Window("unprofiled", 3, [10_000_000] * 5, loader_samples=[each] * 5, loader_batches=[drawn] * 5)],
+            windows=[Window("untraced", 3, [10_000_000] * 5, loader_samples=[each] * 5, loader_batches=[drawn] * 5)],
         )
         for rank, each, drawn in ((0, 8, 1), (1, samples, batches))
     ]

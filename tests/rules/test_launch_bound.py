@@ -45,7 +45,7 @@ def test_kernels_take_no_longer_when_traced(ask, hand_made, make_facts):
     whole = hand_made.STEP_NS
     traced = hand_made.Account(window_ns=whole, compute_ns=int(0.6 * whole), launch_idle_ns=whole - int(0.6 * whole))
     for step_ms, shares in ((8.0, [pytest.approx(0.25)]), (6.5, [])):
-        times = dict.fromkeys(("median_ns", "unprofiled_median_ns"), int(step_ms * 1e6))
+        times = dict.fromkeys(("median_ns", "untraced_median_ns"), int(step_ms * 1e6))
         step = run(hand_made, 0.4).step.model_copy(update=times)
         told = hand_made.measured_run(spent=[traced], kernels=kernels(hand_made), step=step)
         found = ask("DP601", told, [make_facts()])
@@ -56,7 +56,7 @@ def test_launching_need_not_be_stretched_by_the_profiler(ask, hand_made, make_fa
     """2 of traced 10 ms are launching, 5 the host's, 3 computed: of a step of 5 ms the 2 can be 40 %."""
     whole = hand_made.STEP_NS
     parts = {"compute_ns": 3 * whole // 10, "launch_idle_ns": whole // 5, "host_idle_ns": whole // 2}
-    step = run(hand_made, 0.4).step.model_copy(update=dict.fromkeys(("median_ns", "unprofiled_median_ns"), 5_000_000))
+    step = run(hand_made, 0.4).step.model_copy(update=dict.fromkeys(("median_ns", "untraced_median_ns"), 5_000_000))
     account = hand_made.Account(window_ns=whole, **parts)
     told = hand_made.measured_run(spent=[account], kernels=kernels(hand_made), step=step)
     (advice,) = ask("DP601", told, [make_facts()])

@@ -46,7 +46,7 @@ def test_no_size_of_a_batch_turns_the_advice_around(ask, make_measured, make_fac
 def test_workers_must_spare_more_than_the_steps_are_noisy(ask, make_measured, make_facts, hand_made):
     """Half of 20 steps of 10 ms lie between 8 and 16: the median is unsure by 0.8 / sqrt(20) = 0.18."""
     step = hand_made.measured_run().step
-    noisy = step.model_copy(update={"unprofiled_q1_ns": 8_000_000, "unprofiled_q3_ns": 16_000_000})
+    noisy = step.model_copy(update={"untraced_q1_ns": 8_000_000, "untraced_q3_ns": 16_000_000})
     for waits, many in ((0.17, 0), (0.19, 1)):
         measured = make_measured(wait_share=waits).model_copy(update={"step": noisy})
         (advice,) = ask("DP501", measured, [make_facts(loaders=[loader()])])
@@ -87,7 +87,7 @@ def test_workers_take_over_what_prepares_a_batch_and_not_the_sampler(ask, make_m
 
 
 def test_two_batches_a_step_are_two_waits(ask, make_measured, make_facts):
-    window = Window("unprofiled", 6, durations_ns=[1] * 3, loader_batches=[2, 2, 90])
+    window = Window("untraced", 6, durations_ns=[1] * 3, loader_batches=[2, 2, 90])
     facts = [make_facts(loaders=[loader()], windows=[window])]
     (advice,) = ask("DP501", make_measured(wait_share=0.9), facts, {"handover_ms": 5.0})
     assert "4.5 ms per batch" in advice.title
@@ -113,7 +113,7 @@ def test_a_model_on_the_cpu_leaves_its_own_cores_to_itself(ask, make_measured, m
 def test_a_cheaper_batch_leaves_the_cores_to_what_exchanges_too(ask, make_measured, make_facts, told, computes, high):
     """Steps of 10 ms: 5 waiting for the batch, 1 forward, 4 in the backward pass, in which 1.5 ms are computed."""
     ms = 1_000_000
-    window = Window("unprofiled", 6, [10 * ms] * 3, loader_wait_ns=[5 * ms] * 3, backward_ns=[4 * ms] * 3)
+    window = Window("untraced", 6, [10 * ms] * 3, loader_wait_ns=[5 * ms] * 3, backward_ns=[4 * ms] * 3)
     cpu = DeviceFacts("cpu", cores=2, usable_cores=2, torch_threads=1)
     ranks = [
         make_facts(
@@ -191,18 +191,18 @@ def test_a_wait_at_the_starts_of_epochs_is_left_to_the_rule_on_workers_that_rest
     """Epochs of 30 steps: 20 wait 1 of 10 ms each; the step that begins the next epoch waits 740 of 820 ms."""
     ms = 1_000_000
     epochs = loader(1, batch_size=32, dataset_samples=960, batches_drawn=35, persistent_workers=False)
-    timed = Window("unprofiled", 6, [10 * ms] * 20, loader_wait_ns=[ms] * 20, loader_batches=[1] * 20)
+    timed = Window("untraced", 6, [10 * ms] * 20, loader_wait_ns=[ms] * 20, loader_batches=[1] * 20)
     for starts, many in ((740, 0), (20, 1)):
         waits = [ms] * 4 + [starts * ms]
-        lean = Window("lean", 27, [10 * ms] * 4 + [820 * ms], loader_wait_ns=waits, loader_batches=[1] * 5)
-        facts = [make_facts(loaders=[epochs], windows=[timed, lean])]
+        light = Window("light", 27, [10 * ms] * 4 + [820 * ms], loader_wait_ns=waits, loader_batches=[1] * 5)
+        facts = [make_facts(loaders=[epochs], windows=[timed, light])]
         assert len(ask("DP501", make_measured(wait_share=0.1, world=1), facts)) == many
 
 
 def test_a_validation_between_epochs_is_no_wait_of_a_step(ask, make_measured, make_facts):
     """19 steps of 100 ms wait 10 each; one holds a validation, of which 2500 of 3000 ms are waited for."""
     ms = 1_000_000
-    window = Window("unprofiled", 5, durations_ns=[100 * ms] * 19 + [3000 * ms])
+    window = Window("untraced", 5, durations_ns=[100 * ms] * 19 + [3000 * ms])
     window.loader_wait_ns, window.loader_batches = [10 * ms] * 19 + [2500 * ms], [1] * 19 + [40]
     (advice,) = ask("DP501", make_measured(wait_share=0.1), [make_facts(loaders=[loader()], windows=[window])])
     assert advice.saves.high_share == pytest.approx(0.1)
@@ -332,7 +332,7 @@ def test_ranks_that_wait_in_turn_wait_together(ask, make_measured, make_facts):
     facts = []
     for rank in range(2):
         waits = [50 * (step % 2 == rank) for step in range(4)]
-        window = Window("unprofiled", 6, durations_ns=[100] * 4, loader_wait_ns=waits)
+        window = Window("untraced", 6, durations_ns=[100] * 4, loader_wait_ns=waits)
         facts.append(make_facts(loaders=[loader()], rank=rank, windows=[window]))
     (advice,) = ask("DP501", make_measured(wait_share=0.25), facts)
     assert advice.saves.high_share == pytest.approx(0.5)
@@ -408,7 +408,7 @@ def test_workers_that_compute_need_cores_whatever_the_training_thread_does(ask, 
 
 def timed(*places):
     """A rank's window in which the training thread was found at these places, of each 5 times for so many ms."""
-    window = Window("unprofiled", 3, [10_000_000] * 5)
+    window = Window("untraced", 3, [10_000_000] * 5)
     window.sampled = [
         SampledFacts(["main (train.py:30)", *path], phase, "", "", 5, list(range(5)), [ms * 1_000_000] * 5)
         for phase, ms, *path in places
@@ -489,7 +489,7 @@ def test_on_a_busy_machine_the_wait_must_be_large_in_each_window(
     """The share of a wait that computes holds where steps take many times as long; what a change saves does not."""
     windows = [
         Window(name, 3, [10_000_000] * 4, loader_wait_ns=[int(share * 10_000_000)] * 4)
-        for name, share in zip(("unprofiled", "lean", "rich"), waits, strict=False)
+        for name, share in zip(("untraced", "light", "detailed"), waits, strict=False)
     ]
     measured, facts = make_measured(wait_share=0.4), [make_facts(loaders=[loader(workers)], windows=windows)]
     predictor = hand_made.predicting("loader.num_workers", {2: 0.7})

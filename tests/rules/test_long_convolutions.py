@@ -21,7 +21,7 @@ def convolution(share=0.35, backward_ns=1_000_000):
     )
 
 
-def ask(*found, basis="unprofiled"):
+def ask(*found, basis="untraced"):
     code = UserCodeFigures(ranks=[0], steps=2, basis=basis, sites=[], long_convolutions=list(found))
     return list(RULES["DP615"].check(RunView(measured_run(user_code=code), [])))
 

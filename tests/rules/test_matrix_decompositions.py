@@ -20,7 +20,7 @@ def decomposition(operator="svdvals", share=0.35, backward_ns=1_000_000):
     )
 
 
-def ask(*found, basis="unprofiled"):
+def ask(*found, basis="untraced"):
     code = UserCodeFigures(ranks=[0], steps=2, basis=basis, sites=[], decompositions=list(found))
     return list(RULES["DP613"].check(RunView(measured_run(user_code=code), [])))
 

@@ -24,7 +24,7 @@ EACH = IteratorFacts(
 
 def facts(make_facts, line=EACH, rank=0, **more):
     """Five steps of 10 ms that nobody waits in."""
-    window = Window("unprofiled", 3, [10 * MS] * 5, backward_ns=[4 * MS] * 5, backward_cpu_ns=[4 * MS] * 5)
+    window = Window("untraced", 3, [10 * MS] * 5, backward_ns=[4 * MS] * 5, backward_cpu_ns=[4 * MS] * 5)
     return make_facts(rank=rank, windows=[window], iterators=[line], **more)
 
 

@@ -10,7 +10,7 @@ from dptune.runfile.facts import OptimizerFacts, Window
 from .conftest import ask_rule
 
 DDP = DdpFacts("Net", "train.py:31")
-MICRO_BATCHES = Window("unprofiled", 5, [10] * 3, loader_batches=[4] * 3, backwards=[4] * 3)
+MICRO_BATCHES = Window("untraced", 5, [10] * 3, loader_batches=[4] * 3, backwards=[4] * 3)
 
 
 def test_an_upper_bound_is_in_the_title_up_to_half_of_the_step(ask, make_measured, make_all_reduce, make_facts):
@@ -58,7 +58,7 @@ def test_with_a_static_graph_the_first_step_stays_out(ask, make_measured, make_f
 def test_passes_of_one_batch_are_no_micro_batches(ask, make_measured, make_facts):
     """SAM, say: two passes for each batch, both needed. Two batches and two passes are accumulated."""
     for batches, many in ((1, 0), (2, 1)):
-        window = Window("unprofiled", 5, [10] * 3, loader_batches=[batches] * 3, backwards=[2] * 3)
+        window = Window("untraced", 5, [10] * 3, loader_batches=[batches] * 3, backwards=[2] * 3)
         facts = [make_facts(ddp=[DDP], windows=[window])]
         assert len(ask("DP102", make_measured(exposed_share=0.6, synchronised=2), facts)) == many
 
@@ -126,7 +126,7 @@ def test_a_saving_leaves_the_one_reduction_that_stays(hand_made, exposed, passes
 
 def test_the_ceiling_is_not_shrunk_by_a_profiler_that_slowed_the_rest(ask, make_measured, make_facts):
     """Traced steps of 10 ms hold 2 ms of communication; of the real step of 5 ms that is 40 %."""
-    step = make_measured().step.model_copy(update={"time_ns": 5_000_000, "unprofiled_median_ns": 5_000_000})
+    step = make_measured().step.model_copy(update={"time_ns": 5_000_000, "untraced_median_ns": 5_000_000})
     measured = make_measured(exposed_share=0.2, hidden_share=0, synchronised=4, step=step)
     (advice,) = ask("DP102", measured, [make_facts(ddp=[DDP])])
     assert advice.saves.high_share == pytest.approx(0.4)
@@ -147,7 +147,7 @@ def test_what_a_step_model_says_stands_before_the_ceiling(ask, make_measured, ma
 def test_steps_of_seconds_are_written_out(ask, make_measured, make_facts, predict):
     """A step of 1,500 ms of which the model leaves 6."""
     made = make_measured(exposed_share=0.6, synchronised=4)
-    long = dict.fromkeys(("time_ns", "unprofiled_median_ns"), 1_500_000_000)
+    long = dict.fromkeys(("time_ns", "untraced_median_ns"), 1_500_000_000)
     measured = made.model_copy(update={"step": made.step.model_copy(update=long)})
     (advice,) = ask("DP102", measured, [make_facts(ddp=[DDP])], predictor=predict("ddp.no_sync", {True: 0.6}))
     assert advice.saves.how == f"replayed with the change, a step takes 6 ms instead of 1,500{UNVALIDATED}"

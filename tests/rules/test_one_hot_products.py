@@ -22,7 +22,7 @@ def product(share=0.3, backward_ns=5_000_000, sums=False):
     )
 
 
-def ask(*found, basis="unprofiled"):
+def ask(*found, basis="untraced"):
     code = UserCodeFigures(ranks=[0], steps=2, basis=basis, sites=[], one_hot_products=list(found))
     return list(RULES["DP617"].check(RunView(measured_run(user_code=code), [])))
 

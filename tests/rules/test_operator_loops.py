@@ -6,7 +6,7 @@ from dptune.measured import OperatorLoop, UserCodeFigures
 from dptune.runfile.facts import SampledFacts, Window
 
 
-def looping(make_measured, basis="unprofiled", **changed):
+def looping(make_measured, basis="untraced", **changed):
     found = {
         "name": "nt_xent",
         "at": "loss.py:20",
@@ -27,7 +27,7 @@ def sampled(*lines, looks=5):
         SampledFacts(["main (train.py:9)", f"nt_xent (loss.py:{line})"], looks=looks, steps=[0], spent_ns=[at + 1])
         for at, line in enumerate(lines)
     ]
-    return [Window("unprofiled", 3, [10_000_000] * 5, sampled=places)]
+    return [Window("untraced", 3, [10_000_000] * 5, sampled=places)]
 
 
 def test_the_function_the_operator_and_the_hottest_line(ask, make_measured, make_facts):
@@ -71,7 +71,7 @@ def found_in(make_facts, looks):
     """The thread was found in the function in so many of 100 looks, as often as it spends time there."""
     inside = SampledFacts(["main (train.py:9)", "nt_xent (loss.py:24)"], "forward", looks=looks, spent_ns=[looks])
     others = SampledFacts(["main (train.py:12)"], "backward", looks=100 - looks, spent_ns=[100 - looks])
-    return [make_facts(windows=[Window("unprofiled", 3, [20] * 5, sampled=[inside, others])])]
+    return [make_facts(windows=[Window("untraced", 3, [20] * 5, sampled=[inside, others])])]
 
 
 def test_on_a_cpu_the_loop_and_its_backward_pass_go_away(ask, make_measured, make_facts):
@@ -111,7 +111,7 @@ def nested(make_measured, outer="epoch"):
         )
         for name, line in ((outer, 10), ("inner", 20))
     ]
-    return make_measured(user_code=UserCodeFigures(ranks=[0], steps=2, basis="unprofiled", sites=[], loops=both))
+    return make_measured(user_code=UserCodeFigures(ranks=[0], steps=2, basis="untraced", sites=[], loops=both))
 
 
 def found_at(make_facts, outer="epoch"):
@@ -121,7 +121,7 @@ def found_at(make_facts, outer="epoch"):
         SampledFacts([*way, "inner (loss.py:22)"], looks=45, spent_ns=[45]),
         SampledFacts(["main (train.py:12)"], "backward", looks=40, spent_ns=[40]),
     ]
-    return [make_facts(windows=[Window("unprofiled", 3, [20] * 5, sampled=places)])]
+    return [make_facts(windows=[Window("untraced", 3, [20] * 5, sampled=places)])]
 
 
 def test_no_moment_is_counted_for_two_loops(ask, make_measured, make_facts):

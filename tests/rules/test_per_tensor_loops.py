@@ -21,7 +21,7 @@ def looping(measured, operator="aten::lerp_", calls=160.0, share=0.12, **changed
             **changed,
         }
     )
-    return measured(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis="unprofiled", sites=[site]))
+    return measured(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis="untraced", sites=[site]))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ LINKS = Path(__file__).parents[2] / "sample_traces" / "healthy" / "links.json"
 
 def untraced_ms(name):
     facts = [form.read(path, Facts) for path in sorted((RUNS / name).glob("*.facts.json"))]
-    return statistics.median(statistics.median(one.window("unprofiled").durations_ns) for one in facts) / 1e6
+    return statistics.median(statistics.median(one.window("untraced").durations_ns) for one in facts) / 1e6
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ REASON = "0/3: tensor 'ids' size mismatch at index 1. expected 187, actual 366"
 
 def recompiling(compile_ms, took_ms=(10, 10, 10, 10), reason=REASON):
     """Facts of a rank that compiled so long in each step; steps of so many ms."""
-    window = Window("unprofiled", 3, [ms * 10**6 for ms in took_ms], compile_ns=[ms * 10**6 for ms in compile_ms])
+    window = Window("untraced", 3, [ms * 10**6 for ms in took_ms], compile_ns=[ms * 10**6 for ms in compile_ms])
     again = [
         RecompileFacts("forward", None, "L['self'] changed", 9),
         RecompileFacts("encode", "model.py:12", reason, 4),

@@ -22,7 +22,7 @@ def advice(ask, make_measured, make_facts):
     """On a CPU: 5 steps of 10 ms, which spend 6 in backward passes."""
 
     def found(*facts, **measured):
-        window = Window("unprofiled", 3, [10 * MS] * 5, backward_ns=[6 * MS] * 5)
+        window = Window("untraced", 3, [10 * MS] * 5, backward_ns=[6 * MS] * 5)
         run = make_measured(**{"device": "cpu", "world": 1, **measured})
         return ask("DP612", run, [make_facts(windows=[window], repeated_forward=[*facts])])
 

@@ -14,7 +14,7 @@ def test_a_scaler_beside_bf16(ask, make_measured, make_facts):
 
 
 def test_one_that_skips_steps_is_a_warning(ask, make_measured, make_facts):
-    facts = make_facts(windows=[Window("unprofiled", 3, skipped_steps=2)], **SCALER)
+    facts = make_facts(windows=[Window("untraced", 3, skipped_steps=2)], **SCALER)
     (advice,) = ask("DP403", make_measured(), [facts])
     assert advice.title == ("A GradScaler is enabled, and there is no autocast: remove it, or use fp16 autocast")
     assert advice.impact == "medium"

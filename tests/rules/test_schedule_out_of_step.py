@@ -25,7 +25,7 @@ LOADER = LoaderFacts("train.py:57", batches_drawn=30, epoch_length=93, undivided
 
 
 def asked(ask, make_measured, make_facts, scheduler, loader=LOADER, world_size=2, batches=1):
-    window = Window("unprofiled", 4, loader_batches=[batches] * 9)
+    window = Window("untraced", 4, loader_batches=[batches] * 9)
     facts = make_facts(schedulers=[scheduler], loaders=[loader], world_size=world_size, windows=[window])
     return ask("DP303", make_measured(), [facts])
 

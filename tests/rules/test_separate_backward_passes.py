@@ -8,7 +8,7 @@ from dptune.runfile.unused import RepeatedPassFacts
 
 def run(make_facts, again_ms=15, **more):
     """5 steps of 10 ms, which spend 6 in backward passes."""
-    window = Window("unprofiled", 3, [10_000_000] * 5, backward_ns=[6_000_000] * 5)
+    window = Window("untraced", 3, [10_000_000] * 5, backward_ns=[6_000_000] * 5)
     passes = [RepeatedPassFacts("train.py:69", 4.0, again_ms * 1_000_000)]
     return [make_facts(windows=[window], repeated_passes=passes, **more)]
 

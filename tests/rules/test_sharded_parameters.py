@@ -102,7 +102,7 @@ def test_the_wait_for_a_late_rank_is_no_gathering(told):
 
 def test_a_slow_profiler_raises_the_upper_bound(told, make_measured):
     """A traced step of 10 ms that takes 8 without the profiler: 4.2 ms of it are 52 %."""
-    step = make_measured().step.model_copy(update={"median_ns": 8_000_000, "unprofiled_median_ns": 8_000_000})
+    step = make_measured().step.model_copy(update={"median_ns": 8_000_000, "untraced_median_ns": 8_000_000})
     (advice,) = told(step=step)
     assert advice.saves.high_share == pytest.approx(0.525)
 
@@ -114,7 +114,7 @@ def test_gathered_layers_that_are_kept_are_gathered_once(told):
 
 @pytest.mark.parametrize(("withheld", "fires"), [(0.04, True), (0.05, False)])
 def test_on_a_busy_machine_waits_for_cores_look_like_gathering(told, hand_made, withheld, fires):
-    load = {"host": "one", "window": "unprofiled", "cores": 2, "job_cores": 1.0, "other_cores": 0.5}
+    load = {"host": "one", "window": "untraced", "cores": 2, "job_cores": 1.0, "other_cores": 0.5}
     load = [hand_made.figures(LoadFigures, **load, withheld_share=withheld)]
     if fires:
         assert len(told(load=load)) == 1
@@ -142,7 +142,7 @@ def test_several_forward_passes_before_a_backward_pass(ask, make_measured, make_
     steps = sum(len(rank.devices[0].steps) for rank in measured.ranks)
     rows = [row.model_copy(update={"calls": 2 * 5 * steps}) for row in measured.overlap.rows]
     measured = make_measured(overlap=overlap.model_copy(update={"rows": rows}), sharding=TAKEN, device="cpu")
-    window = Window("unprofiled", 4, backwards=[backwards] * 9)
+    window = Window("untraced", 4, backwards=[backwards] * 9)
     (advice,) = ask("DP204", measured, [make_facts(fsdp=[SHARDED], windows=[window])])
     assert ("`reshard_after_forward=False` (train.py:9) gathers each layer once" in advice.title) == repeated
     assert ("before each forward pass and again" in advice.why) == repeated

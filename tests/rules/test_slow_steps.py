@@ -5,7 +5,7 @@ from dptune.runfile.facts import LoaderFacts, SampledFacts, Window
 
 
 def facts(make_facts, *durations_ms, **more):
-    return [make_facts(windows=[Window("unprofiled", 3, [int(ms * 1e6) for ms in durations_ms])], **more)]
+    return [make_facts(windows=[Window("untraced", 3, [int(ms * 1e6) for ms in durations_ms])], **more)]
 
 
 def test_one_step_in_five(ask, make_measured, make_facts):
@@ -90,7 +90,7 @@ def place(*calls, spent, phase="", through="", kind="", base=WAY[:1]):
 def run_of(make_facts, slow, steps=25, usual_ms=10, rank=0, **more):
     """Steps of 10 ms in backward, and `slow`: a place to the steps that are longer by it, with by how many ms."""
     durations = [usual_ms + sum(spent.get(at, 0) for _, spent in slow) for at in range(steps)]
-    window = Window("unprofiled", 3, [int(ms * 1e6) for ms in durations])
+    window = Window("untraced", 3, [int(ms * 1e6) for ms in durations])
     window.sampled = [place("fit (train.py:44)", spent=dict.fromkeys(range(steps), usual_ms), phase="backward")]
     window.sampled += [place(*calls, spent=spent, **where) for (calls, where), spent in slow]
     return make_facts(windows=[window], rank=rank, **more)
@@ -129,7 +129,7 @@ def test_evaluation_by_a_library_is_named_by_its_function(ask, make_measured, ma
     """25 steps of 10 ms, all from one line; in every fifth the library evaluates for 90 ms: 450 of 700."""
     train = {"through": "transformers.Trainer.train"}
     evaluates = {"through": "transformers.Trainer.evaluate", "kind": "evaluation", "phase": "forward"}
-    window = Window("unprofiled", 3, [(100 if at % 5 == 4 else 10) * 10**6 for at in range(25)])
+    window = Window("untraced", 3, [(100 if at % 5 == 4 else 10) * 10**6 for at in range(25)])
     window.sampled = [
         place(spent=dict.fromkeys(range(25), 6), phase="forward", **train),
         place(spent=dict.fromkeys(range(25), 4), phase="backward", **train),
@@ -181,7 +181,7 @@ def test_a_period_shows_on_a_busy_machine(ask, make_measured, make_facts, steps,
 
 def test_where_training_is_too_short_to_be_seen_the_loop_is_what_all_places_share(ask, make_measured, make_facts):
     """Only logging and evaluation were seen, which the same function calls."""
-    window = Window("unprofiled", 3, [int((210 if at % 3 == 2 else 10) * 1e6) for at in range(15)])
+    window = Window("untraced", 3, [int((210 if at % 3 == 2 else 10) * 1e6) for at in range(15)])
     window.sampled = [
         place("fit (train.py:23)", "log (train.py:5)", spent=dict.fromkeys(range(15), 9)),
         place("fit (train.py:25)", "evaluate (train.py:8)", spent=every(3, 2, 200, 15)),
@@ -201,7 +201,7 @@ def test_a_lock_or_a_wait_is_no_cause(ask, make_measured, make_facts, through, k
 
 def test_workers_that_a_training_library_starts_are_no_logging(ask, make_measured, make_facts):
     """A fork releases the lock of logging; all places have one line of the script, which calls the library."""
-    window = Window("unprofiled", 3, [(60 if at % 6 == 1 else 10) * 10**6 for at in range(20)], loader_batches=[1] * 20)
+    window = Window("untraced", 3, [(60 if at % 6 == 1 else 10) * 10**6 for at in range(20)], loader_batches=[1] * 20)
     window.sampled = [
         place(spent=dict.fromkeys(range(20), 8), phase="optimizer", through="pytorch_lightning.Trainer.fit"),
         place(spent=every(6, 1, 30, 20), phase="loader", through="pytorch_lightning.Trainer.fit"),

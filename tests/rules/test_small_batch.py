@@ -94,7 +94,7 @@ def accumulated(make_measured, make_facts, hand_made):
 
     def made(passes, batch=1, optimizers=(ADAM,), available=None, calls=(), **figures):
         samples = 2 * passes * batch
-        window = Window("unprofiled", 3, [10_000_000] * 9, loader_batches=[passes] * 9, backwards=[passes] * 9)
+        window = Window("untraced", 3, [10_000_000] * 9, loader_batches=[passes] * 9, backwards=[passes] * 9)
         facts = make_facts(
             loaders=[replace(LOADER, batch_size=batch)],
             optimizers=list(optimizers),
@@ -392,7 +392,7 @@ def test_a_loop_over_the_samples_grows_with_the_batch(
         cost_ns=int(share * hand_made.STEP_NS),
         share=share,
     )
-    code = UserCodeFigures(ranks=[0], steps=3, basis="unprofiled", sites=[], loops=[loop], missing={})
+    code = UserCodeFigures(ranks=[0], steps=3, basis="untraced", sites=[], loops=[loop], missing={})
     run = make_measured(memory=room(hand_made, 0.1), user_code=code)
     facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
     assert len(ask("DP301", run, [facts], predictor=larger(1.2, 2.4, 4.8))) == told

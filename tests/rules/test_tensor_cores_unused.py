@@ -45,7 +45,7 @@ def test_steps_that_vary_are_not_stretched_by_a_profiler(ask, make_measured, han
 
 def test_the_evidence_is_of_the_step_that_the_saving_is_of(ask, make_measured, make_facts, hand_made):
     """Kernels of 2 ms in a traced step of 10 are 25 % of a step of 8 without the profiler, compute of 5 ms is 62.5."""
-    step = make_measured().step.model_copy(update={"median_ns": 8_000_000, "unprofiled_median_ns": 8_000_000})
+    step = make_measured().step.model_copy(update={"median_ns": 8_000_000, "untraced_median_ns": 8_000_000})
     run = make_measured(matmul=products(hand_made, 0.2), exposed_share=0.5, step=step, **V100)
     (advice,) = ask("DP404", run)
     assert advice.title.startswith("25 % of a step is fp32 matrix products")

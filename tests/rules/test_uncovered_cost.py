@@ -23,7 +23,7 @@ def site(share=0.43, **changed):
     return CodeSite(**{**known, **changed})
 
 
-def found(*sites, basis="unprofiled"):
+def found(*sites, basis="untraced"):
     return measured_run(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis=basis, sites=list(sites)))
 
 

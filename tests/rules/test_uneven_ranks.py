@@ -28,11 +28,11 @@ def test_other_processes_may_be_what_makes_them_late(
 ):
     """Ranks are 4 ms late. In a step of 10 ms one waits for a core, while others run at most 10 x `other_cores` ms."""
     loads = [LoadFacts(50_000_000, 2, training_waited_ns=int(ms * 5e6)) for ms in (waited_ms, 1)]
-    windows = [Window("lean", 3, [10_000_000] * 5, load=one) for one in loads]
+    windows = [Window("light", 3, [10_000_000] * 5, load=one) for one in loads]
     facts = [make_facts(rank=rank, windows=[window], host="a") for rank, window in enumerate(windows)]
     figures = LoadFigures(
         host="a",
-        window="lean",
+        window="light",
         cores=2,
         job_cores=1.0,
         other_cores=other_cores,
@@ -72,7 +72,7 @@ def test_one_rank_that_is_late_in_all_of_few_steps_takes_no_turns(ask, make_meas
         missing=dict.fromkeys(("gain_share", "work_ratio"), "not replayed"),
     )
     run = make_measured(account=waiting(hand_made, 0.2), straggler=late, lags_ms=[[0] * 4, [2.2, 0.02, 1.8, 1.6]])
-    with pytest.raises(Missing, match=r"rank 1 is late in 4 of 4 traced steps, too few to know .*`--lean 10`"):
+    with pytest.raises(Missing, match=r"rank 1 is late in 4 of 4 traced steps, too few to know .*`--light 10`"):
         ask("DP702", run)
 
 
@@ -103,7 +103,7 @@ def test_where_steps_without_the_profiler_show_it_the_rank_that_waits_counts(ask
             rank=rank,
             windows=[
                 Window(
-                    "unprofiled",
+                    "untraced",
                     3,
                     took,
                     backward_ns=[6_000_000] * 12,
@@ -129,7 +129,7 @@ def test_one_rank_waits_for_nobody_and_one_of_several_does_not_tell(ask, make_me
 
 
 def test_where_the_profiler_slows_steps_much_who_is_late_is_not_known(ask, make_measured, hand_made):
-    step = make_measured().step.model_copy(update={"median_ns": 6_000_000, "unprofiled_median_ns": 6_000_000})
+    step = make_measured().step.model_copy(update={"median_ns": 6_000_000, "untraced_median_ns": 6_000_000})
     lags = [[4, 0, 4, 0, 4], [0, 4, 0, 4, 0]]
     with pytest.raises(Missing, match=r"1\.7 times as long"):
         ask("DP702", make_measured(account=waiting(hand_made, 0.2), lags_ms=lags, step=step))

@@ -156,7 +156,7 @@ def stepping(make_facts, looks, **more):
     """The thread was found in the optimizer's step in so many of 100 looks."""
     inside = SampledFacts(["main (train.py:9)"], "optimizer", looks=looks, spent_ns=[looks])
     others = SampledFacts(["main (train.py:9)"], "backward", looks=100 - looks, spent_ns=[100 - looks])
-    window = Window("unprofiled", 3, [20] * 5, sampled=[inside, others])
+    window = Window("untraced", 3, [20] * 5, sampled=[inside, others])
     return [make_facts(optimizers=[OptimizerFacts(**{**ADAM, **more})], windows=[window])]
 
 

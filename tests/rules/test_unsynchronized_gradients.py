@@ -9,7 +9,7 @@ from dptune.runfile.facts import Window
 DDP = DdpFacts("Net", "train.py:31", gradient_bytes=4_000_000)
 
 
-def window(updates, sums=(1.5, -2.0), name="unprofiled"):
+def window(updates, sums=(1.5, -2.0), name="untraced"):
     durations = [10_000_000] * len(updates)
     return Window(name, 3, durations, unsynced_updates=updates, parameter_sums=list(sums), complete=True)
 
@@ -61,7 +61,7 @@ def test_metrics_are_no_gradients(ask, make_measured, make_facts):
 
 
 def older(make_facts, backwards, held):
-    window = Window("unprofiled", 3, [9] * 2, backwards=[backwards] * 2, unsynced_backwards=[held] * 2)
+    window = Window("untraced", 3, [9] * 2, backwards=[backwards] * 2, unsynced_backwards=[held] * 2)
     return [make_facts(rank=rank, ddp=[DDP], windows=[window]) for rank in (0, 1)]
 
 

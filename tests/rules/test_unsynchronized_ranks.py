@@ -10,7 +10,7 @@ from dptune.runfile.facts import OptimizerFacts, Window
 def ranks(make_facts, sums=((1.5, -2.0), (1.5, -2.1)), rates=(0.1, 0.1), **more):
     made = []
     for rank in (0, 1):
-        window = Window("unprofiled", 3, [9_000_000] * 4, parameter_sums=list(sums[rank]), complete=True)
+        window = Window("untraced", 3, [9_000_000] * 4, parameter_sums=list(sums[rank]), complete=True)
         optimizer = OptimizerFacts("SGD", "train.py:11", [rates[rank]], parameters=more.get("parameters", 5000))
         own = {k: v for k, v in {"backend": "gloo", "calls_steps": 4, **more}.items() if k != "parameters"}
         made.append(make_facts(rank=rank, optimizers=[optimizer], windows=[window], **own))

@@ -9,7 +9,7 @@ from dptune.runfile.unused import UnusedGradientFacts
 
 def run(make_facts, *, window=True, **changed):
     """Of 10 ms, a step spends 6 in backward passes; this one takes 4 of them."""
-    timed = Window("unprofiled", 3, [10_000_000] * 5, backward_ns=[6_000_000] * 5)
+    timed = Window("untraced", 3, [10_000_000] * 5, backward_ns=[6_000_000] * 5)
     found = {"where": "train.py:52", "tensors": 8, "of_tensors": 20, "gradient_bytes": 4096, "spent_ns": 20_000_000}
     return [make_facts(windows=[timed] if window else [], unused_gradients=[UnusedGradientFacts(**found | changed)])]
 

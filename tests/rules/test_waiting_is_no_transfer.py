@@ -9,7 +9,7 @@ from dptune.runfile.facts import Window
 MS = 10**6
 MIB = 2**20
 DDP = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=0)
-MICRO_BATCHES = Window("unprofiled", 5, [10] * 3, loader_batches=[4] * 3, backwards=[4] * 3)
+MICRO_BATCHES = Window("untraced", 5, [10] * 3, loader_batches=[4] * 3, backwards=[4] * 3)
 
 
 def straggler(lag_ms):

@@ -88,8 +88,8 @@ def test_nothing_is_said_without_a_step_model(ask, make_measured, make_facts):
 
 
 def test_a_bound_is_no_more_than_what_is_exposed(ask, make_measured, make_facts, bounding):
-    """Half of a traced step; that the profiler stretches steps promises no more of an unprofiled one."""
-    step = make_measured().step.model_copy(update={"median_ns": 8_000_000, "unprofiled_median_ns": 8_000_000})
+    """Half of a traced step; that the profiler stretches steps promises no more of an untraced one."""
+    step = make_measured().step.model_copy(update={"median_ns": 8_000_000, "untraced_median_ns": 8_000_000})
     run = make_measured(exposed_share=0.5, step=step)
     (advice,) = ask("DP103", run, [make_facts(ddp=[DDP])], predictor=bounding(0.16))
     assert advice.title == (

@@ -12,7 +12,7 @@ def place(*path, ms, phase="", through="", kind=""):
 
 def logging_run(make_facts, ms, **more):
     """20 steps of 10 ms that log for so many."""
-    window = Window("unprofiled", 4, [10 * MS] * 20)
+    window = Window("untraced", 4, [10 * MS] * 20)
     window.sampled = [
         place("main (train.py:40)", ms=10 - ms, phase="backward"),
         place("main (train.py:44)", "log_step (train.py:18)", ms=ms),
@@ -52,7 +52,7 @@ def alone(make_facts, backward_cpu_ms):
     ranks = [logging_run(make_facts, 3)]
     ranks += [logging_run(make_facts, 0, rank=at + 1) for at in range(len(backward_cpu_ms) - 1)]
     for own, ms in zip(ranks, backward_cpu_ms, strict=True):
-        window = own.window("unprofiled")
+        window = own.window("untraced")
         window.backward_ns = [7 * MS if own.rank == 0 else 10 * MS] * 20
         window.backward_cpu_ns = [int(ms * MS)] * 20
         window.loader_wait_ns = [0] * 20
@@ -92,7 +92,7 @@ def test_quiet_where_it_is_little(ask, make_measured, make_facts):
 
 def test_an_older_recording_says_what_it_lacks(ask, make_measured, make_facts):
     with pytest.raises(Missing, match="no stack samples of untraced steps"):
-        ask("DP609", make_measured(), [make_facts(windows=[Window("unprofiled", 4, [10 * MS] * 20)])])
+        ask("DP609", make_measured(), [make_facts(windows=[Window("untraced", 4, [10 * MS] * 20)])])
 
 
 @pytest.mark.parametrize("code", ["DP609", "DP703"])
@@ -103,7 +103,7 @@ def test_a_trace_that_dptune_did_not_record_lacks_facts(ask, make_measured, code
 
 @pytest.mark.parametrize("through", ["torch.Tensor.__format__", "torch.Tensor.__repr__"])
 def test_text_made_of_tensors_is_logging_whatever_the_function_is_named(ask, make_measured, make_facts, through):
-    window = Window("unprofiled", 4, [10 * MS] * 20)
+    window = Window("untraced", 4, [10 * MS] * 20)
     window.sampled = [
         place("main (train.py:130)", ms=8, phase="backward"),
         place("main (train.py:131)", "look (train.py:104)", ms=2, through=through),

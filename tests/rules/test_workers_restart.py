@@ -18,7 +18,7 @@ LOADER = LoaderFacts(
 
 def steps(*durations_ms, batches=1):
     durations = [int(ms * 1e6) for ms in durations_ms]
-    return Window("unprofiled", 3, durations, loader_batches=[batches] * len(durations))
+    return Window("untraced", 3, durations, loader_batches=[batches] * len(durations))
 
 
 EPOCHS = steps(10, 10, 60, 10, 10, 10, 10, 60, 10, 10, 10, 10, 60, 10, 10, 10, 10, 60, 10, 10)
@@ -54,7 +54,7 @@ def test_it_does_not_matter_where_in_an_epoch_the_window_opens(ask, make_measure
 def test_steps_of_several_batches(ask, make_measured, make_facts):
     """Epochs of 10 batches, two of them a step."""
     twice = LoaderFacts(**{**vars(LOADER), "dataset_samples": 10 * 32 * 2})
-    windows = [Window("unprofiled", 3, EPOCHS.durations_ns, loader_batches=[2] * 20)]
+    windows = [Window("untraced", 3, EPOCHS.durations_ns, loader_batches=[2] * 20)]
     (advice,) = ask("DP502", make_measured(), [make_facts(loaders=[twice], windows=windows)])
     assert advice.title.startswith("An epoch has 10 batches")
 
@@ -80,9 +80,9 @@ MS = 1_000_000
 
 def short_run(start_ms, wait_ms, first=27):
     """As recorded by default: 20 steps of 10 ms, and 5 of 12 with the profiler, of which the last is another."""
-    timed = Window("unprofiled", 6, [10 * MS] * 20, loader_wait_ns=[MS] * 20, loader_batches=[1] * 20)
+    timed = Window("untraced", 6, [10 * MS] * 20, loader_wait_ns=[MS] * 20, loader_batches=[1] * 20)
     took, waits = [12 * MS] * 4 + [start_ms * MS], [MS] * 4 + [wait_ms * MS]
-    return [timed, Window("lean", first, took, loader_wait_ns=waits, loader_batches=[1] * 5)]
+    return [timed, Window("light", first, took, loader_wait_ns=waits, loader_batches=[1] * 5)]
 
 
 def test_one_start_that_waits_for_the_loader_is_enough(ask, make_measured, make_facts):
@@ -109,7 +109,7 @@ def test_a_start_that_is_long_for_something_else_is_not(ask, make_measured, make
 
 def test_where_no_start_was_recorded_it_says_how_many_steps_it_takes(ask, make_measured, make_facts):
     facts = [make_facts(loaders=[LONG], windows=short_run(12, 1, first=12))]
-    with pytest.raises(Missing, match=r"an epoch of 30 steps: record 31 .* \(--unprofiled 31 --window-time 0\)"):
+    with pytest.raises(Missing, match=r"an epoch of 30 steps: record 31 .* \(--untraced 31 --window-time 0\)"):
         ask("DP502", make_measured(), facts)
 
 
@@ -119,7 +119,7 @@ def test_which_steps_begin_an_epoch(batches, per_step):
     facts = Facts(
         rank=0,
         loaders=[LoaderFacts(**{**vars(LOADER), "dataset_samples": batches * 32 * 2})],
-        windows=[Window("unprofiled", 1, [10] * 80, loader_wait_ns=[0] * 80, loader_batches=[per_step] * 80)],
+        windows=[Window("untraced", 1, [10] * 80, loader_wait_ns=[0] * 80, loader_batches=[per_step] * 80)],
     )
     drawn = [range((n - 1) * per_step, n * per_step) for n in range(1, 81)]
     plain = [n for n, own in enumerate(drawn, 1) if n > 1 and any(at % batches == 0 for at in own)]

@@ -13,7 +13,7 @@ def ranks(*samples):
             rank,
             windows=[
                 Window(
-                    "unprofiled",
+                    "untraced",
                     3,
                     sampled=[
                         SampledFacts(path.split(" > "), through=through, looks=looks, steps=[0], spent_ns=[ns])
@@ -57,7 +57,7 @@ def saving(ms, looks=10, phase=""):
         ["main (train.py:9)", "save (io.py:3)"], phase, looks=looks, steps=[0], spent_ns=[ms * 1_000_000]
     )
     rest = SampledFacts(["main (train.py:12)"], "backward", looks=40 - looks, steps=[0], spent_ns=[1])
-    return Facts(0, windows=[Window("unprofiled", 3, [100_000_000], sampled=[ours, rest])])
+    return Facts(0, windows=[Window("untraced", 3, [100_000_000], sampled=[ours, rest])])
 
 
 def test_a_share_with_its_sampling_error():
@@ -81,7 +81,7 @@ def test_no_share_where_no_rank_is_found_there_often_or_all_train():
     assert sampled_share([saving(25, looks=4)], "save", "io.py") is None
     assert sampled_share([saving(25, phase="forward")], "save", "io.py") is None
     assert sampled_share([], "save", "io.py") is None
-    without = Facts(1, windows=[Window("unprofiled", 3, [100_000_000])])
+    without = Facts(1, windows=[Window("untraced", 3, [100_000_000])])
     assert sampled_share([saving(25), without], "save", "io.py") is None
 
 

@@ -13,7 +13,7 @@ def place(*path, ms=2, phase="loader", looks=10):
 
 
 def rank_of(*places):
-    window = Window("unprofiled", 3, [10_000_000] * 10)
+    window = Window("untraced", 3, [10_000_000] * 10)
     window.sampled = [*places, place(ms=5, phase="backward")]
     return Facts(rank=0, windows=[window])
 

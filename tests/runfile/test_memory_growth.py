@@ -13,7 +13,7 @@ MIB = 2**20
 
 def rank(looks=(), readings=(), kind="cpu"):
     """`looks` are (step, tensors, with a graph, MiB), `readings` MiB after each untraced step."""
-    window = Window("unprofiled", 6, [10**7] * 20, memory_bytes=[int(one * MIB) for one in readings])
+    window = Window("untraced", 6, [10**7] * 20, memory_bytes=[int(one * MIB) for one in readings])
     kept = KeptFacts([LookFacts(step, many, graphs, int(mib * MIB)) for step, many, graphs, mib in looks])
     return Facts(rank=0, windows=[window], device=DeviceFacts(kind), kept=kept if looks else None)
 

@@ -18,7 +18,7 @@ def place(*path, ms, steps=range(20), phase="", through="", kind=""):
 
 def rank_of(*places, rank=0, kind="cpu", step_ms=100):
     """20 steps of 100 ms, of which 60 are in the backward pass."""
-    window = Window("unprofiled", 4, [step_ms * MS] * 20)
+    window = Window("untraced", 4, [step_ms * MS] * 20)
     window.sampled = [place("fit (train.py:40)", ms=60, phase="backward"), *places]
     return Facts(rank=rank, windows=[window], device=DeviceFacts(kind))
 
@@ -64,7 +64,7 @@ def test_the_rank_where_it_is_most_is_named():
 
 def test_slow_steps_are_left_out():
     """Saving in every fifth step only is no work of usual steps."""
-    window = Window("unprofiled", 4, [(400 if at % 5 == 0 else 100) * MS for at in range(20)])
+    window = Window("untraced", 4, [(400 if at % 5 == 0 else 100) * MS for at in range(20)])
     rare = place("fit (train.py:45)", ms=300, steps=range(0, 20, 5), through="torch.save", kind="saving")
     window.sampled = [place("fit (train.py:40)", ms=60, phase="backward"), rare]
     assert work_between([Facts(rank=0, windows=[window])]) == []
@@ -72,7 +72,7 @@ def test_slow_steps_are_left_out():
 
 def test_what_a_library_that_trains_calls_is_told_from_the_training():
     """All is called from one line of the script: saving 30 ms, the library 10, and a function of the script 20."""
-    window = Window("unprofiled", 4, [100 * MS] * 20)
+    window = Window("untraced", 4, [100 * MS] * 20)
     window.sampled = [
         place(ms=40, phase="backward", through="lightning.Trainer.fit"),
         place(ms=10, through="lightning.Trainer.fit"),

@@ -30,9 +30,9 @@ def on_both(
     assert [process.returncode for process in started] == [0, 0], said
 
 
-def recorded(nodes: Sequence[Node], folder: Path, script: str, port: int, unprofiled: int = 4) -> Path:
+def recorded(nodes: Sequence[Node], folder: Path, script: str, port: int, untraced: int = 4) -> Path:
     """The recording of a script that both nodes run in one folder."""
     (folder / "train.py").write_text(script)
-    windows = ("--warmup", "2", "--unprofiled", str(unprofiled), "--lean", "8", "--rich", "2")
+    windows = ("--warmup", "2", "--untraced", str(untraced), "--light", "8", "--detailed", "2")
     on_both(nodes, [folder] * 2, ("profile", *windows, "--run-dir", "run"), ("train.py",), port)
     return folder / "run"

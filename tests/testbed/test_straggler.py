@@ -86,10 +86,10 @@ def found(nodes: list[Node], folder: Path, planted: dict[str, Any], cause: str, 
     hosts are aligned on the ends of collectives, which the wire's delay of 1 ms sets apart.
     """
     folder.mkdir()
-    run = recorded(nodes, folder, TRAIN.format(**planted), port, unprofiled=12)
+    run = recorded(nodes, folder, TRAIN.format(**planted), port, untraced=12)
     measured = measure(load([run]))
     facts = [form.read(run / f"rank-0000{rank}.facts.json", Facts) for rank in range(2)]
-    step_ns = [mean(one.window("unprofiled").durations_ns) for one in facts]
+    step_ns = [mean(one.window("untraced").durations_ns) for one in facts]
     assert step_ns[0] == pytest.approx(step_ns[1], abs=LATE_NS / 5)  # step times do not tell who is late
 
     spent_ns = json.loads((folder / "spent.json").read_text())

@@ -19,7 +19,7 @@ def of(folder, kinds):
     ]
     path = folder / "0.json"
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    return load([path]).ranks[0].lean.columns
+    return load([path]).ranks[0].light.columns
 
 
 @settings(max_examples=50, deadline=None)

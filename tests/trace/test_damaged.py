@@ -54,7 +54,7 @@ REFUSED = {
 def test_is_read_as_far_as_it_goes(real_traces, name):
     events, findings = READ[name]
     run = load([real_traces / "damaged" / name])
-    assert run.ranks[0].lean.events == events
+    assert run.ranks[0].light.events == events
     assert len(run.findings) == len(findings)
     for finding, pattern in zip(run.findings, findings, strict=True):
         assert re.search(pattern, finding.text), finding.text
@@ -75,8 +75,8 @@ def test_every_damaged_file_has_an_outcome_here(real_traces):
 
 @pytest.mark.parametrize("name", [name for name, (events, _) in READ.items() if events == WHOLE and "two_" not in name])
 def test_damage_in_form_only_changes_no_time(real_traces, name):
-    sound = load([next((real_traces / "torchrec_resnet18_2xv100").glob("1fea3db*"))]).ranks[0].lean.columns
-    mended = load([real_traces / "damaged" / name]).ranks[0].lean.columns
+    sound = load([next((real_traces / "torchrec_resnet18_2xv100").glob("1fea3db*"))]).ranks[0].light.columns
+    mended = load([real_traces / "damaged" / name]).ranks[0].light.columns
     assert mended.ts_ns.tolist() == sound.ts_ns.tolist()
     if name != "negative_dur.json":
         assert mended.dur_ns.tolist() == sound.dur_ns.tolist()

@@ -13,7 +13,7 @@ from dptune.runfile.record import RunRecord
 from dptune.trace import load
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
-WINDOW = {"name": "unprofiled", "first_step": 1, "durations_ns": [5, 5], "loader_wait_ns": [1, 1]}
+WINDOW = {"name": "untraced", "first_step": 1, "durations_ns": [5, 5], "loader_wait_ns": [1, 1]}
 
 
 @pytest.fixture
@@ -60,11 +60,11 @@ def test_possible_facts_are_no_finding(folder):
     ],
 )
 def test_an_impossible_window_is_left_out(folder, changed, why):
-    write(folder, windows=[{**WINDOW, **changed}, {**WINDOW, "name": "lean"}])
+    write(folder, windows=[{**WINDOW, **changed}, {**WINDOW, "name": "light"}])
     found = findings(folder)
-    assert found["window-impossible"].startswith("rank 0: its window `unprofiled` is left out: ")
+    assert found["window-impossible"].startswith("rank 0: its window `untraced` is left out: ")
     assert why in found["window-impossible"]
-    assert [window.name for window in load([folder]).facts[0].windows] == ["lean"]
+    assert [window.name for window in load([folder]).facts[0].windows] == ["light"]
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ def test_a_cut_file_keeps_exactly_its_whole_events(tmp_path: Path, cut: float, e
     whole = head + ",".join(pieces) + "]}"
     length = len(head) + len(pieces[0]) + int(cut * (len(whole) - len(head) - len(pieces[0]) - 1))
     (tmp_path / "cut.json").write_text(whole[:length])
-    trace = load([tmp_path / "cut.json"]).ranks[0].lean
+    trace = load([tmp_path / "cut.json"]).ranks[0].light
     ends = [len(head) + len(",".join(pieces[: at + 1])) for at in range(events)]
     assert trace.events == sum(end <= length for end in ends)
     assert trace.columns.ts_ns.tolist() == [at * 1000 for at in range(trace.events)]

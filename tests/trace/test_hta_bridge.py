@@ -276,7 +276,7 @@ def test_the_last_step_is_kept_when_asked_for(real_traces):
     run = load([real_traces / RANKS[0]])
     assert bridge.analysis(run).get_profiler_steps() == [551]
     assert bridge.analysis(run, include_last_profiler_step=True).get_profiler_steps() == [551, 552]
-    assert bridge.analysis(run.ranks[0].lean, include_last_profiler_step=True).get_profiler_steps() == [551, 552]
+    assert bridge.analysis(run.ranks[0].light, include_last_profiler_step=True).get_profiler_steps() == [551, 552]
 
 
 def test_files_with_additions_are_what_hta_writes(real_traces, tmp_path):

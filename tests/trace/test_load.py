@@ -91,7 +91,7 @@ def test_torchtitan_folder_reads_the_last_iteration(tmp_path):
         for rank in range(2):
             write(tmp_path / f"iteration_{iteration}" / f"rank{rank}_trace.json", name=f"at_{iteration}")
     run = load([tmp_path])
-    assert [trace.lean.columns.names for trace in run.ranks] == [("at_10",), ("at_10",)]
+    assert [trace.light.columns.names for trace in run.ranks] == [("at_10",), ("at_10",)]
     assert [f.text for f in run.findings] == ["read iteration_10; left out iteration_9"]
 
 
@@ -136,9 +136,9 @@ def test_one_unreadable_file_is_its_own_error_and_several_are_counted(tmp_path):
 def run_folder(tmp_path):
     folder = tmp_path / "dptune-runs" / "2026-train"
     for rank in range(2):
-        write(folder / f"rank-{rank:05d}.trace.json.gz", 5, 9, name="lean")
-        write(folder / f"rank-{rank:05d}.detail.trace.json.gz", 5, 9, name="rich")
-        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=2, windows=[Window("lean", 7)]))
+        write(folder / f"rank-{rank:05d}.trace.json.gz", 5, 9, name="light")
+        write(folder / f"rank-{rank:05d}.detail.trace.json.gz", 5, 9, name="detailed")
+        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=2, windows=[Window("light", 7)]))
     form.write(folder / "run.json", RunRecord(world_size=2, command=["python", "train.py"]))
     return folder
 
@@ -146,8 +146,8 @@ def run_folder(tmp_path):
 def test_a_run_folder(run_folder):
     run = load([run_folder])
     assert run.rank_basis == "the run folder"
-    assert [rank.lean.columns.names for rank in run.ranks] == [("lean",), ("lean",)]
-    assert [rank.rich.columns.names for rank in run.ranks] == [("rich",), ("rich",)]
+    assert [rank.light.columns.names for rank in run.ranks] == [("light",), ("light",)]
+    assert [rank.detailed.columns.names for rank in run.ranks] == [("detailed",), ("detailed",)]
     assert sorted(run.facts) == [0, 1]
     assert run.record.command == ["python", "train.py"]
     assert run.sources == [str(run_folder)]
@@ -158,7 +158,7 @@ def repeated(run_folder: Path, number: str, *ranks: int, steps: int = 3, ended: 
     folder = run_folder / "repeats" / number
     folder.mkdir(parents=True)
     for rank in ranks:
-        window = Window("unprofiled", 7, [steps] * 3)
+        window = Window("untraced", 7, [steps] * 3)
         form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=2, windows=[window], ended=ended))
 
 
@@ -193,7 +193,7 @@ def test_a_further_process_of_another_script_is_left_out(run_folder):
     (run_folder / "rank-00001.facts.json").unlink()
     form.write(run_folder / "rank-00000.facts.json", replace(ours, ddp=[DdpFacts("Net", gradient_bytes=4)]))
     for number, more in enumerate(others):
-        windows = [Window("unprofiled", 7, [min(number, 4) + 1] * 3)]
+        windows = [Window("untraced", 7, [min(number, 4) + 1] * 3)]
         (run_folder / "repeats" / str(number)).mkdir(parents=True)
         one = replace(ours, windows=windows, ended="complete", **more)
         form.write(run_folder / "repeats" / str(number) / "rank-00000.facts.json", one)
@@ -268,14 +268,14 @@ def test_a_run_folder_with_holes_is_read_and_they_are_named(run_folder):
     (run_folder / "rank-00001.detail.trace.json.gz").unlink()
     (run_folder / "run.json").write_text("{")
     run = load([run_folder])
-    assert [(rank.rank, rank.lean.columns.names) for rank in run.ranks] == [(0, ("rich",))]
-    assert codes(run) == ["file-unreadable", "lean-window-missing", "file-unreadable", "trace-missing"]
+    assert [(rank.rank, rank.light.columns.names) for rank in run.ranks] == [(0, ("detailed",))]
+    assert codes(run) == ["file-unreadable", "light-window-missing", "file-unreadable", "trace-missing"]
     assert run.record is None
 
 
 def test_ranks_that_were_not_asked_for_are_not_missing(run_folder):
     for rank in range(2):
-        form.write(run_folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=8, windows=[Window("lean", 7)]))
+        form.write(run_folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=8, windows=[Window("light", 7)]))
     form.write(run_folder / "run.json", RunRecord(world_size=8, ranks=[0, 1, 5]))
     run = load([run_folder])
     assert [(one.code, one.text) for one in run.findings] == [
@@ -292,12 +292,12 @@ def test_facts_alone_are_a_run(run_folder):
     assert codes(run) == ["trace-missing", "trace-missing"]
 
 
-def test_the_rich_window_is_read_only_when_asked_for(run_folder):
+def test_the_detailed_window_is_read_only_when_asked_for(run_folder):
     for path in run_folder.glob("*.detail.*"):
         path.write_bytes(b"")
     run = load([run_folder])
     with pytest.raises(TraceError, match=r"is empty \(0 bytes\)"):
-        _ = run.ranks[0].rich
+        _ = run.ranks[0].detailed
 
 
 def test_folders_of_two_nodes_make_one_run(run_folder, tmp_path):
@@ -333,7 +333,7 @@ def test_odd_types_of_identities(tmp_path):
     ] + [{**EVENT, "cat": None, "name": None}, {**EVENT, "args": []}, {**EVENT, "args": "x"}, {**EVENT, "ts": None}]
     path = tmp_path / "odd.json"
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    trace = load([path]).ranks[0].lean
+    trace = load([path]).ranks[0].light
     columns = trace.columns
     assert [columns.labels[at] for at in columns.tid_id[:3]] == [str(2**80), "stream 7", "1.5"]
     assert columns.device[:3].tolist() == [3, -1, 2]
@@ -350,7 +350,7 @@ def recording(folder: Path, *ranks: int) -> Path:
     folder.mkdir(parents=True)
     form.write(folder / "run.json", RunRecord())
     for rank in ranks:
-        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=4, windows=[Window("lean", 7)]))
+        form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=4, windows=[Window("light", 7)]))
         write(folder / f"rank-{rank:05d}.trace.json.gz")
     return folder
 
@@ -390,7 +390,7 @@ def test_a_shell_that_names_all_files_of_a_run_folder_names_the_folder(recorded,
     assert ranks(spread) == ranks(whole)
     assert spread.findings == whole.findings
     assert (spread.sources, spread.rank_basis) == (whole.sources, whole.rank_basis)
-    assert [rank.rich_source for rank in spread.ranks] == [rank.rich_source for rank in whole.ranks]
+    assert [rank.detailed_source for rank in spread.ranks] == [rank.detailed_source for rank in whole.ranks]
 
 
 def test_a_folder_and_a_trace_of_it_are_the_folder(recorded, monkeypatch):

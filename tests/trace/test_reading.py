@@ -36,7 +36,7 @@ def eight(tmp_path):
 
 
 def told(run):
-    return {rank.rank: (rank.source, rank.lean.events, rank.lean.columns.names) for rank in run.ranks}
+    return {rank.rank: (rank.source, rank.light.events, rank.light.columns.names) for rank in run.ranks}
 
 
 class Here(Executor):

@@ -4,7 +4,7 @@ from dptune.trace import load
 
 
 def test_counts_equal_the_manifest(real_traces, manifest_entry):
-    trace = load([real_traces / manifest_entry["file"]]).ranks[0].lean
+    trace = load([real_traces / manifest_entry["file"]]).ranks[0].light
     columns = trace.columns
     steps = columns.rows(named=lambda name: name.startswith("ProfilerStep#"))
     found = np.array(columns.categories)[columns.category_id[steps]].tolist()

@@ -132,7 +132,9 @@ def test_a_run_folder_in_a_bucket(s3, name):
     assert run.rank_basis == "the run folder"
     assert run.sources == ["s3://bucket/runs/healthy"]
     assert (run.record, run.facts, run.findings) == (local.record, local.facts, [])
-    assert [same(a.lean, b.lean) and same(a.rich, b.rich) for a, b in zip(run.ranks, local.ranks, strict=True)] == [
+    assert [
+        same(a.light, b.light) and same(a.detailed, b.detailed) for a, b in zip(run.ranks, local.ranks, strict=True)
+    ] == [
         True,
         True,
     ]
@@ -189,7 +191,7 @@ def test_a_listing_is_made_anew(s3):
     )
     assert source.identity("s3://bucket/growing/rank0.json") not in (None, first)
     run = load(["s3://bucket/growing"])
-    assert [rank.lean.events for rank in run.ranks] == [3, 1]
+    assert [rank.light.events for rank in run.ranks] == [3, 1]
 
 
 def test_one_unreadable_file_in_a_bucket_is_a_finding(s3):
@@ -331,7 +333,7 @@ def test_what_came_before_a_connection_broke_is_kept(site, large, ranges, packed
     content = large.read_bytes()
     site.files = {"/rank0.json": gzip.compress(content, 0) if packed else content}
     run = load([f"{site.address}/rank0.json"])
-    trace, whole = run.ranks[0].lean, decode(large)
+    trace, whole = run.ranks[0].light, decode(large)
     assert MANY * 0.3 < trace.events < MANY * 0.7
     assert same(whole, trace, rows=trace.events)
     assert re.search(
@@ -410,7 +412,7 @@ def test_secrets_of_a_url_are_not_said(site, capsys):
         assert not secret.search(said.out + said.err)
     run = load([url.format("rank0.json")])
     assert run.ranks[0].source == run.sources[0] == source.redacted(url.format("rank0.json"))
-    assert arguments(run.ranks[0].lean, [4]) == [{"External id": 4}]  # and yet it is opened again
+    assert arguments(run.ranks[0].light, [4]) == [{"External id": 4}]  # and yet it is opened again
 
 
 # --- memory, and what is missing
@@ -433,7 +435,7 @@ def test_torchtitan_folder_reads_the_last_iteration(memory):
     memory.pipe("/t/notes.txt", b"{")
     run = load(["memory://t"])
     assert ranks_of(run) == list(range(11))
-    assert {rank.lean.events for rank in run.ranks} == {10}
+    assert {rank.light.events for rank in run.ranks} == {10}
     assert [finding.text for finding in run.findings] == ["read iteration_10; left out iteration_9"]
 
 
@@ -442,7 +444,7 @@ def test_files_without_a_rank_are_in_natural_order(memory):
         memory.pipe(f"/n/trace_{number}.json", trace_text(number))
     memory.pipe("/n/.trace_3.json", b"{")
     for name in ("memory://n", "memory://n/*.json"):
-        assert [rank.lean.events for rank in load([name]).ranks] == [1, 2, 10]
+        assert [rank.light.events for rank in load([name]).ranks] == [1, 2, 10]
 
 
 def test_folders_of_several_runs_and_of_none(memory):

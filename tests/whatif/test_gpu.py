@@ -46,7 +46,7 @@ LINK = Link(0.0, 1.0)
 
 
 def program(run: Run) -> Program:
-    views = [view(one.rank, one.lean) for one in run.ranks]
+    views = [view(one.rank, one.light) for one in run.ranks]
     return build(views, across(run, views), LINK, len(views), None)
 
 
@@ -108,7 +108,7 @@ def test_the_ground_is_the_step_without_the_profiler(
     run = load_events(tmp_path, three_steps())
     figures = measure(run)
     took = StepTime.only(
-        "no", basis="unprofiled", time_ns=step_us * US, unprofiled_median_ns=step_us * US, lean_median_ns=100 * US
+        "no", basis="untraced", time_ns=step_us * US, untraced_median_ns=step_us * US, light_median_ns=100 * US
     )
     ground = RunModel.of(run, figures.model_copy(update={"step": took}))
     assert ground.replayed_ns == pytest.approx(replayed_us * US, rel=2e-3)

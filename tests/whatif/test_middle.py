@@ -22,7 +22,7 @@ MODEL = StepModel({0: [STEP]}, (40 * MS, 20 * MS), Caps((1,)), Link(0, 1.0))  # 
 def facts(backward_ms, rest_ms, loader_ms=2.0, timed=True):
     """One step in which rank 0 computes so long in backward passes, waits for its batch, and does the rest."""
     window = Window(
-        "unprofiled",
+        "untraced",
         0,
         durations_ns=[round((loader_ms + rest_ms + 50) * MS)],
         loader_wait_ns=[round(loader_ms * MS)],

@@ -163,7 +163,7 @@ def test_beyond_a_tenth_only_a_bound_is_told(far_off):
     assert told.low_ns == round(420 - hypot(110 * 470 / 590 - 50, QUIETER, off * 470, *ALWAYS))
     what = "the measured step" if made.error_share > 0.1 else "held-out steps"
     missed = f"the unchanged replay misses {what} by 11.0 %: only an upper bound of the saving is known"
-    more = "record more traced steps (--lean 20)"
+    more = "record more traced steps (--light 20)"
     assert told.missing["step_ns"] == f"{missed}; {more}"
     many = replace(MODEL, steps={rank: [STEP] * 20 for rank in (0, 1)})
     assert ground(**far_off, model=many).predict({"ddp.no_sync": True}).missing["step_ns"] == missed
@@ -195,7 +195,7 @@ def test_the_curve_is_in_measured_time(monkeypatch):
 
 
 def window(*durations):
-    return Window("unprofiled", 0, durations_ns=list(durations))
+    return Window("untraced", 0, durations_ns=list(durations))
 
 
 def test_how_unsure_the_measured_step_is():

@@ -56,7 +56,7 @@ def measured(ranks: int = 4, passes: int | None = None, **more: Any) -> Measured
         account=one,
         phases=[spent],
         ranks=[RankFigures.only(WHY, rank=0, source="0.json", events=1, devices=[device])],
-        step=StepTime.only(WHY, basis="unprofiled", time_ns=STEP),
+        step=StepTime.only(WHY, basis="untraced", time_ns=STEP),
         input=InputFigures.only(WHY),
         accumulation=AccumulationFigures.only(WHY, **({} if passes is None else {"backwards_per_step": passes})),
         matmul=MatmulFigures.only(WHY),

@@ -35,7 +35,7 @@ REST = [step(0, 0, 300), annotation("DistributedDataParallel.forward", 10, 40), 
 
 def parts(tmp_path, events, computed_us):
     run = load_events(tmp_path, events, backend="gloo")
-    return timeline(view(0, run.ranks[0].lean), computed_us * US)
+    return timeline(view(0, run.ranks[0].light), computed_us * US)
 
 
 def us(values):

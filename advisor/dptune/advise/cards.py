@@ -13,7 +13,7 @@ from dptune.runfile.record import CardReadings, CardRecord, RunRecord
 LEAST_CAPPED_ONE_IN = 10
 MOST_NAMED = 4  # cards, for each thing found: of hundreds of them a reader wants to know how many
 _CAP = "software power cap"
-_TIMED = {"unprofiled": "untraced", "lean": "light"}  # the windows that step times and shares are taken from
+_TIMED = ("untraced", "light")  # the windows that step times and shares are taken from
 _NAME_LENGTH = 80
 
 
@@ -47,7 +47,7 @@ def _throttled(card: CardRecord, name: str) -> str | None:
             why = ", ".join(
                 f"{reason[:_NAME_LENGTH]} in {count} of {readings.samples} readings" for reason, count in counts
             )
-            return f"{name} was throttled in the {_TIMED[readings.window]} steps ({why}){_clock(card, readings)}"
+            return f"{name} was throttled in the {readings.window} steps ({why}){_clock(card, readings)}"
     return None
 
 

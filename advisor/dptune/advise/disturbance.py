@@ -79,16 +79,16 @@ def _words(load: LoadFigures) -> str:
 def unsteady(measured: Measured, facts: Sequence[Facts]) -> str:
     """The sign in step times that something slowed them, as text; empty if there is none."""
     step = measured.step
-    low, middle, high = (step.known(f"unprofiled_{part}_ns") for part in ("q1", "median", "q3"))
+    low, middle, high = (step.known(f"untraced_{part}_ns") for part in ("q1", "median", "q3"))
     if low is None or middle is None or high is None:
         return ""
-    if step.unprofiled_period == 1 and high - low > SCATTERED * middle:
+    if step.untraced_period == 1 and high - low > SCATTERED * middle:
         return f"step times vary widely: interquartile range {digits(low / 1e6)} to {milliseconds(high)}"
-    lean = step.known("lean_median_ns")
-    if lean is not None and lean * _APART < middle:
-        return f"traced steps were faster ({milliseconds(lean)}) than untraced ones ({milliseconds(middle)})"
-    if lean is not None and lean > MANY_FOLD * middle:
-        return f"traced steps took {lean / middle:.1f} times as long as untraced ones"
+    light = step.known("light_median_ns")
+    if light is not None and light * _APART < middle:
+        return f"traced steps were faster ({milliseconds(light)}) than untraced ones ({milliseconds(middle)})"
+    if light is not None and light > MANY_FOLD * middle:
+        return f"traced steps took {light / middle:.1f} times as long as untraced ones"
     return next((words for rank in facts if (words := _drift(rank, _APART))), "")
 
 
@@ -98,7 +98,7 @@ def many_fold(facts: Sequence[Facts]) -> str:
     Traced steps may be slower than others, by far where operators are small, but never quicker.
     """
     for rank in facts:
-        untraced, traced = (_working_ns(rank.window(name)) for name in ("unprofiled", "lean"))
+        untraced, traced = (_working_ns(rank.window(name)) for name in ("untraced", "light"))
         if _enough(untraced) and traced and apart(untraced, traced, MANY_FOLD):
             times = (
                 f"{milliseconds(float(np.median(untraced)))} untraced, then {milliseconds(float(np.median(traced)))}"
@@ -111,7 +111,7 @@ def many_fold(facts: Sequence[Facts]) -> str:
 
 def _drift(rank: Facts, times: float) -> str:
     """The first and last third of the untraced steps, where they are apart."""
-    steps = _working_ns(rank.window("unprofiled"))
+    steps = _working_ns(rank.window("untraced"))
     third = len(steps) // 3
     if not _enough(steps):
         return ""

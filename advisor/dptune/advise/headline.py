@@ -15,7 +15,9 @@ from dptune.advise.limits import (
     INPUT,
     LATE,
     MOSTLY,
+    MOSTLY_COMPUTE,
     NEARLY_ALL,
+    NO_BOTTLENECK,
     UNSPLIT,
     Limit,
     greatest,
@@ -31,6 +33,7 @@ from dptune.finding import SCHEMA_NEWER, Finding
 from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler, digits
 
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
+_NO_DATA = "Not enough data"
 _UPDATE = "Update dptune (`pip install --upgrade dptune`): a newer version recorded this run."
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
 
@@ -54,9 +57,9 @@ _REMEDIES = {
     disturbance.UNSTEADY: "Record again on an idle machine, after steps have settled (`dptune profile --warmup 50`).",
     "device-unknown": "dptune reads torch.profiler traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices.",
     "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
-    "`dptune profile --warmup 1 --unprofiled 4 --lean 3 --rich 1` before your script.",
+    "`dptune profile --warmup 1 --untraced 4 --light 3 --detailed 1` before your script.",
     "steps-missing": "Call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",
-    "steps-few": "Record more steps: `dptune profile --lean 5` before your script, which must run that long, or a "
+    "steps-few": "Record more steps: `dptune profile --light 5` before your script, which must run that long, or a "
     "longer `active` in the profiler's schedule.",
     "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
@@ -120,6 +123,7 @@ def headline(
         why = _why(measured)
     except Missing as missing:
         return Headline(
+            label=_NO_DATA,
             verdict="Not enough reliable data for a verdict.",
             why=sentence(missing.reason),
             next=_recording(trust.findings),
@@ -157,27 +161,45 @@ def headline(
     elif unanswered:
         why += f" {len(unanswered)} of {len(answered | unanswered)} rules could not run."
     if first is not None and first.threatens_results:
-        return Headline(verdict=sentence(first.title), why=why, next=_action(first, late), rule=first.rule)
+        return Headline(
+            label="Results at risk",
+            verdict=sentence(first.title),
+            why=why,
+            next=_action(first, late),
+            rule=first.rule,
+        )
     if first is not None and _are_slow_steps(measured, advice, found):
         verdict = f"Slow steps take {percent(measured.step.slow_share)} of the time: {_mean_and_median(measured)}."
-        return Headline(verdict=verdict, why=why, next=_action(first, late), rule=first.rule)
+        return Headline(label="Slow steps", verdict=verdict, why=why, next=_action(first, late), rule=first.rule)
     if late is not None and heads:
         verdict = f"Straggler: rank {late.figures.rank} is {late.lag}."
         action = _look_at(late.figures) if first is None else _action(first, late) + _of_late(late, advice)
-        return Headline(verdict=verdict, why=why, next=action, rule=first.rule if first else "")
+        return Headline(
+            label="Straggler",
+            verdict=verdict,
+            cause=late.why,
+            why=why,
+            next=action,
+            rule=first.rule if first else "",
+        )
     whole = trust.level == "sound" and bool(answered) and not unanswered
     most, computing = greatest(found, measured.step_share("exposed_unsplit_ns")), measured.step_share("compute_ns")
     limit = most[0] if most else None
     step = of_step(measured)
-    verdict = most[0].text(most[1], computing, step) if most else _unlimited(advice, whole, computing, locating, step)
+    if most:
+        label, verdict = most[0].label(most[1], computing), most[0].text(most[1], computing, step)
+    else:
+        label, verdict = _unlimited(advice, whole, computing, locating, step)
     queued = _slowed_by_profiler(measured) if limit is IDLE else None
     if queued is not None:
         expected = milliseconds(queued.length_ns)
-        verdict = f"Launch-bound only while traced: without the profiler, expect a step of about {expected}."
+        label = "Launch-bound only while traced"
+        verdict = f"{label}: without the profiler, expect a step of about {expected}."
         why += f" {sentence(by_profiler(queued))}"
     if limit is UNSPLIT and first is not None and first.confidence == "low":
         first = None  # whether it applies is known only when the traces of all ranks are read
     return Headline(
+        label=label,
         verdict=verdict,
         why=why,
         next=(
@@ -204,7 +226,7 @@ def _are_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping
 
 def _mean_and_median(measured: Measured) -> str:
     step = measured.step
-    return f"the mean step takes {milliseconds(step.unprofiled_mean_ns)}, the median step {milliseconds(step.time_ns)}"
+    return f"the mean step takes {milliseconds(step.untraced_mean_ns)}, the median step {milliseconds(step.time_ns)}"
 
 
 def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
@@ -230,54 +252,65 @@ def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline
     if broken is not None:
         said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
         remedy = f"{said}Fix that first, then record again."
-    verdict = "Not enough reliable data for a verdict."
+    label, verdict = _NO_DATA, "Not enough reliable data for a verdict."
     if all(fault.code in OF_TIMES for fault in why):
+        label = "Times not reliable"
         verdict = "The times of this run are not reliable, so no speedup is advised."
         if surest is not None:
             verdict = "The times of this run are not reliable, so only speedups that do not depend on them are advised."
             remedy = f"{surest.rule}: {sentence(surest.title)} Then record again: {remedy[:1].lower()}{remedy[1:]}"
-    return Headline(verdict=verdict, why=sentence(why[0].text), next=remedy)
+    return Headline(label=label, verdict=verdict, why=sentence(why[0].text), next=remedy)
 
 
 def _why(measured: Measured) -> str:
     step = measured.step
-    basis = "without the profiler" if step.basis == "unprofiled" else "traced"
+    basis = "without the profiler" if step.basis == "untraced" else "traced"
     takes = f"A step takes {milliseconds(step.time_ns)}"
     if step.slow_share:
-        takes = f"The median step takes {milliseconds(step.time_ns)}, the mean {milliseconds(step.unprofiled_mean_ns)}"
+        takes = f"The median step takes {milliseconds(step.time_ns)}, the mean {milliseconds(step.untraced_mean_ns)}"
     why = f"{takes} ({basis}): {parts(measured)}."
     if step.slow_share:
         why += " These shares exclude slow steps."
     wait = measured.input.known("wait_share")
     if wait is not None and wait >= 0.05:
         wait_text = f"the script waits for its data loader {percent(wait)} of the time"
-        if measured.input.basis == "unprofiled":
+        if measured.input.basis == "untraced":
             why += f" Without the profiler {wait_text}; the other shares are of traced steps."
         else:
             why += f" {sentence(wait_text)}"
     return why
 
 
-def _unlimited(advice: Sequence[Advice], whole: bool, computing: float, locating: Collection[str], step: str) -> str:
+def _unlimited(
+    advice: Sequence[Advice], whole: bool, computing: float, locating: Collection[str], step: str
+) -> tuple[str, str]:
+    """Label and verdict of a step that nothing but compute limits."""
     found = [
         recommendation
         for recommendation in advice
         if recommendation.impact != "low" and recommendation.confidence != "low"
     ]
     if advice and advice[0].rule in locating:
-        return sentence(advice[0].title)
+        return "Costly function", sentence(advice[0].title)
     if computing < NEARLY_ALL:
         spent = f"compute takes {percent(computing)} of {step}, and no other cause stands out"
-        return f"{'Mostly compute' if computing >= MOSTLY else 'No single bottleneck'}: {spent}."
+        label = MOSTLY_COMPUTE if computing >= MOSTLY else NO_BOTTLENECK
+        return label, f"{label}: {spent}."
     if any(recommendation.kind == "time" for recommendation in found):
-        return "Compute-bound, and the compute can be made cheaper."
+        return "Compute-bound", "Compute-bound, and the compute can be made cheaper."
     if found:
-        return "The device computes nearly all the time, but there are findings on correctness or convergence."
+        return (
+            "Compute-bound",
+            "The device computes nearly all the time, but there are findings on correctness or convergence.",
+        )
     if advice:
-        return "The device computes nearly all the time: all findings have low impact or low confidence."
+        return (
+            "Compute-bound",
+            "The device computes nearly all the time: all findings have low impact or low confidence.",
+        )
     if whole:
-        return "No bottleneck found: the device computes nearly all the time, and no rule has a finding."
-    return "No findings, but some checks could not run."
+        return "Healthy", "No bottleneck found: the device computes nearly all the time, and no rule has a finding."
+    return "No findings", "No findings, but some checks could not run."
 
 
 def _saves_more(first: Advice | None, late: Straggler) -> bool:
@@ -335,7 +368,7 @@ def _next(
     if limit:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
-        return "Read below what could not be read or judged, and why."
+        return "See which checks could not run, and why: `dptune report --section skipped`."
     if costliest := costliest_function(measured):
         return f"No rule has a remedy. {costliest} Check whether every step needs it."
     return "Nothing to change. Record again after the next change to the script."

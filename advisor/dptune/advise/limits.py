@@ -9,6 +9,7 @@ from dptune.measured import Measured, digits
 BOUND_SHARE = 0.15  # a step that pays this for one thing is bound by it: an error's impact
 MOSTLY = 0.5  # of a step, from which on it mostly computes
 NEARLY_ALL = 0.8  # from which on it computes nearly all the time
+MOSTLY_COMPUTE, NO_BOTTLENECK = "Mostly compute", "No single bottleneck"
 _EACH = "each step"
 
 
@@ -21,14 +22,20 @@ class Limit:
     class_ns: str
     least_share: float = 0.05
 
+    def label(self, share: float, computing: float) -> str:
+        """The verdict in two or three words where the limit takes `share` of a step, and compute takes `computing`."""
+        if share >= BOUND_SHARE:
+            return self.verdict
+        return MOSTLY_COMPUTE if computing >= MOSTLY else NO_BOTTLENECK
+
     def text(self, share: float, computing: float, step: str = _EACH) -> str:
         """The verdict where the limit takes `share` of `step`, and compute takes `computing`."""
         what = self.sentence.format(percent(share)).replace(_EACH, step)
         if share >= BOUND_SHARE:
             return f"{self.verdict}: {what}."
         if computing >= MOSTLY:
-            return f"Mostly compute, but {what}."
-        return f"No single bottleneck: compute takes {percent(computing)} of {step}, and {what}."
+            return f"{MOSTLY_COMPUTE}, but {what}."
+        return f"{NO_BOTTLENECK}: compute takes {percent(computing)} of {step}, and {what}."
 
 
 COMMUNICATION = Limit("Communication-bound", "{} of each step waits for communication", "exchange_ns")

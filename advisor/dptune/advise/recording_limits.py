@@ -31,7 +31,7 @@ def _windows(facts: Sequence[Facts]) -> Iterator[Finding]:
         counted = ", ".join(f"{window.name} {window.steps}" for window in cut)
         text = f"steps are long: windows reached their time limit with fewer steps than requested ({counted})"
         yield Finding(code="windows-cut", level="info", text=text)
-    for name in ("unprofiled", "lean", "rich"):
+    for name in ("untraced", "light", "detailed"):
         begun = {rank.rank: window.first_step for rank in facts if (window := rank.window(name)) and window.complete}
         if len(set(begun.values())) > 1:
             first, other = min(begun), next(rank for rank in begun if begun[rank] != begun[min(begun)])
@@ -67,7 +67,7 @@ def _taken(facts: Sequence[Facts]) -> Iterator[Finding]:
     shares = {
         rank.host: window.taken_share
         for rank in facts
-        if (window := rank.window("unprofiled") or rank.window("lean")) and window.disturbed
+        if (window := rank.window("untraced") or rank.window("light")) and window.disturbed
     }
     if not shares:
         return

@@ -94,7 +94,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
     }.get(record.ending.how, f"failed{status}")
     text = f"the script {how} after {made} of the {record.schedule.total_steps} optimizer steps a recording needs"
     text += f": {record.ending.note}" if record.ending.note else ""
-    traced = any(window.name in ("lean", "rich") and window.trace for rank in facts for window in rank.windows)
+    traced = any(window.name in ("light", "detailed") and window.trace for rank in facts for window in rank.windows)
     code = "recording-short" if record.ending.how in ("complete", "script-ended") else "recording-broken-off"
     yield Finding(code=code, level="partial" if traced else "unjudgeable", text=text)
 
@@ -274,50 +274,50 @@ def _ranks(measured: Measured) -> Iterator[Finding]:
 
 def _times(measured: Measured) -> Iterator[Finding]:
     step = measured.step
-    unprofiled, lean = step.known("unprofiled_median_ns"), step.known("lean_median_ns")
-    if unprofiled is None and lean is None:
+    untraced, light = step.known("untraced_median_ns"), step.known("light_median_ns")
+    if untraced is None and light is None:
         return
     yield from _few(measured)
-    if unprofiled is None:
+    if untraced is None:
         text = "times include profiler overhead (typically 1.1-1.8x); trust percentages more than milliseconds"
         yield Finding(code="times-traced", level="info", text=text)
-        yield from _noisy(measured, "lean")
+        yield from _noisy(measured, "light")
         waited = measured.known("launch_idle")
         if waited is not None and (queued := waited.known("queued")) is not None:
             bound = f"{by_profiler(queued)}. Without the profiler, expect about {milliseconds(queued.length_ns)}"
             yield Finding(code="profiler-slows-launching", level="info", text=bound)
         return
-    if lean is not None:
-        times = f"({milliseconds(lean)}, {milliseconds(unprofiled)})"
-        text = f"profiler overhead: traced steps took {lean / unprofiled:.2f}x as long as untraced ones {times}: " + (
+    if light is not None:
+        times = f"({milliseconds(light)}, {milliseconds(untraced)})"
+        text = f"profiler overhead: traced steps took {light / untraced:.2f}x as long as untraced ones {times}: " + (
             "on a GPU the overhead is idle or waiting time, and is excluded"
             if measured.known("device_kind") not in ("cpu", None)
             else f"times are scaled to {'the median of all processes' if step.repeats_ns else 'the untraced step'}"
         )
-        if lean < unprofiled:
+        if light < untraced:
             text = (
                 f"traced steps were faster than untraced ones {times}, so machine noise exceeds profiler overhead: "
                 f"treat absolute times with caution"
             )
         yield Finding(code="profiler-cost", level="info", text=text)
-    yield from _noisy(measured, "unprofiled")
-    yield from _noisy(measured, "lean")
+    yield from _noisy(measured, "untraced")
+    yield from _noisy(measured, "light")
 
 
-def _noisy(measured: Measured, window: Literal["unprofiled", "lean"]) -> Iterator[Finding]:
+def _noisy(measured: Measured, window: Literal["untraced", "light"]) -> Iterator[Finding]:
     """Steps of a window whose quartiles lie far apart: savings and shares are no surer than that."""
     step, steps = measured.step, measured.known("steps")
     low, middle, high = (step.known(f"{window}_{part}_ns") for part in ("q1", "median", "q3"))
     if low is None or middle is None or high is None or high - low <= NOISY_SHARE * middle:
         return
     share = f"{100 * (high - low) / middle:.0f} % of the median"
-    if window == "lean":
+    if window == "light":
         if steps is not None and steps.groups:
             return  # they take turns, and differ by what they do
         spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)}, {share}"
         text = f"traced steps are noisy ({spread}): shares of a step are uncertain"
-    elif step.unprofiled_period > 1:
-        text = f"step times repeat every {step.unprofiled_period} steps: a pattern, not noise"
+    elif step.untraced_period > 1:
+        text = f"step times repeat every {step.untraced_period} steps: a pattern, not noise"
         yield Finding(code="steps-take-turns", level="info", text=text)
         return
     else:
@@ -332,7 +332,7 @@ def _few(measured: Measured) -> Iterator[Finding]:
     if most == LEAST_JUDGED_STEPS:
         text = (
             f"only {most} traced steps were recorded, so one unusual step changes every figure: record at least "
-            f"{ENOUGH_STEPS} (`--lean {ENOUGH_STEPS}`)"
+            f"{ENOUGH_STEPS} (`--light {ENOUGH_STEPS}`)"
         )
         yield Finding(code="steps-three", level="info", text=text)
 

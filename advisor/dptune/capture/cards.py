@@ -21,7 +21,7 @@ from typing import Any
 
 from dptune.runfile.record import CardReadings, CardRecord
 
-WINDOWS = ("unprofiled", "lean", "rich", "noise")
+WINDOWS = ("untraced", "light", "detailed", "noise")
 _NONE = "GPU clocks and throttling were not recorded"
 NO_LIBRARY = f"{_NONE}: nvidia-ml-py is not installed (pip install 'dptune[gpu]')"
 NO_MATCH = f"{_NONE}: NVML lists none of the GPUs used (MIG partitions have separate UUIDs)"

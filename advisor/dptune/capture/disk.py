@@ -9,9 +9,9 @@ from dptune.errors import CaptureError
 from dptune.runfile.record import Schedule
 
 # Plain text of one traced step, the largest we have seen of small models: an encoder of four layers wrote 2.7 MB a
-# step, the rich step of sample_traces/tiny_buckets is 4.7 MB.
-LEAN_STEP_BYTES = 2_700_000
-RICH_STEP_BYTES = 4_700_000
+# step, the detailed step of sample_traces/tiny_buckets is 4.7 MB.
+LIGHT_STEP_BYTES = 2_700_000
+DETAILED_STEP_BYTES = 4_700_000
 # The same compressed: of sample_traces, the least compressible is 11.8 times smaller.
 COMPRESSION = 10
 FACTS_BYTES = 20_000
@@ -21,7 +21,7 @@ MARGIN = 2
 
 def need_bytes(schedule: Schedule, ranks: int) -> int:
     """What that many ranks may need: all files, and each rank's larger window as plain text before it shrinks."""
-    windows = (schedule.lean_steps * LEAN_STEP_BYTES, schedule.rich * RICH_STEP_BYTES)
+    windows = (schedule.light_steps * LIGHT_STEP_BYTES, schedule.detailed * DETAILED_STEP_BYTES)
     return MARGIN * ranks * (max(windows) + sum(windows) // COMPRESSION + FACTS_BYTES)
 
 
@@ -38,7 +38,7 @@ def check(folder: Path, schedule: Schedule, ranks: int) -> None:
         counted = "1 rank" if ranks == 1 else f"{ranks} ranks"
         raise CaptureError(
             f"recording {counted} may take {megabytes(need)}, but {folder} has {megabytes(free)} free",
-            "record fewer ranks (--ranks 0) or steps (--lean, --rich), or choose a folder on another disk (--run-dir)",
+            "record fewer ranks (--ranks 0) or steps (--light, --detailed), or choose another disk (--run-dir)",
         )
 
 

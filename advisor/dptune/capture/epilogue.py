@@ -64,7 +64,7 @@ def _after_a_hang(made: Recording) -> str:
 
 
 def _traced(folder: Path, ranks: Sequence[int]) -> list[int]:
-    return [rank for rank in ranks if any(paths.trace(folder, rank, name).exists() for name in ("lean", "rich"))]
+    return [rank for rank in ranks if any(paths.trace(folder, rank, name).exists() for name in ("light", "detailed"))]
 
 
 def _nothing(made: Recording, status: str) -> None:

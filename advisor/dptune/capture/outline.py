@@ -76,9 +76,9 @@ def _python(started: Launch) -> str:
 def _files(options: Options) -> Iterator[str]:
     yield paths.RUN_JSON
     yield "rank-NNNNN.facts.json"
-    if options.schedule.lean:
+    if options.schedule.light:
         yield "rank-NNNNN.trace.json.gz"
-    if options.schedule.rich:
+    if options.schedule.detailed:
         yield "rank-NNNNN.detail.trace.json.gz"
 
 
@@ -95,11 +95,11 @@ def _windows(options: Options) -> Iterator[tuple[str, str]]:
     schedule = options.schedule
     yield "warm-up", f"skips {schedule.first_boundary} optimizer steps first"
     for name, steps, what in (
-        ("unprofiled", schedule.unprofiled, "timed without the profiler"),
-        ("lean", schedule.lean, f"traced lightly (names and times){_more(schedule)}"),
-        ("rich", schedule.rich, "traced in detail (shapes, stacks, memory)"),
+        ("untraced", schedule.untraced, "timed without the profiler"),
+        ("light", schedule.light, f"traced lightly (names and times){_more(schedule)}"),
+        ("detailed", schedule.detailed, "traced in detail (shapes, stacks, memory)"),
     ):
-        before = f", after {PROFILER_WARMUP} for profiler start-up" if name != "unprofiled" else ""
+        before = f", after {PROFILER_WARMUP} for profiler start-up" if name != "untraced" else ""
         yield name, f"{steps} {'step' if steps == 1 else 'steps'} {what}{before}" if steps else "none"
     if schedule.noise:
         yield "noise", f"{schedule.noise} steps to measure gradient norms, neither timed nor traced"
@@ -108,9 +108,9 @@ def _windows(options: Options) -> Iterator[tuple[str, str]]:
 
 
 def _more(schedule: Schedule) -> str:
-    if schedule.lean_steps <= schedule.lean:
+    if schedule.light_steps <= schedule.light:
         return ""
-    return f" (of several ranks or GPUs up to {schedule.lean_steps}, where step times vary)"
+    return f" (of several ranks or GPUs up to {schedule.light_steps}, where step times vary)"
 
 
 def _variables() -> str:

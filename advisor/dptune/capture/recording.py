@@ -64,9 +64,9 @@ def _check(options: Options) -> None:
         )
         raise CaptureError("this process is already being recorded", hint)
     schedule = options.schedule
-    if not (schedule.unprofiled or schedule.lean or schedule.rich):
+    if not (schedule.untraced or schedule.light or schedule.detailed):
         what = "nothing would be recorded: all windows have 0 steps"
-        raise UsageError(what, "set their numbers of steps with --unprofiled, --lean and --rich")
+        raise UsageError(what, "set their numbers of steps with --untraced, --light and --detailed")
 
 
 def seating(started: Launch, options: Options) -> tuple[str | None, str | None]:

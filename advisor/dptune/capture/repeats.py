@@ -43,7 +43,7 @@ def repeat(started: Launch, options: Options, folder: Path, times: int, show: Sh
     """
     place = folder / REPEATS
     recorded_schedule = options.schedule
-    schedule = Schedule(recorded_schedule.warmup, recorded_schedule.unprofiled, 0, 0, recorded_schedule.window_s)
+    schedule = Schedule(recorded_schedule.warmup, recorded_schedule.untraced, 0, 0, recorded_schedule.window_s)
     try:
         place.mkdir()
     except OSError as error:
@@ -76,7 +76,7 @@ def repeat(started: Launch, options: Options, folder: Path, times: int, show: Sh
 
 def _taken_share(folder: Path) -> float:
     """What of the cores' time was taken while steps were timed, where that was much; else 0."""
-    windows = [rank_facts.window("unprofiled") for rank_facts in facts_in(folder)]
+    windows = [rank_facts.window("untraced") for rank_facts in facts_in(folder)]
     return max(
         (window.taken_share or 0.0 for window in windows if window is not None and window.disturbed), default=0.0
     )

@@ -211,9 +211,9 @@ class Session:
 
 def _notes(schedule: Schedule, started: Launch) -> dict[str, str]:
     """What the progress line says of windows whose length is decided while they last."""
-    if schedule.lean_steps <= schedule.lean or started.ranks == (0,):
+    if schedule.light_steps <= schedule.light or started.ranks == (0,):
         return {}
-    return {"lean": f" ({schedule.lean} to {schedule.lean_steps} steps, more where step times vary)"}
+    return {"light": f" ({schedule.light} to {schedule.light_steps} steps, more where step times vary)"}
 
 
 def _ending(seen: Watched, returned: int, kills: MemoryKills) -> Ending:

@@ -28,7 +28,7 @@ FAULTS = {
     "none": "--width 384 --layers 3 --batch 2048",
 }
 PACKAGED = "accumulation-without-no-sync"
-_WINDOWS: dict[str, Any] = {"unprofiled": 40, "lean": 8, "rich": 1}
+_WINDOWS: dict[str, Any] = {"untraced": 40, "light": 8, "detailed": 1}
 _LARGEST_BYTES = 16 * 2**20  # of the messages by which the link is measured
 _DEMO = Path(__file__).parents[1] / "demo"
 
@@ -60,12 +60,13 @@ def run(args: argparse.Namespace) -> int:
         folder = _DEMO / "run"
     report = report_of([str(folder)], cached=False)
     if not args.record:  # where it lies on this machine says nothing
-        about = report.run.model_copy(update={"sources": ["packaged with dptune"]})
+        about = report.run.model_copy(update={"sources": []})
         report = report.model_copy(update={"run": about})
     if args.format == "json":
         sys.stdout.write(json.text(report))
     else:
-        sys.stdout.write(text.text(report, terminal.width(sys.stdout), terminal.colours(sys.stdout)))
+        width, colour = terminal.width(sys.stdout), terminal.colours(sys.stdout)
+        sys.stdout.write(text.first_screen(report, width, colour, terminal.draws_blocks(sys.stdout)))
     print(f"dptune: {_then(args.record, folder)}", file=sys.stderr)
     return 0
 

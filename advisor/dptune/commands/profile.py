@@ -36,7 +36,7 @@ from dptune.commands.shared.setting import setting_arguments, settings_of
 from dptune.commands.shared.torchrun_options import torchrun_arguments, torchrun_of
 from dptune.errors import UsageError
 
-LEAN, MOST_LEAN = 5, 20  # traced steps, and how many where those vary too much for predictions
+LIGHT, MOST_LIGHT = 5, 20  # traced steps, and how many where those vary too much for predictions
 _NOT_ALL_RANKS = "--repeat restarts the script, which requires that dptune starts all ranks"
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     steps = parser.add_argument_group("what to record, in optimizer steps")
     for name, default, text in (
         ("warmup", 5, "warm-up steps to skip"),
-        ("unprofiled", 20, "steps timed without the profiler"),
-        ("lean", None, "steps traced lightly: names and times"),
-        ("rich", 3, "steps traced in detail: shapes, stacks, memory"),
+        ("untraced", 20, "steps timed without the profiler"),
+        ("light", None, "steps traced lightly: names and times"),
+        ("detailed", 3, "steps traced in detail: shapes, stacks, memory"),
     ):
-        usual = str(default) if default is not None else f"{LEAN}, up to {MOST_LEAN} where ranks or GPUs vary"
+        usual = str(default) if default is not None else f"{LIGHT}, up to {MOST_LIGHT} where ranks or GPUs vary"
         steps.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{text} (default: {usual})")
     noise = "extra steps to measure the gradient noise scale, for batch-size advice (40 without N)"
     steps.add_argument("--noise-scale", type=count, nargs="?", const=40, default=0, metavar="N", help=noise)
@@ -138,8 +138,8 @@ def _outlined(repeat: int) -> list[str]:
 def _refuse_to_repeat(started: Launch, options: Options) -> None:
     if started.job is not None or (started.torchrun is not None and started.torchrun.several_nodes):
         raise UsageError(_NOT_ALL_RANKS, "record it several times, and use dptune compare")
-    if not options.schedule.unprofiled:
-        raise UsageError("--repeat times untraced steps, and --unprofiled 0 asks for none")
+    if not options.schedule.untraced:
+        raise UsageError("--repeat times untraced steps, and --untraced 0 asks for none")
     if not options.end_when_full:
         raise UsageError("--repeat restarts the script, and --continue would run it to its end each time")
 
@@ -175,7 +175,7 @@ def _repeat(args: argparse.Namespace, started: Launch, options: Options, made: R
 def _doubt(schedule: Schedule) -> None:
     from dptune.runfile.record import LEAST_JUDGED_STEPS
 
-    name, steps = ("--lean", schedule.lean) if schedule.lean else ("--rich", schedule.rich)
+    name, steps = ("--light", schedule.light) if schedule.light else ("--detailed", schedule.detailed)
     if 0 < steps < LEAST_JUDGED_STEPS:
         warning = f"{name} {steps}: fewer than {LEAST_JUDGED_STEPS} traced steps cannot be judged"
         with contextlib.suppress(OSError, ValueError):  # nobody reads it
@@ -191,13 +191,13 @@ def _options(args: argparse.Namespace) -> Options:
     return Options(
         schedule=Schedule(
             args.warmup,
-            args.unprofiled,
-            LEAN if args.lean is None else args.lean,
-            args.rich,
+            args.untraced,
+            LIGHT if args.light is None else args.light,
+            args.detailed,
             args.window_time,
             noise=args.noise_scale,
             sync_events=args.sync_events,
-            lean_most=MOST_LEAN if args.lean is None else 0,
+            light_most=MOST_LIGHT if args.light is None else 0,
         ),
         ranks=None if args.ranks is None else ranks.parse(args.ranks),
         run_dir=args.run_dir,

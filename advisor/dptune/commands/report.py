@@ -1,13 +1,15 @@
 """Show where step time goes and what to change.
 
 PATH is a run folder of `dptune profile`, one trace, several traces, or a folder of traces of torch.profiler. Without
-PATH, the latest recording in ./dptune-runs is read. A terminal gets the full-screen report, a pipe or a file gets
-text. Partial data is reported and marked as partial. Several recordings at once are refused, except for the folders of
-several nodes of one run.
+PATH, the latest recording in ./dptune-runs is read. A terminal gets the full-screen report; a pipe or a file gets the
+first screen as text, with --full the whole report, with --section one part of it. Partial data is reported and marked
+as partial. Several recordings at once are refused, except for the folders of several nodes of one run.
 
 examples:
   dptune report
   dptune report dptune-runs/2026-11-20T23-31-08-train --no-tui
+  dptune report --full | less
+  dptune report --section ranks --section collectives
   dptune report rank*_trace.json --format json -o report.json
   dptune report --format html -o report.html
   dptune report --patch | git apply
@@ -30,6 +32,12 @@ from dptune.present import terminal
 if TYPE_CHECKING:
     from dptune.advice import Advice, Change, Report
 
+# of `dptune.present.text.SECTIONS`, which is slow to import for a help page
+SECTION_NAMES = (
+    *("quality", "advice", "breakdown", "phases", "path", "gaps", "steps", "ranks", "collectives", "links", "copies"),
+    *("kernels", "sources", "memory", "input", "skipped", "files"),
+)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -41,6 +49,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tui", action="store_true", help="print text even on a terminal")
     parser.add_argument(
         "--width", type=_columns, metavar="N", help="columns of the text, 40 to 400 (default: the terminal's, else 80)"
+    )
+    parser.add_argument("--full", action="store_true", help="print the whole report as text")
+    parser.add_argument(
+        "--section",
+        action="append",
+        default=[],
+        choices=SECTION_NAMES,
+        metavar="NAME",
+        help=f"print one section as text; repeatable: {', '.join(SECTION_NAMES)}",
     )
     hidden = "with --format html: omit hosts, paths, file names and the command, for sharing"
     parser.add_argument("--anonymous", action="store_true", help=hidden)
@@ -56,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     """Show the report in the chosen format; 0 also where only a part could be read."""
     if args.patch:
         return _patch(args)
+    if args.full and args.section:
+        raise UsageError("--full and --section exclude each other", "leave one out")
     if args.advice:
         raise UsageError("--advice requires --patch", "add it, or leave --advice out")
     chosen = _format(args)
@@ -106,7 +125,7 @@ def _patch(args: argparse.Namespace) -> int:
 
     if args.output == Path("-"):
         args.output = None
-    if args.format or args.no_tui or args.anonymous:
+    if args.format or args.no_tui or args.anonymous or args.full or args.section:
         raise UsageError("--patch prints a diff and takes no other format", "leave the other option out")
     rules = codes(args.advice)
     _check_output(args.output)
@@ -170,6 +189,11 @@ def _columns(text: str) -> int:
 
 def _format(args: argparse.Namespace) -> str:
     asked: str | None = args.format
+    if args.full or args.section:
+        if asked not in (None, "text"):
+            option = "--full" if args.full else "--section"
+            raise UsageError(f"{option} prints text and takes no other format", "leave one out")
+        return "text"
     if asked == "tui":
         if args.no_tui or args.output:
             raise UsageError(
@@ -200,9 +224,13 @@ def _text(report: Report, chosen: str, args: argparse.Namespace) -> str:
         return json.text(report)
     from dptune.present import text
 
-    if args.output:
-        return text.text(report, width=terminal.width(sys.stdout, args.width or 80))
-    return text.text(report, terminal.width(sys.stdout, args.width), terminal.colours(sys.stdout))
+    width = terminal.width(sys.stdout, args.width or 80 if args.output else args.width)
+    colour = not args.output and terminal.colours(sys.stdout)
+    if args.full:
+        return text.text(report, width, colour)
+    if args.section:
+        return text.sections(report, args.section, width, colour)
+    return text.first_screen(report, width, colour, blocks=bool(args.output) or terminal.draws_blocks(sys.stdout))
 
 
 def _write(text: str, output: Path | None) -> None:

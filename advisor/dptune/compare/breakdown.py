@@ -66,8 +66,8 @@ def _rank_account(run: ReadRun, rank: int) -> Account:
 def _rank_step_ns(run: ReadRun, rank: int, basis: Basis) -> float:
     """Its own median step; where that was not timed without the profiler, the mean window of its busiest device."""
     figures = run.rank(rank)
-    if basis == "unprofiled":
-        return figures.unprofiled_median_ns * run.step_ns(basis) / run.measured.step.unprofiled_median_ns
+    if basis == "untraced":
+        return figures.untraced_median_ns * run.step_ns(basis) / run.measured.step.untraced_median_ns
     steps = max((device.steps for device in figures.devices), key=len, default=[])
     if not steps:
         raise Missing("no steps were found in the trace")

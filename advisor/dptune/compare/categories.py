@@ -106,7 +106,7 @@ def _parts(runs: Sequence[ReadRun], basis: Basis) -> dict[str, int]:
 
 def _account(run: ReadRun, basis: Basis) -> Account:
     """Of steps without the profiler as these are: see `Measured.step_account`."""
-    return run.measured.step_account if basis == "unprofiled" else run.measured.account
+    return run.measured.step_account if basis == "untraced" else run.measured.account
 
 
 def _category(name: str, a_ns: int, b_ns: int, whole_ns: int) -> CategoryDifference:

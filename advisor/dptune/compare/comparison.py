@@ -54,8 +54,8 @@ def compare(sides: Sides) -> Compared:
 
 
 def _basis(sides: Sides) -> Basis:
-    unprofiled = all(run.measured.step.known("unprofiled_median_ns") is not None for _, run in sides.runs)
-    return "unprofiled" if unprofiled else "traced"
+    untraced = all(run.measured.step.known("untraced_median_ns") is not None for _, run in sides.runs)
+    return "untraced" if untraced else "traced"
 
 
 def _time_ns(run: ReadRun, basis: Basis, per_sample: bool) -> float:
@@ -129,7 +129,7 @@ def _loader_wait_ns(run: ReadRun, basis: Basis) -> float:
         raise Missing(f"its wait was measured in {wait.basis} steps, the comparison in {basis} ones")
     if basis == "traced":
         return wait.wait_share * run.step_ns(basis)
-    return wait.wait_ns * run.step_ns(basis) / run.measured.step.unprofiled_median_ns  # at the level of all processes
+    return wait.wait_ns * run.step_ns(basis) / run.measured.step.untraced_median_ns  # at the level of all processes
 
 
 def _straggler(sides: Sides) -> tuple[StragglerDifference | None, str]:

@@ -17,7 +17,7 @@ from dptune.measured import ABSENT, Figure, Figures, Model
 SCHEMA_VERSION = "0.1"
 
 Outcome = Literal["better", "worse", "inconclusive", "not comparable"]
-Basis = Literal["unprofiled", "traced"]
+Basis = Literal["untraced", "traced"]
 
 
 class Pair(Figures):
@@ -137,7 +137,7 @@ class Compared(Figures):
     """B against A: figures, and whether they differ by more than chance."""
 
     objective: Literal["time per sample", "time per step"] = Field(description="what the verdict compares")
-    basis: Basis = Field(description="which steps the times are of: never traced against unprofiled")
+    basis: Basis = Field(description="which steps the times are of: never traced against untraced")
     runs: list[ComparedRun]
     time_ns: Pair = Field(description="the objective")
     ratio: Figure[float] = Field(ABSENT, description="B's objective / A's")

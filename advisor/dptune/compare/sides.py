@@ -38,12 +38,12 @@ class ReadRun:
         step = self.measured.step
         if basis == "traced":
             return step.time_ns if step.basis == "traced" else round(self.measured.traced_step_ns)
-        return step.time_ns if step.repeats_ns else step.unprofiled_median_ns
+        return step.time_ns if step.repeats_ns else step.untraced_median_ns
 
     def unjudged(self, basis: Basis) -> str:
         """Why no verdict can rest on it; empty where one can. Times without the profiler need no traced steps."""
         found = [finding for finding in self.report.trust.findings if finding.level == "unjudgeable"]
-        if basis == "unprofiled" and {finding.code for finding in found} <= _OF_TRACED_STEPS:
+        if basis == "untraced" and {finding.code for finding in found} <= _OF_TRACED_STEPS:
             return ""
         return found[0].text if found else ""
 

@@ -65,7 +65,7 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
         each
         for rank_view in views
         if not rank_view.no_steps
-        for each in heard(rank_view, ran, lambda rank: traces[rank].rich, run.facts.get(rank_view.rank))
+        for each in heard(rank_view, ran, lambda rank: traces[rank].detailed, run.facts.get(rank_view.rank))
     ]
     exchanges, found = matched(
         calls, run.world_size, {rank_view.rank: host_of(run, rank_view.rank) for rank_view in views}
@@ -107,7 +107,7 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
 def host_of(run: Run, rank: int) -> str | None:
     """The machine that a rank ran on, by its facts or its trace."""
     facts = run.facts.get(rank)
-    trace = next((rank_trace.lean for rank_trace in run.ranks if rank_trace.rank == rank), None)
+    trace = next((rank_trace.light for rank_trace in run.ranks if rank_trace.rank == rank), None)
     return (facts.host if facts else "") or (trace.host if trace else "") or None
 
 

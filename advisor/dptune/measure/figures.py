@@ -49,7 +49,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     for rank, loss in (*together.uneven, *uneven_steps(run.facts).items()):
         lost.setdefault(rank, []).append(loss)
     ranks = [_rank(rank, run, together, waits[rank], lost.get(rank, [])) for rank in _ranks(run)]
-    detail = _rich(run)
+    detail = _detailed(run)
     windowed = [each for each in together.spent if each[1].windows]
     phased = together.phased
     noisy = noise.noise(facts, run.world_size)
@@ -100,7 +100,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         "user_code": (_user_code(run, detail), user_code.NO_STACKS),
         "attention": (_attention(run, detail, stepped), no_steps),
         "generations": (
-            generation.uncached_generations(_detailed(run, detail)) if detail else None,
+            generation.uncached_generations(_two_detailed(run, detail)) if detail else None,
             user_code.NO_STACKS,
         ),
         "copies": (copies.copies(stepped, detail) if stepped else None, copies.NO_LAUNCH if stepped else no_steps),
@@ -152,16 +152,16 @@ def _of(views: list[RankView], rank: int) -> RankView | None:
 
 
 def _view(rank: RankTrace, facts: Facts | None) -> RankView:
-    return view(rank.rank, rank.lean, facts.window("lean") if facts else None)
+    return view(rank.rank, rank.light, facts.window("light") if facts else None)
 
 
-def _rich(run: Run) -> RankView | None:
-    """The rich window of the first rank that has one with steps: they are large, and one tells of all."""
+def _detailed(run: Run) -> RankView | None:
+    """The detailed window of the first rank that has one with steps: they are large, and one tells of all."""
     for rank in run.ranks:
-        if rank.rich_source is None:
+        if rank.detailed_source is None:
             continue
         try:
-            trace = rank.rich
+            trace = rank.detailed
         except TraceError:  # what it would have told is told without it, or missing
             return None
         rank_view = None if trace is None else view(rank.rank, trace)
@@ -170,32 +170,30 @@ def _rich(run: Run) -> RankView | None:
 
 
 def _user_code(run: Run, first: RankView | None) -> UserCodeFigures | None:
-    return None if first is None else user_code.user_code(_detailed(run, first), _unprofiled_ns(run))
+    return None if first is None else user_code.user_code(_two_detailed(run, first), _untraced_ns(run))
 
 
 def _attention(run: Run, first: RankView | None, stepped: list[RankView]) -> list[EagerAttention] | None:
     """From the detailed window, which has sizes and stacks, else from the first rank with steps."""
     if not stepped:
         return None
-    return attention.eager_attention(_detailed(run, first) if first else stepped[:1], _unprofiled_ns(run))
+    return attention.eager_attention(_two_detailed(run, first) if first else stepped[:1], _untraced_ns(run))
 
 
-def _detailed(run: Run, first: RankView) -> list[RankView]:
+def _two_detailed(run: Run, first: RankView) -> list[RankView]:
     """The first two ranks with a detailed window: the second shows whether the first alone does something."""
-    others = (rank for rank in run.ranks if rank.rank != first.rank and rank.rich_source is not None)
+    others = (rank for rank in run.ranks if rank.rank != first.rank and rank.detailed_source is not None)
     second = next(others, None)
     views = [first]
     with contextlib.suppress(TraceError):  # then the first tells of it alone
-        if second is not None and first.trace.events <= MANY_EVENTS and second.rich is not None:
-            views.append(view(second.rank, second.rich))
+        if second is not None and first.trace.events <= MANY_EVENTS and second.detailed is not None:
+            views.append(view(second.rank, second.detailed))
     return views
 
 
-def _unprofiled_ns(run: Run) -> dict[int, float]:
+def _untraced_ns(run: Run) -> dict[int, float]:
     """The median step of each rank without the profiler, where it is known."""
-    medians = {
-        rank: steptime.median(steptime.durations(facts.window("unprofiled"))) for rank, facts in run.facts.items()
-    }
+    medians = {rank: steptime.median(steptime.durations(facts.window("untraced"))) for rank, facts in run.facts.items()}
     return {rank: ns for rank, ns in medians.items() if ns}
 
 
@@ -203,7 +201,7 @@ def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | 
     facts = run.facts.get(rank)
     trace = next((rank_trace for rank_trace in run.ranks if rank_trace.rank == rank), None)
     devices = together.devices.get(rank, [])
-    listed = trace.lean.devices if trace else ()
+    listed = trace.light.devices if trace else ()
     index = int(devices[0].device.split(":")[1]) if devices and ":" in devices[0].device else None
     device_name = next((device.name for device in listed if device.index == index), "")
     name = (facts.device.name if facts and facts.device else None) or device_name
@@ -215,8 +213,8 @@ def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | 
     figures = {
         "host": (host_of(run, rank), "the recording does not name the host"),
         "device_name": (name or None, "the recording does not name the device"),
-        "unprofiled_median_ns": (
-            steptime.median(steptime.durations(facts.window("unprofiled") if facts else None)),
+        "untraced_median_ns": (
+            steptime.median(steptime.durations(facts.window("untraced") if facts else None)),
             "no untraced step was recorded",
         ),
         "loader_wait_share": (None, waits) if isinstance(waits, str) else (waits.share, ""),
@@ -231,8 +229,8 @@ def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | 
         figures,
         rank=rank,
         source=trace.source if trace else "",
-        partial=trace.lean.partial if trace else "",
-        events=trace.lean.events if trace else 0,
+        partial=trace.light.partial if trace else "",
+        events=trace.light.events if trace else 0,
         losses=lost,
         devices=devices,
     )

@@ -84,10 +84,10 @@ class RankLanes:
         rank_trace = next(candidate for candidate in run.ranks if candidate.rank == rank)
         facts = run.facts.get(rank)
         self.rank = rank
-        times = rank_trace.lean.columns
+        times = rank_trace.light.columns
         ends = (times.ts_ns + times.dur_ns).max(initial=0)
         self.recorded_ns = (int(times.ts_ns.min(initial=ends)), int(ends))  # from the first event to the last end
-        self._seen = view(rank, rank_trace.lean, facts.window("lean") if facts else None)
+        self._seen = view(rank, rank_trace.light, facts.window("light") if facts else None)
 
     @property
     def steps(self) -> list[Step]:

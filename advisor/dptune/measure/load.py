@@ -26,7 +26,7 @@ def load(facts: Sequence[Facts], world_size: int | None) -> list[LoadFigures] | 
     found = [
         figures
         for host in dict.fromkeys(rank.host for rank in facts)
-        for window in ("unprofiled", "lean", "rich")
+        for window in ("untraced", "light", "detailed")
         if (figures := _of_window([rank for rank in facts if rank.host == host], host, window)) is not None
     ]
     return found or UNCOUNTED

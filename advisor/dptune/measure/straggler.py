@@ -152,22 +152,24 @@ def _of_host(
 
 def _detailed(run: Run, rank: int) -> dict[int, RankView]:
     """The detailed windows of the rank and of some others; none where its own cannot be read or is too large."""
-    ranks = sorted((rank_trace for rank_trace in run.ranks if rank_trace.rich_source), key=lambda one: one.rank != rank)
+    ranks = sorted(
+        (rank_trace for rank_trace in run.ranks if rank_trace.detailed_source), key=lambda one: one.rank != rank
+    )
     found = {}
     for rank_trace in ranks[: 1 + MOST_DETAILED]:
-        rank_view = _rich(run, rank_trace)
+        rank_view = _detailed_view(run, rank_trace)
         if rank_view is not None:
             found[rank_trace.rank] = rank_view
     return found if rank in found else {}
 
 
-def _rich(run: Run, rank: RankTrace) -> RankView | None:
+def _detailed_view(run: Run, rank: RankTrace) -> RankView | None:
     try:
-        trace = rank.rich
+        trace = rank.detailed
     except TraceError:
         return None
     if trace is None or trace.events > MANY_EVENTS:
         return None
     facts = run.facts.get(rank.rank)
-    rank_view = view(rank.rank, trace, facts.window("rich") if facts else None)
+    rank_view = view(rank.rank, trace, facts.window("detailed") if facts else None)
     return None if rank_view.no_steps else rank_view

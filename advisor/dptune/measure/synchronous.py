@@ -67,7 +67,7 @@ def uneven_steps(facts: Mapping[int, Facts]) -> dict[int, Loss]:
     windows = {
         rank: window
         for rank, rank_facts in facts.items()
-        if (window := rank_facts.window("unprofiled")) is not None and _synchronous(rank_facts, window, len(facts))
+        if (window := rank_facts.window("untraced")) is not None and _synchronous(rank_facts, window, len(facts))
     }
     if len(windows) < 2:
         return {}

@@ -127,7 +127,7 @@ class DeviceFigures(Model):
     """One device of one rank: its steps and the whole recording."""
 
     device: str = Field(description="'cpu', 'cuda:3', ...")
-    steps: list[StepAccount] = Field(description="steady steps of the lean window; empty where none were found")
+    steps: list[StepAccount] = Field(description="steady steps of the light window; empty where none were found")
     whole: Account = Field(description="first device operation's start to the last one's end")
     device_operations: int = Field(description="kernels, copies and memsets (on a CPU: operators and collectives)")
     kernels: int = Field(description="complete events of category kernel; 0 on a CPU")

@@ -13,7 +13,9 @@ class CopySite(Figures):
     """Where copies of one size are asked for, in the steps of one rank: the operator, module and function around."""
 
     rank: int = Field(description="the rank it was read of; the others are taken to do the same")
-    window: Literal["lean", "rich"] = Field(description="which tells: modules and functions stand in the rich one only")
+    window: Literal["light", "detailed"] = Field(
+        description="which tells: modules and functions stand in the detailed one only"
+    )
     operator: Figure[str] = Field(ABSENT, description="the outermost of the aten operators right around the call")
     module: Figure[str] = Field(ABSENT, description="the innermost nn.Module around the call")
     function: Figure[str] = Field(
@@ -170,12 +172,12 @@ class KernelFigures(Figures):
 class MemoryFigures(Figures):
     """Memory of one device of one rank.
 
-    Allocations are recorded in the rich window only (or where a foreign trace has them); `window` says which told.
+    Allocations are recorded in the detailed window only (or where a foreign trace has them); `window` says which told.
     """
 
     rank: int = Field(description="number of the rank")
     device: str = Field(description="'cpu', 'cuda:3', ...")
-    window: Figure[Literal["lean", "rich"]] = Field(ABSENT, description="the window whose allocations are told")
+    window: Figure[Literal["light", "detailed"]] = Field(ABSENT, description="the window whose allocations are told")
     basis: Literal["run", "steps"] = Field("steps", description="what the peaks are of: the whole run, or traced steps")
     capacity_bytes: Figure[int] = Field(ABSENT, description="memory of the device")
     peak_allocated_bytes: Figure[int] = Field(ABSENT, description="the most that tensors took")
@@ -194,7 +196,7 @@ class MemoryFigures(Figures):
     malloc_calls_per_step: Figure[float] = Field(
         ABSENT, description="calls that take or return memory of the device: cudaMalloc, cudaFree, hipMalloc, ..."
     )
-    malloc_ns: Figure[int] = Field(ABSENT, description="their union inside steps; in the lean window")
+    malloc_ns: Figure[int] = Field(ABSENT, description="their union inside steps; in the light window")
     malloc_share: Figure[float] = Field(ABSENT, description="that / steps, as the host marks them")
     malloc_steps_ns: Figure[list[int]] = Field(ABSENT, description="malloc_ns of each step, in step order")
 

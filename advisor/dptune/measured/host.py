@@ -106,7 +106,7 @@ class AttributionFigures(Figures):
     """
 
     rank: int = Field(description="the rank it was read of; the others are taken to do the same")
-    window: Literal["lean", "rich"] = Field(description="which window told")
+    window: Literal["light", "detailed"] = Field(description="which window told")
     steps: int = Field(description="steps of that window")
     compute_ns: int = Field(description="compute in them")
     compute_share: float = Field(description="compute / steps")
@@ -266,7 +266,7 @@ class UserCodeFigures(Figures):
 
     ranks: list[int] = Field(description="the ranks that were read")
     steps: int = Field(description="steps of the detailed window")
-    basis: Literal["unprofiled", "traced"] = Field(description="which steps the shares are of")
+    basis: Literal["untraced", "traced"] = Field(description="which steps the shares are of")
     sites: list[CodeSite] = Field(description="the functions that take most, at most ten")
     loops: list[OperatorLoop] = Field(
         default=[], description="functions with loops over operators, at most ten; includes the training computation"

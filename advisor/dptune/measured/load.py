@@ -13,7 +13,7 @@ class LoadFigures(Figures):
     """The load of one machine during one window, on average over it."""
 
     host: str = Field(description="name of the machine")
-    window: Literal["unprofiled", "lean", "rich"] = Field(description="the window of the recording")
+    window: Literal["untraced", "light", "detailed"] = Field(description="the window of the recording")
     cores: int = Field(description="cores of the machine")
     job_cores: float = Field(description="CPU time of this job's ranks and their workers / wall time")
     other_cores: float = Field(description="CPU time of all other processes / wall time")

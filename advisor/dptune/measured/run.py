@@ -48,7 +48,7 @@ class RankFigures(Figures):
     partial: str = Field("", description="where the file broke off, if it did")
     events: int = Field(description="length of traceEvents as read")
     losses: list[Loss] = Field(default_factory=list, description="device events that are lost or misdated")
-    unprofiled_median_ns: Figure[int] = Field(ABSENT, description="its median step without the profiler")
+    untraced_median_ns: Figure[int] = Field(ABSENT, description="its median step without the profiler")
     loader_wait_share: Figure[float] = Field(ABSENT, description="its loader wait / step")
     clock_ahead_ns: Figure[int] = Field(ABSENT, description="its clock less that of the first rank")
     clock_residual_ns: Figure[int] = Field(
@@ -66,7 +66,7 @@ class Measured(Figures):
     device_kind: Figure[str] = Field(ABSENT, description="'cpu', 'cuda', 'rocm', ...")
     samples_per_step: Figure[int] = Field(ABSENT, description="global batch: samples per optimizer step, all ranks")
     step: StepTime = Field(description="how long a step takes")
-    account: Figure[Account] = Field(ABSENT, description="sum over steps, devices and ranks of the lean window")
+    account: Figure[Account] = Field(ABSENT, description="sum over steps, devices and ranks of the light window")
     steps: Figure[StepsFigures] = Field(ABSENT, description="which steps the figures are of, and what tells them")
     ranks: list[RankFigures] = Field(description="the ranks that were read")
     collectives: Figure[list[CollectiveFigures]] = Field(ABSENT, description="collectives in steps, by kind and size")
@@ -150,7 +150,7 @@ class Measured(Figures):
         another where there are several. Where none was timed without the profiler it is the traced step itself: their
         median differs from that mean by what steps vary, not by what the profiler slows.
         """
-        return self.traced_step_ns if self.step.basis == "traced" else self.step.unprofiled_median_ns
+        return self.traced_step_ns if self.step.basis == "traced" else self.step.untraced_median_ns
 
     def where(self, *what: str) -> Place | None:
         """The longest stretch of any of these, by the names in `longest`; None where the steps hold none of them."""

@@ -91,7 +91,7 @@ class StepsFigures(Figures):
 class StepTime(Figures):
     """How long a step takes: without the profiler, and in each recorded window, as median over ranks of medians."""
 
-    basis: Literal["unprofiled", "traced"] = Field(description="what the milliseconds of a report are scaled to")
+    basis: Literal["untraced", "traced"] = Field(description="what the milliseconds of a report are scaled to")
     time_ns: Figure[Positive] = Field(
         ABSENT,
         description="the step time of the report, on `basis`: without the profiler the median, with `repeats_ns` "
@@ -101,45 +101,45 @@ class StepTime(Figures):
         default_factory=list,
         description="a step without the profiler in further processes of the same script: medians as the next",
     )
-    unprofiled_median_ns: Figure[Positive] = Field(
+    untraced_median_ns: Figure[Positive] = Field(
         ABSENT, description="a step without the profiler: median over ranks of each rank's median"
     )
-    unprofiled_q1_ns: Figure[Positive] = Field(
+    untraced_q1_ns: Figure[Positive] = Field(
         ABSENT, description="their first quartile: median over ranks of each rank's"
     )
-    unprofiled_q3_ns: Figure[Positive] = Field(
+    untraced_q3_ns: Figure[Positive] = Field(
         ABSENT, description="their third quartile: median over ranks of each rank's"
     )
-    unprofiled_mean_ns: int = Field(
+    untraced_mean_ns: int = Field(
         0, description="mean step without the profiler: median over ranks of each rank's; 0: there is none"
     )
-    unprofiled_period: int = Field(
+    untraced_period: int = Field(
         1, description="period, in steps, with which times without the profiler repeat; 1 if they do not alternate"
     )
-    unprofiled_steps: int = Field(0, description="steps timed without the profiler, on the rank that has most")
-    unprofiled_outliers: int = Field(
+    untraced_steps: int = Field(0, description="steps timed without the profiler, on the rank that has most")
+    untraced_outliers: int = Field(
         0, description="those of them that took much longer than the others, on the rank that has most; all are kept"
     )
     longest_outlier_ns: int = Field(0, description="the longest of them on any rank; 0: there is none")
     longest_outlier_wait_ns: int = Field(0, description="of it, inside the DataLoader's `__next__`")
-    lean_median_ns: Figure[Positive] = Field(ABSENT, description="a step of the light window, slowed by the profiler")
-    lean_q1_ns: Figure[Positive] = Field(ABSENT, description="their first quartile: median over ranks of each rank's")
-    lean_q3_ns: Figure[Positive] = Field(ABSENT, description="their third quartile: median over ranks of each rank's")
-    lean_steps: int = Field(0, description="steps of the light window, on the rank that has most")
-    rich_median_ns: Figure[Positive] = Field(ABSENT, description="a step of the detailed window, slowed further")
-    rich_steps: int = Field(0, description="steps of the detailed window, on the rank that has most")
+    light_median_ns: Figure[Positive] = Field(ABSENT, description="a step of the light window, slowed by the profiler")
+    light_q1_ns: Figure[Positive] = Field(ABSENT, description="their first quartile: median over ranks of each rank's")
+    light_q3_ns: Figure[Positive] = Field(ABSENT, description="their third quartile: median over ranks of each rank's")
+    light_steps: int = Field(0, description="steps of the light window, on the rank that has most")
+    detailed_median_ns: Figure[Positive] = Field(ABSENT, description="a step of the detailed window, slowed further")
+    detailed_steps: int = Field(0, description="steps of the detailed window, on the rank that has most")
 
     @property
     def uneven(self) -> bool:
         """Whether the step time is a mean of traced steps that vary a lot: few steps take that long."""
-        low, middle, high = self.known("lean_q1_ns"), self.known("lean_median_ns"), self.known("lean_q3_ns")
+        low, middle, high = self.known("light_q1_ns"), self.known("light_median_ns"), self.known("light_q3_ns")
         return self.basis == "traced" and bool(low and middle and high and high - low > _UNEVEN * middle)
 
     @property
     def slow_share(self) -> float:
         """The share of the time that steps take longer than the median one; 0 where that is little."""
-        typical_ns = self.known("unprofiled_median_ns") or 0
-        share = 1 - typical_ns / self.unprofiled_mean_ns if self.unprofiled_mean_ns else 0.0
+        typical_ns = self.known("untraced_median_ns") or 0
+        share = 1 - typical_ns / self.untraced_mean_ns if self.untraced_mean_ns else 0.0
         return share if share >= _MEAN_DIFFERS else 0.0
 
 
@@ -160,7 +160,7 @@ class InputFigures(Figures):
 
     wait_share: Figure[float] = Field(
         ABSENT,
-        description="loader wait / step: unprofiled where recorded, the median over ranks; traced of the account's "
+        description="loader wait / step: untraced where recorded, the median over ranks; traced of the account's "
         "steps, the mean over ranks",
     )
     wait_ns: Figure[int] = Field(ABSENT, description="that share of the step time")
@@ -172,7 +172,7 @@ class InputFigures(Figures):
         description="part of the wait that is known not to be preparing batches: the sampler, pinning memory; 0 where "
         "workers prepare them",
     )
-    basis: Literal["unprofiled", "traced"] = Field("traced", description="which steps the wait was taken from")
+    basis: Literal["untraced", "traced"] = Field("traced", description="which steps the wait was taken from")
     preparing: Figure[PreparingFigures] = Field(ABSENT, description="of the rank that waits longest: what that is for")
 
 

@@ -11,6 +11,7 @@ from typing import TextIO
 NARROWEST = 40
 WIDEST_ASKED = 400
 WIDEST = 120  # a longer line is hard to read
+_BLOCKS = "█▓▒≡·▶─"  # what the first screen is drawn with
 _DRAWN = "╭━▁█⏎"  # some of what the full-screen interface is made of
 
 
@@ -26,6 +27,15 @@ def width(stream: TextIO, asked: int | None = None) -> int:
     if not stream.isatty():
         return 80
     return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
+
+
+def draws_blocks(stream: TextIO) -> bool:
+    """Whether block characters can be written to it."""
+    try:
+        _BLOCKS.encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def no_interface() -> str | None:

@@ -1,8 +1,8 @@
-"""The report as a page of text: for a terminal, a file, or to be read aloud."""
+"""The report as text, for a terminal or a file: the first screen, one section, or the whole page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
 from dptune.present.ink import paint
@@ -12,6 +12,7 @@ from dptune.present.sections.account import account
 from dptune.present.sections.advice import advice
 from dptune.present.sections.attribution import attribution
 from dptune.present.sections.critical_path import path
+from dptune.present.sections.first import first
 from dptune.present.sections.gaps import gaps
 from dptune.present.sections.headline import headline, source, trust, which
 from dptune.present.sections.kernels import kernels
@@ -47,6 +48,27 @@ _PAGE = (
 )
 
 
+SECTIONS: dict[str, without_steps.Section] = {
+    "quality": trust,
+    "advice": advice,
+    "breakdown": account,
+    "phases": phases,
+    "path": path,
+    "gaps": gaps,
+    "steps": steps,
+    "ranks": ranks,
+    "collectives": collectives,
+    "links": links,
+    "copies": copies,
+    "kernels": kernels,
+    "sources": attribution,
+    "memory": memory,
+    "input": data_loading,
+    "skipped": skipped,
+    "files": source,
+}
+
+
 def page(report: Report, width: int) -> Iterator[Line]:
     """Every section of the report, as lines."""
     return without_steps.page(_PAGE, report, width)
@@ -55,3 +77,15 @@ def page(report: Report, width: int) -> Iterator[Line]:
 def text(report: Report, width: int = 80, colour: bool = False) -> str:
     """The whole report, folded at `width`, ending with a line break."""
     return paint(page(report, width), colour)
+
+
+def first_screen(report: Report, width: int = 80, colour: bool = False, blocks: bool = True) -> str:
+    """The first screen alone: at most 24 lines at 80 columns."""
+    return paint(first(report, width, blocks), colour)
+
+
+def sections(report: Report, names: Sequence[str], width: int = 80, colour: bool = False) -> str:
+    """The named sections (see `SECTIONS`), in the order of the page."""
+    chosen = [section for name, section in SECTIONS.items() if name in names]
+    lines = list(without_steps.page(chosen, report, width))
+    return paint(lines[1:] if lines and not lines[0] else lines, colour)

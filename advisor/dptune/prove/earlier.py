@@ -51,7 +51,7 @@ def verified(folder: Path, unread: list[str]) -> list[Verified]:
 def _of_machine(result: Verified, report: Report) -> Verified:
     """With a word where the script as it is took otherwise long in its trials than when it was recorded."""
     step = report.measured.step
-    recorded_ns = step.known("time_ns") if step.basis == "unprofiled" else None
+    recorded_ns = step.known("time_ns") if step.basis == "untraced" else None
     if recorded_ns is None or result.before_ns is None or result.command:
         return result
     times = result.before_ns / recorded_ns

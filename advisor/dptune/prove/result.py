@@ -75,12 +75,12 @@ class Trial(Figures):
     set_aside: bool = Field(False, description="that was so much that it was run again: it does not count")
     steps: int = Field(0, description="steps that were timed, on the rank that has most")
     ended_early: bool = Field(False, description="the script ended before so many steps were timed as were asked for")
-    step_ns: Figure[int] = Field(ABSENT, gt=0, description="median over ranks of each rank's mean unprofiled step")
+    step_ns: Figure[int] = Field(ABSENT, gt=0, description="median over ranks of each rank's mean untraced step")
     fast_step_ns: Figure[int] = Field(
         ABSENT, gt=0, description="median over ranks of the step than which a tenth of each rank's are faster"
     )
     median_step_ns: int = Field(
-        0, ge=0, description="median over ranks of each rank's median unprofiled step, as reports have it; 0: not timed"
+        0, ge=0, description="median over ranks of each rank's median untraced step, as reports have it; 0: not timed"
     )
     samples_per_step: Figure[int] = Field(ABSENT, gt=0, description="global batch")
     losses: list[float] = Field(default_factory=list, description="of the first backward passes, of the first rank")

@@ -93,7 +93,7 @@ def run(
     facts = [form.read(path, Facts) for path in sorted((folder / "run").glob("rank-*.facts.json"))]
     status, note = _ending(made, folder / OUTPUT)
     shorten(folder / OUTPUT)
-    windows = [window for rank_facts in facts if (window := rank_facts.window("unprofiled"))]
+    windows = [window for rank_facts in facts if (window := rank_facts.window("untraced"))]
     timed = [steps for window in windows if (steps := durations(window))]
     if status == "ran" and not timed:
         status, note = "no steps", "no step was timed"

@@ -87,7 +87,7 @@ class RanksView(RecordedView):
         step = self.measured.step
         if not step.repeats_ns:
             return 0.0
-        processes = [step.unprofiled_median_ns, *step.repeats_ns]
+        processes = [step.untraced_median_ns, *step.repeats_ns]
         return (max(processes) - min(processes)) / 2 / step.time_ns
 
     def busy_ns(self, *, with_input: bool = True) -> dict[int, float] | None:
@@ -107,7 +107,7 @@ class RanksView(RecordedView):
             return None
         busy = {}
         for facts in self.facts:
-            window = facts.window("unprofiled")
+            window = facts.window("untraced")
             if window is None or not window.steps or len(window.backward_cpu_ns) != window.steps:
                 return None
             waited = [0] * window.steps if with_input else window.loader_wait_ns
@@ -123,7 +123,7 @@ class RanksView(RecordedView):
         Empty where devices compute, with one rank, or where ranks timed different steps.
         """
         steps = self._busy_steps(with_input=True) or {}
-        windows = [facts.window("unprofiled") for facts in self.facts]
+        windows = [facts.window("untraced") for facts in self.facts]
         if len(steps) < 2 or len({(window.first_step, window.steps) for window in windows if window is not None}) > 1:
             return []
         found = []
@@ -189,7 +189,7 @@ class RanksView(RecordedView):
 
     def _core_waits(self) -> dict[int, _CoreWait]:
         """By rank, from the traced steps, whose lags are known; where they were too few to count, from the others."""
-        for name in ("lean", "unprofiled"):
+        for name in ("light", "untraced"):
             loads = {figures.host: figures for figures in self.measured.known("load") or [] if figures.window == name}
             found = {}
             for facts in self.facts:

@@ -114,7 +114,7 @@ class RecordedView:
             enough = enough_steps(steps)
             raise Missing(
                 f"no recorded step starts an epoch of {digits(steps)} steps: record {enough:,} untraced ones "
-                f"(--unprofiled {enough} --window-time 0)"
+                f"(--untraced {enough} --window-time 0)"
             )
         return found
 
@@ -124,7 +124,7 @@ class RecordedView:
         Raises Missing where no untraced steps were timed, for example in a run that dptune did not record.
         """
         self.any_facts()
-        if not any((window := facts.window("unprofiled")) and window.steps for facts in self.facts):
+        if not any((window := facts.window("untraced")) and window.steps for facts in self.facts):
             raise Missing("no untraced steps were timed")
         return slow_steps(self.facts, times)
 
@@ -134,8 +134,8 @@ class RecordedView:
         Raises Missing where the training thread was not sampled while steps were timed.
         """
         self.any_facts()
-        if not any((window := facts.window("unprofiled")) and window.sampled for facts in self.facts):
-            raise Missing("no stack samples of untraced steps: record more of them (--unprofiled)")
+        if not any((window := facts.window("untraced")) and window.sampled for facts in self.facts):
+            raise Missing("no stack samples of untraced steps: record more of them (--untraced)")
         return work_between(self.facts)
 
     def memory_growth(self) -> list[MemoryGrowth]:
@@ -188,11 +188,11 @@ class RecordedView:
         return dealt_batches(self.facts, rank)
 
     def backward_share(self, spent_ns: int) -> float:
-        """The share of a step that backward passes take that ran for `spent_ns` on the host in the unprofiled window.
+        """The share of a step that backward passes take that ran for `spent_ns` on the host in the untraced window.
 
         On a GPU it is their part of the compute of all backward passes. Raises Missing where this is not known.
         """
-        window = self.any_facts().window("unprofiled")
+        window = self.any_facts().window("untraced")
         if window is None or not window.steps:
             raise Missing("no untraced steps were timed")
         if self.measured.device_kind == "cpu":
@@ -211,7 +211,7 @@ class RecordedView:
         """
         if not found.step_ns:
             raise Missing("repeated forward passes were not measured: no warm-up step was observed")
-        window = self.any_facts().window("unprofiled")
+        window = self.any_facts().window("untraced")
         backward_ns = sum(window.backward_ns) if window is not None else 0
         backward = self.backward_share(round(found.backward_part * backward_ns)) if any(found.graph_ns) else 0.0
         if self.measured.device_kind == "cpu":

@@ -44,7 +44,7 @@ class RunView(RanksView):
         `in_few_steps`: most steps do not contain the time that is saved, so milliseconds refer to the mean step.
         """
         step = self.measured.step
-        mean_ns = (step.unprofiled_mean_ns or step.time_ns) if in_few_steps else None
+        mean_ns = (step.untraced_mean_ns or step.time_ns) if in_few_steps else None
         return self._saving(low_share, high_share, "bound", how, mean_ns=mean_ns)
 
     def bound_of_all(self, high_share: float, how: str, durations_ns: Sequence[float]) -> Saving:
@@ -91,7 +91,7 @@ class RunView(RanksView):
 
         `in_turn`: ranks may do the work one after another, and each may hold up all others.
         """
-        windows = {facts.rank: facts.window("unprofiled") for facts in self.facts}
+        windows = {facts.rank: facts.window("untraced") for facts in self.facts}
         durations_ns = {rank: window.durations_ns for rank, window in windows.items() if window is not None}
         numbers = {(window.first_step, window.steps) for window in windows.values() if window is not None}
         if not self._every_rank() or set(spent_ns) != set(durations_ns) or len(numbers) != 1:

@@ -71,7 +71,7 @@ class CallFacts:
     """A collective that the script calls itself, at one line, among some ranks (by their global numbers).
 
     `host_ns`: time the callers spent in it; `sent_bytes`: max(input, output) of each call, summed; 0 of objects.
-    `unprofiled_calls` and `unprofiled_ns` are the calls, but asynchronous ones, and their time in steps that no
+    `untraced_calls` and `untraced_ns` are the calls, but asynchronous ones, and their time in steps that no
     profiler slows. `library`: the installed package that calls it at that line, none where the script itself does;
     `through`: the function of an installed package that the script calls there, as `lightning.LightningModule.log`,
     or as `torch.clip_grad_norm_` where torch communicates for a sharded tensor (`function` is then
@@ -84,8 +84,8 @@ class CallFacts:
     ranks: list[int] = field(default_factory=list)
     calls: int = 0
     host_ns: int = 0
-    unprofiled_calls: int = 0
-    unprofiled_ns: int = 0
+    untraced_calls: int = 0
+    untraced_ns: int = 0
     sent_bytes: int = 0
     library: str = ""
     through: str = ""

@@ -28,7 +28,7 @@ def dealt_batches(facts: Sequence[Facts], rank: int) -> DealtBatches | None:
     samples: dict[int, float] = {}
     batches = set()
     for rank_facts in facts:
-        window = rank_facts.window("unprofiled")
+        window = rank_facts.window("untraced")
         if window is None or not window.steps or not rank_facts.ddp or not rank_facts.loaders:
             return None
         if len(window.loader_samples) != window.steps or len(window.loader_batches) != window.steps:

@@ -52,7 +52,7 @@ def restarted(facts: Facts) -> LoaderFacts | None:
 
 def epoch_steps(facts: Facts, ranks: int) -> float | None:
     """How many steps an epoch of that loader has; None where that is not known."""
-    loader, window = restarted(facts), facts.window("unprofiled")
+    loader, window = restarted(facts), facts.window("untraced")
     batches = loader.epoch_batches(ranks) if loader else None
     if batches is None or window is None or not window.loader_batches:
         return None

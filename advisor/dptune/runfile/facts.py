@@ -30,7 +30,7 @@ from dptune.runfile.schedules import SchedulerFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 
-SCHEMA_VERSION = "0.2"
+SCHEMA_VERSION = "0.3"
 
 # torch's DDPOptimizer refuses a size for all buckets below that of DDP's own first one.
 COMPILED_LEAST_BUCKET_BYTES = 2**20
@@ -461,7 +461,7 @@ class Facts:
         Where it has more of them than batches, as with SAM, or the optimizer runs them itself, each is needed for
         itself. None where no loader tells how many batches a step has.
         """
-        window = self.window("unprofiled")
+        window = self.window("untraced")
         if any(optimizer.name in CLOSURES for optimizer in self.optimizers):
             return False
         if window is None or not any(window.loader_batches) or not window.backwards:
@@ -470,9 +470,9 @@ class Facts:
 
     def batches_per_step(self) -> int:
         """Of an optimizer step without the profiler; 1 where none was counted."""
-        window = self.window("unprofiled")
+        window = self.window("untraced")
         return max(1, round(median(window.loader_batches))) if window is not None and window.loader_batches else 1
 
     def window(self, name: str) -> Window | None:
-        """The window called `unprofiled`, `lean` or `rich`, if one was begun."""
+        """The window called `untraced`, `light` or `detailed`, if one was begun."""
         return next((w for w in self.windows if w.name == name), None)

@@ -23,6 +23,9 @@ from dptune.runfile.paths import LATEST
 
 T = TypeVar("T")
 _VERSION = re.compile("([0-9]{1,9})(?![0-9])")
+_FORMER_VERSIONS = re.compile(r"0\.[12]")  # of files in which windows, and fields about them, had these names
+_FORMER_WINDOWS = {"unprofiled": "untraced", "lean": "light", "rich": "detailed"}
+_FORMER_KEY = re.compile("(unprofiled|lean|rich)(?![a-z])")
 _IN_WORDS: dict[type, str] = {
     dict: "an object",
     list: "a list",
@@ -43,6 +46,20 @@ def refuse_newer(name: str, version: object, known: str) -> None:
     if theirs and ours and int(theirs[1]) > int(ours[1]):
         theirs_is = f"{name} has schema version {str(version)[:20]!r}"
         raise NewerError(f"{theirs_is}, but this version reads {ours[1]}.x: update dptune")
+
+
+def with_todays_windows(data: dict[str, Any]) -> dict[str, Any]:
+    """What a JSON file holds, with today's names of windows where its schema version is one that had others."""
+    former = _FORMER_VERSIONS.fullmatch(str(data.get("schema_version")))
+    return typing.cast(dict[str, Any], _renamed(data)) if former else data
+
+
+def _renamed(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {_FORMER_KEY.sub(lambda at: _FORMER_WINDOWS[at[1]], key): _renamed(item) for key, item in data.items()}
+    if isinstance(data, list):
+        return [_renamed(item) for item in data]
+    return _FORMER_WINDOWS.get(data, data) if isinstance(data, str) else data
 
 
 def text(record: Any) -> str:
@@ -109,6 +126,7 @@ def read(path: Path, record: type[T]) -> T:
         raise ValueError(f"{path.name} holds a number of thousands of digits") from None
     if isinstance(data, dict):
         refuse_newer(path.name, data.get("schema_version"), getattr(record, "schema_version", ""))
+        data = with_todays_windows(data)
     try:
         built: T = _build(record, data, "")
     except ValueError as error:

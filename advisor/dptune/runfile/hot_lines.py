@@ -41,7 +41,7 @@ def hottest_line(facts: Sequence[Facts], name: str, file: str, calling: str = ""
     for sample in (
         stack_sample
         for rank_facts in facts
-        if (window := rank_facts.window("unprofiled"))
+        if (window := rank_facts.window("untraced"))
         for stack_sample in window.sampled
     ):
         line = _line(sample, name, file)
@@ -88,7 +88,7 @@ def sampled_by_rank(facts: Sequence[Facts], inside: Callable[[SampledFacts], boo
     """
     found, most = {}, 0
     for rank in facts:
-        window = rank.window("unprofiled")
+        window = rank.window("untraced")
         if window is None or not window.steps:
             return None
         matching = [sample for sample in window.sampled if inside(sample)]
@@ -110,7 +110,7 @@ def found_share(
     The latter is the upper end of Wilson's interval: 5 % of recordings lie above it. A function that is never found
     takes something. Samples in a function of `without` that it calls are not counted.
     """
-    window = next((rank_facts.window("unprofiled") for rank_facts in facts if rank_facts.rank == rank), None)
+    window = next((rank_facts.window("untraced") for rank_facts in facts if rank_facts.rank == rank), None)
     looks = sum(sample.looks for sample in window.sampled) if window else 0
     if window is None or looks < _ENOUGH_OF_ALL:
         return None

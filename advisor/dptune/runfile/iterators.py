@@ -14,7 +14,7 @@ _MOST_OF_EPOCH = 0.5  # an iterator that serves more of an epoch before the next
 
 @dataclass
 class IteratorFacts:
-    """A line of the script that makes iterators of a DataLoader, in the unprofiled window.
+    """A line of the script that makes iterators of a DataLoader, in the untraced window.
 
     `function` is the function of that line, `loader` the line that makes the DataLoader; `dataset`, `samples`,
     `sampler` and `num_workers` are those of the DataLoader. `made` counts the iterators, `batches` the batches drawn
@@ -64,7 +64,7 @@ def new_iterators(facts: Sequence[Facts]) -> list[NewIterators]:
     """Over all ranks, by line, most time first."""
     found: dict[tuple[str, str], NewIterators] = {}
     for rank_facts in facts:
-        window = rank_facts.window("unprofiled")
+        window = rank_facts.window("untraced")
         if window is None or not sum(window.durations_ns):
             continue
         for line in rank_facts.iterators:

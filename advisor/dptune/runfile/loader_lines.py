@@ -59,7 +59,7 @@ def hottest_in_loader(facts: Sequence[Facts]) -> HotFunction | None:
 
 def _sampled(facts: Sequence[Facts]) -> Iterator[SampledFacts]:
     for rank_facts in facts:
-        window = rank_facts.window("unprofiled")
+        window = rank_facts.window("untraced")
         yield from window.sampled if window else ()
 
 

@@ -52,7 +52,7 @@ def _of_rank(rank_facts: Facts) -> Iterator[MemoryGrowth]:
         tensors = sum(b.tensors - a.tensors for a, b in parts) / steps
         with_graph = sum(b.with_graph - a.with_graph for a, b in parts) / steps
         in_tensors = _steady([(b.bytes - a.bytes, b.step - a.step) for a, b in parts])
-    window = rank_facts.window("unprofiled")
+    window = rank_facts.window("untraced")
     readings = window.memory_bytes if window is not None else []
     on_gpu = bool(_allocated(rank_facts))
     held = _steady(_halves(readings)) if len(readings) >= _LEAST_READINGS else 0.0
@@ -68,7 +68,7 @@ def _of_rank(rank_facts: Facts) -> Iterator[MemoryGrowth]:
 
 def _allocated(rank_facts: Facts) -> list[int]:
     """What was allocated on its GPU after each step; empty on a CPU."""
-    window = rank_facts.window("unprofiled")
+    window = rank_facts.window("untraced")
     on_gpu = rank_facts.device is not None and rank_facts.device.kind != "cpu"
     return window.memory_bytes if on_gpu and window is not None else []
 

@@ -27,8 +27,8 @@ def facts(folder: Path, rank: int) -> Path:
 
 
 def trace(folder: Path, rank: int, window: str) -> Path:
-    """Path of a rank's trace of the `lean` or the `rich` window."""
-    return folder / f"rank-{rank:05d}.{'detail.' if window == 'rich' else ''}trace.json.gz"
+    """Path of a rank's trace of the `light` or the `detailed` window."""
+    return folder / f"rank-{rank:05d}.{'detail.' if window == 'detailed' else ''}trace.json.gz"
 
 
 def unrecorded(folder: Path, rank: int) -> Path:
@@ -48,7 +48,7 @@ def rank_of(path: Path) -> int | None:
 
 
 def is_detail(path: Path) -> bool:
-    """Whether a file name of this format is that of a rich window."""
+    """Whether a file name of this format is that of a detailed window."""
     match = _RANK_FILE.match(path.name)
     return bool(match and match[2].startswith("detail"))
 

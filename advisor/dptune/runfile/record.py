@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from dptune.runfile.origin import Origin
 
-SCHEMA_VERSION = "0.2"
+SCHEMA_VERSION = "0.3"
 
 
 @dataclass
@@ -24,30 +24,30 @@ class Ending:
 
 # Steps with the profiler set up but not yet recording, before each traced window: they pay for the setting up.
 PROFILER_WARMUP = 1
-# A window that its time bound ends has at least so many steps; the unprofiled one is what the step time comes from.
+# A window that its time bound ends has at least so many steps; the untraced one is what the step time comes from.
 LEAST_JUDGED_STEPS = 3  # of a trace: below it the median step is one step, or the mean of two
-LEAST_STEPS = {"warm-up": 1, "unprofiled": 3, "lean": 1, "rich": 1, "noise": 8}
+LEAST_STEPS = {"warm-up": 1, "untraced": 3, "light": 1, "detailed": 1, "noise": 8}
 
 
 @dataclass
 class Schedule:
     """Optimizer steps per window, in this order, and the seconds after which a window ends before that (0: never).
 
-    The unprofiled window lasts `least_s` seconds at least, with more steps where they are that short. The lean window
-    has up to `lean_most` steps where step times vary (0: `lean` steps, no more). In the last
-    one, `noise`, norms of gradients are taken. `sync_events`: the lean window also records CUDA's synchronization
+    The untraced window lasts `least_s` seconds at least, with more steps where they are that short. The light window
+    has up to `light_most` steps where step times vary (0: `light` steps, no more). In the last
+    one, `noise`, norms of gradients are taken. `sync_events`: the light window also records CUDA's synchronization
     events, by which a trace shows exactly which stream waits for which.
     """
 
     warmup: int = 5
-    unprofiled: int = 20
-    lean: int = 5
-    rich: int = 3
+    untraced: int = 20
+    light: int = 5
+    detailed: int = 3
     window_s: float = 60.0
     least_s: float = 0.0
     noise: int = 0
     sync_events: bool = False
-    lean_most: int = 0
+    light_most: int = 0
 
     @property
     def first_boundary(self) -> int:
@@ -57,13 +57,13 @@ class Schedule:
     @property
     def total_steps(self) -> int:
         """Optimizer steps from the first one to the end of the recording, unless a time shortens or lengthens it."""
-        traced = sum(steps + PROFILER_WARMUP for steps in (self.lean_steps, self.rich) if steps)
-        return self.first_boundary + self.unprofiled + traced + self.noise
+        traced = sum(steps + PROFILER_WARMUP for steps in (self.light_steps, self.detailed) if steps)
+        return self.first_boundary + self.untraced + traced + self.noise
 
     @property
-    def lean_steps(self) -> int:
-        """The most steps that the lean window has."""
-        return max(self.lean, self.lean_most) if self.lean else 0
+    def light_steps(self) -> int:
+        """The most steps that the light window has."""
+        return max(self.light, self.light_most) if self.light else 0
 
 
 @dataclass

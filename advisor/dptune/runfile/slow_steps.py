@@ -76,7 +76,7 @@ def slow(durations_ns: Sequence[int], times: float = TIMES) -> list[int]:
 def slow_steps(facts: Sequence[Facts], times: float = TIMES) -> list[SlowSteps]:
     """The causes of slow steps over all ranks, most time first; one without a name where none was seen."""
     windows = {
-        rank_facts.rank: window for rank_facts in facts if (window := rank_facts.window("unprofiled")) and window.steps
+        rank_facts.rank: window for rank_facts in facts if (window := rank_facts.window("untraced")) and window.steps
     }
     causes: dict[tuple[str, str], SlowSteps] = {}
     for rank, window in windows.items():

@@ -13,7 +13,7 @@ class UnusedGradientFacts:
     step, None where no optimizer has these parameters. `tensors` and `gradient_bytes` are of these parameters,
     `of_tensors` counts all that the pass computes gradients of. `modules` are the parts of the DDP module they belong
     to, `made_at` the line that wraps it, `reduced` whether the pass averages their gradients over the ranks.
-    `spent_ns` is the host time of this call in all steps of the unprofiled window together.
+    `spent_ns` is the host time of this call in all steps of the untraced window together.
     """
 
     where: str | None = None
@@ -32,7 +32,7 @@ class RepeatedPassFacts:
     """A call of backward with `retain_graph=True` that goes back through one graph several times per step.
 
     `passes` counts them per step, all of which add to the same gradients; `again_ns` is the host time of all but the
-    first of each step, in the unprofiled window.
+    first of each step, in the untraced window.
     """
 
     where: str | None = None

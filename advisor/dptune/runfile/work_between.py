@@ -44,7 +44,7 @@ def work_between(facts: Sequence[Facts]) -> list[HostWork]:
     found: dict[tuple[str, str], list[HostWork]] = defaultdict(list)
     ranks = 0
     for rank_facts in facts:
-        window = rank_facts.window("unprofiled")
+        window = rank_facts.window("untraced")
         if window is None or not window.sampled:
             continue
         ranks += 1

@@ -64,12 +64,12 @@ _EXACT = 2**53  # integers below it are exact in float64
 def analysis(of: Run | Trace | Mapping[int, Trace], *, include_last_profiler_step: bool = False) -> Analysis:
     """HTA's TraceAnalysis of a run, of one trace, or of traces by rank; no file is parsed again.
 
-    For a run, it uses the trace of each rank's lean window; a single trace gets the rank in its file, or 0.
+    For a run, it uses the trace of each rank's light window; a single trace gets the rank in its file, or 0.
     `include_last_profiler_step` is HTA's option. Raises DptuneError if the installed HTA cannot be used.
     """
     _check()
     if isinstance(of, Run):
-        of = {rank.rank: rank.lean for rank in of.ranks}
+        of = {rank.rank: rank.light for rank in of.ranks}
     elif isinstance(of, Trace):
         of = {of.distributed.rank or 0: of}
     return Analysis(of, include_last_profiler_step)

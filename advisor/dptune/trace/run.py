@@ -17,21 +17,21 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class RankTrace:
-    """One rank: the trace of its lean window (or its only one), and where its rich window is, if it has one.
+    """One rank: the trace of its light window (or its only one), and where its detailed window is, if it has one.
 
-    `read_rich` reads it.
+    `read_detailed` reads it.
     """
 
     rank: int
     source: str
-    lean: Trace
-    rich_source: str | None = None
-    read_rich: Callable[[], Trace] | None = None
+    light: Trace
+    detailed_source: str | None = None
+    read_detailed: Callable[[], Trace] | None = None
 
     @cached_property
-    def rich(self) -> Trace | None:
-        """The trace of the rich window, read when first asked for; raises TraceError where it cannot be read."""
-        return None if self.read_rich is None else self.read_rich()
+    def detailed(self) -> Trace | None:
+        """The trace of the detailed window, read when first asked for; raises TraceError where it cannot be read."""
+        return None if self.read_detailed is None else self.read_detailed()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,5 +57,5 @@ class Run:
         if not any(claims) and self.record is not None:
             claims = [self.record.world_size or 0]
         if not any(claims):
-            claims = [rank.lean.distributed.world_size or 0 for rank in self.ranks]
+            claims = [rank.light.distributed.world_size or 0 for rank in self.ranks]
         return max((claim for claim in claims if 0 < claim <= MOST_RANKS), default=None)

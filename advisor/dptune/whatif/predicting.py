@@ -25,7 +25,7 @@ from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.bounds import bounded
-from dptune.whatif.cpu.building import Recorded, built, link_figures, read, unprofiled
+from dptune.whatif.cpu.building import Recorded, built, link_figures, read, untraced
 from dptune.whatif.cpu.changes import changed
 from dptune.whatif.cpu.median_process import computing, exchanging
 from dptune.whatif.cpu.model import StepModel
@@ -54,7 +54,7 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
 )
 _OF_MANY = ("ddp.comm_hook",)  # ranks
 ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were told
-MORE_STEPS = f"record more traced steps (--lean {ENOUGH_STEPS})"
+MORE_STEPS = f"record more traced steps (--light {ENOUGH_STEPS})"
 # How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
 # change makes, of the step that it makes, and of what that computes, which varies more than what it exchanges; and how
 # much of how far processes lie apart, for the steps before and after a change are both measured, one beside the other.
@@ -108,14 +108,14 @@ class RunModel:
 
     @classmethod
     def _of_cpus(cls, run: Run, measured: Measured) -> RunModel:
-        recorded_ns, step = measured.step.unprofiled_median_ns, measured.step.time_ns
+        recorded_ns, step = measured.step.untraced_median_ns, measured.step.time_ns
         recorded = read(run, measured)
         processes = [run.facts, *({rank_facts.rank: rank_facts for rank_facts in facts} for facts in run.repeats)]
         unchanged = computing(recorded.model(), processes)
         replayed = step_ns(unchanged)
         # Where ranks share cores what exchanges take is compute, too.
         model = unchanged if recorded.crowded else exchanging(unchanged, step)
-        others = unsure_ns([unprofiled(facts) for facts in run.facts.values()], recorded_ns, measured.step.repeats_ns)
+        others = unsure_ns([untraced(facts) for facts in run.facts.values()], recorded_ns, measured.step.repeats_ns)
         return cls(
             model=model,
             variants=tuple(variants(model, measured)),
@@ -133,7 +133,7 @@ class RunModel:
     def _of_gpus(cls, run: Run, measured: Measured) -> RunModel:
         program = built(run, measured)
         step, traced = measured.step.time_ns, program.recorded_step_ns()
-        stretch = 1.0 if measured.step.basis == "traced" else measured.step.lean_median_ns / measured.recorded_step_ns
+        stretch = 1.0 if measured.step.basis == "traced" else measured.step.light_median_ns / measured.recorded_step_ns
         wanted = traced / stretch  # of the mean step, which is what a program tells
         model = without_profiler(program, wanted)
         replayed = model.step_ns()
@@ -201,7 +201,7 @@ class RunModel:
     @property
     def traced(self) -> bool:
         """Whether the measured step is a traced one: no other was recorded."""
-        return self.measured.step.basis != "unprofiled"
+        return self.measured.step.basis != "untraced"
 
     @cached_property
     def missed(self) -> str:
@@ -415,6 +415,6 @@ def _missed(recorded: Recorded, half: int, processes: Sequence[Mapping[int, Fact
 
     `level`: how many times as long as in the recorded process a step takes in the middle one of all.
     """
-    others = [unprofiled(facts).durations_ns[1 - half :: 2] for facts in recorded.facts.values()]
+    others = [untraced(facts).durations_ns[1 - half :: 2] for facts in recorded.facts.values()]
     scored = level * float(median(median(durations) for durations in others))
     return abs(step_ns(computing(recorded.model(slice(half, None, 2)), processes)) - scored) / scored

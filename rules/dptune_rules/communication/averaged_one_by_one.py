@@ -142,9 +142,9 @@ def _shares(run: RunView, function: str, where: str) -> list[float]:
         return [run.unstretched(sum(map(run.held_up_share, rows)))]
     found = []
     for facts in run.facts:
-        window = facts.window("unprofiled")
+        window = facts.window("untraced")
         if window is None or not window.steps:
             raise Missing("no untraced steps were timed")
-        spent_ns = sum(call.unprofiled_ns for call in facts.calls if (call.function, call.where) == (function, where))
+        spent_ns = sum(call.untraced_ns for call in facts.calls if (call.function, call.where) == (function, where))
         found.append(min(1.0, spent_ns / sum(window.durations_ns)))
     return found

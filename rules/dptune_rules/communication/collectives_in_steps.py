@@ -113,21 +113,21 @@ class _Called(NamedTuple):
     calls: int
     host_ns: int
     setting: str
-    unprofiled_calls: int = 0
-    unprofiled_ns: int = 0
+    untraced_calls: int = 0
+    untraced_ns: int = 0
 
     @property
     def call_ns(self) -> float:
         """What a call takes, in steps without the profiler where it was counted there."""
-        return self.unprofiled_ns / self.unprofiled_calls if self.unprofiled_calls else self.host_ns / self.calls
+        return self.untraced_ns / self.untraced_calls if self.untraced_calls else self.host_ns / self.calls
 
     def with_others(self, other: _Called) -> _Called:
         """Several collectives of one call of a library."""
         return self._replace(
             calls=max(self.calls, other.calls),
             host_ns=self.host_ns + other.host_ns,
-            unprofiled_calls=max(self.unprofiled_calls, other.unprofiled_calls),
-            unprofiled_ns=self.unprofiled_ns + other.unprofiled_ns,
+            untraced_calls=max(self.untraced_calls, other.untraced_calls),
+            untraced_ns=self.untraced_ns + other.untraced_ns,
         )
 
 
@@ -225,8 +225,8 @@ def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
             call.calls,
             call.host_ns,
             setting,
-            call.unprofiled_calls,
-            call.unprofiled_ns,
+            call.untraced_calls,
+            call.untraced_ns,
         )
         before = found.get((called.name, called.where)) if call.library else None
         found[called.name, called.where] = called if before is None else before.with_others(called)
@@ -249,11 +249,11 @@ def _spent(run: RunView, called: list[_Called]) -> list[float] | None:
     lines = {(line.name, line.where) for line in called}
     shares = []
     for at, facts in enumerate(run.facts if run.measured.known("device_kind") == "cpu" else ()):
-        window = facts.window("unprofiled")
+        window = facts.window("untraced")
         rank_lines = [line for key, line in _called(run, at).items() if key in lines]
-        if window is None or not window.durations_ns or not all(line.unprofiled_calls for line in rank_lines):
+        if window is None or not window.durations_ns or not all(line.untraced_calls for line in rank_lines):
             return None
-        shares.append(sum(line.unprofiled_ns for line in rank_lines) / sum(window.durations_ns))
+        shares.append(sum(line.untraced_ns for line in rank_lines) / sum(window.durations_ns))
     return shares if any(shares) else None
 
 

@@ -85,7 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
             min(run.unstretched(run.most_share("sync_idle_ns")), run.idle_share()),
             "no more than the idle time of calls that wait for the GPU",
         ),
-        confidence="medium" if run.measured.step.basis == "unprofiled" else "low",
+        confidence="medium" if run.measured.step.basis == "untraced" else "low",
         evidence=[
             Evidence(label="idle while the script waits for the GPU", value=traced, unit="of a traced step").at(
                 run.measured.where("sync_idle_ns")

@@ -76,7 +76,7 @@ def check(run: RunView) -> Iterator[Advice]:
             why="Selecting the first k of N values takes about N comparisons, sorting them N log2(N).",
             changes=[],
             saves=run.bound(0.0, function.share, "no more than the sorts"),
-            confidence="medium" if found.basis == "unprofiled" and function.read is not None else "low",
+            confidence="medium" if found.basis == "untraced" and function.read is not None else "low",
             evidence=_evidence(function),
             numerics="same",
             watch="torch.topk may order equal values differently."

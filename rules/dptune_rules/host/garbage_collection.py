@@ -130,7 +130,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _predicted(run: RunView) -> Saving | None:
-    windows = {facts.rank: facts.window("unprofiled") for facts in run.facts}
+    windows = {facts.rank: facts.window("untraced") for facts in run.facts}
     spent_ns = {rank: window.gc_ns for rank, window in windows.items() if window and len(window.gc_ns) == window.steps}
     how = "the time in the garbage collector, from what the busiest rank saves to the sum over all ranks"
     return run.removed_of_steps(spent_ns, how, in_turn=True)
@@ -138,7 +138,7 @@ def _predicted(run: RunView) -> Saving | None:
 
 def _by_step(run: RunView) -> tuple[list[list[int]], list[list[int]]]:
     """How long each step that all ranks timed took, and how long of that each collected: by step, then by rank, ns."""
-    timed = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps]
+    timed = [window for facts in run.facts if (window := facts.window("untraced")) and window.steps]
     windows = [window for window in timed if len(window.gc_ns) == window.steps]
     if not windows:
         raise Missing("no untraced steps were timed")
@@ -157,7 +157,7 @@ def _in_loader(run: RunView) -> bool:
 
     A step with a long collection waits longer for the loader than the median step: by most of the collection.
     """
-    windows = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.gc_ns]
+    windows = [window for facts in run.facts if (window := facts.window("untraced")) and window.gc_ns]
     collected = inside = 0.0
     for window in windows:
         if len(window.gc_ns) != window.steps or len(window.loader_wait_ns) != window.steps:
@@ -172,7 +172,7 @@ def _in_loader(run: RunView) -> bool:
 
 def _full(run: RunView) -> Iterator[Evidence]:
     """How many full collections the rank made that collected longest."""
-    windows = [window for facts in run.facts if (window := facts.window("unprofiled"))]
+    windows = [window for facts in run.facts if (window := facts.window("untraced"))]
     window = max(windows, key=lambda rank_window: sum(rank_window.gc_ns))
     if window.collections_ns:
         yield Evidence(label="full collections", value=len(window.collections_ns), unit=f"in {window.steps} steps")

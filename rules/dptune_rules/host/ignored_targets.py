@@ -105,7 +105,7 @@ def check(run: RunView) -> Iterator[Advice]:
             saves=run.bound(
                 0.0, share, "no more than the rows without a label in the projection, the loss and their backward pass"
             ),
-            confidence="medium" if found.basis == "unprofiled" else "low",
+            confidence="medium" if found.basis == "untraced" else "low",
             evidence=_evidence(head, facts),
             numerics="same",
             watch="Results agree up to floating-point rounding. Shift next-token labels before selecting. Metrics that "

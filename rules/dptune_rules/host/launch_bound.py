@@ -99,7 +99,7 @@ def check(run: RunView) -> Iterator[Advice]:
             min(run.unstretched(run.most_share("launch_idle_ns")), run.idle_share()),
             "of launching alone: what compiling fuses may save of the kernels themselves comes on top",
         ),
-        confidence="medium" if run.measured.step.basis == "unprofiled" else "low",
+        confidence="medium" if run.measured.step.basis == "untraced" else "low",
         evidence=[
             Evidence(label="idle while the host launches", value=traced, unit="of a traced step").at(
                 run.measured.where("launch_idle_ns")

@@ -89,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
             "operations per element.",
             changes=[],
             saves=run.bound(0.0, function.share, "no more than the convolutions and their backward pass"),
-            confidence="medium" if found.basis == "unprofiled" else "low",
+            confidence="medium" if found.basis == "untraced" else "low",
             evidence=_evidence(function),
             numerics="same",
             watch="Results agree up to floating-point rounding. conv1d correlates: flip the kernel, or multiply by the "

@@ -88,7 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
         if impact is None:
             continue
         where = run.hottest_line(decomposition.name, decomposition.at) or decomposition.at
-        surest = decomposition.operator in SINGULAR_VALUES and found.basis == "unprofiled"
+        surest = decomposition.operator in SINGULAR_VALUES and found.basis == "untraced"
         yield Advice(
             rule=RULE.code,
             slug=RULE.name,

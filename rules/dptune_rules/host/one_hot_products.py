@@ -81,7 +81,7 @@ def check(run: RunView) -> Iterator[Advice]:
             why="All but one element of each row are zero, and the product reads and multiplies them all.",
             changes=[],
             saves=run.bound(0.0, function.share, "no more than the one-hot rows, the products and their backward pass"),
-            confidence="medium" if found.basis == "unprofiled" else "low",
+            confidence="medium" if found.basis == "untraced" else "low",
             evidence=_evidence(function),
             numerics="same",
             watch="Results agree up to floating-point rounding if the rows are exactly one-hot and need no gradient."

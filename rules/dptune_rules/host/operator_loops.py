@@ -97,7 +97,7 @@ def check(run: RunView) -> Iterator[Advice]:
     ]
     alone = [(operator_loop, called) for operator_loop, called in alone if run.impact(operator_loop.share, WORTH_SHARE)]
     for loop, called in sorted(alone, key=lambda each: -each[0].share)[:MOST]:
-        yield _advice(run, loop, called, "medium" if found.basis == "unprofiled" else "low")
+        yield _advice(run, loop, called, "medium" if found.basis == "untraced" else "low")
 
 
 def _called(loop: OperatorLoop, named: Sequence[OperatorLoop]) -> list[tuple[str, str]]:

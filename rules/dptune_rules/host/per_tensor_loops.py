@@ -96,7 +96,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 "all tensors.",
                 changes=[],
                 saves=run.bound(0.0, site.share, "no more than the time in this function"),
-                confidence="medium" if found.basis == "unprofiled" else "low",
+                confidence="medium" if found.basis == "untraced" else "low",
                 evidence=[
                     Evidence(
                         label=f"{site.name} at {site.at}", value=site.cost_ns / 1e6, unit="ms a step", rank=site.rank

@@ -118,7 +118,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _predicted(run: RunView, share: float, of_all: float) -> Saving | None:
     """On a CPU the time that the busiest rank saves; None where later steps compile less: compiling may soon stop."""
-    windows = {facts.rank: facts.window("unprofiled") for facts in run.facts}
+    windows = {facts.rank: facts.window("untraced") for facts in run.facts}
     timed = {rank: window for rank, window in windows.items() if window and len(window.compile_ns) == window.steps}
     if share < STEADY * of_all:
         return None
@@ -128,7 +128,7 @@ def _predicted(run: RunView, share: float, of_all: float) -> Saving | None:
 
 def _by_step(run: RunView) -> tuple[list[float], list[float]]:
     """How long each timed step took, and how long of that the rank compiled that compiled longest, ns."""
-    windows = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps]
+    windows = [window for facts in run.facts if (window := facts.window("untraced")) and window.steps]
     windows = [window for window in windows if len(window.compile_ns) == window.steps]
     if not windows:
         raise Missing("compile time was not recorded")

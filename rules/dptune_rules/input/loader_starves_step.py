@@ -247,8 +247,8 @@ def _idle(run: RunView, host: float, longest: float) -> tuple[float, float]:
 def _least_gain(run: RunView) -> float:
     """The share of a step from which workers are worth proposing: what the median of the timed steps is unsure by."""
     step = run.measured.step
-    low, high = step.known("unprofiled_q1_ns"), step.known("unprofiled_q3_ns")
-    unsure = (high - low) / step.time_ns / math.sqrt(step.unprofiled_steps) if low and high else 0.0
+    low, high = step.known("untraced_q1_ns"), step.known("untraced_q3_ns")
+    unsure = (high - low) / step.time_ns / math.sqrt(step.untraced_steps) if low and high else 0.0
     return max(run.limit(WORTH_SHARE), unsure)
 
 
@@ -260,8 +260,8 @@ def _impact(run: RunView, share: float) -> Impact:
 
 
 def _longest(run: RunView) -> float:
-    """Share of the unprofiled steps in which some rank waits: per step the longest wait, for the others wait for it."""
-    windows = [window for window in (facts.window("unprofiled") for facts in run.facts) if window and window.steps]
+    """Share of the untraced steps in which some rank waits: per step the longest wait, for the others wait for it."""
+    windows = [window for window in (facts.window("untraced") for facts in run.facts) if window and window.steps]
     if not windows or any(len(window.loader_wait_ns) != window.steps for window in windows):
         return 0.0
     usual = set.intersection(*(set(window.usual_steps or range(window.steps)) for window in windows))
@@ -290,8 +290,8 @@ def _freed(run: RunView, preparing: PreparingFigures | None) -> float:
 
 
 def _batches(run: RunView) -> int:
-    """Batches that a step draws: the median of the unprofiled steps of the first rank; 1 where that is not known."""
-    window = run.facts[0].window("unprofiled") if run.facts else None
+    """Batches that a step draws: the median of the untraced steps of the first rank; 1 where that is not known."""
+    window = run.facts[0].window("untraced") if run.facts else None
     return max(1, statistics.median_low(window.loader_batches) if window and window.loader_batches else 1)
 
 
@@ -368,5 +368,5 @@ def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high
     if now is None:
         return "low"
     # where the model computes on the CPU, workers take cores from it
-    sure = run.times_hold and run.measured.input.basis == "unprofiled" and run.measured.known("device_kind") != "cpu"
+    sure = run.times_hold and run.measured.input.basis == "untraced" and run.measured.known("device_kind") != "cpu"
     return "high" if sure else "medium"

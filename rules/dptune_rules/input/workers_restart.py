@@ -70,7 +70,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if len(loaders) != 1 or not loaders[0].num_workers or loaders[0].persistent_workers is not False:
         return
     (loader,) = loaders
-    window = run.facts[0].window("unprofiled")
+    window = run.facts[0].window("untraced")
     if window is None or not window.steps or not window.loader_batches:
         raise Missing("no untraced steps were timed")
     durations_ns: Sequence[float] = window.step_durations_ns

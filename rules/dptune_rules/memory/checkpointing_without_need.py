@@ -116,7 +116,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _recomputed(run: RunView) -> float:
     """The share of a step in which the host runs forward passes again: medians over steps, then ranks."""
-    windows = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps]
+    windows = [window for facts in run.facts if (window := facts.window("untraced")) and window.steps]
     shares = [
         median(again / took for again, took in zip(window.recomputed_ns, window.durations_ns, strict=True))
         for window in windows
@@ -167,7 +167,7 @@ def _predicted(run: RunView, share: float) -> Saving | None:
 
     A shorter backward pass hides less communication: at most in proportion.
     """
-    windows = [window for facts in run.facts if (window := facts.window("unprofiled")) and window.steps]
+    windows = [window for facts in run.facts if (window := facts.window("untraced")) and window.steps]
     backward = (
         median(sum(rank_window.backward_ns) / sum(rank_window.durations_ns) for rank_window in windows)
         if windows

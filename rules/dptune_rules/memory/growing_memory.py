@@ -5,7 +5,7 @@
 The first of these three sources that was recorded:
 
 - The detailed window, where torch records each allocation: memory allocated at the end of a step, minus that at the end
-  of the step before. It needs four steps (`dptune profile --rich 4`).
+  of the step before. It needs four steps (`dptune profile --detailed 4`).
 - On a GPU: memory allocated after each step without the profiler.
 - On a CPU: the storage of all tensors that Python can see, counted before the first window and after the next two.
   Resident memory does not count, because it grew by up to 2 MiB a step in healthy runs. Exception: where each step
@@ -103,7 +103,7 @@ def _advice(run: RunView, growth: float, figure: MemoryFigures | None, counted: 
         evidence.append(
             Evidence(label=f"growth on {figure.device}", value=growth, unit="bytes per step", rank=figure.rank)
         )
-        evidence.append(Evidence(label="steps of the detailed window", value=run.measured.step.rich_steps))
+        evidence.append(Evidence(label="steps of the detailed window", value=run.measured.step.detailed_steps))
     elif counted is not None:
         label = {"allocated": "allocated GPU memory", "resident": "resident memory"}.get(
             counted.basis, "tensor storage"

@@ -112,8 +112,8 @@ EXPLAINED_SHARE = Threshold(
 )
 INPUT_SHARE = Threshold("input_share", 0.05, "from here another rule covers the wait for the loader")
 
-UNPROFILED_SHARE = Threshold(
-    "unprofiled_share",
+UNTRACED_SHARE = Threshold(
+    "untraced_share",
     0.2,
     "of its lag, by what it does alone without the profiler: planted stragglers had 0.27 (slower compute, which is "
     "seen in part) to 1, two healthy runs with a rank that was late while it was traced 0.1 and less",
@@ -148,7 +148,7 @@ RULE = Rule(
         MOST_CHANCE,
         INPUT_SHARE,
         MOST_STRETCH,
-        UNPROFILED_SHARE,
+        UNTRACED_SHARE,
     ),
 )
 
@@ -191,7 +191,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if stretch > run.limit(MOST_STRETCH):
         raise Missing(f"traced steps took {stretch:.1f} times as long as untraced ones: the profiler makes ranks late")
     of_script = explained and late.differences[0].kind in OF_SCRIPT
-    if others and not of_script and busy[late.rank] - median(others) < run.limit(UNPROFILED_SHARE) * late.mean_lag_ns:
+    if others and not of_script and busy[late.rank] - median(others) < run.limit(UNTRACED_SHARE) * late.mean_lag_ns:
         return  # it was late while it was traced
     why = [difference.words(late.rank) for difference in late.differences[:1]] if explained else []
     why += [LAG_CAUSES[cause]] if cause and not why else []

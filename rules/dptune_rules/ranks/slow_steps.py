@@ -95,7 +95,7 @@ def check(run: RunView) -> Iterator[Advice]:
         if trained.issuperset(cause.steps) and (_is_pass(cause, "backward") or _is_pass(cause, "forward")):
             continue  # these steps train another model (a GAN's generator in every third step)
         facts = next(rank_facts for rank_facts in run.facts if rank_facts.rank == cause.rank)
-        window = facts.window("unprofiled")
+        window = facts.window("untraced")
         if window is None or not (cause.periods or (cause.leaves and len(cause.steps) >= LEAST_STEPS)):
             continue
         durations_ns = window.step_durations_ns

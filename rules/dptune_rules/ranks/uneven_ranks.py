@@ -132,7 +132,7 @@ def check(run: RunView) -> Iterator[Advice]:
             return  # it is one rank, and not that which was late while it was traced
         raise Missing(
             f"rank {rank} is late in {count} of {len(steps)} traced steps, too few to know whether it always is: "
-            f"record at least 10 (`--lean 10`)"
+            f"record at least 10 (`--light 10`)"
         )
     who = ", ".join(f"rank {rank} in {count}" for rank, count in turns)
     yield Advice(

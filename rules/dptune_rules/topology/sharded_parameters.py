@@ -157,7 +157,7 @@ def _forward_passes(run: RunView, rows: list[CommunicationFigures]) -> float:
     steps = sum(max((len(device.steps) for device in rank.devices), default=0) for rank in run.measured.ranks)
     units = sum(fsdp.units for fsdp in run.any_facts().fsdp)
     calls = sum(row.calls for row in rows if row.known("phase") == "forward")
-    window = run.any_facts().window("unprofiled")
+    window = run.any_facts().window("untraced")
     backwards = median(window.backwards) if window is not None and window.backwards else 0
     return calls / steps / units / backwards if steps and units and backwards else 0.0
 

@@ -32,7 +32,7 @@ def run(place: Place) -> None:
 
 
 def _recording(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:
-    folder = place.record("all", "train.py", *sizes, windows=() if place.small else ("--rich", "3"))
+    folder = place.record("all", "train.py", *sizes, windows=() if place.small else ("--detailed", "3"))
     run = json.loads((folder / "run.json").read_text())
     facts = json.loads((folder / "rank-00000.facts.json").read_text())
     report = place.report(folder)
@@ -59,7 +59,7 @@ def _recording(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:
 def _plain(place: Place, sizes: tuple[str, ...], steps: str) -> dict[str, Any]:
     """The script alone, timed by its own events: what the untraced window has to agree with."""
     plain = median(place.script("train.py", "--timed", "--steps", steps, *sizes).last_json["steps_ms"])
-    windows = place.figures["recording"]["windows"]["unprofiled"]
+    windows = place.figures["recording"]["windows"]["untraced"]
     recorded = windows["device_ms"] or windows["host_ms"]
     return {"plain_ms": plain, "untraced_ms": recorded, "ratio": recorded / plain}
 
@@ -73,10 +73,10 @@ def _check(place: Place, folder: Path) -> dict[str, Any]:
 
 def _sync_events(place: Place, sizes: tuple[str, ...]) -> dict[str, Any]:
     """The light window with CUDA's synchronization events beside the one without: their cost and how many there are."""
-    folder = place.record("sync-events", "train.py", *sizes, windows=("--sync-events", "--rich", "0"))
+    folder = place.record("sync-events", "train.py", *sizes, windows=("--sync-events", "--detailed", "0"))
     facts = json.loads((folder / "rank-00000.facts.json").read_text())
-    light = next(window for window in facts["windows"] if window["name"] == "lean")
-    without = place.figures["recording"]["windows"]["lean"]
+    light = next(window for window in facts["windows"] if window["name"] == "light")
+    without = place.figures["recording"]["windows"]["light"]
     with_ms = _median_ms(light["device_durations_ns"] or light["durations_ns"])
     without_ms = without["device_ms"] or without["host_ms"]
     with gzip.open(folder / light["trace"], "rt", encoding="utf-8", errors="replace") as source:
@@ -101,11 +101,11 @@ def _overhead(place: Place, sizes: tuple[str, ...], steps: str) -> dict[str, Any
             "--continue",
             "--warmup",
             "2",
-            "--unprofiled",
+            "--untraced",
             "100000",
-            "--lean",
+            "--light",
             "0",
-            "--rich",
+            "--detailed",
             "0",
         )
         folder = str(place.out / f"attached-{number}")

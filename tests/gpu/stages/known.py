@@ -63,7 +63,7 @@ def _recorded(
 ) -> tuple[dict[str, float], dict[str, float], list[Any]]:
     """What the script says of its parts, what the account says of the traced steps, and the rows of copies."""
     folder = place.runs / f"known-{name}"
-    windows = ("--warmup", "2", "--unprofiled", "4", "--lean", "4" if place.small else "8", "--rich", "0")
+    windows = ("--warmup", "2", "--untraced", "4", "--light", "4" if place.small else "8", "--detailed", "0")
     words = ("profile", "-q", "--continue", "--run-dir", str(folder), *windows)
     done = place.dptune(*words, str(SCRIPTS / "known.py"), "--device", place.device, *options)
     report = place.report(folder)

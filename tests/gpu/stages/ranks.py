@@ -90,7 +90,7 @@ def _windows(place: Place, options: tuple[str, ...]) -> tuple[str, ...]:
 
     Links are measured once, by a case of its own.
     """
-    fewer = ("--no-links", *(() if place.small else ("--warmup", "3", "--unprofiled", "12", "--lean", "3")))
+    fewer = ("--no-links", *(() if place.small else ("--warmup", "3", "--untraced", "12", "--light", "3")))
     return (*_TWO, *fewer, *(("--nccl-log",) if "nccl" in options else ()))
 
 

@@ -69,9 +69,9 @@ SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--se
 
 def windows(fault: str) -> tuple[str, ...]:
     """Of what a rule needs: predictions need more traced steps."""
-    lean = "12" if fault in (*SLOWLY, *LINKED) else "6" if fault.endswith(("-rank", "-ranks")) else "4"
-    rich = {"growing-memory": "4", "small-shard-units": "1"}.get(fault, "2" if fault in WITH_STACKS else "0")
-    return ("--warmup", "3", "--unprofiled", "20", "--lean", lean, "--rich", rich, "--no-links")
+    light = "12" if fault in (*SLOWLY, *LINKED) else "6" if fault.endswith(("-rank", "-ranks")) else "4"
+    detailed = {"growing-memory": "4", "small-shard-units": "1"}.get(fault, "2" if fault in WITH_STACKS else "0")
+    return ("--warmup", "3", "--untraced", "20", "--light", light, "--detailed", detailed, "--no-links")
 
 
 def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:

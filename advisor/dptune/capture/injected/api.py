@@ -41,11 +41,12 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
     Call `step()` at the end of every optimizer step, on every rank. Once all windows are full it does nothing any more,
     and training goes on: `prof.done` says so. What was recorded lies in `prof.folder`, one for all ranks.
 
-    `run_dir` names a new folder (default: one under dptune-runs/). `warmup`, `unprofiled`, `lean` and `rich` are steps
-    per window, and after `window_time` seconds a window ends in any case (0: never). In `noise_scale` more steps norms
-    of gradients are taken, which tell the largest useful batch. `ranks` are those to record
-    (default: all). A failure of the recording is one line on stderr and never an exception in the training loop. Where
-    `run_dir` holds something already, the recording goes to a folder beside it, NAME-2, and that is said.
+    `run_dir` names a new folder (default: one under dptune-runs/). `warmup`, `untraced`, `light` and `detailed` are
+    steps per window, and after `window_time` seconds a window ends in any case (0: never). In `noise_scale` more steps
+    norms of gradients are taken, which show the largest useful batch. `ranks` are those to record (default: all).
+
+    A failure of the recording is one line on stderr and never an exception in the training loop. Where `run_dir` holds
+    something already, the recording goes to a folder beside it, NAME-2, and that is said.
 
     Inside `dptune profile train.py` it stands aside: the command records.
     """
@@ -57,17 +58,17 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         run_dir: str | os.PathLike[str] | None = None,
         *,
         warmup: int = 5,
-        unprofiled: int = 20,
-        lean: int = 5,
-        rich: int = 3,
+        untraced: int = 20,
+        light: int = 5,
+        detailed: int = 3,
         window_time: float = 60.0,
         noise_scale: int = 0,
         ranks: Iterable[int] | None = None,
     ) -> None:
-        if min(warmup, unprofiled, lean, rich, window_time, noise_scale) < 0:
+        if min(warmup, untraced, light, detailed, window_time, noise_scale) < 0:
             raise ValueError("dptune.profile: numbers of steps and seconds cannot be negative")
         self._asked = None if run_dir is None else Path(run_dir)
-        self._schedule = Schedule(warmup, unprofiled, lean, rich, float(window_time), noise=noise_scale)
+        self._schedule = Schedule(warmup, untraced, light, detailed, float(window_time), noise=noise_scale)
         self._ranks = None if ranks is None else tuple(sorted(set(ranks)))
         self._recorder: Recorder | None = None
         self._plan: Plan | None = None

@@ -166,7 +166,7 @@ def _report(path: Path) -> Report:
     try:
         if version := _VERSION.search(content, 0, 4096):
             form.refuse_newer(str(path), version[1].decode(), SCHEMA_VERSION)
-        report = Report.model_validate_json(content)
+        report = Report.model_validate_json(_with_todays_windows(content))
         if odd := _odd_number(content):
             raise RunError(f"{path} says that {odd}, which no run has", _AGAIN)
         return report
@@ -179,6 +179,16 @@ def _report(path: Path) -> Report:
             f"{path} is not a report this version can read: {where + ': ' if where else ''}{first['msg']}",
             _AGAIN,
         ) from None
+
+
+def _with_todays_windows(content: bytes) -> bytes:
+    """The JSON text of a report with today's names of windows; unchanged where it has them, or is no JSON."""
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return content
+    renamed = form.with_todays_windows(document) if isinstance(document, dict) else document
+    return content if renamed is document else json.dumps(renamed).encode()
 
 
 def _odd_number(content: bytes) -> str:

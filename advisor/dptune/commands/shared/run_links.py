@@ -72,7 +72,9 @@ def _find(made: Recording, started: Launch, quiet: bool) -> Outcome:
     from dptune.runfile import form, paths
 
     facts = facts_in(made.folder)
-    traced = any(paths.trace(made.folder, rank, window).exists() for rank in made.ranks for window in ("lean", "rich"))
+    traced = any(
+        paths.trace(made.folder, rank, window).exists() for rank in made.ranks for window in ("light", "detailed")
+    )
     if not traced or facts[0].world_size < 2 or not facts[0].backend or _lies_there(made.folder, facts):
         return Outcome()
     first = facts[0]

@@ -31,21 +31,25 @@ _SUREST_FIRST: tuple[MatchBasis, ...] = get_args(MatchBasis)
 
 
 def heard(
-    rank_view: RankView, ran: Collectives, rich: Callable[[int], Trace | None], facts: Facts | None
+    rank_view: RankView, ran: Collectives, detailed: Callable[[int], Trace | None], facts: Facts | None
 ) -> list[RankCalls]:
     """Of the collectives that ran on each device of a rank those in its steps, with their sizes.
 
-    `rich` gives the trace of a rank's window with shapes; it is asked only where the lean window has no sizes.
+    `detailed` gives the trace of a rank's window with shapes; it is asked only where the light window has no sizes.
     """
     numbers = [step.number for step in rank_view.steps]
     found = [_inside(ran[rank_view.rank, device.operations.device]) for device in rank_view.devices]
     if any(call.message_bytes is None for each in found for call in each):
         try:
-            detail = rich(rank_view.rank)
+            detail = detailed(rank_view.rank)
         except TraceError:  # the size stays missing, and its reason says what was looked for
             detail = None
-        detailed = None if detail is None else view(rank_view.rank, detail)
-        shaped = [call for device in detailed.devices for call in _inside(calls(detailed, device))] if detailed else []
+        with_shapes = None if detail is None else view(rank_view.rank, detail)
+        shaped = (
+            [call for device in with_shapes.devices for call in _inside(calls(with_shapes, device))]
+            if with_shapes
+            else []
+        )
         found = [with_sizes(each, shaped, facts) for each in found]
     return [
         RankCalls(rank_view.rank, device.operations.device, rank_view.base_ns, numbers, each)

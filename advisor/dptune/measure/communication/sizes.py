@@ -1,7 +1,7 @@
 """Message sizes for calls that were recorded without shapes.
 
-The lean window has no shapes; the rich window of the same rank has. A step makes the same collectives every time, so
-the calls of a lean step take their sizes, in order, from those of a rich step.
+The light window has no shapes; the detailed window of the same rank has. A step makes the same collectives every
+time, so the calls of a light step take their sizes, in order, from those of a detailed step.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def no_size(traces: Iterable[Trace]) -> str:
     return BAD_SIZE if damaged else NO_SIZE
 
 
-def with_sizes(lean: list[Call], rich: list[Call], facts: Facts | None) -> list[Call]:
-    """The lean calls, with type, size and group from the rich window, else from DDP's bucket sizes, where they fit."""
-    if all(call.message_bytes is not None for call in lean):
-        return lean
-    pattern = _pattern(rich)
+def with_sizes(light: list[Call], detailed: list[Call], facts: Facts | None) -> list[Call]:
+    """The light calls, with type, size and group of the detailed window, else of DDP's buckets, where they fit."""
+    if all(call.message_bytes is not None for call in light):
+        return light
+    pattern = _pattern(detailed)
     buckets, dtype = _buckets(facts)
     sized: list[Call] = []
-    for step in _by_step(lean):
+    for step in _by_step(light):
         if pattern and [call.kind for call in step] == [call.kind for call in pattern]:
             sized += [_sized(call, model) for call, model in zip(step, pattern, strict=True)]
         else:
@@ -53,9 +53,9 @@ def _sized(call: Call, model: Call) -> Call:
     )
 
 
-def _pattern(rich: list[Call]) -> list[Call]:
-    """The calls of one step with sizes; nothing where the rich steps differ from each other."""
-    steps = _by_step(rich)
+def _pattern(detailed: list[Call]) -> list[Call]:
+    """The calls of one step with sizes; nothing where the detailed steps differ from each other."""
+    steps = _by_step(detailed)
     shapes = {tuple((call.kind, call.dtype, call.message_bytes) for call in step) for step in steps}
     return steps[0] if len(shapes) == 1 else []
 

@@ -65,11 +65,11 @@ class _Part:
 _Kind = tuple[Direction, bool | None]
 
 
-def copies(views: Sequence[RankView], rich: RankView | None) -> list[CopyFigures] | None:
+def copies(views: Sequence[RankView], detailed: RankView | None) -> list[CopyFigures] | None:
     """One record per direction and kind of host memory, of the copies launched inside steps.
 
-    `rich` is the rich window of one rank, which tells where the copies come from. None where there are copies on a
-    device, and the launch of none was recorded.
+    `detailed` is the detailed window of one rank, which shows where copies are called from. None where there are copies
+    on a device, and the launch of none was recorded.
     """
     if any(_unlaunched(device) for view in views for device in view.devices):
         return None
@@ -77,13 +77,13 @@ def copies(views: Sequence[RankView], rich: RankView | None) -> list[CopyFigures
     for view in views:
         for key, part in _parts(view):
             groups.setdefault(key, []).append(part)
-    detailed: dict[_Kind, list[_Part]] = {}
-    for key, part in _parts(rich) if rich is not None else []:
-        detailed.setdefault(key, []).append(part)
+    sited: dict[_Kind, list[_Part]] = {}
+    for key, part in _parts(detailed) if detailed is not None else []:
+        sited.setdefault(key, []).append(part)
     steps = sum(view.windows for view in views)
     whole_ns = sum(window.length_ns for view in views for device in view.devices for window in device.windows)
     return [
-        _figures(key, parts, steps, whole_ns, _most_detailed(parts, detailed.get(key, [])))
+        _figures(key, parts, steps, whole_ns, _most_detailed(parts, sited.get(key, [])))
         for key, parts in sorted(groups.items(), key=lambda item: str(item[0]))
     ]
 
@@ -110,9 +110,11 @@ def _parts(view: RankView) -> list[tuple[_Kind, _Part]]:
 
 
 def _most_detailed(parts: list[_Part], detailed: list[_Part]) -> CopyRows:
-    """Of which device it is told where its copies come from: one of the rich window, else that with most of them."""
+    """The copies whose call sites are shown: of one device in the detailed window, else of the device with most."""
     part = max(detailed or parts, key=lambda part: (int(part.durations.sum()), -part.view.rank))
-    return CopyRows(part.view, "rich" if detailed else "lean", part.rows, part.launch, part.steps, part.blocking.held)
+    return CopyRows(
+        part.view, "detailed" if detailed else "light", part.rows, part.launch, part.steps, part.blocking.held
+    )
 
 
 def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, copy_rows: CopyRows) -> CopyFigures:

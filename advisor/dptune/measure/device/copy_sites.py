@@ -31,7 +31,7 @@ class CopyRows:
     """
 
     view: RankView
-    window: Literal["lean", "rich"]
+    window: Literal["light", "detailed"]
     rows: Ints
     launch: Ints
     steps: Ints

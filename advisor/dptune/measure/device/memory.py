@@ -45,19 +45,21 @@ _SEVERAL = "the rank uses several devices, and the call does not say which it is
 class Allocations:
     """A window of a rank that recorded allocations."""
 
-    window: Literal["lean", "rich"]
+    window: Literal["light", "detailed"]
     view: RankView
 
 
-def memory(facts: Mapping[int, Facts], views: Sequence[RankView], rich: RankView | None) -> list[MemoryFigures]:
-    """One record per rank and device; `rich` is the rich window of one rank."""
-    lean = {view.rank: view for view in views}
+def memory(facts: Mapping[int, Facts], views: Sequence[RankView], detailed: RankView | None) -> list[MemoryFigures]:
+    """One record per rank and device; `detailed` is the detailed window of one rank."""
+    light = {view.rank: view for view in views}
     found = []
-    for rank in sorted({*facts, *lean}):
-        lean_view = lean.get(rank)
-        allocations = _with_allocations(lean_view, rich if rich is not None and rich.rank == rank else None)
+    for rank in sorted({*facts, *light}):
+        light_view = light.get(rank)
+        allocations = _with_allocations(
+            light_view, detailed if detailed is not None and detailed.rank == rank else None
+        )
         device = facts[rank].device if rank in facts else None
-        names = _devices(device, lean_view, allocations)
+        names = _devices(device, light_view, allocations)
         for name in names:
             of_it = (
                 device
@@ -65,20 +67,20 @@ def memory(facts: Mapping[int, Facts], views: Sequence[RankView], rich: RankView
                 else None
             )
             events = _Events.of(allocations, name, len(names) == 1) if allocations is not None else None
-            found.append(_figures(rank, name, of_it, lean_view, events))
+            found.append(_figures(rank, name, of_it, light_view, events))
     return found
 
 
-def _with_allocations(lean: RankView | None, rich: RankView | None) -> Allocations | None:
-    if rich is not None and rich.steps and len(rich.trace.memory):
-        return Allocations("rich", rich)
-    return Allocations("lean", lean) if lean is not None and lean.steps and len(lean.trace.memory) else None
+def _with_allocations(light: RankView | None, detailed: RankView | None) -> Allocations | None:
+    if detailed is not None and detailed.steps and len(detailed.trace.memory):
+        return Allocations("detailed", detailed)
+    return Allocations("light", light) if light is not None and light.steps and len(light.trace.memory) else None
 
 
-def _devices(facts: DeviceFacts | None, lean: RankView | None, allocations: Allocations | None) -> list[str]:
+def _devices(facts: DeviceFacts | None, light: RankView | None, allocations: Allocations | None) -> list[str]:
     """What the rank computes on, by its trace, else by its facts, else by its allocations."""
-    if lean is not None and lean.devices:
-        return sorted({device.operations.device for device in lean.devices})
+    if light is not None and light.devices:
+        return sorted({device.operations.device for device in light.devices})
     if facts is not None:
         return [_named(facts.kind, facts.index)]
     if allocations is None:
@@ -93,7 +95,7 @@ def _named(kind: str, index: int | None) -> str:
 
 
 def _figures(
-    rank: int, name: str, facts: DeviceFacts | None, lean: RankView | None, events: _Events | None
+    rank: int, name: str, facts: DeviceFacts | None, light: RankView | None, events: _Events | None
 ) -> MemoryFigures:
     on_cpu = name == "cpu"
     whole_run = facts is not None and facts.peak_allocated_bytes is not None
@@ -101,9 +103,9 @@ def _figures(
         allocated, reserved = facts.peak_allocated_bytes, facts.peak_reserved_bytes
     else:
         allocated, reserved = events.peaks() if events is not None and not on_cpu else (None, None)
-    capacity = (facts.memory_bytes if facts is not None else None) or _capacity(lean, name)
+    capacity = (facts.memory_bytes if facts is not None else None) or _capacity(light, name)
     per_step = events.per_step() if events is not None else {}
-    malloc, no_malloc = _malloc(lean)
+    malloc, no_malloc = _malloc(light)
     no_peak = _ON_CPU if on_cpu else _NO_RUN if events is None else _NO_TOTALS
     figures: dict[str, tuple[Any, str]] = {
         "window": (events.window if events is not None else None, _NO_EVENTS),
@@ -149,7 +151,7 @@ def _figures(
 class _Events:
     """The allocations of one device in order of time, and the steps they lie in."""
 
-    window: Literal["lean", "rich"]
+    window: Literal["light", "detailed"]
     steps: list[Step]
     ts_ns: Ints
     size: Ints
@@ -223,30 +225,30 @@ class _Events:
         return more
 
 
-def _capacity(lean: RankView | None, name: str) -> int | None:
+def _capacity(light: RankView | None, name: str) -> int | None:
     """By the file's list of devices: the one of this number, or the only one on the list for the only one used."""
-    if lean is None or name == "cpu":
+    if light is None or name == "cpu":
         return None
-    listed = lean.trace.devices
-    alone = len(listed) == len(lean.devices) == 1
+    listed = light.trace.devices
+    alone = len(listed) == len(light.devices) == 1
     return next(
         (device.memory_bytes for device in listed if alone or str(device.index) == name.partition(":")[2]), None
     )
 
 
-def _malloc(lean: RankView | None) -> tuple[tuple[float, int, float, list[int]] | None, str]:
+def _malloc(light: RankView | None) -> tuple[tuple[float, int, float, list[int]] | None, str]:
     """Calls to the driver's allocator per step, their time, its share of the steps, the time by step; or why not."""
-    if lean is None or not lean.steps:
+    if light is None or not light.steps:
         return None, _NO_CALLS
-    if len(lean.devices) > 1:
+    if len(light.devices) > 1:
         return None, _SEVERAL
-    columns = lean.columns
+    columns = light.columns
     if not len(columns.rows(LAUNCH_CATEGORIES)):
         return None, _NO_CALLS
     rows = columns.rows(LAUNCH_CATEGORIES, MALLOC.search)
-    steps = Intervals.union(*bounds(lean.steps))
+    steps = Intervals.union(*bounds(light.steps))
     begin = columns.ts_ns[rows]
-    count = sum(int(((begin >= step.start_ns) & (begin < step.end_ns)).sum()) for step in lean.steps)
+    count = sum(int(((begin >= step.start_ns) & (begin < step.end_ns)).sum()) for step in light.steps)
     time = steps & Intervals.union(begin, columns.ends(rows))
-    by_step = [(time & Intervals.union(*bounds([step]))).total_ns for step in lean.steps]
-    return (count / len(lean.steps), time.total_ns, time.total_ns / steps.total_ns, by_step), ""
+    by_step = [(time & Intervals.union(*bounds([step]))).total_ns for step in light.steps]
+    return (count / len(light.steps), time.total_ns, time.total_ns / steps.total_ns, by_step), ""

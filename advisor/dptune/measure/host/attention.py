@@ -60,13 +60,13 @@ class _Chain:
     head: int | None = None
 
 
-def eager_attention(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> list[EagerAttention]:
+def eager_attention(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> list[EagerAttention]:
     """The places that compute attention operator by operator, each on the rank where it takes most, longest first.
 
-    `unprofiled_ns` is the step time of ranks without the profiler, where it is known.
+    `untraced_ns` is the step time of ranks without the profiler, where it is known.
     """
     kept: dict[tuple[str, str, str], EagerAttention] = {}
-    for found in (place for view in views if view.steps for place in _of_rank(view, unprofiled_ns.get(view.rank))):
+    for found in (place for view in views if view.steps for place in _of_rank(view, untraced_ns.get(view.rank))):
         key = found.name, found.at, found.module
         if key not in kept or kept[key].share < found.share:
             kept[key] = found
@@ -74,14 +74,14 @@ def eager_attention(views: Sequence[RankView], unprofiled_ns: Mapping[int, float
     return sorted(worth, key=lambda found: (-found.share, found.at))
 
 
-def _of_rank(view: RankView, unprofiled_ns: float | None) -> Iterator[EagerAttention]:
+def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[EagerAttention]:
     chains = list(_chains(view))
     recorded = RecordedOperators.of(view) if chains else None
     if recorded is None:
         return
     last = set(recorded.covered(np.array([chain.products[1] for chain in chains], dtype=np.int64)).tolist())
     chains = _measured(view, [chain for chain in chains if chain.products[1] in last])
-    step_ns = whole_step_ns(view, unprofiled_ns)
+    step_ns = whole_step_ns(view, untraced_ns)
     for (function, module), group in _grouped(view.columns, chains).items():
         whole = _spent(view, recorded, np.concatenate([chain.operators for chain in group]))
         products = _spent(view, recorded, np.array([row for chain in group for row in chain.products], dtype=np.int64))

@@ -42,14 +42,14 @@ _MISSING = {
 }
 
 
-def attribution(rich: RankView | None, lean: RankView | None) -> AttributionFigures | None:
+def attribution(detailed: RankView | None, light: RankView | None) -> AttributionFigures | None:
     """From the detailed window, else from the light one; None where neither tells or holds compute in steps."""
-    if rich is not None and (found := _of_window(rich, "rich")) is not None:
+    if detailed is not None and (found := _of_window(detailed, "detailed")) is not None:
         return found
-    return None if lean is None else _of_window(lean, "lean")
+    return None if light is None else _of_window(light, "light")
 
 
-def _of_window(view: RankView, window: Literal["lean", "rich"]) -> AttributionFigures | None:
+def _of_window(view: RankView, window: Literal["light", "detailed"]) -> AttributionFigures | None:
     columns = view.columns
     sorts: dict[str, tuple[Ints, Callable[[str], str]]] = {
         "modules": (columns.rows(PYTHON_CATEGORIES, lambda name: name.startswith(_MODULE)), _class),

@@ -52,10 +52,10 @@ def outside_backward(view: RankView, rows: Ints) -> Ints:
     return rows[~training(view)["backward"].hold(view.columns.ts_ns[rows])]
 
 
-def by_function(view: RankView, rows: Ints, unprofiled_ns: float | None) -> Iterator[FunctionCost]:
+def by_function(view: RankView, rows: Ints, untraced_ns: float | None) -> Iterator[FunctionCost]:
     """The cost of these operators by function of the script; nothing where no function is around them.
 
-    `unprofiled_ns` is the step time of the rank without the profiler, where it is known.
+    `untraced_ns` is the step time of the rank without the profiler, where it is known.
     """
     columns = view.columns
     recorded = RecordedOperators.of(view) if len(rows) else None
@@ -68,7 +68,7 @@ def by_function(view: RankView, rows: Ints, unprofiled_ns: float | None) -> Iter
         if caller.function is not None:
             calling[alike(caller.function)].append(row)
             frames.setdefault(alike(caller.function), caller.function)
-    step_ns = whole_step_ns(view, unprofiled_ns)
+    step_ns = whole_step_ns(view, untraced_ns)
     for function, called in calling.items():
         match = _FRAME.match(frames[function])
         if match is None:
@@ -105,19 +105,19 @@ def lengths_ns(columns: Columns, rows: Ints) -> Ints:
     return columns.ends(rows) - columns.ts_ns[rows]
 
 
-def whole_step_ns(view: RankView, unprofiled_ns: float | None) -> float:
+def whole_step_ns(view: RankView, untraced_ns: float | None) -> float:
     """The step time that shares are of: without the profiler, where it is known.
 
     Where the devices of a traced step compute for longer than that, they were slower then, and so were the operators:
     shares are of this compute.
     """
-    if unprofiled_ns is None:
+    if untraced_ns is None:
         return median(step.length_ns for step in view.steps)
     computing = NOTHING
     for device in view.devices:
         computing |= device.operations.time[Work.COMPUTE]
     window = Intervals.union(*bounds(view.steps))
-    return max(unprofiled_ns, (computing & window).total_ns / len(view.steps))
+    return max(untraced_ns, (computing & window).total_ns / len(view.steps))
 
 
 def taken_ns(view: RankView, calling: Intervals, steps: int) -> int:

@@ -26,15 +26,15 @@ _NAME = "aten::convolution"  # that every convolution of the script calls; it ha
 _MOST = 20_000  # convolutions whose sizes are read
 
 
-def long_convolutions(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> list[LongConvolution]:
+def long_convolutions(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> list[LongConvolution]:
     """The functions that spend most in long direct convolutions, each on the rank where it spends most.
 
-    `unprofiled_ns` is the step time of ranks without the profiler, where it is known.
+    `untraced_ns` is the step time of ranks without the profiler, where it is known.
     """
-    return longest_first([found for view in views for found in _of_rank(view, unprofiled_ns.get(view.rank))])
+    return longest_first([found for view in views for found in _of_rank(view, untraced_ns.get(view.rank))])
 
 
-def _of_rank(view: RankView, unprofiled_ns: float | None) -> Iterator[LongConvolution]:
+def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[LongConvolution]:
     columns = view.columns
     rows = outside_backward(view, columns.rows(OPERATOR_CATEGORIES, lambda name: name == _NAME))[:_MOST]
     try:
@@ -42,7 +42,7 @@ def _of_rank(view: RankView, unprofiled_ns: float | None) -> Iterator[LongConvol
     except TraceError:
         return
     sizes = {row: size for row, call in zip(rows.tolist(), found, strict=True) if (size := long_kernel(call))}
-    for function in by_function(view, np.array(list(sizes), dtype=np.int64), unprofiled_ns):
+    for function in by_function(view, np.array(list(sizes), dtype=np.int64), untraced_ns):
         taps, length = sizes[int(function.rows[lengths_ns(columns, function.rows).argmax()])]
         yield LongConvolution(
             name=function.name,

@@ -23,18 +23,18 @@ _NAME = re.compile(
 )
 
 
-def decompositions(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> list[Decomposition]:
+def decompositions(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> list[Decomposition]:
     """The functions that spend most in decompositions, each on the rank where it spends most.
 
-    `unprofiled_ns` is the step time of ranks without the profiler, where it is known.
+    `untraced_ns` is the step time of ranks without the profiler, where it is known.
     """
-    return longest_first([found for view in views for found in _of_rank(view, unprofiled_ns.get(view.rank))])
+    return longest_first([found for view in views for found in _of_rank(view, untraced_ns.get(view.rank))])
 
 
-def _of_rank(view: RankView, unprofiled_ns: float | None) -> Iterator[Decomposition]:
+def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[Decomposition]:
     columns = view.columns
     rows = columns.rows(OPERATOR_CATEGORIES, lambda name: _NAME.match(name) is not None)
-    for function in by_function(view, outside_backward(view, rows), unprofiled_ns):
+    for function in by_function(view, outside_backward(view, rows), untraced_ns):
         longest = _longest(columns, function.rows)
         yield Decomposition(
             name=function.name,

@@ -23,15 +23,15 @@ _AFTER = 12  # operators after a sort, among which its result is sliced
 _MOST = 2_000  # sorts that are looked at
 
 
-def full_sorts(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> list[FullSort]:
+def full_sorts(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> list[FullSort]:
     """The functions that spend most in them, each on the rank where it spends most.
 
-    `unprofiled_ns` is the step time of ranks without the profiler, where it is known.
+    `untraced_ns` is the step time of ranks without the profiler, where it is known.
     """
-    return longest_first([found for view in views for found in _of_rank(view, unprofiled_ns.get(view.rank))])
+    return longest_first([found for view in views for found in _of_rank(view, untraced_ns.get(view.rank))])
 
 
-def _of_rank(view: RankView, unprofiled_ns: float | None) -> Iterator[FullSort]:
+def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[FullSort]:
     columns = view.columns
     sorts = outside_backward(view, columns.rows(OPERATOR_CATEGORIES, lambda name: name in _SORTS))
     recorded = RecordedOperators.of(view) if len(sorts) else None
@@ -41,7 +41,7 @@ def _of_rank(view: RankView, unprofiled_ns: float | None) -> Iterator[FullSort]:
     sorts = sorts[np.isin(sorts, order.rows)][:_MOST]  # not those that another operator needs, for example a quantile
     known = calls(view, [near for row in sorts.tolist() for near in (row, *order.after(row, _AFTER))])
     long = {row: size for row in sorts.tolist() if row in known and (size := _size(known[row]))}
-    for function in by_function(view, np.array(sorted(long), dtype=np.int64), unprofiled_ns):
+    for function in by_function(view, np.array(sorted(long), dtype=np.int64), untraced_ns):
         longest = int(function.rows[lengths_ns(columns, function.rows).argmax()])
         dim, length = long[longest]
         yield FullSort(

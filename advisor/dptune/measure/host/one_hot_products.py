@@ -50,15 +50,15 @@ class _Product:
     sums: bool
 
 
-def one_hot_products(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> list[OneHotProduct]:
+def one_hot_products(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> list[OneHotProduct]:
     """The functions that spend most in them, each on the rank where it spends most.
 
-    `unprofiled_ns` is the step time of ranks without the profiler, where it is known.
+    `untraced_ns` is the step time of ranks without the profiler, where it is known.
     """
-    return longest_first([found for view in views for found in _of_rank(view, unprofiled_ns.get(view.rank))])
+    return longest_first([found for view in views for found in _of_rank(view, untraced_ns.get(view.rank))])
 
 
-def _of_rank(view: RankView, unprofiled_ns: float | None) -> Iterator[OneHotProduct]:
+def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[OneHotProduct]:
     columns = view.columns
     makers = columns.rows(OPERATOR_CATEGORIES, lambda name: name in (_ONE_HOT, _EYE, *_SCATTERS))
     makers = outside_backward(view, makers)
@@ -74,7 +74,7 @@ def _of_rank(view: RankView, unprofiled_ns: float | None) -> Iterator[OneHotProd
         found, copies = _follow(rows, [following[row] for row in order.after(rows.row, _AFTER) if row in following])
         products |= found
         costs |= {rows.row, *copies, *found} if found else set()
-    for function in by_function(view, np.array(sorted(costs), dtype=np.int64), unprofiled_ns):
+    for function in by_function(view, np.array(sorted(costs), dtype=np.int64), untraced_ns):
         own = function.rows[np.isin(function.rows, list(products))]
         if not len(own):
             continue

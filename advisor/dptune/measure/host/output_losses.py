@@ -28,15 +28,15 @@ _MOST = 50_000  # products whose sizes are read
 _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
 
 
-def output_losses(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> list[OutputLoss]:
+def output_losses(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> list[OutputLoss]:
     """By number of classes, each on the rank where it takes most.
 
-    `unprofiled_ns` is the step time of ranks without the profiler, where it is known.
+    `untraced_ns` is the step time of ranks without the profiler, where it is known.
     """
-    return longest_first([found for view in views for found in _of_rank(view, unprofiled_ns.get(view.rank))])
+    return longest_first([found for view in views for found in _of_rank(view, untraced_ns.get(view.rank))])
 
 
-def _of_rank(view: RankView, unprofiled_ns: float | None) -> Iterator[OutputLoss]:
+def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[OutputLoss]:
     columns = view.columns
     losses = outside_backward(view, columns.rows(OPERATOR_CATEGORIES, lambda name: name in _LOSSES))
     recorded = RecordedOperators.of(view) if len(losses) else None
@@ -50,7 +50,7 @@ def _of_rank(view: RankView, unprofiled_ns: float | None) -> Iterator[OutputLoss
     of_classes: dict[int, list[tuple[Call, Call]]] = defaultdict(list)
     for loss, product in _pairs(view, known):
         of_classes[_classes(loss)].append((loss, product))
-    step_ns = whole_step_ns(view, unprofiled_ns)
+    step_ns = whole_step_ns(view, untraced_ns)
     for classes, pairs in of_classes.items():
         made = list({product.row: product for _, product in pairs}.values())
         longest = made[int(lengths_ns(columns, np.array([product.row for product in made])).argmax())]

@@ -77,13 +77,13 @@ class _Site:
     library: str = ""
 
 
-def user_code(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> UserCodeFigures | None:
+def user_code(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> UserCodeFigures | None:
     """The functions that take most, of these ranks; None where no trace has stacks.
 
-    `unprofiled_ns` is the step time of ranks without the profiler, where it is known.
+    `untraced_ns` is the step time of ranks without the profiler, where it is known.
     """
     having_stacks = [view for view in views if _has_stacks(view)]
-    ranks = {view.rank: _Rank.of(view, unprofiled_ns.get(view.rank)) for view in having_stacks}
+    ranks = {view.rank: _Rank.of(view, untraced_ns.get(view.rank)) for view in having_stacks}
     if not ranks:
         return None
     sites = {site for rank in ranks.values() for site in rank.cost_ns}
@@ -94,14 +94,14 @@ def user_code(views: Sequence[RankView], unprofiled_ns: Mapping[int, float]) -> 
     return UserCodeFigures(
         ranks=sorted(ranks),
         steps=min(rank.steps for rank in ranks.values()),
-        basis="unprofiled" if all(rank in unprofiled_ns for rank in ranks) else "traced",
+        basis="untraced" if all(rank in untraced_ns for rank in ranks) else "traced",
         sites=found[:MOST],
         loops=_loops(ranks),
-        decompositions=decompositions(having_stacks, unprofiled_ns),
-        long_convolutions=long_convolutions(having_stacks, unprofiled_ns),
-        output_losses=output_losses(having_stacks, unprofiled_ns),
-        one_hot_products=one_hot_products(having_stacks, unprofiled_ns),
-        full_sorts=full_sorts(having_stacks, unprofiled_ns),
+        decompositions=decompositions(having_stacks, untraced_ns),
+        long_convolutions=long_convolutions(having_stacks, untraced_ns),
+        output_losses=output_losses(having_stacks, untraced_ns),
+        one_hot_products=one_hot_products(having_stacks, untraced_ns),
+        full_sorts=full_sorts(having_stacks, untraced_ns),
     )
 
 
@@ -131,14 +131,14 @@ class _Rank:
     loops: dict[str, Loop]
 
     @classmethod
-    def of(cls, view: RankView, unprofiled_ns: float | None) -> _Rank:
+    def of(cls, view: RankView, untraced_ns: float | None) -> _Rank:
         columns = view.columns
         found = pieces(view, _hidden(view))
         phases = training(view)
         stacks = _Stacks(view, found, {name: phases[name] for name in TRAINING})
         events = _events(columns, found)
         traced_ns = median(step.length_ns for step in view.steps)
-        step_ns = traced_ns if unprofiled_ns is None else unprofiled_ns
+        step_ns = traced_ns if untraced_ns is None else untraced_ns
         each_ns = min(MOST_EVENT_NS, max(0.0, traced_ns - step_ns) * len(view.steps) / max(1, int(events.sum())))
         spent = np.maximum(0.0, found.work_ns - each_ns * events)
         by_step: dict[_Site, NDArray[np.float64]] = {}

@@ -12,7 +12,7 @@ _FOREIGN = "only `dptune profile` counts this: the run was not recorded by it"
 
 
 def accumulation(facts: Sequence[Facts]) -> AccumulationFigures:
-    """Backward calls per optimizer step, medians over the unprofiled steps and then over ranks."""
+    """Backward calls per optimizer step, medians over the untraced steps and then over ranks."""
     backwards = _median(facts, _backwards, _backwards)
     why = "no backward call was counted in the untraced steps" if facts else _FOREIGN
     why_not_synchronised = _nothing_to_synchronise(facts) if backwards else why
@@ -63,7 +63,7 @@ def _median(
     """Median over ranks of each rank's median count per step; None where no step was counted, or `seen` is all 0."""
     by_rank = []
     for rank_facts in facts:
-        window = rank_facts.window("unprofiled")
+        window = rank_facts.window("untraced")
         if window is not None and any(seen(window)) and counts(window):
             by_rank.append(median(counts(window)))
     return round(median(by_rank)) if by_rank else None

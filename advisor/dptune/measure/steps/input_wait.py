@@ -33,13 +33,13 @@ class LoaderWait:
 
 
 def waits(facts: Facts | None, view: RankView | None) -> LoaderWait | str:
-    """What one rank waits, or why that is not known: in unprofiled steps where recorded, else in those of `view`.
+    """What one rank waits, or why that is not known: in untraced steps where recorded, else in those of `view`.
 
-    Of unprofiled steps only those that drew the median number of batches count: between two epochs a step may contain
+    Of untraced steps only those that drew the median number of batches count: between two epochs a step may contain
     a whole validation. Traced steps are the device's windows, as in the account. Of a host that runs ahead of its
     device, a step is shorter than on the device, and the loader takes a larger share of it.
     """
-    window = facts.window("unprofiled") if facts else None
+    window = facts.window("untraced") if facts else None
     if window is not None and sum(window.durations_ns) > 0 and len(window.loader_wait_ns) == window.steps:
         if not any(window.loader_batches):
             return _NO_LOADER
@@ -58,9 +58,9 @@ def waits(facts: Facts | None, view: RankView | None) -> LoaderWait | str:
 
 
 def computed_share(facts: Iterable[Facts]) -> float | None:
-    """Of the wait in the usual unprofiled steps of all ranks, the part in which the training thread itself computed."""
+    """Of the wait in the usual untraced steps of all ranks, the part in which the training thread itself computed."""
     waited = computed = 0
-    for window in (rank_facts.window("unprofiled") for rank_facts in facts):
+    for window in (rank_facts.window("untraced") for rank_facts in facts):
         if window is not None and len(window.loader_cpu_ns) == len(window.loader_wait_ns) == window.steps:
             steps = window.usual_steps
             waited += sum(window.loader_wait_ns[n] for n in steps)
@@ -69,9 +69,9 @@ def computed_share(facts: Iterable[Facts]) -> float | None:
 
 
 def other_share(facts: Iterable[Facts]) -> float:
-    """Of the wait in the usual unprofiled steps of all ranks that have no workers, what was not preparing batches."""
+    """Of the wait in the usual untraced steps of all ranks that have no workers, what was not preparing batches."""
     waited = fetched = 0
-    for window in (rank_facts.window("unprofiled") for rank_facts in facts):
+    for window in (rank_facts.window("untraced") for rank_facts in facts):
         if window is None or not len(window.loader_fetch_ns) == len(window.loader_wait_ns) == window.steps:
             continue
         steps = [n for n in window.usual_steps if window.loader_fetch_ns[n]]
@@ -85,7 +85,7 @@ def drawn_from(facts: Sequence[Facts]) -> LoaderFacts | None:
     """The loader that steps drew most from, on the rank that waited longest for it."""
 
     def waited(facts: Facts) -> int:
-        window = facts.window("unprofiled")
+        window = facts.window("untraced")
         return sum(window.loader_wait_ns) if window else 0
 
     loaders = max(facts, key=waited).loaders if facts else []
@@ -112,9 +112,9 @@ def preparing(loader: LoaderFacts | None) -> PreparingFigures | None:
 
 
 def input_figures(ranks: Sequence[LoaderWait | str], facts: Iterable[Facts] = ()) -> InputFigures:
-    """Of all ranks, as step times are: unprofiled the median over them, traced the mean over all of their steps.
+    """Of all ranks, as step times are: untraced the median over them, traced the mean over all of their steps.
 
-    Unprofiled figures of some ranks leave the traced ones of others out.
+    Untraced figures of some ranks leave the traced ones of others out.
     """
     recorded = list(facts)
     computed, other = computed_share(recorded), other_share(recorded)
@@ -131,9 +131,9 @@ def input_figures(ranks: Sequence[LoaderWait | str], facts: Iterable[Facts] = ()
             preparing=made_of,
             missing={"wait_share": why, "wait_ns": why, **unknown},
         )
-    unprofiled = [(rank.share, rank.share * rank.median_ns) for rank in known if rank.median_ns is not None]
-    if unprofiled:
-        wait_share, wait_ns = (median(figure) for figure in zip(*unprofiled, strict=True))
+    untraced = [(rank.share, rank.share * rank.median_ns) for rank in known if rank.median_ns is not None]
+    if untraced:
+        wait_share, wait_ns = (median(figure) for figure in zip(*untraced, strict=True))
     else:
         waited_ns = sum(rank.waited_ns for rank in known)
         wait_share = waited_ns / sum(rank.steps_ns for rank in known)
@@ -144,6 +144,6 @@ def input_figures(ranks: Sequence[LoaderWait | str], facts: Iterable[Facts] = ()
         computed_share=computed,
         other_share=other,
         preparing=made_of,
-        basis="unprofiled" if unprofiled else "traced",
+        basis="untraced" if untraced else "traced",
         missing=unknown,
     )

@@ -1,4 +1,4 @@
-"""How long a step takes: unprofiled from the facts, else as traced."""
+"""How long a step takes: untraced from the facts, else as traced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def step_time(
 ) -> StepTime:
     """Step times as the median over ranks of each rank's median, the quartiles likewise.
 
-    A window with device durations is taken from those, else from host durations. Where the facts have no lean window,
+    A window with device durations is taken from those, else from host durations. Where the facts have no light window,
     its time is that of the trace's steps: on a GPU the device's windows, on a CPU the host's steps. The last window of
     a GPU lacks its tail of idle, and is left out where there are at least three others. Facts keep all their steps.
     `repeats` are the facts of further processes: the step time is then the median over all of them.
@@ -32,55 +32,55 @@ def step_time(
     The step time of a report is that of steps without the profiler. Where none was recorded it is `accounted_ns`, the
     mean step of the account: the parts of the account are of those steps, and add up to it.
     """
-    unprofiled, lean, rich = (_durations(facts, name) for name in ("unprofiled", "lean", "rich"))
-    if not lean:
-        lean = [traced for view in views if (traced := _traced(view))]
+    untraced, light, detailed = (_durations(facts, name) for name in ("untraced", "light", "detailed"))
+    if not light:
+        light = [traced for view in views if (traced := _traced(view))]
     figures = {
-        "unprofiled_median_ns": _over_ranks(unprofiled, 50),
-        "unprofiled_q1_ns": _over_ranks(unprofiled, 25),
-        "unprofiled_q3_ns": _over_ranks(unprofiled, 75),
-        "lean_median_ns": _over_ranks(lean, 50),
-        "lean_q1_ns": _over_ranks(lean, 25),
-        "lean_q3_ns": _over_ranks(lean, 75),
-        "rich_median_ns": _over_ranks(rich, 50),
+        "untraced_median_ns": _over_ranks(untraced, 50),
+        "untraced_q1_ns": _over_ranks(untraced, 25),
+        "untraced_q3_ns": _over_ranks(untraced, 75),
+        "light_median_ns": _over_ranks(light, 50),
+        "light_q1_ns": _over_ranks(light, 25),
+        "light_q3_ns": _over_ranks(light, 75),
+        "detailed_median_ns": _over_ranks(detailed, 50),
     }
-    again = [_over_ranks(_durations(repeat_facts, "unprofiled"), 50) for repeat_facts in repeats]
-    others = [median_ns for median_ns in again if median_ns is not None] if unprofiled else []
-    unprofiled_ns = figures["unprofiled_median_ns"]
-    figures["time_ns"] = accounted_ns if unprofiled_ns is None else median([unprofiled_ns, *others])
+    again = [_over_ranks(_durations(repeat_facts, "untraced"), 50) for repeat_facts in repeats]
+    others = [median_ns for median_ns in again if median_ns is not None] if untraced else []
+    untraced_ns = figures["untraced_median_ns"]
+    figures["time_ns"] = accounted_ns if untraced_ns is None else median([untraced_ns, *others])
     figures = {name: value or None for name, value in figures.items()}
-    no_unprofiled = "no untraced step was recorded" if facts else _FOREIGN
-    no_lean = next((view.no_steps for view in views if view.no_steps), "no traced step that takes time was recorded")
+    no_untraced = "no untraced step was recorded" if facts else _FOREIGN
+    no_light = next((view.no_steps for view in views if view.no_steps), "no traced step that takes time was recorded")
     reasons = {
-        "unprofiled_median_ns": no_unprofiled,
-        "unprofiled_q1_ns": no_unprofiled,
-        "unprofiled_q3_ns": no_unprofiled,
-        "lean_median_ns": no_lean,
-        "lean_q1_ns": no_lean,
-        "lean_q3_ns": no_lean,
-        "rich_median_ns": "no window with shapes and stacks was recorded",
-        "time_ns": no_lean,
+        "untraced_median_ns": no_untraced,
+        "untraced_q1_ns": no_untraced,
+        "untraced_q3_ns": no_untraced,
+        "light_median_ns": no_light,
+        "light_q1_ns": no_light,
+        "light_q3_ns": no_light,
+        "detailed_median_ns": "no window with shapes and stacks was recorded",
+        "time_ns": no_light,
     }
     longest_ns, longest_wait_ns = _longest_outlier(facts)
     return StepTime(
-        basis="unprofiled" if unprofiled else "traced",
+        basis="untraced" if untraced else "traced",
         **figures,
         repeats_ns=others,
-        unprofiled_period=max((period(steps) for steps in unprofiled), default=1),
-        unprofiled_steps=max(map(len, unprofiled), default=0),
-        unprofiled_outliers=max((len(outliers(steps)) for steps in unprofiled), default=0),
-        unprofiled_mean_ns=median([round(sum(steps) / len(steps)) for steps in unprofiled]) or 0,
+        untraced_period=max((period(steps) for steps in untraced), default=1),
+        untraced_steps=max(map(len, untraced), default=0),
+        untraced_outliers=max((len(outliers(steps)) for steps in untraced), default=0),
+        untraced_mean_ns=median([round(sum(steps) / len(steps)) for steps in untraced]) or 0,
         longest_outlier_ns=longest_ns,
         longest_outlier_wait_ns=longest_wait_ns,
-        lean_steps=max(map(len, lean), default=0),
-        rich_steps=max(map(len, rich), default=0),
+        light_steps=max(map(len, light), default=0),
+        detailed_steps=max(map(len, detailed), default=0),
         missing={name: reasons[name] for name, value in figures.items() if value is None},
     )
 
 
 def _longest_outlier(facts: Iterable[Facts]) -> tuple[int, int]:
-    """The longest unprofiled step that is an outlier on some rank, and what it waited for a loader; zeros of none."""
-    windows = [window for rank_facts in facts if (window := rank_facts.window("unprofiled"))]
+    """The longest untraced step that is an outlier on some rank, and what it waited for a loader; zeros of none."""
+    windows = [window for rank_facts in facts if (window := rank_facts.window("untraced"))]
     found = [
         (window.step_durations_ns[at], window.loader_wait_ns[at] if at < len(window.loader_wait_ns) else 0)
         for window in windows

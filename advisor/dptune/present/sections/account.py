@@ -46,12 +46,12 @@ _ALWAYS = ("compute_ns", "input_idle_ns", "unexplained_idle_ns")  # shown even w
 
 def basis(measured: Measured) -> str:
     """What the milliseconds of this report are."""
-    if measured.step.basis == "unprofiled" and not _on_cpu(measured):
+    if measured.step.basis == "untraced" and not _on_cpu(measured):
         return (
             "Compute, transfers and copies: traced ms; idle and waiting: the rest of the untraced step time (the "
             "profiler slows the host, not the device)"
         )
-    if measured.step.basis == "unprofiled":
+    if measured.step.basis == "untraced":
         return "ms = share of traced steps x untraced step time (the profiler inflates traced times)"
     return "ms are traced and include profiler overhead (no untraced steps were timed): trust shares more than ms"
 
@@ -64,7 +64,7 @@ def account(report: Report, width: int) -> Iterator[Line]:
     """The account of a step: every moment counted once, so that the rows add up to the step."""
     measured = report.measured
     label = "traced"
-    if measured.step.basis == "unprofiled":
+    if measured.step.basis == "untraced":
         label = "scaled" if _on_cpu(measured) else "without the profiler"
     try:
         shares = [(kind, measured.step_share(kind.field)) for kind in CLASSES]
@@ -77,12 +77,12 @@ def account(report: Report, width: int) -> Iterator[Line]:
         if share >= _LEAST_SHARE or kind.field in _ALWAYS:
             yield from _row(measured, kind, share, step_milliseconds(measured, share), width)
     step = shown(lambda: measured.step.time_ns, lambda ns: milliseconds(ns / 1e6))
-    mean = "A step" if measured.step.basis == "unprofiled" else "The mean step"
+    mean = "A step" if measured.step.basis == "untraced" else "The mean step"
     yield from wrapped(
         f"{mean} takes {step}." if isinstance(step, str) else f"Step time {step}", width, "  ", role="strong"
     )
     if measured.step.slow_share:
-        mean = milliseconds(measured.step.unprofiled_mean_ns / 1e6)
+        mean = milliseconds(measured.step.untraced_mean_ns / 1e6)
         yield from wrapped(
             f"Slow steps are excluded from these rows: with them the mean step takes {mean}.", width, "  "
         )

@@ -127,7 +127,7 @@ def _comparable(compared: Compared, width: int) -> Iterator[Line]:
 
 
 def _categories(compared: Compared, width: int) -> Iterator[Line]:
-    label = "scaled" if compared.basis == "unprofiled" else "traced"
+    label = "scaled" if compared.basis == "untraced" else "traced"
     yield from heading(f"Breakdown of the difference per step ({label})", width)
     found = compared.known("categories")
     if found is None:

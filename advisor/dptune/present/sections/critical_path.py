@@ -45,8 +45,8 @@ def path(report: Report, width: int) -> Iterator[Line]:
     of_host = sum(getattr(found, name) for name in _OF_HOST) / found.path_ns
     account = measured.device_step_account(found.rank, found.device)
     waits_share = account.share("idle_ns") + account.share("exposed_waiting_ns")
-    unprofiled = measured.step.basis == "unprofiled"
-    if unprofiled and of_host > _MOST_OF_HOST and waits_share < min(_LEAST_WAITS, of_host / 2):
+    untraced = measured.step.basis == "untraced"
+    if untraced and of_host > _MOST_OF_HOST and waits_share < min(_LEAST_WAITS, of_host / 2):
         words = (
             f"The device is the critical path: without the profiler it idles or waits for {percent(waits_share)} of "
             f"a step. In traced steps the host is {percent(of_host)} of the path, because the profiler slows it."

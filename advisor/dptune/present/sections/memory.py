@@ -29,7 +29,7 @@ _WORDS = (
     "cudaMalloc and cudaFree calls per step, which can make the device wait."
 )
 _BASIS = {"run": "over the whole run", "steps": "in the traced steps"}
-_WINDOW = {"rich": ", detailed window", "lean": ""}
+_WINDOW = {"detailed": ", detailed window", "light": ""}
 
 
 def memory(report: Report, width: int) -> Iterator[Line]:

@@ -121,7 +121,7 @@ def _row(rank: RankFigures, device: str, account: Callable[[], Account]) -> list
         str(rank.rank),
         shown(lambda: rank.host),
         device,
-        shown(lambda: rank.unprofiled_median_ns, ns_as_ms),
+        shown(lambda: rank.untraced_median_ns, ns_as_ms),
         part("compute_ns"),
         part("exposed_communication_ns"),
         part("copy_ns"),

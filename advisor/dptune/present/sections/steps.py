@@ -10,11 +10,11 @@ from dptune.present.amounts import Hole, milliseconds, number, percent, several,
 from dptune.present.lines import Line, heading, labelled, wrapped
 
 _WINDOWS = (
-    ("unprofiled", "without the profiler", "unprofiled_median_ns", "unprofiled_steps"),
-    ("lean", "traced lightly", "lean_median_ns", "lean_steps"),
-    ("rich", "traced in detail", "rich_median_ns", "rich_steps"),
+    ("untraced", "without the profiler", "untraced_median_ns", "untraced_steps"),
+    ("light", "traced lightly", "light_median_ns", "light_steps"),
+    ("detailed", "traced in detail", "detailed_median_ns", "detailed_steps"),
 )
-_SPREAD = ("unprofiled_median_ns", "lean_median_ns")
+_SPREAD = ("untraced_median_ns", "light_median_ns")
 _BASES: dict[StepBasis, str] = {
     "profiler_step": "marked by the profiler",
     "optimizer": "from the end of one optimizer step to the end of the next",
@@ -27,10 +27,10 @@ def steps(report: Report, width: int) -> Iterator[Line]:
     step = report.measured.step
     yield from heading("Step time (median over ranks)", width)
     for window, name, median, count in _WINDOWS:
-        speaks = step.basis == ("unprofiled" if window == "unprofiled" else "traced" if window == "lean" else "")
+        speaks = step.basis == ("untraced" if window == "untraced" else "traced" if window == "light" else "")
         text = _window(step, median, getattr(step, count))
         if speaks and not step.repeats_ns and not text.startswith("not measured"):
-            text += " (the step time of this report)" if step.basis == "unprofiled" else _mean(step)
+            text += " (the step time of this report)" if step.basis == "untraced" else _mean(step)
         yield from labelled(name, text, width, column=22, indent="  ")
         if speaks and step.repeats_ns:
             yield from labelled("in other processes", _again(step), width, column=22, indent="  ")
@@ -70,11 +70,11 @@ def _which_steps(measured: Measured) -> Iterator[str]:
     for cut in steps.cut_short:
         on = " on the ranks that end with it" if len(steps.cut_short) > 1 else ""
         yield f"Step {cut} is excluded from all figures{on}: {CUT_SHORT}."
-    if measured.step.basis == "traced" and measured.step.lean_steps < max(counts):
+    if measured.step.basis == "traced" and measured.step.light_steps < max(counts):
         yield "The median excludes the last step: no next step was recorded, so it ends with its last operation."
-    if measured.step.unprofiled_outliers:
-        many = several(measured.step.unprofiled_outliers, "untraced step")
-        are = "it is" if measured.step.unprofiled_outliers == 1 else "they are"
+    if measured.step.untraced_outliers:
+        many = several(measured.step.untraced_outliers, "untraced step")
+        are = "it is" if measured.step.untraced_outliers == 1 else "they are"
         yield f"{many} took much longer than the others{_longest(measured.step)}; {are} included in the median."
 
 

@@ -107,7 +107,7 @@ def data_loading(report: Report, width: int) -> Iterator[Line]:
     yield from heading("Input and batch", width)
     share = shown(lambda: wait.wait_share, lambda found: f"{percent(found)} of the step")
     time = shown(lambda: wait.wait_ns, lambda ns: f"{ns_as_ms(ns)} ms per step")
-    window = "steps without the profiler" if wait.basis == "unprofiled" else "traced steps"
+    window = "steps without the profiler" if wait.basis == "untraced" else "traced steps"
     said = str(share) if isinstance(share, Hole) else f"{share}; {time} (from {window})"
     yield from labelled("Loader wait", said, width, column=18, indent="  ")
     rows = [
@@ -176,8 +176,8 @@ def _rate(copy: CopyFigures) -> Cell:
 
 def _steps(measured: Measured, site: CopySite) -> int:
     """How many steps of its rank a site was read from; 0 where that is not known."""
-    if site.window == "rich":
-        return measured.step.rich_steps
+    if site.window == "detailed":
+        return measured.step.detailed_steps
     ranks = (rank for rank in measured.ranks if rank.rank == site.rank)
     return len({step.number for rank in ranks for device in rank.devices for step in device.steps})
 

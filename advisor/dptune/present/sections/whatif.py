@@ -68,7 +68,7 @@ def page(whatif: WhatIf, width: int, run: str = "") -> Iterator[Line]:
         return
     if not whatif.predictions:
         words = missed(whatif.error_share, whatif.held_out_share).capitalize()
-        hint = "Record more traced steps (--lean 20) and more processes (--repeat 3)."
+        hint = "Record more traced steps (--light 20) and more processes (--repeat 3)."
         yield from labelled("Search", f"{words}, so no search was run. {hint}", width, role="warning")
         return
     if not any(prediction.known("low_ns") is not None for prediction in whatif.predictions):

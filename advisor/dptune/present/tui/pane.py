@@ -28,7 +28,7 @@ _FOUND = "reverse"
 
 
 def painted(lines: Iterable[Line]) -> Text:
-    """The lines as rich text: styled spans, never markup."""
+    """The lines as detailed text: styled spans, never markup."""
     text = Text()
     for number, line in enumerate(lines):
         if number:

@@ -124,7 +124,7 @@ class _Gathered:
         self.findings.append(Finding(code="rank-differs", level="partial", text=text))
         return False
 
-    def place(self, rank: int, basis: str, trace: Trace, rich: Path | None = None) -> None:
+    def place(self, rank: int, basis: str, trace: Trace, detailed: Path | None = None) -> None:
         if basis not in self.bases:
             self.bases.append(basis)
         if rank in self.placed:
@@ -133,9 +133,9 @@ class _Gathered:
             self.findings.append(Finding(code="rank-duplicate", level="partial", text=text))
             return
         self.findings += (_with_rank(finding, rank, basis) for finding in trace.findings)
-        detail = None if rich is None else os.fspath(rich)
-        read_rich = None if detail is None else partial(read, detail, self.cached)
-        self.placed[rank] = RankTrace(rank, redacted(trace.path), trace, detail, read_rich)
+        detail = None if detailed is None else os.fspath(detailed)
+        read_detailed = None if detail is None else partial(read, detail, self.cached)
+        self.placed[rank] = RankTrace(rank, redacted(trace.path), trace, detail, read_detailed)
 
     def run(self) -> Run:
         if why := apart([*self.recorded, *self.foreign]):
@@ -161,7 +161,7 @@ class _Gathered:
             findings=self.findings,
             rank_basis="; ".join(self.bases),
             sources=[str(part.path) for part in self.parts]
-            + [trace.source for trace in self.placed.values() if not self._inside(trace.lean.path)],
+            + [trace.source for trace in self.placed.values() if not self._inside(trace.light.path)],
         )
         run.findings.extend(_absent(run))
         return run
@@ -213,7 +213,7 @@ def _absent(run: Run) -> list[Finding]:
         text = f"rank {rank} has facts but no readable trace"
         found.append(Finding(code="trace-missing", level="partial", text=text))
     world = run.world_size or 0
-    claims = {rank.lean.distributed.world_size for rank in run.ranks} - {None}
+    claims = {rank.light.distributed.world_size for rank in run.ranks} - {None}
     if len(claims) > 1:
         sizes = ", ".join(map(str, sorted(claims)[:_MOST_SIZES]))  # type: ignore[type-var]
         text = f"the traces give different world sizes ({sizes}): {world} is used"

@@ -20,7 +20,7 @@ _MOST_UNRECORDED, _MOST_SIGNS = 16, 300  # lines of the list that are read, and 
 
 @dataclass
 class Contents:
-    """A run folder: `traces` are the lean windows and `details` the rich ones, by rank.
+    """A run folder: `traces` are the light windows and `details` the detailed ones, by rank.
 
     `repeats` are the facts of further processes in which the same script was timed.
     """
@@ -60,10 +60,10 @@ def contents(path: Path) -> Contents:
     found.repeats = [*_repeats(found, again)]
     found.findings += _unrecorded(entry for entry in sorted(path.iterdir()) if names.is_unrecorded(entry))
     for rank in sorted(set(found.details) - set(found.traces)):
-        # The lean window was lost: the rich one still shows the structure of a step.
+        # The light window was lost: the detailed one still shows the structure of a step.
         found.traces[rank] = found.details[rank]
         text = f"rank {rank} has no light window: its detailed window, recorded with shapes and stacks, is used instead"
-        found.findings.append(Finding(code="lean-window-missing", level="partial", text=text))
+        found.findings.append(Finding(code="light-window-missing", level="partial", text=text))
     without = sorted(set(found.traces) - set(found.facts))
     if without:
         which = f"rank {spans(without)} has a trace" if len(without) == 1 else f"ranks {spans(without)} have traces"
@@ -117,9 +117,7 @@ def _not_counted(once: Contents, found: Contents) -> str:
     worlds = {rank_facts.world_size for each in (once, found) for rank_facts in each.facts.values()}
     if once.facts.keys() != found.facts.keys() or len(worlds) > 1:
         return "it is not of the ranks of the run"
-    if not all(
-        rank_facts.ended == "complete" and rank_facts.window("unprofiled") for rank_facts in once.facts.values()
-    ):
+    if not all(rank_facts.ended == "complete" and rank_facts.window("untraced") for rank_facts in once.facts.values()):
         return "it did not come to all its steps"
     for what, of in _SAME.items():
         for rank, facts in once.facts.items():
@@ -145,7 +143,7 @@ def _listed(values: set[object]) -> str:
 
 def _durations(found: Contents) -> list[list[int]]:
     """Of each rank the steps without the profiler."""
-    windows = [facts.window("unprofiled") for _, facts in sorted(found.facts.items())]
+    windows = [facts.window("untraced") for _, facts in sorted(found.facts.items())]
     return [] if None in windows else [window.durations_ns for window in windows if window]
 
 

@@ -252,7 +252,7 @@ def _is_facts(path: Path) -> bool:
 def _is_recorded(path: Path, files: set[Path], run_folders: set[Path]) -> bool:
     """Whether a file is part of a recording and no trace to read by itself.
 
-    Facts, rich windows beside lean ones, what was measured of links, what was run to prove a change. Traces that lost
+    Facts, detailed windows beside light ones, measured links, results of trials. Traces that lost
     their run.json and facts are read like any others.
     """
     if path.name == LINKS_JSON:
@@ -261,8 +261,8 @@ def _is_recorded(path: Path, files: set[Path], run_folders: set[Path]) -> bool:
         return True
     if names.rank_of(path) is None:
         return False
-    lean = path.with_name(path.name.replace(".detail.", "."))
-    return path.parent in run_folders or path.name.endswith(".facts.json") or (lean != path and lean in files)
+    light = path.with_name(path.name.replace(".detail.", "."))
+    return path.parent in run_folders or path.name.endswith(".facts.json") or (light != path and light in files)
 
 
 def _is_kept_inside(path: Path, run_folders: set[Path]) -> bool:

@@ -1,6 +1,6 @@
-"""A recorded run -> its step model, in unprofiled time.
+"""A recorded run -> its step model, in untraced time.
 
-The profiler slows what the script's thread does. By how much is told by what is recorded in the unprofiled window and
+The profiler slows what the script's thread does. By how much is told by what is recorded in the untraced window and
 in the traced one alike: of backward passes the time that the thread computed, of the rest of a step but the wait for
 batches its host time, for nothing is exchanged in it. The exchange itself is never scaled by it: it is by the link,
 and slower beside compute by what the traced steps tell.
@@ -89,7 +89,7 @@ class Recorded:
         return replace(
             traced,
             steps={
-                rank: _unprofiled(rank_timeline, part, stretch[rank], facts[rank])
+                rank: _untraced(rank_timeline, part, stretch[rank], facts[rank])
                 for rank, rank_timeline in self.timelines.items()
             },
             start_ns=median(
@@ -154,12 +154,12 @@ def read(run: Run, measured: Measured) -> Recorded:
         raise Missing(f"rank {lacking[0]} has a trace but no facts")
     facts = {rank.rank: run.facts[rank.rank] for rank in run.ranks}
     for rank_facts in facts.values():
-        unprofiled(rank_facts)
+        untraced(rank_facts)
     ddp = _ddp(facts[0])
     timelines = {}
     for rank in run.ranks:
-        window = facts[rank.rank].window("lean")
-        timelines[rank.rank] = timeline(view(rank.rank, rank.lean, window), computed_ns(window))
+        window = facts[rank.rank].window("light")
+        timelines[rank.rank] = timeline(view(rank.rank, rank.light, window), computed_ns(window))
         _check(timelines[rank.rank], len(ddp.grad_ready_order), rank.rank)
     samples, _ = samples_per_step(list(run.facts.values()), run.world_size)
     figures = link_figures(measured)
@@ -210,8 +210,8 @@ def _crowded(facts: Mapping[int, Facts]) -> bool:
 
 def built(run: Run, measured: Measured) -> Program:
     """The program of the traced steps of GPUs. Raises Missing with the reason where the traces do not tell it."""
-    windows = {rank: facts.window("lean") for rank, facts in run.facts.items()}
-    viewed = [view(rank.rank, rank.lean, windows.get(rank.rank)) for rank in run.ranks]
+    windows = {rank: facts.window("light") for rank, facts in run.facts.items()}
+    viewed = [view(rank.rank, rank.light, windows.get(rank.rank)) for rank in run.ranks]
     views, _ = steady(complete(viewed, run.world_size))
     lacking = next((rank_view.no_steps for rank_view in views if rank_view.no_steps), "")
     if lacking:
@@ -239,9 +239,9 @@ def _batch(facts: Mapping[int, Facts]) -> int | None:
 
 
 def _part(facts: Facts, part: slice) -> Facts:
-    """The facts with only a part of the steps of their unprofiled window."""
+    """The facts with only a part of the steps of their untraced window."""
     return replace(
-        facts, windows=[_cut(window, part) if window.name == "unprofiled" else window for window in facts.windows]
+        facts, windows=[_cut(window, part) if window.name == "untraced" else window for window in facts.windows]
     )
 
 
@@ -275,7 +275,7 @@ def _loading(facts: Mapping[int, Facts]) -> Loading | None:
     """How batches come, of the rank that waits longest: the others wait for it; None where not from one loader."""
     first = max(facts.values(), key=loader_waits)
     loaders = [rank_loader for rank_loader in first.loaders if rank_loader.batches_drawn]
-    window = first.window("unprofiled")
+    window = first.window("untraced")
     if len(loaders) != 1 or window is None or not loaders[0].batch_size:
         return None
     (loader,) = loaders
@@ -310,7 +310,7 @@ class Stretch(NamedTuple):
 
 def stretched(facts: Facts) -> Stretch:
     """That of a rank's own thread in the traced window."""
-    plain, traced = (facts.window(name) for name in ("unprofiled", "lean"))
+    plain, traced = (facts.window(name) for name in ("untraced", "light"))
     backward, rest = (
         [computed_ns(window) for window in (plain, traced)],
         [alone_ns(window) for window in (plain, traced)],
@@ -320,9 +320,9 @@ def stretched(facts: Facts) -> Stretch:
     return Stretch(backward[1] / backward[0], rest[1] / rest[0])
 
 
-def unprofiled(facts: Facts) -> Window:
+def untraced(facts: Facts) -> Window:
     """The window without the profiler, of several steps."""
-    window = facts.window("unprofiled")
+    window = facts.window("untraced")
     if window is None or window.steps < 2:
         raise Missing("fewer than 2 steps were recorded without the profiler")
     return window
@@ -392,7 +392,7 @@ def _check(rank_timeline: Timeline, gradients: int, rank: int) -> None:
                 )
 
 
-def _unprofiled(rank_timeline: Timeline, part: slice, stretch: Stretch, facts: Facts) -> list[RankStep]:
+def _untraced(rank_timeline: Timeline, part: slice, stretch: Stretch, facts: Facts) -> list[RankStep]:
     """The steps of a rank as they would be without the profiler: a part of them, or all if they are too few for one."""
     waits = loader_waits(facts)
     steps = []
@@ -408,7 +408,7 @@ def _unprofiled(rank_timeline: Timeline, part: slice, stretch: Stretch, facts: F
 
 def loader_waits(facts: Facts) -> float:
     """What a step waits for its batches, the median over steps; 0 where it is not known."""
-    window = facts.window("unprofiled")
+    window = facts.window("untraced")
     return median(window.loader_wait_ns) if window and window.loader_wait_ns else 0.0
 
 

@@ -79,7 +79,7 @@ def _parts(facts: Facts | None) -> tuple[float, float, float] | None:
     """What a rank computes in backward passes, what else it does, its waits for batches; None where not known."""
     if facts is None:
         return None
-    window = facts.window("unprofiled")
+    window = facts.window("untraced")
     try:
         return computed_ns(window), alone_ns(window), loader_waits(facts)
     except Missing:

@@ -118,8 +118,8 @@ class Calls:
             call_facts.after_updates += self._updated_at == self._passes()
             call_facts.host_ns += spent_ns
             if waited and not self.profiled:
-                call_facts.unprofiled_calls += 1
-                call_facts.unprofiled_ns += spent_ns
+                call_facts.untraced_calls += 1
+                call_facts.untraced_ns += spent_ns
             call_facts.sent_bytes += max((_bytes_of(value) for value in given), default=0)
 
     def _line(self, caller: FrameType, name: str) -> _Line:

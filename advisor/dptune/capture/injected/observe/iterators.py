@@ -56,7 +56,7 @@ class _Mark:
 
 
 class Iterators:
-    """The iterators that the training thread makes in the unprofiled window."""
+    """The iterators that the training thread makes in the untraced window."""
 
     def __init__(self, places: Places) -> None:
         self._places = places

@@ -1,6 +1,6 @@
 """The windows of a recording, step by step.
 
-    warm-up > unprofiled > (profiler set-up) > lean > (profiler set-up) > rich > noise > done
+    warm-up > untraced > (profiler set-up) > light > (profiler set-up) > detailed > noise > done
 
 Every rank counts the same optimizer steps, so all of them change windows at the same step. Where steps are so long that
 a window would last past its time bound, or so short or so different that it is to hold more of them, a single rank uses
@@ -21,7 +21,7 @@ from dptune.capture.injected.record.plan import DONE
 from dptune.capture.injected.record.spread import Spread
 from dptune.runfile.record import LEAST_STEPS, PROFILER_WARMUP, Schedule
 
-MORE_LEAN_S = 20.0  # a lean window that has lasted this long gets no steps beyond those asked for
+MORE_LIGHT_S = 20.0  # a light window that has lasted this long gets no steps beyond those asked for
 _SURE = 16  # an end is decided when no more than this part of the phase is left: so far the pace is trusted
 
 
@@ -38,9 +38,9 @@ class Phase:
 def phases(schedule: Schedule) -> list[Phase]:
     """The phases that the schedule asks for, in order; windows of no steps are left out."""
     made = [Phase("warm-up", schedule.first_boundary)]
-    for name in ("unprofiled", "lean", "rich", "noise"):
+    for name in ("untraced", "light", "detailed", "noise"):
         steps: int = getattr(schedule, name)
-        if steps and name in ("lean", "rich"):
+        if steps and name in ("light", "detailed"):
             made.append(Phase(f"set-up of {name}", PROFILER_WARMUP, prepares=name))
         if steps:
             made.append(Phase(name, steps, window=name))
@@ -55,7 +55,7 @@ class Agenda:
 
     def __init__(self, schedule: Schedule) -> None:
         self._phases = phases(schedule)
-        self._limit_s, self._least_s, self._lean_most = schedule.window_s, schedule.least_s, schedule.lean_most
+        self._limit_s, self._least_s, self._light_most = schedule.window_s, schedule.least_s, schedule.light_most
         self._spread = Spread()
         self._agreement = Agreement()
         self._several = False  # ranks, as far as is known
@@ -112,11 +112,11 @@ class Agenda:
 
     def _lasts(self, phase: Phase) -> bool:
         """Whether the phase may hold more steps than are asked for."""
-        return (bool(self._least_s) and phase.name == "unprofiled") or self._adapts(phase)
+        return (bool(self._least_s) and phase.name == "untraced") or self._adapts(phase)
 
     def _adapts(self, phase: Phase) -> bool:
         """Whether it holds as many steps as their spread asks for: a step model is made of ranks, or of a GPU."""
-        if phase.name != "lean" or self._lean_most <= phase.steps:
+        if phase.name != "light" or self._light_most <= phase.steps:
             return False
         self._several = self._several or process_rank.world_size() > 1
         return self._several or process_rank.device_kind() != "cpu"
@@ -126,8 +126,8 @@ class Agenda:
         least = LEAST_STEPS.get(phase.name)
         bounds = [(least, self._limit_s)] if self._limit_s and least is not None else []
         if self._adapts(phase):
-            needed = self._spread.needed(phase.steps, self._lean_most)
-            return [*bounds, (phase.steps, MORE_LEAN_S), (needed, 0.0)]
+            needed = self._spread.needed(phase.steps, self._light_most)
+            return [*bounds, (phase.steps, MORE_LIGHT_S), (needed, 0.0)]
         return [*bounds, (phase.steps, self._least_s)] if self._lasts(phase) else bounds
 
     def _ends_by_time(self, phase: Phase) -> bool:

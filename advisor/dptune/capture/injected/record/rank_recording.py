@@ -30,8 +30,8 @@ from dptune.capture.injected.record.write_errors import remove_unfinished, why_n
 from dptune.runfile import form, paths
 from dptune.runfile.facts import Facts, NoiseFacts, SampledFacts, Window
 
-# A step of the rich window, as text, against one of the lean window: 2 to 5 in the sample runs.
-_RICH_TO_LEAN_BYTES = 6
+# A step of the detailed window, as text, against one of the light window: 2 to 5 in the sample runs.
+_DETAILED_TO_LIGHT_BYTES = 6
 
 
 class GivesWay(Exception):  # noqa: N818 - the recorder's choice, not an error
@@ -117,12 +117,12 @@ class RankRecording:
             self._observers.ignored_targets.end()
             self._observers.evaluation_mode.begin()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
-        self._observers.calls.profiled = name != "unprofiled"
-        self._observers.unused.timing = name == "unprofiled"
+        self._observers.calls.profiled = name != "untraced"
+        self._observers.unused.timing = name == "untraced"
         if not self.facts.dtype_speeds:
             with contextlib.suppress(Exception):  # a torch that lacks an operator for a dtype
                 self.facts.dtype_speeds = dtype_speed.measured(self._observers.places)
-        if name == "unprofiled":
+        if name == "untraced":
             self._look(first_step - 1)
             self._held = Held(process_rank.device_kind())
         self._window = Window(name=name, first_step=first_step)
@@ -138,7 +138,7 @@ class RankRecording:
         self._observers.compilations.take()
         self._ticks = Ticks.now()
         self._stopwatch = Stopwatch(process_rank.device_kind() != "cpu")
-        if name == "unprofiled":
+        if name == "untraced":
             self._observers.iterators.begin()
             self._sampling = Sampling()
             self._sampling.begin()
@@ -199,7 +199,7 @@ class RankRecording:
             self._held = None
         if window is None or stopwatch is None:
             return
-        if complete and window.name in ("unprofiled", "lean"):
+        if complete and window.name in ("untraced", "light"):
             self._look(window.first_step + len(window.loader_batches) - 1)
         window.sampled = sampled
         window.collect_calls = self._observers.garbage.take_calls()
@@ -300,11 +300,11 @@ class RankRecording:
                 return
 
     def _check_room(self, name: str) -> None:
-        """The lean window has shown how large a step is."""
-        lean = self.facts.window("lean")
-        if name != "rich" or lean is None or not lean.trace_text_bytes or not lean.steps:
+        """The light window has shown how large a step is."""
+        light = self.facts.window("light")
+        if name != "detailed" or light is None or not light.trace_text_bytes or not light.steps:
             return
-        needed = lean.trace_text_bytes // lean.steps * _RICH_TO_LEAN_BYTES * self._plan.schedule.rich
+        needed = light.trace_text_bytes // light.steps * _DETAILED_TO_LIGHT_BYTES * self._plan.schedule.detailed
         free = shutil.disk_usage(self._plan.path).free
         if free < needed:
             raise GivesWay(

@@ -33,7 +33,7 @@ class Spread:
 
     def needed(self, least: int, most: int) -> int:
         """Steps to trace; as long as no spread is known, one more than the least."""
-        known = [times for phase in ("unprofiled", "lean") if len(times := self._of(phase)) >= _LEAST_TIMES]
+        known = [times for phase in ("untraced", "light") if len(times := self._of(phase)) >= _LEAST_TIMES]
         if not known:
             return min(least + 1, most)
         needed = 2 * (_OF_A_MEDIAN * max(map(_relative, known)) / _UNCERTAIN) ** 2

@@ -21,16 +21,16 @@ _GZIP_LEVEL = 5
 
 
 class Tracing:
-    """The lean window records names and times; the rich one also shapes, Python stacks and memory."""
+    """The light window records names and times; the detailed one also shapes, Python stacks and memory."""
 
     def __init__(self, window: str, sync_events: bool = False) -> None:
-        """`sync_events`: also record CUDA's synchronization events, where this torch can, in the lean window."""
-        rich = window == "rich"
+        """`sync_events`: also record CUDA's synchronization events, where this torch can, in the light window."""
+        detailed = window == "detailed"
         self._profiler = _KinetoProfile(
-            record_shapes=rich,
-            with_stack=rich,
-            profile_memory=rich,
-            experimental_config=_with_sync_events() if sync_events and not rich else None,
+            record_shapes=detailed,
+            with_stack=detailed,
+            profile_memory=detailed,
+            experimental_config=_with_sync_events() if sync_events and not detailed else None,
         )
         self._step: Any = None
         self.recording = False

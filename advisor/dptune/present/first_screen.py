@@ -1,0 +1,320 @@
+"""The first screen of a report, before anyone draws it: what ran, the verdict, a bar per kind of rank, what to do.
+
+Text, the full-screen report, the HTML page and the summary of a CI job all draw this one; at most 24 lines at 80
+columns. Nothing is measured or decided here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import NamedTuple
+
+from dptune.advice import Advice, Report, Saving
+from dptune.measured import Account, Measured, RankFigures
+from dptune.present.amounts import milliseconds, percent, several
+from dptune.present.lines import Role
+from dptune.runfile.ranks import spans
+
+MOST_FIXES = 3
+MOST_BARS = 4
+_ALIKE = 0.03  # of a step, by which no class of two ranks differs that share a bar
+_LEAST_SHARE = 0.005  # of a step: a class of less is not in the legend
+
+
+_TRADE = re.compile(r"\((R|TM)\)| Processor| CPU(?= @|$)| @ [0-9.]+ ?GHz")  # of a device's name, says nothing
+
+
+class Part(NamedTuple):
+    """Classes of the account that the first screen shows as one, and how they are drawn."""
+
+    name: str
+    classes: tuple[str, ...]
+    block: str
+    sign: str
+    role: Role
+
+
+PARTS = (
+    Part("compute", ("compute_ns",), "█", "#", "good"),
+    Part("exposed comm", ("exposed_transfer_ns", "exposed_unsplit_ns"), "▓", "!", "error"),
+    Part("waiting", ("exposed_waiting_ns",), "▒", "%", "error"),
+    Part("copies", ("copy_ns", "memset_ns"), "≡", "=", "warning"),
+    Part("input", ("input_idle_ns",), "~", "~", "warning"),
+    Part("idle", ("other_idle_ns",), "·", ".", "dim"),
+)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Ranks whose steps look alike: `shares` of a step by part, in the order of `PARTS`; `marked`: the straggler.
+
+    `odd` is the part in which they differ most from the other bars; compute where there is one bar.
+    """
+
+    ranks: tuple[int, ...]
+    shares: tuple[float, ...]
+    marked: bool = False
+    odd: Part = PARTS[0]
+
+    @property
+    def name(self) -> str:
+        """`r0`, `r2-7`."""
+        return "r" + spans(self.ranks, ",")
+
+
+@dataclass(frozen=True)
+class Fix:
+    """One row of what to do."""
+
+    rule: str
+    slug: str
+    where: str
+    saves: str
+    confidence: str
+    results: str
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """All that the first screen shows; an empty text or tuple where there is nothing to show."""
+
+    run: tuple[str, ...]
+    label: str
+    rates: tuple[str, ...]
+    sentences: tuple[str, ...]  # the verdict, then its cause, the most telling first
+    bars: tuple[Bar, ...]
+    fixes: tuple[Fix, ...]
+    more_fixes: int
+    together: str
+    commands: tuple[tuple[str, str], ...]
+    next: str
+    unseen: tuple[str, ...]
+    path: str
+
+    def mean_shares(self) -> list[tuple[Part, float]]:
+        """Each part that takes a visible share of the step, the mean over ranks."""
+        count = sum(len(bar.ranks) for bar in self.bars)
+        means = [
+            sum(bar.shares[i] * len(bar.ranks) for bar in self.bars) / count if count else 0.0
+            for i in range(len(PARTS))
+        ]
+        return [(part, share) for part, share in zip(PARTS, means, strict=True) if share >= _LEAST_SHARE]
+
+
+def first_screen(report: Report) -> FirstScreen:
+    """What the report's first screen shows."""
+    headline, path = report.headline, _path(report)
+    first = next((advice for advice in report.advice if advice.rule == headline.rule), None)
+    return FirstScreen(
+        run=tuple(_run(report)),
+        label=headline.label or headline.verdict.partition(":")[0].rstrip("."),
+        rates=tuple(_rates(report.measured)),
+        sentences=tuple(_sentences(report)),
+        bars=tuple(_bars(report)),
+        fixes=tuple(map(_fix, report.advice[:MOST_FIXES])),
+        more_fixes=max(0, len(report.advice) - MOST_FIXES),
+        together=_together(report),
+        commands=tuple(_commands(first or next(iter(report.advice), None), path)),
+        next="" if first is not None and first.changes else headline.next,
+        unseen=tuple(_unseen(report)),
+        path=path,
+    )
+
+
+def _path(report: Report) -> str:
+    """The run as it is named on a command line; empty where no one path names it."""
+    sources = report.run.sources
+    return shlex.quote(sources[0]) if len(sources) == 1 else ""
+
+
+def _run(report: Report) -> list[str]:
+    """`train.py`, `8 ranks`, `8 x NVIDIA H100 (nccl)`, `torch 2.13.0`, `2026-11-22 04:00`."""
+    measured, run = report.measured, report.run
+    world = measured.known("world_size")
+    count = len(measured.ranks)
+    ranks = several(count, "rank") if world is None or world <= count else f"{count} of {world:,} ranks"
+    found = [_script(run.command) if run.command else _source(run.sources)]
+    found += [ranks, _devices(measured), f"torch {run.torch.partition('+')[0]}" if run.torch else ""]
+    found.append(run.recorded[:16].replace("T", " ") if run.recorded else "torch.profiler traces")
+    return [text for text in found if text]
+
+
+def _script(command: str) -> str:
+    words = command.split()
+    return PurePath(next((word for word in words if word.endswith(".py")), words[0] if words else "")).name
+
+
+def _source(sources: Sequence[str]) -> str:
+    """The file that was read; of several the folder that holds them."""
+    if len(sources) == 1:
+        return PurePath(sources[0]).name
+    folders = {str(PurePath(source).parent) for source in sources}
+    return PurePath(folders.pop()).name if len(folders) == 1 else ""
+
+
+def _devices(measured: Measured) -> str:
+    names = Counter(_TRADE.sub("", str(name)) for rank in measured.ranks if (name := rank.known("device_name")))
+    kind, backend = measured.known("device_kind"), measured.known("backend")
+    what = " + ".join(name if kind == "cpu" else f"{count} x {name}" for name, count in names.most_common(2))
+    how = ", ".join(filter(None, ("CPU" if kind == "cpu" and what else "", backend)))
+    what = what or (str(kind).upper() if kind else "")
+    return f"{what} ({how})" if what and how else what or how
+
+
+def _rates(measured: Measured) -> list[str]:
+    """Step time and samples per second; how the step was timed where it was traced."""
+    time_ns = measured.step.known("time_ns")
+    if time_ns is None:
+        return []
+    basis = "" if measured.step.basis == "untraced" else " (traced)"
+    mean_ns = measured.step.untraced_mean_ns if measured.step.slow_share else time_ns
+    found = [f"{milliseconds(time_ns / 1e6)}/step{basis}"]
+    if measured.step.slow_share:
+        found[0] = f"{milliseconds(mean_ns / 1e6)}/step (median {milliseconds(time_ns / 1e6)})"
+    samples = measured.known("samples_per_step")
+    return [*found, f"{samples / mean_ns * 1e9:,.0f} samples/s"] if samples and mean_ns else found
+
+
+def _sentences(report: Report) -> list[str]:
+    headline = report.headline
+    said = headline.verdict.removeprefix(f"{headline.label}: ") if headline.label else headline.verdict
+    found = [said[:1].upper() + said[1:] if not re.match(r"\S*[._/]", said) else said]
+    if headline.cause:
+        found += re.split(r"(?<=\.) (?=[A-Z])", headline.cause)
+    elif report.trust.level == "unjudgeable" or not _bars(report):
+        found.append(headline.why)
+    return found
+
+
+def _bars(report: Report) -> list[Bar]:
+    """A bar per kind of rank: a straggler that is reported by itself, others together where their steps look alike."""
+    measured = report.measured
+    accounts = [(rank.rank, total) for rank in measured.ranks if (total := _account(measured, rank)) is not None]
+    late = _reported_straggler(report) if len(accounts) > 1 else None
+    shares = {rank: tuple(sum(map(total.share, part.classes)) for part in PARTS) for rank, total in accounts}
+    others = [rank for rank in shares if rank != late]
+    groups, alike = [others], _ALIKE
+    while others:
+        groups = _grouped(others, shares, alike)
+        if len(groups) <= MOST_BARS - (late is not None):
+            break
+        alike *= 1.5
+    bars = [_bar(group, shares) for group in groups if group]
+    if late is not None and late in shares:
+        bars.append(Bar((late,), shares[late], marked=True))
+    return sorted((replace(bar, odd=_odd(bar, bars)) for bar in bars), key=lambda bar: bar.ranks)
+
+
+def _reported_straggler(report: Report) -> int | None:
+    """The rank of the verdict or of advice that is not of low confidence; None where the report names none."""
+    straggler = report.measured.known("straggler")
+    if straggler is None:
+        return None
+    named = any(
+        advice.confidence != "low" and advice.title.startswith(f"Rank {straggler.rank} ") for advice in report.advice
+    )
+    return straggler.rank if named or report.headline.cause else None
+
+
+def _odd(bar: Bar, bars: Sequence[Bar]) -> Part:
+    """The part of which it has most beyond the other bars."""
+    others = [other for other in bars if other is not bar]
+    if not others:
+        return PARTS[0]
+    usual = [sum(other.shares[i] for other in others) / len(others) for i in range(len(PARTS))]
+    return PARTS[max(range(len(PARTS)), key=lambda i: bar.shares[i] - usual[i])]
+
+
+def _grouped(ranks: Sequence[int], shares: dict[int, tuple[float, ...]], alike: float) -> list[list[int]]:
+    groups: list[list[int]] = []
+    for rank in ranks:
+        for group in groups:
+            first = shares[group[0]]
+            if all(abs(here - there) <= alike for here, there in zip(shares[rank], first, strict=True)):
+                group.append(rank)
+                break
+        else:
+            groups.append([rank])
+    return groups
+
+
+def _bar(ranks: Sequence[int], shares: dict[int, tuple[float, ...]]) -> Bar:
+    columns = zip(*(shares[rank] for rank in ranks), strict=True)
+    return Bar(tuple(sorted(ranks)), tuple(sum(column) / len(ranks) for column in columns))
+
+
+def _account(measured: Measured, rank: RankFigures) -> Account | None:
+    """The account of a rank's devices together: of its steps, else of the recording; None where it ran nothing."""
+    stepped = [measured.device_step_account(rank.rank, device.device) for device in rank.devices if device.steps]
+    found = stepped or [device.whole for device in rank.devices if device.whole.window_ns]
+    return sum(found[1:], found[0]) if found else None
+
+
+def _fix(advice: Advice) -> Fix:
+    at = next((change.at for change in advice.changes if change.at), None)
+    return Fix(
+        rule=advice.rule,
+        slug=advice.slug,
+        where=f"{PurePath(at.file).name}:{at.line}" if at else "",
+        saves=_saves(advice.saves) if advice.saves else {"risk": "correctness"}.get(advice.kind, "convergence"),
+        confidence=advice.confidence,
+        results="unchanged" if advice.numerics == "same" else "may change",
+    )
+
+
+def _saves(saves: Saving) -> str:
+    """`25-43 %`, `up to 11 %`; `unknown` for a bound above half of the step."""
+    if saves.large_unknown:
+        return "unknown"
+    if saves.basis == "bound":
+        return f"up to {_whole(saves.high_share)} %"
+    low, high = _whole(saves.low_share), _whole(saves.high_share)
+    return f"{low} %" if low == high else f"{low}-{high} %"
+
+
+def _whole(share: float) -> str:
+    return percent(share).removesuffix(" %") if share < 0.0995 else f"{100 * share:.0f}"
+
+
+def _together(report: Report) -> str:
+    """The largest combination: `DP102 + DP301: 36-51 % per sample, 1.6-2.0x throughput, results may change`."""
+    if not report.together:
+        return ""
+    combined = max(report.together, key=lambda combination: len(combination.rules))
+    low, high = combined.saves.low_share, combined.saves.high_share
+    faster = f", {1 / (1 - low):.1f}-{1 / (1 - high):.1f}x throughput" if 0 < low <= high < 1 else ""
+    learning = "unchanged" if combined.numerics == "same" else "may change"
+    return f"{' + '.join(combined.rules)}: {_saves(combined.saves)} per sample{faster}, results {learning}"
+
+
+def _commands(first: Advice | None, path: str) -> list[tuple[str, str]]:
+    """What applies the first fix, and what verifies it."""
+    if first is None:
+        return []
+    found = []
+    if any(change.at for change in first.changes):
+        run = f" {path}" if path else ""
+        found.append(("Apply", f"dptune report{run} --patch --advice {first.rule} | git apply"))
+    if first.verify:
+        found.append(("Verify", first.verify))
+    return found or [("Explain", f"dptune rules explain {first.rule}")]
+
+
+def _unseen(report: Report) -> list[str]:
+    """Limits of the data, and the checks that could not run with what most of them lack."""
+    found = [finding.text for finding in report.trust.findings if finding.level != "unjudgeable"][:1]
+    skipped = [skip for skip in report.skipped if not skip.set_aside]
+    answered = {advice.rule for advice in report.advice} | set(report.quiet)
+    lacking = {skip.rule for skip in skipped} - answered
+    if lacking and report.trust.level != "unjudgeable":
+        reasons = Counter(skip.reason for skip in skipped if skip.rule in lacking)
+        reason, count = reasons.most_common(1)[0]
+        ran = len({skip.rule for skip in report.skipped if skip.set_aside} | answered)
+        why = f"need{reason.removeprefix('needs')}" if reason.startswith("needs ") else f"could not: {reason}"
+        found.append(f"{ran} of {ran + len(lacking)} checks ran; {count} {why}")
+    return found

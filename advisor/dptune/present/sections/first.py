@@ -1,0 +1,162 @@
+"""The first screen as lines: for a terminal, a file, and the overview of the full-screen report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Report
+from dptune.present.first_screen import PARTS, Bar, FirstScreen, Fix, Part, first_screen
+from dptune.present.lines import BLANK, Line, Role, Span, line, wrapped
+from dptune.present.table import Column, table
+from dptune.present.visible import visible
+
+_WIDEST_BAR = 60
+_LONGEST_NAME = 14
+MOST_LINES, _USUAL = 24, 80  # lines and columns that the screen fits
+_MOST_SENTENCE, _MOST_CAUSE, _MOST_NEXT, _MOST_UNSEEN = 2, 3, 2, 2  # lines at 80 columns
+_COLUMNS = (
+    Column(""),
+    Column("FIX", right=False, least=20),
+    Column("WHERE", right=False, least=10),
+    Column("SAVES", right=False),
+    Column("CONFIDENCE", right=False),
+    Column("RESULTS", right=False),
+)
+_RISKY: tuple[str, ...] = ("Results at risk", "Not enough data", "Times not reliable")
+_HEALTHY: tuple[str, ...] = ("Healthy", "Compute-bound")
+
+
+def first(report: Report, width: int, blocks: bool = True) -> Iterator[Line]:
+    """The first screen. `blocks`: whether bars may be drawn with block characters rather than ASCII."""
+    screen = first_screen(report)
+    above = [
+        *_short((" · " if blocks else ", ").join(screen.run), width, 1, " ", role="dim"),
+        line(("─" if blocks else "-") * width, "dim"),
+        *_verdict(screen, width),
+        *_sentences(screen, width),
+        *_bars(screen, width, blocks),
+        *_fixes(screen, width),
+        BLANK,
+        *_commands(screen, width),
+    ]
+    more = (
+        Span(f" {'More':<9}", "dim"),
+        Span("--full: everything; --section NAME: one part (--help lists them)", "dim"),
+    )
+    yield from above
+    room = MOST_LINES - len(above) - 1
+    for number, text in enumerate(reversed(screen.unseen)):  # what was not checked matters more than how times are had
+        rows = list(_short(text, width - 10, _MOST_UNSEEN, "", role="dim"))
+        if number and len(rows) > room and width >= _USUAL:
+            break
+        room -= len(rows)
+        yield from _labelled("" if number else "Limits", rows)
+    yield more
+
+
+def _verdict(screen: FirstScreen, width: int) -> Iterator[Line]:
+    role: Role = "good" if screen.label in _HEALTHY else "error" if screen.label in _RISKY else "warning"
+    rates = "   ".join(screen.rates)
+    label = visible(screen.label.upper())
+    if len(label) + len(rates) + 5 > width:
+        yield from wrapped(label, width, " ", role=role)
+        yield from wrapped(rates, width, " ", role="strong")
+    else:
+        yield Span(f" {label}", role), Span(f"    {visible(rates)}".rstrip(), "strong")
+
+
+def _short(
+    text: str, width: int, most: int, indent: str, then: str | None = None, role: Role = "plain"
+) -> Iterator[Line]:
+    """The text folded, cut after `most` lines of a page of 80 columns."""
+    rows = list(wrapped(text, width, indent, then, role))
+    most = most if width >= _USUAL - 10 else 2 * most
+    while len(rows) > most:
+        text = f"{text.removesuffix(' ...').rsplit(' ', 1)[0]} ..."
+        rows = list(wrapped(text, width, indent, then, role))
+    yield from rows
+
+
+def _sentences(screen: FirstScreen, width: int) -> Iterator[Line]:
+    """The verdict, and below it as many whole sentences on its cause as fit."""
+    verdict, *cause = screen.sentences
+    yield from _short(verdict, width, _MOST_SENTENCE, " ")
+    fitting = [" ".join(cause[:count]) for count in range(1, len(cause) + 1)]
+    rows = [list(wrapped(text, width, " ")) for text in fitting]
+    whole = [text for text, each in zip(fitting, rows, strict=True) if len(each) <= _MOST_CAUSE]
+    yield from _short(whole[-1] if whole else next(iter(cause), ""), width, _MOST_CAUSE, " ")
+
+
+def _bars(screen: FirstScreen, width: int, blocks: bool) -> Iterator[Line]:
+    if not screen.bars:
+        return
+    yield BLANK
+    names = [_name(bar) for bar in screen.bars]
+    column = max(map(len, names)) if len(screen.bars) > 1 or screen.bars[0].ranks != (0,) else 0
+    room = max(10, min(_WIDEST_BAR, width - column - 4 - max(len(_odd(bar)) for bar in screen.bars)))
+    for bar, name in zip(screen.bars, names, strict=True):
+        mark = ("▶" if blocks else ">") if bar.marked else " "
+        lead = f" {name:<{column}}{mark} " if column else " "
+        yield Span(lead, "error" if bar.marked else "plain"), *_cells(bar, room, blocks), Span(f" {_odd(bar)}")
+    legend: list[Span] = [Span(" " * (column + 3 if column else 1))]
+    used = len(legend[0].text)
+    for part, share in screen.mean_shares():
+        text = f" {part.name} {100 * share:.0f} %  " if share >= 0.01 else f" {part.name} <1 %  "
+        if used + len(text) > width:
+            yield tuple(legend)
+            legend = [Span(" " * (column + 3 if column else 1))]
+            used = len(legend[0].text)
+        legend += [Span(_sign(part, blocks), part.role), Span(text, "dim")]
+        used += len(text) + 1
+    yield tuple(legend)
+
+
+def _name(bar: Bar) -> str:
+    return bar.name if len(bar.name) <= _LONGEST_NAME else f"{len(bar.ranks):,} ranks"
+
+
+def _sign(part: Part, blocks: bool) -> str:
+    return part.block if blocks else part.sign
+
+
+def _cells(bar: Bar, room: int, blocks: bool) -> Iterator[Span]:
+    begun = 0.0
+    for part, share in zip(PARTS, bar.shares, strict=True):
+        cells = round((begun + share) * room) - round(begun * room)
+        begun += share
+        if cells > 0:
+            yield Span(_sign(part, blocks) * cells, part.role)
+
+
+def _odd(bar: Bar) -> str:
+    return f"{bar.odd.name} {100 * bar.shares[PARTS.index(bar.odd)]:.0f} %"
+
+
+def _fixes(screen: FirstScreen, width: int) -> Iterator[Line]:
+    if not screen.fixes:
+        return
+    yield BLANK
+    placed = any(fix.where for fix in screen.fixes)
+    rows = [_cell_texts(number, fix, placed) for number, fix in enumerate(screen.fixes, 1)]
+    yield from table([column for column in _COLUMNS if placed or column.heading != "WHERE"], rows, width, " ")
+    if screen.more_fixes:
+        yield line(f"   and {screen.more_fixes} more: --section advice", "dim")
+    if screen.together:
+        yield from _short(screen.together, width, 1, "   ")
+
+
+def _cell_texts(number: int, fix: Fix, placed: bool) -> list[str]:
+    where = [fix.where] if placed else []
+    return [str(number), f"{fix.rule} {fix.slug}", *where, fix.saves, fix.confidence, fix.results]
+
+
+def _commands(screen: FirstScreen, width: int) -> Iterator[Line]:
+    if screen.next:
+        yield from _labelled("Next", [*_short(screen.next, width - 10, _MOST_NEXT, "")])
+    for label, command in screen.commands:
+        yield Span(f" {label:<9}", "dim"), Span(visible(command), "code")
+
+
+def _labelled(label: str, rows: list[Line]) -> Iterator[Line]:
+    for number, row in enumerate(rows):
+        yield (Span(f" {label if number == 0 else '':<9}", "dim"), *row)
