@@ -46,6 +46,7 @@ WINDOWS = {
 # the list of a run, and which quantile of it
 FIGURES = {"median": ("durations_ns", 0.5), "fastest tenth": ("durations_ns", 0.1), "processor": ("cpu_ns", 0.5)}
 ROWS = (("bare", "untraced"), ("attached", "untraced"), ("traced", "light"), ("traced", "detailed"))
+FORMER_NAMES = {"light": "lean", "detailed": "rich"}  # of windows, in earlier results
 
 
 def command(side: str, ranks: int, folder: Path) -> list[str]:
@@ -145,7 +146,8 @@ def table(results: dict[str, Any]) -> str:
         bare_peak = np.median([run["peak_bytes"] for run in bare])
         peak = np.median([run["peak_bytes"] for run in runs]) - bare_peak
         for window in ("light", "detailed"):
-            seen = [(run, next(w for w in run["windows"] if w["name"] == window)) for run in runs]
+            names = (window, FORMER_NAMES[window])
+            seen = [(run, next(w for w in run["windows"] if w["name"] in names)) for run in runs]
             text = np.median([w["trace_text_bytes"] / len(w["durations_ns"]) for _, w in seen])
             packed = np.median([run["files"][w["trace"]] / len(w["durations_ns"]) for run, w in seen])
             saving = np.median([w["saving_ns"] for _, w in seen])
