@@ -82,7 +82,7 @@ def collect(work: Path, half: str, again: bool = False, pairs: bool = True) -> d
     `again`: all recordings that are there, read anew; `pairs`: also plain timed runs with the fault and without it.
     """
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": {}, "pairs": {}}
-    results.update(machine=machine(), command="python tests/benchmarks/unseen.py")
+    results.update(command="python tests/benchmarks/unseen.py")
     for script, load in runs(half):
         name = f"{script.name} {load}"
         place = work / f"{script.name}-{load}"
@@ -93,6 +93,7 @@ def collect(work: Path, half: str, again: bool = False, pairs: bool = True) -> d
                 "script": script.name,
                 "load": load,
                 "commit": commit(),
+                "machine": machine(),
                 **how,
                 **_read(place, script),
             }
@@ -110,7 +111,7 @@ def _write(results: dict[str, Any]) -> None:
 
 
 def _facts_of_recording(run: dict[str, Any]) -> dict[str, Any]:
-    return {key: run[key] for key in ("profile_s", "profile_status", "profile_error") if key in run}
+    return {key: run[key] for key in ("machine", "profile_s", "profile_status", "profile_error") if key in run}
 
 
 @contextlib.contextmanager
@@ -304,7 +305,8 @@ def table(results: dict[str, Any], judged: dict[str, Any], half: str, rows: bool
     names = [name for name, run in results["runs"].items() if run["script"] in scripts]
     names.sort(key=lambda name: (scripts[results["runs"][name]["script"]].kind, name))
     commits = ", ".join(dict.fromkeys(results["runs"][name]["commit"] for name in names))
-    told = [f"machine: {results['machine']}; commits: {commits}; half: {half}"]
+    machines = ", ".join(dict.fromkeys(results["runs"][name]["machine"] for name in names))
+    told = [f"machine: {machines}; commits: {commits}; half: {half}"]
     told += [_row(name, results, judged) for name in names if rows]
     for load in LOADS:
         told += _summary(load, [n for n in names if results["runs"][n]["load"] == load], scripts, results, judged)

@@ -114,6 +114,7 @@ def test_unseen_scripts_are_quoted_by_halves() -> None:
     assert table_of("unseen", "--half", "second") in page
     assert table_of("unseen", "--half", "third") in page
     assert table_of("unseen", "--half", "fourth") in page
+    assert table_of("unseen", "--half", "fifth") in page
     assert table_of("unseen", "--earlier", "first", "--summary") in page
     assert table_of("unseen", "--earlier", "pairs", "--half", "all") in page
 
@@ -124,6 +125,7 @@ DRAWS = {
     "second draw": ("--half", "second"),
     "third draw": ("--half", "third"),
     "fourth draw": ("--half", "fourth"),
+    "fifth draw": ("--half", "fifth"),
 }
 
 

@@ -13,7 +13,7 @@ AVOIDED = re.compile(
     r"|\btells?\b|pieces? of advice|beside which|\bso many\b|\bmeanwhile\b|\bbegun\b|\banew\b|\bceiling\b"
     r"|\bexchang(?:e|es|ed|ing)\b"
     r"|\bin vain\b|prove it|lies? among|stands? (?:in|under|there)\b|\bcalculat\w+|\bquicker\b|\bgoes by\b|made before"
-    r"|\b(?:trials?|runs?) a side\b|\bunprofiled steps?\b|\b(?:detailed|light) window\b",
+    r"|\b(?:trials?|runs?) a side\b|\bunprofiled\b|\b(?:lean|rich) window\b",
     re.IGNORECASE,
 )
 # Names of fields, and of what a trace or another library calls so.
