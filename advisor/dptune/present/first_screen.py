@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import NamedTuple
 
-from dptune.advice import Advice, Report, Saving
+from dptune.advice import Advice, Report, Saving, Verified
 from dptune.measured import Account, Measured, RankFigures
 from dptune.present.amounts import milliseconds, percent, several
 from dptune.present.lines import Role
@@ -116,7 +116,7 @@ def first_screen(report: Report) -> FirstScreen:
         rates=tuple(_rates(report.measured)),
         sentences=tuple(_sentences(report)),
         bars=tuple(_bars(report)),
-        fixes=tuple(map(_fix, report.advice[:MOST_FIXES])),
+        fixes=tuple(_fix(advice, report.verified) for advice in report.advice[:MOST_FIXES]),
         more_fixes=max(0, len(report.advice) - MOST_FIXES),
         together=_together(report),
         commands=tuple(_commands(first or next(iter(report.advice), None), path)),
@@ -255,16 +255,31 @@ def _account(measured: Measured, rank: RankFigures) -> Account | None:
     return sum(found[1:], found[0]) if found else None
 
 
-def _fix(advice: Advice) -> Fix:
+def _fix(advice: Advice, verified: Sequence[Verified]) -> Fix:
+    proof = next((proof for proof in reversed(verified) if proof.advice == advice.rule), None)
     at = next((change.at for change in advice.changes if change.at), None)
     return Fix(
         rule=advice.rule,
         slug=advice.slug,
         where=f"{PurePath(at.file).name}:{at.line}" if at else "",
-        saves=_saves(advice.saves) if advice.saves else {"risk": "correctness"}.get(advice.kind, "convergence"),
+        saves=_promised(advice) if proof is None else _measured(proof, advice),
         confidence=advice.confidence,
         results="unchanged" if advice.numerics == "same" else "may change",
     )
+
+
+def _promised(advice: Advice) -> str:
+    return _saves(advice.saves) if advice.saves else {"risk": "correctness"}.get(advice.kind, "convergence")
+
+
+def _measured(proof: Verified, advice: Advice) -> str:
+    """What running the change showed: `28-40 % verified`, `slower: verified`, `19-38 %, unproven`."""
+    if proof.outcome == "worse":
+        return "slower: verified"
+    if proof.outcome == "inconclusive" or proof.low_ratio is None or proof.high_ratio is None:
+        return f"{_promised(advice)}, unproven"
+    low, high = sorted((1 - proof.low_ratio, 1 - proof.high_ratio))
+    return f"{_interval(low, high)} verified"
 
 
 def _saves(saves: Saving) -> str:
@@ -273,7 +288,11 @@ def _saves(saves: Saving) -> str:
         return "unknown"
     if saves.basis == "bound":
         return f"up to {_whole(saves.high_share)} %"
-    low, high = _whole(saves.low_share), _whole(saves.high_share)
+    return _interval(saves.low_share, saves.high_share)
+
+
+def _interval(low_share: float, high_share: float) -> str:
+    low, high = _whole(low_share), _whole(high_share)
     return f"{low} %" if low == high else f"{low}-{high} %"
 
 

@@ -32,7 +32,7 @@ def width(stream: TextIO, asked: int | None = None) -> int:
 def draws_blocks(stream: TextIO) -> bool:
     """Whether block characters can be written to it."""
     try:
-        _BLOCKS.encode(getattr(stream, "encoding", None) or "ascii")
+        _BLOCKS.encode(getattr(stream, "encoding", None) or "utf-8")  # none: it takes text as it is
     except (UnicodeEncodeError, LookupError):
         return False
     return True

@@ -15,7 +15,7 @@ _LONGEST_NAME = 14
 MOST_LINES, _USUAL = 24, 80  # lines and columns that the screen fits
 _MOST_SENTENCE, _MOST_CAUSE, _MOST_NEXT, _MOST_UNSEEN = 2, 3, 2, 2  # lines at 80 columns
 _COLUMNS = (
-    Column(""),
+    Column("#"),
     Column("FIX", right=False, least=20),
     Column("WHERE", right=False, least=10),
     Column("SAVES", right=False),
@@ -39,10 +39,6 @@ def first(report: Report, width: int, blocks: bool = True) -> Iterator[Line]:
         BLANK,
         *_commands(screen, width),
     ]
-    more = (
-        Span(f" {'More':<9}", "dim"),
-        Span("--full: everything; --section NAME: one part (--help lists them)", "dim"),
-    )
     yield from above
     room = MOST_LINES - len(above) - 1
     for number, text in enumerate(reversed(screen.unseen)):  # what was not checked matters more than how times are had
@@ -51,7 +47,8 @@ def first(report: Report, width: int, blocks: bool = True) -> Iterator[Line]:
             break
         room -= len(rows)
         yield from _labelled("" if number else "Limits", rows)
-    yield more
+    more = "--full: everything; --section NAME: one part (--help lists them)"
+    yield from _labelled("More", [*wrapped(more, width - 10, role="dim")])
 
 
 def _verdict(screen: FirstScreen, width: int) -> Iterator[Line]:

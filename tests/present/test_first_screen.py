@@ -1,0 +1,178 @@
+"""The first screen: what it shows of real runs, and that it fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dptune import testing
+from dptune.advice import Headline, Report
+from dptune.commands.report import SECTION_NAMES
+from dptune.measured import StragglerFigures
+from dptune.present import text
+from dptune.present.first_screen import PARTS, first_screen
+
+from .. import reading  # noqa: TID252 - tests are no installed package
+from .conftest import EVIL, account, make_report
+
+SAMPLES = ("accumulation_without_no_sync", "healthy", "starved_loader", "tiny_buckets")
+PUBLIC = ("nanogpt_8xh100", "torchrec_straggler_4xv100", "torchrec_qcomm_a_4xv100")
+
+
+def of_ranks(shares: list[tuple[float, float]], late: int | None = None) -> Report:
+    """A report on ranks that communicate exposed, and wait for input, for these shares of a step."""
+    accounts = [testing.account(exposed_share=exposed, input_share=waiting) for exposed, waiting in shares]
+    more = {} if late is None else {"straggler": straggler(late)}
+    measured = testing.measured_run(spent=accounts, world=len(accounts), **more)
+    headline = Headline(
+        label="Straggler", verdict="v.", cause="It sleeps." if late is not None else "", why="w", next="n"
+    )
+    return make_report().model_copy(update={"measured": measured, "headline": headline, "advice": []})
+
+
+def straggler(rank: int) -> StragglerFigures:
+    return testing.figures(
+        StragglerFigures,
+        rank=rank,
+        lag_ns=5_000_000,
+        mean_lag_ns=5_000_000.0,
+        steps_share=1.0,
+        late_share=1.0,
+        waiting_share=0.2,
+        differences=[],
+        explained_share=0.0,
+    )
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_it_fits_a_terminal_of_80_by_24(name: str) -> None:
+    _, report = reading.sample(name)
+    shown = text.first_screen(report).splitlines()
+    assert len(shown) <= 24
+    assert all(len(row) <= 80 or "dptune " in row for row in shown)  # commands are one line, to be copied
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_it_fits_for_public_traces(name: str, real_traces: Path) -> None:
+    from dptune.commands.shared.reading import run_and_report
+
+    _, report = run_and_report([str(real_traces / name)], cached=False)
+    shown = text.first_screen(report).splitlines()
+    assert len(shown) <= 24
+    assert all(len(row) <= 80 or "dptune " in row for row in shown)
+    assert shown[0].startswith(f" {name} · ")
+
+
+def test_it_says_what_ran_what_limits_it_and_what_to_do() -> None:
+    _, report = reading.sample("accumulation_without_no_sync")
+    shown = text.first_screen(report)
+    assert shown.startswith(" train.py · 2 ranks · Intel Xeon (CPU, gloo) · torch 2.13.0 · 2026-11-22 04:00\n")
+    assert "COMMUNICATION-BOUND    72.1 ms/step   14,200 samples/s" in shown  # 1,024 samples / 72.1 ms
+    assert " 1  DP102 no-sync-missing  train.py:76  29-40 % verified  high        unchanged" in shown
+    assert "--patch --advice DP102 | git apply" in shown
+
+
+def test_the_shares_are_those_of_the_account() -> None:
+    _, report = reading.sample("starved_loader")
+    measured = report.measured
+    (bar,) = first_screen(report).bars
+    for part, share in zip(PARTS, bar.shares, strict=True):
+        assert share == pytest.approx(sum(map(measured.step_share, part.classes)), abs=1e-3)
+    assert sum(bar.shares) == pytest.approx(1)
+
+
+def test_equal_ranks_share_a_bar_and_the_straggler_has_its_own() -> None:
+    report = of_ranks([(0.2, 0), (0, 0.2), (0.2, 0), (0.21, 0)], late=1)
+    late, usual = sorted(first_screen(report).bars, key=lambda bar: not bar.marked)
+    assert (late.name, late.odd.name, late.marked) == ("r1", "input", True)
+    assert (usual.name, usual.odd.name, usual.marked) == ("r0,2-3", "exposed comm", False)
+    assert usual.shares[1] == pytest.approx((0.2 + 0.2 + 0.21) / 3)
+    shown = text.first_screen(report)
+    assert " r1    ▶ " in shown
+    assert " r0,2-3  " in shown
+
+
+def test_a_straggler_that_the_report_does_not_name_is_not_marked() -> None:
+    report = of_ranks([(0.2, 0), (0, 0.2)], late=1)
+    quiet = report.model_copy(update={"headline": report.headline.model_copy(update={"cause": ""})})
+    assert not any(bar.marked for bar in first_screen(quiet).bars)
+
+
+def test_a_thousand_ranks_take_few_bars() -> None:
+    report = of_ranks([(number % 50 / 100, 0) for number in range(1000)], late=7)
+    bars = first_screen(report).bars
+    assert len(bars) <= 4
+    assert sum(len(bar.ranks) for bar in bars) == 1000
+    shown = text.first_screen(report).splitlines()
+    assert len(shown) <= 24
+    assert all(len(row) <= 80 for row in shown)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_it_folds_to_any_width(report: Report, width: int) -> None:
+    shown = text.first_screen(report, width).splitlines()
+    assert all(len(row) <= width or "dptune " in row for row in shown)
+    assert "DP102" in "".join(shown)
+
+
+def test_it_is_drawn_in_ascii_where_blocks_cannot_be() -> None:
+    _, report = reading.sample("accumulation_without_no_sync")
+    shown = text.first_screen(report, blocks=False)
+    assert shown.isascii()
+    assert "# compute 60 %  ! exposed comm 21 %" in shown
+
+
+def test_names_out_of_a_trace_are_no_escape_codes(report: Report) -> None:
+    advice = report.advice[0].model_copy(update={"slug": EVIL})
+    run = report.run.model_copy(update={"command": None, "sources": [EVIL]})
+    headline = report.headline.model_copy(update={"verdict": EVIL, "next": EVIL})
+    shown = text.first_screen(report.model_copy(update={"advice": [advice], "run": run, "headline": headline}))
+    assert "\x1b" not in shown
+
+
+def test_a_run_of_which_nothing_is_known_has_one_too(foreign: Report) -> None:
+    shown = text.first_screen(foreign)
+    assert "Limits" not in shown or "dptune" in shown
+    assert shown.startswith(" t.json · 1 rank")
+
+
+def test_the_saving_that_was_measured_replaces_the_predicted_one() -> None:
+    from dptune.advice import Verified
+
+    _, report = reading.sample("accumulation_without_no_sync")
+    proof = Verified(
+        name="ddp.no_sync=true",
+        advice="DP102",
+        changes={"ddp.no_sync": True},
+        outcome="better",
+        reason="r",
+        objective="time per sample",
+        ratio=0.66,
+        low_ratio=0.602,
+        high_ratio=0.72,
+        before_ns=1,
+        trials=6,
+        learning="",
+    )
+    fix = first_screen(report.model_copy(update={"verified": [proof]})).fixes[0]
+    assert fix.saves == "28-40 % verified"  # 1 - 0.72 and 1 - 0.602
+    slower = proof.model_copy(update={"outcome": "worse"})
+    assert first_screen(report.model_copy(update={"verified": [slower]})).fixes[0].saves == "slower: verified"
+
+
+def test_each_section_can_be_printed_by_its_name() -> None:
+    assert list(SECTION_NAMES) == list(text.SECTIONS)
+    _, report = reading.sample("accumulation_without_no_sync")
+    whole = text.text(report)
+    for name in SECTION_NAMES:
+        section = text.sections(report, [name])
+        assert section.strip() in whole
+    both = text.sections(report, ["ranks", "quality"])
+    assert both.index("Data quality") < both.index("Ranks (2)")  # in the order of the page
+
+
+def test_the_bar_of_a_rank_without_steps_is_of_its_whole_recording(foreign: Report) -> None:
+    (bar,) = first_screen(foreign).bars
+    whole = account(compute=60, hidden=9, exposed=21, copy=2, waiting=12, unexplained=5)
+    assert bar.shares[0] == pytest.approx(whole.share("compute_ns"), abs=1e-6)
