@@ -22,11 +22,23 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_text_goes_to_stdout_and_nothing_to_stderr(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(traces)]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("Run ")
-    assert "Ranks (2)" in said.out
-    assert "\x1b" not in said.out
-    assert said.err == ""
+    first_screen = capsys.readouterr()
+    assert " 2 ranks · " in first_screen.out.splitlines()[0]
+    assert len(first_screen.out.splitlines()) <= 24
+    assert main(["report", "--full", str(traces)]) == 0
+    whole = capsys.readouterr()
+    assert whole.out.startswith("Run ")
+    assert "Ranks (2)" in whole.out
+    for printed in (first_screen, whole):
+        assert "\x1b" not in printed.out
+        assert printed.err == ""
+
+
+def test_one_section_is_printed_alone(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--section", "ranks", str(traces)]) == 0
+    section = capsys.readouterr().out
+    assert section.startswith("Ranks (2)")
+    assert "Step time breakdown" not in section
 
 
 def test_json_is_a_report_and_nothing_else(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,7 +50,7 @@ def test_json_is_a_report_and_nothing_else(traces: Path, capsys: pytest.CaptureF
 
 
 def test_the_account_of_a_made_trace_reads_as_it_was_made(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(traces)]) == 0
+    assert main(["report", "--full", str(traces)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     # Three steps of 1 ms; the last ends with its work, at 0.8 ms, and is left out: 0.5 and 0.3 of 1 ms.
     assert "# compute 0.50 ms 50.0 %" in said
@@ -52,13 +64,13 @@ def test_a_file_gets_the_text_without_colours(traces: Path, tmp_path: Path, caps
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == "dptune: wrote out.txt\n"
-    assert (tmp_path / "out.txt").read_text(encoding="utf-8").startswith("Run ")
+    assert " 2 ranks · " in (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()[0]
 
 
 def test_width_folds_the_text(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     longest = []
     for width in ("50", "120"):
-        assert main(["report", str(traces), "--width", width]) == 0
+        assert main(["report", str(traces), "--full", "--width", width]) == 0
         rows = capsys.readouterr().out.splitlines()
         longest.append(max(len(row) for row in rows if str(traces) not in row))
     assert longest[0] <= 50 < longest[1] <= 120
@@ -72,7 +84,7 @@ def test_without_a_path_the_latest_recording_is_read(
     traces.rename(runs / "2026-01-01-train")
     (runs / "latest").write_text("2026-01-01-train\n", encoding="utf-8")
     assert main(["report"]) == 0
-    assert "Ranks (2)" in capsys.readouterr().out
+    assert " 2026-01-01-train · 2 ranks" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["recordings", "recordings/latest"])
@@ -154,10 +166,10 @@ def test_what_is_not_a_trace_is_one_sentence(tmp_path: Path, capsys: pytest.Capt
 def test_a_cut_trace_is_reported_as_partial(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = traces / "rank1_trace.json"
     path.write_bytes(path.read_bytes()[:-300])
-    assert main(["report", str(traces)]) == 0
+    assert main(["report", "--full", str(traces)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Rank 1 is partial" in said
-    assert "Judgeable partly; see the limitations below" in said
+    assert "Reliable partly; see the limitations below" in said
 
 
 @pytest.mark.parametrize(
@@ -167,6 +179,10 @@ def test_a_cut_trace_is_reported_as_partial(traces: Path, capsys: pytest.Capture
         (["--format", "tui", "--no-tui"], "--format tui and --no-tui exclude each other"),
         (["--format", "tui", "-o", "x"], "--format tui and -o exclude each other"),
         (["-o", "."], "it is a folder"),
+        (["--full", "--section", "ranks"], "--full and --section exclude each other"),
+        (["--full", "--format", "json"], "--full prints text and takes no other format"),
+        (["--section", "ranks", "--format", "html"], "--section prints text and takes no other format"),
+        (["--patch", "--full"], "--patch prints a diff and takes no other format"),
         (["-o", "nowhere/x.txt"], "the folder nowhere does not exist"),
     ],
 )

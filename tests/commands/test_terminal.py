@@ -38,7 +38,7 @@ class Terminal:
             if not piece:
                 break
             self.seen += piece
-            if self._keys and b"Verdict" in self.seen and b"Quit" in self.seen:
+            if self._keys and b"Limits" in self.seen and b"Quit" in self.seen:
                 os.write(self._terminal, self._keys)
                 self._keys = b""
         os.close(self._terminal)
@@ -65,16 +65,16 @@ def test_text_where_the_full_screen_is_not_wanted(words: list[str], environment:
     shown = Terminal(["report", str(traces), *words], **environment)
     assert shown.status == 0
     assert "\x1b[?1049h" not in shown.seen.decode()
-    assert "Verdict     " in shown.text
-    assert "Next command" in shown.text
+    assert "ms/step (traced)" in shown.text
+    assert "--section NAME" in shown.text
 
 
 def test_text_on_a_terminal_is_coloured_unless_no_color(traces: Path) -> None:
-    coloured = Terminal(["report", str(traces), "--no-tui"])
+    coloured = Terminal(["report", str(traces), "--full"])
     assert "\x1b[1mStep time breakdown" in coloured.seen.decode()
-    plain = Terminal(["report", str(traces), "--no-tui"], NO_COLOR="1")
+    plain = Terminal(["report", str(traces), "--full"], NO_COLOR="1")
     assert "\x1b[1m" not in plain.seen.decode()
-    dumb = Terminal(["report", str(traces), "--no-tui"], TERM="dumb")
+    dumb = Terminal(["report", str(traces), "--full"], TERM="dumb")
     assert "\x1b" not in dumb.seen.decode()
 
 
@@ -83,12 +83,12 @@ def test_a_redirected_report_is_clean_while_the_terminal_shows_progress(traces: 
     shown = Terminal(["report", str(traces), "--format", "json"], stdout=out)
     assert shown.status == 0
     assert out.read_text(encoding="utf-8").startswith("{\n")
-    assert "Verdict" not in shown.text
+    assert "ms/step" not in shown.text
 
 
 def test_the_full_screen_report_works_without_colour(traces: Path) -> None:
     shown = Terminal(["report", str(traces)], keys=b"q", NO_COLOR="1", COLORTERM="truecolor")
     assert shown.status == 0
-    assert "Verdict" in shown.text
+    assert "ms/step" in shown.text
     colours = re.findall(rb"[34]8;2;(\d+);(\d+);(\d+)", shown.seen)
     assert [colour for colour in colours if len(set(colour)) > 1] == []  # greys only

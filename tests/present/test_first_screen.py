@@ -87,7 +87,7 @@ def test_equal_ranks_share_a_bar_and_the_straggler_has_its_own() -> None:
     late, usual = sorted(first_screen(report).bars, key=lambda bar: not bar.marked)
     assert (late.name, late.odd.name, late.marked) == ("r1", "input", True)
     assert (usual.name, usual.odd.name, usual.marked) == ("r0,2-3", "exposed comm", False)
-    assert usual.shares[1] == pytest.approx((0.2 + 0.2 + 0.21) / 3)
+    assert usual.shares[2] == pytest.approx((0.2 + 0.2 + 0.21) / 3)
     shown = text.first_screen(report)
     assert " r1    ▶ " in shown
     assert " r0,2-3  " in shown
@@ -120,7 +120,7 @@ def test_it_is_drawn_in_ascii_where_blocks_cannot_be() -> None:
     _, report = reading.sample("accumulation_without_no_sync")
     shown = text.first_screen(report, blocks=False)
     assert shown.isascii()
-    assert "# compute 60 %  ! exposed comm 21 %" in shown
+    assert "# compute 60 %  ! exposed transfer 21 %" in shown
 
 
 def test_names_out_of_a_trace_are_no_escape_codes(report: Report) -> None:

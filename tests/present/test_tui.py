@@ -70,7 +70,7 @@ async def test_the_first_screen_has_verdict_account_and_trust(report: Report, si
     async with ReportApp(report).run_test(size=size) as pilot:
         seen = await see(pilot, "Communication that nothing hides takes 21.0 % of every step.")
         assert "dptune report: python train.py" in seen
-        assert "Judgeable   partly; see the limitations below" in seen
+        assert "Reliable    partly; see the limitations below" in seen
         assert "# compute                 84.1 ms   60.0 %  device busy computing" in seen
         assert "[####" in seen
         assert "Copy code" not in await see(pilot, "/ Find ? Help q Quit")
@@ -163,7 +163,7 @@ async def test_names_from_a_trace_are_neither_markup_nor_escapes(report: Report)
 async def test_a_run_of_which_nothing_is_known_is_shown_too(foreign: Report, size: tuple[int, int]) -> None:
     async with ReportApp(foreign).run_test(size=size) as pilot:
         await see(pilot, "Verdict")
-        await page_to(pilot, "Judgeable no; 'no findings' does not mean that the run is healthy")
+        await page_to(pilot, "Reliable no; 'no findings' does not mean that the run is healthy")
         await see(pilot, "Not enough reliable data for a verdict", "2")
         assert "2 rules could not run" in screen(pilot)
         await see(pilot, "cuda:0", "3")

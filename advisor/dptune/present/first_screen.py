@@ -41,7 +41,8 @@ class Part(NamedTuple):
 
 PARTS = (
     Part("compute", ("compute_ns",), "█", "#", "good"),
-    Part("exposed comm", ("exposed_transfer_ns", "exposed_unsplit_ns"), "▓", "!", "error"),
+    Part("exposed transfer", ("exposed_transfer_ns",), "▓", "!", "error"),
+    Part("exposed comm", ("exposed_unsplit_ns",), "▓", "?", "error"),  # transfer or waiting: ranks are missing
     Part("waiting", ("exposed_waiting_ns",), "▒", "%", "error"),
     Part("copies", ("copy_ns", "memset_ns"), "≡", "=", "warning"),
     Part("input", ("input_idle_ns",), "~", "~", "warning"),

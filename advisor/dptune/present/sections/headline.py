@@ -45,14 +45,14 @@ def _together(combination: Together) -> str:
 def trust_at_a_glance(report: Report, width: int) -> Iterator[Line]:
     """One line on whether the run can be judged."""
     words, role = _LEVELS[report.trust.level]
-    yield from labelled("Judgeable", words, width, role=role)
+    yield from labelled("Reliable", words, width, role=role)
 
 
 def trust(report: Report, width: int) -> Iterator[Line]:
     """Whether the run can be judged, and each thing that limits it."""
     words, role = _LEVELS[report.trust.level]
     yield from heading("Data quality", width)
-    yield from labelled("Judgeable", words, width, column=13, indent="  ", role=role)
+    yield from labelled("Reliable", words, width, column=13, indent="  ", role=role)
     findings = [limit for limit in report.trust.findings if not _in_headline(limit, report)]
     for finding in findings[:_AT_MOST]:
         yield from labelled(finding.level, finding.text, width, column=13, indent="  ")
