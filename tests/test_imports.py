@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = {"torch", "textual", "detailed", "numpy", "pydantic", "msgspec", "pandas", "hta", "libcst"}
+HEAVY = {"torch", "textual", "rich", "numpy", "pydantic", "msgspec", "pandas", "hta", "libcst"}
 
 # The words of a call -> the heavy packages it may load.
 MAY_LOAD = {

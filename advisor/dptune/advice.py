@@ -251,6 +251,7 @@ class RunSummary(Model):
     recorded: str | None = Field(None, description="ISO 8601; null for foreign traces")
     how_it_ended: str | None = None
     torch: str | None = None
+    commit: str | None = Field(None, description="git commit of the script, + if files differ from it; null: not known")
     settings: list[str] = Field(
         default_factory=list, description="what was set from outside, and of each that did not take effect, why"
     )

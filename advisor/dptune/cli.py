@@ -23,6 +23,7 @@ VERBS = {
     "report": ("dptune.commands.report", "Show where step time goes and what to change."),
     "check": ("dptune.commands.check", "Performance gate for CI: fail on findings, budgets or regressions."),
     "compare": ("dptune.commands.compare", "Show what changed between two runs, or two sets of runs, and why."),
+    "history": ("dptune.commands.history", "List recordings: step time, throughput and verdict of each."),
     "whatif": ("dptune.commands.whatif", "Predict step time after changes, from a recording alone."),
     "verify": (
         "dptune.commands.verify",

@@ -196,7 +196,7 @@ def test_collectives_of_no_calls_are_compared_without_their_length(
 
 
 def test_a_report_of_a_newer_dptune_is_refused(recorded: Any, of_a: str, capsys: pytest.CaptureFixture[str]) -> None:
-    first, _, rest = of_a.partition('"0.2"')
+    first, _, rest = of_a.partition('"0.3"')
     Path("a.json").write_text(f'{first}"12.0"{rest}', encoding="utf-8")
     assert main(["compare", "a.json", recorded("b")]) == 2
     assert "a.json has schema version '12.0', but this version reads 0.x: update dptune" in capsys.readouterr().err

@@ -420,8 +420,9 @@ def test_what_is_kept_of_links_and_proofs_is_no_trace(tmp_path):
         trial = tmp_path / name / "verified" / "ddp.no_sync=true" / "trial-001-A"
         shutil.copytree(sample, trial, ignore=shutil.ignore_patterns(".dptune-cache", "verified"))
         shutil.copy(sample / "links.json", tmp_path / "links.json")
-    with pytest.raises(RunError, match="holds 2 runs"):
+    with pytest.raises(RunError, match="holds 2 runs") as refused:
         load([tmp_path])
+    assert refused.value.hint == f"pass one of them: {tmp_path / 'b'}; `dptune history {tmp_path}` lists them"
     assert sorted(ranks(load([tmp_path / "a"]))) == [0, 1]
 
 

@@ -186,6 +186,7 @@ def summary(run: Run) -> RunSummary:
         recorded=record.recorded if record else None,
         how_it_ended=record.ending.how if record else None,
         torch=next((facts.torch for facts in run.facts.values() if facts.torch), None),
+        commit=(record.commit or None) if record else None,
         settings=_set_from_outside(run),
         rank_basis=run.rank_basis,
     )

@@ -16,6 +16,7 @@ from dptune.capture.session import Recording
 from dptune.capture.signals import Signals
 from dptune.errors import CaptureError, UsageError
 from dptune.runfile import origin
+from dptune.runfile.commit import checked_out
 from dptune.runfile.record import RunRecord
 from dptune.runfile.redaction import redacted_command, redacted_settings
 
@@ -32,6 +33,7 @@ def begin(started: Launch, options: Options) -> RunRecord:
         python=started.interpreter.path if started.interpreter else "",
         torch=(started.interpreter.torch if started.interpreter else None) or "",
         working_directory=str(Path.cwd()),
+        commit=checked_out(),
         origin=origin.here(),
         launched_by=started.by,
         world_size=started.world_size,

@@ -73,6 +73,11 @@ def labelled(
             yield (span,)
 
 
+def command_line(label: str, command: str) -> Iterator[Line]:
+    """A command to copy beside its label, on one line however long it is."""
+    yield Span(f" {label:<9}", "dim"), Span(visible(command), "code")
+
+
 def code(text: str, indent: str, fold_at: int | None = None) -> Iterator[Line]:
     """Lines to copy: folded only where `fold_at` says so, and then further in than they began."""
     for row in text.splitlines():

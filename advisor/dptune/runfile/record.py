@@ -117,7 +117,8 @@ class RunRecord:
     scripts that trained in processes which were not recorded. `settings` is what was changed in the script from
     outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed. `cards` are the NVIDIA cards that
     were used, or all of the host where that is not known; `cards_unread` why there are none. `links_unmeasured`: why
-    the links between its ranks are not known. `origin` says who recorded the run, on which machine, as digests.
+    the links between its ranks are not known. `commit` is the git commit in the working directory, with `+` where
+    tracked files differ from it. `origin` says who recorded the run, on which machine, as digests.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -127,6 +128,7 @@ class RunRecord:
     python: str = ""
     torch: str = ""
     working_directory: str = ""
+    commit: str = ""
     origin: Origin = field(default_factory=Origin)
     launched_by: str = "dptune"
     world_size: int | None = None

@@ -22,6 +22,7 @@ from dptune.capture.injected.observe.observers import observers
 from dptune.capture.injected.record.plan import Plan
 from dptune.capture.injected.record.recorder import Recorder
 from dptune.runfile import form, origin, paths
+from dptune.runfile.commit import checked_out
 from dptune.runfile.record import RunRecord, Schedule
 from dptune.runfile.redaction import redacted_command
 
@@ -163,6 +164,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
             python=sys.executable,
             torch=str(torch.__version__),
             working_directory=str(Path.cwd()),
+            commit=checked_out(),
             origin=origin.here(),
             launched_by="code",
             world_size=process_rank.world_size(),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Report
 from dptune.present.first_screen import PARTS, Bar, FirstScreen, Fix, Part, first_screen
-from dptune.present.lines import BLANK, Line, Role, Span, line, wrapped
+from dptune.present.lines import BLANK, Line, Role, Span, command_line, line, wrapped
 from dptune.present.table import Column, table
 from dptune.present.visible import visible
 
@@ -151,7 +151,7 @@ def _commands(screen: FirstScreen, width: int) -> Iterator[Line]:
     if screen.next:
         yield from _labelled("Next", [*_short(screen.next, width - 10, _MOST_NEXT, "")])
     for label, command in screen.commands:
-        yield Span(f" {label:<9}", "dim"), Span(visible(command), "code")
+        yield from command_line(label, command)
 
 
 def _labelled(label: str, rows: list[Line]) -> Iterator[Line]:

@@ -158,7 +158,9 @@ def _below(folder: Path, found: Files) -> list[Path]:
     inside = sorted(_traces(folder, files, runs), key=_by_name)
     many = f"{len(nested)} {'run' if len(nested) == 1 else 'runs'}"
     if nested and not inside:
-        raise RunError(f"{folder} holds {many}", f"pass {'it:' if len(nested) == 1 else 'one of them:'} {nested[-1]}")
+        named = f"pass {'it:' if len(nested) == 1 else 'one of them:'} {nested[-1]}"
+        lists = f"; `dptune history {folder}` lists them" if len(nested) > 1 and not isinstance(folder, Remote) else ""
+        raise RunError(f"{folder} holds {many}", named + lists)
     if not inside:
         hint = f"links to folders ({shown(links[0])}) are not followed: pass the folders themselves" if links else ""
         raise RunError(f"{folder} holds no trace files", hint or _unpacking(files))

@@ -1,0 +1,25 @@
+"""The commit that was checked out where a run was started."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+_TIMEOUT_S = 5.0
+_DIGITS = 12
+
+
+def checked_out(folder: Path | None = None) -> str:
+    """The first digits of the commit, with `+` if tracked files differ from it; "" outside of a git repository."""
+    commit = _git(folder, "rev-parse", f"--short={_DIGITS}", "HEAD")
+    return f"{commit}+" if commit and _git(folder, "status", "--porcelain", "--untracked-files=no") else commit
+
+
+def _git(folder: Path | None, *words: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

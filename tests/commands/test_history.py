@@ -1,0 +1,126 @@
+"""`dptune history`: recordings one after another."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dptune.cli import main
+from dptune.history import History
+from dptune.runfile.commit import checked_out
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> History:
+    assert main(["history", *words, "--no-cache", "--format", "json"]) == 0
+    return History.model_validate_json(capsys.readouterr().out)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two recordings and what is none; run.json of the second says its commit."""
+    folder = tmp_path / "dptune-runs"
+    for name in ("starved_loader", "tiny_buckets"):
+        shutil.copytree(SAMPLES / name, folder / name, ignore=shutil.ignore_patterns(".dptune-cache"))
+    (folder / "verified").mkdir()
+    (folder / "latest").write_text("tiny_buckets\n", encoding="utf-8")
+    record = folder / "tiny_buckets" / "run.json"
+    values = {
+        **json.loads(record.read_text("utf-8")),
+        "commit": "0123456789ab+",
+        "recorded": "2026-11-23T00:00:00+00:00",
+    }
+    record.write_text(json.dumps(values), encoding="utf-8")
+    return folder
+
+
+def test_recordings_are_listed_by_their_time_with_the_figures_of_their_reports(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = listed(capsys, str(runs)).entries
+    assert main(["report", str(runs / "starved_loader"), "--no-cache", "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert first.folder == str(runs / "starved_loader")
+    assert first.step_ns == report["measured"]["step"]["time_ns"]
+    assert first.samples_per_s == pytest.approx(report["measured"]["samples_per_step"] / (first.step_ns / 1e9))
+    assert (first.label, first.findings) == ("Input-bound", ["DP501"])
+    assert (first.commit, second.commit) == ("", "0123456789ab+")
+
+
+def test_the_text_names_the_commands_to_open_and_compare(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["history", str(runs), "--no-cache"]) == 0
+    printed = capsys.readouterr().out
+    assert "01234567+" in printed
+    assert "Input-bound" in printed
+    words = " ".join(printed.split())
+    assert f"Open dptune report {runs}/tiny_buckets" in words
+    assert f"Compare dptune compare {runs}/starved_loader {runs}/tiny_buckets" in words
+    assert "████████" in printed  # the longest step
+
+
+def test_paths_are_those_that_can_be_read(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = runs / "broken"
+    broken.mkdir()
+    shutil.copy(SAMPLES / "healthy" / "run.json", broken)
+    assert main(["history", str(runs), "--no-cache", "--format", "paths"]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(runs / "starved_loader"), str(runs / "tiny_buckets")]
+    entry = listed(capsys, str(runs)).entries[-2]
+    assert (Path(entry.folder).name, bool(entry.error)) == ("broken", True)
+    assert main(["history", str(runs), "--no-cache"]) == 0
+    assert "".join(f"broken: {entry.error}".split()) in "".join(capsys.readouterr().out.split())
+
+
+def test_the_latest_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    history = listed(capsys, str(runs), "--last", "1")
+    assert [Path(entry.folder).name for entry in history.entries] == ["tiny_buckets"]
+    assert history.earlier == 1
+    assert len(listed(capsys, str(runs), "--last", "0").entries) == 2
+
+
+def test_a_run_folder_stands_for_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    (entry,) = listed(capsys, str(SAMPLES / "healthy")).entries
+    assert entry.ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "nowhere is not a folder"),
+        (["."], "no recordings in ."),
+        ([], "dptune-runs is not a folder"),
+        ([".", "--last", "x"], "must be a number of recordings, not 'x'"),
+    ],
+)
+def test_what_cannot_be_listed_is_one_sentence(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["history", *words]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.out == ""
+
+
+def test_the_commit_is_that_of_the_working_directory(tmp_path: Path) -> None:
+    assert checked_out(tmp_path) == ""
+
+    def git(*words: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(
+            ["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "-q")
+    script = tmp_path / "train.py"
+    script.write_text("1\n", encoding="utf-8")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    commit = git("rev-parse", "HEAD")[:12]
+    assert checked_out(tmp_path) == commit
+    script.write_text("2\n", encoding="utf-8")
+    assert checked_out(tmp_path) == f"{commit}+"
