@@ -49,6 +49,15 @@ PARTS = (
 )
 
 
+_RISKY = ("Results at risk", "Not enough data", "Times not reliable")
+_HEALTHY = ("Healthy", "Compute-bound")
+
+
+def verdict_role(label: str) -> Role:
+    """How alarming a verdict is."""
+    return "good" if label in _HEALTHY else "error" if label in _RISKY else "warning"
+
+
 @dataclass(frozen=True)
 class Bar:
     """Ranks whose steps look alike: `shares` of a step by part, in the order of `PARTS`; `marked`: the straggler.
