@@ -16,7 +16,7 @@ from dptune.present.html.changes import changes
 from dptune.present.html.communication import hidden_and_exposed, links
 from dptune.present.html.first import first
 from dptune.present.html.kernels import kernel_classes
-from dptune.present.html.markup import WIDE, Section, labelled, text, text_block
+from dptune.present.html.markup import WIDE, Section, joined, labelled, paragraph, text, text_block
 from dptune.present.html.ranks import lateness, ranks
 from dptune.present.html.script import SORT, policy
 from dptune.present.html.steps import history
@@ -24,6 +24,7 @@ from dptune.present.html.style import CSS
 from dptune.present.html.tables import collective_table, kernel_table, rank_table
 from dptune.present.html.timeline import timeline
 from dptune.present.sections.headline import trust
+from dptune.present.sections.skipped import skipped
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,23 @@ def _sections(report: Report, beyond: Beyond) -> Iterator[Section]:
     yield advice.recommendations(report, {section.anchor: section.short for section in shown})
     yield from shown
     yield from _quality(report)
+    yield from _checks(report)
     yield _whole(report)
 
 
 def _quality(report: Report) -> Iterator[Section]:
     if report.trust.level != "sound" or report.trust.findings:
         yield Section("quality", "Data quality", "Data quality", "".join(labelled(list(trust(report, WIDE))[2:])))
+
+
+def _checks(report: Report) -> Iterator[Section]:
+    """The rules that could not run, and those without findings."""
+    lines = [line for line in skipped(report, WIDE) if line]
+    parts = (
+        f"<h3>{text(joined(line))}</h3>" if line[0].role == "strong" else paragraph(joined(line)) for line in lines
+    )
+    if lines:
+        yield Section("checks", "Checks", "Checks", "".join(parts))
 
 
 def _whole(report: Report) -> Section:

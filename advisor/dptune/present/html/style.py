@@ -91,7 +91,7 @@ abbr { color: var(--faint); text-decoration: none; }
 th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer;
   text-decoration: underline dotted; }
 th[aria-sort=descending]::after { content: " \\25BE"; } th[aria-sort=ascending]::after { content: " \\25B4"; }
-.fixes { width: 100%; margin: .8rem 0; } .fixes td:first-child { min-width: 0; width: 2rem; }
+.fixes { width: 100%; margin: .8rem 0; overflow-wrap: anywhere; } .fixes td:first-child { min-width: 0; width: 2rem; }
 .fixes thead { color: var(--faint); }
 .rows { display: grid; grid-template-columns: minmax(0, max-content) minmax(0, 1fr); gap: .25rem .7rem;
   align-items: center; margin: .5rem 0; break-inside: avoid; }
@@ -131,7 +131,8 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
   dd { margin-bottom: .3rem; } .rows.long, .rows.three { grid-template-columns: minmax(0, 1fr); }
   .rows.long .name, .rows.three .name { max-width: none; margin-top: .35rem; } .plot { padding-right: 1rem; }
   .fixes thead { display: none; } .fixes tr { display: block; border-bottom: 1px solid var(--line); padding: .3rem 0; }
-  .fixes td { display: inline-block; border: 0; padding: 0 .8rem 0 0; } .fixes td:first-child { display: none; }
+  .fixes td { display: inline-block; border: 0; padding: 0 .8rem 0 0; }
+  .fixes td:first-child, .fixes td:empty { display: none; }
   .fixes td::before { content: attr(data-name); color: var(--faint); white-space: pre; }
   .fixes td:nth-child(2) { display: block; font-weight: 600; } .plot .x span:nth-child(even) { display: none; } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } * { print-color-adjust: exact; }

@@ -37,10 +37,8 @@ def _words(steps: Sequence[StepLanes]) -> str:
     if len(steps) == 1:
         return f"The median step of rank {steps[0].rank} as traced: {milliseconds(steps[0].length_ns / 1e6)}."
     late, usual = steps
-    return (
-        f"Rank {late.rank} arrives {milliseconds(late.lag_ns / 1e6)} late in this step, a typical one for it; below "
-        f"it rank {usual.rank} in the same step."
-    )
+    lag = milliseconds(late.lag_ns / 1e6)
+    return f"Rank {late.rank} arrives {lag} late in this step; below it is rank {usual.rank} in the same step."
 
 
 def _title(step: StepLanes, *, compared: bool) -> str:
