@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -17,10 +17,14 @@ from dptune.commands.shared.reading import run_and_report
 from dptune.errors import DptuneError
 from dptune.finding import Finding
 from dptune.measure.lanes import Lane, Piece, StepLanes, step_lanes
-from dptune.measured import LinkFigures, LinkSize, StepLag
+from dptune.measure.steps.history import step_history
+from dptune.measure.straggler_lanes import telling_steps
 from dptune.predicted import BucketSize
 from dptune.present.anonymous import anonymous
-from dptune.present.html import page, pictures
+from dptune.present.first_screen import first_screen
+from dptune.present.html import Beyond, page
+from dptune.trace.run import Run
+from dptune.whatif.predicting import search
 
 from .. import in_process, reading  # noqa: TID252 - tests are no installed package
 
@@ -72,34 +76,19 @@ def read(written: str) -> Whole:
     return whole
 
 
-def link(basis: str, peak: float | None) -> LinkFigures:
-    sizes = [
-        LinkSize(message_bytes=4**n * 1024, calls=9, median_ns=50_000 + 4**n * 100, q1_ns=1, q3_ns=9) for n in range(6)
-    ]
-    known = {"alpha_us": 50.0, "algbw_gb_per_s": 10.0, "busbw_gb_per_s": 15.0, "peak_gb_per_s": peak}
-    given = {name: value for name, value in known.items() if value is not None}
-    return LinkFigures.only(
-        "it is not needed",
-        kind="all_reduce",
-        ranks=[0, 1],
-        scope="intra-node",
-        basis=basis,
-        sizes=sizes,
-        calls=9,
-        **given,
-    )
+def whole_page(run: Run, report: Report) -> str:
+    """As the command writes it."""
+    sizes = search(run, report.measured).curve if report.measured.known("device_kind") == "cpu" else []
+    return page(report, Beyond(telling_steps(run, report.measured), step_history(run, report.measured), sizes))
 
 
 def test_the_page_says_what_the_report_says(report: Report) -> None:
-    whole = read(
-        page(report, LANES, [BucketSize(cap_mb=None, buckets=3, step_ns=9), BucketSize(cap_mb=1, buckets=8, step_ns=7)])
-    )
+    sizes = [BucketSize(cap_mb=None, buckets=3, step_ns=9), BucketSize(cap_mb=1, buckets=8, step_ns=7)]
+    whole = read(page(report, Beyond([LANES], sizes=sizes)))
     words = " ".join(" ".join(whole.words).split())
     for told in (report.headline.verdict, report.headline.why, report.advice[0].why):
         assert told in words
-    headings = [
-        told for told in ("Step time breakdown", "One step: number 7 of rank 0", "Bucket sizes") if told in words
-    ]
+    headings = [told for told in ("Step time breakdown", "Timeline of step 7", "Bucket sizes") if told in words]
     assert len(headings) == 3
     cards = [attributes["class"] for tag, attributes in whole.seen if tag == "article"]
     assert cards == [f"card {one.impact}" for one in report.advice]
@@ -107,22 +96,117 @@ def test_the_page_says_what_the_report_says(report: Report) -> None:
         assert change.paste.splitlines()[0] in words
 
 
+def assert_links_resolve(whole: Whole) -> None:
+    anchors = [attributes["id"] for _, attributes in whole.seen if "id" in attributes]
+    assert len(anchors) == len(set(anchors))
+    links = [attributes["href"] for tag, attributes in whole.seen if tag == "a"]
+    assert {"#advice", "#text"} <= set(links)
+    assert {str(link) for link in links} <= {f"#{anchor}" for anchor in anchors}
+
+
+@pytest.mark.parametrize("sample", ["accumulation_without_no_sync", "healthy"])
+def test_a_recorded_run_has_every_section_that_it_has_figures_for(sample: str) -> None:
+    run, report = reading.sample(sample)
+    whole = read(whole_page(run, report))
+    assert_links_resolve(whole)
+    sections = [attributes["id"] for tag, attributes in whole.seen if tag == "section"]
+    pictures = ["ranks", "timeline", "lateness", "communication", "links", "kernels", "steps"]
+    changes = ["changes"] if sample != "healthy" else []
+    tables = ["kernel-table", "collective-table", "rank-table"]
+    assert sections == ["summary", "advice", *pictures, *changes, *tables, "quality", "checks", "text"]
+
+
+def test_the_page_begins_with_the_first_screen() -> None:
+    run, report = reading.sample("accumulation_without_no_sync")
+    screen = first_screen(report)
+    whole = read(whole_page(run, report))
+    words = " ".join(" ".join(whole.words).split())
+    top = words[: words.index("Recommendations")]
+    commands = [command for _, command in screen.commands]
+    for shown in (*screen.run, screen.label, *screen.rates, *screen.sentences, *commands, *screen.unseen, screen.next):
+        assert shown in top, shown
+    for fix in screen.fixes:
+        for shown in (f"{fix.rule} {fix.slug}", fix.where, fix.saves, fix.confidence, fix.results):
+            assert shown in top, shown
+    for part, share in screen.mean_shares():
+        assert f"{part.name} {100 * share:.0f} %" in top
+    links = [attributes["href"] for tag, attributes in whole.seen if tag == "a"]
+    assert links[: len(screen.fixes)] == [f"#advice-{fix.rule}" for fix in screen.fixes]
+
+
+def test_a_straggler_is_marked_and_drawn_above_a_usual_rank(real_traces: Path) -> None:
+    run, report = run_and_report([str(real_traces / "torchrec_straggler_4xv100")], cached=False)
+    written = whole_page(run, report)
+    assert_links_resolve(read(written))
+    assert re.search(r'<div class="name late">\S+ r2</div>', written)
+    assert written.count('<div class="name late">') == 1
+    timeline = written[written.index('<section id="timeline">') :]
+    assert timeline.index("Rank 2 (straggler)") < timeline.index("(usual)")
+    card = written[written.index('id="advice-DP701"') :].partition("</article>")[0]
+    assert '<a href="#timeline">' in card
+
+
+def test_nothing_is_fetched_and_one_script_may_run(report: Report) -> None:
+    written = page(report, Beyond([LANES]))
+    whole = read(written)
+    tags = [tag for tag, _ in whole.seen]
+    assert set(tags).isdisjoint({"link", "img", "iframe", "object", "embed", "form", "base"})
+    assert tags.count("script") == 1
+    for tag, attributes in whole.seen:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "srcset", "action")]
+        assert "href" not in attributes or (tag == "a" and str(attributes["href"]).startswith("#"))
+    assert "url(" not in written
+    assert "@import" not in written
+
+
+def test_the_policy_allows_the_script_of_the_page_alone(report: Report) -> None:
+    written = page(report)
+    policy = next(attributes["content"] for _, attributes in read(written).seen if attributes.get("http-equiv"))
+    rules = dict(rule.split(" ", 1) for rule in str(policy).split("; "))
+    script = written.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == f"'sha256-{digest}'"
+    assert rules["style-src"] == "'unsafe-inline'"
+    assert "connect-src" not in rules
+    assert "img-src" not in rules
+
+
+def test_the_page_is_complete_without_its_script() -> None:
+    """No part of it is hidden or empty until the script runs, and the tables are in the order of the report."""
+    run, report = reading.sample("accumulation_without_no_sync")
+    written = whole_page(run, report)
+    plain = re.sub(r"<script>.*</script>", "", written, flags=re.DOTALL)
+    whole = read(plain)
+    assert not [attributes for _, attributes in whole.seen if "hidden" in attributes]
+    words = " ".join(" ".join(whole.words).split())
+    positions = [words.index(kernel.name, words.index("Operators (traced")) for kernel in report.measured.kernels.top]
+    assert positions == sorted(positions)
+    for section in re.findall(r'<section id="[^"]+">(.*?)</section>', plain, flags=re.DOTALL):
+        assert len(re.sub(r"<h2>.*?</h2>|<[^>]+>", "", section).strip()) > 20
+
+
+def test_a_run_of_which_next_to_nothing_is_known_has_no_empty_section(foreign: Report) -> None:
+    written = page(foreign)
+    assert_links_resolve(read(written))
+    for section in re.findall(r"<section [^>]+><h2>.*?</h2>(.*?)</section>", written, flags=re.DOTALL):
+        assert re.sub(r"<[^>]+>", "", section).strip()
+
+
+def test_cards_of_one_rule_have_anchors_of_their_own(report: Report) -> None:
+    cards = [report.advice[0], report.advice[0].model_copy(update={"title": "again"}), report.advice[1]]
+    evil = report.advice[0].model_copy(update={"rule": '"><b>'})
+    whole = read(page(report.model_copy(update={"advice": [*cards, evil]})))
+    assert_links_resolve(whole)
+    anchors = [attributes["id"] for tag, attributes in whole.seen if tag == "article"]
+    assert anchors == ["advice-DP102", "advice-DP102.2", "advice-DP401", "advice----b-"]
+
+
 def test_code_of_several_lines_is_one_block_with_its_indentation(report: Report) -> None:
     paste = next(one.paste for told in report.advice for one in told.changes if "no_sync" in one.knob)
     assert len(paste.splitlines()) > 2
     assert any(row.startswith("    ") for row in paste.splitlines())
-    assert f"<pre>{escape(paste)}</pre>" in page(report, LANES)
-
-
-def test_nothing_is_fetched_and_no_script_runs(report: Report) -> None:
-    whole = read(page(report, LANES))
-    tags = {tag for tag, _ in whole.seen}
-    assert tags.isdisjoint({"script", "link", "img", "iframe", "object", "embed", "a", "form", "base"})
-    for _, attributes in whole.seen:
-        assert not [name for name in attributes if name.startswith("on") or name in ("src", "href", "srcset")]
-    policy = next(attributes["content"] for tag, attributes in whole.seen if attributes.get("http-equiv"))
-    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
-    assert "url(" not in page(report, LANES)
+    assert f"<pre>{escape(paste)}</pre>" in page(report, Beyond([LANES]))
 
 
 def test_names_of_a_trace_are_words_and_nothing_else(report: Report) -> None:
@@ -132,45 +216,12 @@ def test_names_of_a_trace_are_words_and_nothing_else(report: Report) -> None:
             "advice": [one.model_copy(update={"title": EVIL, "why": EVIL}) for one in report.advice],
         }
     )
-    written = page(evil, LANES)
+    written = page(evil, Beyond([LANES]))
     read(written)
-    assert "<script" not in written
+    assert written.count("<script") == 1  # the page's own
     assert "\x1b" not in written
     assert "\u202e" not in written
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in written
-
-
-def test_pictures_are_whole_and_to_scale() -> None:
-    drawn = ElementTree.fromstring(pictures.timeline(LANES))
-    boxes = list(drawn.iter("rect"))
-    first, second, sliver = ({name: float(one.get(name, "")) for name in ("x", "width")} for one in boxes)
-    room = pictures.WIDTH - first["x"]
-    assert first["width"] == pytest.approx(0.4 * room, abs=0.01)
-    assert second["x"] - first["x"] == pytest.approx(0.5 * room, abs=0.01)
-    assert sliver["width"] == 0.5  # what is too short to be seen is seen
-    assert "and 11 more: 4.00 ms, from 0 ms" in (boxes[0].find("title").text or "")  # type: ignore[union-attr]
-    assert (boxes[2].find("title").text or "").startswith("operator self time: ")  # type: ignore[union-attr]
-    bars = ElementTree.fromstring(pictures.bars([("rank 0", [("compute_ns", 0.75), ("input_idle_ns", 0.25)])], "t"))
-    widths = [float(one.get("width", "")) for one in bars.iter("rect")]
-    assert widths[0] == pytest.approx(3 * widths[1])
-    assert sum(widths) == pytest.approx(room, abs=0.02)
-
-
-def test_the_bandwidth_of_links_is_drawn_with_the_peak_and_what_was_fitted() -> None:
-    drawn = ElementTree.fromstring(pictures.bandwidth([link("trace", 25.0), link("sweep", None)]))
-    assert len(list(drawn.iter("circle"))) == 12
-    assert len(list(drawn.iter("polyline"))) == 2
-    assert "peak 25.0 GB/s" in [one.text for one in drawn.iter("text")]
-    places = [float(one.get("cy", "")) for one in drawn.iter("circle")][:6]
-    assert places == sorted(places, reverse=True)  # larger messages carry more, which is higher up
-    assert pictures.bandwidth([]) == ""
-
-
-def test_a_row_of_the_heat_map_is_darker_where_the_rank_is_later() -> None:
-    drawn = ElementTree.fromstring(pictures.heat([("rank 0", [0, 0]), ("rank 1", [5, 10])], "t"))
-    dark = [float(one.get("fill-opacity", "")) for one in drawn.iter("rect")]
-    assert dark == [0.06, 0.06, 0.53, 1.0]
-    assert pictures.heat([("rank 0", [0, 0])], "t") == ""
 
 
 @pytest.mark.parametrize("sample", ["accumulation_without_no_sync", "tiny_buckets", "starved_loader"])
@@ -214,9 +265,12 @@ def test_the_command_writes_one_file(tmp_path: Path) -> None:
     read(written)
     assert len(written) < 300_000
     assert "Bucket sizes" in written
+    assert "aten::" in written[written.index('<section id="timeline">') : written.index('<section id="lateness">')]
     hidden = in_process.dptune(*words, "--anonymous").stdout
-    for name in ("train.py", sample, "sample_traces", "/home/"):
-        assert name not in hidden
+    host = reading.sample("accumulation_without_no_sync")[1].measured.ranks[0].host
+    for name in ("train.py", sample, "sample_traces", "/home/", str(SAMPLES), "/work", f">{host}<", f" {host} "):
+        assert name not in hidden, name
+    assert "torch.profiler traces" not in hidden  # dptune recorded it
     assert "file1.py:76" in hidden
     refused = in_process.dptune(*words[:-2], "--anonymous", "--no-tui")
     assert refused.returncode == 2
@@ -338,38 +392,6 @@ def test_a_folder_named_like_a_word_of_a_report_does_not_garble_it(report: Repor
         assert hidden.measured.step == report.measured.step
 
 
-def any_lanes(**more: Any) -> StepLanes:
-    return StepLanes(**{"rank": 0, "number": 1, "length_ns": 10, "lanes": [], **more})
-
-
-def test_a_step_without_lanes_is_left_out(report: Report) -> None:
-    assert "One step" not in page(report, any_lanes())
-    assert "One step" not in page(report)
-
-
-def test_many_ranks_are_counted(report: Report) -> None:
-    many = [report.measured.ranks[0].model_copy(update={"rank": number}) for number in range(100)]
-    told = report.model_copy(update={"measured": report.measured.model_copy(update={"ranks": many})})
-    words = " ".join(" ".join(read(page(told)).words).split())
-    assert "The first 64 of 101 rows" in words
-    assert "dptune report --format json has them all" in words
-
-
-def test_the_latest_of_many_ranks_are_drawn(report: Report) -> None:
-    """Rank 90 alone comes late."""
-    _, other = reading.sample("accumulation_without_no_sync")
-    first = other.measured.ranks[0]
-    arrival = first.arrival.model_copy(update={"steps": [StepLag(number=1, lag_ns=0)]})
-    late = arrival.model_copy(update={"steps": [StepLag(number=1, lag_ns=5_000_000)]})
-    many = [
-        first.model_copy(update={"rank": number, "arrival": late if number == 90 else arrival}) for number in range(100)
-    ]
-    told = report.model_copy(update={"measured": report.measured.model_copy(update={"ranks": many})})
-    words = " ".join(" ".join(read(page(told)).words).split())
-    assert "rank 90, step 1 of 1: 5.00 ms late" in words
-    assert "The latest 64 of 100 rows" in words
-
-
 def test_a_model_that_fails_costs_the_page_its_buckets_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise ZeroDivisionError("made up")
@@ -396,6 +418,6 @@ def test_every_kind_of_trace_makes_a_whole_page(real_traces: Path) -> None:
             run, report = run_and_report([str(path)], cached=False)
         except DptuneError:
             continue
-        read(page(report, step_lanes(run)))
+        assert_links_resolve(read(whole_page(run, report)))
         made += 1
     assert made >= 15

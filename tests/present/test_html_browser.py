@@ -6,18 +6,20 @@ import json
 import re
 import shutil
 import subprocess
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image, ImageStat
 
 from dptune.advice import Report
-from dptune.measure.lanes import step_lanes
-from dptune.present.html import page
-from dptune.whatif.predicting import search
+from dptune.commands.shared.reading import run_and_report
+from dptune.measure.lanes import Lane, Piece, StepLanes
+from dptune.present.html import Beyond, page
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .test_html import EVIL, LANES
+from .test_html import EVIL, LANES, whole_page
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 QUIET = (
@@ -59,7 +61,7 @@ def told(chromium: str, file: Path) -> tuple[list[str], list[str]]:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run, report = reading.sample("accumulation_without_no_sync")
     file = tmp_path_factory.mktemp("page") / "report.html"
-    file.write_text(page(report, step_lanes(run), search(run, report.measured).curve))
+    file.write_text(whole_page(run, report))
     return file
 
 
@@ -96,7 +98,7 @@ def test_names_of_a_trace_run_nothing_and_fetch_nothing(chromium: str, report: R
         }
     )
     file = tmp_path / "trap.html"
-    file.write_text(page(trap, LANES))
+    file.write_text(page(trap, Beyond([LANES])))
     assert told(chromium, file) == ([], [])
 
 
@@ -116,9 +118,94 @@ def test_a_narrow_window_shows_it_too(chromium: str, recorded: Path) -> None:
     assert len(edge.getcolors() or []) <= 2  # nothing runs over the edge
 
 
+# Opens a page in a frame of a phone's width, does something there, and writes what comes of it into its own body.
+FRAME = """<!doctype html><body><iframe src="{file}" style="width:390px;height:900px;border:0"></iframe><script>
+document.querySelector("iframe").addEventListener("load", event => {{
+  const page = event.target.contentDocument;
+  document.body.textContent = "found:" + JSON.stringify(({what})(page)) + ":end";
+}});
+</script>"""
+
+
+def framed(chromium: str, file: Path, what: str) -> Any:
+    """What a function of JavaScript returns of the page, 390 px wide."""
+    frame = file.parent / "frame.html"
+    frame.write_text(FRAME.format(file=file.as_uri(), what=what))
+    words = [chromium, *QUIET, f"--user-data-dir={file.parent / 'profile'}", "--allow-file-access-from-files"]
+    done = subprocess.run(
+        [*words, "--dump-dom", "--virtual-time-budget=5000", frame.as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    found = re.search(r"found:(.*):end", done.stdout, re.DOTALL)
+    assert found, done.stdout[:500]
+    return json.loads(unescape(found[1]))
+
+
+# How wide the page is, and what of it ends beyond the edge, unless a part of the page scrolls by itself.
+OVERFLOW = """page => {
+  const over = element => !element.closest(".scroll, pre, svg") && element.getBoundingClientRect().right > 391;
+  const found = [...page.querySelectorAll("main *")].filter(over);
+  return [page.documentElement.scrollWidth, found.map(element => element.outerHTML)];
+}"""
+
+
+def pages(name: str, report: Report, real_traces: Path) -> str:
+    if name == "names of any length":
+        long = "x" * 400
+        card = report.advice[0].model_copy(update={"title": long, "why": long, "slug": long})
+        run = report.run.model_copy(update={"command": f"python {long}.py", "sources": [long]})
+        lanes = StepLanes(0, 7, 10, [Lane(long, [Piece(0, 5, "compute", long, 1)])])
+        return page(report.model_copy(update={"advice": [card], "run": run}), Beyond([lanes]))
+    run_of_traces, report_of_traces = run_and_report([str(real_traces / name)], cached=False)
+    return whole_page(run_of_traces, report_of_traces)
+
+
+@pytest.mark.parametrize("name", ["nanogpt_8xh100", "torchrec_straggler_4xv100", "names of any length"])
+def test_nothing_runs_over_the_edge_of_a_phone(
+    chromium: str, tmp_path: Path, real_traces: Path, report: Report, name: str
+) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(pages(name, report, real_traces))
+    assert framed(chromium, file, OVERFLOW) == [390, []]
+
+
+def test_a_sample_fits_a_phone_and_its_bars_show_every_part(chromium: str, recorded: Path) -> None:
+    assert framed(chromium, recorded, OVERFLOW) == [390, []]
+    parts = 'page => [...page.querySelectorAll("#summary .bar span")].map(part => part.getBoundingClientRect().width)'
+    widths = framed(chromium, recorded, parts)
+    assert len(widths) >= 4  # compute, communication, waiting, idle
+    assert all(width > 2 for width in widths)
+    assert sum(widths) < 390
+
+
+SORTED = """page => {
+  const table = page.querySelector("#kernel-table table"), shares = () => [...table.tBodies[0].rows].map(
+    row => row.cells[row.cells.length - 1].dataset.v);
+  const seen = [shares()];
+  const click = column => table.tHead.rows[0].cells[column].querySelector("button").click();
+  click(table.tHead.rows[0].cells.length - 1); seen.push(shares());
+  click(table.tHead.rows[0].cells.length - 1); seen.push(shares());
+  click(0); seen.push([...table.tBodies[0].rows].map(row => row.cells[0].textContent));
+  seen.push([...table.tHead.rows[0].cells].map(header => header.getAttribute("aria-sort")));
+  return seen;
+}"""
+
+
+def test_a_click_on_a_header_sorts_its_table(chromium: str, recorded: Path) -> None:
+    before, down, up, names, states = framed(chromium, recorded, SORTED)
+    assert [float(share) for share in down] == sorted(map(float, before), reverse=True)
+    assert [float(share) for share in up] == sorted(map(float, before))
+    assert names == sorted(names, reverse=True)
+    assert states[0] == "descending"
+    assert set(states[1:]) == {None}
+
+
 def test_it_prints(chromium: str, recorded: Path) -> None:
     paper = recorded.parent / "report.pdf"
     opened(chromium, recorded, f"--print-to-pdf={paper}", "--no-pdf-header-footer")
     written = paper.read_bytes()
     assert written.startswith(b"%PDF-")
-    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", written)) <= 8
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", written)) <= 9

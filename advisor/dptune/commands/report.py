@@ -98,11 +98,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _html(args: argparse.Namespace) -> int:
-    """Write the page, with what the report alone does not hold: one step, and the bucket sizes that were tried."""
+    """Write the page, with what the report alone does not hold: steps to draw, step times, bucket sizes tried."""
     from dptune.commands.shared.reading import run_and_report
-    from dptune.measure.lanes import step_lanes, unnamed
+    from dptune.measure.lanes import unnamed
+    from dptune.measure.steps.history import step_history
+    from dptune.measure.straggler_lanes import telling_steps
     from dptune.present.anonymous import anonymous
-    from dptune.present.html import page
+    from dptune.present.html import Beyond, page
     from dptune.whatif.predicting import search
 
     run, report = run_and_report(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
@@ -110,10 +112,10 @@ def _html(args: argparse.Namespace) -> int:
     if report.measured.known("device_kind") == "cpu":
         with contextlib.suppress(Exception):  # a model that fails is a finding of the report, and no end of the page
             sizes = search(run, report.measured).curve
-    lanes, shown = step_lanes(run), report
+    steps, shown = telling_steps(run, report.measured), report
     if args.anonymous:
-        lanes, shown = lanes and unnamed(lanes), anonymous(report)
-    _write(page(shown, lanes, sizes), args.output)
+        steps, shown = [unnamed(step) for step in steps], anonymous(report)
+    _write(page(shown, Beyond(steps, step_history(run, report.measured), sizes)), args.output)
     return 0
 
 

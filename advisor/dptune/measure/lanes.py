@@ -69,12 +69,19 @@ class SearchHit:
 
 @dataclass(frozen=True)
 class StepLanes:
-    """A step: of which rank, its number, its length as it was traced."""
+    """A step: of which rank, its number, its length as it was traced.
+
+    Where it is compared with the same step of another rank, `start_ns` is by how much it starts after the earlier one,
+    and `lag_ns` how late its rank arrives at collectives in it. `late`: its rank is the straggler.
+    """
 
     rank: int
     number: int
     length_ns: int
     lanes: list[Lane]
+    start_ns: int = 0
+    lag_ns: int = 0
+    late: bool = False
 
 
 class RankLanes:
@@ -93,6 +100,11 @@ class RankLanes:
     def steps(self) -> list[Step]:
         """The windows of its device, in order of time; none where it has no steps."""
         return busiest(self._seen)
+
+    @property
+    def base_ns(self) -> int:
+        """What its times count from, ns since the epoch; 0 where that is not known."""
+        return self._seen.base_ns
 
     @property
     def median(self) -> int | None:
@@ -152,7 +164,11 @@ def step_lanes(run: Run, rank: int | None = None) -> StepLanes | None:
     rank_lanes = RankLanes(run, ranks[0]) if ranks else None
     if rank_lanes is None or rank_lanes.median is None:
         return None
-    step = rank_lanes.steps[rank_lanes.median]
+    return drawn(rank_lanes, rank_lanes.steps[rank_lanes.median])
+
+
+def drawn(rank_lanes: RankLanes, step: Step) -> StepLanes:
+    """The lanes of one step of a rank, without those in which nothing ran."""
     lanes = [lane for lane in rank_lanes.between(step.start_ns, step.end_ns) if lane.pieces]
     return StepLanes(rank_lanes.rank, step.number, step.length_ns, lanes)
 

@@ -50,6 +50,15 @@ PARTS = (
 )
 
 
+_RISKY = ("Results at risk", "Not enough data", "Times not reliable")
+_HEALTHY = ("Healthy", "Compute-bound")
+
+
+def verdict_role(label: str) -> Role:
+    """How alarming a verdict is."""
+    return "good" if label in _HEALTHY else "error" if label in _RISKY else "warning"
+
+
 @dataclass(frozen=True)
 class Bar:
     """Ranks whose steps look alike: `shares` of a step by part, in the order of `PARTS`; `marked`: the straggler.
@@ -141,7 +150,8 @@ def _run(report: Report) -> list[str]:
     ranks = several(count, "rank") if world is None or world <= count else f"{count} of {world:,} ranks"
     found = [_script(run.command) if run.command else _source(run.sources)]
     found += [ranks, _devices(measured), f"torch {run.torch.partition('+')[0]}" if run.torch else ""]
-    found.append(run.recorded[:16].replace("T", " ") if run.recorded else "torch.profiler traces")
+    foreign = "torch.profiler traces" if measured.step.basis == "traced" else ""
+    found.append(run.recorded[:16].replace("T", " ") if run.recorded else foreign)
     return [text for text in found if text]
 
 

@@ -1,7 +1,7 @@
-"""The report as one page of HTML: pictures and words in one file that needs nothing else, no network and no script."""
+"""The report as one page of HTML: one file that needs no network, and no script but to sort its tables."""
 
 from __future__ import annotations
 
-from dptune.present.html.page import page
+from dptune.present.html.page import Beyond, page
 
-__all__ = ["page"]
+__all__ = ["Beyond", "page"]

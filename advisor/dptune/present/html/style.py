@@ -1,9 +1,9 @@
-"""The look of the page: light, dark, narrow, printed. Colours are told apart in grey and by those who see fewer."""
+"""The look of the page: light, dark, narrow, printed. Colors are told apart in grey and by those who see fewer."""
 
 from __future__ import annotations
 
 # By kind of work, in both lights: from Okabe & Ito's set, which is made to be told apart.
-COLOURS = {
+COLORS = {
     "compute": "#009e73",
     "communication": "#d55e00",
     "waiting": "#cc79a7",
@@ -18,8 +18,31 @@ COLOURS = {
     "idle": "#d0d0d0",
     "loader": "#e69f00",
     "backward": "#7a9e00",
-    "optimizer": "#56b4e9",
+    "optimizer": "#9479d6",
 }
+
+# The color of each class of the account.
+_CLASS_COLORS = {
+    "compute_ns": "compute",
+    "exposed_transfer_ns": "communication",
+    "exposed_waiting_ns": "waiting",
+    "exposed_unsplit_ns": "communication",
+    "copy_ns": "copy",
+    "memset_ns": "memset",
+    "input_idle_ns": "input",
+    "gc_idle_ns": "garbage",
+    "sync_idle_ns": "blocking",
+    "launch_idle_ns": "launching",
+    "dependency_idle_ns": "queued",
+    "host_idle_ns": "host",
+}
+PALETTE = tuple(COLORS[name] for name in ("compute", "communication", "copy", "input", "waiting", "memset", "host"))
+
+
+def color_of(class_ns: str) -> str:
+    """The color of a class of the account."""
+    return COLORS[_CLASS_COLORS.get(class_ns, "idle")]
+
 
 DARK = ("#0072b2", "#6f6f6f")  # on which white is read better than black
 
@@ -31,33 +54,90 @@ CSS = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem; max-width: 68rem; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
-h3 { font-size: 1rem; margin: 0 0 .25rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: .4rem 0; } h2 { font-size: 1.2rem; margin: 2.2rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 0 0 .25rem; } h4 { font-size: .95rem; margin: 1rem 0 .25rem; }
+section { scroll-margin-top: .5rem; }
 p { margin: .35rem 0; } .faint { color: var(--faint); } .small { font-size: .875rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem .9rem; margin: .5rem 0; }
-dt { color: var(--faint); } dd { margin: 0; }
+a { color: var(--note); } a:hover { text-decoration-thickness: 2px; }
+.badge { display: inline-block; padding: .1rem .7rem; border-radius: 1rem; border: 2px solid currentColor;
+  font-weight: 700; margin-right: .6rem; }
+.badge.error { color: var(--error); } .badge.warning { color: var(--warning); } .badge.good { color: var(--good); }
+.rate { display: inline-block; font-weight: 600; margin-right: 1rem; }
+.verdict { font-size: 1.1rem; font-weight: 600; }
+nav { display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin: 1.2rem 0 0; padding: .6rem 0; font-size: .925rem;
+  border: solid var(--line); border-width: 1px 0; }
+dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .15rem .9rem; margin: .5rem 0; }
+dt { color: var(--faint); } dd { margin: 0; min-width: 0; }
 .card { background: var(--card); border: 1px solid var(--line); border-left: .35rem solid var(--line);
-  border-radius: .3rem; padding: .8rem 1rem; margin: .8rem 0; break-inside: avoid; }
-.error, .high { border-left-color: var(--error); } .warning, .medium { border-left-color: var(--warning); }
-.note, .low { border-left-color: var(--note); } .good { border-left-color: var(--good); }
-.tag { font-size: .8rem; color: var(--faint); text-transform: none; letter-spacing: .02em; }
+  border-radius: .3rem; padding: .8rem 1rem; margin: .8rem 0; break-inside: avoid; scroll-margin-top: .5rem; }
+.card:target { outline: 2px solid var(--note); }
+.card.high { border-left-color: var(--error); } .card.medium { border-left-color: var(--warning); }
+.card.low { border-left-color: var(--note); }
+.tag { font-size: .8rem; color: var(--faint); letter-spacing: .02em; }
+.see { font-size: .875rem; margin-top: .5rem; } .see a { margin-right: .8rem; }
 .saves { font-weight: 600; }
 pre { background: var(--paper); border: 1px solid var(--line); border-radius: .25rem; padding: .5rem .7rem;
-  overflow-x: auto; font-size: .875rem; white-space: pre-wrap; }
+  overflow-x: auto; font-size: .875rem; white-space: pre-wrap; margin: .2rem 0; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .875rem; } th { text-align: left; font-weight: 600; }
+.table { max-height: 30rem; overflow-y: auto; margin: .5rem 0; }
+table { border-collapse: collapse; font-size: .875rem; overflow-wrap: normal; } th { text-align: left; }
 th, td { padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td.right, th.right { text-align: right; font-variant-numeric: tabular-nums; }
-svg { display: block; width: 100%; min-width: 38rem; height: auto; }
-svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
-svg .faint { fill: var(--faint); } svg .axis { stroke: var(--line); } svg .edge { stroke: var(--paper); }
+td:first-child { overflow-wrap: anywhere; min-width: 3rem; }
+.right { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.clip { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; overflow: hidden; }
+abbr { color: var(--faint); text-decoration: none; }
+.sortable th { position: sticky; top: 0; background: var(--paper); color: var(--faint); font-weight: 600; }
+.sortable { width: 100%; } #kernel-table td:first-child { min-width: 12rem; }
+th button { font: inherit; color: inherit; background: none; border: 0; padding: 0; cursor: pointer;
+  text-decoration: underline dotted; }
+th[aria-sort=descending]::after { content: " \\25BE"; } th[aria-sort=ascending]::after { content: " \\25B4"; }
+.fixes { width: 100%; margin: .8rem 0; overflow-wrap: anywhere; } .fixes td:first-child { min-width: 0; width: 2rem; }
+.fixes thead { color: var(--faint); }
+.rows { display: grid; grid-template-columns: minmax(0, max-content) minmax(0, 1fr); gap: .25rem .7rem;
+  align-items: center; margin: .5rem 0; break-inside: avoid; }
+.rows.tight { gap: .1rem .7rem; }
+.rows.three { grid-template-columns: minmax(0, max-content) minmax(0, 1fr) minmax(0, max-content); }
+.name, .value { font-size: .875rem; line-height: 1.25; max-width: 18rem; }
+.name.late { font-weight: 700; color: var(--error); }
+.bar { display: flex; height: 1.5rem; background: var(--card); }
+.bar span { display: flex; flex-wrap: wrap; justify-content: center; overflow: hidden; white-space: nowrap;
+  font-size: .8rem; line-height: 1.5rem; font-variant-numeric: tabular-nums; }
+.bar span::before { content: ""; height: 100%; }
+svg { display: block; width: 100%; overflow: visible; }
+svg.strip { height: 1.1rem; background: var(--card); overflow: hidden; }
+svg .axis { stroke: var(--line); vector-effect: non-scaling-stroke; }
+svg .curve { fill: none; stroke-width: 1.5; vector-effect: non-scaling-stroke; }
+svg .dot { fill: none; stroke-width: 9; stroke-linecap: round; vector-effect: non-scaling-stroke; }
+.x { position: relative; height: 1.3rem; font-size: .8rem; color: var(--faint); }
+.x span { position: absolute; transform: translateX(-50%); white-space: nowrap; }
+.x .first { transform: none; } .x .last { transform: translateX(-100%); }
+.plot { display: grid; grid-template-columns: 4.6rem minmax(0, 1fr); margin: .8rem 0; padding-right: 1.5rem;
+  break-inside: avoid; }
+.plot svg { height: 15rem; border-bottom: 1px solid var(--line); }
+.plot .y { position: relative; font-size: .8rem; color: var(--faint); }
+.plot .y span { position: absolute; right: .5rem; transform: translateY(50%); white-space: nowrap; }
+.plot .x { grid-column: 2; }
+.interval { position: relative; height: 1.2rem; background: var(--card); }
+.interval i { position: absolute; top: .35rem; height: .5rem; border-radius: .25rem; min-width: 2px; }
+.interval b { position: absolute; top: .1rem; height: 1rem; width: 3px; background: var(--ink);
+  transform: translateX(-50%); }
+.interval u { position: absolute; top: 0; bottom: 0; border-left: 1px dashed var(--faint); }
 ul.key { list-style: none; padding: 0; margin: .3rem 0; display: flex; flex-wrap: wrap; gap: .2rem 1.1rem;
   font-size: .875rem; } ul.key span { display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem;
   border-radius: .15rem; vertical-align: -.05rem; }
 details { margin: .4rem 0; } summary { cursor: pointer; color: var(--faint); }
 footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
-@media (max-width: 40rem) { body { padding: .8rem; } dl { grid-template-columns: 1fr; } dd { margin-bottom: .3rem; } }
-@media print { body { max-width: none; padding: 0; font-size: 11pt; } * { print-color-adjust: exact; }
-  details:not(.whole) > * { display: block; }
-  details:not(.whole)::details-content { content-visibility: visible; display: block; } }
+@media (max-width: 40rem) { body { padding: .8rem; } dl { grid-template-columns: minmax(0, 1fr); }
+  dd { margin-bottom: .3rem; } .rows.long, .rows.three { grid-template-columns: minmax(0, 1fr); }
+  .rows.long .name, .rows.three .name { max-width: none; margin-top: .35rem; } .plot { padding-right: 1rem; }
+  .fixes thead { display: none; } .fixes tr { display: block; border-bottom: 1px solid var(--line); padding: .3rem 0; }
+  .fixes td { display: inline-block; border: 0; padding: 0 .8rem 0 0; }
+  .fixes td:first-child, .fixes td:empty { display: none; }
+  .fixes td::before { content: attr(data-name); color: var(--faint); white-space: pre; }
+  .fixes td:nth-child(2) { display: block; font-weight: 600; } .plot .x span:nth-child(even) { display: none; } }
+@media print { body { max-width: none; padding: 0; font-size: 10.5pt; } * { print-color-adjust: exact; }
+  nav, .whole, th button { text-decoration: none; } nav, .whole { display: none; }
+  .clip { display: inline; } .table { max-height: none; overflow: visible; } .sortable th { position: static; }
+  h2, h3, h4 { break-after: avoid; } tr { break-inside: avoid; }
+  details::details-content { content-visibility: visible; display: block; } }
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.present.first_screen import PARTS, Bar, FirstScreen, Fix, Part, first_screen
+from dptune.present.first_screen import PARTS, Bar, FirstScreen, Fix, Part, first_screen, verdict_role
 from dptune.present.lines import BLANK, Line, Role, Span, command_line, line, wrapped
 from dptune.present.table import Column, table
 from dptune.present.visible import visible
@@ -22,8 +22,6 @@ _COLUMNS = (
     Column("CONFIDENCE", right=False),
     Column("RESULTS", right=False),
 )
-_RISKY: tuple[str, ...] = ("Results at risk", "Not enough data", "Times not reliable")
-_HEALTHY: tuple[str, ...] = ("Healthy", "Compute-bound")
 
 
 def first(report: Report, width: int, blocks: bool = True) -> Iterator[Line]:
@@ -52,7 +50,7 @@ def first(report: Report, width: int, blocks: bool = True) -> Iterator[Line]:
 
 
 def _verdict(screen: FirstScreen, width: int) -> Iterator[Line]:
-    role: Role = "good" if screen.label in _HEALTHY else "error" if screen.label in _RISKY else "warning"
+    role = verdict_role(screen.label)
     rates = "   ".join(screen.rates)
     label = visible(screen.label.upper())
     if len(label) + len(rates) + 5 > width:

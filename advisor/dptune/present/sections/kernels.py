@@ -25,26 +25,33 @@ def kernels(report: Report, width: int) -> Iterator[Line]:
         yield from heading("Kernels", width)
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
-    noun = found.counted.removesuffix("s")
     title = "Kernels" if found.counted == "kernels" else "CPU operators by self time"
     yield from heading(f"{title} (traced times)", width)
     for label, text in _summary(measured, found):
         yield from labelled(label, text, width, column=18, indent="  ")
-    columns = (
-        Column(noun, right=False, least=_LEAST),
+    yield from table(columns(found), [row(kernel) for kernel in found.top], width)
+    yield from wrapped(words(found), width, "  ", role="dim")
+
+
+def columns(found: KernelFigures) -> tuple[Column, ...]:
+    """Headings of the cells of `row`."""
+    return (
+        Column(found.counted.removesuffix("s"), right=False, least=_LEAST),
         Column("kind", right=False),
         Column("per step"),
         Column("median us"),
         Column("share"),
     )
-    yield from table(columns, [_row(kernel) for kernel in found.top], width)
-    words = (
-        "Per step: calls of one rank; share: of the step. Overlapping kernels are counted once; compute takes "
-        "precedence over communication."
-        if found.counted == "kernels"
-        else "Per step: calls of one rank; us and share (of the step) exclude nested operators."
-    )
-    yield from wrapped(words, width, "  ", role="dim")
+
+
+def words(found: KernelFigures) -> str:
+    """What the columns mean."""
+    if found.counted == "kernels":
+        return (
+            "Per step: calls of one rank; share: of the step. Overlapping kernels are counted once; compute takes "
+            "precedence over communication."
+        )
+    return "Per step: calls of one rank; us and share (of the step) exclude nested operators."
 
 
 def _summary(measured: Measured, found: KernelFigures) -> Iterator[tuple[str, str]]:
@@ -57,14 +64,15 @@ def _summary(measured: Measured, found: KernelFigures) -> Iterator[tuple[str, st
     most = sorted(kinds.items(), key=lambda item: -item[1])
     yield "Their time", ", ".join(f"{kind} {percent(time_ns / found.total_ns)}" for kind, time_ns in most)
     yield "Tensor cores", str(shown(lambda: measured.matmul.tensor_core_share, lambda s: f"{percent(s)} of the step"))
-    words = "of kernel time is in matrix kernels whose names do not show their precision"
-    yield "Unclassified", str(shown(lambda: measured.matmul.unclassified_share, lambda s: f"{percent(s)} {words}"))
+    unclear = "of kernel time is in matrix kernels whose names do not show their precision"
+    yield "Unclassified", str(shown(lambda: measured.matmul.unclassified_share, lambda s: f"{percent(s)} {unclear}"))
     yield "Launch-bound", str(shown(lambda: found.launch_bound_share, lambda share: f"{percent(share)} of the step"))
     queue = shown(lambda: measured.launching.queue_median, lambda ahead: f"{number(ahead)} operations ahead")
     yield "Host runs", str(queue)
 
 
-def _row(kernel: KernelTime) -> list[Cell]:
+def row(kernel: KernelTime) -> list[Cell]:
+    """Cells of one kernel or operator."""
     return [
         _SPACES.sub("", kernel.name),
         shown(lambda: kernel.kind),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
 from dptune.measured import CollectiveFigures, CopyFigures, CopySite, MatchBasis, Measured, Missing, NoiseFigures
@@ -10,7 +10,7 @@ from dptune.present.amounts import Hole, data, ns_as_ms, number, percent, severa
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 
-_COLLECTIVES = (
+COLLECTIVES = (
     Column("kind", right=False, least=14),
     Column("group", right=False, least=5),
     Column("ranks"),
@@ -58,19 +58,23 @@ def collectives(report: Report, width: int) -> Iterator[Line]:
     if not found:
         yield from wrapped("None inside the steps.", width, "  ")
         return
-    yield from table(_COLLECTIVES, [_collective(row) for row in found[:_AT_MOST]], width)
+    yield from table(COLLECTIVES, [collective(row) for row in found[:_AT_MOST]], width)
     if len(found) > _AT_MOST:
         more = several(len(found) - _AT_MOST, "more kind and size", "more kinds and sizes")
         yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
-    in_groups = any(_calls(row) != row.calls_per_step for row in found[:_AT_MOST])
+    yield from wrapped(collective_words(found[:_AT_MOST]), width, "  ", role="dim")
+
+
+def collective_words(rows: Sequence[CollectiveFigures]) -> str:
+    """What the columns of these rows mean."""
+    in_groups = any(_calls(row) != row.calls_per_step for row in rows)
     words = (
         f"Calls are per step and rank{' of the group' if in_groups else ''}. ms: median call duration, including "
         f"time spent waiting for late ranks. transfer: ms in which data moved, the shortest over ranks. GB/s: bus "
         f"bandwidth during the transfer (busbw of nccl-tests)."
     )
-    bases = {row.known("matched") for row in found[:_AT_MOST] if row.known("transfer_ns") is not None}
-    doubts = "".join(said for basis, said in _DOUBTS.items() if basis in bases)
-    yield from wrapped(words + doubts, width, "  ", role="dim")
+    bases = {row.known("matched") for row in rows if row.known("transfer_ns") is not None}
+    return words + "".join(said for basis, said in _DOUBTS.items() if basis in bases)
 
 
 def copies(report: Report, width: int) -> Iterator[Line]:
@@ -133,7 +137,8 @@ def _noise(noise: NoiseFigures) -> str:
     return f"{scale} ({between}): beyond that, a larger global batch hardly helps convergence"
 
 
-def _collective(row: CollectiveFigures) -> list[Cell]:
+def collective(row: CollectiveFigures) -> list[Cell]:
+    """Cells of one row, in the order of `COLLECTIVES`."""
     about = "~" if row.known("matched") == "shift" else ""
     return [
         row.kind,

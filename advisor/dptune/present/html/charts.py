@@ -1,0 +1,132 @@
+"""Pictures that fit any width: bars of HTML, marks of SVG that stretch, labels of HTML that keep their size.
+
+Nothing in them needs a script, a font or the network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dptune.present.amounts import number
+from dptune.present.html.markup import text, together
+from dptune.present.html.style import DARK
+
+MOST_ROWS = 32
+SCALE = 1000  # width of an SVG in its own units
+_LEAST_CAPTION = 0.02  # of a bar: a part of less has no room for a caption; the style hides others that do not fit
+_EDGE = 0.04  # of an axis: a label as near to its end is not centered, but ends there
+_LEAST_MARK = 0.5  # units: what is too short to be seen is drawn that long
+
+
+class Part(NamedTuple):
+    """A part of a bar."""
+
+    share: float
+    color: str
+    tooltip: str
+    caption: str = ""
+
+
+class Box(NamedTuple):
+    """A rectangle of a strip: where it starts and how long it is, as shares of the strip; `opacity` of its color."""
+
+    start: float
+    length: float
+    color: str
+    tooltip: str
+    opacity: float = 1.0
+
+
+class Tick(NamedTuple):
+    """A label of an axis, at a share of its length."""
+
+    at: float
+    words: str
+
+
+def bar(parts: Iterable[Part]) -> str:
+    """Parts side by side; shares are of the width that the bar may take."""
+    pieces = []
+    for part in parts:
+        if part.share <= 0:
+            continue
+        caption = text(part.caption) if part.share >= _LEAST_CAPTION else ""
+        look = f"width:{100 * part.share:.2f}%;background:{part.color};color:{'#fff' if part.color in DARK else '#000'}"
+        pieces.append(f'<span style="{look}" title="{text(part.tooltip)}">{caption}</span>')
+    return f'<div class="bar">{"".join(pieces)}</div>'
+
+
+def strip(boxes: Iterable[Box], title: str) -> str:
+    """Rectangles along one line."""
+    pieces = []
+    for box in boxes:
+        wide = max(box.length * SCALE, _LEAST_MARK)
+        opacity = "" if box.opacity == 1.0 else f' fill-opacity="{box.opacity:.2f}"'
+        where = f'x="{box.start * SCALE:.2f}" width="{wide:.2f}" height="10" fill="{box.color}"{opacity}'
+        pieces.append(f"<rect {where}><title>{text(box.tooltip)}</title></rect>")
+    opening = f'<svg class="strip" viewBox="0 0 {SCALE} 10" preserveAspectRatio="none" role="img"'
+    return f'{opening} aria-label="{text(title)}">{"".join(pieces)}</svg>'
+
+
+def rows(named: Iterable[tuple[str, str]], ticks: Sequence[Tick] = (), long_names: bool = False) -> str:
+    """A picture per row beside its name; on a phone long names are above it. `ticks` are of an axis below."""
+    cells = [f'<div class="name">{together(name)}</div><div>{picture}</div>' for name, picture in named]
+    if ticks:
+        cells.append(f'<div class="name"></div>{axis(ticks)}')
+    return f'<div class="rows{" long" if long_names else ""}">{"".join(cells)}</div>'
+
+
+def axis(ticks: Iterable[Tick]) -> str:
+    """Labels from left to right."""
+    labels = (
+        _placed("left", tick, "first" if tick.at < _EDGE else "last" if tick.at > 1 - _EDGE else "") for tick in ticks
+    )
+    return f'<div class="x">{"".join(labels)}</div>'
+
+
+def plot(marks: Iterable[str], x: Iterable[Tick], y: Iterable[Tick], title: str) -> str:
+    """SVG marks in a field of SCALE by SCALE units, y downwards, with labels of both axes and a line for each of y."""
+    y = list(y)
+    lines = (
+        f'<line class="axis" x1="0" x2="{SCALE}" y1="{SCALE * (1 - tick.at):.1f}" y2="{SCALE * (1 - tick.at):.1f}"/>'
+        for tick in y
+    )
+    opening = f'<svg viewBox="0 0 {SCALE} {SCALE}" preserveAspectRatio="none" role="img" aria-label="{text(title)}">'
+    picture = f"{opening}{''.join(lines)}{''.join(marks)}</svg>"
+    labels = "".join(_placed("bottom", tick) for tick in y)
+    return f'<div class="plot"><div class="y">{labels}</div>{picture}{axis(x)}</div>'
+
+
+def dot(x: float, y: float, color: str, tooltip: str) -> str:
+    """A round mark of a plot at shares of its axes, whatever the shape of the field."""
+    where = f"M{x * SCALE:.1f} {SCALE * (1 - y):.1f}h0"
+    return f'<path class="dot" d="{where}" stroke="{color}"><title>{text(tooltip)}</title></path>'
+
+
+def curve(points: Iterable[tuple[float, float]], color: str, dashed: bool = False) -> str:
+    """A line through points at shares of the axes."""
+    path = " ".join(f"{x * SCALE:.1f},{SCALE * (1 - y):.1f}" for x, y in points)
+    dashes = ' stroke-dasharray="6 4"' if dashed else ""
+    return f'<polyline class="curve" points="{path}" stroke="{color}"{dashes}/>'
+
+
+def time_ticks(whole_ns: float) -> list[Tick]:
+    """Round times in ms up to a whole, five or so."""
+    whole = whole_ns / 1e6
+    if whole <= 0:
+        return []
+    rough = whole / 5
+    size = 10 ** math.floor(math.log10(rough))
+    step = next(size * times for times in (1, 2, 5, 10) if size * times >= rough)
+    return [
+        Tick(step * place / whole, f"{number(step * place)} ms")
+        for place in range(int(whole / step) + 1)
+        if step * place < 0.96 * whole
+    ]
+
+
+def _placed(side: str, tick: Tick, look: str = "") -> str:
+    of_class = f' class="{look}"' if look else ""
+    return f'<span{of_class} style="{side}:{100 * tick.at:.2f}%">{text(tick.words)}</span>'

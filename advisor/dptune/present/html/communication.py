@@ -1,0 +1,126 @@
+"""Communication: how much of each collective compute hides, and how close to its peak each link runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from dptune.advice import Report
+from dptune.measured import CommunicationFigures, LinkFigures
+from dptune.present.amounts import data, number, percent, several
+from dptune.present.html import charts
+from dptune.present.html.markup import Section, key, note
+from dptune.present.html.style import COLORS, PALETTE
+from dptune.present.sections.bandwidth import fitted, name, points
+
+_MOST_COLLECTIVES = 12
+_HIDDEN, _TRANSFER, _WAITING = COLORS["compute"], COLORS["communication"], COLORS["waiting"]
+_PEAK = "#cc79a7"
+_LABELS = 5  # of an axis
+_ZEROS = re.compile(r"\.0+ ")
+
+
+def hidden_and_exposed(report: Report) -> Iterator[Section]:
+    """A bar for each collective, as long as its share of the step: hidden, exposed transfer, exposed waiting."""
+    overlap, account = report.measured.known("overlap"), report.measured.known("account")
+    if overlap is None or account is None or not overlap.rows or not account.window_ns:
+        return
+    rows = sorted(overlap.rows, key=lambda row: -row.communication_ns)
+    longest = rows[0].communication_ns
+    if not longest:
+        return
+    named = [
+        (_name(row, account.window_ns), charts.bar(_parts(row, longest, account.window_ns)))
+        for row in rows[:_MOST_COLLECTIVES]
+    ]
+    left_out = len(rows) - len(named)
+    more = note(f"and {several(left_out, 'shorter row')}" if left_out > 0 else "")
+    colors = [
+        (_HIDDEN, "hidden: overlapped by compute"),
+        (_TRANSFER, "exposed: data moves, nothing is computed"),
+        (_WAITING, "exposed: waiting for a late rank"),
+    ]
+    words = f"{percent(account.overlap_share)} of all communication is hidden. Shares are of the traced step."
+    body = f"{charts.rows(named, long_names=True)}{key(colors)}{more}{note(words)}"
+    yield Section("communication", "Hidden and exposed communication", "Communication", body)
+
+
+def _name(row: CommunicationFigures, window_ns: int) -> str:
+    phase, purpose = row.known("phase"), row.known("purpose")
+    where = f" in {phase}" if phase and phase != "unknown" else ""
+    of = f" ({purpose})" if purpose and purpose != "other" else ""
+    return f"{row.kind}{of}{where}: {percent(row.communication_ns / window_ns)}"
+
+
+def _parts(row: CommunicationFigures, longest: int, window_ns: int) -> Iterator[charts.Part]:
+    waiting_ns = row.exposed_ns - row.exposed_transfer_ns
+    for words, color, part_ns in (
+        ("hidden", _HIDDEN, row.hidden_ns),
+        ("exposed transfer", _TRANSFER, row.exposed_transfer_ns),
+        ("exposed waiting", _WAITING, waiting_ns),
+    ):
+        share = percent(part_ns / window_ns)
+        yield charts.Part(part_ns / longest, color, f"{row.kind}: {words} {share} of the step", share)
+
+
+def links(report: Report) -> Iterator[Section]:
+    """Bus bandwidth by message size as measured, with the fitted line and the peak of the link."""
+    drawn = [link for link in report.measured.known("links") or [] if points(link)]
+    if not drawn:
+        return
+    measured = [point for link in drawn for point in points(link)]
+    peak = max((link.known("peak_gb_per_s") or 0.0 for link in drawn), default=0.0)
+    x = _Logarithmic([size for size, _ in measured])
+    y = _Logarithmic([*(rate for _, rate in measured), *([peak] if peak else [])])
+    marks = []
+    if peak:
+        marks.append(charts.curve([(0, y.at(peak)), (1, y.at(peak))], _PEAK, dashed=True))
+    for place, link in enumerate(drawn):
+        color = PALETTE[place % len(PALETTE)]
+        if line := [(x.at(size), y.at(rate)) for size, rate in fitted(link)]:
+            marks.append(charts.curve([point for point in line if 0 <= point[1] <= 1], color))
+        for size, rate in points(link):
+            tooltip = f"{name(link)}: {data(round(size))}: {number(rate)} GB/s"
+            marks.append(charts.dot(x.at(size), y.at(rate), color, tooltip))
+    picture = charts.plot(marks, _sizes(x), _rates(y), "Bus bandwidth by message size")
+    colors = [(PALETTE[place % len(PALETTE)], _with_rate(link)) for place, link in enumerate(drawn)]
+    colors += [(_PEAK, f"peak of one GPU's links: {number(peak)} GB/s")] if peak else []
+    words = "Dots: measured bus bandwidth (busbw of nccl-tests); lines: time = latency + bytes / bandwidth."
+    yield Section("links", "Link bandwidth", "Links", f"{picture}{key(colors)}{note(words)}")
+
+
+def _with_rate(link: LinkFigures) -> str:
+    """Its name, with the fitted bandwidth and what that is of the peak."""
+    rate, peak = link.known("busbw_gb_per_s"), link.known("peak_gb_per_s")
+    if rate is None:
+        return name(link)
+    return f"{name(link)}: {number(rate)} GB/s{f' ({percent(rate / peak)} of peak)' if peak else ''}"
+
+
+class _Logarithmic:
+    """An axis with equal room for equal ratios, a little wider than what is on it."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self.low, self.high = math.log10(min(values) / 1.3), math.log10(max(values) * 1.3)
+
+    def at(self, value: float) -> float:
+        return (math.log10(value) - self.low) / (self.high - self.low)
+
+
+def _sizes(x: _Logarithmic) -> list[charts.Tick]:
+    """Powers of two, as many as have room on a phone."""
+    first, last = math.ceil(x.low / math.log10(2)), math.floor(x.high / math.log10(2))
+    every = max(1, math.ceil((last - first + 1) / _LABELS))
+    return [
+        charts.Tick(x.at(2.0**power), _ZEROS.sub(" ", data(2**power)))
+        for power in range(max(first, 0), last + 1, every)
+    ]
+
+
+def _rates(y: _Logarithmic) -> list[charts.Tick]:
+    """1, 2 and 5 of each power of ten; powers alone where these are many."""
+    powers = range(math.floor(y.low), math.ceil(y.high) + 1)
+    steps = (1, 2, 5) if y.high - y.low < 2 else (1,)
+    values = [step * 10.0**power for power in powers for step in steps]
+    return [charts.Tick(y.at(value), f"{value:g} GB/s") for value in values if 0 <= y.at(value) <= 1]

@@ -1,0 +1,81 @@
+"""Pieces of the page: text made safe, sections with an anchor, lists of terms, keys of colors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from html import escape
+from itertools import groupby
+from typing import NamedTuple
+
+from dptune.present.lines import Line
+from dptune.present.visible import visible
+
+WIDE = 10_000  # lines are not folded: a browser does that
+
+
+class Section(NamedTuple):
+    """One section of the page: what links to it, its heading, its name in the list of sections, what it holds."""
+
+    anchor: str
+    title: str
+    short: str
+    body: str
+
+
+def text(words: object) -> str:
+    """Anyone's words, as text of a page or value of an attribute."""
+    return escape(visible(str(words)))
+
+
+def together(words: str) -> str:
+    """Text in which a number and its unit stay on one line."""
+    return text(words).replace(" %", "&nbsp;%").replace(" ms", "&nbsp;ms")
+
+
+def text_block(words: str) -> str:
+    """Lines of text, with their breaks."""
+    return "\n".join(text(row) for row in words.split("\n"))
+
+
+def paragraph(words: str) -> str:
+    """A paragraph; nothing for no words."""
+    return f"<p>{text(words)}</p>" if words else ""
+
+
+def note(words: str) -> str:
+    """A small remark below a picture or table; nothing for no words."""
+    return f'<p class="faint small">{text(words)}</p>' if words else ""
+
+
+def key(entries: Iterable[tuple[str, str]]) -> str:
+    """What each color stands for."""
+    items = "".join(f'<li><span style="background:{color}"></span>{text(name)}</li>' for color, name in entries)
+    return f'<ul class="key">{items}</ul>' if items else ""
+
+
+def labelled(lines: Iterable[Line]) -> Iterator[str]:
+    """Lines with a label in their first columns as a list of terms; consecutive rows of code as one block."""
+    yield "<dl>"
+    for is_code, rows in groupby((line for line in lines if line), _is_code):
+        if is_code:
+            block = "\n".join(text("".join(span.text for span in line[1:])) for line in rows)
+            yield f"<dt></dt><dd><pre>{block}</pre></dd>"
+            continue
+        for line in rows:
+            words = joined(line)
+            label = line[0].text.strip() if line[0].role == "dim" and len(line) > 1 else ""
+            description = "".join(span.text for span in line[1:]) if label else words
+            role = line[-1].role
+            look = ' class="saves"' if role == "strong" else f' class="{role}"' if role in ("error", "good") else ""
+            yield f"<dt>{text(label)}</dt><dd{look}>{text(description.strip())}</dd>"
+    yield "</dl>"
+
+
+def joined(line: Line) -> str:
+    """The words of a line."""
+    return "".join(span.text for span in line).strip()
+
+
+def _is_code(line: Line) -> bool:
+    """Whether it is a row to paste: an empty span for the margin, then the code with its own indentation."""
+    return len(line) > 1 and not line[0].text.strip() and any(span.role == "code" for span in line)

@@ -1,0 +1,98 @@
+"""The ranks side by side: what each spends its step on, and how late it arrives in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dptune.advice import Report
+from dptune.measured import Account, RankFigures
+from dptune.present.amounts import milliseconds, ns_as_ms, percent
+from dptune.present.html import charts
+from dptune.present.html.markup import Section, key, note, paragraph
+from dptune.present.html.style import COLORS, color_of
+from dptune.present.sections.account import CLASSES
+from dptune.present.sections.ranks import straggler
+
+_LEAST_SHARE = 0.0005
+_Row = tuple[str, list[tuple[str, float]]]
+
+
+def ranks(report: Report) -> Iterator[Section]:
+    """A stacked bar for each rank, of the latest to arrive where they are many; of the recording without steps."""
+    measured = report.measured
+    account = measured.known("account")
+    accounts = [(rank, total) for rank in measured.ranks if (total := _total(rank, whole=account is None))]
+    latest = sorted(accounts, key=lambda pair: -_lag_ns(pair[0]))[: charts.MOST_ROWS]
+    rows = [] if account is None else [("all ranks" if len(accounts) > 1 else "all steps", _shares(account))]
+    if len(accounts) > 1 or account is None:
+        rows += [(f"rank {rank.rank}", _shares(total)) for rank, total in sorted(latest, key=lambda pair: pair[0].rank)]
+    if not rows:
+        return
+    took = measured.step.known("time_ns")
+    words = "No steps were found: shares of the whole recording."
+    if account is not None:
+        words = f"A step takes {milliseconds(took / 1e6)}. Shares are of the traced steps." if took else ""
+    used = {field for _, shares in rows for field, share in shares if share >= _LEAST_SHARE}
+    colors = [(color_of(kind.field), f"{kind.name}: {kind.words}") for kind in CLASSES if kind.field in used]
+    body = f"{paragraph(words)}{charts.rows((name, _bar(name, shares)) for name, shares in rows)}{key(colors)}"
+    title = "Step time breakdown" if account else "Time breakdown of the recording"
+    yield Section("ranks", title, "Breakdown", f"{body}{_left_out(len(accounts), late=any(map(_late, latest)))}")
+
+
+def lateness(report: Report) -> Iterator[Section]:
+    """A row of cells for each rank: the stronger the color, the later it arrives in that step."""
+    known = [(rank.rank, arrival) for rank in report.measured.ranks if (arrival := rank.known("arrival")) is not None]
+    late = sorted(known, key=lambda pair: -sum(step.lag_ns for step in pair[1].steps))[: charts.MOST_ROWS]
+    rows = [(rank, [(step.number, step.lag_ns) for step in arrival.steps]) for rank, arrival in sorted(late)]
+    most = max((lag_ns for _, lags in rows for _, lag_ns in lags), default=0)
+    if len(rows) < 2 or not most:
+        return
+    cells = [
+        (f"rank {rank}", charts.strip(_cells(rank, lags, most), f"Lateness of rank {rank}")) for rank, lags in rows
+    ]
+    words = f"A row per rank, a cell per step. The strongest color is {ns_as_ms(most)} ms late."
+    body = f"{paragraph(straggler(report.measured))}{charts.rows(cells)}{note(words)}"
+    yield Section("lateness", "Late ranks", "Late ranks", f"{body}{_left_out(len(known), late=True)}")
+
+
+def _cells(rank: int, lags: Sequence[tuple[int, int]], most: int) -> Iterator[charts.Box]:
+    for place, (number, lag_ns) in enumerate(lags):
+        tooltip = f"rank {rank}, step {number}: {ns_as_ms(lag_ns)} ms late"
+        length = 0.96 / len(lags)
+        yield charts.Box(place / len(lags), length, COLORS["communication"], tooltip, 0.06 + 0.94 * lag_ns / most)
+
+
+def _bar(name: str, shares: Sequence[tuple[str, float]]) -> str:
+    names = {kind.field: kind.name for kind in CLASSES}
+    return charts.bar(
+        charts.Part(share, color_of(field), f"{name}: {names[field]} {percent(share)}", percent(share))
+        for field, share in shares
+    )
+
+
+def _total(rank: RankFigures, *, whole: bool) -> Account | None:
+    """The account of a rank's devices together, of the steps or of the whole recording; None where there is none."""
+    accounts = [device.whole if whole else device.total for device in rank.devices if whole or device.steps]
+    accounts = [account for account in accounts if account.window_ns]
+    return sum(accounts[1:], accounts[0]) if accounts else None
+
+
+def _shares(account: Account) -> list[tuple[str, float]]:
+    return [(kind.field, account.share(kind.field)) for kind in CLASSES]
+
+
+def _lag_ns(rank: RankFigures) -> int:
+    arrival = rank.known("arrival")
+    return 0 if arrival is None else arrival.lag_ns
+
+
+def _late(pair: tuple[RankFigures, Account]) -> bool:
+    return _lag_ns(pair[0]) > 0
+
+
+def _left_out(count: int, *, late: bool) -> str:
+    """That a picture does not show all ranks, where it does not."""
+    if count <= charts.MOST_ROWS:
+        return ""
+    which = "that arrive latest" if late else "with the lowest numbers"
+    return note(f"The {charts.MOST_ROWS} of {count:,} ranks {which}; the rank table has all.")

@@ -1,0 +1,100 @@
+"""Tables that a click on a header sorts: every kernel, collective and rank of the report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from dptune.advice import Report
+from dptune.present.amounts import Hole, several
+from dptune.present.html.markup import Section, note, text
+from dptune.present.sections import kernels, ranks, traffic
+from dptune.present.table import Cell, Column, absent_throughout
+
+_MOST_ROWS = 2_000
+_LONG = 60  # characters: a longer name is cut off after its second line
+_FIGURE = re.compile(r"[~<]?(-?[\d,]+(?:\.\d+)?)(?: ?(%|ms|us|bytes|KiB|MiB|GiB))?")
+_BYTES = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+
+
+def sorted_by(cell: Cell) -> str | None:
+    """What a cell is sorted by: its figure, else its text; None where there is no figure."""
+    if isinstance(cell, Hole):
+        return None
+    figure = _FIGURE.fullmatch(cell)
+    if figure is None:
+        return cell
+    value = float(figure[1].replace(",", "")) * _BYTES.get(figure[2] or "", 1)
+    return f"{value * (0.5 if cell.startswith('<') else 1):g}" if abs(value) < 1e5 else f"{value:.0f}"
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], caption: str) -> str:
+    """The rows under their headings. A column without any figure is left out, with the reason below."""
+    if not rows:
+        return ""
+    left_out = absent_throughout(rows)
+    kept = [i for i in range(len(columns)) if i not in left_out]
+    head = "".join(f'<th scope="col"{_side(columns[i])}>{text(columns[i].heading)}</th>' for i in kept)
+    body = "".join(f"<tr>{''.join(_cell(columns[i], row[i]) for i in kept)}</tr>" for row in rows[:_MOST_ROWS])
+    headings: dict[Hole, list[str]] = {}
+    for i, hole in left_out.items():
+        headings.setdefault(hole, []).append(columns[i].heading)
+    reasons = [f"{', '.join(names)}: {hole}" for hole, names in headings.items()]
+    holes = dict.fromkeys(
+        str(cell) for row in rows for i, cell in enumerate(row) if i in kept and isinstance(cell, Hole)
+    )
+    more = f"The first {_MOST_ROWS:,} of {len(rows):,} rows." if len(rows) > _MOST_ROWS else ""
+    opening = f'<div class="scroll table" tabindex="0" role="region" aria-label="{text(caption)}">'
+    return (
+        f'{opening}<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f"{note(more)}{''.join(note(reason) for reason in [*reasons, *holes])}"
+    )
+
+
+def _side(column: Column) -> str:
+    return ' class="right"' if column.right else ""
+
+
+def _cell(column: Column, cell: Cell) -> str:
+    value = sorted_by(cell)
+    if value is None:
+        return f'<td{_side(column)}><abbr title="{text(cell)}">-</abbr></td>'
+    order = "" if value == cell else f' data-v="{text(value)}"'
+    shown = f'<span class="clip" title="{text(cell)}">{text(cell)}</span>' if len(cell) > _LONG else text(cell)
+    return f"<td{_side(column)}{order}>{shown}</td>"
+
+
+def kernel_table(report: Report) -> Iterator[Section]:
+    """The kernels with the most time; of a CPU the operators."""
+    found = report.measured.known("kernels")
+    if found is None or not found.top:
+        return
+    noun = found.counted.capitalize()
+    columns = kernels.columns(found)
+    body = table(columns, [kernels.row(kernel) for kernel in found.top], noun)
+    longest = f"The {several(len(found.top), found.counted.removesuffix('s'))} with the most time."
+    yield Section("kernel-table", f"{noun} (traced times)", noun, f"{body}{note(f'{longest} {kernels.words(found)}')}")
+
+
+def collective_table(report: Report) -> Iterator[Section]:
+    """Every collective, by kind and size."""
+    found = report.measured.known("collectives")
+    if not found:
+        return
+    body = table(traffic.COLLECTIVES, [traffic.collective(row) for row in found], "Collectives")
+    yield Section(
+        "collective-table",
+        "Collectives (traced times)",
+        "Collectives",
+        f"{body}{note(traffic.collective_words(found))}",
+    )
+
+
+def rank_table(report: Report) -> Iterator[Section]:
+    """Every rank and device."""
+    rows = list(ranks.rank_rows(report))
+    if not rows:
+        return
+    remarks = "".join(note(remark) for remark in ranks.rank_remarks(report))
+    body = f"{table(ranks.COLUMNS, rows, 'Ranks')}{note(ranks.WORDS)}{remarks}"
+    yield Section("rank-table", f"Ranks ({len(report.measured.ranks):,})", "Rank table", body)

@@ -1,0 +1,305 @@
+"""Pictures and tables of the page: to scale, in order, with the words that go with them."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from dptune.advice import Report, Verified
+from dptune.measure.lanes import Lane, Piece, StepLanes
+from dptune.measure.steps.history import TimedStep, WindowHistory
+from dptune.measured import (
+    CommunicationFigures,
+    KernelFigures,
+    KernelTime,
+    LinkFigures,
+    LinkSize,
+    Measured,
+    OverlapFigures,
+    StepLag,
+    StragglerFigures,
+)
+from dptune.present.amounts import Hole
+from dptune.present.html import Beyond, charts, page
+from dptune.present.html.changes import changes
+from dptune.present.html.communication import hidden_and_exposed, links
+from dptune.present.html.kernels import kernel_classes
+from dptune.present.html.ranks import lateness, ranks
+from dptune.present.html.steps import history
+from dptune.present.html.tables import rank_table, sorted_by, table
+from dptune.present.html.timeline import timeline
+from dptune.present.table import Column
+from dptune.testing import account, arrival, figures, measured_run
+
+from .. import reading  # noqa: TID252 - tests are no installed package
+from .test_html import LANES, read
+
+
+def of(report: Report, measured: Measured) -> Report:
+    return report.model_copy(update={"measured": measured})
+
+
+def body(sections: object) -> str:
+    (section,) = sections  # type: ignore[misc]
+    read(section.body)
+    return str(section.body)
+
+
+def elements(written: str, tag: str) -> list[ElementTree.Element]:
+    return [found for svg in re.findall(r"<svg .*?</svg>", written) for found in ElementTree.fromstring(svg).iter(tag)]
+
+
+def tooltips(written: str) -> list[str]:
+    return [title.text or "" for title in elements(written, "title")]
+
+
+def link(basis: str, peak: float | None) -> LinkFigures:
+    sizes = [
+        LinkSize(message_bytes=4**n * 1024, calls=9, median_ns=50_000 + 4**n * 100, q1_ns=1, q3_ns=9) for n in range(6)
+    ]
+    known = {"alpha_us": 50.0, "algbw_gb_per_s": 10.0, "busbw_gb_per_s": 15.0, "peak_gb_per_s": peak}
+    return LinkFigures.only(
+        "it is not needed",
+        kind="all_reduce",
+        ranks=[0, 1],
+        scope="intra-node",
+        basis=basis,
+        sizes=sizes,
+        calls=9,
+        **{name: value for name, value in known.items() if value is not None},
+    )
+
+
+def test_the_pieces_of_a_timeline_are_to_scale() -> None:
+    written = body(timeline([LANES]))
+    first, second, sliver = (
+        {name: float(box.get(name, "")) for name in ("x", "width")} for box in elements(written, "rect")
+    )
+    assert first == {"x": 0, "width": 400}
+    assert second["x"] == 500
+    assert sliver["width"] == 0.5  # what is too short to be seen is seen
+    assert "and 11 more: 4.00 ms, from 0 ms" in tooltips(written)[0]
+    assert tooltips(written)[2].startswith("operator self time: ")
+
+
+def test_two_ranks_share_a_time_axis() -> None:
+    lane = [Lane("stream 7", [Piece(0, 4_000_000, "compute", "gemm", 1)])]
+    late = StepLanes(3, 12, 8_000_000, lane, start_ns=2_000_000, lag_ns=3_000_000, late=True)
+    usual = StepLanes(1, 12, 9_000_000, lane)
+    written = body(timeline([late, usual]))
+    boxes = [{name: float(box.get(name, "")) for name in ("x", "width")} for box in elements(written, "rect")]
+    assert boxes == [{"x": 200, "width": 400}, {"x": 0, "width": 400}]
+    assert "Rank 3 (straggler): 8.00 ms, 3.00 ms late" in written
+    assert "Rank 1 (usual): 9.00 ms, not late" in written
+    assert "Rank 3 arrives 3.00 ms late in this step; below it is rank 1" in written
+
+
+def test_the_busiest_streams_are_drawn_where_they_are_many() -> None:
+    many = [Lane(f"stream {n}", [Piece(0, 10 + n, "compute", "gemm", 1)]) for n in range(30)]
+    written = body(timeline([StepLanes(0, 1, 100, many)]))
+    assert written.count('<svg class="strip"') == 10
+    assert "stream 29" in written
+    assert "stream 5<" not in written
+    assert "The 10 busiest of 30 streams and threads." in written
+
+
+def test_a_step_without_lanes_is_left_out(report: Report) -> None:
+    assert list(timeline([StepLanes(0, 1, 10, [])])) == []
+    assert 'id="timeline"' not in page(report)
+
+
+def test_the_parts_of_a_bar_are_as_wide_as_their_shares() -> None:
+    parts = [
+        charts.Part(0.75, "#009e73", "compute", "75 %"),
+        charts.Part(0, "#000", ""),
+        charts.Part(0.01, "#000", "", "1 %"),
+    ]
+    drawn = charts.bar(parts)
+    assert re.findall(r"width:([\d.]+)%", drawn) == ["75.00", "1.00"]
+    assert ">75 %<" in drawn
+    assert "1 %" not in drawn  # no room for it
+
+
+def test_the_latest_of_many_ranks_are_drawn_and_the_table_has_all(report: Report) -> None:
+    """Rank 713 of 1,000 alone arrives late."""
+    lags = [[3.0 if rank == 713 else 0.001 * rank] * 5 for rank in range(1000)]
+    spent = [account(0.02 if rank == 713 else 0.2, 0.1, 0.0) for rank in range(1000)]
+    measured = measured_run(
+        world=1000,
+        lags_ms=lags,
+        spent=spent,
+        straggler=figures(StragglerFigures, rank=713, lag_ns=3_000_000, steps_share=1.0, waiting_share=0.2),
+    )
+    report = of(report, measured)
+    for written in (body(ranks(report)), body(lateness(report))):
+        names = re.findall(r'<div class="name">rank (\d+)<', written)
+        assert names == ["713", *(str(rank) for rank in range(969, 1000))]
+        assert "The 32 of 1,000 ranks that arrive latest; the rank table has all." in written
+    rows = body(rank_table(report))
+    assert rows.count("<tr>") == 1001
+    whole = page(report)
+    assert "r0-712,714-999" in whole
+    assert len(whole) < 500_000
+
+
+def test_a_cell_is_darker_where_the_rank_is_later(report: Report) -> None:
+    measured = measured_run(lags_ms=[[0, 0], [5, 10]], steps=2)
+    boxes = elements(body(lateness(of(report, measured))), "rect")
+    assert [float(box.get("fill-opacity", "1")) for box in boxes] == [0.06, 0.06, 0.53, 1.0]
+    assert "rank 1, step 1: 10.0 ms late" in tooltips(body(lateness(of(report, measured))))
+    assert list(lateness(of(report, measured_run(lags_ms=[[0], [0]], steps=1)))) == []
+
+
+def test_communication_is_split_by_what_hides_it(report: Report) -> None:
+    rows = [
+        CommunicationFigures.only(
+            "not needed",
+            kind="all_gather",
+            calls=1,
+            communication_ns=2_000_000,
+            hidden_ns=2_000_000,
+            exposed_ns=0,
+            most_share=0.0,
+        ),
+        CommunicationFigures.only(
+            "not needed",
+            kind="all_reduce",
+            phase="backward",
+            purpose="gradients",
+            calls=9,
+            communication_ns=20_000_000,
+            hidden_ns=10_000_000,
+            exposed_ns=10_000_000,
+            exposed_transfer_ns=6_000_000,
+            most_share=0.1,
+        ),
+    ]
+    overlap = figures(OverlapFigures, rows=rows)
+    measured = measured_run(exposed_share=0.1, hidden_share=0.1, overlap=overlap)
+    written = body(hidden_and_exposed(of(report, measured)))
+    assert re.findall(r"width:([\d.]+)%", written) == ["50.00", "30.00", "20.00", "10.00"]
+    share = 20_000_000 / measured.account.window_ns
+    assert f"all_reduce (gradients) in backward: {100 * share:.1f}&nbsp;%" in written
+    assert "all_reduce: exposed waiting" in written
+    assert list(hidden_and_exposed(of(report, measured_run()))) == []
+
+
+def test_the_bandwidth_of_links_is_drawn_with_the_peak_and_what_was_fitted(report: Report) -> None:
+    written = body(links(of(report, measured_run(links=[link("trace", 25.0), link("sweep", None)]))))
+    dots = [path for path in elements(written, "path") if path.get("class") == "dot"]
+    assert len(dots) == 12
+    assert len(elements(written, "polyline")) == 3  # two fits and the peak
+    assert "peak of one GPU&#x27;s links: 25.0 GB/s" in written
+    assert "15.0 GB/s (60.0 % of peak)" in written
+    heights = [float(str(dot.get("d")).split(" ")[1].removesuffix("h0")) for dot in dots[:6]]
+    assert heights == sorted(heights, reverse=True)  # larger messages carry more, which is higher up
+    assert list(links(of(report, measured_run(links=[])))) == []
+
+
+def test_kernels_are_drawn_by_class_the_longest_first(report: Report) -> None:
+    top = [
+        figures(KernelTime, name="gemm", calls_per_step=2.0, total_ns=60, step_share=0.6),
+        figures(KernelTime, name="add", calls_per_step=2.0, total_ns=40, step_share=0.3),
+    ]
+    known = {"counted": "kernels", "per_step": 4.0, "median_ns": 9, "total_ns": 100, "top": top}
+    kinds = figures(KernelFigures, **known, kinds_ns={"elementwise": 25, "matrix product": 75})
+    written = body(kernel_classes(of(report, measured_run(kernels=kinds))))
+    assert re.findall(r'class="name">([a-z ]+): ([\d.]+)', written) == [
+        ("matrix product", "75.0"),
+        ("elementwise", "25.0"),
+    ]
+    operators = figures(KernelFigures, **{**known, "counted": "operators"})
+    assert re.findall(r'class="name">(\w+):', body(kernel_classes(of(report, measured_run(kernels=operators))))) == [
+        "gemm",
+        "add",
+    ]
+
+
+def timed(number: int, ms: int, *, outlier: bool = False) -> TimedStep:
+    return TimedStep(number, ms * 1_000_000, ms * 1_000_000, 1, outlier)
+
+
+def test_outliers_of_the_history_are_named_and_cut_off_above_the_others() -> None:
+    untraced = [timed(number, 1000 if number == 7 else 10, outlier=number == 7) for number in range(5, 25)]
+    windows = [WindowHistory("untraced", untraced), WindowHistory("light", [timed(25, 20), timed(26, 20)])]
+    written = body(history(windows, recorded=True))
+    boxes = elements(written, "rect")
+    heights = [float(box.get("height", "")) for box in boxes]
+    assert len(heights) == 22
+    assert heights[2] == 1000
+    assert heights[0] * 2 == pytest.approx(heights[-1], abs=0.2)
+    assert "1 outlier: step 7 (1,000 ms on rank 1)." in written
+    assert "are cut off" in written
+    assert "the median untraced step, 10.0 ms" in written
+    assert list(history([], recorded=False)) == []
+    foreign = body(history([WindowHistory("light", [timed(n, 10) for n in range(4)])], recorded=False))
+    assert "light" not in foreign
+    assert "outlier" not in foreign
+
+
+def test_what_was_verified_stands_beside_what_was_predicted(report: Report) -> None:
+    proof = Verified(
+        name="ddp.no_sync=true",
+        advice="DP102",
+        changes={"ddp.no_sync": True},
+        outcome="better",
+        reason="x",
+        objective="time per step",
+        ratio=0.9,
+        low_ratio=0.85,
+        high_ratio=1.05,
+        trials=6,
+        learning="alike",
+    )
+    failed = proof.model_copy(update={"name": "loader.num_workers=4", "ratio": None, "outcome": "inconclusive"})
+    written = body(changes(report.model_copy(update={"verified": [proof, failed]}), []))
+    assert "better: 10.0&nbsp;% (-5.0 to 15.0&nbsp;%), 6 trials per side" in written
+    assert "loader.num_workers=4: inconclusive, x" in written
+    assert "up to 14.7&nbsp;%" in written
+    left, zero = (float(re.findall(rf'<{tag} style="left:([\d.]+)%', written)[0]) for tag in ("i", "u"))
+    assert left == 0
+    assert zero > 0  # an interval that reaches below zero starts left of it
+    empty = report.model_copy(update={"advice": [], "verified": []})
+    assert list(changes(empty, [])) == []
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [("1,234", 1234), ("<0.1 %", 0.05), ("~4.50", 4.5), ("2.00 MiB", 2 * 1024**2), ("512 bytes", 512), ("0", 0)],
+)
+def test_a_cell_is_sorted_by_its_figure(cell: str, value: float) -> None:
+    assert float(sorted_by(cell) or "") == value
+
+
+def test_a_cell_without_a_figure_is_sorted_by_its_text_or_not_at_all() -> None:
+    assert sorted_by("all_reduce") == "all_reduce"
+    assert sorted_by(Hole("no second rank")) is None
+
+
+def test_a_table_says_why_figures_are_missing() -> None:
+    hole, other = Hole("no second rank"), Hole("not matched")
+    columns = [Column("kind", right=False), Column("ms"), Column("GB/s"), Column("busbw")]
+    written = table(columns, [["all_reduce", "1.00", hole, hole], ["broadcast", other, hole, hole]], "Collectives")
+    assert "GB/s, busbw: not measured: no second rank" in written
+    assert "not measured: not matched" in written
+    assert re.findall(r"<th [^>]*>(.*?)</th>", written) == ["kind", "ms"]
+    assert table(columns, [], "none") == ""
+
+
+def test_the_lateness_of_a_recorded_run_is_of_its_own_steps(report: Report) -> None:
+    _, sample = reading.sample("accumulation_without_no_sync")
+    numbers = [step.number for step in sample.measured.ranks[0].arrival.steps]
+    written = body(lateness(sample))
+    assert f"rank 0, step {numbers[0]}: " in written
+    assert len(elements(written, "rect")) == 2 * len(numbers)
+    late = arrival([1.0]).model_copy(update={"steps": [StepLag(number=41, lag_ns=5_000_000)]})
+    figures_of_ranks = [rank.model_copy(update={"arrival": late}) for rank in sample.measured.ranks]
+    changed = sample.measured.model_copy(update={"ranks": figures_of_ranks})
+    assert "rank 1, step 41: 5.00 ms late" in body(lateness(of(report, changed)))
+
+
+def test_the_page_shows_the_history_it_is_given(report: Report) -> None:
+    windows = [WindowHistory("untraced", [timed(n, 10) for n in range(4)])]
+    assert 'id="steps"' in page(report, Beyond(history=windows))
