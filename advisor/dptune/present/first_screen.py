@@ -294,9 +294,9 @@ def _measured(proof: Verified, advice: Advice) -> str:
 
 
 def _saves(saves: Saving) -> str:
-    """`25-43 %`, `up to 11 %`; `unknown` for a bound above half of the step."""
+    """`25-43 %`, `up to 11 %`; `large, unknown` for a bound above half of the step."""
     if saves.large_unknown:
-        return "unknown"
+        return "large, unknown"
     if saves.basis == "bound":
         return f"up to {_whole(saves.high_share)} %"
     return _interval(saves.low_share, saves.high_share)
