@@ -8,12 +8,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dptune.advice import Advice, Change, Evidence, Impact, Location, Saving, Skipped, Trust, Verified
+from dptune.advice import Advice, Change, Evidence, Impact, Location, Report, Saving, Skipped, Trust, Verified
 from dptune.check.result import Budget, Gate, PassedOver, Regression
 from dptune.finding import Finding
 from dptune.present.ink import paint
 from dptune.present.machine import github, junit, markdown
 from dptune.present.sections.gate import budget_value, opening, page
+from dptune.present.text import first_screen
 
 HOSTILE = "a|b <script>alert(1)</script> [x](y) `c` \x1b[31m\u202e 100% ::error::, \ud800 @you\n## big"
 
@@ -307,3 +308,10 @@ def test_an_annotation_without_a_change_stands_at_the_line_that_the_advice_names
     one = advice(title=title).model_copy(update={"changes": [], "evidence": [seen]})
     (line,) = [row for row in github.text(gate(tripped=[one])).splitlines() if "DP101" in row]
     assert line.startswith(f"::error {where}title=DP101 made-up::")
+
+
+def test_markdown_has_the_first_screen_of_the_run(report: Report) -> None:
+    shown = markdown.text(gate(), [report])
+    assert f"\n```text\n{first_screen(report)}```\n" in shown
+    quoting = report.model_copy(update={"headline": report.headline.model_copy(update={"next": "```` end"})})
+    assert "\n`````text\n" in markdown.text(gate(), [quoting])  # a fence that nothing in the block ends

@@ -108,26 +108,28 @@ def run(args: argparse.Namespace) -> int:
         args.paths = [str(latest(RUNS))]
     targets = outputs(args)
     terms = _terms(args)
-    gate = _gate(args, terms)
+    gate, reports = _gate(args, terms)
     if args.update_accepted:
         accept(args.accept, gate)
         over = [*gate.passed_over, *(PassedOver(advice=advice, why="accepted") for advice in gate.tripped)]
         gate = decided(gate.model_copy(update={"tripped": [], "passed_over": over}))
     started = Path() if args.script else root_of(args.paths)
     for form, target in targets:
-        write(form, gate, target, started)
+        write(form, gate, target, started, reports)
     return {"passed": 0, "inconclusive": 0, "failed": 1, "unjudgeable": 2}[gate.outcome]
 
 
-def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
+def _gate(args: argparse.Namespace, terms: Terms) -> tuple[Gate, list[Report]]:
+    """The result, and the reports of the runs that were judged: none for trials."""
     from dptune.check.gate import judge, of_comparison
 
     if not args.baseline:
         if args.script:
             raise UsageError("--script runs two commits or folders", "name the one before with --baseline")
-        return judge([_one_report(args)], terms)
+        report = _one_report(args)
+        return judge([report], terms), [report]
     if args.script:
-        return _of_trials(args, terms, _trials(args, terms))
+        return _of_trials(args, terms, _trials(args, terms)), []
     from dptune.commands.compare import refuse, sides
     from dptune.commands.shared.parsing import BETWEEN
     from dptune.compare.headline import build_comparison
@@ -146,7 +148,7 @@ def _gate(args: argparse.Namespace, terms: Terms) -> Gate:
     gate = judge(now, terms, before, of_comparison(comparison, terms.max_regression))
     differing = {fact.name for fact in comparison.compared.known("facts") or ()}
     other = ["the baseline ran another command"] if "command" in differing else []
-    return gate.model_copy(update={"reservations": [*gate.reservations, *other]})
+    return gate.model_copy(update={"reservations": [*gate.reservations, *other]}), now
 
 
 def _one_report(args: argparse.Namespace) -> Report:

@@ -1,6 +1,7 @@
 """Formats of the result of `dptune check`, and the files they are written to.
 
-Each format but text is a module of present/machine with a function `text`, from a Gate to a string.
+Each format but text is a module of present/machine with a function `text`, from a Gate to a string; Markdown also has
+the first screen of the report on each run.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ from dptune.errors import UsageError
 from dptune.present import terminal
 
 if TYPE_CHECKING:
-    from dptune.advice import Change
+    from dptune.advice import Change, Report
     from dptune.check.result import Gate
 
 FORMATS = ("text", "json", "github", "junit", "markdown")
@@ -48,9 +50,12 @@ def outputs(args: argparse.Namespace) -> list[tuple[str, Path | None]]:
     return found
 
 
-def write(form: str, gate: Gate, target: Path | None, started: Path) -> None:
-    """Write the result to a file, or to stdout without one; `started` is the folder its lines are relative to."""
-    text = _formatted(form, gate, target, started)
+def write(form: str, gate: Gate, target: Path | None, started: Path, reports: Sequence[Report] = ()) -> None:
+    """Write the result to a file, or to stdout without one.
+
+    `started` is the folder that lines of the script are relative to; `reports` are those on the runs that were judged.
+    """
+    text = _formatted(form, gate, target, started, reports)
     if target is None:
         sys.stdout.write(text)
         return
@@ -61,13 +66,17 @@ def write(form: str, gate: Gate, target: Path | None, started: Path) -> None:
     print(f"dptune: wrote {target}", file=sys.stderr)
 
 
-def _formatted(form: str, gate: Gate, target: Path | None, started: Path) -> str:
+def _formatted(form: str, gate: Gate, target: Path | None, started: Path, reports: Sequence[Report]) -> str:
     if form == "text":
         from dptune.present.ink import paint
         from dptune.present.sections import gate as page
 
         width = terminal.width(sys.stdout) if target is None else 80
         return paint(page.page(gate, width), terminal.colours(sys.stdout) if target is None else False)
+    if form == "markdown":
+        from dptune.present.machine import markdown
+
+        return markdown.text(gate, reports)
     if form in _IN_REPOSITORY:
         gate = _from_the_top(gate, started)
     text: str = import_module(f"dptune.present.machine.{form}").text(gate)
