@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.advise.headline import sentence
+from dptune.advise.sentence import sentence
 from dptune.errors import RunError
 from dptune.present.sections.proof import page
 from dptune.prove import engine, judging

@@ -27,74 +27,19 @@ from dptune.advise.limits import (
     percent,
     shares,
 )
+from dptune.advise.sentence import sentence
 from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, doubtful, straggler
-from dptune.advise.trust import OF_TIMES
+from dptune.advise.unjudgeable import NO_DATA, UPDATE, recording, unjudgeable
 from dptune.finding import SCHEMA_NEWER, Finding
 from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler, digits
 
-RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
-_NO_DATA = "Not enough data"
-_UPDATE = "Update dptune (`pip install --upgrade dptune`): a newer version recorded this run."
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
 
-_LOSSES = (
-    "device-events-lost",
-    "device-events-misdated",
-    "device-events-outside-steps",
-    "device-stream-missing",
-    "communication-missing",
-)
-_REMEDIES = {
-    **dict.fromkeys(
-        _LOSSES,
-        "Record again with fewer steps and without shapes and stacks: a shorter recording loses fewer events. To judge "
-        "only the ranks without losses, pass only their traces.",
-    ),
-    **dict.fromkeys(
-        (disturbance.BUSY, physics.OPTIMIZER),
-        "Stop other processes on this machine, or give the job dedicated cores (`taskset`), then record again.",
-    ),
-    disturbance.UNSTEADY: "Record again on an idle machine, after steps have settled (`dptune profile --warmup 50`).",
-    "device-unknown": "dptune reads torch.profiler traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices.",
-    "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
-    "`dptune profile --warmup 1 --untraced 4 --light 3 --detailed 1` before your script.",
-    "steps-missing": "Call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",
-    "steps-few": "Record more steps: `dptune profile --light 5` before your script, which must run that long, or a "
-    "longer `active` in the profiler's schedule.",
-    "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",
-    "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
-    **dict.fromkeys(
-        (
-            *("events-unreadable", "fields-unreadable", "negative-durations"),
-            *("device-events-damaged", "device-events-untimed"),
-        ),
-        "The trace file is damaged or was edited. Copy it again from where it was recorded, or record again. To judge "
-        "only the other ranks, pass only their traces.",
-    ),
-    **dict.fromkeys(
-        ("clock-backwards", "clock-uneven"),
-        "Record again, and do not change the system clock while recording. To judge only the other ranks, pass only "
-        "their traces.",
-    ),
-    **dict.fromkeys(
-        ("steps-asynchronous", "collectives-differ", "sizes-differ"),
-        "Check that all files are of the same run, or record again. To judge only the other ranks, pass only their "
-        "traces.",
-    ),
-    "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
-}
-# A truncated trace lost these with its end, not while recording.
-_CUT_OFF = (*_LOSSES, "steps-missing", "steps-few", "gpu-events-missing", "device-events-missing")
-_COPY_AGAIN = (
-    "A trace file is truncated. Copy it again from where it was recorded; if it is truncated there too, the process "
-    "was stopped while writing it: record again."
-)
 _SLOW = {"host": "host", "kernels": "device", "copies": "link to the device"}
 _SUBJECTS = {  # class of the account that limits a step -> how the names of the settings begin that lessen it
     INPUT.class_ns: ("loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"),
     COMMUNICATION.class_ns: ("ddp.", "fsdp."),
 }
-_BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
 
 
 def headline(
@@ -116,17 +61,17 @@ def headline(
     titles name a cost and its place in the script, which are the verdict where nothing else stands out.
     """
     if trust.level == "unjudgeable":
-        return _unjudgeable(trust.findings, next(filter(_is_sure_of_time, advice), None))
+        return unjudgeable(trust.findings, advice)
     try:
         found = shares(measured)
         late = straggler(measured, busy_ns) if leads else None
         why = _why(measured)
     except Missing as missing:
         return Headline(
-            label=_NO_DATA,
+            label=NO_DATA,
             verdict="Not enough reliable data for a verdict.",
             why=sentence(missing.reason),
-            next=_recording(trust.findings),
+            next=recording(trust.findings),
         )
     unsure = doubtful(measured, advice)
     first = next((item for item in advice if item not in unsure), None)
@@ -236,32 +181,6 @@ def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
     return idle.known("queued") if idle is not None and mostly and measured.step.basis == "traced" else None
 
 
-def _is_sure_of_time(advice: Advice) -> bool:
-    return advice.kind == "time" and advice.confidence != "low"
-
-
-def _unjudgeable(findings: Sequence[Finding], surest: Advice | None) -> Headline:
-    """`surest`: the first time-saving advice of rules that need no step times, unless its confidence is low."""
-    why = [finding for finding in findings if finding.level == "unjudgeable"]
-    remedy = next((_REMEDIES[fault.code] for fault in why if fault.code in _REMEDIES), _recording(findings))
-    if any(fault.code in _CUT_OFF for fault in why) and any(
-        other_finding.code == "trace-partial" for other_finding in findings
-    ):
-        remedy = _COPY_AGAIN
-    broken = next((other_finding for other_finding in findings if other_finding.code in _BROKEN_OFF), None)
-    if broken is not None:
-        said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
-        remedy = f"{said}Fix that first, then record again."
-    label, verdict = _NO_DATA, "Not enough reliable data for a verdict."
-    if all(fault.code in OF_TIMES for fault in why):
-        label = "Times not reliable"
-        verdict = "The times of this run are not reliable, so no speedup is advised."
-        if surest is not None:
-            verdict = "The times of this run are not reliable, so only speedups that do not depend on them are advised."
-            remedy = f"{surest.rule}: {sentence(surest.title)} Then record again: {remedy[:1].lower()}{remedy[1:]}"
-    return Headline(label=label, verdict=verdict, why=sentence(why[0].text), next=remedy)
-
-
 def _why(measured: Measured) -> str:
     step = measured.step
     basis = "without the profiler" if step.basis == "untraced" else "traced"
@@ -341,11 +260,6 @@ def _look_at(late: StragglerFigures) -> str:
     return f"Find out what differs on rank {late.rank} in `{named.short}`{where}."
 
 
-def _recording(findings: Sequence[Finding]) -> str:
-    """How to have the run recorded; a newer dptune recorded it already where that wrote a file."""
-    return _UPDATE if any(finding.code == SCHEMA_NEWER for finding in findings) else RECORD
-
-
 def _next(
     measured: Measured,
     limit: Limit | None,
@@ -362,7 +276,7 @@ def _next(
     if limit is UNSPLIT:
         return "Read the traces of all ranks together: `dptune report` takes several files, or their folder."
     if not whole and any(finding.code == SCHEMA_NEWER for finding in findings):
-        return _UPDATE
+        return UPDATE
     if not whole and not recorded:
         return "Record the run, so that every rule can look at it: `dptune profile train.py`."
     if limit:
@@ -443,10 +357,3 @@ def _change(advice: Advice) -> str:
 
 def _of_step(saves: Saving) -> str:
     return "each step" if saves.mean_step_ms is None else "the mean step"
-
-
-def sentence(text: str) -> str:
-    """With a capital and a full stop; a file that it begins with keeps its name."""
-    first = text.split(" ", 1)[0]
-    begun = text if any(sign in first for sign in "._/") else f"{text[:1].upper()}{text[1:]}"
-    return f"{begun}{'' if text.endswith('.') else '.'}"

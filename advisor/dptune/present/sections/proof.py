@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from dptune.advise.headline import sentence
+from dptune.advise.sentence import sentence
 from dptune.present.amounts import Hole, ns_as_ms, several
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.sections.advice import change, changes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dptune.advise.headline import sentence
+from dptune.advise.sentence import sentence
 from dptune.knobs import KNOBS, Value, written
 from dptune.predicted import Prediction, Strategy, WhatIf, missed
 from dptune.present.amounts import Hole, ns_as_ms, percent

@@ -1,0 +1,100 @@
+"""The headline of a run without reliable data: what is wrong with it, and how to get a better recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dptune.advice import Advice, Headline
+from dptune.advise import disturbance, physics
+from dptune.advise.sentence import sentence
+from dptune.advise.trust import OF_TIMES
+from dptune.finding import SCHEMA_NEWER, Finding
+
+RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
+NO_DATA = "Not enough data"
+UPDATE = "Update dptune (`pip install --upgrade dptune`): a newer version recorded this run."
+_LOSSES = (
+    "device-events-lost",
+    "device-events-misdated",
+    "device-events-outside-steps",
+    "device-stream-missing",
+    "communication-missing",
+)
+_REMEDIES = {
+    **dict.fromkeys(
+        _LOSSES,
+        "Record again with fewer steps and without shapes and stacks: a shorter recording loses fewer events. To judge "
+        "only the ranks without losses, pass only their traces.",
+    ),
+    **dict.fromkeys(
+        (disturbance.BUSY, physics.OPTIMIZER),
+        "Stop other processes on this machine, or give the job dedicated cores (`taskset`), then record again.",
+    ),
+    disturbance.UNSTEADY: "Record again on an idle machine, after steps have settled (`dptune profile --warmup 50`).",
+    "device-unknown": "dptune reads torch.profiler traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices.",
+    "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
+    "`dptune profile --warmup 1 --untraced 4 --light 3 --detailed 1` before your script.",
+    "steps-missing": "Call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",
+    "steps-few": "Record more steps: `dptune profile --light 5` before your script, which must run that long, or a "
+    "longer `active` in the profiler's schedule.",
+    "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",
+    "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
+    **dict.fromkeys(
+        (
+            *("events-unreadable", "fields-unreadable", "negative-durations"),
+            *("device-events-damaged", "device-events-untimed"),
+        ),
+        "The trace file is damaged or was edited. Copy it again from where it was recorded, or record again. To judge "
+        "only the other ranks, pass only their traces.",
+    ),
+    **dict.fromkeys(
+        ("clock-backwards", "clock-uneven"),
+        "Record again, and do not change the system clock while recording. To judge only the other ranks, pass only "
+        "their traces.",
+    ),
+    **dict.fromkeys(
+        ("steps-asynchronous", "collectives-differ", "sizes-differ"),
+        "Check that all files are of the same run, or record again. To judge only the other ranks, pass only their "
+        "traces.",
+    ),
+    "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
+}
+# A truncated trace lost these with its end, not while recording.
+_CUT_OFF = (*_LOSSES, "steps-missing", "steps-few", "gpu-events-missing", "device-events-missing")
+_COPY_AGAIN = (
+    "A trace file is truncated. Copy it again from where it was recorded; if it is truncated there too, the process "
+    "was stopped while writing it: record again."
+)
+_BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
+
+
+def unjudgeable(findings: Sequence[Finding], advice: Sequence[Advice]) -> Headline:
+    """The remedy for the first finding that has one; before it the first advice that needs no step times, if any."""
+    surest = next(filter(_is_sure_of_time, advice), None)
+    why = [finding for finding in findings if finding.level == "unjudgeable"]
+    remedy = next((_REMEDIES[fault.code] for fault in why if fault.code in _REMEDIES), recording(findings))
+    if any(fault.code in _CUT_OFF for fault in why) and any(
+        other_finding.code == "trace-partial" for other_finding in findings
+    ):
+        remedy = _COPY_AGAIN
+    broken = next((other_finding for other_finding in findings if other_finding.code in _BROKEN_OFF), None)
+    if broken is not None:
+        said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
+        remedy = f"{said}Fix that first, then record again."
+    label, verdict = NO_DATA, "Not enough reliable data for a verdict."
+    if all(fault.code in OF_TIMES for fault in why):
+        label = "Times not reliable"
+        verdict = "The times of this run are not reliable, so no speedup is advised."
+        if surest is not None:
+            verdict = "The times of this run are not reliable, so only speedups that do not depend on them are advised."
+            remedy = f"{surest.rule}: {sentence(surest.title)} Then record again: {remedy[:1].lower()}{remedy[1:]}"
+    return Headline(label=label, verdict=verdict, why=sentence(why[0].text), next=remedy)
+
+
+def recording(findings: Sequence[Finding]) -> str:
+    """How to have the run recorded; a newer dptune recorded it already where that wrote a file."""
+    return UPDATE if any(finding.code == SCHEMA_NEWER for finding in findings) else RECORD
+
+
+def _is_sure_of_time(advice: Advice) -> bool:
+    return advice.kind == "time" and advice.confidence != "low"
