@@ -44,4 +44,5 @@ def test_its_script_has_the_problem_that_it_says(tmp_path: Path) -> None:
     (own,) = [one for one in json.loads(done.stdout)["advice"] if one["rule"] == "DP102"]
     (change,) = own["changes"]
     assert (change["at"]["file"], change["at"]["line"]) == ("train.py", 26)
-    assert "In train.py:26" in PAGE
+    assert f"\n 1  {own['rule']} {own['slug']}  train.py:26  " in PAGE
+    assert (own["confidence"], own["numerics"]) == ("high", "same")
