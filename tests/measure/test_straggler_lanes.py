@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dptune.measure.lanes import StepLanes, step_lanes
-from dptune.measure.straggler_lanes import telling_steps
+from dptune.measure.straggler_lanes import timeline_steps
 from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -22,7 +22,7 @@ def ends(step: StepLanes, kind: str) -> int:
 @pytest.mark.parametrize("folder", ["torchrec_straggler_4xv100", "nanogpt_8xh100"])
 def test_a_straggler_is_beside_a_usual_rank_in_the_same_step(real_traces: Path, folder: str) -> None:
     run, measured = load([real_traces / folder], cached=False), reading.measured(real_traces / folder)
-    late, usual = telling_steps(run, measured)
+    late, usual = timeline_steps(run, measured)
     assert late.late
     assert not usual.late
     assert late.rank == measured.straggler.rank != usual.rank
@@ -40,7 +40,7 @@ def test_a_straggler_is_beside_a_usual_rank_in_the_same_step(real_traces: Path, 
 
 def test_a_collective_ends_at_one_moment_on_both(real_traces: Path) -> None:
     folder = real_traces / "torchrec_straggler_4xv100"
-    late, usual = telling_steps(load([folder], cached=False), reading.measured(folder))
+    late, usual = timeline_steps(load([folder], cached=False), reading.measured(folder))
     longest_ns = max(late.length_ns, usual.length_ns)
     assert abs(ends(late, "communication") - ends(usual, "communication")) < 0.02 * longest_ns
 
@@ -48,7 +48,7 @@ def test_a_collective_ends_at_one_moment_on_both(real_traces: Path) -> None:
 def test_without_a_straggler_one_median_step_is_drawn() -> None:
     run, report = reading.sample("accumulation_without_no_sync")
     assert report.measured.known("straggler") is None
-    assert telling_steps(run, report.measured) == [step_lanes(run)]
+    assert timeline_steps(run, report.measured) == [step_lanes(run)]
 
 
 def test_a_rank_without_a_clock_starts_its_step_with_the_other(real_traces: Path) -> None:
@@ -58,5 +58,5 @@ def test_a_rank_without_a_clock_starts_its_step_with_the_other(real_traces: Path
         rank.model_copy(update={"clock_ahead_ns": None, "missing": {**rank.missing, "clock_ahead_ns": "unknown"}})
         for rank in measured.ranks
     ]
-    steps = telling_steps(load([folder], cached=False), measured.model_copy(update={"ranks": ranks}))
+    steps = timeline_steps(load([folder], cached=False), measured.model_copy(update={"ranks": ranks}))
     assert [step.start_ns for step in steps] == [0, 0]

@@ -16,13 +16,13 @@ from dptune.cli import main
 from dptune.commands.shared.reading import run_and_report
 from dptune.errors import DptuneError
 from dptune.finding import Finding
-from dptune.measure.lanes import Lane, Piece, StepLanes, step_lanes
+from dptune.measure.lanes import Lane, Piece, StepLanes, step_lanes, unnamed
 from dptune.measure.steps.history import step_history
-from dptune.measure.straggler_lanes import telling_steps
+from dptune.measure.straggler_lanes import timeline_steps
 from dptune.predicted import BucketSize
 from dptune.present.anonymous import anonymous
 from dptune.present.first_screen import first_screen
-from dptune.present.html import Beyond, page
+from dptune.present.html import RunDetails, page
 from dptune.trace.run import Run
 from dptune.whatif.predicting import search
 
@@ -79,12 +79,12 @@ def read(written: str) -> Whole:
 def whole_page(run: Run, report: Report) -> str:
     """As the command writes it."""
     sizes = search(run, report.measured).curve if report.measured.known("device_kind") == "cpu" else []
-    return page(report, Beyond(telling_steps(run, report.measured), step_history(run, report.measured), sizes))
+    return page(report, RunDetails(timeline_steps(run, report.measured), step_history(run, report.measured), sizes))
 
 
 def test_the_page_says_what_the_report_says(report: Report) -> None:
     sizes = [BucketSize(cap_mb=None, buckets=3, step_ns=9), BucketSize(cap_mb=1, buckets=8, step_ns=7)]
-    whole = read(page(report, Beyond([LANES], sizes=sizes)))
+    whole = read(page(report, RunDetails([LANES], sizes=sizes)))
     words = " ".join(" ".join(whole.words).split())
     for told in (report.headline.verdict, report.headline.why, report.advice[0].why):
         assert told in words
@@ -147,7 +147,7 @@ def test_a_straggler_is_marked_and_drawn_above_a_usual_rank(real_traces: Path) -
 
 
 def test_nothing_is_fetched_and_one_script_may_run(report: Report) -> None:
-    written = page(report, Beyond([LANES]))
+    written = page(report, RunDetails([LANES]))
     whole = read(written)
     tags = [tag for tag, _ in whole.seen]
     assert set(tags).isdisjoint({"link", "img", "iframe", "object", "embed", "form", "base"})
@@ -206,7 +206,7 @@ def test_code_of_several_lines_is_one_block_with_its_indentation(report: Report)
     paste = next(one.paste for told in report.advice for one in told.changes if "no_sync" in one.knob)
     assert len(paste.splitlines()) > 2
     assert any(row.startswith("    ") for row in paste.splitlines())
-    assert f"<pre>{escape(paste)}</pre>" in page(report, Beyond([LANES]))
+    assert f"<pre>{escape(paste)}</pre>" in page(report, RunDetails([LANES]))
 
 
 def test_names_of_a_trace_are_words_and_nothing_else(report: Report) -> None:
@@ -216,7 +216,7 @@ def test_names_of_a_trace_are_words_and_nothing_else(report: Report) -> None:
             "advice": [one.model_copy(update={"title": EVIL, "why": EVIL}) for one in report.advice],
         }
     )
-    written = page(evil, Beyond([LANES]))
+    written = page(evil, RunDetails([LANES]))
     read(written)
     assert written.count("<script") == 1  # the page's own
     assert "\x1b" not in written
@@ -293,6 +293,42 @@ def test_no_name_is_left_where_it_is_not_to_be(report: Report) -> None:
     assert hidden.headline.why.endswith(", a path, a path, load_host 1_ a path, see https://ui.perfetto.dev")
     assert hidden.measured.step == report.measured.step
     assert re.search(r"NVIDIA H100", words)
+
+
+def test_no_part_of_the_anonymous_page_names_a_host_a_path_or_a_file(report: Report) -> None:
+    """Also not in a table, a tooltip, an attribute, the title or the text at the end."""
+    where = WHERE.replace("node-a", "gpu-node-7")
+    _, sample = reading.sample("accumulation_without_no_sync")
+    ranks = [
+        rank.model_copy(
+            update={"host": "gpu-node-7.acme.example", "source": "/data/acme/run/rank0.json", "partial": where}
+        )
+        for rank in sample.measured.ranks
+    ]
+    kernels = sample.measured.kernels
+    top = [kernel.model_copy(update={"name": "/data/acme/train loop.py(12): forward"}) for kernel in kernels.top]
+    proof = Verified(
+        name="ddp.no_sync=true", advice="DP102", changes={"ddp.no_sync": True}, outcome="inconclusive",
+        reason="/data/acme/log.txt is missing on gpu-node-7", objective="time per step", ratio=None, low_ratio=None,
+        high_ratio=None, trials=0, learning="alike", command="python acme_train.py",
+    )  # fmt: skip
+    named = sample.model_copy(
+        update={
+            "measured": sample.measured.model_copy(
+                update={"ranks": ranks, "kernels": kernels.model_copy(update={"top": top})}
+            ),
+            "run": report.run.model_copy(update={"sources": ["/data/acme/run"], "command": "python acme_train.py"}),
+            "advice": [card.model_copy(update={"why": where, "title": f"slow at {where}"}) for card in sample.advice],
+            "headline": sample.headline.model_copy(update={"verdict": where, "cause": where, "next": where}),
+            "verified": [proof],
+        }
+    )
+    lanes = [unnamed(StepLanes(0, 7, 10, [Lane("stream acme", [Piece(0, 5, "compute", "/data/acme/k.cu", 1)])]))]
+    assert "acme" in page(named, RunDetails(lanes))
+    written = page(anonymous(named), RunDetails(lanes))
+    for name in ("acme", "gpu-node-7", "node-a", "node-b", "ada", "rank0.json", "k.cu", "/data", "train.py", "s3:"):
+        assert name not in re.sub(r"\bdata-", "", written), name
+    assert "host 1" in written
 
 
 def test_names_of_files_alone_are_not_left_either(report: Report) -> None:

@@ -16,7 +16,7 @@ from PIL import Image, ImageStat
 from dptune.advice import Report
 from dptune.commands.shared.reading import run_and_report
 from dptune.measure.lanes import Lane, Piece, StepLanes
-from dptune.present.html import Beyond, page
+from dptune.present.html import RunDetails, page
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .test_html import EVIL, LANES, whole_page
@@ -98,7 +98,7 @@ def test_names_of_a_trace_run_nothing_and_fetch_nothing(chromium: str, report: R
         }
     )
     file = tmp_path / "trap.html"
-    file.write_text(page(trap, Beyond([LANES])))
+    file.write_text(page(trap, RunDetails([LANES])))
     assert told(chromium, file) == ([], [])
 
 
@@ -158,7 +158,7 @@ def pages(name: str, report: Report, real_traces: Path) -> str:
         card = report.advice[0].model_copy(update={"title": long, "why": long, "slug": long})
         run = report.run.model_copy(update={"command": f"python {long}.py", "sources": [long]})
         lanes = StepLanes(0, 7, 10, [Lane(long, [Piece(0, 5, "compute", long, 1)])])
-        return page(report.model_copy(update={"advice": [card], "run": run}), Beyond([lanes]))
+        return page(report.model_copy(update={"advice": [card], "run": run}), RunDetails([lanes]))
     run_of_traces, report_of_traces = run_and_report([str(real_traces / name)], cached=False)
     return whole_page(run_of_traces, report_of_traces)
 

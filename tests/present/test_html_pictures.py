@@ -22,7 +22,7 @@ from dptune.measured import (
     StragglerFigures,
 )
 from dptune.present.amounts import Hole
-from dptune.present.html import Beyond, charts, page
+from dptune.present.html import RunDetails, charts, page
 from dptune.present.html.changes import changes
 from dptune.present.html.communication import hidden_and_exposed, links
 from dptune.present.html.kernels import kernel_classes
@@ -302,4 +302,4 @@ def test_the_lateness_of_a_recorded_run_is_of_its_own_steps(report: Report) -> N
 
 def test_the_page_shows_the_history_it_is_given(report: Report) -> None:
     windows = [WindowHistory("untraced", [timed(n, 10) for n in range(4)])]
-    assert 'id="steps"' in page(report, Beyond(history=windows))
+    assert 'id="steps"' in page(report, RunDetails(history=windows))

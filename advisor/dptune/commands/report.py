@@ -102,9 +102,9 @@ def _html(args: argparse.Namespace) -> int:
     from dptune.commands.shared.reading import run_and_report
     from dptune.measure.lanes import unnamed
     from dptune.measure.steps.history import step_history
-    from dptune.measure.straggler_lanes import telling_steps
+    from dptune.measure.straggler_lanes import timeline_steps
     from dptune.present.anonymous import anonymous
-    from dptune.present.html import Beyond, page
+    from dptune.present.html import RunDetails, page
     from dptune.whatif.predicting import search
 
     run, report = run_and_report(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
@@ -112,10 +112,10 @@ def _html(args: argparse.Namespace) -> int:
     if report.measured.known("device_kind") == "cpu":
         with contextlib.suppress(Exception):  # a model that fails is a finding of the report, and no end of the page
             sizes = search(run, report.measured).curve
-    steps, shown = telling_steps(run, report.measured), report
+    steps, shown = timeline_steps(run, report.measured), report
     if args.anonymous:
         steps, shown = [unnamed(step) for step in steps], anonymous(report)
-    _write(page(shown, Beyond(steps, step_history(run, report.measured), sizes)), args.output)
+    _write(page(shown, RunDetails(steps, step_history(run, report.measured), sizes)), args.output)
     return 0
 
 

@@ -5,6 +5,7 @@ Pieces of one kind that lie closer together than the resolution are one.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from dptune.trace.run import Run
 
 SELF_TIME = "operator self time"  # a piece without a name: between the operators that it calls
 PARTS = 1200  # of what is drawn: what is shorter than one of them cannot be seen
+_NUMBERED = re.compile(r"script|compute|gloo \d+|(?:stream|[a-z]+:\d+) \d+")  # labels that name nothing of the trace
 _KINDS = {
     Work.COMPUTE: "compute",
     Work.COMMUNICATION: "communication",
@@ -153,8 +155,14 @@ class RankLanes:
 
 
 def unnamed(step: StepLanes) -> StepLanes:
-    """The same without the names of what ran."""
-    lanes = [Lane(lane.label, [replace(piece, name=piece.kind) for piece in lane.pieces]) for lane in step.lanes]
+    """The same without the names of what ran, and of streams and threads that have more than a number."""
+    lanes = [
+        Lane(
+            lane.label if _NUMBERED.fullmatch(lane.label) else f"stream or thread {number}",
+            [replace(piece, name=piece.kind) for piece in lane.pieces],
+        )
+        for number, lane in enumerate(step.lanes, 1)
+    ]
     return replace(step, lanes=lanes)
 
 

@@ -1,4 +1,4 @@
-"""The steps whose timelines tell most: one step of the straggler, and the same step of a usual rank."""
+"""The steps to draw: one step of the straggler, and the same step of a usual rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dptune.measured import Measured, RankFigures
 from dptune.trace.run import Run
 
 
-def telling_steps(run: Run, measured: Measured) -> list[StepLanes]:
+def timeline_steps(run: Run, measured: Measured) -> list[StepLanes]:
     """The step in which the straggler is about as late as it usually is, then the same step of a usual rank.
 
     Without a straggler, or where no other rank has that step: the median step of one rank; empty where there is none.

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dptune.present.html.page import Beyond, page
+from dptune.present.html.page import RunDetails, page
 
-__all__ = ["Beyond", "page"]
+__all__ = ["RunDetails", "page"]

@@ -16,7 +16,7 @@ from dptune.present.html.style import DARK
 MOST_ROWS = 32
 SCALE = 1000  # width of an SVG in its own units
 _LEAST_CAPTION = 0.02  # of a bar: a part of less has no room for a caption; the style hides others that do not fit
-_EDGE = 0.04  # of an axis: a label as near to its end is not centered, but ends there
+_FIRST, _LAST = 0.04, 0.9  # of an axis: a label before or after that is not centered, to stay within the picture
 _LEAST_MARK = 0.5  # units: what is too short to be seen is drawn that long
 
 
@@ -81,7 +81,7 @@ def rows(named: Iterable[tuple[str, str]], ticks: Sequence[Tick] = (), long_name
 def axis(ticks: Iterable[Tick]) -> str:
     """Labels from left to right."""
     labels = (
-        _placed("left", tick, "first" if tick.at < _EDGE else "last" if tick.at > 1 - _EDGE else "") for tick in ticks
+        _placed("left", tick, "first" if tick.at < _FIRST else "last" if tick.at > _LAST else "") for tick in ticks
     )
     return f'<div class="x">{"".join(labels)}</div>'
 

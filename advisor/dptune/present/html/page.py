@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dptune.advice import Report
 from dptune.measure.lanes import StepLanes
@@ -28,18 +28,18 @@ from dptune.present.sections.skipped import skipped
 
 
 @dataclass(frozen=True)
-class Beyond:
-    """What the page shows beyond the report: steps to draw, the history of step times, bucket sizes that were tried."""
+class RunDetails:
+    """What the page shows of the run that the report lacks: steps to draw, step times, bucket sizes that were tried."""
 
     steps: Sequence[StepLanes] = ()
     history: Sequence[WindowHistory] = ()
-    sizes: Sequence[BucketSize] = field(default_factory=tuple)
+    sizes: Sequence[BucketSize] = ()
 
 
-def page(report: Report, beyond: Beyond | None = None) -> str:
+def page(report: Report, details: RunDetails | None = None) -> str:
     """The whole page, one file that fetches nothing."""
     screen = first_screen(report)
-    sections = list(_sections(report, beyond or Beyond()))
+    sections = list(_sections(report, details or RunDetails()))
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -62,17 +62,17 @@ def page(report: Report, beyond: Beyond | None = None) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _sections(report: Report, beyond: Beyond) -> Iterator[Section]:
+def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
     recorded = report.measured.step.basis == "untraced"
     shown = [
         *ranks(report),
-        *timeline(beyond.steps),
+        *timeline(details.steps),
         *lateness(report),
         *hidden_and_exposed(report),
         *links(report),
         *kernel_classes(report),
-        *history(beyond.history, recorded=recorded),
-        *changes(report, beyond.sizes),
+        *history(details.history, recorded=recorded),
+        *changes(report, details.sizes),
         *kernel_table(report),
         *collective_table(report),
         *rank_table(report),

@@ -134,10 +134,13 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
   .fixes td { display: inline-block; border: 0; padding: 0 .8rem 0 0; }
   .fixes td:first-child, .fixes td:empty { display: none; }
   .fixes td::before { content: attr(data-name); color: var(--faint); white-space: pre; }
-  .fixes td:nth-child(2) { display: block; font-weight: 600; } .plot .x span:nth-child(even) { display: none; } }
+  .fixes td:nth-child(2) { display: block; font-weight: 600; }
+  .sortable { font-size: .8rem; } .sortable td, .sortable th { padding-right: .45rem; }
+  .sortable th.right { white-space: normal; } #kernel-table td:first-child { min-width: 6rem; }
+  .plot .x span:nth-child(even) { display: none; } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } * { print-color-adjust: exact; }
-  nav, .whole, th button { text-decoration: none; } nav, .whole { display: none; }
+  nav, #text { display: none; } th button { text-decoration: none; } .card { break-inside: auto; }
   .clip { display: inline; } .table { max-height: none; overflow: visible; } .sortable th { position: static; }
-  h2, h3, h4 { break-after: avoid; } tr { break-inside: avoid; }
+  h2, h3, h4, .tag { break-after: avoid; } tr { break-inside: avoid; }
   details::details-content { content-visibility: visible; display: block; } }
 """
