@@ -20,7 +20,7 @@ from dptune.trace import load
 from dptune.trace.run import Run
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .test_tui import LARGE, SMALL, flat, screen, see
+from .test_tui import LARGE, SMALL, VERDICT, flat, screen, see
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
@@ -161,11 +161,11 @@ async def test_links_and_idle_time(recorded: tuple[Run, Report]) -> None:
 @pytest.mark.parametrize("key", ["6", "7"])
 async def test_a_report_that_was_read_alone_has_no_run_to_look_into(report: Report, key: str) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "Verdict")
+        await see(pilot, VERDICT)
         await pilot.press(key)
         (told,) = pilot.app._notifications
         assert told.message == "Not available: only a report was loaded, not the run."
-        await see(pilot, "Verdict")
+        await see(pilot, VERDICT)
 
 
 async def test_help_has_the_keys_of_every_tab(recorded: tuple[Run, Report]) -> None:

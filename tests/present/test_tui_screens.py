@@ -17,7 +17,7 @@ from .test_tui import LARGE, SMALL, see, settled
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TABS = {
-    "1": "Communication-bound: 31 % of each step is exposed communication:",
+    "1": "31 % of each step is exposed communication: 21 % transfers data",
     "2": "high impact, high confidence: DP102 no-sync-missing",
     "3": "late by step",
     "4": "Collectives (traced times)",
