@@ -22,7 +22,7 @@ TABS = {
     "3": "late by step",
     "4": "Collectives (traced times)",
     "5": "The gap under the cursor",
-    "6": "# compute ! communication = copy - memset ~ loader b backward o optimizer",
+    "6": "█ compute ▓ exposed comm ▒ waiting ≡ copies ~ input · idle",
     "7": "dptune whatif",
 }
 

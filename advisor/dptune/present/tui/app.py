@@ -80,7 +80,7 @@ class ReportApp(App[None]):
                 ("3", "ranks", "Ranks", "Stragglers and waiting"),
                 ("4", "links", "Links", "Collectives and link bandwidth"),
                 ("5", "idle", "Idle", "Longest gaps, and copies"),
-                ("6", "timeline", "Timeline", "One step, lane by lane"),
+                ("6", "timeline", "Timeline", "All ranks, a rank, two ranks beside each other"),
                 ("7", "whatif", "What if", "Change settings, see the predicted step"),
             )
         ),
@@ -124,7 +124,7 @@ class ReportApp(App[None]):
                 yield Idle(self._report)
             if self._run is not None:
                 with TabPane("6 Timeline", id="timeline-tab"):
-                    yield Timeline(self._run)
+                    yield Timeline(self._run, self._report)
                 with TabPane("7 What if", id="whatif-tab"):
                     yield WhatIfPane(self._run, self._report)
         yield Finder()

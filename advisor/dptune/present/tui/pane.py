@@ -15,7 +15,7 @@ from dptune.present.lines import Line, Role
 from dptune.present.visible import visible
 
 Layout = Callable[[int], Iterable[Line]]
-_STYLES: dict[Role, str] = {
+STYLES: dict[Role, str] = {
     "strong": "bold",
     "dim": "dim",
     "code": "cyan",
@@ -34,7 +34,7 @@ def painted(lines: Iterable[Line]) -> Text:
         if number:
             text.append("\n")
         for span in line:
-            text.append(visible(span.text), _STYLES.get(span.role, ""))
+            text.append(visible(span.text), STYLES.get(span.role, ""))
     return text
 
 
