@@ -19,7 +19,7 @@ from dptune.present.tui.app import ReportApp
 from dptune.present.tui.rows import Row, cell_kinds, seen_rows
 from dptune.present.tui.scene import folded, usual_rank
 from dptune.present.tui.timeline import Timeline
-from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, _around, dials
+from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, _around, _bar, dials
 from dptune.trace import load
 from dptune.trace.run import Run
 
@@ -35,7 +35,9 @@ def recorded() -> tuple[Run, Report]:
 
 
 def picture(pilot: Pilot[None]) -> str:
-    return str(pilot.app.query_one("#lanes", Static).content)
+    """The timeline with its title, row by row."""
+    lanes = pilot.app.query_one("#lanes", Static)
+    return f"{lanes.border_title}\n{lanes.content}"
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
@@ -147,11 +149,44 @@ async def test_settings_turned_with_the_arrow_keys(recorded: tuple[Run, Report])
         seen = flat(await see(pilot, "--set ddp.no_sync=true"))
         then = float(re.findall(r"Then ([\d.]+) ms", seen)[0])
         assert then < float(re.findall(r"Now ([\d.]+) ms", seen)[0])
-        assert "Per sample" in seen
+        assert float(re.findall(r"Then .*? ([\d.]+) us/sample", seen)[0]) < float(
+            re.findall(r"Now .*? ([\d.]+) us/sample", seen)[0]
+        )
+        assert re.search(r"Per sample [\d.]+ % less", seen)
+        assert "includes no change" not in seen
         await pilot.press("right", "left", "left")  # past neither end
         assert pane.changes == {}
         await pilot.press("right", "0")
         assert pane.changes == {}
+
+
+async def test_a_prediction_that_may_save_nothing_says_so(recorded: tuple[Run, Report]) -> None:
+    """A bucket of 25 MiB rather than torch's own: the same buckets but for the first."""
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
+        seen = flat(await see(pilot, "but the interval includes no change: this may save nothing", "right"))
+        low, high = re.findall(r"ms, ([\d.]+ % less) to ([\d.]+ % more) per sample", seen)[0]
+        assert low != high
+
+
+async def test_the_bar_of_more_samples_a_step_is_of_one_sample(recorded: tuple[Run, Report]) -> None:
+    """A step of twice the samples takes longer, a sample less: its bar is the shorter one."""
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
+        seen = flat(await see(pilot, "--set loader.batch_size=256", "down", "right"))
+        now, then = (re.findall(rf"{label} ([\d.]+) ms .*? us/sample ([█▒]+)", seen)[0] for label in ("Now", "Then"))
+        assert float(then[0]) > float(now[0])
+        assert then[1].count("█") < now[1].count("█")
+
+
+def test_a_bar_shows_the_interval() -> None:
+    assert _bar(1.0, 1.0) == "█" * 20
+    assert _bar(0.5, 1.0) == "█" * 10 + "▒" * 10
+    assert _bar(1.5, 5.0) == "█" * 30 + "▒" * 9 + "▶"
+    assert _bar(3.0, 5.0) == "█" * 39 + "▶"
+    assert _bar(0.0, 0.0) == "█"
 
 
 async def test_why_nothing_can_be_predicted_is_said(tmp_path: Path) -> None:
@@ -289,7 +324,7 @@ async def test_evidence_is_shown_where_it_wasseen_rows(recorded: tuple[Run, Repo
     async with ReportApp(shown, run).run_test(size=LARGE) as pilot:
         for words in ("rank 1, around step", "rank 0, around step", "rank 1, around step"):
             await see(pilot, "Advice as ranked", "2")
-            await see(pilot, words, "enter")
+            await see(pilot, words, "e")
         assert ": 3.00 ms from left to right" in picture(pilot)
 
 

@@ -116,7 +116,7 @@ def first_screen(report: Report) -> FirstScreen:
         rates=tuple(_rates(report.measured)),
         sentences=tuple(_sentences(report)),
         bars=tuple(_bars(report)),
-        fixes=tuple(map(_fix, report.advice[:MOST_FIXES])),
+        fixes=tuple(map(fix_of, report.advice[:MOST_FIXES])),
         more_fixes=max(0, len(report.advice) - MOST_FIXES),
         together=_together(report),
         commands=tuple(_commands(first or next(iter(report.advice), None), path)),
@@ -255,7 +255,8 @@ def _account(measured: Measured, rank: RankFigures) -> Account | None:
     return sum(found[1:], found[0]) if found else None
 
 
-def _fix(advice: Advice) -> Fix:
+def fix_of(advice: Advice) -> Fix:
+    """A recommendation as a row."""
     at = next((change.at for change in advice.changes if change.at), None)
     return Fix(
         rule=advice.rule,

@@ -25,6 +25,7 @@ STYLES: dict[Role, str] = {
     "good": "green",
 }
 _FOUND = "reverse"
+FRAMED = "framed"  # class of a part with a border, which shows where the focus is
 
 
 def painted(lines: Iterable[Line]) -> Text:
@@ -59,8 +60,8 @@ class Pane(VerticalScroll):
     Pane Static { width: 1fr; }
     """
 
-    def __init__(self, layout_lines: Layout, *, id: str) -> None:
-        super().__init__(id=id)
+    def __init__(self, layout_lines: Layout, *, id: str, classes: str = "") -> None:
+        super().__init__(id=id, classes=classes)
         self._layout_lines = layout_lines
         self._words, self._at = "", -1
         self._body = Static(Folded(layout_lines))

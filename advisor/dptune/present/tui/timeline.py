@@ -21,7 +21,7 @@ from dptune.present.amounts import ns_as_ms, several
 from dptune.present.first_screen import PARTS
 from dptune.present.lines import Line, wrapped
 from dptune.present.tui import under_cursor
-from dptune.present.tui.pane import STYLES, Pane
+from dptune.present.tui.pane import FRAMED, STYLES, Pane
 from dptune.present.tui.rows import LABEL, SIGNS, Row, painted_row, seen_rows
 from dptune.present.tui.scene import (
     Window,
@@ -34,7 +34,8 @@ from dptune.present.tui.scene import (
 )
 from dptune.trace.run import Run
 
-_AROUND = 3  # lines above and below the rows
+_AROUND = 2  # lines above and below the rows
+_FRAME = 4  # columns of border and padding
 _LEAST_NS = 1000  # that a screen shows
 _ZOOM = 2.0
 _PAN = 0.25
@@ -54,8 +55,8 @@ class Timeline(Container, can_focus=True):
     DEFAULT_CSS = """
     Timeline { layout: vertical; }
     Timeline #lanes { height: 1fr; padding: 0 1; }
-    Timeline Pane { height: 8; border: round $primary; }
-    Timeline:focus #lanes { background: $surface; }
+    Timeline Pane { height: 8; }
+    Timeline:focus #lanes { border: round $border; border-title-color: $text; }
     """
     BINDINGS: ClassVar = [
         Binding("left", "move(-1)", "Left", id="time.left", tooltip="Move the cursor; scroll at the edge", show=False),
@@ -96,8 +97,8 @@ class Timeline(Container, can_focus=True):
 
     def compose(self) -> ComposeResult:
         """The rows, then words."""
-        yield Static(id="lanes")
-        pane = Pane(self._words, id="under-cursor")
+        yield Static(id="lanes", classes=FRAMED)
+        pane = Pane(self._words, id="under-cursor", classes=FRAMED)
         pane.border_title = "Under the cursor"
         yield pane
 
@@ -316,7 +317,7 @@ class Timeline(Container, can_focus=True):
     @property
     def _columns(self) -> int:
         """Cells of a row."""
-        return max(self.size.width - LABEL - 2, 10)
+        return max(self.size.width - LABEL - _FRAME, 10)
 
     @property
     def _room(self) -> int:
@@ -397,20 +398,24 @@ class Timeline(Container, can_focus=True):
     def _draw(self) -> None:
         if not self.is_mounted:
             return
-        self.query_one("#lanes", Static).update(self._picture())
+        lanes = self.query_one("#lanes", Static)
+        lanes.border_title = Text(self._heading()) if self._rows else "Timeline"
+        lanes.update(self._picture())
         self.query_one(Pane).show(self._words)
 
     def _picture(self) -> Text:
         if not self._rows:
             return Text(self._failure or self._reading or "No events were found in this rank's trace.")
-        first, last = seen_rows(len(self._rows), self._lane, self._room)
-        text = Text(self._heading(), style="bold")
-        if last - first < len(self._rows):
-            text.append(f"; {first + 1}-{last} of {len(self._rows)}", "not bold")
-        text.append("\n").append_text(self._axis()).append("\n")
+        first, last = self._shown
+        text = Text().append_text(self._axis()).append("\n")
         for place in range(first, last):
             text.append_text(painted_row(self._rows[place], self._column, place == self._lane)).append("\n")
         return text.append_text(self._legend())
+
+    @property
+    def _shown(self) -> Window:
+        """From which row to which there is room for."""
+        return seen_rows(len(self._rows), self._lane, self._room)
 
     def _heading(self) -> str:
         steps = self._steps
@@ -420,7 +425,9 @@ class Timeline(Container, can_focus=True):
             "rank": f"rank {self._rank}",
             "pair": f"rank {self._rank} beside rank {self._other}",
         }
-        return f"{names[self._mode]}{around}: {ns_as_ms(self._end - self._begin)} ms from left to right"
+        (first, last), count = self._shown, len(self._rows)
+        part = f"; {first + 1}-{last} of {count}" if last - first < count else ""
+        return f"{names[self._mode]}{around}: {ns_as_ms(self._end - self._begin)} ms from left to right{part}"
 
     def _axis(self) -> Text:
         """Times since the start of the step, at round numbers."""
