@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,17 @@ from textual.widgets import Static
 from dptune.advice import Evidence, Report
 from dptune.commands.shared.reading import run_and_report
 from dptune.measure.lanes import Lane, Piece, RankLanes
+from dptune.measure.rank_time import RunTime
 from dptune.present.tui.app import ReportApp
-from dptune.present.tui.timeline import Timeline, _cells, _seen
-from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, _around, dials
+from dptune.present.tui.rows import Row, cell_kinds, seen_rows
+from dptune.present.tui.scene import folded, usual_rank
+from dptune.present.tui.timeline import Timeline
+from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, _around, _bar, dials
 from dptune.trace import load
 from dptune.trace.run import Run
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .test_tui import LARGE, SMALL, flat, screen, see
+from .test_tui import LARGE, SMALL, VERDICT, flat, screen, see
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
@@ -31,20 +35,23 @@ def recorded() -> tuple[Run, Report]:
 
 
 def picture(pilot: Pilot[None]) -> str:
-    return str(pilot.app.query_one("#lanes", Static).content)
+    """The timeline with its title, row by row."""
+    lanes = pilot.app.query_one("#lanes", Static)
+    return f"{lanes.border_title}\n{lanes.content}"
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 async def test_a_step_lane_by_lane(recorded: tuple[Run, Report], size: tuple[int, int]) -> None:
     run, report = recorded
     async with ReportApp(report, run).run_test(size=size) as pilot:
-        seen = await see(pilot, "ms from left to right", "6")
-        assert "rank 0, around step" in seen
-        assert "# compute ! communication" in flat(seen)
-        rows = {row.split()[0].lstrip(">"): row for row in picture(pilot).splitlines()[1:-1] if row.split()}
+        await see(pilot, "2 ranks, around step", "6")
+        seen = await see(pilot, "rank 0, around step", "enter")
+        assert "█ compute ▓ communication" in flat(seen)
+        rows = {row.split()[0].lstrip(">"): row for row in picture(pilot).splitlines()[2:-1] if row.split()}
         assert rows["script"].count("b") > 10
-        assert "#" in picture(pilot).splitlines()[2]
-        assert any("!" in row for name, row in rows.items() if name == "gloo")
+        assert "█" in rows["compute"]
+        assert "▓" in rows["gloo"]
+        assert "Optimizer.step" in picture(pilot) or size == SMALL
         width = {len(row) for row in picture(pilot).splitlines()[1:-1]}
         assert len(width) == 1
         assert width.pop() <= size[0]
@@ -73,16 +80,20 @@ async def test_zooming_out_ends_somewhere(recorded: tuple[Run, Report]) -> None:
         await see(pilot, "ms from left to right", "6")
         for _ in range(45):
             await pilot.press("minus")
-        first, last = RankLanes(run, run.ranks[0].rank).recorded_ns
+        recorded_ns = [RankLanes(run, rank.rank).recorded_ns for rank in run.ranks]
         timeline = pilot.app.query_one(Timeline)
-        assert (timeline._begin, timeline._end) == (first, last)
+        first = run.ranks[0].light.base_ns
+        offsets = [rank.light.base_ns - first for rank in run.ranks]
+        assert timeline._begin == min(low + by for (low, _), by in zip(recorded_ns, offsets, strict=True))
+        assert timeline._end == max(high + by for (_, high), by in zip(recorded_ns, offsets, strict=True))
         assert "ms from left to right" in picture(pilot)
 
 
 async def test_the_step_is_the_one_in_the_middle_of_what_is_shown(recorded: tuple[Run, Report]) -> None:
     run, report = recorded
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "ms from left to right", "6")
+        await see(pilot, "2 ranks, around step", "6")
+        await see(pilot, "rank 0, around step", "enter")
         timeline = pilot.app.query_one(Timeline)
         steps = RankLanes(run, run.ranks[0].rank).steps
         for step in (steps[0], steps[-1]):
@@ -103,10 +114,9 @@ async def test_a_model_that_fails_does_not_end_the_interface(
 async def test_what_is_under_the_cursor(recorded: tuple[Run, Report]) -> None:
     run, report = recorded
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "ms from left to right", "6")
+        await see(pilot, "2 ranks, around step", "6")
+        await see(pilot, "rank 0, around step", "enter")
         await pilot.press("down")
-        for _ in range(60):
-            await pilot.press("right")
         await pilot.pause(0.1)
         seen = flat(screen(pilot))
         assert "compute: compute" in seen
@@ -116,7 +126,8 @@ async def test_what_is_under_the_cursor(recorded: tuple[Run, Report]) -> None:
 async def test_another_rank_and_a_place_to_go_to(recorded: tuple[Run, Report]) -> None:
     run, report = recorded
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "rank 0, around step", "6")
+        await see(pilot, "2 ranks, around step", "6")
+        await see(pilot, "rank 0, around step", "enter")
         await see(pilot, "rank 1, around step", "r")
         await see(pilot, "rank 0, around step", "r")
         timeline = pilot.app.query_one(Timeline)
@@ -138,11 +149,44 @@ async def test_settings_turned_with_the_arrow_keys(recorded: tuple[Run, Report])
         seen = flat(await see(pilot, "--set ddp.no_sync=true"))
         then = float(re.findall(r"Then ([\d.]+) ms", seen)[0])
         assert then < float(re.findall(r"Now ([\d.]+) ms", seen)[0])
-        assert "Per sample" in seen
+        assert float(re.findall(r"Then .*? ([\d.]+) us/sample", seen)[0]) < float(
+            re.findall(r"Now .*? ([\d.]+) us/sample", seen)[0]
+        )
+        assert re.search(r"Per sample [\d.]+ % less", seen)
+        assert "includes no change" not in seen
         await pilot.press("right", "left", "left")  # past neither end
         assert pane.changes == {}
         await pilot.press("right", "0")
         assert pane.changes == {}
+
+
+async def test_a_prediction_that_may_save_nothing_says_so(recorded: tuple[Run, Report]) -> None:
+    """A bucket of 25 MiB rather than torch's own: the same buckets but for the first."""
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
+        seen = flat(await see(pilot, "but the interval includes no change: this may save nothing", "right"))
+        low, high = re.findall(r"ms, ([\d.]+ % less) to ([\d.]+ % more) per sample", seen)[0]
+        assert low != high
+
+
+async def test_the_bar_of_more_samples_a_step_is_of_one_sample(recorded: tuple[Run, Report]) -> None:
+    """A step of twice the samples takes longer, a sample less: its bar is the shorter one."""
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
+        seen = flat(await see(pilot, "--set loader.batch_size=256", "down", "right"))
+        now, then = (re.findall(rf"{label} ([\d.]+) ms .*? us/sample ([█▒]+)", seen)[0] for label in ("Now", "Then"))
+        assert float(then[0]) > float(now[0])
+        assert then[1].count("█") < now[1].count("█")
+
+
+def test_a_bar_shows_the_interval() -> None:
+    assert _bar(1.0, 1.0) == "█" * 20
+    assert _bar(0.5, 1.0) == "█" * 10 + "▒" * 10
+    assert _bar(1.5, 5.0) == "█" * 30 + "▒" * 9 + "▶"
+    assert _bar(3.0, 5.0) == "█" * 39 + "▶"
+    assert _bar(0.0, 0.0) == "█"
 
 
 async def test_why_nothing_can_be_predicted_is_said(tmp_path: Path) -> None:
@@ -161,11 +205,11 @@ async def test_links_and_idle_time(recorded: tuple[Run, Report]) -> None:
 @pytest.mark.parametrize("key", ["6", "7"])
 async def test_a_report_that_was_read_alone_has_no_run_to_look_into(report: Report, key: str) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "Verdict")
+        await see(pilot, VERDICT)
         await pilot.press(key)
         (told,) = pilot.app._notifications
         assert told.message == "Not available: only a report was loaded, not the run."
-        await see(pilot, "Verdict")
+        await see(pilot, VERDICT)
 
 
 async def test_help_has_the_keys_of_every_tab(recorded: tuple[Run, Report]) -> None:
@@ -184,8 +228,8 @@ async def test_help_has_the_keys_of_every_tab(recorded: tuple[Run, Report]) -> N
 def test_a_cell_shows_what_most_of_it_is() -> None:
     """Ten cells of 10 ns."""
     pieces = [Piece(0, 30, "compute", "a", 1), Piece(34, 2, "copy", "b", 1), Piece(36, 4, "communication", "c", 1)]
-    assert _cells(Lane("x", pieces), 100, 10) == ["compute"] * 3 + ["communication"] + [""] * 6
-    assert _cells(Lane("x", []), 100, 10) == [""] * 10
+    assert cell_kinds(Lane("x", pieces), 100, 10) == ["compute"] * 3 + ["communication"] + [""] * 6
+    assert cell_kinds(Lane("x", []), 100, 10) == [""] * 10
 
 
 def test_dials_begin_as_it_is(recorded: tuple[Run, Report]) -> None:
@@ -222,10 +266,10 @@ async def test_what_is_asked_while_it_replays_is_next(recorded: tuple[Run, Repor
 
 
 def test_lanes_that_there_is_room_for() -> None:
-    assert _seen(5, 3, 10) == (0, 5)
-    assert _seen(20, 0, 6) == (0, 6)
-    assert _seen(20, 10, 6) == (7, 13)
-    assert _seen(20, 19, 6) == (14, 20)
+    assert seen_rows(5, 3, 10) == (0, 5)
+    assert seen_rows(20, 0, 6) == (0, 6)
+    assert seen_rows(20, 10, 6) == (7, 13)
+    assert seen_rows(20, 19, 6) == (14, 20)
 
 
 async def test_lanes_beyond_the_screen_are_reached(recorded: tuple[Run, Report]) -> None:
@@ -233,7 +277,7 @@ async def test_lanes_beyond_the_screen_are_reached(recorded: tuple[Run, Report])
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
         await see(pilot, "around step", "6")
         timeline = pilot.app.query_one(Timeline)
-        timeline._lanes = [Lane(f"stream {number}", []) for number in range(24)]
+        timeline._rows = [Row(f"stream {number}", (0,), list, lane=Lane("", [])) for number in range(24)]
         await pilot.press(*["down"] * 23)
         assert "stream 23" in picture(pilot)
         assert "of 24" in picture(pilot)
@@ -269,7 +313,7 @@ async def test_a_rank_is_shown_in_the_timeline(recorded: tuple[Run, Report]) -> 
         await see(pilot, "rank 1, around step", "enter")
 
 
-async def test_evidence_is_shown_where_it_was_seen(recorded: tuple[Run, Report]) -> None:
+async def test_evidence_is_shown_where_it_wasseen_rows(recorded: tuple[Run, Report]) -> None:
     run, report = recorded
     places = [
         Evidence(label="here", value=1, rank=1, start_ns=5_000_000, end_ns=6_000_000),
@@ -280,16 +324,17 @@ async def test_evidence_is_shown_where_it_was_seen(recorded: tuple[Run, Report])
     async with ReportApp(shown, run).run_test(size=LARGE) as pilot:
         for words in ("rank 1, around step", "rank 0, around step", "rank 1, around step"):
             await see(pilot, "Advice as ranked", "2")
-            await see(pilot, words, "enter")
+            await see(pilot, words, "e")
         assert ": 3.00 ms from left to right" in picture(pilot)
 
 
 async def test_an_operation_is_found_by_name(recorded: tuple[Run, Report]) -> None:
     run, report = recorded
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "rank 0, around step", "6")
+        await see(pilot, "2 ranks, around step", "6")
+        await see(pilot, "rank 0, around step", "enter")
         await pilot.press("slash", *"GLOO:all_reduce", "enter")
-        seen = await see(pilot, "gloo 1: communication")
+        seen = await see(pilot, ": communication Found gloo:all_reduce")
         assert "What gloo:all_reduce" in flat(seen)
         (first, many) = re.findall(r"(\d+) of ([\d,]+)", seen)[-1]
         await see(pilot, f"{int(first) + 1} of {many}", "enter")
@@ -300,10 +345,11 @@ async def test_what_is_found_is_named_on_its_lane(recorded: tuple[Run, Report]) 
     """Also where a picture has no room for it: an operator inside another one, a range of the script."""
     run, report = recorded
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "rank 0, around step", "6")
+        await see(pilot, "2 ranks, around step", "6")
+        await see(pilot, "rank 0, around step", "enter")
         for words, lane, named in (
             ("aten::t", "compute: compute", "Found aten::t"),
-            ("Optimizer.step", "script: optimizer", "Found Optimizer.step#AdamW.step"),
+            ("Optimizer.step", "range: Optimizer.step#AdamW.step", "Found Optimizer.step#AdamW.step"),
             ("gloo:", "gloo ", "Found gloo:all_reduce"),
         ):
             await pilot.press("slash", *words, "enter")
@@ -311,7 +357,7 @@ async def test_what_is_found_is_named_on_its_lane(recorded: tuple[Run, Report]) 
             assert lane in seen
             assert "Idle." not in seen
             await pilot.press("escape")
-        await see(pilot, "Under the cursor", "up", "up", "up")  # what the script does meanwhile
+        await see(pilot, "Under the cursor", "up")
         assert "Found" not in screen(pilot)
 
 
@@ -333,7 +379,8 @@ async def test_no_operation_is_left_out(recorded: tuple[Run, Report]) -> None:
     """Of operators, thousands of which begin within one cell, one after the other is found."""
     run, report = recorded
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "rank 0, around step", "6")
+        await see(pilot, "2 ranks, around step", "6")
+        await see(pilot, "rank 0, around step", "enter")
         timeline = pilot.app.query_one(Timeline)
         found = [int(timeline.find("aten::").split()[0].replace(",", "")) for _ in range(20)]
         assert found == [*range(found[0], found[0] + 20)]
@@ -372,3 +419,75 @@ async def test_dials_of_gpus_are_those_that_their_model_knows(real_traces: Path)
         then, low, high = map(float, re.findall(r"Then ([\d.]+) ms .* Interval ([\d.]+) to ([\d.]+) ms", seen)[0])
         assert low <= then <= high
         assert then <= float(re.findall(r"Now ([\d.]+) ms", seen)[0])
+
+
+async def test_all_ranks_are_seen_at_once_the_straggler_first(real_traces: Path) -> None:
+    """Four ranks; three wait a second in every step for rank 2, which is in one range of its script meanwhile."""
+    run, report = run_and_report([str(real_traces / "torchrec_straggler_4xv100")], cached=False)
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        seen = await see(pilot, "4 ranks, around step", "6")
+        rows = picture(pilot).splitlines()[2:6]
+        assert [row.split()[0].lstrip(">▶") for row in rows] == ["r2", "rank", "rank", "rank"]
+        assert rows[0].count("·") > 40
+        assert all(row.count("▒") > 40 for row in rows[1:])
+        assert "# running sparse arch (1,010 ms)" in flat(seen)
+        await see(pilot, "rank 2 beside rank", "b")
+        assert [row[1:].split()[0] for row in picture(pilot).splitlines()[2:-1] if row[1:3] != "  "].count("r2") == 1
+        assert "rank 0" in picture(pilot) or "rank 1" in picture(pilot) or "rank 3" in picture(pilot)
+        await see(pilot, "4 ranks, around step", "escape")
+        await see(pilot, "rank 2, around step", "enter")
+        await pilot.press(*["down"] * 12)
+        assert "# running sparse arch" in picture(pilot)
+
+
+async def test_a_range_is_opened_until_the_cursor_is_at_its_innermost(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "2 ranks, around step", "6")
+        await see(pilot, "rank 0, around step", "enter")
+        timeline = pilot.app.query_one(Timeline)
+        timeline.find("Optimizer.step")
+        before = timeline._end - timeline._begin
+        await pilot.press("enter")
+        assert timeline._end - timeline._begin < before
+        await see(pilot, "range: Optimizer.step#AdamW.step")
+        opened = timeline._begin, timeline._end
+        await see(pilot, "2 ranks, around step", "escape")
+        assert (timeline._begin, timeline._end) == opened  # the same moment on all ranks
+        await pilot.press("0")
+        assert timeline._end - timeline._begin >= before
+
+
+async def test_two_ranks_are_drawn_over_the_same_moments(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "2 ranks, around step", "6")
+        rows = picture(pilot).splitlines()[2:4]
+        await see(pilot, "rank 0 beside rank 1, around step", "b")
+        beside = [row for row in picture(pilot).splitlines() if row[1:].startswith("rank ")]
+        assert [row[16:] for row in beside] == [row[16:] for row in rows]
+
+
+def test_ranks_are_folded_by_host_where_there_are_more_than_lines(recorded: tuple[Run, Report]) -> None:
+    run_time = RunTime(recorded[0])
+    hosts = {number: f"gpu-node-{number // 8:03}" for number in range(64)}
+    run_time.ranks = {
+        number: replace(run_time.ranks[number % 2], rank=number, host=host) for number, host in hosts.items()
+    }
+    rows = folded(run_time, range(64), 11, 20)
+    assert rows[0] == ("rank 11", (11,))
+    assert [len(ranks) for _, ranks in rows[1:]] == [8, 7, *[8] * 6]
+    assert len({name for name, _ in rows}) == len(rows)
+    assert sorted(rank for _, ranks in rows for rank in ranks) == [*range(64)]
+    assert len(folded(run_time, rows[2][1], 11, 20)) == 7  # opened, a row for each rank
+    run_time.ranks = {number: replace(rank, host="") for number, rank in run_time.ranks.items()}
+    rows = folded(run_time, range(64), None, 20)
+    assert [name for name, _ in rows][:2] == ["ranks 0-7", "ranks 8-15"]
+
+
+def test_whom_a_rank_is_compared_with() -> None:
+    lags = {0: 3, 1: 1, 2: 900, 3: 2}
+    assert usual_rank(2, range(4), lags, late=2) == 3  # the median of the others
+    assert usual_rank(0, range(4), lags, late=2) == 2
+    assert usual_rank(0, [0], {}, late=None) is None
+    assert usual_rank(0, [0, 1], {}, late=None) == 1

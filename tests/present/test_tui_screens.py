@@ -17,12 +17,12 @@ from .test_tui import LARGE, SMALL, see, settled
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TABS = {
-    "1": "Communication-bound: 31 % of each step is exposed communication:",
+    "1": "31 % of each step is exposed communication: 21 % transfers data",
     "2": "high impact, high confidence: DP102 no-sync-missing",
     "3": "late by step",
     "4": "Collectives (traced times)",
     "5": "The gap under the cursor",
-    "6": "# compute ! communication = copy - memset ~ loader b backward o optimizer",
+    "6": "█ compute ▓ exposed comm ▒ waiting ≡ copies ~ input · idle",
     "7": "dptune whatif",
 }
 

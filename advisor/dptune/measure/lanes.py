@@ -6,6 +6,7 @@ Pieces of one kind that lie closer together than the resolution are one.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from dptune.measure.device.operations import Operations
 from dptune.measure.device.phases import host_phases
 from dptune.measure.intervals import NOTHING, Intervals, Ints
+from dptune.measure.nested import HostRanges
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import DeviceView, RankView, busiest, view
 from dptune.trace.columns import Columns
@@ -86,17 +88,25 @@ class StepLanes:
     late: bool = False
 
 
+def median_of(steps: Sequence[Step]) -> int | None:
+    """Which of some steps has the median length; None where there are none."""
+    whole = [at for at, step in enumerate(steps) if not step.open_ended] or list(range(len(steps)))
+    return sorted(whole, key=lambda at: steps[at].length_ns)[len(whole) // 2] if whole else None
+
+
 class RankLanes:
     """The steps of one rank, drawn between any two moments."""
 
-    def __init__(self, run: Run, rank: int) -> None:
+    def __init__(self, run: Run, rank: int, seen: RankView | None = None) -> None:
+        """`seen`: the view of the rank where it was made before."""
         rank_trace = next(candidate for candidate in run.ranks if candidate.rank == rank)
         facts = run.facts.get(rank)
         self.rank = rank
         times = rank_trace.light.columns
         ends = (times.ts_ns + times.dur_ns).max(initial=0)
         self.recorded_ns = (int(times.ts_ns.min(initial=ends)), int(ends))  # from the first event to the last end
-        self._seen = view(rank, rank_trace.light, facts.window("light") if facts else None)
+        self._seen = seen or view(rank, rank_trace.light, facts.window("light") if facts else None)
+        self.host = HostRanges(rank_trace.light)
 
     @property
     def steps(self) -> list[Step]:
@@ -111,8 +121,7 @@ class RankLanes:
     @property
     def median(self) -> int | None:
         """Which of the steps has the median length; None where there are none."""
-        whole = [at for at, step in enumerate(self.steps) if not step.open_ended] or list(range(len(self.steps)))
-        return sorted(whole, key=lambda at: self.steps[at].length_ns)[len(whole) // 2] if whole else None
+        return median_of(self.steps)
 
     def next_named(self, words: str, after_ns: int) -> SearchHit | None:
         """The first event after a moment with the words in its name, in any case; round to the first of all after the

@@ -126,7 +126,7 @@ def first_screen(report: Report) -> FirstScreen:
         rates=tuple(_rates(report.measured)),
         sentences=tuple(_sentences(report)),
         bars=tuple(_bars(report)),
-        fixes=tuple(_fix(advice, report.verified) for advice in report.advice[:MOST_FIXES]),
+        fixes=tuple(fix_of(advice, report.verified) for advice in report.advice[:MOST_FIXES]),
         more_fixes=max(0, len(report.advice) - MOST_FIXES),
         together=_together(report),
         commands=tuple(_commands(first or next(iter(report.advice), None), path)),
@@ -266,7 +266,8 @@ def _account(measured: Measured, rank: RankFigures) -> Account | None:
     return sum(found[1:], found[0]) if found else None
 
 
-def _fix(advice: Advice, verified: Sequence[Verified]) -> Fix:
+def fix_of(advice: Advice, verified: Sequence[Verified] = ()) -> Fix:
+    """A recommendation as a row, with what running it showed in place of what was predicted."""
     proof = next((proof for proof in reversed(verified) if proof.advice == advice.rule), None)
     at = next((change.at for change in advice.changes if change.at), None)
     return Fix(

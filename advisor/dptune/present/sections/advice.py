@@ -30,7 +30,7 @@ _HOW = {
     "timed": "Predicted",
     "bound": "Upper bound",
 }
-_ROLES: dict[str, Role] = {"high": "error", "medium": "warning", "low": "note"}
+IMPACT_ROLES: dict[str, Role] = {"high": "error", "medium": "warning", "low": "note"}
 
 
 def advice(report: Report, width: int) -> Iterator[Line]:
@@ -61,7 +61,7 @@ def sections(advice: Sequence[Advice]) -> list[tuple[str, list[Advice]]]:
 
 def in_short(card: Advice, report: Report, width: int) -> Iterator[Line]:
     """Its title, and on the line below what it promises and what came of running it."""
-    yield from wrapped(f"{card.impact}: {card.rule} {card.title}", width, "", "  ", _ROLES[card.impact])
+    yield from wrapped(f"{card.impact}: {card.rule} {card.title}", width, "", "  ", IMPACT_ROLES[card.impact])
     remarks = []
     if card.saves and card.saves.large_unknown:
         remarks.append(
@@ -212,7 +212,7 @@ def _step(saves: Saving, step_ns: int | None) -> str:
 
 def _first(number_of: int, card: Advice, width: int) -> Iterator[Line]:
     yield line("")
-    yield from wrapped(tag(card), width, f"{number_of:>2} ", "   ", _ROLES[card.impact])
+    yield from wrapped(tag(card), width, f"{number_of:>2} ", "   ", IMPACT_ROLES[card.impact])
     yield from wrapped(card.title, width, "   ", role="strong")
 
 

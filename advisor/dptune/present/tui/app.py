@@ -62,14 +62,12 @@ class ReportApp(App[None]):
     """Overview, advice, ranks, links, idle time; of a run that was read a timeline, and what if."""
 
     TITLE = "dptune"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - as textual declares it
     CSS = """
-    #title { height: 1; padding: 0 1; text-style: reverse; }
+    #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     TabbedContent { height: 1fr; }
     TabPane { padding: 0; }
-    .-wide Cards { layout: horizontal; }
-    .-wide Cards OptionList { width: 48; height: 100%; }
-    .-wide Cards Pane { width: 1fr; height: 100%; }
+    .framed { border: round $border-blurred; border-title-color: $text-muted; border-subtitle-color: $text-muted; }
+    .framed:focus { border: round $border; border-title-color: $text; }
     """
     BINDINGS: ClassVar = [
         *(
@@ -80,7 +78,7 @@ class ReportApp(App[None]):
                 ("3", "ranks", "Ranks", "Stragglers and waiting"),
                 ("4", "links", "Links", "Collectives and link bandwidth"),
                 ("5", "idle", "Idle", "Longest gaps, and copies"),
-                ("6", "timeline", "Timeline", "One step, lane by lane"),
+                ("6", "timeline", "Timeline", "All ranks, a rank, two ranks beside each other"),
                 ("7", "whatif", "What if", "Change settings, see the predicted step"),
             )
         ),
@@ -124,7 +122,7 @@ class ReportApp(App[None]):
                 yield Idle(self._report)
             if self._run is not None:
                 with TabPane("6 Timeline", id="timeline-tab"):
-                    yield Timeline(self._run)
+                    yield Timeline(self._run, self._report)
                 with TabPane("7 What if", id="whatif-tab"):
                     yield WhatIfPane(self._run, self._report)
         yield Finder()
@@ -217,7 +215,7 @@ class ReportApp(App[None]):
     def action_help(self) -> None:
         """Show every key."""
         bindings = {"Everywhere": _declared(self), "Advice": _declared(Cards), "Ranks": _declared(RankTable)}
-        bindings["Lists of recommendations and gaps"] = _declared(Places)
+        bindings["List of gaps"] = _declared(Places)
         if self._run is not None:
             bindings |= {"Timeline": _declared(Timeline), "What if": _declared(WhatIfPane)}
         self.push_screen(PageScreen("Keys (Escape closes)", lambda width: keys(bindings, width)))

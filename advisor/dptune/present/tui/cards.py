@@ -1,4 +1,4 @@
-"""The second tab: a list of advice, and the card of the one that is chosen."""
+"""The second tab: a table of advice, and the card of the row under the cursor."""
 
 from __future__ import annotations
 
@@ -10,39 +10,55 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
+from textual.widgets import DataTable
 
 from dptune.advice import Advice, Evidence, Report
 from dptune.errors import DptuneError
 from dptune.present.amounts import several
+from dptune.present.first_screen import fix_of
 from dptune.present.lines import BLANK, Line, line, wrapped
-from dptune.present.sections.advice import body, nothing_to_say, other_proofs, proven, sections, tag
+from dptune.present.sections.advice import IMPACT_ROLES, body, nothing_to_say, other_proofs, proven, sections, tag
 from dptune.present.sections.skipped import skipped
 from dptune.present.tui.page import PageScreen
-from dptune.present.tui.pane import Layout, Pane, painted
-from dptune.present.tui.target import GoTo, Places
+from dptune.present.tui.pane import FRAMED, STYLES, Layout, Pane, painted
+from dptune.present.tui.row_table import RowTable
+from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
 
-_SHORT = {"time": "saves time", "risk": "risk", "convergence": "learning"}
+_COLUMNS = ("fix", "saves", "confidence", "where", "results")
+_LONGEST = 44  # letters of a name in the table
 _ALL = 10_000  # columns: the text of a card, unfolded, to find words in
 _ORDERS: dict[str, Callable[[Advice], tuple[float | str, ...]]] = {
     "as ranked": lambda advised: (),
-    "by saving": lambda one: (-(one.saves.expected_share if one.saves else 0.0),),
-    "by code": lambda one: (one.rule,),
+    "by saving": lambda advised: (-(advised.saves.expected_share if advised.saves else 0.0),),
+    "by code": lambda advised: (advised.rule,),
 }
 
 
+class _Rows(RowTable):
+    """A table in which Enter means: read the card."""
+
+    BINDINGS: ClassVar = [
+        Binding("enter", "select_cursor", "Card", id="advice.card", tooltip="Move the focus to the card"),
+    ]
+
+
 class Cards(Container):
-    """List and card: beside each other where there is room, else one above the other."""
+    """The table above, the card below."""
 
     DEFAULT_CSS = """
     Cards { layout: vertical; }
-    Cards OptionList { height: 40%; border: round $primary; }
-    Cards Pane { height: 1fr; border: round $primary; }
-    Cards OptionList:focus, Cards Pane:focus { border: round $accent; }
+    Cards DataTable { height: auto; max-height: 40%; }
+    Cards Pane { height: 1fr; }
     """
     BINDINGS: ClassVar = [
+        Binding(
+            "e",
+            "evidence",
+            "Evidence",
+            id="advice.evidence",
+            tooltip="Show the evidence in the timeline; again: the next",
+        ),
         Binding("w", "why", "Why", id="advice.why", tooltip="What the rule measures, and its thresholds"),
         Binding("y", "app.copy", "Copy code", id="advice.copy", tooltip="Copy the code of the selected recommendation"),
         Binding("s", "sort", "Sort", id="advice.sort", tooltip="Change the sort order", show=False),
@@ -57,22 +73,31 @@ class Cards(Container):
         self._looked_at = 0
 
     def compose(self) -> ComposeResult:
-        """The list, then the card."""
-        self._list = Places(*self._entries(), id="advice-list", markup=False)
-        yield self._list
-        self._card = Pane(self._lines_of(0), id="advice-card")
-        self._card.border_title = "Tab, then up and down to scroll"
+        """The table, then the card."""
+        self._table = _Rows(id="advice-list")
+        yield self._table
+        self._card = Pane(self._lines_of(0), id="advice-card", classes=FRAMED)
+        self._card.border_title = "Recommendation"
         yield self._card
-        self._title()
 
-    @on(OptionList.OptionHighlighted)
-    def show_card(self, event: OptionList.OptionHighlighted) -> None:
+    def on_mount(self) -> None:
+        """Fill the table."""
+        for heading in _COLUMNS:
+            self._table.add_column(Text(heading))
+        self._fill()
+
+    @on(DataTable.RowHighlighted)
+    def show_card(self, event: DataTable.RowHighlighted) -> None:
         """Show what the cursor is on."""
         self._looked_at = 0
-        self._card.show(self._lines_of(event.option_index))
+        self._card.show(self._lines_of(event.cursor_row))
 
-    @on(OptionList.OptionSelected)
-    def show_evidence(self) -> None:
+    @on(DataTable.RowSelected)
+    def read_card(self) -> None:
+        """Let the arrow keys scroll the card."""
+        self._card.focus()
+
+    def action_evidence(self) -> None:
         """Show where the evidence was seen; the next place when asked again."""
         places = [evidence for evidence in self.chosen.evidence if evidence.start_ns is not None] if self.chosen else []
         if not places:
@@ -84,21 +109,21 @@ class Cards(Container):
 
     @property
     def chosen(self) -> Advice | None:
-        """The advice under the cursor; None on the last entry."""
-        place = self._list.highlighted or 0
+        """The advice under the cursor; None on the last row."""
+        place = self._table.cursor_row
         return self._advice[place] if place < len(self._advice) else None
 
     def find(self, words: str) -> str:
         """List only the advice with these words anywhere on its card; all without words."""
         self._words = words
-        self._list_anew()
+        self._fill()
         return f"{len(self._advice)} of {len(self._ranked)}" if words else ""
 
     def action_sort(self) -> None:
         """The next order."""
         names = list(_ORDERS)
         self._order = names[(names.index(self._order) + 1) % len(names)]
-        self._list_anew()
+        self._fill()
 
     def action_why(self) -> None:
         """The page of the rule."""
@@ -110,33 +135,33 @@ class Cards(Container):
                 return
             self.app.push_screen(PageScreen(f"{chosen.rule} (Escape closes)", page))
 
-    def _list_anew(self) -> None:
-        """Fill the list by order and words."""
+    def _fill(self) -> None:
+        """Fill the table by order and words."""
         found = sorted(self._ranked, key=_ORDERS[self._order])
         self._advice = [advice for advice in found if self._words.lower() in self._all_words(advice)]
-        self._list.clear_options()
-        self._list.add_options(self._entries())
-        self._list.highlighted = 0
+        self._table.clear()
+        for advice in self._advice:
+            self._table.add_row(*_cells(advice))
+        self._table.add_row(Text("other rules", "dim"), *(Text() for _ in _COLUMNS[1:]))
+        only = f", with '{visible(self._words)}'" if self._words else ""
+        self._table.border_title = Text(f"Advice {self._order}{only}")
+        self._table.border_subtitle = Text(self._rest_in_short())
         self._card.show(self._lines_of(0))
-        self._title()
 
     def _all_words(self, advice: Advice) -> str:
         return painted(_card(advice, self._report, _ALL)).plain.lower() if self._words else ""
 
-    def _title(self) -> None:
-        only = f", with '{visible(self._words)}'" if self._words else ""
-        self._list.border_title = Text(f"Advice {self._order}{only}")
-
-    def _entries(self) -> list[Option]:
+    def _rest_in_short(self) -> str:
+        """What is not in the table, in words."""
         could_not = sum(not skip.set_aside for skip in self._report.skipped)
-        lacking = f"{several(could_not, 'rule')} could not run, " if could_not else ""
-        last = f"{lacking}{several(len(self._report.quiet), 'rule')} found nothing"
-        if not self._report.advice:
-            last = f"No advice; {last}"
         left_out = len(self._ranked) - len(self._advice)
-        if left_out:
-            last = f"{several(left_out, 'recommendation')} without this text; {last}"
-        return [*(Option(_entry(advice)) for advice in self._advice), Option(Text(last, style="dim"))]
+        words = [
+            f"{several(left_out, 'recommendation')} without this text" if left_out else "",
+            "no advice" if not self._report.advice else "",
+            f"{several(could_not, 'rule')} could not run" if could_not else "",
+            f"{several(len(self._report.quiet), 'rule')} found nothing",
+        ]
+        return ", ".join(filter(None, words))
 
     def _lines_of(self, place: int) -> Layout:
         if place < len(self._advice):
@@ -144,10 +169,17 @@ class Cards(Container):
         return lambda width: _rest(self._report, width)
 
 
-def _entry(advice: Advice) -> Text:
-    unsure = ", low confidence" if advice.confidence == "low" else ""
-    text = Text(f"{advice.impact} impact{unsure}, {_SHORT[advice.kind]}: {visible(advice.rule)}\n", style="bold")
-    return text.append(visible(advice.title), style="not bold")
+def _cells(advice: Advice) -> list[Text]:
+    """A row; what is of low confidence is dim."""
+    fix = fix_of(advice)
+    role = STYLES[IMPACT_ROLES[advice.impact]] if advice.confidence != "low" else STYLES["dim"]
+    rest = (fix.saves, fix.confidence, fix.where, fix.results)
+    return [Text(_cut(f"{fix.rule} {fix.slug}"), role), *(Text(visible(cell)) for cell in rest)]
+
+
+def _cut(name: str) -> str:
+    clean = visible(name)
+    return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 1]}…"
 
 
 def _going(evidence: Evidence) -> GoTo:

@@ -16,7 +16,7 @@ from dptune.measured import GapFigures
 from dptune.present.lines import BLANK, Line, line, wrapped
 from dptune.present.sections.gaps import around, gaps, where
 from dptune.present.sections.traffic import copies, data_loading
-from dptune.present.tui.pane import Pane
+from dptune.present.tui.pane import FRAMED, Pane
 from dptune.present.tui.target import GoTo, Places
 from dptune.present.visible import visible
 
@@ -26,9 +26,8 @@ class Idle(Container):
 
     DEFAULT_CSS = """
     Idle { layout: vertical; }
-    Idle OptionList { height: 40%; border: round $primary; }
-    Idle Pane { height: 1fr; border: round $primary; }
-    Idle OptionList:focus, Idle Pane:focus { border: round $accent; }
+    Idle OptionList { height: 40%; }
+    Idle Pane { height: 1fr; }
     """
 
     def __init__(self, report: Report) -> None:
@@ -41,10 +40,10 @@ class Idle(Container):
         why = self._report.measured.missing.get("gaps")
         none = "No gaps found." if why is None else f"Not known: {visible(why)}"
         options = [Option(Text(where(gap))) for gap in self._gaps] or [Option(Text(none, "dim"))]
-        self._list = Places(*options, id="gap-list", markup=False)
+        self._list = Places(*options, id="gap-list", markup=False, classes=FRAMED)
         self._list.border_title = "Longest gaps (traced times): Enter opens one in the timeline"
         yield self._list
-        self._words = Pane(lambda width: self._details(0, width), id="idle-text")
+        self._words = Pane(lambda width: self._details(0, width), id="idle-text", classes=FRAMED)
         yield self._words
 
     @on(OptionList.OptionHighlighted)

@@ -15,7 +15,7 @@ from dptune.present.lines import Line, Role
 from dptune.present.visible import visible
 
 Layout = Callable[[int], Iterable[Line]]
-_STYLES: dict[Role, str] = {
+STYLES: dict[Role, str] = {
     "strong": "bold",
     "dim": "dim",
     "code": "cyan",
@@ -25,6 +25,7 @@ _STYLES: dict[Role, str] = {
     "good": "green",
 }
 _FOUND = "reverse"
+FRAMED = "framed"  # class of a part with a border, which shows where the focus is
 
 
 def painted(lines: Iterable[Line]) -> Text:
@@ -34,7 +35,7 @@ def painted(lines: Iterable[Line]) -> Text:
         if number:
             text.append("\n")
         for span in line:
-            text.append(visible(span.text), _STYLES.get(span.role, ""))
+            text.append(visible(span.text), STYLES.get(span.role, ""))
     return text
 
 
@@ -59,8 +60,8 @@ class Pane(VerticalScroll):
     Pane Static { width: 1fr; }
     """
 
-    def __init__(self, layout_lines: Layout, *, id: str) -> None:
-        super().__init__(id=id)
+    def __init__(self, layout_lines: Layout, *, id: str, classes: str = "") -> None:
+        super().__init__(id=id, classes=classes)
         self._layout_lines = layout_lines
         self._words, self._at = "", -1
         self._body = Static(Folded(layout_lines))

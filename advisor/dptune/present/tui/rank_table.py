@@ -19,7 +19,8 @@ from dptune.present.amounts import Hole, ns_as_ms, several, shown
 from dptune.present.lines import Line, labelled, line, wrapped
 from dptune.present.sections.ranks import COLUMNS, WORDS, lateness, rank_of_row, rank_remarks, rank_rows, straggler
 from dptune.present.table import Cell, absent_throughout
-from dptune.present.tui.pane import Layout, Pane
+from dptune.present.tui.pane import FRAMED, Layout, Pane
+from dptune.present.tui.row_table import RowTable
 from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
 
@@ -30,7 +31,7 @@ _FIRST = ("rank", "late ms")  # columns that no narrow screen cuts off
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+")
 
 
-class _Rows(DataTable[Text]):
+class _Rows(RowTable):
     """A table in which Enter means: show that rank in the timeline."""
 
     BINDINGS: ClassVar = [
@@ -50,8 +51,7 @@ class RankTable(Container):
     DEFAULT_CSS = """
     RankTable { layout: vertical; }
     RankTable DataTable { height: 1fr; }
-    RankTable Pane { height: 40%; border: round $primary; }
-    RankTable Pane:focus { border: round $accent; }
+    RankTable Pane { height: 40%; }
     """
     BINDINGS: ClassVar = [
         Binding("s", "sort", "Sort", id="ranks.sort", tooltip="Sort by the next column, descending; then unsorted"),
@@ -75,8 +75,10 @@ class RankTable(Container):
 
     def compose(self) -> ComposeResult:
         """Table, then words."""
-        yield _Rows(id="rank-rows", cursor_type="row", zebra_stripes=True)
-        yield Pane(self._lines_of(0), id="rank-words")
+        rows = _Rows(id="rank-rows")
+        rows.border_title = "Ranks: Enter opens one in the timeline"
+        yield rows
+        yield Pane(self._lines_of(0), id="rank-words", classes=FRAMED)
 
     def on_mount(self) -> None:
         """Fill the table; a column that no rank has is named in the words instead."""

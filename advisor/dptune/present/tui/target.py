@@ -26,6 +26,6 @@ class Places(OptionList):
             "select",
             "In the timeline",
             id="place.show",
-            tooltip="Show the evidence; again: the next place",
+            tooltip="Show the gap in the timeline",
         ),
     ]

@@ -20,10 +20,10 @@ from dptune.knobs import KNOBS, Value, written
 from dptune.measure.steps.input_wait import drawn_from
 from dptune.measured import Measured, Missing, digits
 from dptune.predicted import Prediction
-from dptune.present.amounts import ns_as_ms
+from dptune.present.amounts import milliseconds, ns_as_ms, number
 from dptune.present.lines import BLANK, Line, labelled, wrapped
-from dptune.present.sections.advice import change
-from dptune.present.tui.pane import Pane
+from dptune.present.sections.advice import change, changes
+from dptune.present.tui.pane import FRAMED, Pane
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB
 from dptune.whatif.cpu.building import link_figures
@@ -106,8 +106,8 @@ class WhatIfPane(Container, can_focus=True):
     DEFAULT_CSS = """
     WhatIfPane { layout: vertical; }
     WhatIfPane #dials { height: auto; padding: 0 1; }
-    WhatIfPane Pane { height: 1fr; border: round $primary; }
-    WhatIfPane:focus #dials { background: $surface; }
+    WhatIfPane Pane { height: 1fr; }
+    WhatIfPane:focus #dials { border: round $border; border-title-color: $text; }
     """
     BINDINGS: ClassVar = [
         Binding("up", "choose(-1)", "Setting", id="dial.up", tooltip="The setting above", show=False),
@@ -136,8 +136,10 @@ class WhatIfPane(Container, can_focus=True):
 
     def compose(self) -> ComposeResult:
         """Settings, then words."""
-        yield Static(id="dials")
-        pane = Pane(self._words, id="prediction")
+        settings = Static(id="dials", classes=FRAMED)
+        settings.border_title = "Settings"
+        yield settings
+        pane = Pane(self._words, id="prediction", classes=FRAMED)
         pane.border_title = "Predicted step"
         yield pane
 
@@ -219,23 +221,24 @@ class WhatIfPane(Container, can_focus=True):
             self.query_one(Pane).show(self._words)
 
     def _settings(self) -> Text:
-        text = Text()
+        rows = []
         for place, (dial, at) in enumerate(zip(self._dials, self._at, strict=True)):
             value = dial.values[at]
             shown = (dial.now or AS_IT_IS) if value == AS_IT_IS else written(value)
             was = f"  (now {dial.now})" if dial.now and value != AS_IT_IS else ""
             less, more = "<" if at else " ", ">" if at < len(dial.values) - 1 else " "
             mark = ">" if place == self._chosen else " "
-            row = f"{mark} {dial.what:<20} {less} {shown:^11} {more}   {dial.knob}{was}\n"
-            text.append(row, "bold" if place == self._chosen else "" if value != AS_IT_IS else "dim")
-        return text
+            row = f"{mark} {dial.what:<18} {less} {shown:^11} {more}  {dial.knob}{was}"
+            rows.append(Text(row, "bold" if place == self._chosen else "" if value != AS_IT_IS else "dim"))
+        return Text("\n").join(rows)
 
     def _words(self, width: int) -> Iterator[Line]:
         if self._ground is None:
             yield from wrapped(f"No prediction: {self._lack}." if self._lack else "building the step model ...", width)
             return
         measured_ns = self._ground.step_ns
-        yield from labelled("Now", f"{ns_as_ms(measured_ns)} ms {_bar(measured_ns, measured_ns)}", width)
+        before = self._measured.known("samples_per_step")
+        yield from labelled("Now", f"{_step(measured_ns, before)} {_bar(1.0, 1.0)}", width)
         if not self.changes:
             yield from wrapped("Up and down: select a setting. Left and right: change it.", width)
             return
@@ -252,12 +255,17 @@ class WhatIfPane(Container, can_focus=True):
             words = f"not predicted: {why}" if least is None else f"at least {ns_as_ms(least)} ms: {why}"
             yield from labelled("Then", words, width, role="warning")
         else:
-            between = f"{ns_as_ms(prediction.low_ns)} to {ns_as_ms(prediction.high_ns)}"
-            yield from labelled("Then", f"{ns_as_ms(step_ns)} ms {_bar(step_ns, measured_ns)}", width, role="strong")
-            yield from labelled("Interval", f"{between} ms", width)
             before, after = self._measured.known("samples_per_step"), prediction.known("global_batch")
-            times = step_ns / measured_ns * (before / after if before and after else 1.0)
-            yield from labelled("Per sample", change(times), width)
+            per_sample = (before / after if before and after else 1.0) / measured_ns
+            times, low, high = (ns * per_sample for ns in (step_ns, prediction.low_ns, prediction.high_ns))
+            yield from labelled("Then", f"{_step(step_ns, after or before)} {_bar(low, high)}", width, role="strong")
+            between = f"{ns_as_ms(prediction.low_ns)} to {ns_as_ms(prediction.high_ns)} ms"
+            yield from labelled("Interval", f"{between}, {changes(low, high)} per sample", width)
+            if low <= 1.0 <= high:
+                words = f"{change(times)}, but the interval includes no change: this may save nothing"
+                yield from labelled("Per sample", words, width, role="warning")
+            else:
+                yield from labelled("Per sample", change(times), width, role="good" if times < 1.0 else "error")
         for label, command in self.commands.items():
             yield from labelled(label, command, width, role="code")
         yield BLANK
@@ -269,6 +277,14 @@ def _failed(error: Exception) -> str:
     return f"the step model failed: {type(error).__name__}: {error}"
 
 
-def _bar(step_ns: float, measured_ns: float) -> str:
-    length = max(round(_BAR * step_ns / measured_ns / 2), 1)
-    return "#" * length if length <= _BAR else f"{'#' * (_BAR - 1)}>"  # longer than there is room
+def _step(step_ns: float, samples: int | None) -> str:
+    """The time of a step, and of a sample where their number is known; as wide as that of other settings."""
+    each = f"{number(step_ns / samples / 1e3)} us/sample" if samples else ""
+    return f"{milliseconds(step_ns / 1e6):<10}{each:<20}"
+
+
+def _bar(low: float, high: float) -> str:
+    """Time per sample: solid to the low end of its interval, shaded to the high end; what is now fills half of it."""
+    ends = [min(max(round(_BAR * times / 2), 1), _BAR) for times in (low, high)]
+    beyond = "▶" if round(_BAR * high / 2) > _BAR else ""  # longer than there is room
+    return f"{'█' * ends[0]}{'▒' * (ends[1] - ends[0])}"[: _BAR - len(beyond)] + beyond
