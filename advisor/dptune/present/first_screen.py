@@ -266,7 +266,7 @@ def _account(measured: Measured, rank: RankFigures) -> Account | None:
     return sum(found[1:], found[0]) if found else None
 
 
-def fix_of(advice: Advice, verified: Sequence[Verified] = ()) -> Fix:
+def fix_of(advice: Advice, verified: Sequence[Verified]) -> Fix:
     """A recommendation as a row, with what running it showed in place of what was predicted."""
     proof = next((proof for proof in reversed(verified) if proof.advice == advice.rule), None)
     at = next((change.at for change in advice.changes if change.at), None)

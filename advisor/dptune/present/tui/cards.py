@@ -141,7 +141,7 @@ class Cards(Container):
         self._advice = [advice for advice in found if self._words.lower() in self._all_words(advice)]
         self._table.clear()
         for advice in self._advice:
-            self._table.add_row(*_cells(advice))
+            self._table.add_row(*_cells(advice, self._report))
         self._table.add_row(Text("other rules", "dim"), *(Text() for _ in _COLUMNS[1:]))
         only = f", with '{visible(self._words)}'" if self._words else ""
         self._table.border_title = Text(f"Advice {self._order}{only}")
@@ -169,9 +169,9 @@ class Cards(Container):
         return lambda width: _rest(self._report, width)
 
 
-def _cells(advice: Advice) -> list[Text]:
+def _cells(advice: Advice, report: Report) -> list[Text]:
     """A row; what is of low confidence is dim."""
-    fix = fix_of(advice)
+    fix = fix_of(advice, report.verified)
     role = STYLES[IMPACT_ROLES[advice.impact]] if advice.confidence != "low" else STYLES["dim"]
     rest = (fix.saves, fix.confidence, fix.where, fix.results)
     return [Text(_cut(f"{fix.rule} {fix.slug}"), role), *(Text(visible(cell)) for cell in rest)]

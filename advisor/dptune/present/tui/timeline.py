@@ -445,7 +445,8 @@ class Timeline(Container, can_focus=True):
 
     def _legend(self) -> Text:
         """What the signs that can be seen stand for."""
-        signs = [(part.block, STYLES.get(part.role, ""), part.name) for part in PARTS]
+        by_block = {part.block: (STYLES.get(part.role, ""), part.name) for part in PARTS}  # some share a block
+        signs = [(block, style, name) for block, (style, name) in by_block.items()]
         if self._mode != "all":
             kinds = {piece.kind for row in self._rows if row.lane is not None for piece in row.lane.pieces}
             signs = [(sign, style, name) for name, (sign, style) in SIGNS.items() if name in kinds]
