@@ -58,10 +58,10 @@ class Location(Model):
 
 
 class Change(Model):
-    """Set a knob: what it is now, what it should become, and where."""
+    """A knob to set: its current value, the proposed value, and the line."""
 
     knob: str
-    now: Value = Field(description="the value in force; null where unset or unknown")
+    now: Value = Field(description="the current value; null if unset or unknown")
     then: Value
     at: Location | None = None
     snippet: str = Field("", description="code for the script, where it differs from the knob's usual lines")
@@ -90,15 +90,15 @@ class Change(Model):
 
 
 class Saving(Model):
-    """What a change saves of a step at the stated global batch, as an interval.
+    """How much time of a step a change saves at the stated global batch, as an interval.
 
-    `bound`: the saving cannot exceed `high_ms`; how much will be saved is not known. A bound above half of the step is
-    not a saving to count on: `large_unknown`. `sampled`: predicted from stack samples of steps without the profiler, in
-    code that is removed or called less often. `timed`: predicted from the time measured in that code.
+    `bound`: the saving cannot exceed `high_ms`; how much will be saved is not known. A bound above half of the step
+    does not count as a saving: `large_unknown`. `sampled`: predicted from stack samples of steps without the profiler,
+    in code that is removed or called less often. `timed`: predicted from the time measured in that code.
     """
 
-    low_ms: float = Field(ge=0, description="milliseconds of a step, at least")
-    high_ms: float = Field(ge=0, description="milliseconds of a step, at most")
+    low_ms: float = Field(ge=0, description="lower end of the interval, milliseconds per step")
+    high_ms: float = Field(ge=0, description="upper end of the interval, milliseconds per step")
     low_share: float = Field(ge=0, le=1)
     high_share: float = Field(ge=0, le=1)
     low_us_per_sample: float | None = Field(None, description="microseconds per sample; null where samples are unknown")
@@ -106,21 +106,22 @@ class Saving(Model):
     mean_step_ms: float | None = Field(
         None, description="the mean step that the figures refer to if steps vary a lot; null: the step time"
     )
-    global_batch: int | None = Field(None, description="samples per optimizer step this is stated at")
+    global_batch: int | None = Field(None, description="samples per optimizer step that the figures refer to")
     samples_times: float = Field(
-        1.0, description="the samples of a step with the change / without: then ms are of as many"
+        1.0,
+        description="samples per step with the change / without; milliseconds refer to the samples per step without it",
     )
-    predicted_share: float | None = Field(None, description="the share that is predicted; null for a bound")
-    unpredicted: str | None = Field(None, description="of a bound: why no prediction stands in its place")
+    predicted_share: float | None = Field(None, description="the predicted share; null for a bound")
+    unpredicted: str | None = Field(None, description="for a bound: why there is no prediction")
     basis: Basis
-    how: str = Field(description="one sentence: how the figures were come by")
+    how: str = Field(description="one sentence: how the figures were obtained")
 
     @computed_field(  # type: ignore[prop-decorator]
         description="a bound above half of the step: the saving may be large, is not known, and does not count"
     )
     @property
     def large_unknown(self) -> bool:
-        """Whether it is a bound above half of the step, which says nothing of how much is saved."""
+        """Whether it is a bound above half of the step, which does not show how much is saved."""
         return self.basis == "bound" and self.high_share > LARGE_SHARE
 
     @property
@@ -149,7 +150,7 @@ class Saving(Model):
 
 
 class Evidence(Model):
-    """One labelled figure behind an advice, and where to look for it."""
+    """One labelled figure that supports advice, and its place in the trace."""
 
     label: str
     value: float | int | str
@@ -164,14 +165,14 @@ class Evidence(Model):
         return str(value) if isinstance(value, float) and not isfinite(value) else value
 
     def at(self, place: Place | None) -> Evidence:
-        """The same, with where to look for it; unchanged where no place is known."""
+        """The same, with its place in the trace; unchanged where no place is known."""
         if place is None:
             return self
         return self.model_copy(update={"rank": place.rank, "start_ns": place.start_ns, "end_ns": place.end_ns})
 
 
 class Advice(Model):
-    """One thing to change, why, and what it saves."""
+    """One recommendation: what to change, why, and what it saves."""
 
     rule: str = Field(description="the rule's code, e.g. DP101")
     slug: str
@@ -186,7 +187,7 @@ class Advice(Model):
     numerics: Literal["same", "changes"]
     watch: str = Field("", description="what to watch after the change, where numerics change")
     fingerprint: str = Field(description="rule and subject, no numbers: stable between runs")
-    verify: str = Field("", description="the command that proves it")
+    verify: str = Field("", description="the command that verifies it")
 
     @property
     def threatens_results(self) -> bool:
@@ -216,35 +217,37 @@ class Skipped(Model):
     rule: str
     reason: str
     set_aside: bool = Field(
-        False, description="it had advice, which gives way to other advice or may save nothing by its prediction"
+        False,
+        description="it had advice that was superseded by other advice, or that may save nothing according to its "
+        "prediction",
     )
 
     @classmethod
     def giving_way(cls, rule: str, reason: str) -> Skipped:
-        """A rule that had advice, which gives way to other advice or may save nothing by its prediction."""
+        """A rule whose advice was superseded by other advice, or may save nothing according to its prediction."""
         return cls(rule=rule, reason=reason, set_aside=True)
 
 
 class Trust(Model):
-    """Whether the run can be judged at all. `unjudgeable` means that no advice does not mean healthy."""
+    """Data quality: whether the run can be judged. If `unjudgeable`, no advice does not mean a healthy run."""
 
     level: Literal["sound", "partial", "unjudgeable"]
     findings: list[Finding]
 
 
 class Headline(Model):
-    """Verdict, why, next: the top of every report."""
+    """Verdict, reason and next action: the top of every report."""
 
     label: str = Field("", description="the verdict in two or three words: Communication-bound, Straggler, Healthy")
     verdict: str
-    cause: str = Field("", description="what makes the straggler late; empty where no rank heads the report")
+    cause: str = Field("", description="what makes the straggler late; empty if the verdict names no straggler")
     why: str
     next: str
     rule: str = Field("", description="the rule whose advice `next` gives; empty where it gives none")
 
 
 class RunSummary(Model):
-    """What was read."""
+    """The run, and the files that were read."""
 
     sources: list[str]
     command: str | None = Field(None, description="the recorded command, secrets redacted; null for foreign traces")
@@ -253,49 +256,53 @@ class RunSummary(Model):
     torch: str | None = None
     commit: str | None = Field(None, description="git commit of the script, + if files differ from it; null: not known")
     settings: list[str] = Field(
-        default_factory=list, description="what was set from outside, and of each that did not take effect, why"
+        default_factory=list, description="settings changed from outside; for each that did not take effect, why"
     )
     rank_basis: str = Field("", description="where the rank numbers come from")
 
     @property
     def subject(self) -> str:
-        """Where the run lies, and the command that was recorded."""
+        """The path of the run, and the recorded command."""
         first = self.sources[0] if self.sources else "nothing was read"
         more = f" and {len(self.sources) - 1} more" if len(self.sources) > 1 else ""
         return f"{first}{more}" + (f" ({self.command})" if self.command else "")
 
 
 class Together(Model):
-    """What several pieces of advice save together, predicted as one set of changes."""
+    """The combined saving of several recommendations, predicted as one set of changes."""
 
     rules: list[str] = Field(description="their codes, in the order of the report")
-    numerics: Literal["same", "changes"] = Field(description="whether what is learned stays as it is")
+    numerics: Literal["same", "changes"] = Field(
+        description="whether numerics stay the same or training results may change"
+    )
     saves: Saving
 
 
 class Verified(Model):
-    """A change that was run beside the script as it is, by `dptune verify`."""
+    """A change that `dptune verify` ran and compared with the unchanged script."""
 
-    name: str = Field(description="what was set")
-    advice: str = Field("", description="the rule whose advice it was; empty for other settings")
-    changes: dict[str, Value] = Field(description="by the names of knobs")
-    outcome: Literal["better", "worse", "inconclusive"] = Field(description="of the change: better is quicker")
-    reason: str = Field(description="one sentence: why it is that")
-    objective: Literal["time per sample", "time per step"] = Field(description="what was compared")
-    fast_steps: bool = Field(False, description="whether the figures are of fast steps, not of mean steps")
+    name: str = Field(description="the changed settings")
+    advice: str = Field("", description="the rule that recommended it; empty for other settings")
+    changes: dict[str, Value] = Field(description="values by knob name")
+    outcome: Literal["better", "worse", "inconclusive"] = Field(description="of the change: better means faster")
+    reason: str = Field(description="one sentence: why this outcome")
+    objective: Literal["time per sample", "time per step"] = Field(description="the time that was compared")
+    fast_steps: bool = Field(False, description="whether the figures refer to fast steps instead of mean steps")
     ratio: float | None = Field(description="with the change / without; null where too few trials ran")
-    low_ratio: float | None = Field(description="its interval, from; null where so few trials have none")
-    high_ratio: float | None = Field(description="to")
-    before_ns: int | None = Field(None, description="a step without the change, the middle one of the trials")
-    trials: int = Field(description="on each side, at least")
+    low_ratio: float | None = Field(description="lower end of its interval; null with too few trials for one")
+    high_ratio: float | None = Field(description="upper end of its interval")
+    before_ns: int | None = Field(None, description="step time without the change, median over the trials")
+    trials: int = Field(description="trials per side, at least")
     learning: str = Field(description="one sentence: whether the first losses are the same")
-    learns: Literal["alike", "other", "not known"] = Field("not known", description="the same in a word")
-    command: str = Field("", description="what was run, where that was not what the run recorded")
-    warnings: list[str] = Field(default_factory=list, description="trials that failed, settings not in force")
+    learns: Literal["alike", "other", "not known"] = Field("not known", description="the same in one word")
+    command: str = Field("", description="the command that was run, if it differs from the recorded one")
+    warnings: list[str] = Field(
+        default_factory=list, description="failed trials, and settings that did not take effect"
+    )
 
 
 class Report(Model):
-    """Everything dptune says about a run."""
+    """The report on a run."""
 
     schema_version: str = SCHEMA_VERSION
     dptune: str = Field(description="version of dptune that wrote it")
@@ -304,9 +311,9 @@ class Report(Model):
     trust: Trust
     advice: list[Advice] = Field(description="ranked within each kind, low confidence after everything else")
     together: list[Together] = Field(
-        default_factory=list, description="all predicted advice that leaves learning as it is, and the first three"
+        default_factory=list, description="all predicted advice that leaves numerics unchanged, and the first three"
     )
     skipped: list[Skipped]
-    quiet: list[str] = Field(description="rules that ran and had nothing to say")
+    quiet: list[str] = Field(description="rules with no findings")
     measured: Measured
-    verified: list[Verified] = Field(default_factory=list, description="changes that were run, the latest last")
+    verified: list[Verified] = Field(default_factory=list, description="changes that were verified, the latest last")

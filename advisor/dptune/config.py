@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from dptune.errors import UsageError
 from dptune.rule import Rule
 
-Codes = Annotated[tuple[str, ...], Field(strict=False, description="rule codes, or prefixes of them such as DP1")]
+Codes = Annotated[tuple[str, ...], Field(strict=False, description="rule codes, or prefixes of them like DP1")]
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 _NEAR = 0.82  # of the name of a table to `dptune`: a letter lost, doubled or swapped, and not `tune`
@@ -46,7 +46,7 @@ class Settings(BaseModel):
     ignore: Codes = ()
     preview: bool = False
     rules: dict[str, dict[str, Limit]] = Field(default_factory=dict, description="code -> threshold -> value")
-    budget: dict[str, Limit] = Field(default_factory=dict, description="figure -> the most that it may be")
+    budget: dict[str, Limit] = Field(default_factory=dict, description="figure -> upper limit")
     _source: str = PrivateAttr("the configuration")
 
     @property

@@ -1,1 +1,1 @@
-"""The rules that come with dptune: a pack like anyone else's, found through the entry point `dptune.rules`."""
+"""The rules that ship with dptune: a pack like any other, found through the entry point `dptune.rules`."""

@@ -1,4 +1,4 @@
-"""What `dptune check` judges, and its outcome."""
+"""What `dptune check` checks, and its outcome."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Outcome = Literal["passed", "failed", "inconclusive", "unjudgeable"]
 
 
 class PassedOver(Model):
-    """Advice that would have tripped the gate, and why it does not."""
+    """Advice that would have tripped the gate, and why it is not counted."""
 
     advice: Advice
     why: str = Field(description="one clause")
 
 
 class Budget(Model):
-    """A figure that is not to be above a limit."""
+    """A figure with an upper limit."""
 
     name: str = Field(description="its key in [tool.dptune.budget]")
     what: str = Field(description="the figure in words, with its unit")
@@ -37,43 +37,47 @@ class Budget(Model):
 
 
 class Regression(Model):
-    """The runs against those of the baseline."""
+    """The runs compared with those of the baseline."""
 
     objective: Literal["time per sample", "time per step"]
-    limit_share: float = Field(description="how much longer it may take")
+    limit_share: float = Field(description="the slowdown that is allowed")
     outcome: Literal["passed", "failed", "inconclusive", "unjudgeable"]
-    fast_steps: bool = Field(False, description="the ratio is of the fastest steps, which decide")
+    fast_steps: bool = Field(False, description="whether the ratio is of the fastest steps, which decide")
     ratio: float | None = Field(None, description="time now / baseline")
-    low_ratio: float | None = Field(None, description="its interval, from; null where no test was made")
-    high_ratio: float | None = Field(None, description="to")
+    low_ratio: float | None = Field(None, description="lower end of its interval; null where no test was made")
+    high_ratio: float | None = Field(None, description="upper end of its interval")
     text: str = Field(description="one sentence")
 
 
 class Gate(Model):
-    """Everything `dptune check` says."""
+    """The result of `dptune check`."""
 
     schema_version: str = SCHEMA_VERSION
     dptune: str = Field(description="version of dptune that wrote it")
     outcome: Outcome
-    runs: list[str] = Field(description="what was judged: where each run lies, and its command")
-    baseline: list[str] = Field(default_factory=list, description="what it was compared with, like `runs`")
-    step_ns: int | None = Field(None, description="step time of the run; null where unknown, or of several runs")
+    runs: list[str] = Field(description="the checked runs: path and command of each")
+    baseline: list[str] = Field(default_factory=list, description="the baseline runs, as in `runs`")
+    step_ns: int | None = Field(None, description="step time of the run; null if unknown, or with several runs")
     fail_on: Impact | Literal["never"] = Field(description="minimum impact of advice that trips the gate")
     least_confidence: Confidence = Field("medium", description="minimum confidence of advice that trips the gate")
-    tripped: list[Advice] = Field(description="advice that trips it")
-    passed_over: list[PassedOver] = Field(default_factory=list, description="advice that would, but was accepted")
-    verified: list[Verified] = Field(default_factory=list, description="what came of running the advice that trips it")
+    tripped: list[Advice] = Field(description="advice that trips the gate")
+    passed_over: list[PassedOver] = Field(
+        default_factory=list, description="advice that would trip the gate, but was accepted"
+    )
+    verified: list[Verified] = Field(
+        default_factory=list, description="results of running the advice that trips the gate"
+    )
     budgets: list[Budget] = Field(default_factory=list)
     regression: Regression | None = None
-    inconclusive_fails: bool = Field(False, description="whether it fails where the baseline decides nothing")
-    trust: Trust = Field(description="of the run that can be judged least")
+    inconclusive_fails: bool = Field(False, description="whether an inconclusive comparison with the baseline fails")
+    trust: Trust = Field(description="data quality of the run with the most limitations")
     skipped: list[Skipped] = Field(default_factory=list, description="rules that could not run")
-    quiet: list[str] = Field(default_factory=list, description="rules that had nothing to say")
+    quiet: list[str] = Field(default_factory=list, description="rules with no findings")
     below: list[str] = Field(
         default_factory=list,
-        description="rules whose advice has less impact or confidence than that, or comes from a minority of the runs",
+        description="rules whose advice is below the minimum impact or confidence, or from a minority of the runs",
     )
-    reservations: list[str] = Field(default_factory=list, description="what an outcome leaves open, a clause each")
+    reservations: list[str] = Field(default_factory=list, description="what the outcome leaves open, a clause each")
 
     @property
     def baseline_fails(self) -> bool:

@@ -23,9 +23,9 @@ Basis = Literal["untraced", "traced"]
 class Pair(Figures):
     """One figure of A and of B, medians over their runs; missing on a side where a run of it lacks the figure."""
 
-    a: Figure[float] = Field(ABSENT, description="of A")
-    b: Figure[float] = Field(ABSENT, description="of B")
-    difference: Figure[float] = Field(ABSENT, description="B less A")
+    a: Figure[float] = Field(ABSENT, description="value of A")
+    b: Figure[float] = Field(ABSENT, description="value of B")
+    difference: Figure[float] = Field(ABSENT, description="B - A")
 
     @classmethod
     def between(cls, a: float | None, b: float | None, no_a: str = "", no_b: str = "") -> Self:
@@ -40,11 +40,11 @@ class ComparedRun(Figures):
     """One run of a side: one process, or one process for each rank."""
 
     side: Literal["A", "B"]
-    name: str = Field(description="as it was named")
+    name: str = Field(description="its name, as given")
     recorded: str = Field("", description="ISO 8601; empty for foreign traces")
-    trust: Literal["sound", "partial", "unjudgeable"] = Field(description="whether the run can be judged by itself")
-    unjudged: str = Field("", description="why it holds the verdict back; empty where it does not")
-    remedy: str = Field("", description="what to do about that")
+    trust: Literal["sound", "partial", "unjudgeable"] = Field(description="data quality of the run")
+    unjudged: str = Field("", description="why it prevents a verdict; empty where it does not")
+    remedy: str = Field("", description="what to do about it")
     step_ns: Figure[int] = Field(ABSENT, description="its step time, on the basis of the comparison")
     time_ns: Figure[float] = Field(ABSENT, description="what the verdict compares: its time per sample, else per step")
 
@@ -55,7 +55,7 @@ class Condition(Model):
     name: str
     a: list[Value] = Field(description="the values found in the runs of A, each once")
     b: list[Value] = Field(description="the values found in the runs of B, each once")
-    unknown: list[str] = Field(description="runs of which it is not known")
+    unknown: list[str] = Field(description="runs for which it is unknown")
 
     @property
     def differs(self) -> bool:
@@ -66,32 +66,38 @@ class Condition(Model):
 class Verdict(Figures):
     """Whether B differs from A, by an exact Wilcoxon-Mann-Whitney test on one time per run."""
 
-    outcome: Outcome = Field(description="of B against A: better is quicker")
-    reason: str = Field(description="one sentence: why it is that")
-    level: float = Field(description="how often runs that do not differ are called better or worse, at most")
+    outcome: Outcome = Field(description="of B against A: better means faster")
+    reason: str = Field(description="one sentence: why this outcome")
+    level: float = Field(
+        description="significance level: upper bound of how often runs that do not differ are called better or worse"
+    )
     runs_needed: int = Field(description="the fewest runs on each side with which the test can decide at that level")
-    p_value: Figure[float] = Field(ABSENT, description="two-sided; how often chance alone separates runs like that")
+    p_value: Figure[float] = Field(
+        ABSENT, description="two-sided: the probability that chance alone separates the runs this far"
+    )
     ratio: Figure[float] = Field(ABSENT, description="B's time / A's: median over all pairs of runs (Hodges-Lehmann)")
-    low_ratio: Figure[float] = Field(ABSENT, description="its interval at 1 - level, from")
-    high_ratio: Figure[float] = Field(ABSENT, description="to")
+    low_ratio: Figure[float] = Field(ABSENT, description="lower end of its interval at 1 - level")
+    high_ratio: Figure[float] = Field(ABSENT, description="upper end of its interval")
 
 
 class CategoryDifference(Figures):
     """One class of the account, in a step of the side's step time."""
 
     category: str = Field(description="field of the account")
-    a_ns: int = Field(description="of A's median step: of the run that takes it, or the mean of the two in the middle")
-    b_ns: int = Field(description="of B's step")
-    difference_ns: int = Field(description="B less A; over all categories they sum to the step's difference")
-    share: Figure[float] = Field(ABSENT, description="of the step's difference; negative where it goes the other way")
+    a_ns: int = Field(description="time in A's median step: in the median run, or the mean of the two middle runs")
+    b_ns: int = Field(description="time in B's step")
+    difference_ns: int = Field(description="B - A; sums to the step's difference over all categories")
+    share: Figure[float] = Field(
+        ABSENT, description="share of the step's difference; negative where it goes the other way"
+    )
 
 
 class PhaseDifference(Model):
-    """One phase of a step, scaled as the classes are, but as medians over runs: they sum only nearly to the step's."""
+    """One phase of a step, scaled like the classes, but medians over runs: they sum only approximately to the step."""
 
     phase: str = Field(description="forward (and the rest), backward, optimizer or unknown")
     compute_ns: Pair = Field(description="compute per step")
-    exposed_communication_ns: Pair = Field(description="communication per step with no compute beside it")
+    exposed_communication_ns: Pair = Field(description="exposed communication per step")
 
 
 class RankDifference(Model):
@@ -100,10 +106,10 @@ class RankDifference(Model):
     rank: int
     step_ns: Pair = Field(description="its step time, on the basis of the comparison")
     compute_ns: Pair = Field(description="compute per step")
-    exposed_communication_ns: Pair = Field(description="communication per step with no compute beside it")
-    idle_ns: Pair = Field(description="per step, nothing runs")
+    exposed_communication_ns: Pair = Field(description="exposed communication per step")
+    idle_ns: Pair = Field(description="idle time per step")
     loader_wait_share: Pair = Field(description="loader wait / step")
-    lag_ns: Pair = Field(description="how late it comes to collectives")
+    lag_ns: Pair = Field(description="how late it arrives at collectives")
 
 
 class TrafficDifference(Model):
@@ -111,7 +117,7 @@ class TrafficDifference(Model):
 
     kind: str
     calls_per_step: Pair
-    time_ns: Pair = Field(description="sum of durations; of collectives with waiting")
+    time_ns: Pair = Field(description="sum of durations; for collectives, waiting included")
     moved_bytes: Pair = Field(description="sum of messages, or of bytes copied")
 
 
@@ -120,15 +126,17 @@ class StragglerDifference(Model):
 
     a_ranks: list[int] = Field(description="its number in each run of A")
     b_ranks: list[int] = Field(description="its number in each run of B")
-    lag_ns: Pair = Field(description="how late it comes in the median step")
-    waiting_share: Pair = Field(description="exposed waiting for the last to come, all ranks, as a share of the step")
+    lag_ns: Pair = Field(description="how late it is in the median step")
+    waiting_share: Pair = Field(
+        description="exposed waiting for the last rank to arrive, all ranks, as a share of the step"
+    )
 
 
 class FactDifference(Model):
-    """Something that the runs of A have otherwise than the runs of B: no run of one has a value of the other."""
+    """A setting that differs between A and B: no run of one side has a value of the other."""
 
     name: str = Field(description="`ddp.bucket_cap_mb`, `loader.num_workers`, `environment.OMP_NUM_THREADS`, ...")
-    a: list[Value] = Field(description="its values in A; null where it is unset or not there")
+    a: list[Value] = Field(description="its values in A; null where it is unset or absent")
     b: list[Value] = Field(description="its values in B")
     at: str | None = Field(None, description="file:line in B, else in A, where it is known")
 
@@ -137,15 +145,17 @@ class Compared(Figures):
     """B against A: figures, and whether they differ by more than chance."""
 
     objective: Literal["time per sample", "time per step"] = Field(description="what the verdict compares")
-    basis: Basis = Field(description="which steps the times are of: never traced against untraced")
+    basis: Basis = Field(description="which steps the times are from; traced and untraced are never compared")
     runs: list[ComparedRun]
     time_ns: Pair = Field(description="the objective")
     ratio: Figure[float] = Field(ABSENT, description="B's objective / A's")
     step_ns: Pair = Field(description="the step time")
     verdict: Verdict
     conditions: list[Condition] = Field(description="what must be the same")
-    remarks: list[str] = Field(description="what limits what can be said, a sentence each")
-    categories: Figure[list[CategoryDifference]] = Field(ABSENT, description="where the step's difference lies")
+    remarks: list[str] = Field(description="limitations of the comparison, a sentence each")
+    categories: Figure[list[CategoryDifference]] = Field(
+        ABSENT, description="the step's difference by class of the account"
+    )
     phases: Figure[list[PhaseDifference]] = Field(ABSENT, description="forward, backward and optimizer")
     ranks: Figure[list[RankDifference]] = Field(ABSENT, description="ranks that were read in every run")
     collectives: Figure[list[TrafficDifference]] = Field(ABSENT, description="collectives, by kind")
@@ -158,7 +168,7 @@ class Compared(Figures):
 
 
 class Comparison(Model):
-    """Everything `dptune compare` says."""
+    """The result of `dptune compare`."""
 
     schema_version: str = SCHEMA_VERSION
     dptune: str = Field(description="version of dptune that wrote it")

@@ -1,13 +1,13 @@
 """Every figure a rule may read; a figure that could not be measured says why.
 
 A model here derives from `Figures`. A field typed `Figure[int]` reads as an `int`; where the figure could not be
-measured, reading it raises `Missing` with the reason, so that no rule computes with a hole. In JSON the hole is `null`
-and the reason stands under `missing`.
+measured, reading it raises `Missing` with the reason, so that no rule computes with a missing figure. In JSON such a
+figure is `null`, and `missing` has the reason.
 
 Units are in the names: `_ns` nanoseconds, `_bytes` bytes, `_share` a fraction of the step between 0 and 1,
 `_gb_per_s` 1e9 bytes per second.
 
-The modules are named as the rooms of `dptune.measure`: steps, device, host, exchange.
+The modules are named like the packages of `dptune.measure`: steps, device, host, exchange.
 """
 
 from __future__ import annotations

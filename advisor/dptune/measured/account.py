@@ -13,35 +13,43 @@ class Account(Model):
     """Where the nanoseconds of a window went: exclusive classes, in int64 ns, that sum to the window exactly.
 
     Each nanosecond belongs to the highest class active then: compute > communication > copy > memset > idle. Exposed
-    communication is split where all ranks of the group are known, idle by what the script's threads did meanwhile.
+    communication is split where all ranks of the group are known, idle time by what the script's threads do in it.
     """
 
     window_ns: int = Field(description="length of the window")
-    compute_ns: int = Field(0, description="union of compute, whatever runs beside it")
-    exposed_transfer_ns: int = Field(0, description="exposed communication once the last rank had come: data moves")
-    exposed_waiting_ns: int = Field(0, description="exposed communication before the last rank had come")
-    exposed_unsplit_ns: int = Field(0, description="exposed communication of which it is not known")
-    copy_ns: int = Field(0, description="copies with neither compute nor communication beside them")
-    memset_ns: int = Field(0, description="memsets with nothing above them beside them")
+    compute_ns: int = Field(0, description="union of compute, overlapped or not")
+    exposed_transfer_ns: int = Field(
+        0, description="exposed communication after the last rank has arrived: data is transferred"
+    )
+    exposed_waiting_ns: int = Field(0, description="exposed communication before the last rank has arrived")
+    exposed_unsplit_ns: int = Field(
+        0, description="exposed communication that cannot be split into transfer and waiting"
+    )
+    copy_ns: int = Field(0, description="copies while neither compute nor communication runs")
+    memset_ns: int = Field(0, description="memsets while none of the classes above runs")
     input_idle_ns: int = Field(0, description="idle while the script waits for its data loader")
     gc_idle_ns: int = Field(0, description="idle while Python collects garbage")
     sync_idle_ns: int = Field(
-        0, description="idle while the script is held by a call that waits for the device, or launches anew after it"
+        0,
+        description="idle while the script is blocked in a call that waits for the device, or launches the next "
+        "operation after it",
     )
     launch_idle_ns: int = Field(0, description="idle while the host prepares and launches the next operation")
-    dependency_idle_ns: int = Field(0, description="idle although the next operation was launched before: it waits")
+    dependency_idle_ns: int = Field(
+        0, description="idle although the next operation is launched: it waits for a dependency"
+    )
     host_idle_ns: int = Field(0, description="idle while the script runs no operator: Python, files, sleep")
     unexplained_idle_ns: int = Field(0, description="idle with no cause found")
     communication_ns: int = Field(0, description="union of communication: hidden + exposed; not part of the sum")
-    hidden_communication_ns: int = Field(0, description="communication with compute beside it; not part of the sum")
+    hidden_communication_ns: int = Field(0, description="communication overlapped by compute; not part of the sum")
 
-    @computed_field(description="communication with no compute beside it")  # type: ignore[prop-decorator]
+    @computed_field(description="communication not overlapped by compute")  # type: ignore[prop-decorator]
     @property
     def exposed_communication_ns(self) -> int:
-        """Nanoseconds of communication with no compute beside it."""
+        """Nanoseconds of communication not overlapped by compute."""
         return self.exposed_transfer_ns + self.exposed_waiting_ns + self.exposed_unsplit_ns
 
-    @computed_field(description="nothing runs, whatever the cause")  # type: ignore[prop-decorator]
+    @computed_field(description="nothing runs, for any cause")  # type: ignore[prop-decorator]
     @property
     def idle_ns(self) -> int:
         """Nanoseconds in which the device ran nothing."""
@@ -76,11 +84,11 @@ class Account(Model):
         return self.hidden_communication_ns / self.communication_ns
 
     def within(self, window_ns: int) -> Account:
-        """The same work of a device in a shorter window: idle and waiting give way, the rest takes as long as it took.
+        """The same work of a device in a shorter window: idle time and waiting shrink, the rest keeps its duration.
 
-        So it is with a GPU without the profiler, which slows the host and not what the device runs. Where that alone
-        takes longer than the window (clocks differ between windows), each class of it shrinks alike. Rounded as running
-        totals: the classes sum to the window exactly.
+        This models a GPU without the profiler, which slows the host and not the device's operations. Where these alone
+        take longer than the window (clocks differ between windows), all their classes shrink by the same factor.
+        Rounded as running totals: the classes sum to the window exactly.
         """
         if window_ns >= self.window_ns:
             return self
@@ -118,7 +126,7 @@ IDLE_CAUSES = tuple(name.removesuffix("_idle_ns") for name in IDLE)
 class StepAccount(Model):
     """The account of one step on one device of one rank."""
 
-    number: int = Field(description="N of ProfilerStep#N; from 0 on where nothing marks steps")
+    number: int = Field(description="N of ProfilerStep#N; counted from 0 without step markers")
     start_ns: int = Field(description="start of the window on the trace's own clock")
     account: Account = Field(description="where the time of the window went")
 

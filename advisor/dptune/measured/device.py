@@ -10,22 +10,22 @@ from dptune.measured.figure import ABSENT, Figure, Figures, Model
 
 
 class CopySite(Figures):
-    """Where copies of one size are asked for, in the steps of one rank: the operator, module and function around."""
+    """Where copies of one size are requested, in the steps of one rank: the enclosing operator, module and function."""
 
-    rank: int = Field(description="the rank it was read of; the others are taken to do the same")
+    rank: int = Field(description="the rank whose trace was read; the others are assumed to do the same")
     window: Literal["light", "detailed"] = Field(
-        description="which tells: modules and functions stand in the detailed one only"
+        description="source window; only the detailed window has modules and functions"
     )
-    operator: Figure[str] = Field(ABSENT, description="the outermost of the aten operators right around the call")
+    operator: Figure[str] = Field(ABSENT, description="the outermost of the aten operators directly around the call")
     module: Figure[str] = Field(ABSENT, description="the innermost nn.Module around the call")
     function: Figure[str] = Field(
-        ABSENT, description="the innermost function around it, not torch's or Python's own: file(where it begins): name"
+        ABSENT, description="the innermost function around it, not torch's or Python's own: file(first line): name"
     )
     copy_bytes: Figure[int] = Field(ABSENT, description="size of one copy, bytes")
     calls_per_step: float = Field(description="copies per step")
     every_step: bool = Field(description="whether it was seen in each step of the window, of two or more")
     total_ns: int = Field(description="sum of durations")
-    blocking_calls: Figure[int] = Field(ABSENT, description="those of them that held the launching thread")
+    blocking_calls: Figure[int] = Field(ABSENT, description="those of them that blocked the launching thread")
 
 
 class CopyFigures(Figures):
@@ -36,26 +36,32 @@ class CopyFigures(Figures):
     thread synchronises next, in the same operator. Source: CUDA Runtime API, "API synchronization behavior".
     """
 
-    direction: Literal["h2d", "d2h", "d2d", "p2p", "h2h", "unknown"] = Field(description="from host or device to which")
+    direction: Literal["h2d", "d2h", "d2d", "p2p", "h2h", "unknown"] = Field(
+        description="source and destination: h is the host, d a device"
+    )
     pinned: Figure[bool] = Field(ABSENT, description="whether the host side is page-locked memory")
     calls: int = Field(description="copies inside steps, all ranks together")
     calls_per_step: float = Field(description="per rank and step")
     total_bytes: Figure[int] = Field(ABSENT, description="sum of the bytes copied, all ranks")
     total_ns: int = Field(description="sum of durations, all ranks")
-    exposed_ns: int = Field(description="part of the union with no compute and no communication beside it")
-    most_share: float = Field(description="exposed, of the steps of that device of which it takes most")
-    most_held_share: float = Field(description="how long they held the launching thread, of the steps where it is most")
-    hidden_ns: Figure[int] = Field(ABSENT, description="part of the union beside compute or communication")
+    exposed_ns: int = Field(description="part of the union not overlapped by compute or communication")
+    most_share: float = Field(description="exposed time / steps, on the device where this share is largest")
+    most_held_share: float = Field(
+        description="time for which they blocked the launching thread / steps, where this share is largest"
+    )
+    hidden_ns: Figure[int] = Field(ABSENT, description="part of the union overlapped by compute or communication")
     step_share: Figure[float] = Field(ABSENT, description="their union inside the steps / the steps")
     gb_per_s: Figure[float] = Field(ABSENT, description="all bytes / the sum of durations")
     large_gb_per_s: Figure[float] = Field(
         ABSENT,
-        description="bytes / duration, the median over copies so large that start-up does not dominate: 1 MiB, "
+        description="bytes / duration, median over copies large enough that start-up does not dominate: 1 MiB, "
         "8 MiB on one device",
     )
-    blocking_calls: Figure[int] = Field(ABSENT, description="those that held the launching thread")
-    held_ns: Figure[int] = Field(ABSENT, description="how long they held it: the calls, and the waits right after")
-    sites: Figure[list[CopySite]] = Field(ABSENT, description="where most of their time is asked for, of one rank")
+    blocking_calls: Figure[int] = Field(ABSENT, description="those that blocked the launching thread")
+    held_ns: Figure[int] = Field(
+        ABSENT, description="how long they blocked it: the calls, and the waits directly after"
+    )
+    sites: Figure[list[CopySite]] = Field(ABSENT, description="where most of their time is requested, on one rank")
 
 
 class GapFigures(Figures):
@@ -63,14 +69,14 @@ class GapFigures(Figures):
 
     rank: int = Field(description="number of the rank")
     device: str = Field(description="'cpu', 'cuda:3', ...")
-    step: int = Field(description="N of ProfilerStep#N; from 0 on where nothing marks steps")
+    step: int = Field(description="N of ProfilerStep#N; counted from 0 without step markers")
     start_ns: int = Field(description="start on the trace's own clock")
-    length_ns: int = Field(description="how long it is")
+    length_ns: int = Field(description="its length")
     causes_ns: dict[str, int] = Field(
         description="cause of idle -> how much of it, as in the account; sums to the length"
     )
     before: Figure[str] = Field(ABSENT, description="the operation that ended last before it")
-    after: Figure[str] = Field(ABSENT, description="the operation that begins at its end")
+    after: Figure[str] = Field(ABSENT, description="the operation that starts at its end")
     launched_by: Figure[str] = Field(ABSENT, description="the call that launched that operation")
     launched_ns: Figure[int] = Field(
         ABSENT, description="from the gap's start to that call; negative where it was before"
@@ -84,9 +90,9 @@ class OnPath(Model):
     """Operations of one name on the critical path."""
 
     name: str = Field(description="as the trace has it")
-    kind: str = Field(description="the class of the path that their time is counted in")
+    kind: str = Field(description="the class of the path that includes their time")
     total_ns: int = Field(description="their time on the path, all its steps")
-    count: int = Field(description="how many stretches of it")
+    count: int = Field(description="number of stretches")
 
 
 class CriticalPath(Figures):
@@ -94,24 +100,24 @@ class CriticalPath(Figures):
 
     rank: int = Field(description="the rank that waits least for others: they wait for it")
     device: str = Field(description="'cuda:3', ...")
-    steps: int = Field(description="how many steps it goes through: those whose end is known")
-    path_ns: int = Field(description="its length, that of those steps")
-    compute_ns: int = Field(0, description="kernels that calculate")
+    steps: int = Field(description="number of steps that it covers: those whose end is known")
+    path_ns: int = Field(description="its length: that of those steps")
+    compute_ns: int = Field(0, description="compute kernels")
     communication_ns: int = Field(0, description="collectives, and waiting in them for other ranks")
     copy_ns: int = Field(0, description="copies and memsets")
-    queued_ns: int = Field(0, description="between the end of an operation and the begin of one that waited for it")
-    latency_ns: int = Field(0, description="from the call that launched an operation that was waited for to its begin")
-    sync_ns: int = Field(0, description="calls that wait for the device, after it is through or without need")
+    queued_ns: int = Field(0, description="from the end of an operation to the start of one that waited for it")
+    latency_ns: int = Field(0, description="from the call that launched an operation that was waited for to its start")
+    sync_ns: int = Field(0, description="calls that wait for the device, after it has finished or unnecessarily")
     input_ns: int = Field(0, description="the script waits for its data loader")
     gc_ns: int = Field(0, description="Python collects garbage")
     launching_ns: int = Field(0, description="operators and calls of the host, before the launch that was waited for")
     host_ns: int = Field(0, description="the script runs no operator: Python, files, sleep")
     unexplained_ns: int = Field(0, description="what was waited for was not recorded")
     idle_share: float = Field(
-        description="of the path: parts of the host in which the device computed nothing; with the time in which the "
-        "rank waits for others an upper bound for any faster host"
+        description="share of the path on the host while the device computed nothing; together with the time in which "
+        "the rank waits for others an upper bound for any faster host"
     )
-    longest: list[OnPath] = Field(description="the operations that take most of it, by name")
+    longest: list[OnPath] = Field(description="the operations with most of its time, by name")
 
     @model_validator(mode="after")
     def _sums(self) -> CriticalPath:
@@ -136,20 +142,20 @@ class MatmulFigures(Figures):
     tensor_cores: Figure[bool] = Field(ABSENT, description="whether this device has tensor cores (or matrix cores)")
     operator_shares: Figure[dict[str, float]] = Field(
         ABSENT,
-        description="of a CPU: own time of operators by kind (matrix product, attention, convolution, copy) / step; "
-        "of several threads it may exceed 1",
+        description="on a CPU: self time of operators by kind (matrix product, attention, convolution, copy) / step; "
+        "may exceed 1 with several threads",
     )
 
 
 class KernelTime(Figures):
-    """All kernels of one name (on a CPU: operators, by their own time), over the steps of every rank."""
+    """All kernels of one name (on a CPU: operators, by self time), over the steps of every rank."""
 
     name: str = Field(description="as the trace has it")
     kind: Figure[str] = Field(ABSENT, description="matrix product, attention, elementwise, ..., communication, other")
     calls_per_step: float = Field(description="per rank and step")
-    total_ns: int = Field(description="union inside the steps, summed over devices; of operators the own time")
-    median_ns: Figure[int] = Field(ABSENT, description="median duration; of operators the own time")
-    step_share: float = Field(description="total / steps; of operators on several threads it may exceed 1")
+    total_ns: int = Field(description="union inside the steps, summed over devices; for operators the self time")
+    median_ns: Figure[int] = Field(ABSENT, description="median duration; for operators the self time")
+    step_share: float = Field(description="total / steps; may exceed 1 for operators on several threads")
 
 
 class KernelFigures(Figures):
@@ -157,8 +163,8 @@ class KernelFigures(Figures):
 
     counted: Literal["kernels", "operators"] = Field(description="what is counted: a CPU runs no kernels")
     per_step: float = Field(description="per rank and step")
-    median_ns: int = Field(description="median duration; of operators the own time")
-    total_ns: int = Field(description="union inside the steps, summed over devices; of operators the own time")
+    median_ns: int = Field(description="median duration; for operators the self time")
+    total_ns: int = Field(description="union inside the steps, summed over devices; for operators the self time")
     short_share: Figure[float] = Field(ABSENT, description="the share of them shorter than 10 us")
     launch_bound_share: Figure[float] = Field(
         ABSENT, description="idle while the host prepares and launches the next operation / step, as in the account"
@@ -172,32 +178,32 @@ class KernelFigures(Figures):
 class MemoryFigures(Figures):
     """Memory of one device of one rank.
 
-    Allocations are recorded in the detailed window only (or where a foreign trace has them); `window` says which told.
+    Allocations are recorded in the detailed window only (or where a foreign trace has them); `window` is their source.
     """
 
     rank: int = Field(description="number of the rank")
     device: str = Field(description="'cpu', 'cuda:3', ...")
-    window: Figure[Literal["light", "detailed"]] = Field(ABSENT, description="the window whose allocations are told")
-    basis: Literal["run", "steps"] = Field("steps", description="what the peaks are of: the whole run, or traced steps")
+    window: Figure[Literal["light", "detailed"]] = Field(ABSENT, description="the window that the allocations are from")
+    basis: Literal["run", "steps"] = Field("steps", description="what the peaks cover: the whole run, or traced steps")
     capacity_bytes: Figure[int] = Field(ABSENT, description="memory of the device")
-    peak_allocated_bytes: Figure[int] = Field(ABSENT, description="the most that tensors took")
-    peak_reserved_bytes: Figure[int] = Field(ABSENT, description="the most that torch's allocator held")
+    peak_allocated_bytes: Figure[int] = Field(ABSENT, description="peak memory of tensors")
+    peak_reserved_bytes: Figure[int] = Field(ABSENT, description="peak memory reserved by torch's allocator")
     peak_share: Figure[float] = Field(ABSENT, description="peak reserved / capacity")
     allocations_per_step: Figure[float] = Field(ABSENT, description="median over steps")
     allocated_bytes_per_step: Figure[int] = Field(ABSENT, description="sum of their sizes, median over steps")
-    fragmentation: Figure[float] = Field(ABSENT, description="1 - allocated / reserved, when most was allocated")
+    fragmentation: Figure[float] = Field(ABSENT, description="1 - allocated / reserved, at peak allocation")
     growth_bytes_per_step: Figure[int] = Field(
-        ABSENT, description="what is allocated when a step ends less when the one before ended, the median"
+        ABSENT, description="growth of allocated memory from the end of one step to the end of the next, median"
     )
     least_growth_bytes: Figure[int] = Field(
         ABSENT,
-        description="the least that was allocated more at the end of a step than of the one before; of 3 or more",
+        description="smallest of these growths, if there are 3 or more",
     )
     malloc_calls_per_step: Figure[float] = Field(
-        ABSENT, description="calls that take or return memory of the device: cudaMalloc, cudaFree, hipMalloc, ..."
+        ABSENT, description="calls that allocate or free device memory: cudaMalloc, cudaFree, hipMalloc, ..."
     )
     malloc_ns: Figure[int] = Field(ABSENT, description="their union inside steps; in the light window")
-    malloc_share: Figure[float] = Field(ABSENT, description="that / steps, as the host marks them")
+    malloc_share: Figure[float] = Field(ABSENT, description="that / steps, as marked on the host")
     malloc_steps_ns: Figure[list[int]] = Field(ABSENT, description="malloc_ns of each step, in step order")
 
 
@@ -207,17 +213,17 @@ Phase = Literal["forward", "backward", "optimizer", "unknown"]
 class PhaseFigures(Figures):
     """One phase of the steps, over every rank: the device's work by the phase in which the host launched it.
 
-    `optimizer`: inside the optimizer's step(); `backward`: inside autograd's pass, with what is computed anew there;
-    `forward`: whatever else a step launches, with loss, loading, clipping and zeroing of gradients; `unknown`: not
-    launched inside a step, or by a call that was not recorded. Compute and communication sum over the phases to those
-    of the account.
+    `optimizer`: inside the optimizer's step(); `backward`: inside autograd's pass, recomputation included; `forward`:
+    everything else that a step launches, with loss, loading, clipping and zeroing of gradients; `unknown`: not launched
+    inside a step, or by a call that was not recorded. Compute and communication sum over the phases to those of the
+    account.
     """
 
     phase: Phase = Field(description="forward (and the rest), backward, optimizer or unknown")
     compute_ns: int = Field(description="compute, each moment counted for one phase: optimizer, backward, forward")
-    communication_ns: int = Field(description="each moment for the phase of the collective that began first")
-    hidden_communication_ns: int = Field(description="the part of it with compute of any phase beside it")
-    exposed_communication_ns: int = Field(description="the part of it with no compute beside it")
+    communication_ns: int = Field(description="each moment counted for the phase of the collective that started first")
+    hidden_communication_ns: int = Field(description="the part of it overlapped by compute of any phase")
+    exposed_communication_ns: int = Field(description="the part of it not overlapped by compute")
     host_ns: Figure[int] = Field(
-        ABSENT, description="host time in it; sums to the steps as the host marks them, over ranks"
+        ABSENT, description="host time in it; sums to the steps as marked on the host, over ranks"
     )

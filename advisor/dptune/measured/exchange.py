@@ -1,4 +1,4 @@
-"""What ranks exchange: collectives, the links they cross, and their overlap with compute."""
+"""Communication between ranks: collectives, the links they use, and their overlap with compute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dptune.measured.device import Phase
 from dptune.measured.figure import ABSENT, Figure, Figures, Model
 from dptune.measured.place import Place
 
-MatchBasis = Literal["sequence", "order", "shift"]  # the surest first
+MatchBasis = Literal["sequence", "order", "shift"]  # the most certain first
 Purpose = Literal["gradients", "sharding", "other"]
 
 
@@ -22,7 +22,8 @@ class CollectiveFigures(Figures):
     group_size: Figure[int] = Field(ABSENT, description="ranks in the process group")
     dtype: Figure[str] = Field(ABSENT, description="type of the elements sent")
     message_bytes: Figure[int] = Field(
-        ABSENT, description="max(input, output) of one call, bytes; of an uneven one, of the rank that sends most"
+        ABSENT,
+        description="max(input, output) of one call, bytes; for an uneven call, that of the rank that sends most",
     )
     calls: int = Field(description="calls inside steps, all ranks together")
     calls_per_step: float = Field(description="per rank of the run and step, also of ranks outside the group")
@@ -32,15 +33,19 @@ class CollectiveFigures(Figures):
     total_ns: int = Field(description="sum of durations, all ranks")
     matched: Figure[MatchBasis] = Field(
         ABSENT,
-        description="what tells which calls of the ranks are one collective: its number, their order, or their order "
-        "shifted, or the time at which they ran, where ranks lack calls; the least sure that was needed",
+        description="how calls of the ranks were matched to one collective: by its number, by their order, or, where "
+        "ranks lack calls, by shifted order or by time; the least certain that was needed",
     )
     transfer_ns: Figure[int] = Field(
-        ABSENT, description="median over calls of the shortest duration over the ranks: that of the last to come"
+        ABSENT, description="median over calls of the shortest duration over the ranks: that of the last rank to arrive"
     )
-    waiting_ns: Figure[int] = Field(ABSENT, description="sum over ranks of what they waited for the last to come")
+    waiting_ns: Figure[int] = Field(
+        ABSENT, description="time that ranks waited for the last one to arrive, summed over ranks"
+    )
     algbw_gb_per_s: Figure[float] = Field(ABSENT, description="message / transfer")
-    busbw_gb_per_s: Figure[float] = Field(ABSENT, description="algbw times what each link carries, as nccl-tests does")
+    busbw_gb_per_s: Figure[float] = Field(
+        ABSENT, description="algbw times the traffic factor of a link, as in nccl-tests"
+    )
 
 
 class LinkSize(Model):
@@ -61,41 +66,44 @@ class LinkFigures(Figures):
 
     kind: str = Field(description="all_reduce, all_gather, reduce_scatter, all_to_all, p2p")
     group: Figure[str] = Field(ABSENT, description="name of the process group")
-    ranks: list[int] = Field(description="the ranks that exchange")
+    ranks: list[int] = Field(description="the ranks that communicate")
     scope: Literal["intra-node", "inter-node", "unknown"] = Field(description="whether they share a host")
     basis: Literal["trace", "sweep"] = Field(description="from the run's own collectives, or from `dptune links`")
     source: str = Field("", description="the file of the sweep")
     measured: str = Field("", description="when the sweep was made")
     sizes: list[LinkSize] = Field(description="what was fitted, ascending by size")
     queued: list[LinkSize] = Field(
-        default_factory=list, description="one of many that are asked for at once, as buckets are, ascending by size"
+        default_factory=list,
+        description="per call, when many are queued back to back as DDP buckets are, ascending by size",
     )
     calls: int = Field(description="calls that were fitted")
-    shared_calls: int = Field(0, description="calls left out: another collective of these ranks ran meanwhile")
-    alpha_us: Figure[float] = Field(ABSENT, description="time of a call of no bytes: latency")
-    alpha_low_us: Figure[float] = Field(ABSENT, description="the least that the data allow")
-    alpha_high_us: Figure[float] = Field(ABSENT, description="the most that the data allow")
-    algbw_gb_per_s: Figure[float] = Field(ABSENT, description="beta: message bytes per time that each byte adds")
-    busbw_gb_per_s: Figure[float] = Field(ABSENT, description="beta times what each link carries, as nccl-tests does")
-    busbw_low_gb_per_s: Figure[float] = Field(ABSENT, description="the least that the data allow")
-    busbw_high_gb_per_s: Figure[float] = Field(ABSENT, description="the most that the data allow")
+    shared_calls: int = Field(0, description="calls excluded: they overlapped another collective of these ranks")
+    alpha_us: Figure[float] = Field(ABSENT, description="latency: time of a call of zero bytes")
+    alpha_low_us: Figure[float] = Field(ABSENT, description="lower end over the fits")
+    alpha_high_us: Figure[float] = Field(ABSENT, description="upper end over the fits")
+    algbw_gb_per_s: Figure[float] = Field(ABSENT, description="beta: bandwidth, message bytes per time")
+    busbw_gb_per_s: Figure[float] = Field(
+        ABSENT, description="beta times the traffic factor of a link, as in nccl-tests"
+    )
+    busbw_low_gb_per_s: Figure[float] = Field(ABSENT, description="lower end over the fits")
+    busbw_high_gb_per_s: Figure[float] = Field(ABSENT, description="upper end over the fits")
     residual_share: Figure[float] = Field(ABSENT, description="median over sizes of |measured - fitted| / measured")
     confidence: Figure[Literal["high", "medium", "low"]] = Field(
         ABSENT, description="high: 5 sizes that span 64 times, residual 10 %; medium: residual 25 %"
     )
-    peak_gb_per_s: Figure[float] = Field(ABSENT, description="what the links of one GPU carry at most, per direction")
+    peak_gb_per_s: Figure[float] = Field(ABSENT, description="peak bandwidth of one GPU's links, per direction")
 
 
 class CommunicationFigures(Figures):
     """Communication of one kind, process group, phase and purpose, over the steps of every rank.
 
-    Where several collectives are in flight, the moment counts for the one that began first: the rows sum to the
+    Where several collectives are in flight, the time counts for the one that started first: the rows sum to the
     communication of the account.
     """
 
     kind: str = Field(description="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, p2p, ...; or unknown")
     group: Figure[str] = Field(ABSENT, description="name of the process group")
-    phase: Figure[Phase] = Field(ABSENT, description="the phase in which it was asked for")
+    phase: Figure[Phase] = Field(ABSENT, description="the phase in which it was issued")
     purpose: Figure[Purpose] = Field(
         ABSENT,
         description="gradients: issued as a gradient is accumulated, as DDP's buckets are; sharding: issued by FSDP's "
@@ -103,11 +111,13 @@ class CommunicationFigures(Figures):
     )
     calls: int = Field(description="calls inside steps, all ranks together")
     communication_ns: int = Field(description="hidden + exposed")
-    hidden_ns: int = Field(description="with compute beside it")
-    exposed_ns: int = Field(description="with no compute beside it")
-    exposed_transfer_ns: int = Field(0, description="the part of it that is not known to be waiting for a late rank")
-    most_share: float = Field(description="exposed, of the steps of that device of which it takes most")
-    longest: Figure[Place] = Field(ABSENT, description="where most of it in one stretch has no compute beside it")
+    hidden_ns: int = Field(description="overlapped by compute")
+    exposed_ns: int = Field(description="not overlapped by compute")
+    exposed_transfer_ns: int = Field(
+        0, description="the part of the exposed time that is not known to be waiting for a late rank"
+    )
+    most_share: float = Field(description="exposed time / steps, on the device where this share is largest")
+    longest: Figure[Place] = Field(ABSENT, description="the longest stretch not overlapped by compute")
 
 
 class OverlapFigures(Figures):
@@ -116,7 +126,8 @@ class OverlapFigures(Figures):
     rows: list[CommunicationFigures] = Field(description="by kind, group and phase, the most exposed first")
     compute_per_communication: Figure[float] = Field(ABSENT, description="compute / communication of the account")
     slowdown: Figure[float] = Field(
-        ABSENT, description="time of the same compute beside communication / without, of one place in the step"
+        ABSENT,
+        description="time of the same compute, at one place in the step, with overlapping communication / without",
     )
     slowdown_pairs: int = Field(
         0, description="places in the step where an operation ran both with and without overlapping communication"
@@ -124,18 +135,18 @@ class OverlapFigures(Figures):
 
 
 class ShardingFigures(Model):
-    """What FSDP takes of the steps of every rank, overlapped or not: no run without it saves more than that."""
+    """Time that FSDP takes in the steps of every rank, overlapped or not: an upper bound of the saving without it."""
 
     hooks_ns: int = Field(description="host time in FSDP's hooks")
-    communication_ns: int = Field(description="collectives that they issued")
+    communication_ns: int = Field(description="collectives issued by the hooks")
     most_share: float = Field(
-        description="collectives, copies and host time of the hooks, and the optimizer, of the steps of that device of "
-        "which they take most"
+        description="(collectives, copies and host time of the hooks, and the optimizer) / steps, on the device where "
+        "this share is largest"
     )
     units_most_share: float = Field(
         0.0,
         description="the same without the optimizer: the part that depends on how parameters are split into units",
     )
     again_most_share: float = Field(
-        description="gathering parameters again in backward passes, of the steps of that device of which it takes most"
+        description="gathering parameters again in backward passes / steps, on the device where this share is largest"
     )

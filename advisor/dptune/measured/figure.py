@@ -16,11 +16,11 @@ else:
 
 Positive = Annotated[int, Field(gt=0)]
 
-ABSENT: Any = None  # the default of a Figure: a hole, which needs a reason in `missing`
+ABSENT: Any = None  # the default of a Figure: missing, which needs a reason in `missing`
 
 
 def digits(value: float) -> str:
-    """A number for a sentence: three digits, or all that stand before the point: 4.2, 42, 1,010."""
+    """A number for a sentence: three digits, or all digits before the point: 4.2, 42, 1,010."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -29,7 +29,7 @@ class Missing(Exception):  # noqa: N818 - the word of the design: a reason, not 
 
     @property
     def reason(self) -> str:
-        """Why the figure is not there."""
+        """Why the figure is missing."""
         return str(self.args[0])
 
 

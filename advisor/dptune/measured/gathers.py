@@ -14,8 +14,8 @@ KINDS = tuple(sorted(kind_row.kind for kind_row in COLLECTIVES if kind_row.shard
 
 @dataclass(frozen=True)
 class ShardMessages:
-    """The collectives of FSDP of one kind. `startup_us` and `transfer_us`, of the mean message, are those of the link
-    between the ranks; None where it is not known.
+    """FSDP's collectives of one kind. `startup_us` and `transfer_us` are of the mean message over the link between the
+    ranks; None where the link is not known.
     """
 
     kind: str
@@ -62,7 +62,7 @@ def _of(measured: Measured, kind: str, sent: list[CollectiveFigures]) -> ShardMe
 
 
 def _link(measured: Measured, kind: str, sent: list[CollectiveFigures]) -> LinkFigures | None:
-    """The fitted link for these collectives: from the run's own before that of a sweep among as many ranks."""
+    """The fitted link for these collectives: the run's own first, then a sweep among the same number of ranks."""
     groups, ranks = (
         {collective.known("group") for collective in sent},
         {collective.known("group_size") for collective in sent},

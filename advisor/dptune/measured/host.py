@@ -14,15 +14,13 @@ class LaunchFigures(Figures):
 
     operations: int = Field(description="operations launched inside steps, all ranks together")
     latency_median_ns: Figure[int] = Field(
-        ABSENT, description="start of the call to start of the operation, where the device had nothing to do"
+        ABSENT, description="from the start of the call to the start of the operation, where the device was idle"
     )
-    latency_p90_ns: Figure[int] = Field(ABSENT, description="the same, of which a tenth took longer")
+    latency_p90_ns: Figure[int] = Field(ABSENT, description="the same, 90th percentile")
     queue_median: Figure[float] = Field(
-        ABSENT, description="operations launched and not yet begun when one begins, itself not counted: the median"
+        ABSENT, description="operations launched but not started when one starts, itself not counted: the median"
     )
-    empty_share: Figure[float] = Field(
-        ABSENT, description="the share of operations that the device was idle for when they were launched"
-    )
+    empty_share: Figure[float] = Field(ABSENT, description="share of operations launched while the device was idle")
 
 
 class IdlePart(Model):
@@ -81,43 +79,44 @@ class LaunchIdleFigures(Figures):
 
 
 class SourceTime(Model):
-    """Compute that comes from one place of the script."""
+    """Compute that is launched from one place of the script."""
 
     name: str = Field(description="the class of a module, a function with its file and line, or an annotation")
-    compute_ns: int = Field(description="compute launched in it and in nothing of its sort inside it")
+    compute_ns: int = Field(description="compute launched in it, but not in a nested place of the same kind")
     step_share: float = Field(description="that / the steps")
-    instances: int = Field(description="how many modules of the class, otherwise 1")
+    instances: int = Field(description="number of modules of the class, otherwise 1")
 
 
 class SourceFigures(Model):
-    """Where the compute comes from, by places of one sort."""
+    """Compute by place in the script, for one kind of place."""
 
     top: list[SourceTime] = Field(description="those with the most time, the longest first, at most ten")
-    places: int = Field(description="how many places there are")
+    places: int = Field(description="number of places")
     covered_share: float = Field(description="the share of the compute that comes from any of them")
 
 
 class AttributionFigures(Figures):
-    """Where the compute of the steps of one rank comes from; only the detailed window, or a trace with stacks, tells.
+    """Compute of the steps of one rank by place in the script; needs the detailed window, or a trace with stacks.
 
-    The moment of launching (on a CPU: of computing) decides, and the innermost place around it on the launching thread.
-    What autograd's own thread launches comes from where the script's thread waits for it, where there is one such
-    thread; so the backward pass is of no module.
+    Compute is attributed to the innermost place around its launch (on a CPU: its execution) on the launching thread.
+    Launches of autograd's own thread are attributed to the place where the script's thread waits for it, if there is
+    one such thread; so the backward pass belongs to no module.
     """
 
-    rank: int = Field(description="the rank it was read of; the others are taken to do the same")
-    window: Literal["light", "detailed"] = Field(description="which window told")
+    rank: int = Field(description="the rank whose trace was read; the others are assumed to do the same")
+    window: Literal["light", "detailed"] = Field(description="source window")
     steps: int = Field(description="steps of that window")
     compute_ns: int = Field(description="compute in them")
     compute_share: float = Field(description="compute / steps")
     modules: Figure[SourceFigures] = Field(ABSENT, description="by class of the innermost nn.Module")
     functions: Figure[SourceFigures] = Field(
         ABSENT,
-        description="by innermost function that is not torch's, Python's or dptune's; its line is where it begins, or "
-        "where it stood as recording began; an installed package whose path the trace does not tell counts as a user's",
+        description="by innermost function that is not torch's, Python's or dptune's; its line is its first line, or "
+        "the line that it was at when recording started; an installed package whose path is not in the "
+        "trace counts as a user's",
     )
     annotations: Figure[SourceFigures] = Field(
-        ABSENT, description="by innermost range that the script names: record_function and its like"
+        ABSENT, description="by innermost range that the script names: record_function and similar"
     )
 
 
@@ -125,19 +124,19 @@ CodePhase = Literal["optimizer", "backward", "forward", "input", "loop"]
 
 
 class CodeSite(Model):
-    """Host time of one function of the user that nothing hides, beside the training computation."""
+    """Exposed host time of one function of the user, outside of the training computation."""
 
     name: str = Field(description="the function")
-    at: str = Field(description="its file, and the line it begins at where that is known")
+    at: str = Field(description="its file, and its first line where that is known")
     phase: CodePhase = Field(description="`loop`: outside of forward, backward, optimizer and data loader")
-    part: bool = Field(description="whether it runs the training loop itself, so that only `mostly` is counted")
-    mostly: str = Field(description="what most of the time is spent in: a function, or operators")
+    part: bool = Field(description="whether it runs the training loop itself, in which case only `mostly` is counted")
+    mostly: str = Field(description="where most of the time is spent: a function, or operators")
     library: str = Field(
         "", description="the package that runs the loop and calls `mostly`; empty if the user's function calls it"
     )
     rank: int = Field(description="the rank where it takes most")
-    ranks: list[int] = Field(description="the ranks that were read where it takes at least half of that")
-    cost_ns: int = Field(description="its time in the median step of the detailed window, less what the profiler takes")
+    ranks: list[int] = Field(description="the ranks, of those that were read, where it takes at least half of that")
+    cost_ns: int = Field(description="its time in the median step of the detailed window, minus profiler overhead")
     share: float = Field(description="that / the step")
     operator_share: float = Field(0.0, description="the share of its time inside tensor operators")
     operator: str | None = Field(None, description="the operator that it calls most often")
@@ -148,14 +147,14 @@ class OperatorLoop(Model):
     """A function of the user that calls the same operators many times per call: a Python loop over operators."""
 
     name: str = Field(description="the function")
-    at: str = Field(description="its file, and the line it begins at where that is known")
+    at: str = Field(description="its file, and its first line where that is known")
     phase: CodePhase = Field(description="the phase in which most of its operators are called")
     operator: str = Field(description="the repeated operator that takes the most time")
     repeats: float = Field(description="its calls per call of the function, median")
     crossing: bool = Field(False, description="whether the function runs the training loop itself")
     backward: bool = Field(True, description="whether the backward pass may run the same number of these operators")
     rank: int = Field(description="the rank where it takes most")
-    cost_ns: int = Field(description="host time of its repeated operators in the median step, less profiler overhead")
+    cost_ns: int = Field(description="host time of its repeated operators in the median step, minus profiler overhead")
     share: float = Field(description="that / the step")
     computed_share: float | None = Field(
         None,
@@ -170,7 +169,7 @@ class FunctionOperators(Model):
     """Operators of a kind that a function of the user calls, with their backward pass."""
 
     name: str = Field(description="the function")
-    at: str = Field(description="its file, and the line it begins at")
+    at: str = Field(description="its file and first line")
     calls: float = Field(description="its calls per step")
     rank: int = Field(description="the rank where it takes most")
     cost_ns: int = Field(description="time of these operators in a step of the detailed window")
@@ -232,7 +231,7 @@ class EagerAttention(FunctionOperators):
     module: str = Field("", description="class of the innermost nn.Module around it; empty without Python's stacks")
     library: str = Field("", description="the installed package that the function is of; empty if it is the script's")
     caller: str = Field("", description="the function of the script that calls the library")
-    caller_at: str = Field("", description="its file, and the line it begins at")
+    caller_at: str = Field("", description="its file and first line")
     of_torch: bool = Field(False, description="whether torch's own multi-head attention calls the operators")
     other_share: float = Field(
         description="their time outside the two matrix products, with its backward pass / the step"
@@ -246,7 +245,7 @@ class UncachedGeneration(Model):
     """A module that runs without gradients on a sequence that is longer by one in each call."""
 
     name: str = Field(description="the function of the script that calls it, directly or through a library")
-    at: str = Field(description="its file, and the line it begins at")
+    at: str = Field(description="its file and first line")
     library: str = Field("", description="the installed package whose function calls the module; empty without one")
     through: str = Field("", description="that function, as the script calls it")
     module: str = Field(description="class of the module")
@@ -262,11 +261,11 @@ class UncachedGeneration(Model):
 
 
 class UserCodeFigures(Figures):
-    """Functions of the user that take host time beside the training computation, from the detailed window."""
+    """Functions of the user that take host time outside of the training computation, from the detailed window."""
 
     ranks: list[int] = Field(description="the ranks that were read")
     steps: int = Field(description="steps of the detailed window")
-    basis: Literal["untraced", "traced"] = Field(description="which steps the shares are of")
+    basis: Literal["untraced", "traced"] = Field(description="which steps the shares refer to")
     sites: list[CodeSite] = Field(description="the functions that take most, at most ten")
     loops: list[OperatorLoop] = Field(
         default=[], description="functions with loops over operators, at most ten; includes the training computation"

@@ -12,9 +12,9 @@ from dptune.measured.naming import cut, short_name
 
 
 class StepLag(Model):
-    """How late one rank came to the collectives of one step."""
+    """How late one rank arrived at the collectives of one step."""
 
-    number: int = Field(description="N of ProfilerStep#N; from 0 on where nothing marks steps")
+    number: int = Field(description="N of ProfilerStep#N; counted from 0 without step markers")
     lag_ns: int = Field(
         description="how long after the mean of the others; a delay before several collectives counts once"
     )
@@ -22,7 +22,7 @@ class StepLag(Model):
 
 LagCause = Literal["input", "copies", "slower compute", "more compute", "gc", "host", "communication", "unexplained"]
 
-# What a late rank does meanwhile, in words, by the cause.
+# What a late rank does while the others wait, in words, by the cause.
 LAG_CAUSES: dict[LagCause, str] = {
     "input": "it waits for its data loader",
     "copies": "it spends longer in copies",
@@ -48,20 +48,20 @@ LAG_CLASSES: dict[LagCause, str] = {
 
 
 class ArrivalFigures(Figures):
-    """How a rank comes to symmetric collectives (those that no rank can leave before the last has come)."""
+    """How late a rank arrives at symmetric collectives (those that no rank can leave before the last has arrived)."""
 
-    collectives: int = Field(description="those that it took part in, of which all ranks were read")
-    last_share: float = Field(description="the share of them to which it came last")
-    lag_ns: int = Field(description="median over steps of how late it came")
+    collectives: int = Field(description="those that it took part in, if the traces of all their ranks were read")
+    last_share: float = Field(description="share of them at which it arrived last")
+    lag_ns: int = Field(description="median lag over steps")
     steps: list[StepLag] = Field(description="each step")
     cause: Figure[LagCause] = Field(ABSENT, description="what it spent more time on than the mean of the others")
-    cause_share: Figure[float] = Field(ABSENT, description="how much of its lag that covers")
+    cause_share: Figure[float] = Field(ABSENT, description="share of its lag that this explains")
     more_ns: dict[str, int] = Field(
         default_factory=dict, description="time that it spent more, by class of the account; sums to the lag explained"
     )
 
 
-_BEFORE = "before "  # begins a detail that is the time up to the next operator
+_BEFORE = "before "  # starts a detail that is the time up to the next operator
 
 DifferenceKind = Literal["function", "work", "range", "operator", "call", "gap", "host", "kernels", "copies"]
 
@@ -119,23 +119,25 @@ class LagDifference(Figures):
 
 
 class StragglerFigures(Figures):
-    """The rank that the others wait for most: half of all lag or more is its own.
+    """The rank that the others wait for most: it causes half of all lag or more.
 
-    A rank that was not read may be later still.
+    A rank whose trace was not read may be later still.
     """
 
     rank: int = Field(description="number of the rank")
     lag_ns: int = Field(
-        description="median over steps of how late it came; of those in which it is late, if a minority"
+        description="median lag over steps; over the steps in which it is late, if these are a minority"
     )
     late_share: float = Field(
         1.0, description="the share of steps in which it is late, where that is a minority; else 1"
     )
-    steps_share: float = Field(description="of those steps the share in which it came late and no rank later")
-    waiting_share: float = Field(description="exposed waiting for the last to come, all ranks, as a share of the step")
+    steps_share: float = Field(description="share of those steps in which it is late and no rank is later")
+    waiting_share: float = Field(
+        description="exposed waiting for the last rank to arrive, all ranks, as a share of the step"
+    )
     gain_share: Figure[float] = Field(
         ABSENT,
-        description="by how much the steps would be shorter if it took no longer between collectives than the others",
+        description="share by which steps would be shorter if it took no longer between collectives than the others",
     )
     work_ratio: Figure[float] = Field(
         ABSENT,
@@ -149,7 +151,7 @@ class StragglerFigures(Figures):
 
     @property
     def mean_lag_ns(self) -> float:
-        """How late it comes, over all steps."""
+        """How late it is, over all steps."""
         return self.lag_ns * self.late_share
 
     @property
@@ -189,7 +191,7 @@ class StragglerFigures(Figures):
         )
 
     def chance(self, steps: int, ranks: int) -> float:
-        """How probable it is that one of so many ranks is last in as many of the steps or more, were all alike."""
+        """The probability that one of `ranks` equal ranks is the last in this share of the steps or more."""
         least, probability = round(self.steps_share * steps), 1 / ranks
         tail = sum(comb(steps, k) * probability**k * (1 - probability) ** (steps - k) for k in range(least, steps + 1))
         return min(1.0, ranks * tail)

@@ -12,7 +12,7 @@ class Place(Model):
 
     rank: int = Field(description="number of the rank")
     start_ns: int = Field(description="start on the trace's own clock")
-    end_ns: int = Field(description="end on it")
+    end_ns: int = Field(description="end on the trace's own clock")
 
     @property
     def length_ns(self) -> int:

@@ -31,7 +31,7 @@ from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigure
 
 
 class Loss(Model):
-    """Events of the device that a trace lacks, or has at impossible times."""
+    """Device events that are missing in a trace, or have impossible times."""
 
     code: str = Field(description="kind of loss: the code of its finding")
     fatal: bool = Field(description="whether no figure of the rank's steps can be trusted")
@@ -43,18 +43,18 @@ class RankFigures(Figures):
 
     rank: int = Field(description="number of the rank in the run")
     host: Figure[str] = Field(ABSENT, description="name of the machine it ran on")
-    device_name: Figure[str] = Field(ABSENT, description="what the device calls itself")
+    device_name: Figure[str] = Field(ABSENT, description="name of the device, as the driver reports it")
     source: str = Field(description="the trace file it was read from")
-    partial: str = Field("", description="where the file broke off, if it did")
+    partial: str = Field("", description="where the file ends too early, if it does")
     events: int = Field(description="length of traceEvents as read")
     losses: list[Loss] = Field(default_factory=list, description="device events that are lost or misdated")
     untraced_median_ns: Figure[int] = Field(ABSENT, description="its median step without the profiler")
     loader_wait_share: Figure[float] = Field(ABSENT, description="its loader wait / step")
-    clock_ahead_ns: Figure[int] = Field(ABSENT, description="its clock less that of the first rank")
+    clock_ahead_ns: Figure[int] = Field(ABSENT, description="its clock minus that of the first rank")
     clock_residual_ns: Figure[int] = Field(
-        ABSENT, description="how far its ends of collectives lie from the first rank's after that, the median"
+        ABSENT, description="median distance of its ends of collectives from the first rank's, with that corrected"
     )
-    arrival: Figure[ArrivalFigures] = Field(ABSENT, description="how late it comes to collectives, and why")
+    arrival: Figure[ArrivalFigures] = Field(ABSENT, description="how late it arrives at collectives, and why")
     devices: list[DeviceFigures] = Field(default_factory=list, description="the devices it computed on")
 
 
@@ -67,7 +67,7 @@ class Measured(Figures):
     samples_per_step: Figure[int] = Field(ABSENT, description="global batch: samples per optimizer step, all ranks")
     step: StepTime = Field(description="how long a step takes")
     account: Figure[Account] = Field(ABSENT, description="sum over steps, devices and ranks of the light window")
-    steps: Figure[StepsFigures] = Field(ABSENT, description="which steps the figures are of, and what tells them")
+    steps: Figure[StepsFigures] = Field(ABSENT, description="which steps the figures refer to, and how they were found")
     ranks: list[RankFigures] = Field(description="the ranks that were read")
     collectives: Figure[list[CollectiveFigures]] = Field(ABSENT, description="collectives in steps, by kind and size")
     links: Figure[list[LinkFigures]] = Field(ABSENT, description="latency and bandwidth between ranks, by kind")
@@ -76,17 +76,17 @@ class Measured(Figures):
     longest: dict[str, Place] = Field(
         default_factory=dict,
         description="the longest stretch of each class of the account, by its field, and of 'optimizer', 'fp32 matmul' "
-        "and 'malloc'; without those that no step holds",
+        "and 'malloc'; only those that occur in a step",
     )
     path: Figure[CriticalPath] = Field(ABSENT, description="the chain of work that the end of a step waits for")
     launching: Figure[LaunchFigures] = Field(ABSENT, description="how far the host runs ahead of the devices")
     launch_idle: Figure[LaunchIdleFigures] = Field(ABSENT, description="time in which devices waited for launches")
     phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")
     overlap: Figure[OverlapFigures] = Field(ABSENT, description="how compute and communication share the steps")
-    sharding: Figure[ShardingFigures] = Field(ABSENT, description="what FSDP takes of the steps")
-    attribution: Figure[AttributionFigures] = Field(ABSENT, description="where in the script the compute comes from")
+    sharding: Figure[ShardingFigures] = Field(ABSENT, description="the time that FSDP takes in the steps")
+    attribution: Figure[AttributionFigures] = Field(ABSENT, description="compute by place in the script")
     user_code: Figure[UserCodeFigures] = Field(
-        ABSENT, description="functions of the user that take host time beside the training computation"
+        ABSENT, description="functions of the user that take host time outside of the training computation"
     )
     attention: Figure[list[EagerAttention]] = Field(
         ABSENT, description="places that compute attention operator by operator, without a fused kernel"
@@ -97,7 +97,7 @@ class Measured(Figures):
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")
     memory: Figure[list[MemoryFigures]] = Field(ABSENT, description="memory of each device")
-    noise: Figure[NoiseFigures] = Field(ABSENT, description="from how many samples on larger batches teach little more")
+    noise: Figure[NoiseFigures] = Field(ABSENT, description="the batch size above which larger batches help little")
     load: Figure[list[LoadFigures]] = Field(
         ABSENT, description="CPU time of this job and of other processes while steps were recorded, by machine"
     )
@@ -146,9 +146,9 @@ class Measured(Figures):
 
     @property
     def recorded_step_ns(self) -> float:
-        """The step time of the process whose steps were traced, to be set beside those: the median of all processes is
-        another where there are several. Where none was timed without the profiler it is the traced step itself: their
-        median differs from that mean by what steps vary, not by what the profiler slows.
+        """The step time of the process whose steps were traced, to compare with those: with several processes, the
+        median of all of them differs. Where no step was timed without the profiler it is the traced step itself: the
+        median of the steps differs from that mean because steps vary, not because the profiler slows them.
         """
         return self.traced_step_ns if self.step.basis == "traced" else self.step.untraced_median_ns
 
@@ -159,11 +159,11 @@ class Measured(Figures):
 
     @property
     def where_exposed(self) -> Place | None:
-        """The longest stretch of communication with no compute beside it."""
+        """The longest stretch of communication not overlapped by compute."""
         return self.where("exposed_transfer_ns", "exposed_waiting_ns", "exposed_unsplit_ns")
 
     def where_late(self, rank: int) -> Place | None:
-        """The step in which a rank comes latest to its collectives; None where that is not known."""
+        """The step in which a rank arrives latest at its collectives; None where that is not known."""
         late_rank = next((rank_figures for rank_figures in self.ranks if rank_figures.rank == rank), None)
         arrival = late_rank.known("arrival") if late_rank else None
         if late_rank is None or arrival is None or not arrival.steps:
@@ -183,7 +183,7 @@ class Measured(Figures):
         )
 
     def milliseconds(self, share: float) -> float:
-        """A share of the step as milliseconds of the step time (`step.basis` says which)."""
+        """A share of the step as milliseconds of the step time (on `step.basis`)."""
         return share * self.step.time_ns / 1e6
 
     def share(self, class_ns: str) -> float:

@@ -1,4 +1,4 @@
-"""Which steps the figures are of, how long one takes, and what it waits for and accumulates."""
+"""Which steps the figures refer to, how long a step takes, and what it waits for and accumulates."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dptune.measured.figure import ABSENT, Figure, Figures, Model, Positive, dig
 
 # Why the last traced step may be in no figure.
 CUT_SHORT = "the trace ends before the next step starts, so the wait at its end is unknown"
-_UNEVEN = 0.3  # interquartile range, of the median: from there on the mean step is like none of them
-_MEAN_DIFFERS = 0.2  # of the mean step: from there on the median alone misleads
+_UNEVEN = 0.3  # interquartile range / median: from here on few steps take as long as the mean step
+_MEAN_DIFFERS = 0.2  # of the mean step: from here on the median alone misleads
 StepBasis = Literal["profiler_step", "optimizer", "repeating"]
 
 
 class SetAsideStep(Model):
-    """A step that is no part of any figure, on any rank, because it took much longer than the others."""
+    """A step that is excluded from all figures, on all ranks, because it took much longer than the others."""
 
     number: int = Field(description="its number")
     length_ns: int = Field(description="how long it took: median over ranks")
     of_usual: float = Field(description="that / the median of the steps that are kept")
-    warm_up: bool = Field(description="whether it is the first, or follows only such steps")
+    warm_up: bool = Field(description="whether it is the first step, or follows only excluded steps")
     mean_ns: int = Field(0, description="how long it took: mean over ranks")
     rank: int | None = Field(
         None,
@@ -54,17 +54,17 @@ class StepGroup(Model):
 
 
 class StepsFigures(Figures):
-    """Which steps the figures of this run are of, and what tells where one begins."""
+    """Which steps the figures of this run refer to, and how their starts were found."""
 
     basis: StepBasis = Field(
         description="ranges of the profiler, ends of the optimizer's step(), or what repeats in the operations"
     )
     similarity: Figure[float] = Field(
-        ABSENT, description="how alike the steps' operations are, 0 to 1: of the rank where least"
+        ABSENT, description="similarity of the steps' operations, 0 to 1, on the rank where it is lowest"
     )
-    by_rank: dict[int, int] = Field(default_factory=dict, description="number of the rank -> how many steps it has")
+    by_rank: dict[int, int] = Field(default_factory=dict, description="number of the rank -> number of its steps")
     without_work: int = Field(
-        0, description="steps that have no work of their own on the device and count to the one before: most on a rank"
+        0, description="steps that launched no device work, attributed to the preceding step: the most on any rank"
     )
     set_aside: list[SetAsideStep] = Field(default_factory=list, description="steps that took much longer")
     groups: list[StepGroup] = Field(
@@ -99,7 +99,8 @@ class StepTime(Figures):
     )
     repeats_ns: list[Positive] = Field(
         default_factory=list,
-        description="a step without the profiler in further processes of the same script: medians as the next",
+        description="a step without the profiler in further processes of the same script: medians, as "
+        "`untraced_median_ns`",
     )
     untraced_median_ns: Figure[Positive] = Field(
         ABSENT, description="a step without the profiler: median over ranks of each rank's median"
@@ -111,23 +112,23 @@ class StepTime(Figures):
         ABSENT, description="their third quartile: median over ranks of each rank's"
     )
     untraced_mean_ns: int = Field(
-        0, description="mean step without the profiler: median over ranks of each rank's; 0: there is none"
+        0, description="mean step without the profiler: median over ranks of each rank's; 0: none"
     )
     untraced_period: int = Field(
         1, description="period, in steps, with which times without the profiler repeat; 1 if they do not alternate"
     )
-    untraced_steps: int = Field(0, description="steps timed without the profiler, on the rank that has most")
+    untraced_steps: int = Field(0, description="steps timed without the profiler, on the rank with most")
     untraced_outliers: int = Field(
-        0, description="those of them that took much longer than the others, on the rank that has most; all are kept"
+        0, description="those of them that took much longer than the others, on the rank with most; all are kept"
     )
-    longest_outlier_ns: int = Field(0, description="the longest of them on any rank; 0: there is none")
+    longest_outlier_ns: int = Field(0, description="the longest of them on any rank; 0: none")
     longest_outlier_wait_ns: int = Field(0, description="of it, inside the DataLoader's `__next__`")
     light_median_ns: Figure[Positive] = Field(ABSENT, description="a step of the light window, slowed by the profiler")
     light_q1_ns: Figure[Positive] = Field(ABSENT, description="their first quartile: median over ranks of each rank's")
     light_q3_ns: Figure[Positive] = Field(ABSENT, description="their third quartile: median over ranks of each rank's")
-    light_steps: int = Field(0, description="steps of the light window, on the rank that has most")
+    light_steps: int = Field(0, description="steps of the light window, on the rank with most")
     detailed_median_ns: Figure[Positive] = Field(ABSENT, description="a step of the detailed window, slowed further")
-    detailed_steps: int = Field(0, description="steps of the detailed window, on the rank that has most")
+    detailed_steps: int = Field(0, description="steps of the detailed window, on the rank with most")
 
     @property
     def uneven(self) -> bool:
@@ -144,15 +145,15 @@ class StepTime(Figures):
 
 
 class PreparingFigures(Model):
-    """What preparing a batch is made of, on average, of the loader that steps drew from, in whatever process."""
+    """The parts of preparing a batch, on average, for the loader that steps drew from, in any process."""
 
     batch_ns: int = Field(description="reading and collating one batch: the mean")
     reading_share: float = Field(description="part of that in which samples are read from the data set and transformed")
     reading_computed_share: float = Field(description="part of reading in which it computes; in the rest it waits")
     collating_share: float = Field(description="part of preparing in which samples are made into a batch")
     computed_share: float = Field(description="part of preparing in which it computes")
-    read_by: str = Field("", description="what reads samples, with the line at which it begins")
-    collated_by: str = Field("", description="what makes a batch of them, with the line at which it begins")
+    read_by: str = Field("", description="the function that reads samples, with its first line")
+    collated_by: str = Field("", description="the function that collates them into a batch, with its first line")
 
 
 class InputFigures(Figures):
@@ -172,8 +173,8 @@ class InputFigures(Figures):
         description="part of the wait that is known not to be preparing batches: the sampler, pinning memory; 0 where "
         "workers prepare them",
     )
-    basis: Literal["untraced", "traced"] = Field("traced", description="which steps the wait was taken from")
-    preparing: Figure[PreparingFigures] = Field(ABSENT, description="of the rank that waits longest: what that is for")
+    basis: Literal["untraced", "traced"] = Field("traced", description="which steps the wait is from")
+    preparing: Figure[PreparingFigures] = Field(ABSENT, description="batch preparation, on the rank that waits longest")
 
 
 class AccumulationFigures(Figures):
@@ -184,17 +185,17 @@ class AccumulationFigures(Figures):
 
 
 class NoiseFigures(Figures):
-    """The noise of gradients: from how many samples on a larger batch teaches little more.
+    """The gradient noise scale: the batch size above which larger batches help little.
 
-    Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training". `low` and `high` are of 90 %, by
-    drawing the steps anew.
+    Source: McCandlish et al. 2018, "An Empirical Model of Large-Batch Training". `low` and `high` are a 90 % bootstrap
+    interval over the steps.
     """
 
-    steps: int = Field(description="in which norms of gradients were taken")
+    steps: int = Field(description="steps in which gradient norms were measured")
     small_batch: int = Field(description="samples of the small gradient: of a backward pass of one rank")
     large_batch: int = Field(description="samples of the large gradient: of a step of all ranks")
     noise_scale: Figure[float] = Field(
         ABSENT, description="samples: variance of one sample's gradient / square of the mean gradient's norm"
     )
-    low: Figure[float] = Field(ABSENT, description="the least that the steps allow, in samples")
-    high: Figure[float] = Field(ABSENT, description="the most that the steps allow, in samples")
+    low: Figure[float] = Field(ABSENT, description="lower end of its interval, in samples")
+    high: Figure[float] = Field(ABSENT, description="upper end of its interval, in samples")

@@ -13,7 +13,7 @@ nothing hides them. DistributedDataParallel sends gradients in buckets of 25 MiB
 
 ## What to change
 
-Wrap the model in `DistributedDataParallel`, and leave out the averaging and the first broadcast of parameters: DDP does
+Wrap the model in `DistributedDataParallel`, and remove the averaging and the first broadcast of parameters: DDP does
 both. Or average all gradients in one call:
 
     flat = torch._utils._flatten_dense_tensors(gradients)
@@ -23,9 +23,9 @@ With DDP, parameters need not be averaged or broadcast after each step: replicas
 gradients stay equal. Replacing the averaging of parameters gives the same result with SGD. It may change training
 results with optimizers like Adam, whose state differs between ranks if only parameters are averaged.
 
-On a CPU with known links the saving is predicted. At least: the time in these calls on the rank that spends least in
-them, minus the time of DDP's buckets at the link's latency and bandwidth, as if nothing overlapped them. At most: the
-time in these calls on the rank that spends most. Without known links, and on GPUs, the saving is an upper bound.
+On a CPU with known links the saving is predicted. Lower end: the time in these calls on the rank that spends least in
+them, minus the time of DDP's buckets at the link's latency and bandwidth, without overlap. Upper end: the time in these
+calls on the rank that spends most. Without known links, and on GPUs, the saving is an upper bound.
 
 ## When to leave it alone
 

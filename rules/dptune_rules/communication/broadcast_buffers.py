@@ -2,26 +2,26 @@
 
 ## What it measures
 
-Broadcasts that are launched in forward passes and that nothing hides, as a share of the step, where a
-DistributedDataParallel module has buffers and sends them (`broadcast_buffers`, which is on unless it is switched off).
+Exposed broadcasts in forward passes, as a share of the step, where a DistributedDataParallel module has buffers and
+broadcasts them (`broadcast_buffers`, on by default).
 
 ## Why it costs time
 
-Before each forward pass DDP sends the buffers of rank 0 to all others: the running statistics of batch norm, mostly.
-Forward waits for it, so nothing runs beside it. With accumulated gradients it happens in every micro-batch that does
-not follow one under `no_sync`.
+Before each forward pass DDP sends rank 0's buffers to all other ranks: mostly the running statistics of batch norm. The
+forward pass waits for them, so nothing overlaps the broadcast. With gradient accumulation this happens in every
+micro-batch that does not follow one under `no_sync`.
 
 ## What to change
 
-`broadcast_buffers=False` of DistributedDataParallel; since torch 2.13 that is deprecated, and
-`forward_sync_buffers=False` does it, which sends them once at the start all the same. Each rank then keeps statistics
-of its own samples; those that are saved are rank 0's, as they were. Constants registered as buffers (masks, tables of
-positions) are the same on all ranks anyway: name them in `_ddp_params_and_buffers_to_ignore`.
+Pass `broadcast_buffers=False` to DistributedDataParallel. Since torch 2.13 it is deprecated: use
+`forward_sync_buffers=False`, which still sends the buffers once at the start. Each rank then keeps statistics of its
+own samples; a checkpoint contains rank 0's, as before. Constants registered as buffers (masks, position tables) are the
+same on all ranks anyway: name them in `_ddp_params_and_buffers_to_ignore`.
 
 ## When to leave it alone
 
-- Batches per rank are small, and the statistics of one rank's are noisy: then SyncBatchNorm is what is wanted.
-- Buffers are changed on rank 0 alone, and the others have to learn of it.
+- Batches per rank are small, so the statistics of a single rank are noisy: use SyncBatchNorm.
+- Buffers change on rank 0 only, and the other ranks need the new values.
 
 ## References
 

@@ -2,51 +2,52 @@
 
 ## What it measures
 
-The all-reduces of a step that carry gradients: how many, how large, and how long the shortest of them took. With facts
-of the process they are those whose size is that of a DDP bucket; without, every all-reduce of more than 64 bytes, and
-then only in runs that do nothing else but all-reduce and broadcast. The gradients of one backward pass are the sum of
-these messages.
+The gradient all-reduces of a step: their number, their sizes, and the shortest duration. With facts of the process they
+are the all-reduces whose size is that of a DDP bucket. Without facts they are all all-reduces of more than 64 bytes,
+and only in runs whose only collectives are all-reduces and broadcasts. The gradients of one backward pass are the sum
+of these messages.
 
 Two cases:
 
 - *too small*: the mean message is below 1 MiB and larger buckets would at least halve their number;
-- *too large*: all gradients travel in a single message of 2 MiB or more, nearly none of it hidden. Of less the smallest
-  bucket that is proposed, closed by the tensor that fills it, may hold all.
+- *too large*: all gradients are sent in a single message of 2 MiB or more, with almost no overlap. Below 2 MiB, the
+  smallest proposed bucket, closed by the tensor that fills it, may hold all gradients.
 
 ## Why it costs time
 
-An all-reduce takes a start-up time, whatever its size, plus its bytes over the rate of the link. Many small buckets pay
-the start-up many times. What a step pays is estimated from the messages that would no longer be sent, each at the
-shortest duration that was seen (waiting and contention are least in that one), and by no more than the exposed
-transfer; that share, or the prediction, sets the impact.
+An all-reduce costs a start-up time, whatever its size, plus its bytes divided by the bandwidth of the link. Many small
+buckets pay the start-up many times. The cost in a step is estimated from the messages that are no longer sent, each at
+the shortest observed duration, which has the least waiting and contention. The estimate is limited to the exposed
+transfer. This share, or the prediction, sets the impact.
 
-The saving can be larger: messages in flight slow each other and the compute beside them. The ceiling is therefore all
-communication of the step, hidden or not, less the messages that stay, each at the shortest duration, and less waiting
-for a rank that is late by 10 % of the step. Without any such ceiling small buckets would be promised less than they
-gave: two gloo ranks on one machine went from 92 to 36 ms a step, where the start-ups alone made 22 ms.
+The saving can be larger: messages in flight slow each other and the compute that they overlap. The upper bound is
+therefore all communication of the step, hidden or exposed, minus the remaining messages, each at the shortest duration,
+and minus waiting for a rank that is late by 10 % of the step. A bound from start-up times alone would be too low: two
+gloo ranks on one machine went from 92 to 36 ms a step, and start-up accounted for only 22 ms.
 
-A single bucket is complete only when backward is over, so it cannot travel beside backward at all. Splitting it saves
-at most the exposed transfer. Waiting for a late rank stays, whatever the size of buckets. Where the traces of some
-ranks are missing, the two cannot be separated: the bound then includes waiting, and says so.
+A single bucket is complete only when the backward pass is over, so it cannot overlap with the backward pass at all.
+Splitting it saves at most the exposed transfer. Waiting for a late rank remains, whatever the bucket size. Where the
+traces of some ranks are missing, the two cannot be separated: the bound then includes waiting, and the finding states
+this.
 
 ## What to change
 
-`bucket_cap_mb` of DistributedDataParallel. Proposed is a quarter of the gradients, between 1 MiB and 25 MiB: few
-start-ups, while three quarters can still travel before backward ends. The limits are the sizes DDP itself starts from.
+`bucket_cap_mb` of DistributedDataParallel. The proposal is a quarter of the gradients, between 1 MiB and 25 MiB: few
+start-ups, while three quarters can be sent before the backward pass ends. The limits are DDP's default sizes.
 
-Where the run has a step model, the steps are replayed with each size of 0.1, 0.2, 0.5 and so on up to 50 MiB, and the
-one with the shortest step is proposed, with what is predicted for the others beside it. Where the best of them saves
-less than a note is worth, nothing is.
+Where the run has a step model, the steps are replayed with sizes of 0.1, 0.2, 0.5 and so on up to 50 MiB. The size with
+the shortest step is proposed, together with the predictions for the other sizes. Where the best size saves less than
+low impact requires, nothing is proposed.
 
-Left out, DDP's first bucket is 1 MiB and the others 25 MiB, so that the first one leaves early. Passing 25 is not the
-same: the first bucket is then 25 MiB too, and a model with less than that has one bucket that nothing hides.
+By default, DDP's first bucket is 1 MiB and the others are 25 MiB, so that the first is sent early. Passing 25 is not
+the same: the first bucket is then 25 MiB too, and a model with less than that has one bucket that nothing hides.
 
 ## When to leave it alone
 
-- The communication is hidden: then a start-up costs nothing that a step waits for.
+- The communication is hidden: start-up then does not delay the step.
 - Buckets are small because the model is.
 - One tensor holds most of the gradients (an embedding): a bucket never splits it, so a smaller cap changes little.
-- The module is compiled: torch splits its graph at buckets, and refuses sizes below 1 MiB. Those are not proposed.
+- The module is compiled: torch splits its graph at buckets, and rejects sizes below 1 MiB. Those are not proposed.
 - A communication hook depends on the buckets: PowerSGD keeps its state per bucket.
 
 ## References

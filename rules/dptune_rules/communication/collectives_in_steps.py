@@ -16,8 +16,8 @@ needs it.
 
 ## Why it costs time
 
-A collective that the script waits for costs its start-up on every link, and makes each rank wait for the slowest one
-once more in each step. Objects are pickled, and their sizes are exchanged in a collective of their own.
+A collective that the script waits for costs its start-up on every link, and makes each rank wait for the slowest rank
+once more in each step. Objects are pickled, and their sizes are sent in a collective of their own.
 
 ## What to change
 
@@ -26,18 +26,18 @@ once more in each step. Objects are pickled, and their sizes are exchanged in a 
 - Accelerate: an iterable data set is read by rank 0, which sends each batch to the others. With
   `DataLoaderConfiguration(dispatch_batches=False)` each rank reads its own batches: give each rank different samples.
 - Metrics: add them up on each rank, and reduce them every hundred steps, or once an epoch.
-- `barrier` in the loop: leave it out. The all-reduce of gradients keeps ranks together.
+- `barrier` in the loop: remove it. The all-reduce of gradients keeps ranks together.
 - `all_gather_object` and Accelerate's `gather_object`: gather tensors, or call it every N steps. One tensor of all
-  samples is sent as it is; a list of objects is pickled element by element.
+  samples is sent directly; a list of objects is pickled element by element.
 - `full_tensor()` for logging: reduce each rank's shard (`to_local()`) to one number, put all of them into one tensor,
   and all-reduce that every hundred steps.
 - One rank that reads the data for all: let each rank read its own part (`DistributedSampler`).
-- What has to be reduced in each step: pass `async_op=True`, and wait for it when its result is needed.
+- Values that must be reduced in each step: pass `async_op=True`, and wait when the result is needed.
 
 ## When to leave it alone
 
 - Model, tensor or pipeline parallel training, and losses over the samples of all ranks: there the step needs them.
-- They are hidden: then a step pays nothing for them.
+- The collectives are hidden: they then cost no time.
 
 ## References
 

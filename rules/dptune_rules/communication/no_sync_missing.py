@@ -7,32 +7,33 @@ DistributedDataParallel module means that gradients are accumulated without `no_
 
 ## Why it costs time
 
-DDP all-reduces gradients in every backward pass. While they are accumulated only the sum matters, so that with k
-micro-batches k - 1 of the k all-reduces send what the last one sends again. They all carry the same bytes, so a step
-pays about (k - 1) / k of its exposed transfer for them, which sets the impact.
+DDP all-reduces gradients in every backward pass. During accumulation only the sum matters: with k micro-batches, k - 1
+of the k all-reduces send what the last one sends again. They all carry the same bytes, so a step pays about (k - 1) / k
+of its exposed transfer for them, which sets the impact.
 
-Where the run has a step model, what goes is what the model says. Without one it is not known: messages also slow the
-compute beside them, and ranks that wait for the slowest one after every micro-batch then do so once. The ceiling is
-then all communication of the step, hidden or not, less one all-reduce of the gradients at the shortest duration seen.
-Where one rank is late by 10 % of the step, waiting for it stays, and is left out.
+Where the run has a step model, the saving is its prediction. Without one it is not known: messages also slow the
+compute that they overlap, and ranks that wait for the slowest rank after every micro-batch then wait once. The upper
+bound is all communication of the step, hidden or exposed, minus one all-reduce of the gradients at the shortest
+observed duration. Where one rank is late by 10 % of the step, the wait for it remains, and is left out.
 
 ## What to change
 
 Run all micro-batches but the last inside `with model.no_sync():`, forward and backward both. With a trainer that
-accumulates for you (Lightning's `accumulate_grad_batches`, Accelerate's `accumulate`) use its own setting.
+accumulates (Lightning's `accumulate_grad_batches`, Accelerate's `accumulate`), use its setting.
 
-The sum is the same up to the order of additions: local gradients are added before they are averaged, not after.
+The sum is the same up to floating-point summation order: local gradients are added before they are averaged, not after.
 
 ## When to leave it alone
 
-- backward runs several times per step for another reason, such as gradients of gradients, a perturbed second pass (SAM)
-  or an optimizer that evaluates the loss itself (LBFGS): then each result is needed. Where there are more passes than
-  batches, or the optimizer is such a one, nothing is said. Where no DataLoader tells how many batches a step has, it is
-  not known, and what is said is a warning at most, of low confidence.
-- `find_unused_parameters` with parts of the model that take turns: test that every parameter still gets its gradient.
-- `static_graph=True`: DDP learns the graph in the first backward passes that it synchronizes. Keep the first step out
+- backward runs several times per step for another reason, for example gradients of gradients, a perturbed second pass
+  (SAM) or an optimizer that evaluates the loss itself (LBFGS): each result is then needed. Where there are more passes
+  than batches, or the optimizer is one of these, nothing is reported. Where no DataLoader shows how many batches a step
+  has, their number is unknown: the impact is then medium at most, and the confidence low.
+- `find_unused_parameters` with parts of the model that are used in turns: test that every parameter still gets its
+  gradient.
+- `static_graph=True`: DDP records the graph in the first backward passes that it synchronizes. Keep the first step out
   of `no_sync`: under it torch 2.13 fails in the first backward pass, and older versions may stop averaging gradients.
-- Fully sharded training: there `no_sync` keeps whole gradients on every rank, which may not fit.
+- Fully sharded training: `no_sync` keeps whole gradients on every rank, which may not fit.
 
 ## References
 

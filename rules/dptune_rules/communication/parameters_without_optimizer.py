@@ -6,7 +6,7 @@ Parameters that a backward pass computes gradients of, that no optimizer of the 
 change during recording, while an optimizer holds other parameters of the same pass. If their module got them after the
 optimizer was made, dptune names that line.
 
-A model of which only the last layers are trained, and a network of its own in evaluation mode (a perceptual loss, a
+A model of which only the last layers are trained, and a separate network in evaluation mode (a perceptual loss, a
 teacher), are not reported here: see DP109.
 
 ## Why it costs time

@@ -5,7 +5,7 @@
 Two cases, both observed in the live process:
 
 - Parameters get gradients but belong to no optimizer, while other parameters of the same pass do, and their values do
-  not change during recording: the body of a model of which only the last layers are trained, or a network of its own in
+  not change during recording: the body of a model of which only the last layers are trained, or a separate network in
   evaluation mode. Other parameters without an optimizer are reported by DP113.
 - Gradients that a pass computes for an optimizer's parameters are discarded before that optimizer steps, after another
   optimizer has stepped: the discriminator's gradients in a GAN's generator pass, the critic's in an actor's pass.

@@ -2,37 +2,38 @@
 
 ## What it measures
 
-Whether `find_unused_parameters` is on, and how many bytes of parameters got no gradient, of which DDP keeps count in
-some steps: none, on any rank, in the last of those. And the all-reduce of whole numbers, four bytes for each parameter
-tensor, by which ranks tell each other which of theirs were used.
+Whether `find_unused_parameters` is on, and how many bytes of parameters got no gradient, which DDP counts in some
+steps: none, on any rank, in the last of those steps. Also the all-reduce of integers, four bytes for each parameter
+tensor, by which ranks share which parameters they used.
 
 ## Why it costs time
 
-With it DDP walks through the graph after each forward pass, keeps a mark for each parameter tensor, and exchanges the
-marks once backward is over, when nothing hides it. It does not sort buckets into the order in which gradients become
-ready either.
+With this option DDP traverses the graph after each forward pass, marks each used parameter tensor, and all-reduces the
+marks after the backward pass, when nothing hides it. It also does not sort buckets into the order in which gradients
+become ready.
 
 ## What to change
 
-Leave out `find_unused_parameters=True`. Where parts of the model take turns at being unused, it has to stay: without it
-torch raises an error in the step that meets one, so that nothing goes wrong unnoticed.
+Remove `find_unused_parameters=True`. Keep it where parts of the model are unused in turns: without it torch raises an
+error in the first step with an unused parameter, so nothing goes wrong unnoticed.
 
-What a step pays is estimated from the shortest exchange of the marks (the rest of longer ones may be waiting) and 4 us
-for each parameter tensor, twice what walking and marking took on a CPU. What is said to be saved is at most that and
-all exposed communication but waiting for late ranks: buckets in the order of the gradients may hide it.
+The cost in a step is estimated from the shortest all-reduce of the marks (longer ones may include waiting) and 4 us for
+each parameter tensor, twice the time that traversal and marking took on a CPU. The upper bound of the saving is this
+cost plus all exposed communication except waiting for late ranks, because buckets in the order of the gradients may
+hide it.
 
 ## When to leave it alone
 
-- Control flow that depends on the data: an unused parameter may come later than the steps that were recorded.
-- `static_graph=True` where the same ones are unused in each step.
+- Control flow that depends on the data: an unused parameter may first occur after the recorded steps.
+- `static_graph=True`, where the same parameters are unused in each step.
 
 ## References
 
 - DistributedDataParallel, `find_unused_parameters`:
   https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 - Li et al. 2020, "PyTorch Distributed", section 4.2.1 on globally unused parameters: https://arxiv.org/abs/2006.15704
-- Measured on a CPU, one thread, torch 2.13: a step of 802 tensors took 1.9 ms longer of 20, one of 202 tensors 0.6 ms
-  of 5; beside that the exchange.
+- Measured on a CPU, one thread, torch 2.13: the search took 1.9 of 20 ms in a step of 802 tensors, and 0.6 of 5 ms in a
+  step of 202 tensors, plus the all-reduce of the marks.
 """
 
 from __future__ import annotations

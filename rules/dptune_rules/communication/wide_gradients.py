@@ -3,36 +3,35 @@
 ## What it measures
 
 The part of a step in which DistributedDataParallel's all-reduces of gradients transfer data and nothing is computed,
-with no communication hook registered and all gradients of type float32. Metrics, buffers, barriers and what FSDP
-gathers are not counted, nor is the wait for a late rank. Where the link is known, time = latency + bytes / bandwidth
-says which part of the all-reduces' time grows with their bytes.
+with no communication hook registered and all gradients of type float32. Metrics, buffers, barriers and FSDP's
+all-gathers are not counted, nor is the wait for a late rank. Where the link is known, time = latency + bytes /
+bandwidth gives the part of the all-reduces' time that grows with their bytes.
 
 ## Why it costs time
 
-Where the bytes are what takes the time, half of them take half of it. Start-ups stay as they are, so that many small
-messages gain little: there `bucket-size` has more to say.
+Where bandwidth limits the all-reduces, half the bytes take half the time. Start-up times stay the same, so many small
+messages gain little: see `bucket-size` for those.
 
 ## What to change
 
-`register_comm_hook` with `bf16_compress_hook` or `fp16_compress_hook`: gradients are cast before they are exchanged,
-and back after it. The weights, and what the optimizer computes with, stay 32 bits wide. bf16 has the range of float32
-and 8 bits of precision; fp16 has 11, and overflows beyond 65,504: torch casts before it divides by the number of ranks,
-and under a GradScaler gradients are tens of thousands of times as large. There take bf16. Off NCCL, torch refuses its
-bf16 hook: wrap it in a function of your own, which is what
-`dptune verify` does.
+Use `register_comm_hook` with `bf16_compress_hook` or `fp16_compress_hook`: gradients are cast before the all-reduce,
+and back after it. The weights, and the optimizer's arithmetic, stay 32 bits wide. bf16 has the range of float32 and 8
+bits of precision. fp16 has 11 bits, and overflows beyond 65,504: torch casts before it divides by the number of ranks,
+and under a GradScaler gradients are tens of thousands of times as large. Use bf16 there. With other backends than NCCL,
+torch rejects its bf16 hook: wrap it in your own function, as `dptune verify` does.
 
-Proposed is whichever of the two is predicted to save more, casts included; where both are alike, bf16. Where the
-predicted interval includes zero, nothing is. Where the step model misses the recorded steps by too much to predict,
-bf16 is proposed if half of the exposed transfer's bandwidth share, less the casts, is worth it. No saving is larger
-than the exposed transfer of gradients. Without a step model nothing is proposed: over a fast link the casts take
-longer than what they save.
+The hook with the larger predicted saving is proposed, casts included; where both are equal, bf16. Where the predicted
+interval includes zero, nothing is proposed. Where the step model misses the recorded steps by too much to predict, bf16
+is proposed if half of the exposed transfer's bandwidth share, minus the casts, reaches the threshold. No saving is
+larger than the exposed transfer of gradients. Without a step model nothing is proposed: over a fast link the casts take
+longer than the transfer time that they save.
 
 ## When to leave it alone
 
-- The communication is hidden already: fewer bytes then change nothing.
-- Latency takes the time: many small buckets. See `bucket-size`.
-- The link is quick beside the casts: two ranks on one host exchange through memory.
-- Training that is known to be delicate in 16 bits. Sums over very many ranks lose more.
+- The communication is already hidden: fewer bytes then change nothing.
+- Latency dominates: many small buckets. See `bucket-size`.
+- The link is fast compared with the casts: two ranks on one host communicate through memory.
+- Training that is known to be sensitive to 16-bit arithmetic. Sums over very many ranks lose more.
 
 ## References
 

@@ -1,1 +1,1 @@
-"""What the host does in a step beside feeding it: launching, collecting garbage, updating parameters."""
+"""Rules about the host: launching kernels, garbage collection, updating parameters, work of the script."""

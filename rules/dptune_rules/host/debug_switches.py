@@ -7,18 +7,19 @@ ranks, and torch's anomaly detection.
 
 ## Why it costs time
 
-With the first every kernel is waited for before the next one is launched. With the second ranks compare each
-collective before they start it. With the third memory is taken from the driver for every tensor. Anomaly detection
-looks for NaN after every operation of a backward pass, and keeps a stack for each of the forward pass.
+With `CUDA_LAUNCH_BLOCKING` the host waits for every kernel before it launches the next one. With
+`TORCH_DISTRIBUTED_DEBUG=DETAIL` ranks compare each collective before they start it. With
+`PYTORCH_NO_CUDA_MEMORY_CACHING` the driver allocates memory for every tensor. Anomaly detection checks for NaN after
+every operation of a backward pass, and keeps a stack for each operation of the forward pass.
 
 ## What to change
 
-Take them out of the environment, and `torch.autograd.set_detect_anomaly` or `detect_anomaly` out of the script. How
-much quicker steps are without is not said, for nothing in this recording tells. Record again.
+Remove the variables from the environment, and `torch.autograd.set_detect_anomaly` or `detect_anomaly` from the script.
+This recording does not show how much faster steps are without them. Record again.
 
 ## When to leave it alone
 
-- An error is being looked for. Then nothing else of this report is about the training as it will be.
+- You are searching for an error. The other findings of the report then do not apply to training without these options.
 
 ## References
 

@@ -2,39 +2,39 @@
 
 ## What it measures
 
-Time in which a GPU is idle while the script is held by a call that waits for it, or launches the next operation after
-one, as a share of the step, the mean of all GPUs. Of one that alone waits so long, and holds up the others, `late-rank`
-speaks.
+Time in which a GPU is idle while the script is blocked in a call that waits for it, or launches the next operation
+after such a call, as a share of the step: the mean over all GPUs. If a single GPU waits that long and holds up the
+others, `late-rank` reports it.
 
 ## Why it costs time
 
-The host launches kernels ahead of the GPU, so that one follows the other. Where the script asks for a value that the
-GPU computes, it waits until all that was launched is over; then nothing is queued, and the GPU idles for as long as the
-host takes to launch again. `loss.item()`, `print(loss)`, `tensor.cpu()`, `if tensor:`, `tensor.nonzero()`, indexing
-with a mask, `torch.cuda.synchronize()` and the clipping of gradients with `error_if_nonfinite` do so.
+The host launches kernels ahead of the GPU, so that they run back to back. Where the script reads a value that the GPU
+computes, it waits until all launched work is finished. The launch queue is then empty, and the GPU idles until the host
+has launched again. `loss.item()`, `print(loss)`, `tensor.cpu()`, `if tensor:`, `tensor.nonzero()`, indexing with a
+mask, `torch.cuda.synchronize()` and gradient clipping with `error_if_nonfinite` do so.
 
 ## What to change
 
-Keep losses and metrics on the GPU, add them up there, and read them every so many steps; copy what has to be read with
-`non_blocking=True`, and look at it a step later. Shapes that depend on values (`nonzero`, masks) become `torch.where`.
-`dptune report` names the functions that copies to the host are asked for in, where steps were recorded in detail.
+Keep losses and metrics on the GPU, add them up there, and read them every N steps. Copy values that must be read with
+`non_blocking=True`, and read them a step later. Replace shapes that depend on values (`nonzero`, masks) by
+`torch.where`. With a detailed window, `dptune report` names the functions that request copies to the host.
 
-The step saves at most that idle time, in each step that of the GPU where it is most. Traced steps have more of it than
-others, for the profiler slows the host: no more of it is counted than a step without the profiler has beside what the
+The saving is an upper bound: that idle time, in each step on the GPU where it is longest. Traced steps have more of it,
+because the profiler slows the host. The bound is therefore limited to the step without the profiler, minus what the
 busiest GPU computed.
 
 ## When to leave it alone
 
 - The value decides what the step does next: a search, or reinforcement learning.
-- A GradScaler looks for overflows once a step, which is such a call: bf16 needs none.
-- `cudaFree` waits, too: where calls for memory are half of it, their own rule speaks.
+- A GradScaler checks for overflow once a step, which is such a call: bf16 needs no GradScaler.
+- `cudaFree` waits, too: where memory calls are half of the wait, `allocator-churn` reports them.
 
 ## References
 
 - PyTorch, "Performance Tuning Guide", "Avoid unnecessary CPU-GPU synchronization":
   https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- A preview: quiet on all public traces that could be judged (21 runs), of which none shows it beside calls for memory,
-  and no run of a script that waits so was recorded yet.
+- Preview: no findings on all public traces that could be judged (21 runs). None of them shows such waits other than for
+  memory calls, and no run of a script that waits this way was recorded yet.
 """
 
 from __future__ import annotations

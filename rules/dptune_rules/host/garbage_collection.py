@@ -14,9 +14,9 @@ of them holds up all others.
 
 ## What to change
 
-Collect at chosen steps, and on all ranks at once: `gc.disable()` before the loop, and in it
-`if step % 500 == 0: gc.collect()`. Where most objects are there for good (a data set of Python lists, a large
-configuration), `gc.freeze()` before the loop takes them out of every later collection.
+Collect at chosen steps, and on all ranks at once: `gc.disable()` before the loop, and in it `if step % 500 == 0:
+gc.collect()`. Where most objects live until the end (a data set of Python lists, a large configuration), `gc.freeze()`
+before the loop takes them out of every later collection.
 
 If the script calls `gc.collect()` in many steps, the title names the line: remove the call, or make it every few
 hundred steps. If a library makes the call, look for its setting.
@@ -24,7 +24,7 @@ hundred steps. If a library makes the call, look for its setting.
 Where the collections run while the training process prepares its batches, and it waits for them longer than for the
 collector, the loader makes the objects: the impact is then medium at most, and the input rules come first.
 
-Better, where it can be done: keep a data set in tensors or arrays, not in millions of lists and dicts.
+If possible, keep the data set in tensors or arrays, not in millions of lists and dicts.
 
 On a CPU the saving is predicted for the mean step. It starts at the time that the busiest rank saves, less a fifth for
 collections that remain. It ends at the collection time of all ranks together, because ranks that collect at different
@@ -33,7 +33,7 @@ compute.
 
 ## When to leave it alone
 
-- The script makes cycles in each step that hold memory of the device: then collect more often than every 500.
+- The script makes cycles in each step that hold device memory: collect more often than every 500 steps.
 
 ## References
 

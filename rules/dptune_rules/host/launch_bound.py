@@ -2,45 +2,46 @@
 
 ## What it measures
 
-Time in which a GPU is idle while the host prepares and launches the next operation, as a share of the step, the mean of
-all GPUs. Of one that alone waits so long, and holds up the others, `late-rank` speaks.
+Time in which a GPU is idle while the host prepares and launches the next operation, as a share of the step: the mean
+over all GPUs. If a single GPU waits that long and holds up the others, `late-rank` reports it.
 
 ## Why it costs time
 
-Calling an operator takes the host some microseconds whatever it computes. A kernel that is shorter than that is over
-before the next one is launched, and with many of them the GPU waits after each.
+Each operator call costs the host some microseconds, whatever it computes. A kernel that is shorter than that ends
+before the next one is launched, so with many short kernels the GPU waits after each.
 
 ## What to change
 
-First the cause that the evidence names. An optimizer that loops over its tensors (a quarter of all launches or more):
-`foreach` or `fused`. One kernel that the GPU waits for most of that time: what the host runs before launching it; the
-evidence lists those operators with their calls per step. Where neither stands out, in the order of effort:
+First fix the cause that the evidence names. An optimizer that loops over its tensors (a quarter of all launches or
+more): `foreach` or `fused`. One kernel that accounts for most of the wait: the operators that the host runs before
+launching it; the evidence lists them with their calls per step. Where neither dominates, in the order of effort:
 
-- more work in each kernel: a larger batch, where memory has room (`small-batch` says what goes with it);
+- more work in each kernel: a larger batch, where memory has room (see `small-batch` for what else changes);
 - fewer kernels: `torch.compile(model)`, which fuses pointwise operations; `foreach` or `fused` optimizers;
-- launching all of them at once: `torch.compile(model, mode="reduce-overhead")`, which captures CUDA graphs, where
-  shapes stay the same. For a model that is already compiled, only this is recommended.
+- one launch for all kernels: `torch.compile(model, mode="reduce-overhead")`, which captures CUDA graphs, where shapes
+  stay the same. For a model that is already compiled, only this is recommended.
 
-The step saves at most that idle time, in each step that of the GPU that waits longest. Traced steps have more of it
-than others, for the profiler slows the host and not the GPU: no more of it is counted than a step without the profiler
-has beside what the busiest GPU computed.
+The saving is an upper bound: that idle time, in each step on the GPU that waits longest. Traced steps have more of it,
+because the profiler slows the host and not the GPU. The bound is therefore limited to the step without the profiler,
+minus what the busiest GPU computed.
 
 ## When to leave it alone
 
-- The host is held up by something else: calls that allocate memory, waiting for the device, Python of the script. Those
-  are told apart, and where the allocator's calls are half of it, its own rule speaks.
-- `CUDA_LAUNCH_BLOCKING` is set, so that each launch waits for its kernel: `debug-switches` speaks of that.
+- The host is held up by something else: calls that allocate memory, waiting for the device, Python code of the script.
+  These are measured separately; where the allocator's calls are half of the time, `allocator-churn` reports them.
+- `CUDA_LAUNCH_BLOCKING` is set, so that each launch waits for its kernel: see `debug-switches`.
 - A single step of inference, where latency is what counts.
 - The profiler causes it: where no step was timed without it, and the first traced steps started with work queued and
-  waited for no launch while all others do, the host runs ahead without the profiler. The rule says so and is skipped.
+  waited for no launch while all others do, the host runs ahead without the profiler. The rule is then skipped for this
+  reason.
 
 ## References
 
 - PyTorch, "Accelerating PyTorch with CUDA Graphs": https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs/
 - torch.compile, modes: https://pytorch.org/docs/stable/generated/torch.compile.html
-- Calibrated on public traces: it speaks of ResNet-18 on two V100 (84 % of a step), ResNet-50 on one (18 to 24 %) and
-  small loops (54 and 62 %); it is quiet on the same ResNet-50 where it waits for batches (5 %), and on training of a
-  GPT on eight H100 (3 %).
+- Calibrated on public traces: findings for ResNet-18 on two V100 (84 % of a step), ResNet-50 on one (18 to 24 %) and
+  small loops (54 and 62 %); none for the same ResNet-50 where it waits for batches (5 %), nor for training of a GPT on
+  eight H100 (3 %).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ The saving is an upper bound: all of the time in these convolutions and their ba
 
 ## When to leave it alone
 
-- The kernel could be shorter: most of a room's impulse response, say, lies in its first tenths of a second.
+- The kernel could be shorter: for example, most of a room's impulse response lies in its first tenths of a second.
 - The data needs no augmentation on the training thread: convolve in the workers of a DataLoader, or once in advance.
 
 Convolutions with a stride or with few outputs, which multiply fewer taps for each position, are not reported.

@@ -2,29 +2,29 @@
 
 ## What it measures
 
-The threads that torch computes with on each rank, added up over the ranks of a host, against the cores that they may
-use, where the model computes on the CPU.
+Where the model computes on the CPU: the number of threads that torch computes with on each rank, added up over the
+ranks of a host, compared with the number of cores that they may use.
 
 ## Why it costs time
 
-torch takes as many threads as there are cores, and so does each rank, unless it is told otherwise. The threads of one
-operator wait for the slowest of them, and with more threads than cores one of them is always off its core; they wait by
-spinning, which takes the cores from the others.
+By default torch starts as many threads as there are cores, on each rank. The threads of one operator wait for the
+slowest of them. With more threads than cores, one of them is always without a core, and the others spin while they
+wait, which takes cores from other ranks.
 
 ## What to change
 
-`OMP_NUM_THREADS` in the environment of each rank, or `torch.set_num_threads`: cores of the host / its ranks. torchrun
-sets it to 1 where it is not set, other ways to start ranks (`mp.spawn`, mpirun, a scheduler) do not. Where the variable
-is set and torch has another number, the script called `torch.set_num_threads`, and that is the place.
+Set `OMP_NUM_THREADS` in the environment of each rank, or call `torch.set_num_threads`: cores of the host / its ranks.
+torchrun sets the variable to 1 where it is unset; other launchers (`mp.spawn`, mpirun, a scheduler) do not. If the
+variable is set and torch uses another number, the script calls `torch.set_num_threads`: change it there.
 
-What is said to be saved is a ceiling: all of a step but waiting for input, for what computes takes the cores of what
-exchanges, too.
+The saving is an upper bound: all of a step except waiting for input, because compute also takes cores from
+communication.
 
 ## When to leave it alone
 
-- A GPU computes, and the threads have nothing to do: then nothing is said.
-- The ranks are bound to cores of their own, and each counts only those.
-- There are more ranks than cores, with one thread each: fewer ranks would help, and no fewer threads.
+- A GPU computes, and the threads are idle: nothing is reported.
+- The ranks are pinned to separate cores, and each counts only those.
+- There are more ranks than cores, with one thread each: use fewer ranks.
 
 ## References
 

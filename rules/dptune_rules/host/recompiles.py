@@ -9,7 +9,7 @@ as torch reports them.
 
 ## Why it costs time
 
-A compiled function holds for inputs that pass its guards: shapes, types, Python values. Another input makes torch
+A compiled function is valid for inputs that pass its guards: shapes, types, Python values. Another input makes torch
 compile it again, which takes from a tenth of a second to minutes. With `dynamic=False`, or batches padded to their own
 longest sample, each new length is another input.
 
@@ -17,7 +17,7 @@ longest sample, each new length is another input.
 
 - Shapes that vary: leave out `dynamic=False`, pass `dynamic=True`, or mark the dimension with
   `torch._dynamo.mark_dynamic(tensor, dim)` before the call.
-- Or pad batches to a few lengths (buckets, such as multiples of 64): one compilation for each.
+- Or pad batches to a few lengths (buckets, for example multiples of 64): one compilation for each.
 - The last batch of an epoch: `drop_last=True`.
 - A Python number that changes (a step, a learning rate): pass it as a tensor.
 

@@ -13,8 +13,8 @@ evaluation mode, or after an optimizer step. Neither do activation checkpointing
 
 ## Why it costs time
 
-The second call computes what is known already, and the backward pass goes through both. A loop over N prefixes computes
-about N / 2 times as much as one pass over the longest.
+The second call repeats a known result, and the backward pass goes through both. A loop over N prefixes computes about N
+/ 2 times as much as one pass over the longest.
 
 ## What to change
 

@@ -12,8 +12,8 @@ remove them. Functions of the script that the detailed window shows there are le
 ## Why it costs time
 
 Without either, the step is a loop over all parameter tensors, with several operators for each. With thousands of small
-tensors the calls are what takes the time; with large ones each operator reads and writes the whole tensor again. A
-fused step reads and writes every number once.
+tensors the calls dominate; with large ones each operator reads and writes the whole tensor again. A fused step reads
+and writes every number once.
 
 ## What to change
 

@@ -2,35 +2,35 @@
 
 ## What it measures
 
-Copies from host to device in the steps whose host side is not page-locked, and the part of them with neither compute
-nor communication beside it, as a share of the step.
+Copies from host to device in the steps whose host side is not page-locked, and their exposed part, with neither compute
+nor communication running, as a share of the step.
 
 ## Why it costs time
 
-From pageable memory the driver copies into a buffer of its own first, and the call holds the script until then: the
-launching of the step's kernels begins after it. From page-locked memory the GPU copies by itself, at two to three times
-the rate, beside the kernels of the step before.
+For pageable memory the driver first copies into its own buffer, and the call blocks the script until then: the step's
+kernels are launched only after it. For page-locked memory the GPU copies by itself, at two to three times the rate,
+overlapped with the kernels of the previous step.
 
 ## What to change
 
-`pin_memory=True` of the DataLoader, and `batch.to(device, non_blocking=True)`; each is worth little without the other.
-For tensors that no loader makes, `tensor.pin_memory()`.
+Pass `pin_memory=True` to the DataLoader, and copy with `batch.to(device, non_blocking=True)`; each gains little without
+the other. For tensors that no loader makes, call `tensor.pin_memory()`.
 
-The step saves at most the exposed part of those copies, and as much of the idle time as they hold the script for.
+The saving is an upper bound: the exposed part of those copies, plus idle time up to the time for which they block the
+script.
 
 ## When to leave it alone
 
-- What is copied is a few numbers: then the start of the copy is what it takes, and pinning costs more.
-- The host is short of memory: pages that are locked cannot be swapped out.
+- The copies hold a few numbers: start-up dominates them, and pinning costs more.
+- The host is short of memory: page-locked memory cannot be swapped out.
 
 ## References
 
 - PyTorch, "A guide on good usage of non_blocking and pin_memory()":
   https://pytorch.org/tutorials/intermediate/pinmem_nonblock.html
-- CUDA Runtime API, "API synchronization behavior":
-  https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html
-- Calibrated on public traces of ResNet-50 (V100) and ResNet (GeForce): 2 and 6 % of a step; quiet on eight H100 that
-  copy three small tensors a step, under 0.1 %.
+- CUDA Runtime API, "API synchronization behavior": https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html
+- Calibrated on public traces of ResNet-50 (V100) and ResNet (GeForce): 2 and 6 % of a step; no finding on eight H100
+  that copy three small tensors a step, under 0.1 %.
 """
 
 from __future__ import annotations

@@ -2,30 +2,29 @@
 
 ## What it measures
 
-- the losses with which the first backward passes began, on each rank: where they are equal to the last bit on all of
+- the losses at the start of the first backward passes, on each rank: where they are equal to the last bit on all of
   them, all ranks were given the same batches;
-- whether loaders shuffle all samples on each rank (a note: the script may have parted them before);
-- whether a DistributedSampler that shuffles was told the epoch (`set_epoch`) by the time that a second one was drawn
-  from.
+- whether loaders shuffle all samples on each rank (low impact: the script may have split them before);
+- whether `set_epoch` was called on a DistributedSampler that shuffles by the time that a second epoch was drawn from
+  it.
 
 ## Why it costs time
 
-Ranks that train on the same batches compute the same gradients: their mean is what one rank has alone, and the work of
-the others is for nothing. A sampler that is not told the epoch shuffles each one alike, so that each batch holds the
-same samples again, in the same order.
+Ranks that train on the same batches compute the same gradients: their mean is the gradient of a single rank, and the
+work of the others is wasted. A sampler without `set_epoch` shuffles each epoch alike, so that each batch holds the same
+samples again, in the same order.
 
 ## What to change
 
-`DataLoader(dataset, sampler=DistributedSampler(dataset))` in place of `shuffle=True`, and
-`sampler.set_epoch(epoch)` before each epoch. A data set that is iterable has to part its samples itself, by
+Use `DataLoader(dataset, sampler=DistributedSampler(dataset))` in place of `shuffle=True`, and call
+`sampler.set_epoch(epoch)` before each epoch. An iterable data set must split its samples itself, by
 `torch.distributed.get_rank()`.
 
 ## When to leave it alone
 
 - Model, tensor or pipeline parallel ranks share their batches by design.
-- A loss that is computed of the samples of all ranks is the same on each of them; where ranks gather anything, nothing
-  is said.
-- Ranks that are meant to see the same samples, such as for different augmentations of them.
+- A loss over the samples of all ranks is the same on each of them; where ranks gather anything, nothing is reported.
+- Ranks that see the same samples on purpose, for example with different augmentations.
 
 ## References
 

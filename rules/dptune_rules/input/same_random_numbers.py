@@ -5,8 +5,8 @@
 Random number generators that the data set, its transforms, its collate function or a global variable of their module
 hold (`numpy.random.Generator`, `numpy.random.RandomState`, `random.Random`, `torch.Generator`): the state in which each
 process that prepares batches first draws from them. Equal states give equal numbers. Generators that can be seeded
-again must also be in equal states after the batch. Of the loader that most batches are drawn from, where its data set
-has an index and its workers are forked.
+again must also be in equal states after the batch. Measured for the loader that most batches are drawn from, if its
+data set has an index and its workers are forked.
 
 ## Why it costs time
 
@@ -39,8 +39,8 @@ forked workers; `os.environ["RANK"]` works in all. Without workers, make the gen
 
 - PyTorch, "Randomness in multi-process data loading":
   https://pytorch.org/docs/stable/data.html#randomness-in-multi-process-data-loading
-- NumPy, "Parallel random number "
-"generation", seeds from a list: https://numpy.org/doc/stable/reference/random/parallel.html
+- NumPy, "Parallel random number generation", seeds from a list:
+  https://numpy.org/doc/stable/reference/random/parallel.html
 """
 
 from __future__ import annotations

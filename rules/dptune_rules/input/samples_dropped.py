@@ -2,18 +2,18 @@
 
 ## What it measures
 
-Whether an iterable data set of the script calls something for each sample and then drops samples by a test that uses
-nothing of what was called for: read from its source during recording. How many it drops is not known. The
-cost is the part of the step in which the training process waits for reading samples.
+Whether an iterable data set of the script calls a function for each sample and then drops samples by a test that does
+not use its result. This is read from its source during recording. How many samples it drops is not known. The cost is
+the part of the step in which the training process waits for reading samples.
 
 ## Why it costs time
 
-What is prepared and dropped takes as long as what is used. In data-parallel training each rank often drops the samples
-of all others: of n ranks each then prepares n times what it needs.
+Preparing a dropped sample takes as long as preparing a used one. In data-parallel training each rank often drops the
+samples of all others: each of n ranks then prepares n times the samples that it needs.
 
 ## What to change
 
-Move the test before the call that prepares the sample. A step saves at most the wait for reading samples.
+Move the test before the call that prepares the sample. The saving is an upper bound: the wait for reading samples.
 
 ## When to leave it alone
 

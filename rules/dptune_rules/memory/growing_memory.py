@@ -24,15 +24,15 @@ activations. (After a backward pass these are freed, and a loss that is kept kee
 
 ## What to change
 
-Keep numbers, not tensors: reduce outputs to the metric in the step, `loss.detach()`, and `torch.no_grad()` around what
-is only looked at. Look for lists and dicts that the loop appends to, caches without a bound, hooks that are registered
-in each step.
+Keep numbers, not tensors: reduce outputs to the metric in the step, `loss.detach()`, and `torch.no_grad()` around code
+that needs no gradients. Look for lists and dicts that the loop appends to, caches without a bound, hooks that are
+registered in each step.
 
 ## When to leave it alone
 
-- A cache that fills up and then stays, or a replay buffer of a fixed size: look again after an epoch. A holder
-  with such a name, a bounded deque or a part of a data set is reported with low confidence.
-- The first steps of an optimizer that makes its state as it meets parameters: record after more warm-up.
+- A cache that fills up and then stays, or a replay buffer of a fixed size: look again after an epoch. A holder with
+  such a name, a bounded deque or a part of a data set is reported with low confidence.
+- The first steps of an optimizer that creates its state in the first step of each parameter: record after more warm-up.
 
 ## References
 

@@ -8,19 +8,19 @@ are float64 the model computes in double precision. The line named is the call t
 
 ## Why it costs time
 
-A double takes twice the memory, twice the bytes on every link, and on a CPU at least twice the time, for half as many
-fit into a vector register. On GPUs for data centres fp64 runs at half the peak of fp32 without tensor cores, on others
+A double takes twice the memory, twice the bytes on every link, and on a CPU at least twice the time, because half as
+many fit into a vector register. On data-centre GPUs fp64 runs at half the peak of fp32 without tensor cores, on others
 at a 32nd or a 64th.
 
-It mostly comes in by accident: NumPy's arrays are doubles, and `torch.from_numpy` keeps them so; then inputs and
-parameters do not match, and `.double()` makes them.
+The usual cause is an accident: NumPy's arrays are float64 by default, and `torch.from_numpy` keeps the dtype. Inputs
+and parameters then do not match, and `.double()` makes them match.
 
 ## What to change
 
-`model.float()`, and `tensor.float()` where data comes from NumPy; take out `torch.set_default_dtype(torch.float64)`.
+Use `model.float()`, and `tensor.float()` where data comes from NumPy; remove `torch.set_default_dtype(torch.float64)`.
 
-What is said to be saved is a ceiling: all that is computed and exchanged. On a CPU half of it is what to hope for, four
-fifths of convolutions, which oneDNN has for floats alone; on a GPU without fast doubles nearly all that is computed.
+The saving is an upper bound: all compute and communication. On a CPU expect half of it, and four fifths for
+convolutions, which oneDNN implements for float32 only; on a GPU without fast fp64 expect nearly all compute.
 
 ## When to leave it alone
 

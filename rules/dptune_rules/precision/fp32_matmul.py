@@ -3,14 +3,14 @@
 ## What it measures
 
 The time of matrix product and convolution kernels that compute in fp32, as a share of the step, on an NVIDIA GPU that
-knows TF32: compute capability 8.0 (Ampere) or later. The step is that without the profiler where it was recorded:
+supports TF32: compute capability 8.0 (Ampere) or later. The step is that without the profiler where it was recorded:
 tracing slows the host, not the kernels.
 
 ## Why it costs time
 
-fp32 products run beside the tensor cores, not on them. On an A100 the peak of TF32 is 8 times that of fp32 (156 and
-19.5 TFLOP/s). Other cards differ, and small or badly shaped products gain less, so what is stated is a ceiling: no more
-than the time those kernels take.
+fp32 products do not run on the tensor cores. On an A100 the peak of TF32 is 8 times that of fp32 (156 and 19.5
+TFLOP/s). Other cards differ, and small or badly shaped products gain less, so the saving is an upper bound: the time of
+those kernels.
 
 ## What to change
 

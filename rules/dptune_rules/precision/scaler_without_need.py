@@ -7,15 +7,15 @@ Whether a GradScaler is enabled while autocast computes in bf16, or not at all.
 ## Why it costs time
 
 A GradScaler multiplies the loss, so that small gradients do not vanish in fp16. bf16 has the range of fp32, so nothing
-vanishes. What stays is its price in each step: every gradient is divided again and looked through for infinities, and
-the process waits for the device to hear the result. A step in which one is found is skipped.
+vanishes. The cost remains in each step: every gradient is divided again and checked for infinities, and the process
+waits for the result from the device. A step with an infinity is skipped.
 
 ## What to change
 
-Leave it out, or `GradScaler(enabled=False)`: `loss.backward()` and `optimizer.step()` as without it.
+Remove it, or use `GradScaler(enabled=False)`; call `loss.backward()` and `optimizer.step()` directly.
 
-Where there is no autocast, it may be that which is missing: on a GPU whose tensor cores compute in fp16 only
-(`tensor-cores-unused` says so) put the forward pass and the loss under fp16 autocast, and keep the scaler.
+Where there is no autocast, autocast may be what is missing: on a GPU whose tensor cores compute in fp16 only (see
+`tensor-cores-unused`), run the forward pass and the loss under fp16 autocast, and keep the scaler.
 
 ## When to leave it alone
 

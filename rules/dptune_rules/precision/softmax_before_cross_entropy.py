@@ -25,8 +25,8 @@ Return the logits, and apply softmax only where probabilities are needed:
 
 ## When to leave it alone
 
-- An experiment limits the logits on purpose. A scale says so: `cross_entropy(probabilities / temperature, targets)` is
-  not reported.
+- An experiment limits the logits on purpose. A scale shows this: `cross_entropy(probabilities / temperature, targets)`
+  is not reported.
 
 ## References
 

@@ -3,34 +3,35 @@
 ## What it measures
 
 The time of matrix product and convolution kernels that compute in fp32, as a share of the step, on an NVIDIA GPU of
-compute capability 7.x (Volta, Turing): it has tensor cores, and knows neither TF32 nor bf16 on them. And how much of
-the step runs on tensor cores. The step is that without the profiler where it was recorded: tracing slows the host, not
-the kernels.
+compute capability 7.x (Volta, Turing), whose tensor cores support neither TF32 nor bf16. Also the share of the step
+that runs on tensor cores. The step is that without the profiler where it was recorded: tracing slows the host, not the
+kernels.
 
 ## Why it costs time
 
-The peak of a V100 is 125 TFLOP/s on tensor cores and 15.7 in fp32. Kernels that calculate little read and write half of
-the bytes in fp16, too.
+The peak of a V100 is 125 TFLOP/s on tensor cores and 15.7 in fp32. Memory-bound kernels read and write half of the
+bytes in fp16, too.
 
 ## What to change
 
-fp16 autocast around the forward pass and the loss, with a GradScaler around backward and the optimizer's step:
-`torch.autocast("cuda", dtype=torch.float16)` and `torch.amp.GradScaler("cuda")`. bf16 has no tensor cores there.
+Use fp16 autocast around the forward pass and the loss, with a GradScaler around backward and the optimizer's step:
+`torch.autocast("cuda", dtype=torch.float16)` and `torch.amp.GradScaler("cuda")`. These tensor cores do not support
+bf16.
 
-The step saves at most all of those products and half of the rest that is computed.
+The saving is an upper bound: all of those products and half of the remaining compute.
 
 ## When to leave it alone
 
-- Models that are known to overflow in fp16; on Ampere and later bf16 has no such trouble.
-- Products that are small, or whose sizes are no multiples of 8: they gain little.
+- Models that are known to overflow in fp16; on Ampere and later use bf16, which does not overflow there.
+- Products that are small, or whose sizes are not multiples of 8: they gain little.
 
 ## References
 
 - NVIDIA Tesla V100 architecture whitepaper:
   https://images.nvidia.com/content/volta-architecture/pdf/volta-architecture-whitepaper.pdf
 - Micikevicius et al. 2018, "Mixed Precision Training": https://arxiv.org/abs/1710.03740
-- Calibrated on public traces: it speaks of ResNet-50 on a V100 (29 % of a step in such products) and of recommenders on
-  four of them (30 %); where the products take 6 % of a step that waits for other ranks, it is a warning.
+- Calibrated on public traces: findings for ResNet-50 on a V100 (29 % of a step in such products) and for recommenders
+  on four of them (30 %); where the products take 6 % of a step that waits for other ranks, the impact is medium.
 """
 
 from __future__ import annotations

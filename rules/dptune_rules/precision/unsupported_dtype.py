@@ -34,8 +34,8 @@ On a GPU of compute capability 7.x use fp16 autocast with a GradScaler: its tens
 ## References
 
 - PyTorch, "Automatic Mixed Precision package": https://pytorch.org/docs/stable/amp.html
-- oneDNN, "Data "
-"types", with the instructions that each needs: https://uxlfoundation.github.io/oneDNN/dev_guide_data_types.html
+- oneDNN, "Data types", with the instructions that each needs:
+  https://uxlfoundation.github.io/oneDNN/dev_guide_data_types.html
 - CUDA C++ Programming Guide, "Compute Capabilities": https://docs.nvidia.com/cuda/cuda-c-programming-guide/
 - Supported dtypes took 0.7 to 1.8 times as long as fp32 at sizes of 128 to 1,024, unsupported ones 2.4 to 90 times.
 """

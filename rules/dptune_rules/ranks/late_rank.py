@@ -77,7 +77,7 @@ the replay's interval as the reason.
 - Measured on two cores while other processes used 0.7 of them: of two equal ranks, one waited 23 ms for a core in each
   step of 72 ms, the other 9.5 ms. The first was 12 ms late in all 17 traced steps.
 - Calibrated on public traces: of four V100 it names rank 2 in the set that was made with a straggler (1,002 ms late in
-  each step), of eight H100 rank 1, which is 9 ms late in three of four steps; of two V100 it is quiet.
+  each step), of eight H100 rank 1, which is 9 ms late in three of four steps; no finding on two V100.
 - Measured with two gloo ranks over a link of 200 Mbit/s: without a straggler of 50 ms a step ran 1.37 times as fast.
 """
 

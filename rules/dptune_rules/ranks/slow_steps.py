@@ -8,9 +8,9 @@ named by function and by the line that calls it, on the rank where it takes most
 cause, and neither is a lock: the line that waits for the lock is named.
 Where a library runs the loop and evaluates inside it, its function is named: `transformers.Trainer.evaluate`.
 
-Each cause may have a period. It is named where at least three steps show it, and where it describes them in fewer bits
-than a list of them does; one missing step is tolerated. Slow steps without a sampled cause count only if they are
-equally spaced: others are the machine's.
+Each cause may have a period. It is reported where at least three steps show it, and where it describes them in fewer
+bits than a list of these steps does; one missing step is tolerated. Slow steps without a sampled cause count only if
+they are equally spaced: others are attributed to the machine.
 
 ## Why it costs time
 
@@ -23,7 +23,7 @@ it: the mean step does.
 - Checkpoints: less often, in a thread or a process of their own (`torch.distributed.checkpoint.async_save`), or from a
   copy in memory.
 - Evaluation: on fewer samples, less often, on all ranks, or in another job.
-- Logging: what is read from the device every step but printed every tenth.
+- Logging: if values are printed every tenth step, do not read them from the device in every step.
 
 The saving is predicted if the cause was sampled: the extra time of the slow steps, as a share of all timed steps, less
 a fifth for work that remains now and then. The interval includes the variation between slow steps. If the cause was not
@@ -31,8 +31,8 @@ sampled, or another rank is slow in the same steps for another reason, the savin
 
 ## When to leave it alone
 
-- It has to be done, and that often: then the time is well spent. Collecting experience (rollouts, episodes) is part
-  of reinforcement learning, and is reported with low impact and low confidence.
+- The work is needed that often. Collecting experience (rollouts, episodes) is part of reinforcement learning, and is
+  reported with low impact and low confidence.
 - The period is the length of an epoch: see `workers-restart`.
 
 ## References

@@ -2,43 +2,41 @@
 
 ## What it measures
 
-The part of a step in which the ranks that are not last wait in collectives, with nothing else to do, where no rank is
-late in more of the steps than equal ranks are by chance (of two, one always is in half of them). `late-rank` is silent
-there, and this rule where that one applies.
+The part of a step in which the ranks that are not last only wait in collectives, where no rank is late in more of the
+steps than equal ranks are by chance (of two ranks, one is always late in half of the steps). `late-rank` reports
+nothing there, and this rule reports nothing where `late-rank` does.
 
 ## Why it costs time
 
-A step lasts as long as its slowest rank takes. Where samples differ in cost (sentences, images, graphs of all sizes),
-each step has a slowest one, and the mean over steps of the slowest rank is above the mean of all ranks.
+A step takes as long as its slowest rank. Where samples differ in cost (sentences, images, graphs of all sizes), each
+step has a slowest rank, and the mean over steps of the slowest rank is above the mean of all ranks.
 
 ## What to change
 
-- Batches of equal cost: sort by length and draw batches from neighbours; cut batches by tokens, not by samples.
-- Fewer moments at which ranks wait: accumulate gradients with `no_sync`, so that costs even out over micro-batches.
-- Where it is not the data: collect garbage on all ranks at once (`garbage-collection`), and give the processes of one
-  host their own cores.
+- Batches of equal cost: sort by length and draw batches from neighbours; limit batches by tokens, not by samples.
+- Fewer synchronization points: accumulate gradients with `no_sync`, so that costs even out over micro-batches.
+- If the data is not the cause: collect garbage on all ranks at once (`garbage-collection`), and pin the processes of
+  one host to separate cores.
 
-Where the shapes of tensors show that a late rank has more of the same work, the step is predicted in which each rank
-does the mean of all. Otherwise the saving is an upper bound: that waiting, or the delay of each step's latest rank,
-whichever is larger. In the median step the latest rank must be late by the same share: on two cores that was 0 to 9 %
-in healthy runs of two ranks, and 65 % with uneven work. Ranks that share cores are not compared.
+Where the shapes of tensors show that a late rank has more of the same work, the predicted step is that in which each
+rank does the mean of all. Otherwise the saving is an upper bound: that waiting, or the delay of each step's latest
+rank, whichever is larger. In the median step the latest rank must be late by the same share: on two cores that was 0 to
+9 % in healthy runs of two ranks, and 65 % with uneven work. Ranks that share cores are not compared.
 
-Where the mean over all ranks stays below the threshold, most of the steps without the profiler must show a late rank,
-too.
+Where the mean over all ranks is below the threshold, most of the steps without the profiler must also show a late rank.
 
-The rule is skipped if other processes make a rank wait for a core at least as long per step as the latest rank is
-late.
+The rule is skipped if other processes make a rank wait for a core at least as long per step as the latest rank is late.
 
 ## When to leave it alone
 
 - Ranks on one small machine that share its cores: they are late because others run.
-- The first traced steps: ranks begin to record at different moments.
+- The first traced steps: ranks start to record at different moments.
 
 ## References
 
 - Krell et al. 2021, "Efficient Sequence Packing without Cross-contamination": https://arxiv.org/abs/2107.02027
-- A warning at most, for what evens the work out is not known. Quiet on the public traces of several GPUs, which have
-  one rank that is late in most steps, or none that matters.
+- The impact is medium at most, because the change that evens the work out is not known. No finding on the public traces
+  of several GPUs, which have one rank that is late in most steps, or none that matters.
 """
 
 from __future__ import annotations

@@ -2,29 +2,30 @@
 
 ## What it measures
 
-The bytes that the ranks of each process group send in a step, by the sizes of DDP's gradients and by the collectives
-that are called by name, each with what it puts on a link (as nccl-tests counts it), and the hosts of those ranks. It
-speaks where a group that would fit on one host lies across several, while another one that sends less lies within: with
-the two the other way round, what crosses the network would be at most half of what it is. Where the trace shows more
-collectives than that (of compiled code, of tensors that are sharded) nothing is said.
+The bytes that the ranks of each process group send in a step, and the hosts of those ranks. The bytes come from the
+sizes of DDP's gradients and from the collectives that are called by name, each counted by its traffic on a link (as
+nccl-tests counts it). The rule reports a group that would fit on one host but spans several, while another group that
+sends less is within a host: with the two swapped, the traffic across the network would be at most half. Where the trace
+shows more collectives than that (of compiled code, of sharded tensors), nothing is reported.
 
 ## Why it costs time
 
-Within a host ranks exchange over NVLink, PCIe or memory, between hosts over a network that is several times slower and
-that all ranks of a host share.
+Ranks within a host communicate over NVLink, PCIe or memory. Ranks of different hosts communicate over a network that is
+several times slower and that all ranks of a host share.
 
 ## What to change
 
-The order of the ranks in the groups: neighbours, which launchers place on one host, into the group that exchanges most.
-With `init_device_mesh` the last dimension is of neighbours: put the one that exchanges most last. With `new_group`, the
-ranks are listed in the evidence as they are and as they could be.
+Reorder the ranks in the groups: launchers place neighbours on one host, so put neighbours into the group with the most
+traffic. With `init_device_mesh` the last dimension holds neighbours: put the dimension with the most traffic last. With
+`new_group`, the evidence lists the current ranks and the proposed ones.
 
-The step saves at most its exposed transfer, times the part of the bytes between hosts that would stay within.
+The saving is an upper bound: the exposed transfer, times the part of the bytes between hosts that would stay within a
+host.
 
 ## When to leave it alone
 
-- The hosts are joined by links as fast as those within (multi-node NVLink).
-- Ranks are placed by the job's scheduler, and are not numbered host by host.
+- The hosts are connected by links as fast as those within a host (multi-node NVLink).
+- The job's scheduler places the ranks, and they are not numbered host by host.
 
 ## References
 

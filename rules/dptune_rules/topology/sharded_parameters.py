@@ -14,11 +14,11 @@ pass: a step sends 50 % more than with all-reduces of gradients, and the forward
 
 ## What to change
 
-In the order of how much memory it takes:
+In the order of memory use:
 
 - `reshard_after_forward=False` of `fully_shard` (`SHARD_GRAD_OP` of FullyShardedDataParallel): gathered layers are kept
   for the backward pass, so that they are gathered once;
-- a mesh of two dimensions (HYBRID_SHARD): layers are gathered within a node alone;
+- a mesh of two dimensions (HYBRID_SHARD): layers are gathered only within a node;
 - DistributedDataParallel: nothing is gathered.
 
 If several forward passes precede a backward pass, each of them gathers every layer again. Then

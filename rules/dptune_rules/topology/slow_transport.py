@@ -2,37 +2,38 @@
 
 ## What it measures
 
-What carries NCCL's channels between ranks, by its own log: P2P (NVLink or PCIe, from GPU to GPU), SHM (through the
-host's memory), NET/IB and NET/Socket; the variables that steer it; the networks that it found; and the exposed
-communication that this is worth looking at for.
+The transport of NCCL's channels between ranks, from its log: P2P (NVLink or PCIe, from GPU to GPU), SHM (through the
+host's memory), NET/IB and NET/Socket; the environment variables that control it; the networks that it found; and the
+exposed communication, which must be large enough to matter.
 
 ## Why it costs time
 
-Through the host's memory each byte is copied twice and shares the links to it with all GPUs. TCP takes cores, and
-reaches a part of what InfiniBand or RoCE do. Without GPUDirect RDMA the network card reads from the host's memory.
+Through the host's memory each byte is copied twice, over links that all GPUs share. TCP takes CPU cores, and reaches a
+fraction of the bandwidth of InfiniBand or RoCE. Without GPUDirect RDMA the network card reads from the host's memory.
 
 ## What to change
 
-That goes by what was found:
+It depends on what was found:
 
-- ranks of one host over the network: `NCCL_P2P_DISABLE` or `NCCL_SHM_DISABLE` is set, or containers do not share
+- ranks of one host use the network: `NCCL_P2P_DISABLE` or `NCCL_SHM_DISABLE` is set, or containers do not share
   `/dev/shm` and their process ids (`--ipc=host`, one container a host);
 - SHM where P2P is switched off: unset `NCCL_P2P_DISABLE`; try `NCCL_P2P_LEVEL=SYS` where GPUs are on several sockets;
-- TCP where InfiniBand or RoCE is there: unset `NCCL_IB_DISABLE` and `NCCL_NET`; give the container `/dev/infiniband`;
+- TCP where InfiniBand or RoCE is available: unset `NCCL_IB_DISABLE` and `NCCL_NET`; give the container
+  `/dev/infiniband`;
 - InfiniBand without GPUDirect RDMA: load `nvidia-peermem`, or use a driver with DMA-BUF.
 
-The step saves at most its exposed transfer: waiting for a late rank stays.
+The saving is an upper bound: the exposed transfer. Waiting for a late rank remains.
 
 ## When to leave it alone
 
 - P2P is off because it hangs or corrupts data on this board: some with IOMMU or access control services do.
-- The host has neither NVLink nor a PCIe switch between GPUs: SHM is then as quick.
+- The host has neither NVLink nor a PCIe switch between GPUs: SHM is then as fast.
 
 ## References
 
 - NCCL, environment variables: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
 - NCCL, troubleshooting: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
-- Not stable: it was tried on lines of published logs, not on a recorded run.
+- Preview: tested on lines of published logs, not on a recorded run.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ these ranks; where those are not known, below 1 MiB.
 
 Each unit is gathered before its forward pass and mostly again before its backward pass, and its gradients are
 reduce-scattered: two or three collectives a step, each with its start-up, and each with hooks on the host that copy
-parameters into and out of a buffer. Small units pay all of that many times for few bytes.
+parameters into and out of a buffer. Small units pay these costs many times for few bytes.
 
 ## What to change
 
@@ -20,9 +20,9 @@ root module, which takes the parameters that are left. Where blocks are small, p
 `fully_shard([block1, block2])`. With FullyShardedDataParallel, wrap by `ModuleWrapPolicy({Block})`, or raise
 `min_num_params` of the size-based policy.
 
-The upper bound is all that FSDP takes of a step: its collectives, overlapped or not, the host's time in its hooks, and
-the copies into and out of gathered buffers; with FullyShardedDataParallel the optimizer as well, which updates a tensor
-for each unit.
+The upper bound is all the time that FSDP takes in a step: its collectives, overlapped or not, the host's time in its
+hooks, and the copies into and out of gathered buffers; with FullyShardedDataParallel the optimizer as well, which
+updates a tensor for each unit.
 
 ## When to leave it alone
 

@@ -12,16 +12,16 @@ Python's stacks in the detailed window. The training itself is left out:
 - time in which a GPU computes, or the script waits for a GPU or for another rank.
 
 A function that does little more than call a few tensor operators may be part of the method, for example neighbour
-sampling. It is reported with low impact and low confidence, unless its name says that it logs, computes metrics, plots,
-evaluates or saves. This rule does not report a function that another rule names.
+sampling. It is reported with low impact and low confidence, unless its name shows that it logs, computes metrics,
+plots, evaluates or saves. This rule does not report a function that another rule names.
 
 Where a library runs the training loop (a trainer), a function that the library calls, not the script, is reported from
 `library_share` of the step: the script can only turn it off through the library's settings, or not at all.
 
 ## Why it costs time
 
-While the script writes a file, sorts a list, loops over samples or sleeps, the training does not go on: a GPU runs out
-of work, and on a CPU nothing computes. Other ranks wait for this one in the next collective.
+While the script writes a file, sorts a list, loops over samples or sleeps, the training stops: a GPU runs out of work,
+and on a CPU nothing computes. Other ranks wait for this one in the next collective.
 
 ## What to change
 
@@ -45,8 +45,8 @@ spend time there, the next busiest rank limits the saving.
 
 - Python's stacks in torch.profiler (`with_stack`): https://pytorch.org/docs/stable/profiler.html
 - PyTorch, "Performance Tuning Guide": https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- Measured on two CPU ranks: `time.sleep(0.03)` in the loop reads as 30.1 ms a step. What recording the stacks
-  takes is taken off, up to 5 us an event.
+- Measured on two CPU ranks: `time.sleep(0.03)` in the loop is measured as 30.1 ms per step. The overhead of recording
+  stacks is subtracted, up to 5 us per event.
 """
 
 from __future__ import annotations
