@@ -142,6 +142,8 @@ class CodeSite(Model):
     operator_share: float = Field(0.0, description="the share of its time inside tensor operators")
     operator: str | None = Field(None, description="the operator that it calls most often")
     operator_calls: float = Field(0.0, description="its calls per step")
+    combined_norms: int = Field(0, description="norms of single tensors that it makes one total norm of; 0 if not seen")
+    scales: bool = Field(False, description="whether it scales tensors after it computed a total norm")
 
 
 class OperatorLoop(Model):

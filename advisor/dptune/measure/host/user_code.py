@@ -27,6 +27,7 @@ from dptune.measure.host.decompositions import decompositions
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.full_sorts import full_sorts
 from dptune.measure.host.loops import Loop, loops
+from dptune.measure.host.norms import norm_use
 from dptune.measure.host.one_hot_products import one_hot_products
 from dptune.measure.host.output_losses import output_losses
 from dptune.measure.host.pieces import Pieces, alike, pieces
@@ -117,7 +118,7 @@ def _has_stacks(view: RankView) -> bool:
 @dataclass(frozen=True, eq=False)
 class _Rank:
     """One rank: by site its cost in the median step, ns, and what takes most of it; `operator_shares` the part inside
-    operators; `lines` the first line of each function; `calls` the operators that a site calls, in all steps; `loops`
+    operators; `lines` the first line of each function; `calls` the operators that a site calls, in all steps, in their order; `loops`
     the functions that call operators in a loop.
     """
 
@@ -127,7 +128,7 @@ class _Rank:
     mostly: dict[_Site, str]
     operator_shares: dict[_Site, float]
     lines: dict[str, int]
-    calls: dict[_Site, Counter[str]]
+    calls: dict[_Site, list[str]]
     loops: dict[str, Loop]
 
     @classmethod
@@ -278,16 +279,17 @@ class _Stacks:
                     around.library_call if around.library_call != NOWHERE or not library_of(columns, row) else row,
                 )
 
-    def calls(self, view: RankView) -> dict[_Site, Counter[str]]:
-        """The operators that are called outside of the training computation, by site, in all steps."""
+    def calls(self, view: RankView) -> dict[_Site, list[str]]:
+        """The operators that are called outside of the training computation, by site, in all steps, in their order."""
         columns, rows = self._columns, np.array(self._outermost, dtype=np.int64)
         whole = Intervals.union(*bounds(view.steps))
         for time in (*training(view).values(), view.host.loading):
             whole -= time
-        found: dict[_Site, Counter[str]] = defaultdict(Counter)
-        for row in rows[whole.hold(columns.ts_ns[rows])].tolist():
+        rows = rows[whole.hold(columns.ts_ns[rows])]
+        found: dict[_Site, list[str]] = defaultdict(list)
+        for row in rows[np.argsort(columns.ts_ns[rows], kind="stable")].tolist():
             if (counted := self.site(row, "loop")) is not None:
-                found[counted[0]][columns.name(row)] += 1
+                found[counted[0]].append(columns.name(row))
         return found
 
     def is_operator(self, row: int) -> bool:
@@ -376,8 +378,10 @@ def _figures(site: _Site, ranks: Mapping[int, _Rank]) -> CodeSite:
     file, _, name = site.function.partition(": ")
     line = ranks[most].lines.get(site.function)
     mostly = site.part or ranks[most].mostly[site]
-    operators = [(name, calls) for name, calls in ranks[most].calls.get(site, Counter()).most_common(1)]
-    operator, calls = operators[0] if operators else (None, 0)
+    called = ranks[most].calls.get(site, [])
+    counts = Counter(called)
+    operator = max(counts, key=lambda name: counts[name], default=None)
+    norms = norm_use(called)
     return CodeSite(
         name=name,
         at=f"{file}:{line}" if line else file,
@@ -391,5 +395,7 @@ def _figures(site: _Site, ranks: Mapping[int, _Rank]) -> CodeSite:
         share=min(1.0, shares[most]),
         operator_share=ranks[most].operator_shares[site],
         operator=operator,
-        operator_calls=calls / ranks[most].steps,
+        operator_calls=counts[operator] / ranks[most].steps if operator else 0.0,
+        combined_norms=norms.combined,
+        scales=norms.scaled,
     )
