@@ -166,6 +166,13 @@ class OperatorLoop(Model):
     backward_share: float | None = Field(
         None, description="their backward pass / cost_ns, by autograd's sequence numbers; null if the trace lacks them"
     )
+    least_computed_ns: int | None = Field(
+        None,
+        description="lower bound of the compute of all operators in the loop, also of those in functions that it "
+        "calls, per step of the detailed window: what each takes beyond 10 us; null on a GPU",
+    )
+    least_computed_share: float | None = Field(None, description="that / the time of these operators")
+    checks: bool = Field(False, description="whether it tests tensors for NaN or infinity and reads each result")
 
 
 class FunctionOperators(Model):

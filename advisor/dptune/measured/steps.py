@@ -153,7 +153,9 @@ class PreparingFigures(Model):
     computed_share: float = Field(description="part of preparing in which it computes")
     read_by: str = Field("", description="what reads samples, with the line at which it begins")
     collated_by: str = Field("", description="what makes a batch of them, with the line at which it begins")
-    tensor_bytes: int | None = Field(None, description="bytes of the tensors in a batch: the mean; null if not recorded")
+    tensor_bytes: int | None = Field(
+        None, description="bytes of the tensors in a batch: the mean; null if not recorded"
+    )
 
 
 class InputFigures(Figures):

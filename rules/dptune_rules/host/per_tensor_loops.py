@@ -17,11 +17,11 @@ operator; a `torch._foreach_*` call pays once, and on a GPU launches a few kerne
 - Moving average: `torch._foreach_lerp_(averages, parameters, 1 - decay)`; `torch.optim.swa_utils.AveragedModel` with
   `multi_avg_fn=get_ema_multi_avg_fn(decay)` does so.
 - Clipping by the norm of all gradients: `torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)`. It is
-  proposed only if the trace shows that the norms are stacked into one norm and that tensors are scaled after it; without
-  the scaling, `torch._foreach_norm(tensors)` and one norm of their stack.
+  proposed only if the trace shows that the norms are stacked into one norm and that tensors are scaled after it;
+  without the scaling, `torch._foreach_norm(tensors)` and one norm of their stack.
 - Norms that are used one by one, as in adaptive clipping: `torch._foreach_norm(tensors)` for all norms, and
-  `torch._foreach_mul_(tensors, factors)` with a factor for each tensor. `clip_grad_norm_` would change the results. With
-  FSDP2, take the norms of the shards (`to_local()`), and all-reduce their squares in one call.
+  `torch._foreach_mul_(tensors, factors)` with a factor for each tensor. `clip_grad_norm_` would change the results.
+  With FSDP2, take the norms of the shards (`to_local()`), and all-reduce their squares in one call.
 - Scaling and weight decay: `torch._foreach_mul_(tensors, factor)`.
 - Zeroing: `optimizer.zero_grad()`, which sets gradients to None, or `torch._foreach_zero_(gradients)`.
 

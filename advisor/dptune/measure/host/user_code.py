@@ -118,8 +118,8 @@ def _has_stacks(view: RankView) -> bool:
 @dataclass(frozen=True, eq=False)
 class _Rank:
     """One rank: by site its cost in the median step, ns, and what takes most of it; `operator_shares` the part inside
-    operators; `lines` the first line of each function; `calls` the operators that a site calls, in all steps, in their order; `loops`
-    the functions that call operators in a loop.
+    operators; `lines` the first line of each function; `calls` the operators that a site calls, in all steps and
+    in their order; `loops` the functions that call operators in a loop.
     """
 
     steps: int
@@ -345,6 +345,9 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
                     share=min(1.0, shares[most]),
                     computed_share=loop.computed_share,
                     backward_share=loop.backward_share,
+                    least_computed_ns=loop.least_computed_ns,
+                    least_computed_share=loop.least_computed_share,
+                    checks=loop.checks,
                 )
             )
     return sorted(found, key=lambda operator_loop: (-operator_loop.share, operator_loop.name))[:MOST]
