@@ -296,3 +296,5 @@ class UserCodeFigures(Figures):
     full_sorts: list[FullSort] = Field(
         default=[], description="functions that sort rows of 256 or more values; includes the training computation"
     )
+    clips: bool = Field(False, description="whether a step clips gradients with `torch.nn.utils`")
+    packs: bool = Field(False, description="whether a step packs padded sequences, on whose padding no layer computes")

@@ -162,8 +162,8 @@ def _loop(
         round(median_low(by_step.tolist())),
         _goes_back(names, _nodes(columns), len(rows) // 2),
         *_parts(view, recorded, rows, by_step.astype(np.float64), found, spent),
-        least_computed_ns=least and round(least.computed_ns / len(view.steps)),
-        least_computed_share=least and least.share,
+        least_computed_ns=None if least is None else round(least.computed_ns / len(view.steps)),
+        least_computed_share=None if least is None else least.share,
         checks=not _TESTS.isdisjoint(operators) and not _READS.isdisjoint(names),
     )
 

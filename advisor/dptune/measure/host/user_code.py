@@ -48,6 +48,8 @@ _OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of 
 _OF_RECORDER = "dptune/"
 _PASSING = re.compile(r"^dptune/.*\bcollectives\.py\(\d+\): metered$")  # times the call of the script that it passes on
 _OF_TEXT = "torch/_tensor_str.py"  # which makes text of a tensor, element by element
+_CLIPPING = re.compile(r"torch/nn/utils/clip_grad\.py\(\d+\): clip_grad_(norm|value)_$")
+_PACKING = "aten::_pack_padded_sequence"
 MODULE = "nn.Module: "
 _DECORATOR = re.compile(r"\): \w*(wrap|decorate)\w*$")  # of a function, which says what is called
 _PACKAGES = frozenset(
@@ -103,7 +105,13 @@ def user_code(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> Us
         output_losses=output_losses(having_stacks, untraced_ns),
         one_hot_products=one_hot_products(having_stacks, untraced_ns),
         full_sorts=full_sorts(having_stacks, untraced_ns),
+        clips=any(_clips(view.columns) for view in having_stacks),
+        packs=any(len(view.columns.rows(OPERATOR_CATEGORIES, _PACKING.__eq__)) for view in having_stacks),
     )
+
+
+def _clips(columns: Columns) -> bool:
+    return len(columns.rows(PYTHON_CATEGORIES, lambda name: _CLIPPING.search(name) is not None)) > 0
 
 
 def _passes_on(frame: str) -> bool:
