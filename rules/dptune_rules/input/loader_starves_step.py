@@ -157,7 +157,7 @@ def check(run: RunView) -> Iterator[Advice]:
     prepared = 1 - (run.measured.input.other_share if now == 0 else 0.0)  # the part that workers can take over
     handover = run.limit(HANDOVER_MS) / batch_ms
     sent_mib = _sent_mib(run, preparing, now)
-    sending, receiving = (sent_mib * run.limit(per_mib) / batch_ms for per_mib in (SEND_MS, RECEIVE_MS))
+    sending, receiving = sent_mib * run.limit(SEND_MS) / batch_ms, sent_mib * run.limit(RECEIVE_MS) / batch_ms
     enough = None if now is None else _workers(now, longest, cores)
     small_gain = wait * max(0.0, prepared - handover)
     gain = wait * max(0.0, prepared - handover - receiving)

@@ -27,7 +27,8 @@ Where lengths differ within a batch, group samples of similar length:
   step, for they wait for the longest one.
 - Packing: several samples in a row, with attention that keeps them apart.
 
-The saving is an upper bound: forward and backward passes shrink with the square of the length.
+The saving is an upper bound: compute, and waiting for the rank with the longest batch, shrink with the square of the
+length.
 
 ## When to leave it alone
 
@@ -154,13 +155,25 @@ def _mixed_lengths(run: RunView, loader: LoaderFacts, padding: PaddingFacts) -> 
     )
 
 
+def _shrinking(run: RunView) -> float:
+    """The share of a step that shorter batches shorten: compute, and waiting for the rank with the longest batch."""
+    rest = 1 - run.measured.input.wait_share
+    account = run.measured.known("account")
+    if account is None:
+        return rest
+    parts = ("compute_ns", "exposed_waiting_ns", "exposed_unsplit_ns")
+    return min(rest, run.unstretched(sum(account.share(part) for part in parts)))
+
+
 def _impact(run: RunView, padding: float) -> Impact | None:
-    return run.impact(padding * (1 - run.measured.input.wait_share), WORTH_SHARE)
+    return run.impact(padding * _shrinking(run), WORTH_SHARE)
 
 
 def _saving(run: RunView, padding: float) -> Saving:
-    most = (1 - (1 - padding) ** 2) * (1 - run.measured.input.wait_share)
-    return run.bound(0.0, most, "no more than forward and backward passes, which shrink with the square of the length")
+    most = (1 - (1 - padding) ** 2) * _shrinking(run)
+    return run.bound(
+        0.0, most, "no more than compute and waiting for ranks, which shrink with the square of the length"
+    )
 
 
 def _where(loader: LoaderFacts) -> str | None:
