@@ -61,6 +61,7 @@ def test_a_mask_counts_before_the_ids():
         rows(5, 8).float(),
         rows(5, 8, columns=12),
         rows(5),
+        torch.ones(20, 20, dtype=torch.long).tril(),  # a causal mask
         torch.zeros(4, 20, dtype=torch.long),
         "text",
         None,

@@ -168,3 +168,43 @@ def test_few_cells_are_no_loop(tmp_path):
         return [operator("aten::lstm_cell", at + 1010 + 100 * n, at + 1080 + 100 * n) for n in range(15)]
 
     assert looped(tmp_path, loop=decodes) == {}
+
+
+def test_the_compute_of_a_loop_is_what_its_operators_take_beyond_a_call(tmp_path):
+    """Each operator takes 20 and calls another one of 6: 14 by itself, of which 4 are compute, and so 64 of 320."""
+
+    def nested(at):
+        begins = [at + 1010 + 100 * n for n in range(16)]
+        return [
+            event
+            for begin in begins
+            for event in (
+                operator("aten::dot", begin, begin + 20),
+                operator("aten::mul", begin + 2, begin + 8),
+            )
+        ]
+
+    loop = looped(tmp_path, loop=nested)["pairs"]
+    assert loop.least_computed_ns == 64 * US
+    assert loop.least_computed_share == pytest.approx(64 / 320)
+    assert not loop.checks
+
+
+@pytest.mark.parametrize(
+    ("names", "checks"),
+    [
+        (["aten::isnan", "aten::any", "aten::is_nonzero"], True),
+        (["aten::isfinite", "aten::all", "aten::item"], True),
+        (["aten::isnan", "aten::any"], False),
+        (["aten::eq", "aten::any", "aten::is_nonzero"], False),
+    ],
+)
+def test_checks_for_nan_that_python_reads(tmp_path, names, checks):
+    def checked(at):
+        return [
+            operator(name, at + 1010 + 100 * n + 10 * k, at + 1018 + 100 * n + 10 * k)
+            for n in range(16)
+            for k, name in enumerate(names)
+        ]
+
+    assert looped(tmp_path, loop=checked)["pairs"].checks == checks

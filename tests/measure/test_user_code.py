@@ -218,3 +218,15 @@ def test_what_a_collective_of_objects_spends_is_named_though_its_call_is_timed(t
 
     found = sites([rank_view(tmp_path, saves=False, inside=inside)])
     assert found["add", "loop", "gather_object"] == 80 - 6  # without the recorder's own work
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_clipping_and_packing_are_seen(tmp_path, seen):
+    def inside(at):
+        return (
+            python("torch/nn/utils/clip_grad.py(200): clip_grad_norm_", at + 602, at + 610),
+            operator("aten::_pack_padded_sequence", at + 405, at + 410),
+        )
+
+    found = user_code([rank_view(tmp_path, inside=inside if seen else lambda at: ())], {})
+    assert (found.clips, found.packs) == (seen, seen)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dptune.measured import Missing
+from dptune.measured import Missing, UserCodeFigures
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.facts import OptimizerFacts
@@ -10,9 +10,9 @@ from dptune.runfile.facts import OptimizerFacts
 MB = 10**6
 
 
-def table(used, rows=100_000, module="users", where="train.py:9"):
+def table(used, rows=100_000, module="users", where="train.py:9", optimizer="Adam"):
     """One of 10 columns: 4 MB of gradient for 100,000 rows."""
-    return DenseTableFacts(module, rows, 10, used, 4, "Adam", where)
+    return DenseTableFacts(module, rows, 10, used, 4, optimizer, where)
 
 
 def facts(make_facts, *tables, backend="gloo", **more):
@@ -44,7 +44,7 @@ def test_unused_rows_are_sent_and_updated(ask, run, make_facts):
     (advice,) = ask("DP111", run(), facts(make_facts, table(2_000)))
     assert advice.title == (
         "The gradient of embedding table `users` (train.py:9) is dense, but a step uses 2,000 of 100,000 rows: "
-        "pass sparse=True"
+        "pass sparse=True and update it with SparseAdam or SGD"
     )
     assert advice.why == (
         "Rows with a zero gradient cost up to 39 % of a step: 16 % to send them, 24 % for Adam to update them."
@@ -94,3 +94,37 @@ def test_on_a_busy_machine_rows_are_counted_all_the_same(ask, run, make_facts):
 def test_traces_alone_do_not_say(ask, run):
     with pytest.raises(Missing):
         ask("DP111", run(), [])
+
+
+def clipping(measured):
+    code = UserCodeFigures(ranks=[0], steps=2, basis="untraced", sites=[], clips=True)
+    return measured.model_copy(update={"user_code": code, "missing": {}})
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "clips", "words"),
+    [
+        ("SGD", False, "pass sparse=True"),
+        ("Adagrad", True, "pass sparse=True and leave it out of gradient clipping"),
+        ("RMSprop", False, "pass sparse=True and update it with SparseAdam or SGD"),
+        ("AdamW", True, "pass sparse=True and update it with SparseAdam or SGD and leave it out of gradient clipping"),
+    ],
+)
+def test_what_rejects_sparse_gradients_is_a_condition(ask, run, make_facts, optimizer, clips, words):
+    measured = clipping(run()) if clips else run()
+    (advice,) = ask("DP111", measured, facts(make_facts, table(2_000, optimizer=optimizer)))
+    assert advice.title.endswith(f": {words}")
+    assert ("rejects them" in advice.watch) == (optimizer in ("RMSprop", "AdamW"))
+
+
+@pytest.mark.parametrize(("optimizer", "clips", "many"), [("SGD", False, 1), ("SGD", True, 0), ("AdamW", False, 0)])
+def test_conditions_need_a_high_impact(ask, run, make_facts, optimizer, clips, many):
+    """24 % of the gradients and of the parameters are the table, 83 % of it unused: 10 % of the step."""
+    small = facts(make_facts, table(5_000, 30_000, optimizer=optimizer))
+    measured = clipping(run()) if clips else run()
+    assert len(ask("DP111", measured, small)) == many
+
+
+def test_sharding_over_nccl_has_no_such_conditions(ask, run, make_facts):
+    (advice,) = ask("DP111", clipping(run()), facts(make_facts, table(2_000), backend="nccl"))
+    assert advice.title.endswith("shard the table over the ranks")

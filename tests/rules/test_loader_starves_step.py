@@ -383,6 +383,42 @@ def test_what_preparing_a_batch_is_made_of(ask, make_measured, make_facts, made_
     assert unit.startswith("ms in a worker, the mean since")
 
 
+def sent(ask, make_measured, make_facts, mib, workers=0, device="cpu", wait=0.4, cores=2):
+    """Steps of 10 ms, `wait` of them for a batch of so many MiB that the training process makes; a core is free."""
+    cpu = DeviceFacts(device, cores=cores, usable_cores=cores, torch_threads=1)
+    made_of = prepared(1, 1, 9, collated_by="collate (data.py:3)", tensor_bytes=round(mib * 2**20))
+    measured = make_measured(device=device, world=1, input=waiting(wait, preparing=made_of))
+    return ask("DP501", measured, [make_facts(loaders=[loader(workers)], device=cpu)], {"handover_ms": 2.0})
+
+
+def test_a_worker_that_sends_longer_than_it_prepares_is_not_proposed(ask, make_measured, make_facts):
+    """By hand: of 4 ms, 2 are the hand-over and 1.5 receiving 6 MiB; the worker takes 4 + 6 of 10 ms."""
+    (advice,) = sent(ask, make_measured, make_facts, 6)
+    assert advice.title == (
+        "Make `collate` (data.py:3) cheaper: a step waits 40 % of its time for the data loader, 90 % of that in this "
+        "function, and sending a batch of 6 MiB from a worker costs about 7.5 ms, preparing it 4 ms"
+    )
+    assert (advice.impact, advice.changes) == ("low", [])
+    assert advice.saves.low_share == 0
+    assert [found.value for found in advice.evidence if found.label == "tensors in a batch"] == [6 * 2**20]
+
+
+@pytest.mark.parametrize(
+    ("mib", "more"), [(1, {}), (6, {"device": "cuda"}), (6, {"workers": 1, "cores": 4}), (2, {"wait": 0.5})]
+)
+def test_small_batches_and_those_of_workers_or_of_a_gpu_are_not_weighed(ask, make_measured, make_facts, mib, more):
+    """A batch of 2 MiB that is ready in 5 ms: the worker takes 5 + 2 of 10 ms."""
+    (advice,) = sent(ask, make_measured, make_facts, mib, **more)
+    assert advice.changes[0].knob == "loader.num_workers"
+    assert "MiB" not in advice.title
+
+
+def test_a_slow_batch_stays_worth_making_cheaper_however_large_it_is(ask, make_measured, make_facts):
+    """9 of 10 ms, of which sending 2 MiB would take 2 + 2 + 0.5: the worker would take 11 of 10 ms."""
+    (advice,) = sent(ask, make_measured, make_facts, 2, wait=0.9)
+    assert (advice.impact, advice.changes) == ("high", [])
+
+
 def test_its_parts_are_evidence_with_the_functions(ask, make_measured, make_facts):
     told = prepared(9, 3, 1, read_by="Images.__getitem__ (data.py:12)")
     (advice,) = ask("DP501", make_measured(input=waiting(preparing=told)), [make_facts(loaders=[loader()])])

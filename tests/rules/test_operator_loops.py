@@ -147,3 +147,48 @@ def test_cells_over_a_sequence_have_a_layer(ask, make_measured, make_facts, oper
     assert advice.title.endswith(f"12 % of the step: use {layer} for the whole sequence")
     assert "whole batch" not in advice.title
     assert "weight_ih_l0" in advice.watch
+
+
+def computing(make_measured, **changed):
+    """62 % of the operators' time is compute: 9.3 ms."""
+    return looping(make_measured, least_computed_share=0.62, least_computed_ns=9_300_000, **changed)
+
+
+def test_a_loop_that_computes_is_not_made_quicker_by_one_call(ask, make_measured, make_facts):
+    (advice,) = ask("DP610", computing(make_measured, share=0.4), [make_facts(windows=sampled(25))])
+    assert advice.title == (
+        "`nt_xent` (loss.py:25) calls aten::cosine_similarity 96 times in a Python loop, 40 % of the step, mostly "
+        "compute (at least 9.3 ms in a traced step): compute results that recur once"
+    )
+    assert "one call for the whole batch computes the same" in advice.why
+    assert (advice.impact, advice.confidence, advice.saves.low_share) == ("medium", "low", 0)
+    assert "If none recurs, there is little to save" in advice.watch
+
+
+def test_the_saving_of_a_loop_that_computes_has_no_lower_bound(ask, make_measured, make_facts):
+    measured = on_cpu(make_measured, share=0.2, computed_share=0.05, backward_share=1.5)
+    (small,) = ask("DP610", measured, found_in(make_facts, 20))
+    loops = [loop.model_copy(update={"least_computed_share": 0.5}) for loop in measured.user_code.loops]
+    measured = measured.model_copy(update={"user_code": measured.user_code.model_copy(update={"loops": loops})})
+    (advice,) = ask("DP610", measured, found_in(make_facts, 20))
+    assert small.saves.low_share > 0
+    assert (advice.saves.basis, advice.saves.low_share) == ("bound", 0)
+    assert advice.saves.high_share == pytest.approx(small.saves.high_share)
+
+
+@pytest.mark.parametrize("changed", [{"least_computed_share": 0.3}, {"operator": "aten::lstm_cell"}])
+def test_small_operators_and_cells_keep_their_remedies(ask, make_measured, make_facts, changed):
+    measured = looping(make_measured, **{"least_computed_share": 0.9, "least_computed_ns": 1, **changed})
+    (advice,) = ask("DP610", measured, [make_facts()])
+    assert "compute results" not in advice.title
+    assert "for the whole" in advice.title
+    assert advice.confidence == "medium"
+
+
+def test_checks_of_single_tensors_need_one_check(ask, make_measured, make_facts):
+    (advice,) = ask("DP610", looping(make_measured, operator="aten::any", checks=True), [make_facts()])
+    assert advice.title.endswith(
+        "12 % of the step: check the loss, or one norm of all tensors (torch._foreach_norm), or check every N steps"
+    )
+    assert "whole batch" not in advice.title + advice.watch
+    assert "waits for its result" in advice.why

@@ -46,6 +46,27 @@ def test_what_torch_loops_over_for_the_script(ask, make_measured, facts):
 
 
 @pytest.mark.parametrize(
+    ("changed", "remedy"),
+    [
+        ({}, "torch._foreach_norm(tensors) for the norms and torch._foreach_mul_(tensors, factors) for the scaling"),
+        ({"combined_norms": 160, "scales": True}, "torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)"),
+        ({"combined_norms": 160}, "torch._foreach_norm(tensors) and one norm of their stack"),
+    ],
+)
+def test_norms_by_what_becomes_of_them(ask, make_measured, facts, changed, remedy):
+    (advice,) = ask("DP608", looping(make_measured, "aten::linalg_vector_norm", **changed), facts)
+    assert advice.title.endswith(f"in 160 calls of aten::linalg_vector_norm: use {remedy}")
+    assert ("clip_grad_norm_ is no replacement" in advice.watch) == (not changed)
+
+
+def test_norms_of_a_few_tensors_each_are_not_one_norm_of_all(ask, make_measured, facts):
+    """Each of 80 layers is clipped by the norm of its weight and bias."""
+    layers = looping(make_measured, "aten::linalg_vector_norm", combined_norms=2, scales=True)
+    (advice,) = ask("DP608", layers, facts)
+    assert "clip_grad_norm_" not in advice.title
+
+
+@pytest.mark.parametrize(
     "changed",
     [{"calls": 60.0}, {"share": 0.01}, {"operator": "aten::mm"}, {"operator": None}, {"phase": "forward"}],
 )

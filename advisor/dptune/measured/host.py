@@ -141,6 +141,8 @@ class CodeSite(Model):
     operator_share: float = Field(0.0, description="the share of its time inside tensor operators")
     operator: str | None = Field(None, description="the operator that it calls most often")
     operator_calls: float = Field(0.0, description="its calls per step")
+    combined_norms: int = Field(0, description="norms of single tensors that it makes one total norm of; 0 if not seen")
+    scales: bool = Field(False, description="whether it scales tensors after it computed a total norm")
 
 
 class OperatorLoop(Model):
@@ -163,6 +165,13 @@ class OperatorLoop(Model):
     backward_share: float | None = Field(
         None, description="their backward pass / cost_ns, by autograd's sequence numbers; null if the trace lacks them"
     )
+    least_computed_ns: int | None = Field(
+        None,
+        description="lower bound of the compute of all operators in the loop, also of those in functions that it "
+        "calls, per step of the detailed window: what each takes beyond 10 us; null on a GPU",
+    )
+    least_computed_share: float | None = Field(None, description="that / the time of these operators")
+    checks: bool = Field(False, description="whether it tests tensors for NaN or infinity and reads each result")
 
 
 class FunctionOperators(Model):
@@ -286,3 +295,5 @@ class UserCodeFigures(Figures):
     full_sorts: list[FullSort] = Field(
         default=[], description="functions that sort rows of 256 or more values; includes the training computation"
     )
+    clips: bool = Field(False, description="whether a step clips gradients with `torch.nn.utils`")
+    packs: bool = Field(False, description="whether a step packs padded sequences, on whose padding no layer computes")

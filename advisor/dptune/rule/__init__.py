@@ -13,12 +13,14 @@ from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
+from dptune.runfile.facts import LoaderFacts
 from dptune.runfile.generators import EqualGenerators, equal_generators
 from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_ranks
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
+from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
@@ -33,10 +35,12 @@ __all__ = [
     "EvaluationModeFacts",
     "IgnoredTargetFacts",
     "LeftOutFacts",
+    "LoaderFacts",
     "LostUpdateFacts",
     "MemoryGrowth",
     "Missing",
     "NewIterators",
+    "PaddingFacts",
     "Predictor",
     "ProbabilityLossFacts",
     "RepeatedForwardFacts",

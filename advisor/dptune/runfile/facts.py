@@ -178,6 +178,7 @@ class PreparingFacts:
 
     `reading` is getting samples from the data set, with its transforms; `collating` making a batch of them; `cpu` the
     part in which the thread computed. `read_by` and `collated_by` name the functions and the lines they begin at.
+    `tensor_bytes` are those of the tensors in all these batches, None where an older dptune recorded the run.
     """
 
     batches: int
@@ -187,6 +188,7 @@ class PreparingFacts:
     collating_cpu_ns: int = 0
     read_by: str | None = None
     collated_by: str | None = None
+    tensor_bytes: int | None = None
 
 
 @dataclass

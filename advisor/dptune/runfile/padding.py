@@ -22,3 +22,8 @@ class PaddingFacts:
     def needless_share(self) -> float:
         """The share of the columns that no sample of their batch reaches."""
         return 1 - self.longest_columns / self.columns if self.columns else 0.0
+
+    @property
+    def mean_length_share(self) -> float:
+        """The mean length of a sample as a share of the longest sample in its batch."""
+        return min(1.0, self.filled_share * self.columns / self.longest_columns) if self.longest_columns else 1.0

@@ -20,6 +20,9 @@ this for 58,000 rows whose gradient is zero.
 - Create the table with `sparse=True`, and use an optimizer that supports sparse gradients: `torch.optim.SparseAdam`, or
   SGD or Adagrad without weight decay. Use a separate optimizer for the tables, and keep the current one for all other
   parameters. Over gloo, DDP then sends only the used rows and their indices.
+- Adam, AdamW and others reject sparse gradients, and so do `clip_grad_norm_` and `clip_grad_value_` (with transformers'
+  Trainer: `max_grad_norm` above 0). Then the change needs another optimizer for the tables, or gradients of the tables
+  that are not clipped. The advice names these conditions, and is given for high impact only.
 - NCCL does not support sparse gradients. Shard the table instead, so that each rank holds and updates some of its rows
   (TorchRec, or `torch.distributed.tensor` by rows).
 
@@ -30,7 +33,7 @@ all-reduces, because they take cores away from compute.
 
 - Weights tied to an output layer: their gradient is dense in any case. These tables are not reported.
 - Adam keeps updating rows without a gradient through their momentum; SparseAdam does not, so results differ.
-- Gradients are clipped by their norm: `clip_grad_norm_` fails on sparse gradients.
+- Gradients are clipped and the tables cannot be left out of it.
 
 ## References
 
@@ -57,6 +60,14 @@ UNUSED_SHARE = Threshold(
     "with sparse gradients, ranks gather their used rows with an 8-byte index per row instead of all-reducing the "
     "table: with a quarter of the rows used, two ranks may send the same amount as before",
 )
+CONDITIONS_SHARE = Threshold(
+    "conditions_share",
+    0.15,
+    "where sparse gradients need another optimizer for the tables, or no clipping of them: the usual 15 % for high "
+    "impact, because training results change",
+)
+
+SUPPORT_SPARSE = ("SGD", "Adagrad", "SparseAdam")  # optimizers of torch that step on sparse gradients
 
 RULE = Rule(
     code="DP111",
@@ -65,7 +76,7 @@ RULE = Rule(
     kind="time",
     summary="an embedding table has a dense gradient although a step uses few of its rows",
     since="0.1",
-    thresholds=(WORTH_SHARE, UNUSED_SHARE),
+    thresholds=(WORTH_SHARE, UNUSED_SHARE, CONDITIONS_SHARE),
     asked_when_busy=True,
 )
 
@@ -82,15 +93,18 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None:
         return
     largest = tables[0]
-    rows, used = sum(table.rows for table in tables), sum(embedding.used_rows for embedding in tables)
     on_nccl = any(ddp.backend == "nccl" for ddp in facts.ddp)
+    conditions = [] if on_nccl else list(_conditions(run, largest.optimizer))
+    if conditions and share < run.limit(CONDITIONS_SHARE):
+        return
+    rows, used = sum(table.rows for table in tables), sum(embedding.used_rows for embedding in tables)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
         title=f"{_what(tables)}, but a step uses {used:,} of {rows:,} rows: "
-        + ("shard the table over the ranks" if on_nccl else "pass sparse=True"),
+        + ("shard the table over the ranks" if on_nccl else " and ".join(["pass sparse=True", *conditions])),
         why=f"Rows with a zero gradient cost up to {100 * share:.0f} % of a step: "
         + (f"{100 * sending:.0f} % to send them, {100 * updating:.0f} %" if facts.ddp else "all of it")
         + f" for {largest.optimizer} to update them.",
@@ -122,6 +136,15 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
+def _conditions(run: RunView, optimizer: str) -> Iterator[str]:
+    """What else has to change so that training steps on sparse gradients."""
+    if optimizer not in SUPPORT_SPARSE:
+        yield "update it with SparseAdam or SGD"
+    user_code = run.measured.known("user_code")
+    if user_code is not None and user_code.clips:
+        yield "leave it out of gradient clipping"
+
+
 def _what(tables: Sequence[DenseTableFacts]) -> str:
     largest = tables[0]
     at = f" ({largest.where})" if largest.where else ""
@@ -136,9 +159,9 @@ def _watch(optimizer: str, on_nccl: bool) -> str:
     if on_nccl:
         return "NCCL does not support sparse gradients: sparse=True fails under DDP with NCCL."
     words = "clip_grad_norm_ and weight decay fail on sparse gradients."
-    if optimizer.startswith("Adam"):
-        return f"{optimizer} rejects them: use a separate SparseAdam for the tables, which skips unused rows. {words}"
-    return words
+    if optimizer in SUPPORT_SPARSE:
+        return words
+    return f"{optimizer} rejects them: use a separate SparseAdam or SGD for the tables, which skip unused rows. {words}"
 
 
 def _sending(run: RunView, tables: Sequence[DenseTableFacts]) -> float:

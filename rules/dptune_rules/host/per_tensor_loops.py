@@ -16,7 +16,12 @@ operator; a `torch._foreach_*` call pays once, and on a GPU launches a few kerne
 
 - Moving average: `torch._foreach_lerp_(averages, parameters, 1 - decay)`; `torch.optim.swa_utils.AveragedModel` with
   `multi_avg_fn=get_ema_multi_avg_fn(decay)` does so.
-- Norms and clipping: `torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)`.
+- Clipping by the norm of all gradients: `torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)`. It is
+  proposed only if the trace shows that the norms are stacked into one norm and that tensors are scaled after it;
+  without the scaling, `torch._foreach_norm(tensors)` and one norm of their stack.
+- Norms that are used one by one, as in adaptive clipping: `torch._foreach_norm(tensors)` for all norms, and
+  `torch._foreach_mul_(tensors, factors)` with a factor for each tensor. `clip_grad_norm_` would change the results.
+  With FSDP2, take the norms of the shards (`to_local()`), and all-reduce their squares in one call.
 - Scaling and weight decay: `torch._foreach_mul_(tensors, factor)`.
 - Zeroing: `optimizer.zero_grad()`, which sets gradients to None, or `torch._foreach_zero_(gradients)`.
 
@@ -56,13 +61,15 @@ REMEDIES = {
     "div_": "torch._foreach_div_(tensors, divisor)",
     "copy_": "torch._foreach_copy_(targets, sources)",
     "zero_": "torch._foreach_zero_(gradients)",
-    "clamp_": "torch._foreach_clamp_max_(tensors, limit)",
+    "clamp_": "torch._foreach_clamp_max_(tensors, limit), or torch._foreach_clamp_min_",
     "addcmul_": "torch._foreach_addcmul_(tensors, first, second)",
     "addcdiv_": "torch._foreach_addcdiv_(tensors, first, second)",
     "mul": "torch._foreach_mul(tensors, factor)",
-    "norm": "torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)",
-    "linalg_vector_norm": "torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)",
 }
+NORMS = ("norm", "linalg_vector_norm")
+CLIPPING = "torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)"
+TOTAL_NORM = "torch._foreach_norm(tensors) and one norm of their stack"
+SINGLE_NORMS = "torch._foreach_norm(tensors) for the norms and torch._foreach_mul_(tensors, factors) for the scaling"
 
 RULE = Rule(
     code="DP608",
@@ -82,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     found = run.measured.user_code
     for site in found.sites:
-        remedy = REMEDIES.get((site.operator or "").removeprefix("aten::"))
+        remedy = _remedy(site, tensors)
         impact = run.impact(site.share, WORTH_SHARE)
         if remedy and impact and site.phase == "loop" and site.operator_calls >= EACH * tensors:
             yield Advice(
@@ -105,9 +112,31 @@ def check(run: RunView) -> Iterator[Advice]:
                     Evidence(label="parameter tensors", value=tensors),
                 ],
                 numerics="same",
-                watch="Weights agree up to floating-point rounding.",
+                watch=_watch(remedy, sharded=bool(run.any_facts().fsdp)),
                 fingerprint=f"{RULE.code}:{site.name}",
             )
+
+
+def _remedy(site: CodeSite, tensors: int) -> str | None:
+    """The call that does the same for all tensors; of norms by what becomes of them."""
+    operator = (site.operator or "").removeprefix("aten::")
+    if operator not in NORMS:
+        return REMEDIES.get(operator)
+    if site.part and site.mostly == "clip_grad_norm_":
+        return CLIPPING
+    if site.combined_norms < EACH * tensors:
+        return SINGLE_NORMS
+    return CLIPPING if site.scales else TOTAL_NORM
+
+
+def _watch(remedy: str, *, sharded: bool) -> str:
+    words = "Weights agree up to floating-point rounding."
+    if remedy != SINGLE_NORMS:
+        return words
+    words += " If each norm is used for its own tensor, clip_grad_norm_ is no replacement: it uses one norm for all."
+    if sharded:
+        words += " Of FSDP shards take the norms of to_local() and all-reduce their squares in one call."
+    return words
 
 
 def _what(site: CodeSite) -> str:

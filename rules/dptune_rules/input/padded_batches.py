@@ -1,9 +1,11 @@
-"""Batches are padded to a fixed length that none of their samples reaches.
+"""Batches are mostly padding: to a fixed length that no sample reaches, or because lengths differ within a batch.
 
 ## What it measures
 
-The columns at the end of a batch in which every row is padding, by the token ids or attention masks in the first
-batches of each loader. Padding up to the longest sample of a batch is not counted.
+By the token ids or attention masks in the first batches of each loader:
+
+- the columns at the end of a batch in which every row is padding;
+- where there are few of these, the mean length of the samples as a share of the longest one in their batch.
 
 ## Why it costs time
 
@@ -14,20 +16,32 @@ batch padded to twice its longest sample takes twice the time, or more.
 
 Pad to the longest sample of the batch: `torch.nn.utils.rnn.pad_sequence` in the collate function. With Hugging Face,
 drop `padding="max_length"` from the tokenizer call and use `DataCollatorWithPadding(tokenizer)`. Padding to a multiple
-of 8 (`pad_to_multiple_of=8`) keeps matrix sizes efficient. Batches of samples of about equal length
-(`group_by_length=True` of `TrainingArguments`) save more, but change the order of the samples.
+of 8 (`pad_to_multiple_of=8`) keeps matrix sizes efficient.
 
-The saving is an upper bound: forward and backward passes shrink with the square of the length.
+Where lengths differ within a batch, group samples of similar length:
+
+- transformers' `Trainer`: `train_sampling_strategy="group_by_length"` in `TrainingArguments`; before version 5,
+  `group_by_length=True`.
+- A sampler that shuffles, cuts the order into chunks of some 50 batches and sorts each chunk by length (as
+  `LengthGroupedSampler` does), or one with fixed length buckets. Give all ranks batches of about the same length in a
+  step, for they wait for the longest one.
+- Packing: several samples in a row, with attention that keeps them apart.
+
+The saving is an upper bound: compute, and waiting for the rank with the longest batch, shrink with the square of the
+length.
 
 ## When to leave it alone
 
 - `torch.compile` with static shapes, CUDA graphs, or an accelerator that compiles for each shape: each new length
   compiles anew. Pad to a few fixed lengths there.
 - Models that need a fixed length.
+- Recurrent layers on packed sequences (`pack_padded_sequence`) do not compute on padding.
+- Grouping changes which samples share a batch, and so training results. Compare the validation loss.
 
 ## References
 
 - Hugging Face, "Padding and truncation": https://huggingface.co/docs/transformers/pad_truncation
+- transformers, `TrainingArguments`: https://huggingface.co/docs/transformers/main_classes/trainer
 - torch.nn.utils.rnn.pad_sequence: https://pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pad_sequence.html
 """
 
@@ -35,41 +49,60 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence
-from dptune.rule import Rule, RunView, Threshold
+from dptune.advice import Advice, Evidence, Impact, Saving
+from dptune.rule import LoaderFacts, PaddingFacts, Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; steps with equal batches vary by less")
 LEAST_SHARE = Threshold(
     "least_share", 0.1, "of the columns: rounding usual lengths up to a multiple of 8 or 64 adds up to a tenth"
 )
+MOST_MEAN_LENGTH = Threshold(
+    "most_mean_length",
+    0.6,
+    "of the longest sample in the batch: lengths spread evenly from half of the longest to all of it have a mean of "
+    "75 %, and grouping them saves about a quarter of the compute, which does not justify another order of the samples",
+)
+
+GROUPED = ("length", "bucket")  # in the class name of a sampler that groups by length
 
 RULE = Rule(
     code="DP506",
     name="padded-batches",
     family="input",
     kind="time",
-    summary="batches are padded to a length that none of their samples reaches",
+    summary="batches are mostly padding: no sample reaches their length, or lengths differ within them",
     since="0.1",
-    thresholds=(WORTH_SHARE, LEAST_SHARE),
+    thresholds=(WORTH_SHARE, LEAST_SHARE, MOST_MEAN_LENGTH),
 )
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Propose to pad to the longest sample of a batch where every row ends in padding."""
+    """Propose to pad to the longest sample of a batch, or to group samples by length."""
     facts = run.any_facts()
     loader = max(facts.loaders, key=lambda candidate: candidate.batches_drawn or 0, default=None)
     if loader is None or loader.padding is None or facts.compiled is not None:
         return
-    needless = loader.padding.needless_share
-    if needless < run.limit(LEAST_SHARE):
+    user_code = run.measured.known("user_code")
+    if user_code is not None and user_code.packs:
         return
-    passes = 1 - run.measured.input.wait_share
-    most = (1 - (1 - needless) ** 2) * passes
-    impact = run.impact(needless * passes, WORTH_SHARE)
+    needless = loader.padding.needless_share
+    if needless >= run.limit(LEAST_SHARE):
+        yield from _fixed_length(run, loader, loader.padding)
+    elif loader.padding.mean_length_share <= run.limit(MOST_MEAN_LENGTH) and not _is_grouped(loader):
+        yield from _mixed_lengths(run, loader, loader.padding)
+
+
+def _is_grouped(loader: LoaderFacts) -> bool:
+    samplers = f"{loader.sampler} {loader.batch_sampler}".lower()
+    return any(word in samplers for word in GROUPED)
+
+
+def _fixed_length(run: RunView, loader: LoaderFacts, padding: PaddingFacts) -> Iterator[Advice]:
+    needless = padding.needless_share
+    impact = _impact(run, needless)
     if impact is None:
         return
-    at = loader.preparing.collated_by if loader.preparing else None
-    where = f"`{at.partition(' (')[0]}`, {at.partition(' (')[2].rstrip(')')}" if at else loader.where
+    where = _where(loader)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -79,18 +112,79 @@ def check(run: RunView) -> Iterator[Advice]:
         f"{f' ({where})' if where else ''}: pad to the longest sample of the batch",
         why="The model computes on padding as on any token.",
         changes=[],
-        saves=run.bound(
-            0.0, most, "no more than forward and backward passes, which shrink with the square of the length"
-        ),
+        saves=_saving(run, needless),
         confidence="medium",
         evidence=[
             Evidence(label="columns that are padding in every row", value=needless, unit="of a batch"),
-            Evidence(label="elements that are not padding", value=loader.padding.filled_share, unit="of a batch"),
-            *([Evidence(label="collated by", value=at)] if at else []),
-            *([Evidence(label="loader", value=loader.where)] if loader.where else []),
+            *_evidence(loader, padding),
         ],
         numerics="same",
         watch="Lengths then vary from batch to batch, and the longest batch sets peak memory. Results are unchanged "
         "if the model masks padding.",
         fingerprint=f"{RULE.code}:{loader.dataset or 'dataset'}",
     )
+
+
+def _mixed_lengths(run: RunView, loader: LoaderFacts, padding: PaddingFacts) -> Iterator[Advice]:
+    mean = padding.mean_length_share
+    impact = _impact(run, 1 - mean)
+    if impact is None:
+        return
+    where = _where(loader)
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"{100 * (1 - mean):.0f} % of each batch is padding, because the lengths of its samples differ"
+        f"{f' ({where})' if where else ''}: group samples of similar length",
+        why="The model computes on padding as on any token. transformers' Trainer groups with "
+        'train_sampling_strategy="group_by_length" (before version 5: group_by_length=True); other scripts need a '
+        "sampler that sorts chunks of a shuffled order by length, or packing.",
+        changes=[],
+        saves=_saving(run, 1 - mean),
+        confidence="medium",
+        evidence=[
+            Evidence(label="mean length of a sample", value=mean, unit="of the longest one in its batch"),
+            *_evidence(loader, padding),
+        ],
+        numerics="changes",
+        watch="The samples come in another order, with similar ones in a batch: compare the validation loss. Give all "
+        "ranks batches of similar length in a step.",
+        fingerprint=f"{RULE.code}:lengths:{loader.dataset or 'dataset'}",
+    )
+
+
+def _shrinking(run: RunView) -> float:
+    """The share of a step that shorter batches shorten: compute, and waiting for the rank with the longest batch."""
+    rest = 1 - run.measured.input.wait_share
+    account = run.measured.known("account")
+    if account is None:
+        return rest
+    parts = ("compute_ns", "exposed_waiting_ns", "exposed_unsplit_ns")
+    return min(rest, run.unstretched(sum(account.share(part) for part in parts)))
+
+
+def _impact(run: RunView, padding: float) -> Impact | None:
+    return run.impact(padding * _shrinking(run), WORTH_SHARE)
+
+
+def _saving(run: RunView, padding: float) -> Saving:
+    most = (1 - (1 - padding) ** 2) * _shrinking(run)
+    return run.bound(
+        0.0, most, "no more than compute and waiting for ranks, which shrink with the square of the length"
+    )
+
+
+def _where(loader: LoaderFacts) -> str | None:
+    """The function of the script that collates, else where the loader is created."""
+    name, _, at = ((loader.preparing and loader.preparing.collated_by) or "").partition(" (")
+    return f"`{name}`, {at.rstrip(')')}" if at else loader.where
+
+
+def _evidence(loader: LoaderFacts, padding: PaddingFacts) -> Iterator[Evidence]:
+    yield Evidence(label="elements that are not padding", value=padding.filled_share, unit="of a batch")
+    if loader.preparing and loader.preparing.collated_by:
+        yield Evidence(label="collated by", value=loader.preparing.collated_by)
+    if loader.where:
+        yield Evidence(label="loader", value=loader.where)

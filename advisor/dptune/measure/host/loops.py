@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.operator_compute import least_compute
 from dptune.measure.host.pieces import Pieces, alike
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.intervals import Intervals, Ints
@@ -32,6 +33,8 @@ LEAST_REPEATS = 16  # more than a function writes out line by line, or a model h
 _NODE = re.compile(r"(\w+?)Backwards?\d*$")
 _IN_PLACE = "copyslices"  # the node of any operator that writes into a part of a tensor
 CELLS = frozenset({"aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell", "aten::rnn_relu_cell"})
+_TESTS = frozenset({"aten::isnan", "aten::isinf", "aten::isfinite"})
+_READS = frozenset({"aten::is_nonzero", "aten::item"})  # a result that Python reads
 AROUND_NS = 50_000  # that Python takes at most to call the next operator, with the profiler
 
 
@@ -42,7 +45,9 @@ class Loop:
     `crossing`: whether the function lasts longer than a step. `backward`: whether the backward pass may run the same
     number of nodes of these operators: it runs none for results that need no gradient. `computed_share` is an upper
     bound of the part of that time that is compute, `backward_share` the time of its backward pass / that time; None
-    where the trace does not show them.
+    where the trace does not show them. `least_computed_ns` and `least_computed_share` are lower bounds of the compute
+    of all operators from the first to the last repeated one: per step, and of their time; None where a device computes.
+    `checks`: whether it tests tensors for NaN or infinity and reads the results.
     """
 
     phase: CodePhase
@@ -53,6 +58,9 @@ class Loop:
     backward: bool
     computed_share: float | None = None
     backward_share: float | None = None
+    least_computed_ns: int | None = None
+    least_computed_share: float | None = None
+    checks: bool = False
 
 
 def loops(
@@ -143,6 +151,9 @@ def _loop(
     where["loop"] += len(rows) - sum(where.values())
     called = columns.rows(OPERATOR_CATEGORIES)
     names = {columns.name(row) for row in called[inside.hold(columns.ts_ns[called])].tolist()}
+    runs = [run for of_operator in operators.values() for run in of_operator]
+    spans = Intervals.union(columns.ts_ns[[run[0] for run in runs]], columns.ends(np.array([run[-1] for run in runs])))
+    least = least_compute(view, spans, np.unique(columns.thread[rows]))
     return Loop(
         where.most_common(1)[0][0],
         longest,
@@ -151,6 +162,9 @@ def _loop(
         round(median_low(by_step.tolist())),
         _goes_back(names, _nodes(columns), len(rows) // 2),
         *_parts(view, recorded, rows, by_step.astype(np.float64), found, spent),
+        least_computed_ns=None if least is None else round(least.computed_ns / len(view.steps)),
+        least_computed_share=None if least is None else least.share,
+        checks=not _TESTS.isdisjoint(operators) and not _READS.isdisjoint(names),
     )
 
 

@@ -21,7 +21,7 @@ from dptune.trace.kineto.arguments import arguments
 
 NODE = "autograd::engine::evaluate_function: "
 _ELEMENT_NS = 1.0  # 4 bytes at 4 GB/s, less than one core of a server reads
-_CALL_NS = 10_000  # of an operator call with the profiler, if its compute does not follow from its inputs
+CALL_NS = 10_000  # of an operator call with the profiler, if its compute does not follow from its inputs
 _PRODUCTS = ("mm", "matmul", "linear", "conv", "einsum", "bilinear", "scaled_dot_product", "lstm", "gru")
 _MOST = 100_000  # operators: reading the arguments of more takes seconds, so fewer steps are read
 
@@ -94,4 +94,4 @@ class RecordedOperators:
         at = np.searchsorted(self.rows, operators).clip(max=len(self.rows) - 1)
         products = columns.named(lambda name: any(word in name for word in _PRODUCTS), operators)
         of_elements = _ELEMENT_NS * self.elements[at]
-        return float(np.minimum(lengths, np.where(products, np.maximum(0, lengths - _CALL_NS), of_elements)).sum())
+        return float(np.minimum(lengths, np.where(products, np.maximum(0, lengths - CALL_NS), of_elements)).sum())

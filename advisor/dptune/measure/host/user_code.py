@@ -27,6 +27,7 @@ from dptune.measure.host.decompositions import decompositions
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.full_sorts import full_sorts
 from dptune.measure.host.loops import Loop, loops
+from dptune.measure.host.norms import norm_use
 from dptune.measure.host.one_hot_products import one_hot_products
 from dptune.measure.host.output_losses import output_losses
 from dptune.measure.host.pieces import Pieces, alike, pieces
@@ -47,6 +48,8 @@ _OF_TORCH = re.compile(r"^(torch|dptune)/|^nn\.Module: |^<built-in method .* of 
 _OF_RECORDER = "dptune/"
 _PASSING = re.compile(r"^dptune/.*\bcollectives\.py\(\d+\): metered$")  # times the call of the script that it passes on
 _OF_TEXT = "torch/_tensor_str.py"  # which makes text of a tensor, element by element
+_CLIPPING = re.compile(r"torch/nn/utils/clip_grad\.py\(\d+\): clip_grad_(norm|value)_$")
+_PACKING = "aten::_pack_padded_sequence"
 MODULE = "nn.Module: "
 _DECORATOR = re.compile(r"\): \w*(wrap|decorate)\w*$")  # of a function, which says what is called
 _PACKAGES = frozenset(
@@ -102,7 +105,13 @@ def user_code(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> Us
         output_losses=output_losses(having_stacks, untraced_ns),
         one_hot_products=one_hot_products(having_stacks, untraced_ns),
         full_sorts=full_sorts(having_stacks, untraced_ns),
+        clips=any(_clips(view.columns) for view in having_stacks),
+        packs=any(len(view.columns.rows(OPERATOR_CATEGORIES, _PACKING.__eq__)) for view in having_stacks),
     )
+
+
+def _clips(columns: Columns) -> bool:
+    return len(columns.rows(PYTHON_CATEGORIES, lambda name: _CLIPPING.search(name) is not None)) > 0
 
 
 def _passes_on(frame: str) -> bool:
@@ -117,8 +126,8 @@ def _has_stacks(view: RankView) -> bool:
 @dataclass(frozen=True, eq=False)
 class _Rank:
     """One rank: by site its cost in the median step, ns, and what takes most of it; `operator_shares` the part inside
-    operators; `lines` the first line of each function; `calls` the operators that a site calls, in all steps; `loops`
-    the functions that call operators in a loop.
+    operators; `lines` the first line of each function; `calls` the operators that a site calls, in all steps and
+    in their order; `loops` the functions that call operators in a loop.
     """
 
     steps: int
@@ -127,7 +136,7 @@ class _Rank:
     mostly: dict[_Site, str]
     operator_shares: dict[_Site, float]
     lines: dict[str, int]
-    calls: dict[_Site, Counter[str]]
+    calls: dict[_Site, list[str]]
     loops: dict[str, Loop]
 
     @classmethod
@@ -278,16 +287,17 @@ class _Stacks:
                     around.library_call if around.library_call != NOWHERE or not library_of(columns, row) else row,
                 )
 
-    def calls(self, view: RankView) -> dict[_Site, Counter[str]]:
-        """The operators that are called outside of the training computation, by site, in all steps."""
+    def calls(self, view: RankView) -> dict[_Site, list[str]]:
+        """The operators that are called outside of the training computation, by site, in all steps, in their order."""
         columns, rows = self._columns, np.array(self._outermost, dtype=np.int64)
         whole = Intervals.union(*bounds(view.steps))
         for time in (*training(view).values(), view.host.loading):
             whole -= time
-        found: dict[_Site, Counter[str]] = defaultdict(Counter)
-        for row in rows[whole.hold(columns.ts_ns[rows])].tolist():
+        rows = rows[whole.hold(columns.ts_ns[rows])]
+        found: dict[_Site, list[str]] = defaultdict(list)
+        for row in rows[np.argsort(columns.ts_ns[rows], kind="stable")].tolist():
             if (counted := self.site(row, "loop")) is not None:
-                found[counted[0]][columns.name(row)] += 1
+                found[counted[0]].append(columns.name(row))
         return found
 
     def is_operator(self, row: int) -> bool:
@@ -343,6 +353,9 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
                     share=min(1.0, shares[most]),
                     computed_share=loop.computed_share,
                     backward_share=loop.backward_share,
+                    least_computed_ns=loop.least_computed_ns,
+                    least_computed_share=loop.least_computed_share,
+                    checks=loop.checks,
                 )
             )
     return sorted(found, key=lambda operator_loop: (-operator_loop.share, operator_loop.name))[:MOST]
@@ -376,8 +389,10 @@ def _figures(site: _Site, ranks: Mapping[int, _Rank]) -> CodeSite:
     file, _, name = site.function.partition(": ")
     line = ranks[most].lines.get(site.function)
     mostly = site.part or ranks[most].mostly[site]
-    operators = [(name, calls) for name, calls in ranks[most].calls.get(site, Counter()).most_common(1)]
-    operator, calls = operators[0] if operators else (None, 0)
+    called = ranks[most].calls.get(site, [])
+    counts = Counter(called)
+    operator = max(counts, key=lambda name: counts[name], default=None)
+    norms = norm_use(called)
     return CodeSite(
         name=name,
         at=f"{file}:{line}" if line else file,
@@ -391,5 +406,7 @@ def _figures(site: _Site, ranks: Mapping[int, _Rank]) -> CodeSite:
         share=min(1.0, shares[most]),
         operator_share=ranks[most].operator_shares[site],
         operator=operator,
-        operator_calls=calls / ranks[most].steps,
+        operator_calls=counts[operator] / ranks[most].steps if operator else 0.0,
+        combined_norms=norms.combined,
+        scales=norms.scaled,
     )

@@ -108,6 +108,9 @@ def preparing(loader: LoaderFacts | None) -> PreparingFigures | None:
         computed_share=min(1.0, (preparation.reading_cpu_ns + preparation.collating_cpu_ns) / whole),
         read_by=preparation.read_by or "",
         collated_by=preparation.collated_by or "",
+        tensor_bytes=None
+        if preparation.tensor_bytes is None or preparation.tensor_bytes < 0
+        else round(preparation.tensor_bytes / preparation.batches),
     )
 
 

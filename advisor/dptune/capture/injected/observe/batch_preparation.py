@@ -6,14 +6,16 @@ are not metered.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import mmap
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, Subset, get_worker_info
 from torch.utils.data._utils import fetch
 
@@ -21,8 +23,9 @@ from dptune.capture.injected.observe.places import users_code
 from dptune.runfile.facts import PreparingFacts
 
 _DATASETS, _WORKERS = 8, 64  # those that are metered: the first ones
-_BATCHES, _READING, _READING_CPU, _COLLATING, _COLLATING_CPU = _FIELDS = range(5)
+_BATCHES, _READING, _READING_CPU, _COLLATING, _COLLATING_CPU, _BYTES = _FIELDS = range(6)
 _LONG = 8  # bytes of a number
+_PARTS = 256  # of a batch that are searched for tensors
 
 
 class Preparing:
@@ -79,6 +82,7 @@ class Preparing:
             collating_cpu_ns=sums[_COLLATING_CPU],
             read_by=_named(_reader(loader.dataset)),
             collated_by=_named(loader.collate_fn),
+            tensor_bytes=sums[_BYTES],
         )
 
     def _meter(self, kind: Any) -> None:
@@ -95,7 +99,8 @@ class Preparing:
             if get_worker_info() is None:
                 self.fetched(took)
             if slot is not None:
-                self._add(slot, (1, took - collating, took_cpu - collating_cpu, collating, collating_cpu))
+                times = took - collating, took_cpu - collating_cpu, collating, collating_cpu
+                self._add(slot, (1, *times, _tensor_bytes(batch)))
             return batch
 
         kind.fetch = metered
@@ -117,6 +122,20 @@ class Preparing:
             first = (slot * _WORKERS + at) * len(_FIELDS)
             for field, value in enumerate(more):
                 self._numbers[first + field] += value
+
+
+def _tensor_bytes(batch: Any) -> int:
+    """Bytes of the tensors in the first parts of a batch; lists, tuples and mappings are searched."""
+    parts, count = [batch], 0
+    with contextlib.suppress(Exception):  # a batch may be anything
+        for part in parts:
+            if isinstance(part, torch.Tensor):
+                count += part.numel() * part.element_size()
+            elif isinstance(part, (list, tuple)):
+                parts.extend(part[: _PARTS - len(parts)])
+            elif isinstance(part, Mapping):
+                parts.extend(list(part.values())[: _PARTS - len(parts)])
+    return count
 
 
 def _reader(dataset: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Looked at in the first batches of each loader, on tensors of integers of two dimensions: token ids, or an attention
 mask. The columns at the end in which all rows have the same value, that of the padding, could be left out. A row must
-have its padding at its end only: a matrix of counts is not taken for text.
+have its padding at its end only: a matrix of counts is not taken for text, nor is a causal mask.
 """
 
 from __future__ import annotations
@@ -72,6 +72,11 @@ def _sizes(rows: torch.Tensor) -> tuple[int, int, float] | None:
     filled = rows != rows[:, -1].mode().values  # most samples are shorter than the longest one
     lengths = filled.sum(1)
     ends = torch.where(filled, torch.arange(1, columns + 1), 0).amax(1)
-    if not torch.equal(lengths, ends) or int(lengths.max()) == 0:
+    if not torch.equal(lengths, ends) or int(lengths.max()) == 0 or _is_causal(lengths):
         return None
     return columns, int(lengths.max()), float(lengths.float().mean())
+
+
+def _is_causal(lengths: torch.Tensor) -> bool:
+    """Whether each row is one longer than the row before, as in a causal mask."""
+    return len(lengths) > 2 and bool((lengths.diff() == 1).all())
