@@ -1,3 +1,4 @@
+import gc
 import json
 import signal
 import sys
@@ -11,6 +12,10 @@ from hypothesis import HealthCheck, settings
 # is up to what else the machine does.
 settings.register_profile("quick", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quick")
+
+# What a run's report is made of are many objects without cycles: looking for cycles as often as Python does is a tenth of
+# what the tests of a process take.
+gc.set_threshold(50_000, 20, 50)
 
 # Under nohup, or in the background of a script, signals are ignored, and what a test starts would ignore them as well.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
