@@ -15,6 +15,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install $(INSTALL_OPTIONS)
 BY := -c constraints.txt
+ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests) # the others need not be collected
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -55,7 +56,7 @@ tests-together: compiled
 
 tests-alone: compiled # with nothing beside it: it measures what this machine and its links do; CI's other steps end first
 	@while [ -e "$(WAIT_FOR)" ]; do sleep 1; done
-	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough"
+	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough" $(ALONE)
 
 test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: about a minute
 	$(BIN)/python -m pytest -q $(TWO) -m quick
@@ -71,7 +72,7 @@ fuzz-sets: $(VENV)/.test ## reports of 20,000 damaged sets of 2 to 4 ranks (long
 
 test-thorough: $(VENV)/.test compiled ## the tests that `make test` leaves out: more kinds of scripts (long)
 	$(BIN)/python -m pytest -rs $(TWO) -m "thorough and not alone"
-	$(BIN)/python -m pytest -rs -m "thorough and alone"
+	$(BIN)/python -m pytest -rs -m "thorough and alone" $(ALONE)
 
 gpu-wheels: ## download what a bare GPU machine without a network needs for gpu-check, into gpu-wheels/
 	$(PYTHON) -m tests.gpu.wheels gpu-wheels

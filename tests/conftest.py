@@ -1,4 +1,6 @@
+import gc
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,14 @@ from hypothesis import HealthCheck, settings
 # is up to what else the machine does.
 settings.register_profile("quick", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quick")
+
+# Reports are many objects without cycles: looking for cycles as often as Python does is a tenth of the tests' time, and
+# half of that for collecting the tests.
+gc.set_threshold(50_000, 20, 50)
+
+# torch computes with one thread, here and in scripts that tests start: on a busy machine each of several waits for the
+# others, and they spin meanwhile.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Under nohup, or in the background of a script, signals are ignored, and what a test starts would ignore them as well.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):

@@ -15,6 +15,7 @@ from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import environment
 from .kinds_of_scripts import QUIET
 
@@ -66,8 +67,7 @@ WHOLE = [("untraced", 4, True), ("light", 3, True), ("detailed", 1, True)]
 
 
 def report(folder: Path) -> dict[str, dict[str, object]]:
-    words = [sys.executable, "-m", "dptune", "report", str(folder), "--format", "json"]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    done = in_process.dptune("report", str(folder), "--format", "json", "--no-cache")
     assert done.returncode == 0, done.stderr
     told: dict[str, dict[str, object]] = json.loads(done.stdout)
     return told

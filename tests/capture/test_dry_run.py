@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from dptune.capture import ranks
 from dptune.errors import UsageError
 from dptune.runfile.ranks import spans
 
-from .launching import DPTUNE, Done, run
+from .. import in_process  # noqa: TID252 - tests are no installed package
+from .launching import DPTUNE, run
 
 
 @pytest.fixture
@@ -22,9 +25,14 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def dry(place: Path, *words: str, env: dict[str, str] | None = None) -> tuple[Done, str]:
-    done = run(*DPTUNE, "profile", "--dry-run", *words, cwd=place, env=env)
-    return done, " ".join(done.out.split())
+def dry(place: Path, *words: str, env: dict[str, str] | None = None) -> tuple[subprocess.CompletedProcess[str], str]:
+    done = profile("--dry-run", *words, cwd=place, **(env or {}))
+    return done, " ".join(done.stdout.split())
+
+
+def profile(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return in_process.dptune("profile", *words, cwd=cwd, **{"PATH": path, **env})
 
 
 def test_what_would_be_recorded(place: Path) -> None:
@@ -42,7 +50,7 @@ def test_what_would_be_recorded(place: Path) -> None:
         "7",
     )
     done, said = dry(place, *options, "train.py", "--api-key", "s3cret", "--epochs", "2")
-    assert (done.status, done.err) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "")
     assert "--nproc-per-node=4 train.py --api-key '<redacted>' --epochs 2" in said
     assert "folder out/run" in said
     assert "ranks 0,2-3 of 4" in said
@@ -53,17 +61,17 @@ def test_what_would_be_recorded(place: Path) -> None:
     assert "MB free" in said or "GB free" in said
     assert "torch" in said
     assert "SystemExit out of optimizer.step()" in said
-    assert "s3cret" not in done.out
+    assert "s3cret" not in done.stdout
     assert sorted(place.iterdir()) == before
 
 
 def test_of_a_command_and_of_the_environment_alone(place: Path) -> None:
     done, said = dry(place, "--continue", "torchrun", "--nproc-per-node", "2", "train.py")
-    assert done.status == 0, done.err
+    assert done.returncode == 0, done.stderr
     assert "command torchrun --nproc-per-node 2 train.py" in said
     assert "the script runs to its end (--continue)" in said
     done, said = dry(place, "--env", env={"NCCL_DEBUG": "INFO"})
-    assert done.status == 0, done.err
+    assert done.returncode == 0, done.stderr
     assert "NCCL_DEBUG=INFO" in said
     assert not (place / "dptune-runs").exists()
 
@@ -80,7 +88,7 @@ def test_of_a_command_and_of_the_environment_alone(place: Path) -> None:
 )
 def test_too_few_traced_steps_are_told_at_once(place: Path, words: tuple[str, ...], told: str | None) -> None:
     said = f"dptune: {told}: fewer than 3 traced steps cannot be judged\n" if told else ""
-    assert dry(place, *words, "train.py")[0].err == said
+    assert dry(place, *words, "train.py")[0].stderr == said
     if told:
         started = run(*DPTUNE, "profile", *words, "train.py", cwd=place)
         assert started.err.startswith(said)
@@ -124,7 +132,7 @@ REFUSED = {
 @pytest.mark.parametrize("columns", ["60", "100", "300"])
 def test_the_lines_fit_the_terminal(place: Path, columns: str) -> None:
     done, said = dry(place, "train.py", env={"COLUMNS": columns})
-    widest = max(len(line) for line in done.out.splitlines() if " facts" not in line and "/" not in line)
+    widest = max(len(line) for line in done.stdout.splitlines() if " facts" not in line and "/" not in line)
     assert min(int(columns), 100) - 20 < widest <= min(int(columns), 100)
     assert "environment variables of NCCL" in said
 
@@ -144,10 +152,10 @@ def test_a_recording_inside_a_recording_is_refused(place: Path) -> None:
 @pytest.mark.parametrize("way", [(), ("--dry-run",)], ids=["", "dry-run"])
 def test_what_is_refused_is_one_sentence_and_a_hint(place: Path, case: str, way: tuple[str, ...]) -> None:
     words, sentence = REFUSED[case]
-    done = run(*DPTUNE, "profile", *way, *words, cwd=place)
-    lines = done.err.splitlines()
-    assert done.status == 2
-    assert lines[0].startswith(f"dptune: error: {sentence}"), done.err
+    done = profile(*way, *words, cwd=place)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert lines[0].startswith(f"dptune: error: {sentence}"), done.stderr
     assert lines[1].startswith("hint: ")
     assert len(lines) == 2
     assert [path.name for path in place.iterdir()] == ["train.py"]

@@ -155,16 +155,27 @@ def test_a_torchrun_that_is_killed_leaves_no_rank_behind(start: Callable[..., St
     assert left_behind(run.folder) == []
 
 
+# dptune waits 1 s, not 10, before it passes an interrupt on.
+IMPATIENT = """\
+import sys
+from dptune.capture import watch
+from dptune.cli import main
+watch._ENDS_WITHIN_S = 1.0
+sys.exit(main())
+"""
+
+
 def test_control_c_on_a_terminal_is_the_scripts_own(tmp_path: Path) -> None:
     """It reaches the script by itself: here one that saves for longer than dptune waits before it passes one on."""
     pytest.importorskip("torch", reason="recording needs torch")
-    saves = "\nexcept KeyboardInterrupt:\n    time.sleep(12)\n    print('saved')\n    sys.exit(3)\n"
+    saves = "\nexcept KeyboardInterrupt:\n    time.sleep(3)\n    print('saved')\n    sys.exit(3)\n"
     indented = "".join(f"    {line}\n" for line in TRAIN.splitlines())
     (tmp_path / "train.py").write_text("import sys, time\ntry:\n" + indented.rstrip() + saves)
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
-        words = [*DPTUNE, "profile", "--run-dir", "run", *SHORT, "--continue", "train.py"]
+        command = [sys.executable, "-c", IMPATIENT]
+        words = [*command, "profile", "--run-dir", "run", *SHORT, "--continue", "train.py"]
         os.execvpe(words[0], words, surroundings(**LONG, TERM="xterm"))
     said: list[bytes] = []
     reader = threading.Thread(target=_read, args=(terminal, said), daemon=True)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dptune.runfile.facts import Facts
 
-from .conftest import Run, environment
+from .. import in_process  # noqa: TID252 - tests are no installed package
+from .conftest import Run
 from .kinds_of_scripts import KINDS, Kind, bare, recorded
 
 pytestmark = pytest.mark.records
 
 
 def report(folder: Path) -> dict[str, object]:
-    words = [sys.executable, "-m", "dptune", "report", str(folder), "--format", "json"]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    done = in_process.dptune("report", str(folder), "--format", "json", "--no-cache")
     assert done.returncode == 0, done.stderr
     told: dict[str, object] = json.loads(done.stdout)
     return told
@@ -62,8 +60,7 @@ RARELY = (
 )
 def test_recording_changes_no_bit_of_what_is_learned(kind: Kind, tmp_path: Path) -> None:
     kind.check_installed()
-    kind = kind.whole
-    run = recorded(kind, tmp_path, "--continue", arguments=("--steps", "16"))
+    run = recorded(kind.whole, tmp_path, "--continue", arguments=("--steps", "16"))
     assert run.status == 0, run.err
     assert [run.facts(rank).ended for rank in range(kind.ranks)] == ["complete"] * kind.ranks
     alone = bare(kind, tmp_path, "--steps", "16")

@@ -34,7 +34,7 @@ def test_the_diff_of_the_tutorial_is_what_is_printed(tmp_path: Path) -> None:
 def test_its_script_has_the_problem_that_it_says(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
-    windows = ("--warmup", "2", "--untraced", "5", "--light", "5", "--detailed", "0", "--no-links", "--run-dir", "run")
+    windows = ("--warmup", "1", "--untraced", "3", "--light", "3", "--detailed", "0", "--no-links", "--run-dir", "run")
     words = [*DPTUNE, "profile", "-q", *windows, "--nproc-per-node", "2", "train.py"]
     env = {**os.environ, "PYTHONPATH": str(DOCS.parent / "tests" / "without_compiler")}
     subprocess.run(words, cwd=tmp_path, env=env, check=True, capture_output=True)

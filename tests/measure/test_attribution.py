@@ -114,6 +114,7 @@ def test_more_than_ten_places(tmp_path):
     assert [one.name for one in found.top[:2]] == ["part 4", "part 9"]
 
 
+@pytest.mark.long
 def test_a_detailed_window_tells_of_a_recorded_run(request):
     samples = request.config.rootpath / "sample_traces"
     found = measure(load([samples / "tiny_buckets"])).attribution

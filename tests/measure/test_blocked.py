@@ -140,6 +140,7 @@ def queued(kernel_us: float, launches: int, *, ahead: bool = False) -> tuple[lis
     return events, firsts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", [0.1, 0.5, 2.0])
 def test_a_full_queue_is_the_devices_limit(tmp_path: Path, times: float) -> None:
     """Kernels of 20 us, launched every 3 us: 1,500 launches a step fill the queue in the first.

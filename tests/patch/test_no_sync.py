@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import unittest.mock
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from dptune.patch.no_sync import import_contextlib, put_in_no_sync
 from dptune.patch.source import EditError, Source
 
+WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 HEAD = """\
 import os
 import torch
@@ -430,7 +432,7 @@ def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path, stati
     for number, text in enumerate((script, patched)):
         script = tmp_path / f"train{number}.py"
         script.write_text(text)
-        env = {"MEET": str(tmp_path / f"meet{number}"), "PATH": ""}
+        env = {"MEET": str(tmp_path / f"meet{number}"), "PATH": "", "PYTHONPATH": str(WITHOUT_COMPILER)}
         ranks = [
             subprocess.Popen(
                 [sys.executable, str(script)], env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,18 +88,25 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def project(recorded: Path, tmp_path: Path) -> Path:
     """The same, as if it had been recorded here."""
-    folder = tmp_path / "project"
+    return as_recorded_in(tmp_path / "project", recorded)
+
+
+def as_recorded_in(folder: Path, recorded: Path) -> Path:
+    """A copy of it, as if it had been recorded there."""
     shutil.copytree(recorded, folder)
     record = folder / "base" / "run.json"
     record.write_text(record.read_text().replace(str(recorded), str(folder)))
     return folder
 
 
-def run(*words: str, cwd: Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+def surroundings() -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    env["PYTHONPATH"] = str(WITHOUT_COMPILER)
+    return {**env, "PYTHONPATH": str(WITHOUT_COMPILER)}
+
+
+def run(*words: str, cwd: Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*DPTUNE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout, check=False
+        [*DPTUNE, *words], cwd=cwd, env=surroundings(), capture_output=True, text=True, timeout=timeout, check=False
     )
 
 
@@ -111,73 +120,111 @@ def left_in(folder: Path) -> list[str]:
     return found
 
 
-def test_a_change_that_hurts_is_found_and_stands_in_later_reports(project: Path) -> None:
-    """Interrupted after a trial or two, it goes on with them; the user's own files are as before."""
-    before = (project / "checkpoint.txt").read_text()
-    latest = (project / "dptune-runs" / "latest").read_text()
-    words = [*DPTUNE, "verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT]
-    process = subprocess.Popen(words, cwd=project, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("dptune: trial 3"):
-            break
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
-    (folder,) = (path for path in (project / "base" / "verified").iterdir() if path.is_dir())
-    made = json.loads((folder / "proof.json").read_text())["trials"]
-    assert len(made) == 2
-    assert left_in(project) == []
+@dataclass(frozen=True)
+class Verified:
+    """A change that makes steps slower, verified by real trials of which the first were interrupted."""
 
-    done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
+    project: Path
+    interrupted_status: int
+    interrupted: list[dict[str, object]]  # the trials that were kept by then
+    left: list[str]  # processes that the interrupt left
+    done: subprocess.CompletedProcess[str]
+    latest: str  # the latest recording, before
+
+    @property
+    def folder(self) -> Path:
+        (folder,) = (path.parent for path in (self.project / "base" / "verified").glob("*/proof.json"))
+        return folder
+
+    @property
+    def proof(self) -> dict[str, Any]:
+        return json.loads((self.folder / "proof.json").read_text())  # type: ignore[no-any-return]
+
+
+SLOWER = ("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT)
+
+
+def interrupted_at(line: str, *words: str, cwd: Path) -> int:
+    """The status of a command that gets an interrupt as soon as it shows a line that starts with this."""
+    with subprocess.Popen(
+        [*DPTUNE, *words], cwd=cwd, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=surroundings()
+    ) as process:
+        assert process.stderr is not None
+        assert any(shown.startswith(line) for shown in process.stderr)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    return process.returncode
+
+
+@pytest.fixture(scope="module")
+def verified(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Verified:
+    project = as_recorded_in(tmp_path_factory.mktemp("verified") / "project", recorded)
+    latest = (project / "dptune-runs" / "latest").read_text()
+    status = interrupted_at("dptune: trial 3", *SLOWER, cwd=project)
+    left = left_in(project)
+    (proof,) = (project / "base" / "verified").glob("*/proof.json")
+    kept = json.loads(proof.read_text())["trials"]
+    return Verified(project, status, kept, left, run(*SLOWER, cwd=project), latest)
+
+
+def test_an_interrupted_verification_goes_on_with_its_trials(verified: Verified) -> None:
+    assert (verified.interrupted_status, len(verified.interrupted), verified.left) == (130, 2, [])
+    assert verified.proof["trials"][:2] == verified.interrupted
+    assert "dptune: trial 1:" not in verified.done.stderr
+
+
+def test_a_change_that_hurts_is_found(verified: Verified) -> None:
+    done, proof = verified.done, verified.proof
     assert done.returncode == 0, done.stderr
-    assert "dptune: trial 1:" not in done.stderr
-    proof = json.loads((folder / "proof.json").read_text())
-    assert proof["trials"][:2] == made
     assert (proof["outcome"], proof["ended"]) == ("worse", "decided")
     counted = [t["side"] for t in proof["trials"] if not t["set_aside"]]
     assert [counted.count(side) for side in "AB"] == [6, 6]
-    ran = len(proof["trials"])  # 12, and what another process's load set aside
     assert proof["a_step_ns"] > 10e6  # the pause, and what is computed: longer beside other tests
     assert proof["b_step_ns"] > 30e6
     assert proof["learning"]["outcome"] == "alike"
     assert done.stdout.startswith("Verdict     Worse: with env.PAUSE=0.03 the time per step is ")
-
-    assert (project / "checkpoint.txt").read_text() == before == "the user's own\n"
-    assert not (folder / "scratch").exists()
-    report = in_process.dptune("report", "base", "--full", cwd=project)
-    assert "env.PAUSE=0.03: worse: time per step" in " ".join(report.stdout.split())
-    assert (project / "dptune-runs" / "latest").read_text() == latest  # no trial is a recording of the user's
-    bare = in_process.dptune("report", "--full", cwd=project)
-    assert bare.stdout.replace("dptune-runs/../base", "base") == report.stdout
     assert "dptune: of base: python train.py" in done.stderr
     assert "dptune: decides after 6, 9, 13, 18, 25 or 35 trials per side, within 1800 s" in done.stderr
 
-    done = in_process.dptune("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
+
+def test_the_users_own_files_are_as_before(verified: Verified) -> None:
+    assert (verified.project / "checkpoint.txt").read_text() == "the user's own\n"
+    assert not (verified.folder / "scratch").exists()
+    latest = (verified.project / "dptune-runs" / "latest").read_text()
+    assert latest == verified.latest  # no trial is a recording of the user's
+
+
+def test_the_verdict_stands_in_later_reports(verified: Verified) -> None:
+    report = in_process.dptune("report", "base", "--full", cwd=verified.project)
+    assert "env.PAUSE=0.03: worse: time per step" in " ".join(report.stdout.split())
+    bare = in_process.dptune("report", "--full", cwd=verified.project)
+    assert bare.stdout.replace("dptune-runs/../base", "base") == report.stdout
+
+
+def test_a_verdict_is_not_made_again_unless_it_must_be_more_exact(verified: Verified) -> None:
+    ran = len(verified.proof["trials"])  # 12, and what another process's load set aside
+    done = in_process.dptune(*SLOWER, cwd=verified.project)
     assert f"dptune: continuing with {ran} earlier trials, the last from " in done.stderr
     assert f"trial {ran + 1}" not in done.stderr
+    more = (*SLOWER, "--within", "0.01%")  # needs more trials
+    assert interrupted_at(f"dptune: trial {ran + 1}: ", *more, cwd=verified.project) == 130
+
+
+def test_trials_of_other_code_are_kept_apart(verified: Verified) -> None:
+    project, trials = verified.project, verified.proof["trials"]
+    ran = len(trials)
     (project / "train.py").write_text(TRAIN + "# mended\n")
-    done = run("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, "--time-limit", "0.1", cwd=project)
+    done = run(*SLOWER, "--time-limit", "0.1", cwd=project)
     assert f"dptune: starting over: {ran} earlier trials used different code" in done.stderr
     assert "dptune: written after the run was recorded: train.py; both sides run the current code," in done.stderr
     (kept,) = (project / "base" / "verified" / "earlier").iterdir()
-    assert json.loads((kept / "proof.json").read_text())["trials"] == proof["trials"]
+    assert json.loads((kept / "proof.json").read_text())["trials"] == trials
     again = in_process.dptune("report", "base", "--full", cwd=project)
-    assert "env.PAUSE=0.03: worse: time per step" in " ".join(
-        again.stdout.split()
-    )  # few trials of other code hide it not
+    assert "env.PAUSE=0.03: worse: time per step" in " ".join(again.stdout.split())  # despite few trials of other code
     (project / "train.py").write_text(TRAIN)
-    done = in_process.dptune("verify", "base", "--set", "env.PAUSE=0.03", *AMOUNT, cwd=project)
+    done = in_process.dptune(*SLOWER, cwd=project)
     assert f"dptune: continuing with {ran} earlier trials, the last from " in done.stderr
     assert f"dptune: trial {ran + 1}" not in done.stderr
-
-    words = [*words, "--within", "0.01%"]  # needs more trials
-    with subprocess.Popen(words, cwd=project, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert any(line.startswith(f"dptune: trial {ran + 1}: ") for line in process.stderr)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert process.returncode == 130
 
 
 @pytest.mark.parametrize(

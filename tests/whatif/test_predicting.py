@@ -21,6 +21,7 @@ from .. import in_process  # noqa: TID252 - tests are no installed package
 from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
 
 DPTUNE = (sys.executable, "-m", "dptune")
+WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 TRAIN = """\
 import torch
 import torch.distributed as dist
@@ -70,7 +71,7 @@ def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def started(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(WITHOUT_COMPILER)}
     return subprocess.run([*DPTUNE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
 
 
