@@ -265,6 +265,18 @@ def test_what_was_verified_stands_beside_what_was_predicted(report: Report) -> N
     assert list(changes(empty, [])) == []
 
 
+@pytest.mark.parametrize("ratio", [1e12, float("inf"), float("nan")])
+def test_a_ratio_that_no_axis_has_room_for_breaks_nothing(report: Report, ratio: float) -> None:
+    proof = Verified(
+        name="x", changes={}, outcome="worse", reason="y", objective="time per step", ratio=ratio, low_ratio=0.9,
+        high_ratio=ratio, trials=6, learning="alike",
+    )  # fmt: skip
+    written = body(changes(report.model_copy(update={"verified": [proof]}), []))
+    assert not re.search(r"(?:left|width):-?(?:inf|nan)", written)
+    places = [float(place) for place in re.findall(r"(?:left|width):(-?[\d.]+)%", written)]
+    assert all(0 <= place <= 100 for place in places)
+
+
 @pytest.mark.parametrize(
     ("cell", "value"),
     [("1,234", 1234), ("<0.1 %", 0.05), ("~4.50", 4.5), ("2.00 MiB", 2 * 1024**2), ("512 bytes", 512), ("0", 0)],

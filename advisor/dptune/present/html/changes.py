@@ -13,6 +13,7 @@ from dptune.present.html import charts
 from dptune.present.html.markup import Section, key, note, paragraph, text, together
 from dptune.present.html.style import COLORS
 
+_LEAST_DRAWN = -2.0  # of the time: what costs more is drawn as that
 _VERIFIED, _PREDICTED, _BOUND = COLORS["compute"], COLORS["copy"], COLORS["blocking"]
 
 
@@ -58,7 +59,7 @@ def changes(report: Report, sizes: Sequence[BucketSize]) -> Iterator[Section]:
 
 def _verified(proofs: Sequence[Verified]) -> Iterator[_Interval]:
     for proof in proofs:
-        if proof.ratio is not None:
+        if proof.ratio is not None and all(map(math.isfinite, _ratios(proof))):
             saved = 1 - proof.ratio
             low = saved if proof.high_ratio is None else 1 - proof.high_ratio
             high = saved if proof.low_ratio is None else 1 - proof.low_ratio
@@ -66,6 +67,10 @@ def _verified(proofs: Sequence[Verified]) -> Iterator[_Interval]:
                 f"{proof.outcome}: {percent(saved)} ({_range(low, high)}), {several(proof.trials, 'trial')} per side"
             )
             yield _Interval(f"{proof.advice} {proof.name}".strip(), low, high, saved, _VERIFIED, words)
+
+
+def _ratios(proof: Verified) -> list[float]:
+    return [ratio for ratio in (proof.ratio, proof.low_ratio, proof.high_ratio) if ratio is not None]
 
 
 def _predicted(report: Report) -> Iterator[_Interval]:
@@ -90,15 +95,16 @@ def _range(low: float, high: float) -> str:
 
 def _forest(intervals: Sequence[_Interval]) -> str:
     """A row for each interval, on one axis of shares."""
-    least = min(0.0, *(interval.low for interval in intervals))
+    least = max(_LEAST_DRAWN, min(0.0, *(interval.low for interval in intervals)))
     room = max(0.05, *(interval.high for interval in intervals)) * 1.05 - least
     cells = []
     for interval in intervals:
-        left, wide = 100 * (interval.low - least) / room, 100 * (interval.high - interval.low) / room
+        low = max(interval.low, least)
+        left, wide = 100 * (low - least) / room, 100 * max(interval.high - low, 0) / room
         zero = f'<u style="left:{-100 * least / room:.2f}%"></u>'
         span = f'<i style="left:{left:.2f}%;width:{wide:.2f}%;background:{interval.color}"></i>'
         middle = interval.middle
-        mark = "" if middle is None else f'<b style="left:{100 * (middle - least) / room:.2f}%"></b>'
+        mark = "" if middle is None or middle < least else f'<b style="left:{100 * (middle - least) / room:.2f}%"></b>'
         cells.append(
             f'<div class="name">{text(interval.name)}</div><div class="interval">{zero}{span}{mark}</div>'
             f'<div class="value">{together(interval.words)}</div>'

@@ -137,7 +137,7 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
   .fixes td:nth-child(2) { display: block; font-weight: 600; }
   .sortable { font-size: .8rem; } .sortable td, .sortable th { padding-right: .45rem; }
   .sortable th.right { white-space: normal; } #kernel-table td:first-child { min-width: 6rem; }
-  .plot .x span:nth-child(even) { display: none; } }
+  #collective-table td:first-child { min-width: 5.5rem; } .x span:nth-child(even) { display: none; } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } * { print-color-adjust: exact; }
   nav, #text { display: none; } th button { text-decoration: none; } .card { break-inside: auto; }
   .clip { display: inline; } .table { max-height: none; overflow: visible; } .sortable th { position: static; }
