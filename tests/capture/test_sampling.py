@@ -80,7 +80,8 @@ def test_python_between_operators_is_found_and_not_the_operator_behind_it():
     for sample in sampling.end():
         found["Python" if sample.path[-1].startswith("_python_of_2_ms") else "operator"] += sample.looks
     assert total > 0
-    assert found["Python"] > found["operator"] / 4  # beside other processes it is half of them, without this one of 258
+    # Beside others half as often as the operator, on a crowded machine less; without the short switches once in 258.
+    assert found["Python"] > found["operator"] / 30
     assert sys.getswitchinterval() == pytest.approx(usual_s)
 
 
