@@ -195,8 +195,8 @@ class LoaderFacts:
 
     `pin_memory` is its argument, `pins` what its iterator does: nothing where there is no accelerator.
     `replicas`: among how many ranks a DistributedSampler splits the samples; `sampler_epoch` is the last argument of
-    set_epoch, None where it does not shuffle. `own_batches`: whether the script passes a sampler of whole batches, and
-    so their size is not known; `batch_sampler` is its class. `preparing`: None where nothing was
+    set_epoch, None where it does not shuffle. `own_batches`: whether the script passes a sampler of whole batches (only
+    it knows their size); `batch_sampler` is its class. `preparing`: None where nothing was
     measured. `sharded_by`: what divides the samples of an iterable data set among workers; None where nothing in its
     code is known to. `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a
     test that then drops some without looking at them; None where its source shows nothing like it. `generators`: random
