@@ -1,7 +1,7 @@
-"""What the pages say of the code comes from the code, at every build: nothing of it is committed.
+"""Page content that is generated from the code at every build; none of it is committed.
 
-A line `<!-- dptune: rules -->` in a page is replaced by what is written here under that name. One page is added for
-each rule of every pack that is installed.
+A line `<!-- dptune: rules -->` in a page is replaced by the output of the function of that name. Each rule of every
+installed pack gets a page.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def loaded_rules() -> list[Any]:
 
 
 def rule_page(rule: Any, doc: str) -> str:
-    """The page of a rule: what it declares, its docstring as it stands, the numbers it decides by."""
+    """The page of a rule: its declaration, its docstring, and its thresholds."""
     facts = [("Family", rule.family), ("Kind of advice", rule.kind), ("Since", rule.since)]
     if rule.preview:
         facts.append(("Preview", "runs with `preview = true`, or when its whole code is selected"))
@@ -60,7 +60,7 @@ def rules() -> str:
 
 
 def _marked(rule: Any) -> str:
-    """What a rule looks for; of a preview rule, which runs only where it is asked for, that it is one."""
+    """What a rule looks for, with a mark on preview rules, which run only on request."""
     return f"{rule.summary} (preview)" if rule.preview else str(rule.summary)
 
 
@@ -72,25 +72,25 @@ _PREDICTED = {
 
 
 def knobs() -> str:
-    """Every setting that an advice can name."""
+    """Every setting that advice can name."""
     from dptune.knobs import KNOBS
 
     parts = []
     for knob in KNOBS.values():
         unit = f" {knob.unit}" if knob.unit else ""
-        learned = "stays the same" if knob.numerics == "same" else "**may change**: it is listed with what to watch"
+        results = "unchanged" if knob.numerics == "same" else "**may change**; the advice lists what to watch"
         predicted = _PREDICTED[knob.predicted]
         default = "unset" if knob.default is None else f"`{knob.default}`{unit}"
         parts.append(
             f"## `{knob.name}`\n\n{_sentence(knob.summary)}\n\n"
-            f"- Default: {default}\n- What is learned: {learned}\n- `dptune whatif`: {predicted}\n\n"
+            f"- Default: {default}\n- Training results: {results}\n- `dptune whatif`: {predicted}\n\n"
             f"```python\n{knob.paste}\n```"
         )
     return "\n\n".join(parts)
 
 
 def figures() -> str:
-    """Every figure of `dptune.measured`, by the record it stands in."""
+    """Every figure of `dptune.measured`, by record."""
     from dptune import measured
 
     records = [
@@ -124,7 +124,7 @@ def _nested(annotation: Any) -> list[Any]:
 
 
 def records() -> str:
-    """Every field of the files in a run folder, by the dataclass it stands in."""
+    """Every field of the files in a run folder, by dataclass."""
     from dptune.runfile import communication, facts, links, record
 
     parts = []
@@ -160,7 +160,7 @@ STAGES = {
 
 
 def gpu_checks() -> str:
-    """Which stages of `make gpu-check` have run on which card, from the results that are kept."""
+    """Which stages of `make gpu-check` ran on which card, from the committed results."""
     results = [json.loads(path.read_text()) for path in sorted(GPU_RESULTS.glob("*.json"))]
     if not results:
         rows = [(name, what, "not run on a GPU yet") for name, what in STAGES.items()]

@@ -1,4 +1,4 @@
-"""What limits what can be said of a run: found while it is read and measured, told in every report."""
+"""Limitations of a run's data: found while it is read and measured, listed in every report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SCHEMA_NEWER = "schema-newer"  # the code where a newer dptune wrote a file in a
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that limits what can be said of a run. `text` is a sentence without its full stop."""
+    """One limitation of a run's data. `text` is a sentence without its full stop."""
 
     code: str
     level: Literal["info", "partial", "unjudgeable"]

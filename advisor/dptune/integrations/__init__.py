@@ -1,1 +1,1 @@
-"""`dptune.profile` as a callback of training frameworks: one file per framework, imported by nobody but the user."""
+"""`dptune.profile` as a callback of training frameworks: one module per framework, imported only by user code."""

@@ -13,7 +13,7 @@ from dptune.capture.injected.api import profile
 
 
 class ProfileCallback(Callback):  # type: ignore[misc]  # Any where Lightning is not installed
-    """Takes the arguments of `dptune.profile`; training goes on after the recording."""
+    """Takes the arguments of `dptune.profile`; training continues after the recording."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -21,20 +21,20 @@ class ProfileCallback(Callback):  # type: ignore[misc]  # Any where Lightning is
         self._steps = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin."""
+        """Start recording."""
         self._steps = trainer.global_step
         self.profile.start()
 
     def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        """A step, where this batch made the optimizer step."""
+        """Mark a step if the optimizer stepped on this batch."""
         if trainer.global_step != self._steps:
             self._steps = trainer.global_step
             self.profile.step()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Put on disk what there is."""
+        """Write what was recorded."""
         self.profile.stop()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Put on disk what there is."""
+        """Write what was recorded."""
         self.profile.stop(f"raised {type(exception).__name__}")

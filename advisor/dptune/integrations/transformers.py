@@ -10,19 +10,19 @@ from dptune.capture.injected.api import profile
 
 
 class ProfileCallback(TrainerCallback):  # type: ignore[misc]  # Any where transformers is not installed
-    """Takes the arguments of `dptune.profile`; training goes on after the recording."""
+    """Takes the arguments of `dptune.profile`; training continues after the recording."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.profile = profile(*args, **kwargs)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin."""
+        """Start recording."""
         self.profile.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An optimizer step has ended."""
+        """Mark the end of an optimizer step."""
         self.profile.step()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Put on disk what there is."""
+        """Write what was recorded."""
         self.profile.stop()

@@ -45,7 +45,7 @@ class OptimizerLaunches(Model):
 class QueuedSteps(Model):
     """The first traced steps that started with work queued and waited for no launch, while the others waited.
 
-    The host ran ahead before recording began, so the profiler is what slowed the other steps.
+    The host ran ahead before recording started, so the profiler is what slowed the other steps.
     """
 
     numbers: list[int] = Field(description="numbers of those steps, on the rank where this was seen")

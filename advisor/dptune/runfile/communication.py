@@ -1,4 +1,4 @@
-"""rank-NNNNN.facts.json, communication: how a rank's script communicates, by what wraps its model and by itself."""
+"""rank-NNNNN.facts.json, communication: collectives of a rank, by what wraps its model and by the script itself."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 class DdpFacts:
     """One DistributedDataParallel module. Bucket sizes in bytes, in the order they are reduced.
 
-    `bucket_caps_bytes`: the sizes that were asked for one by one, none where one is for all; `first_bucket_bytes`: the
+    `bucket_caps_bytes`: the sizes that were requested one by one, none where one is for all; `first_bucket_bytes`: the
     size that torch took for the first one. `gradient_sizes`: bytes of each gradient, by the indices of
     `grad_ready_order`; `gradient_rows`: its first dimension, 0 of those that have no other; `gradient_dtypes`: the
-    types that there are among them. `buffer_bytes`: of the buffers that rank 0 sends, as DDP is told to;
+    types that there are among them. `buffer_bytes`: of the buffers that rank 0 broadcasts;
     `unused_parameter_bytes`: of the parameters that got no gradient, of which torch keeps count in some steps where it
     looks for them. `ranks`: those of its process group. `arguments`: those of its call that dptune
     can set and no other field holds, by name.
@@ -109,7 +109,7 @@ class ChannelFacts:
 
 @dataclass
 class NcclFacts:
-    """What NCCL's log says of connections; `networks`: what it found of each kind of network."""
+    """Connections in NCCL's log; `networks`: what it found of each kind of network."""
 
     version: str | None = None
     networks: list[str] = field(default_factory=list)

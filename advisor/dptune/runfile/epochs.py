@@ -15,7 +15,7 @@ _MOST_OFF = 1  # steps: a batch drawn before the loop moves where epochs begin
 
 @dataclass(frozen=True)
 class EpochStarts:
-    """`seen` recorded steps that begin one of epochs of `steps` steps.
+    """`seen` recorded steps that start an epoch of `steps` steps.
 
     `length_ns` and `wait_ns` are the median of theirs, in all and in the loader's `__next__`; the `usual` ones those
     of the other steps in the same windows.

@@ -1,6 +1,6 @@
-"""rank-NNNNN.facts.json: what only the live process knew, per rank.
+"""rank-NNNNN.facts.json: facts that only the live process has, per rank.
 
-Every fact is optional: one that could not be read is absent and stands in `unread` with the reason.
+Every fact is optional: one that could not be read is absent, and `unread` has the reason.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CAPABILITY = re.compile(r"(?:sm_)?([0-9]{1,2})\.?([0-9])[af]?")
 
 @dataclass
 class SampledFacts:
-    """Where the training thread was found now and then, in steps without the profiler.
+    """Stack samples of the training thread at one place, in steps without the profiler.
 
     `path` are the script's lines from the outermost on, as `function (file:line)`; `phase` is `loader`, `forward`,
     `backward`, `optimizer`, `collective` or empty, by the outermost of them that it was in; `kind` is `saving`,
@@ -85,10 +85,10 @@ class Window:
     counts those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `memory_bytes` is
     what the rank holds after each step: allocated on its GPU, or resident in memory; empty where not known.
     `trace_text_bytes` is the size of the trace before compression, `saving_ns` how long writing it took, after the
-    window. `taken_share` is what the host of a virtual machine ran others for, of the time for which that machine's
-    cores had work meanwhile (None where its kernel does not count it). `load`: CPU time of the job and of the whole
-    machine, None in a window shorter than that can be counted in. `complete`: the window was not broken off;
-    `cut_short`: its time bound ended it before its number of steps.
+    window. `taken_share` is the CPU steal time of a virtual machine, as a share of the time for which its cores had
+    work in the window (None where its kernel does not count it). `load`: CPU time of the job and of the whole
+    machine, None in a window shorter than that can be counted in. `complete`: the window was not interrupted;
+    `cut_short`: its time limit ended it before its number of steps.
     """
 
     name: str
@@ -174,10 +174,10 @@ class CompileFacts:
 
 @dataclass
 class PreparingFacts:
-    """What preparing the batches of a loader took, in all processes that prepare them, since the script began.
+    """What preparing the batches of a loader took, in all processes that prepare them, since the script started.
 
     `reading` is getting samples from the data set, with its transforms; `collating` making a batch of them; `cpu` the
-    part in which the thread computed. `read_by` and `collated_by` name the functions and the lines they begin at.
+    part in which the thread computed. `read_by` and `collated_by` name the functions and their first lines.
     `tensor_bytes` are those of the tensors in all these batches, None where an older dptune recorded the run.
     """
 
@@ -195,11 +195,11 @@ class PreparingFacts:
 class LoaderFacts:
     """One DataLoader that the training thread drew batches from.
 
-    `pin_memory` is what it was told, `pins` what its iterator does: nothing where there is no accelerator.
-    `replicas`: among how many a DistributedSampler parts the samples; `sampler_epoch` is the number that it was last
-    given by set_epoch, None where it does not shuffle. `own_batches`: whether the script gave it a sampler of whole
-    batches, which alone knows how large they are; `batch_sampler` is its class. `preparing`: None where nothing was
-    metered. `sharded_by`: what divides the samples of an iterable data set among workers; None where nothing in its
+    `pin_memory` is its argument, `pins` what its iterator does: nothing where there is no accelerator.
+    `replicas`: among how many ranks a DistributedSampler splits the samples; `sampler_epoch` is the last argument of
+    set_epoch, None where it does not shuffle. `own_batches`: whether the script passes a sampler of whole batches (only
+    it knows their size); `batch_sampler` is its class. `preparing`: None where nothing was
+    measured. `sharded_by`: what divides the samples of an iterable data set among workers; None where nothing in its
     code is known to. `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a
     test that then drops some without looking at them; None where its source shows nothing like it. `generators`: random
     number generators that its samples are made with. `epoch_length`: its batches in an epoch on this rank;
@@ -350,7 +350,7 @@ class WarningFacts:
 
 @dataclass
 class VariableFacts:
-    """A variable of the environment that was set from outside, as it stands in the script; None where it is not set.
+    """An environment variable that was set from outside, with its value in the script; None where it is not set.
 
     Secrets in `value` are hidden; `as_asked` compares the whole value.
     """
@@ -362,16 +362,16 @@ class VariableFacts:
 
 @dataclass
 class Facts:
-    """Everything one rank said about itself.
+    """All facts of one rank.
 
     `settings` holds torch's switches by their dotted name (`backends.cuda.matmul.allow_tf32`); `environment` the NCCL,
     GLOO, CUDA, OMP and TORCH variables that are set, with secrets redacted; `backward_where` the user's line that calls
     backward, of a pass in which DDP reduced gradients; `unsynced_where` that of the last one before a step on gradients
     that were not averaged over the ranks; `variables` those that were set from outside; `refused` the settings that
     were not made or can do nothing here, by the names of knobs, with the reason; `losses` those of the first backward
-    passes; `calls` the collectives that the script calls itself, in `calls_steps` steps; `nccl` what its log says,
-    where it was asked for one; `averages_models`: whether the script has an object that averages parameters every so
-    many steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
+    passes; `calls` the collectives that the script calls itself, in `calls_steps` steps; `nccl` what its log contains,
+    if one was requested; `averages_models`: whether the script has an object that averages parameters every N
+    steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
     optimizer (`deepspeed`);
     `iterators` the lines that make iterators of a DataLoader;
     `kept` the tensors that stay alive from step to step;

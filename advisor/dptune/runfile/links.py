@@ -1,4 +1,4 @@
-"""links.json: how fast the links between ranks are, by a sweep over message sizes, as `dptune links` writes it."""
+"""links.json: latency and bandwidth of the links between ranks, from a message size sweep by `dptune links`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class SizeTimes:
 class SweepFit:
     """time = alpha + bytes / beta; beta as algorithm and as bus bandwidth (busbw of nccl-tests), 1e9 bytes per second.
 
-    `low` and `high` are what the same samples allow: with any size left out, or all at a quartile. `residual_share` is
-    the median over sizes of |measured - fitted| / measured; `confidence` is high, medium or low.
+    `low` and `high` are the extremes over fits of the same samples: with any size left out, or all at a quartile.
+    `residual_share` is the median over sizes of |measured - fitted| / measured; `confidence` is high, medium or low.
     """
 
     alpha_us: float
@@ -51,8 +51,8 @@ class SweepFit:
 class KindTimes:
     """One kind (all_reduce, all_gather, reduce_scatter, p2p) among `ranks`, and the fit, or why there is none.
 
-    `queued` are times of one of many calls that are asked for at once, of small sizes. `left_out` says why sizes that
-    were asked for are not there.
+    `queued` are times per call of small messages, when many are queued back to back. `left_out` is why requested sizes
+    are missing.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class KindTimes:
 class LinkRecord:
     """One sweep. `hosts` and `devices` are those of each rank, in order.
 
-    `ended`: complete | partial (`left_out` of a kind says why) | interrupted | failed (`note` says how) | timed-out.
+    `ended`: complete | partial (`left_out` of a kind: why) | interrupted | failed (`note`: how) | timed-out.
     """
 
     schema_version: str = SCHEMA_VERSION

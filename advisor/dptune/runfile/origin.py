@@ -1,4 +1,4 @@
-"""Which user on which machine recorded a run: enough to tell one's own run folders from those of others, and no more.
+"""Which user on which machine recorded a run: enough to distinguish a user's run folders from others, and no more.
 
 Digests, since run folders are sent around: neither a user's number nor a machine's identity can be read from them.
 """
@@ -18,7 +18,7 @@ _DIGITS = 16
 
 @dataclass
 class Origin:
-    """`machine` and `user` as digests; "" where a run does not say, as those of older versions do not."""
+    """`machine` and `user` as digests; "" in runs of older versions."""
 
     machine: str = ""
     user: str = ""

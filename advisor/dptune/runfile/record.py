@@ -33,9 +33,9 @@ LEAST_STEPS = {"warm-up": 1, "untraced": 3, "light": 1, "detailed": 1, "noise": 
 class Schedule:
     """Optimizer steps per window, in this order, and the seconds after which a window ends before that (0: never).
 
-    The untraced window lasts `least_s` seconds at least, with more steps where they are that short. The light window
-    has up to `light_most` steps where step times vary (0: `light` steps, no more). In the last
-    one, `noise`, norms of gradients are taken. `sync_events`: the light window also records CUDA's synchronization
+    The untraced window lasts at least `least_s` seconds, with more steps if steps are short. The light window has up
+    to `light_most` steps where step times vary (0: `light` steps, no more). The last one, `noise`, measures gradient
+    norms. `sync_events`: the light window also records CUDA's synchronization
     events, by which a trace shows exactly which stream waits for which.
     """
 
@@ -68,9 +68,9 @@ class Schedule:
 
 @dataclass
 class CardReadings:
-    """What one card showed while the ranks were in a window, over `samples` readings.
+    """Readings of one card while the ranks were in a window, `samples` in number.
 
-    `sm_clock_mhz` and `memory_clock_mhz` are medians. `throttled`: in how many readings the clock was held back, by
+    `sm_clock_mhz` and `memory_clock_mhz` are medians. `throttled`: in how many readings the clock was throttled, by
     reason; clocks of an idle card are not.
     """
 
@@ -90,7 +90,7 @@ class CardReadings:
 class CardRecord:
     """One NVIDIA card that the run used, by NVML; `index` is NVML's, which CUDA_VISIBLE_DEVICES does not change.
 
-    `most_*` is what the card and its slot can do. A query that the card did not answer is absent and listed in
+    `most_*` is the maximum of the card and its slot. A query that the card did not answer is absent and listed in
     `unread` with the reason.
     """
 
@@ -113,12 +113,12 @@ class RunRecord:
 
     `launched_by`: dptune | torchrun (dptune starts ranks through it) | command (dptune starts the user's own launcher)
     | launcher (the user's launcher starts dptune, once per rank) | environment | code. `nproc_per_node` and `nnodes`
-    are as asked for (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it was a sample. `unrecorded` are
+    are as requested (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it was a sample. `unrecorded` are
     scripts that trained in processes which were not recorded. `settings` is what was changed in the script from
     outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed. `cards` are the NVIDIA cards that
     were used, or all of the host where that is not known; `cards_unread` why there are none. `links_unmeasured`: why
     the links between its ranks are not known. `commit` is the git commit in the working directory, with `+` where
-    tracked files differ from it. `origin` says who recorded the run, on which machine, as digests.
+    tracked files differ from it. `origin` identifies user and machine of the recording, as digests.
     """
 
     schema_version: str = SCHEMA_VERSION

@@ -43,8 +43,8 @@ TIMES = 1.5  # the bytes of the buffers: what is more is not theirs
 LEAST_BYTES = Threshold(
     "least_bytes",
     2**16,
-    "of less the time is that of starting, and of waiting for the other ranks, as an all-reduce would: 656 bytes of a "
-    "small batch norm held up 5 % of a step of 8 ms, so that it is a note",
+    "below it the time is start-up and waiting for other ranks, which an all-reduce would have as "
+    "well: 656 bytes of a small batch norm took 5 % of a step of 8 ms, so the impact is low",
 )
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 

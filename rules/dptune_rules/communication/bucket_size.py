@@ -84,7 +84,9 @@ FEWER_TIMES = Threshold(
 )
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 TAIL_SHARE = Threshold("tail_share", 0.05, "medium impact from here: exposed transfer of a single bucket")
-HIDDEN_SHARE = Threshold("hidden_share", 0.1, "a single bucket leaves when backward is over: next to nothing hides it")
+HIDDEN_SHARE = Threshold(
+    "hidden_share", 0.1, "a single bucket is sent when the backward pass is over: almost nothing hides it"
+)
 
 RULE = Rule(
     code="DP101",

@@ -23,7 +23,7 @@ Or wrap it with all layers unfrozen, and add each layer to the optimizer when it
 its gradients from the start.
 
 Wrapping again overwrites replicas that have drifted apart with the weights of rank 0. To discard the drift, restart
-from a checkpoint made before unfreezing.
+from a checkpoint saved before unfreezing.
 
 `find_unused_parameters=True` does not help: it only affects registered parameters.
 

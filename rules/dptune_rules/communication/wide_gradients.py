@@ -9,8 +9,8 @@ bandwidth gives the part of the all-reduces' time that grows with their bytes.
 
 ## Why it costs time
 
-Where bandwidth limits the all-reduces, half the bytes take half the time. Start-up times stay the same, so many small
-messages gain little: see `bucket-size` for those.
+Where bandwidth limits the all-reduces, half the bytes take half the time. Start-up times stay the same: many small
+messages gain little, see `bucket-size`.
 
 ## What to change
 

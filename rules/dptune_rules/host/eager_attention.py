@@ -59,7 +59,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import EagerAttention, Missing
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 CPU_KEYS = Threshold("cpu_keys", 512, "on a CPU the fused kernel was reliably faster from here, whatever the head size")
 CPU_KEYS_OF_SMALL_HEADS = Threshold(
     "cpu_keys_of_small_heads", 256, "on a CPU the fused kernel was 10 to 65 % faster from here with heads of up to 16"

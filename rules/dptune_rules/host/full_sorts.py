@@ -42,7 +42,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import FullSort
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 READ_SHARE = Threshold("read_share", 0.25, "of a row's values: to select more takes about as long as to sort")
 
 RULE = Rule(

@@ -41,7 +41,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import UncachedGeneration
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 
 RULE = Rule(
     code="DP620",

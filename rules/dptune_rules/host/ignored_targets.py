@@ -57,7 +57,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import OutputLoss
 from dptune.rule import IgnoredTargetFacts, Rule, RunView, Threshold, ignored_over_ranks
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 LEAST_SHARE = Threshold(
     "least_share", 0.25, "of the rows that are not padding: selecting the others copies them, forward and backward"
 )

@@ -52,7 +52,9 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import IdlePart, LaunchIdleFigures, Missing, OptimizerLaunches, by_profiler, short_name
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.15, "traced steps of healthy runs have up to 10 %, most of it the profiler's")
+WORTH_SHARE = Threshold(
+    "worth_share", 0.15, "traced steps of healthy runs have up to 10 %, most of it caused by the profiler"
+)
 
 ONE_KERNEL_SHARE = 0.5  # of the time waited for launches: then it is about that kernel, not about launching in general
 LOOP_SHARE = 0.25  # of all launches: then the optimizer is the first thing to change

@@ -47,7 +47,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import Decomposition
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 
 SINGULAR_VALUES = ("svdvals",)  # without vectors: a norm or a penalty, for which power iteration is enough
 REMEDIES = {

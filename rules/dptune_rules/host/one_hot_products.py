@@ -45,7 +45,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import OneHotProduct
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 
 LOOKUP = "use F.embedding or nn.Embedding to look the rows up"
 SUM = "use index_add_ to sum by class"

@@ -43,7 +43,7 @@ from dptune.rule import Rule, RunView, Threshold
 
 VARIABLE = "OMP_NUM_THREADS"
 
-TIMES = Threshold("times", 1.5, "a thread or two more than cores are other work's, such as that of a loader")
+TIMES = Threshold("times", 1.5, "one or two threads more than cores belong to other work, for example a loader")
 
 RULE = Rule(
     code="DP604",

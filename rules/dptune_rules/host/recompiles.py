@@ -46,7 +46,7 @@ from dptune.advice import Advice, Evidence, Saving
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "one compilation among the timed steps takes less in a model that is slow")
+WORTH_SHARE = Threshold("worth_share", 0.05, "in a slow model, a single compilation in the timed steps takes less")
 
 LEAST_STEPS = 2  # in which it compiles: once may be the last batch of an epoch
 

@@ -41,7 +41,9 @@ from dptune.measured import CommunicationFigures
 from dptune.rule import Rule, RunView, Threshold
 
 LEAST_LOSSES = Threshold(
-    "least_losses", 3.0, "that many losses agree to the last bit by chance on no run; the first may, of weights of zero"
+    "least_losses",
+    3.0,
+    "this number of losses is never bitwise equal by chance; the first may be, with weights of zero",
 )
 
 RULE = Rule(

@@ -51,9 +51,9 @@ from dptune.rule import MemoryGrowth, Rule, RunView, Threshold
 
 SOON_STEPS = 10_000  # a run that is out of memory before that many steps will hardly come to its end
 
-LEAST_KIB = Threshold("least_kib", 64.0, "less is what a logger keeps; a tensor that is kept with its graph is more")
+LEAST_KIB = Threshold("least_kib", 64.0, "a logger keeps less; a tensor that is kept with its graph takes more")
 ALIKE = Threshold(
-    "alike", 0.5, "what is kept of each step is alike; batches of several lengths leave now more, now less"
+    "alike", 0.5, "a leak keeps about the same amount in each step; batches of varying length keep varying amounts"
 )
 
 RULE = Rule(

@@ -115,8 +115,9 @@ INPUT_SHARE = Threshold("input_share", 0.05, "from here another rule covers the 
 UNTRACED_SHARE = Threshold(
     "untraced_share",
     0.2,
-    "of its lag, by what it does alone without the profiler: planted stragglers had 0.27 (slower compute, which is "
-    "seen in part) to 1, two healthy runs with a rank that was late while it was traced 0.1 and less",
+    "of its lag, the part that it also has without the profiler: planted stragglers had 0.27 "
+    "(slower compute, only partly visible) to 1, two healthy runs with a rank that was late only "
+    "while traced 0.1 and less",
 )
 
 # What only the script makes longer, and no other process on its cores. A sleep in a backward hook is not seen without
@@ -130,7 +131,7 @@ SLOWER_MACHINE = (
 )
 
 MOST_STRETCH = Threshold(
-    "most_stretch", 1.5, "of steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
+    "most_stretch", 1.5, "in steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
 )
 
 RULE = Rule(

@@ -54,9 +54,7 @@ from dptune.rule import Rule, RunView, SlowSteps, Threshold
 LEAST_STEPS = 2  # slow steps with one cause
 NOTICED = 1  # rank: where it is the only one, its number says nothing
 
-TIMES = Threshold(
-    "times", 1.5, "from there on the reading of traces sets a step aside as one that is not like the others"
-)
+TIMES = Threshold("times", 1.5, "from here a traced step also counts as an outlier")
 WORTH_SHARE = Threshold(
     "worth_share", 0.02, "low impact from here: savings below 2 % of the time are not worth a change"
 )

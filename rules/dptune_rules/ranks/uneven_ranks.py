@@ -49,10 +49,8 @@ from dptune.advice import Advice, Evidence, impact_of
 from dptune.measured import Missing, digits
 from dptune.rule import LEADING, Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.15, "ranks that share two cores wait up to 12 % for each other all the same")
-MOST_STEPS_SHARE = Threshold(
-    "most_steps_share", 0.6, "a rank that is late in more of the steps than that is named itself"
-)
+WORTH_SHARE = Threshold("worth_share", 0.15, "healthy ranks that share two cores wait up to 12 % for each other")
+MOST_STEPS_SHARE = Threshold("most_steps_share", 0.6, "if a rank is late in more of the steps, `late-rank` reports it")
 MOST_CHANCE = Threshold(
     "most_chance", 0.1, "if equal ranks would be late in that number of steps more often than this, no rank stands out"
 )
@@ -61,7 +59,7 @@ MORE_WORK = "By the shapes of their tensors, the late ranks do more of the same 
 UNEVEN = "Batches of uneven cost cause this, and so does work that only one rank does in a step."
 
 MOST_STRETCH = Threshold(
-    "most_stretch", 1.5, "of steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
+    "most_stretch", 1.5, "in steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
 )
 
 RULE = Rule(

@@ -50,7 +50,7 @@ PARTED = tuple(
 )  # a rank sends its part
 MORE = 1.5  # times the collectives that were counted: those of a wrapper that sends buffers are not
 
-LESS = Threshold("less", 0.5, "of the bytes between hosts: where more of them would stay, it is not worth a change")
+LESS = Threshold("less", 0.5, "of the bytes between hosts: if more of them remain, the change is not worth it")
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
 RULE = Rule(

@@ -42,7 +42,7 @@ SHARDED = "ZeroRedundancyOptimizer"
 STATE_BYTES = 8  # of Adam, for each parameter: two 32-bit floats; others take less
 FULL_SHARE = 0.9  # of a device's memory, that may be taken then
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is worth the saved memory")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: the saved memory is worth a smaller cost")
 
 RULE = Rule(
     code="DP202",

@@ -65,7 +65,7 @@ ROOM_SHARE = 0.7  # of a device's memory: where the peak is below, a rank has ro
 
 BUSY_SHARE = 0.05  # of the CPU time a job needs, withheld by others: the report calls a machine shared from here
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is worth the saved memory")
+WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: the saved memory is worth a smaller cost")
 
 FAIR_SHARE = 0.08  # of a step: healthy scripts on two CPU ranks paid 5 %, so below it confidence is low
 MANY_UNITS, SMALL_BYTES = 8, 2**20  # from which on, and below which, `small-shard-units` takes units for small

@@ -49,7 +49,7 @@ _UNITS = "no more than FSDP's collectives, hooks and copies take"
 _WITH_OPTIMIZER = "no more than the time of FSDP's collectives, hooks and copies, and of the optimizer"
 
 LEAST_UNITS = Threshold(
-    "least_units", 8, "fewer units make at most two dozen collectives a step: their start-ups are few"
+    "least_units", 8, "fewer units issue at most two dozen collectives per step, with few start-ups"
 )
 SMALL_MIB = Threshold("small_mib", 1.0, "the smallest message DDP makes by default, its first bucket, is 1 MiB")
 WORTH_SHARE = Threshold(

@@ -57,7 +57,7 @@ from dptune.advice import Advice, Evidence, Impact
 from dptune.measured import CodeSite, digits
 from dptune.rule import Rule, RunView, Threshold
 
-WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is lost in that")
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 LIBRARY_SHARE = Threshold(
     "library_share", 0.1, "the script cannot change what a library does in its own loop: less is its usual overhead"
 )

@@ -39,17 +39,18 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
                 train(batch)
                 prof.step()
 
-    Call `step()` at the end of every optimizer step, on every rank. Once all windows are full it does nothing any more,
-    and training goes on: `prof.done` says so. What was recorded lies in `prof.folder`, one for all ranks.
+    Call `step()` at the end of every optimizer step, on every rank. Once all windows are full, `prof.done` is True,
+    `step()` does nothing, and training continues. The recording of all ranks is in `prof.folder`.
 
     `run_dir` names a new folder (default: one under dptune-runs/). `warmup`, `untraced`, `light` and `detailed` are
-    steps per window, and after `window_time` seconds a window ends in any case (0: never). In `noise_scale` more steps
-    norms of gradients are taken, which show the largest useful batch. `ranks` are those to record (default: all).
+    steps per window; a window also ends after `window_time` seconds (0: no limit). `noise_scale` is the number of
+    additional steps that measure gradient norms, which show the largest useful batch. `ranks` are the ranks to record
+    (default: all).
 
-    A failure of the recording is one line on stderr and never an exception in the training loop. Where `run_dir` holds
-    something already, the recording goes to a folder beside it, NAME-2, and that is said.
+    A failure of the recording prints one line to stderr and never raises in the training loop. If `run_dir` is not
+    empty, the recording goes to a new folder next to it, NAME-2, and a line on stderr names it.
 
-    Inside `dptune profile train.py` it stands aside: the command records.
+    Inside `dptune profile train.py` it does nothing: the command records.
     """
 
     _agreements: ClassVar[int] = 0  # each recording that the ranks agree on has a key of its own
@@ -80,12 +81,12 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
 
     @property
     def folder(self) -> Path | None:
-        """The run folder; None before the first step, and where nothing is recorded."""
+        """The run folder; None before the first step, or if nothing is recorded."""
         return None if self._plan is None else self._plan.path
 
     @property
     def done(self) -> bool:
-        """Whether this rank records nothing any more."""
+        """Whether this rank has finished recording."""
         return self._aside or (self._recorder is not None and bool(self._recorder.ended))
 
     def __enter__(self) -> profile:
@@ -98,7 +99,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         self.stop("script-ended" if kind is None else f"raised {kind.__name__}")
 
     def start(self) -> None:
-        """What `with` does at its beginning, for code that cannot use it."""
+        """Start recording; for code that cannot use `with`."""
         self._open = True
         if self._aside:
             say("`dptune profile` records this process; dptune.profile() does nothing")
@@ -109,7 +110,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
             atexit.register(let_gloo_rest)
 
     def step(self) -> None:
-        """An optimizer step has ended."""
+        """Mark the end of an optimizer step."""
         if not self._open:
             raise RuntimeError("dptune.profile: step() outside of `with dptune.profile() as prof:`")
         if self._aside:
@@ -122,7 +123,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         self._recorder.tick()
 
     def stop(self, how: str = "script-ended") -> None:
-        """What `with` does at its end."""
+        """Finish recording; for code that cannot use `with`."""
         self._open = False
         if self._recorder is not None:
             self._recorder.finish(how)
@@ -137,7 +138,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
         say(f"recorded in {folder}{partial}", f"next: dptune report {folder}")
 
     def _agreed_folder(self) -> Path:
-        """Rank 0 names it, the others hear of it through the process group's store."""
+        """The folder that rank 0 chooses and shares through the process group's store."""
         folder = (_free(self._asked) if self._asked else _new_folder()).resolve()
         if not process_rank.together():
             return folder
