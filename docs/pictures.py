@@ -23,7 +23,7 @@ SIZE = (108, 32)
 PICTURES: dict[str, Sequence[str]] = {
     "overview": (),
     "advice": ("2",),
-    "timeline": ("6", "down", *["right"] * 20),
+    "timeline": ("6", "b", "down"),
     "what-if": ("7", "right", "right", "down", "down", "right"),
 }
 _FONTS = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
@@ -42,6 +42,7 @@ async def drawn(keys: Sequence[str]) -> str:
         for key in keys:
             await pilot.press(key)
             await pilot.pause(0.2)
+            await app.workers.wait_for_complete()  # ranks are read, and steps replayed, beside the interface
         await pilot.pause(0.5)
         picture = app.export_screenshot(title="dptune report")
     return _FONTS.sub("", picture) + "\n"

@@ -491,3 +491,37 @@ def test_whom_a_rank_is_compared_with() -> None:
     assert usual_rank(0, range(4), lags, late=2) == 2
     assert usual_rank(0, [0], {}, late=None) is None
     assert usual_rank(0, [0, 1], {}, late=None) == 1
+
+
+async def test_evidence_of_a_straggler_leads_to_the_range_that_holds_it_up(real_traces: Path) -> None:
+    run, report = run_and_report([str(real_traces / "torchrec_straggler_4xv100")], cached=False)
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "Advice as ranked", "2")
+        await see(pilot, "rank 2, around step", "e")
+        await see(pilot, "range: # running sparse arch")
+        await pilot.app.workers.wait_for_complete()  # all ranks on one clock: a row more, the same one chosen
+        assert pilot.app.query_one(Timeline)._rows[0].label == "r2 +1,005 ms"
+        await see(pilot, "range: # running sparse arch")
+
+
+async def test_a_host_is_opened_to_its_ranks(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "2 ranks, around step", "6")
+        timeline = pilot.app.query_one(Timeline)
+        (first, second), run_time = run.ranks, timeline._run_time
+        assert run_time is not None
+        run_time.ranks = {
+            number: replace(run_time.ranks[(first, second)[number % 2].rank], rank=number, host=f"node-{number // 8}")
+            for number in range(32)
+        }
+        timeline._numbers = [*range(32)]
+        timeline._run = replace(run, ranks=[replace((first, second)[number % 2], rank=number) for number in range(32)])
+        timeline._look(timeline._begin, timeline._end)
+        names = [row[1:16].strip() for row in picture(pilot).splitlines()[2:-1]]
+        assert names == ["node-0 x8", "node-1 x8", "node-2 x8", "node-3 x8"]
+        assert "█" in picture(pilot).splitlines()[2]
+        assert "Ranks 8-15 on node-1" in flat(await see(pilot, "Ranks 8-15", "down"))
+        await see(pilot, "8 ranks, around step", "enter")
+        assert picture(pilot).splitlines()[2][1:16].strip() == "rank 8"
+        await see(pilot, "32 ranks, around step", "escape")

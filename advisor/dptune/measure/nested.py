@@ -67,25 +67,41 @@ class HostRanges:
         return found
 
     def path(self, at_ns: int) -> list[Nested]:
-        """What the thread that marks steps was in at a moment, the outermost first."""
-        if not self._threads:
-            return []
-        columns, (_, rows) = self._trace.columns, self._threads[0]
-        return self._nested(rows[(columns.ts_ns[rows] <= at_ns) & (columns.ends(rows) > at_ns)])
+        """What the thread that marks steps, else the one with most events, was in at a moment; the outermost first."""
+        columns, rows = self._trace.columns, self._rows
+        rows = rows[(columns.ts_ns[rows] <= at_ns) & (columns.ends(rows) > at_ns)]
+        rows = rows[columns.thread[rows] == self._main]
+        return self._nested(rows[self._order(rows)])
+
+    @cached_property
+    def _rows(self) -> Ints:
+        """The events of host threads that take time."""
+        columns = self._trace.columns
+        rows = columns.rows(_CATEGORIES, lambda name: not name.startswith(HOST_COLLECTIVE_PREFIXES))
+        return rows[columns.dur_ns[rows] > 0]
+
+    @cached_property
+    def _main(self) -> int:
+        columns = self._trace.columns
+        steps, _ = step_rows(columns)
+        if len(steps):
+            return int(columns.thread[steps[0]])
+        threads, counts = np.unique(columns.thread[self._rows], return_counts=True)
+        return int(threads[counts.argmax()]) if len(threads) else -1
 
     @cached_property
     def _threads(self) -> list[tuple[int, Ints]]:
         """The rows of each thread in order of start, the longer first; the main thread, then those with most events."""
-        columns = self._trace.columns
-        rows = columns.rows(_CATEGORIES, lambda name: not name.startswith(HOST_COLLECTIVE_PREFIXES))
-        rows = rows[columns.dur_ns[rows] > 0]
-        rows = rows[np.lexsort((-columns.dur_ns[rows], columns.ts_ns[rows], columns.thread[rows]))]
+        columns, rows = self._trace.columns, self._rows
+        rows = rows[self._order(rows)]
         threads, first = np.unique(columns.thread[rows], return_index=True)
-        parts = np.split(rows, first[1:]) if len(rows) else []
-        steps, _ = step_rows(columns)
-        main = int(columns.thread[steps[0]]) if len(steps) else -1
-        found = zip(threads.tolist(), parts, strict=True)
-        return sorted(found, key=lambda part: (part[0] != main, -len(part[1])))
+        found = zip(threads.tolist(), np.split(rows, first[1:]), strict=True) if len(rows) else ()
+        return sorted(found, key=lambda part: (part[0] != self._main, -len(part[1])))
+
+    def _order(self, rows: Ints) -> Ints:
+        """By thread and start, the outer before the inner."""
+        columns = self._trace.columns
+        return np.lexsort((-columns.dur_ns[rows], columns.ts_ns[rows], columns.thread[rows]))
 
     def _nested(self, rows: Ints) -> list[Nested]:
         """The events of some rows of a thread, each as deep as the number of those that it lies in."""

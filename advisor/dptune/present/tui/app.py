@@ -66,8 +66,10 @@ class ReportApp(App[None]):
     #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
     TabbedContent { height: 1fr; }
     TabPane { padding: 0; }
-    .framed { border: round $border-blurred; border-title-color: $text-muted; border-subtitle-color: $text-muted; }
-    .framed:focus { border: round $border; border-title-color: $text; }
+    .framed { border: round $foreground 30%; border-title-color: $text-muted; border-subtitle-color: $text-muted; }
+    .framed:focus, Timeline:focus #lanes, WhatIfPane:focus #dials {
+        border: round $border; border-title-color: $text; border-title-style: bold;
+    }
     """
     BINDINGS: ClassVar = [
         *(

@@ -48,7 +48,7 @@ SIGNS = {
     "backward": Sign("b", "cyan"),
     "optimizer": Sign("o", "blue"),
 }
-_NESTED_STYLES = {"range": "cyan", "function": "magenta", "operator": "green", "call": "yellow"}
+_NESTED_STYLES = {"range": "cyan", "function": "magenta", "operator": "blue", "call": "yellow"}
 _NO_SIGN = Sign(_BLANK, "")
 
 
@@ -67,6 +67,10 @@ class Row:
     lane: Lane | None = None
     number: int = -1
     level: tuple[Nested, ...] = ()
+
+    def draws(self, other: Row) -> bool:
+        """Whether it is the row of the same thing."""
+        return (self.ranks, self.number, self.level) == (other.ranks, other.number, other.level)
 
     @cached_property
     def cells(self) -> list[Sign]:

@@ -32,6 +32,7 @@ from dptune.present.tui.scene import (
     run_rows,
     usual_rank,
 )
+from dptune.present.visible import visible
 from dptune.trace.run import Run
 
 _AROUND = 2  # lines above and below the rows
@@ -56,7 +57,6 @@ class Timeline(Container, can_focus=True):
     Timeline { layout: vertical; }
     Timeline #lanes { height: 1fr; padding: 0 1; }
     Timeline Pane { height: 8; }
-    Timeline:focus #lanes { border: round $border; border-title-color: $text; }
     """
     BINDINGS: ClassVar = [
         Binding("left", "move(-1)", "Left", id="time.left", tooltip="Move the cursor; scroll at the edge", show=False),
@@ -136,7 +136,11 @@ class Timeline(Container, can_focus=True):
             return
         offset = self._offset(self._rank)
         if self._end:
+            chosen = self._rows[self._lane] if self._rows else None
             self._look(self._begin + offset, self._end + offset)
+            if chosen is not None:  # the time of the rank is a row more
+                self._lane = next((at for at, row in enumerate(self._rows) if row.draws(chosen)), self._lane)
+                self._draw()
         else:
             self._whole_median()
 
@@ -405,7 +409,7 @@ class Timeline(Container, can_focus=True):
 
     def _picture(self) -> Text:
         if not self._rows:
-            return Text(self._failure or self._reading or "No events were found in this rank's trace.")
+            return Text(visible(self._failure) or self._reading or "No events were found in this rank's trace.")
         first, last = self._shown
         text = Text().append_text(self._axis()).append("\n")
         for place in range(first, last):
@@ -441,7 +445,8 @@ class Timeline(Container, can_focus=True):
             words = f"╷{number * every / 1e6:,g}"
             if at + len(words) <= self._columns:
                 marks[at : at + len(words)] = words
-        return Text(f"{' ms':<{LABEL}}{''.join(marks)}", "dim")
+        text = Text(f"{' ms':<{LABEL}}{''.join(marks[: self._column])}", "dim")
+        return Text().append_text(text).append("▼", "bold").append("".join(marks[self._column + 1 :]), "dim")
 
     def _legend(self) -> Text:
         """What the signs that can be seen stand for."""

@@ -107,7 +107,6 @@ class WhatIfPane(Container, can_focus=True):
     WhatIfPane { layout: vertical; }
     WhatIfPane #dials { height: auto; padding: 0 1; }
     WhatIfPane Pane { height: 1fr; }
-    WhatIfPane:focus #dials { border: round $border; border-title-color: $text; }
     """
     BINDINGS: ClassVar = [
         Binding("up", "choose(-1)", "Setting", id="dial.up", tooltip="The setting above", show=False),
