@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.measured import InputFigures, Missing, PreparingFigures
+from dptune.measured import InputFigures, LoadFigures, Missing, PreparingFigures
 from dptune.runfile.facts import DeviceFacts, LoaderFacts, SampledFacts, Window
 
 from .conftest import ask_rule
@@ -399,6 +399,7 @@ def test_a_worker_that_sends_longer_than_it_prepares_is_not_proposed(ask, make_m
         "function, and sending a batch of 6 MiB from a worker costs about 7.5 ms, preparing it 4 ms"
     )
     assert (advice.impact, advice.changes) == ("low", [])
+    assert "copy each batch into shared memory" in advice.why
     assert advice.saves.low_share == 0
     assert [found.value for found in advice.evidence if found.label == "tensors in a batch"] == [6 * 2**20]
 
@@ -440,6 +441,27 @@ def test_workers_that_compute_need_cores_whatever_the_training_thread_does(ask, 
     ):
         (advice,) = ask("DP501", make_measured(device="cpu", input=input_figures), facts)
         assert [change.then for change in advice.changes] == proposed
+
+
+@pytest.mark.parametrize(("withheld", "many"), [(0.2, 1), (0.6, 0)])
+def test_a_batch_that_waits_for_cores_of_others_does_not_wait_for_storage(
+    ask, make_measured, make_facts, withheld, many
+):
+    """It computes 30 % of its time: where others withhold 60 % of the cores, no more than 40 % could be."""
+    cpu = DeviceFacts("cpu", cores=2, usable_cores=2, torch_threads=1)
+    facts = [make_facts(rank=rank, loaders=[loader()], device=cpu) for rank in range(2)]
+    load = LoadFigures(
+        host="vm",
+        window="untraced",
+        cores=2,
+        job_cores=0.8,
+        other_cores=1.2,
+        waiting_cores=1.2,
+        withheld_share=withheld,
+    )
+    measured = make_measured(device="cpu", input=waiting(preparing=prepared(9, 2, 1)), load=[load])
+    (advice,) = ask("DP501", measured, facts)
+    assert len(advice.changes) == many
 
 
 def timed(*places):

@@ -185,6 +185,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves = run.bound(0.0, most, how)
         saves = run.saving(changes, saves) if run.times_hold else saves
     reason, remedy = "", cheaper  # why workers are no remedy, and what is
+    why = loader_words.why(now, run.measured.known("device_kind"))
     if saves.basis == "replayed" and not saves.predicted_share:
         reason = f"the replay with {then} workers is no faster"
         changes, then, saves = [], None, of_cheaper
@@ -201,6 +202,7 @@ def check(run: RunView) -> Iterator[Advice]:
             f"sending a batch of {digits(sent_mib)} MiB from a worker costs about {digits(sends_ms)} ms, preparing it "
             f"{digits(batch_ms)} ms"
         )
+        why = loader_words.SENDING
     elif small_gain < _least_gain(run) and now is not None:
         more = "more workers" if now else "workers"
         reason = f"that is {digits(batch_ms)} ms per batch, too little for {more} to help"
@@ -231,7 +233,7 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=_impact(run, wait * max(0.0, 1 - handover - sending - receiving)),
         title=title,
-        why=loader_words.why(now, run.measured.known("device_kind")),
+        why=why,
         changes=changes,
         saves=saves,
         confidence=_confidence(run, now),
@@ -332,10 +334,15 @@ def _batches(run: RunView) -> int:
 
 
 def _a_core(run: RunView, workers: int | None) -> float:
-    """How much of a core each process has where all compute: less than that it does not compute for lack of cores."""
+    """How much of a core each process has where all compute: less than that it does not compute for lack of cores.
+
+    Other processes leave less.
+    """
     device = run.facts[0].device if run.facts else None
     cores = device.usable_cores if device else None
-    return min(1.0, cores / (run.ranks_here() * (1 + (workers or 0)))) if cores else 1.0
+    withheld = max((load.known("withheld_share") or 0.0 for load in run.measured.known("load") or []), default=0.0)
+    each = min(1.0, cores / (run.ranks_here() * (1 + (workers or 0)))) if cores else 1.0
+    return each * (1 - withheld)
 
 
 def _slow_part(run: RunView, preparing: PreparingFigures, a_core: float) -> str | None:

@@ -8,6 +8,11 @@ from dptune.advice import Evidence
 from dptune.measured import PreparingFigures
 from dptune.rule import RunView
 
+SENDING = (
+    "With num_workers=0 the training process prepares every batch itself. A worker would copy each batch into shared "
+    "memory, which takes cores from the model."
+)
+
 
 def why(now: int | None, device: str | None) -> str:
     """The mechanism, by the number of workers, where that is known, and what the device does meanwhile."""
