@@ -7,7 +7,7 @@ from dptune.runfile.kept_weights import KeptWeightFacts
 
 
 def kept(**changed):
-    known = {"module": "Listener", "where": "train.py:72", "tensors": 8, "of_tensors": 8, "steps": 12}
+    known = {"module": "Listener", "where": "train.py:72", "tensors": 8, "steps": 12}
     return KeptWeightFacts(**{**known, "held_by": "self.weights", "used_where": "train.py:92", **changed})
 
 
@@ -34,12 +34,12 @@ def test_medium_confidence_where_nothing_is_seen_to_read_them(ask, make_measured
 
 
 def test_medium_confidence_where_only_the_source_shows_it(ask, make_measured, make_facts):
-    unreached = kept(module="", tensors=0, of_tensors=0, steps=0)
+    unreached = kept(module="", tensors=0, steps=0)
     (advice,) = ask("DP805", make_measured(), [make_facts(kept_weights=[unreached])])
     assert advice.title.startswith("`self.weights` keeps weights without a copy (train.py:72)")
     assert advice.confidence == "medium"
     assert [(one.label, one.value) for one in advice.evidence] == [
-        ("not reached in the recording", "train.py:72"),
+        ("seen in the source only", "train.py:72"),
         ("read later at", "train.py:92"),
     ]
 

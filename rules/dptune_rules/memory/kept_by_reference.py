@@ -76,11 +76,11 @@ def _advice(kept: KeptWeightFacts) -> Advice:
         evidence=[
             *(
                 [
-                    Evidence(label="kept tensors that share memory", value=kept.tensors, unit=f"of {kept.of_tensors}"),
+                    Evidence(label="kept tensors that share memory", value=kept.tensors, unit="of those compared"),
                     Evidence(label="kept for", value=kept.steps, unit="optimizer steps so far"),
                 ]
                 if kept.steps
-                else [Evidence(label="not reached in the recording", value=kept.where or "")]
+                else [Evidence(label="seen in the source only", value=kept.where or "")]
             ),
             *([Evidence(label="read later at", value=kept.used_where)] if kept.used_where else []),
         ],

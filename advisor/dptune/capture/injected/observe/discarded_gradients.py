@@ -255,7 +255,7 @@ def _elements(tensor: Any) -> torch.Tensor:
 
 
 def _stack(frame: FrameType | None) -> _Stack:
-    found = []
+    found: list[tuple[str, int]] = []
     while frame is not None and len(found) < _FRAMES:
         if is_the_users(frame.f_code.co_filename):
             found.append((frame.f_code.co_filename, frame.f_lineno))

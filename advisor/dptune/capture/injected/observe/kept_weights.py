@@ -38,14 +38,14 @@ class _Result:
     file: str
     line: int
     step: int
-    tensors: list[tuple[weakref.ref[Any], weakref.ref[Any], int]]  # with the parameter, and its version then
-    is_kept: bool = False
+    tensors: list[tuple[weakref.ref[Any], weakref.ref[Any]]]  # with the parameter
+    updated: bool = False  # by an optimizer
+    kept_steps: int = 0  # for which it is known to have been kept
 
-    def alive(self) -> Iterator[tuple[Any, Any, int]]:
-        for tensor, parameter, version in self.tensors:
-            held, trained = tensor(), parameter()
-            if held is not None and trained is not None:
-                yield held, trained, version
+    def alive(self) -> list[tuple[Any, Any]]:
+        """The tensors that still exist, each with its parameter."""
+        pairs = ((tensor(), parameter()) for tensor, parameter in self.tensors)
+        return [(held, trained) for held, trained in pairs if held is not None and trained is not None]
 
 
 class KeptWeights:
@@ -53,6 +53,7 @@ class KeptWeights:
 
     def __init__(self) -> None:
         self._results: list[_Result] = []
+        self._kept: dict[tuple[str, int], _Result] = {}  # by line
         self._steps = 0
         self._calls = 0
         self._in_source: list[KeptWeightFacts] | None = None
@@ -73,28 +74,42 @@ class KeptWeights:
         self._watch_saving(torch, "save")
         imports.after("safetensors.torch", lambda module: self._watch_saving(module, "save_file"))
 
-    def stepped(self) -> None:
+    def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
         self._steps += 1
         if self._results:
             with contextlib.suppress(Exception):
-                self._results = [result for result in self._results if self._may_be_kept(result)]
+                self._look(optimizer)
 
     def facts(self) -> list[KeptWeightFacts]:
         """One for each line that keeps weights."""
-        kept = [result for result in self._results if result.is_kept]
-        found = {fact.where: fact for result in kept if (fact := self._fact(result)) is not None}
+        found = {fact.where: fact for result in self._kept.values() if (fact := self._fact(result)) is not None}
         if self._in_source is None:
             self._in_source = []
             with contextlib.suppress(Exception):  # sources may be anything
                 self._in_source = list(_in_source())
         return [*found.values(), *(fact for fact in self._in_source if fact.where not in found)]
 
+    def _look(self, optimizer: Any) -> None:
+        """Which of the results that are old enough still exist, and follow parameters that were updated."""
+        updated = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for result in self._results:
+            result.updated = result.updated or any(id(trained) in updated for _, trained in result.alive())
+        due = [result for result in self._results if self._steps - result.step >= _STEPS]
+        self._results = [result for result in self._results if self._steps - result.step < _STEPS]
+        for result in due:
+            alive = result.alive()
+            if result.updated and len(alive) == len(result.tensors) and all(_shares(*pair) for pair in alive):
+                result.kept_steps = self._steps - result.step
+                self._kept[result.file, result.line] = result
+
     def _note(self, module: Any, result: Any) -> None:
         frame = sys._getframe(2)
         while frame is not None and not is_the_users(frame.f_code.co_filename):
             frame = frame.f_back  # type: ignore[assignment]
         if frame is None or self._calls >= _CALLS or len(self._results) >= _RESULTS:
+            return
+        if (frame.f_code.co_filename, frame.f_lineno) in self._kept:
             return
         self._calls += 1
         shared = [
@@ -104,20 +119,13 @@ class KeptWeights:
         ]
         chosen = shared[:: max(1, len(shared) // _TENSORS)][:_TENSORS]
         if chosen:
-            tensors = [(weakref.ref(held), weakref.ref(trained), trained._version) for held, trained in chosen]
+            tensors = [(weakref.ref(held), weakref.ref(trained)) for held, trained in chosen]
             name = type(module).__name__
             self._results.append(_Result(name, frame.f_code.co_filename, frame.f_lineno, self._steps, tensors))
 
-    def _may_be_kept(self, result: _Result) -> bool:
-        if result.is_kept or self._steps - result.step < _STEPS:
-            return True
-        result.is_kept = sum(1 for _ in result.alive()) == len(result.tensors)
-        return result.is_kept
-
     def _fact(self, result: _Result) -> KeptWeightFacts | None:
-        changed = [held for held, trained, version in result.alive() if _has_changed(held, trained, version)]
-        if len(changed) < len(result.tensors):
-            return None
+        if len(result.alive()) == len(result.tensors):
+            result.kept_steps = self._steps - result.step
         assigned: Assignment | None = None
         with contextlib.suppress(Exception):
             assigned = assignment_at(result.file, result.line)
@@ -126,9 +134,8 @@ class KeptWeights:
         return KeptWeightFacts(
             module=result.module,
             where=users_place(result.file, result.line),
-            tensors=len(changed),
-            of_tensors=len(result.tensors),
-            steps=self._steps - result.step,
+            tensors=len(result.tensors),
+            steps=result.kept_steps,
             held_by=assigned.name if assigned else "",
             used_where=users_place(result.file, assigned.used_line) if assigned and assigned.used_line else None,
         )
@@ -146,9 +153,7 @@ class KeptWeights:
         setattr(module, name, saving)
 
     def _forget(self, saved: set[int]) -> None:
-        self._results = [
-            result for result in self._results if not any(id(held) in saved for held, _, _ in result.alive())
-        ]
+        self._results = [result for result in self._results if not any(id(held) in saved for held, _ in result.alive())]
 
 
 def _in_source() -> Iterator[KeptWeightFacts]:
@@ -163,11 +168,6 @@ def _in_source() -> Iterator[KeptWeightFacts]:
 
 def _shares(tensor: Any, parameter: Any) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor is not parameter and _address(tensor) == _address(parameter)
-
-
-def _has_changed(held: Any, trained: Any, version: int) -> bool:
-    """Whether the parameter, and with it what is kept, was written since."""
-    return _address(held) == _address(trained) and trained._version > version
 
 
 def _address(tensor: Any) -> int:

@@ -72,7 +72,7 @@ class Observers:
         self.unaveraged.stepped(optimizer)
         self.lost_updates.stepped(optimizer)
         self.repeated_forward.stepped()
-        self.kept_weights.stepped()
+        self.kept_weights.stepped(optimizer)
 
 
 @functools.cache
