@@ -25,7 +25,7 @@ from dptune.runfile.broadcast_losses import BroadcastLossFacts
 
 _PASSES = 16  # that are read
 _WATCHED = 4  # passes whose operators are watched
-_NODES = 128  # of a graph, the nearest to the loss
+_NODES = 64  # of a graph, the nearest to the loss
 _CHAIN = 32  # elementwise functions before a reduction
 _REDUCTIONS = ("MeanBackward", "SumBackward")
 _ELEMENTWISE = (
