@@ -60,8 +60,8 @@ def test_names(tmp_path: Path) -> None:
         f"{name}=" for name in KNOBS
     }
     assert offered("dptune verify --advice DP10", tmp_path) >= {"DP101", "DP102"}
-    assert offered("dptune report --patch --advice DP30", tmp_path) == {"DP301", "DP302", "DP303"}
-    assert offered("dptune rules explain DP30", tmp_path) == {"DP301", "DP302", "DP303"}
+    assert offered("dptune report --patch --advice DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304"}
+    assert offered("dptune rules explain DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304"}
     assert offered("dptune rules explain no-s", tmp_path) == {"no-sync-missing"}
 
 

@@ -38,11 +38,13 @@ FAULTS = {
     "DP301": "small-batch",
     "DP302": "frozen-batch-norm",
     "DP303": "schedule-out-of-step",
+    "DP304": "gradients-discarded",
     "DP402": "double-precision",
     "DP403": "scaler-without-need",
     "DP405": "unsupported-dtype",
     "DP406": "updates-lost",
     "DP407": "softmax-before-cross-entropy",
+    "DP408": "loss-broadcast",
     "DP502": "workers-restart",
     "DP504": "same-data",
     "DP505": "iterable-dataset",
@@ -71,6 +73,7 @@ FAULTS = {
     "DP802": "growing-memory",
     "DP803": "checkpointing-without-need",
     "DP804": "evaluation-mode-kept",
+    "DP805": "kept-by-reference",
     "DP901": "uncovered-cost",
 }
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
@@ -196,9 +199,11 @@ PLACELESS = {
     "DP113": "followed in the live process",
     "DP302": "what is trained is not in the trace",
     "DP303": "counted in the live process",
+    "DP304": "followed in the live process",
     "DP403": "the scaler is not in the trace",
     "DP406": "followed in the live process",
     "DP407": "followed in the live process",
+    "DP408": "followed in the live process",
     "DP502": "seen in steps without the profiler",
     "DP504": "what is drawn is not in the trace",
     "DP506": "what is drawn is not in the trace",
@@ -220,6 +225,7 @@ PLACELESS = {
     "DP703": "seen in steps without the profiler",
     "DP802": "between steps",
     "DP804": "the mode is not in the trace",
+    "DP805": "followed in the live process",
     "DP901": "seen in the detailed window",
 }
 

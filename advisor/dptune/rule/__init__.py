@@ -11,12 +11,15 @@ from dptune.rule.declared import Rule, Threshold
 from dptune.rule.ranks import LEADING
 from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
+from dptune.runfile.broadcast_losses import BroadcastLossFacts
 from dptune.runfile.dense_tables import DenseTableFacts
+from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discarding
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.facts import LoaderFacts
 from dptune.runfile.generators import EqualGenerators, equal_generators
 from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_ranks
 from dptune.runfile.iterators import NewIterators
+from dptune.runfile.kept_weights import KeptWeightFacts
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
@@ -30,10 +33,13 @@ from dptune.runfile.slow_steps import SlowSteps
 __all__ = [
     "LEADING",
     "UNVALIDATED",
+    "BroadcastLossFacts",
     "DenseTableFacts",
+    "DiscardedGradientFacts",
     "EqualGenerators",
     "EvaluationModeFacts",
     "IgnoredTargetFacts",
+    "KeptWeightFacts",
     "LeftOutFacts",
     "LoaderFacts",
     "LostUpdateFacts",
@@ -51,6 +57,7 @@ __all__ = [
     "Share",
     "SlowSteps",
     "Threshold",
+    "discarding",
     "epochs_of",
     "equal_generators",
     "ignored_over_ranks",

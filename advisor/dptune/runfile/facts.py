@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from math import ceil, floor
 from statistics import median, median_low
 
+from dptune.runfile.broadcast_losses import BroadcastLossFacts
 from dptune.runfile.collected import CollectCallFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
 from dptune.runfile.dense_tables import DenseTableFacts
+from dptune.runfile.discarded_gradients import DiscardedGradientFacts
 from dptune.runfile.doubled import DoubledFacts
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
 from dptune.runfile.frozen_norms import FrozenNormFacts
@@ -20,6 +22,7 @@ from dptune.runfile.generators import GeneratorFacts
 from dptune.runfile.ignored_targets import IgnoredTargetFacts
 from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
+from dptune.runfile.kept_weights import KeptWeightFacts
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
@@ -382,6 +385,9 @@ class Facts:
     `repeated_forward` modules that run again within a step on the same inputs;
     `probability_losses` losses that expect logits and are given probabilities;
     `ignored_targets` rows of logits whose targets the loss ignores;
+    `discarded_gradients` gradients that are cleared before an optimizer uses them;
+    `broadcast_losses` losses that compare each prediction with each target;
+    `kept_weights` weights that are kept without a copy;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -439,6 +445,9 @@ class Facts:
     repeated_forward: list[RepeatedForwardFacts] = field(default_factory=list)
     probability_losses: list[ProbabilityLossFacts] = field(default_factory=list)
     ignored_targets: list[IgnoredTargetFacts] = field(default_factory=list)
+    discarded_gradients: DiscardedGradientFacts | None = None
+    broadcast_losses: list[BroadcastLossFacts] = field(default_factory=list)
+    kept_weights: list[KeptWeightFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

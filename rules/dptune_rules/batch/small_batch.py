@@ -73,7 +73,7 @@ from dataclasses import dataclass
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
 from dptune.measured import Missing, NoiseFigures
-from dptune.rule import Rule, RunView, Threshold
+from dptune.rule import Rule, RunView, Threshold, discarding
 from dptune_rules.batch import micro_batches
 
 TIMES = (2, 4, 8)
@@ -105,6 +105,10 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the largest batch whose last doubling is worth it, with the learning rate that goes with it."""
+    if discarding([facts.discarded_gradients for facts in run.facts]) is not None:
+        raise Missing(
+            "gradients are cleared before the optimizer uses them: so a step uses fewer samples than it draws"
+        )
     loaders = [candidate for candidate in run.any_facts().loaders if candidate.batches_drawn]
     if not loaders:
         return

@@ -49,7 +49,7 @@ from collections.abc import Iterator
 
 from dptune.advice import IMPACTS, Advice, Change, Evidence, Location
 from dptune.measured import Missing
-from dptune.rule import Rule, RunView, Threshold
+from dptune.rule import Rule, RunView, Threshold, discarding
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
@@ -75,6 +75,8 @@ def check(run: RunView) -> Iterator[Advice]:
     wrapped = run.any_facts().ddp
     if not wrapped:
         return
+    if discarding([facts.discarded_gradients for facts in run.facts]) is not None:
+        raise Missing("gradients are cleared before the optimizer uses them, so they do not accumulate")
     synchronised = run.measured.accumulation.synchronised_backwards_per_step
     accumulates = run.any_facts().accumulates()
     if synchronised <= 1 or accumulates is False:

@@ -59,6 +59,9 @@ LOCALLY = (
         "unfrozen-after-wrapping",
         "new-iterators",
         "parameters-without-optimizer",
+        "gradients-discarded",
+        "loss-broadcast",
+        "kept-by-reference",
     ),
     *dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)),
 )

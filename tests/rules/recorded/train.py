@@ -7,6 +7,7 @@ What is recorded of it stands beside it under runs/: see record.py.
 
 import argparse
 import contextlib
+import copy
 import gc
 import json
 import os
@@ -89,6 +90,9 @@ FAULTS = (
     "full-sorts",
     "eager-attention",
     "generation-without-cache",
+    "gradients-discarded",
+    "loss-broadcast",
+    "kept-by-reference",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -367,6 +371,9 @@ def reverberate(rows, response):
 def error(outputs, batch):
     if args.fault == "softmax-before-cross-entropy":
         return nn.functional.cross_entropy(outputs if args.mended else outputs.softmax(1), batch.argmax(1))
+    if args.fault == "loss-broadcast":  # what a model with one output predicts of each row
+        predictions, targets = outputs[:, :1], batch.mean(1)
+        return ((predictions.squeeze(1) if args.mended else predictions) - targets).square().mean()
     return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
 
 
@@ -601,7 +608,7 @@ def main():
     if args.fault == "long-convolutions":
         response = torch.randn(2048) * torch.exp(-torch.arange(2048) / 300) / 12
 
-    step, epoch, history, results = 0, 0, [], Epoch()
+    step, epoch, history, results, best, lowest = 0, 0, [], Epoch(), None, float("inf")
     while step < args.steps:
         if sampler is not None and not has("same-order"):
             sampler.set_epoch(epoch)
@@ -620,7 +627,10 @@ def main():
                 batch = torch.cat([write(model.module, batch), batch[16:]])
             if args.fault == "new-iterators":
                 batch = batch + (next(iter(noise)) if has("new-iterators") else next(noises))
-            alone = has("unsynchronized-gradients") and step % 2  # the optimizer steps all the same
+            accumulates = args.fault == "gradients-discarded" and step % 4 < 3
+            if has("gradients-discarded"):
+                optimizer.zero_grad()
+            alone = accumulates or (has("unsynchronized-gradients") and step % 2)  # the latter steps all the same
             with model.no_sync() if alone else contextlib.nullcontext():
                 half = torch.float16 if args.fault == "unsupported-dtype" else torch.bfloat16
                 casts = args.fault in ("scaler-without-need", "updates-lost") or has("unsupported-dtype")
@@ -635,6 +645,9 @@ def main():
                 for parameter in model.parameters():
                     dist.all_reduce(parameter.grad)
                     parameter.grad /= dist.get_world_size()
+            if accumulates:
+                step += 1
+                continue
             scaler.step(optimizer)
             scaler.update()
             if schedule is not None:
@@ -655,6 +668,9 @@ def main():
                 dist.barrier()
             if args.fault == "evaluation-mode-kept" and step % 8 == 7:
                 validate(model.module, batch[:32])
+            if args.fault == "kept-by-reference" and step % 8 == 3 and loss.item() < lowest:
+                lowest = loss.item()
+                best = copy.deepcopy(model.state_dict()) if args.mended else model.state_dict()
             if args.fault == "unfrozen-after-wrapping" and step == 1:
                 model.module.requires_grad_(True)
                 model = DistributedDataParallel(model.module) if args.mended else model
@@ -684,6 +700,8 @@ def main():
             if step >= args.steps:
                 break
         epoch += 1
+    if best is not None:
+        model.load_state_dict(best)
     dist.barrier()
     dist.destroy_process_group()
 

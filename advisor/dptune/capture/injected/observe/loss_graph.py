@@ -45,29 +45,29 @@ class Head:
 
 def heads(roots: Iterable[Any]) -> list[Head]:
     """Of the graph above these nodes."""
-    consumers = _consumers(roots)
+    readers = consumers(roots)
     paths: dict[Any, list[list[Any]]] = defaultdict(list)
-    for node in consumers:
+    for node in readers:
         if node.name().startswith(_LOSSES) and (path := _to_product(node)):
             paths[path[-1]].append(path)
     found = []
     for product, of_product in paths.items():
         read = {node for path in of_product for node in path}
-        shape = _shape(product)
+        shape = shape_of(product)
         classes = _classes(of_product[0])
-        if shape and classes == shape[-1] and all(_reads_only(node, consumers, read) for node in read):
+        if shape and classes == shape[-1] and all(_reads_only(node, readers, read) for node in read):
             of_product.sort(key=lambda path: path[0]._sequence_nr())
-            losses = [loss for path in of_product if (loss := _loss(path, classes, consumers)) is not None]
+            losses = [loss for path in of_product if (loss := _loss(path, classes, readers)) is not None]
             if len(losses) == len(of_product):
                 found.append(Head(classes, _numel(shape) // classes, of_product[0][0]._sequence_nr(), losses))
     return found
 
 
-def _consumers(roots: Iterable[Any]) -> dict[Any, list[Any]]:
+def consumers(roots: Iterable[Any], most: int = _NODES) -> dict[Any, list[Any]]:
     """By node, what computes on its output; nodes stay alive as long as this does, so that they can be compared."""
     found: dict[Any, list[Any]] = {root: [] for root in roots if root is not None}
     waiting = deque(found)
-    while waiting and len(found) < _NODES:
+    while waiting and len(found) < most:
         node = waiting.popleft()
         for following, _ in node.next_functions:
             if following is None or following.name() == _LEAF:
@@ -112,7 +112,7 @@ def _classes(path: list[Any]) -> int:
     """By the dimension over which logits are normalised; 0 if they are not between the loss and the product."""
     for node in path:
         if node.name().startswith(_LOG_SOFTMAX):
-            shape, dim = _shape(node), _signed(node._saved_dim)
+            shape, dim = shape_of(node), _signed(node._saved_dim)
             return shape[dim] if shape and -len(shape) <= dim < len(shape) else 0
     return 0
 
@@ -130,7 +130,7 @@ def _loss(path: list[Any], classes: int, consumers: dict[Any, list[Any]]) -> Los
         columns = target.shape[-1]
     else:
         for node in path[1:-1]:
-            shape = _shape(node)
+            shape = shape_of(node)
             if len(shape) > 2 and shape[-1] == classes and _numel(shape) == target.numel() * classes:
                 columns = shape[-2]
                 break
@@ -139,7 +139,8 @@ def _loss(path: list[Any], classes: int, consumers: dict[Any, list[Any]]) -> Los
     return Loss(ignored | masked(loss, ignored, consumers), columns, whole)
 
 
-def _shape(node: Any) -> tuple[int, ...]:
+def shape_of(node: Any) -> tuple[int, ...]:
+    """Of what a node's function returned in the forward pass."""
     metadata = node._input_metadata
     return tuple(int(length) for length in metadata[0].shape) if metadata else ()
 

@@ -106,7 +106,8 @@ class Meters:
         self._losses: list[torch.Tensor] = []  # detached, and not read while steps are timed: that would synchronise
         self.synchronised_passes = 0
         self.before_pass: Callable[[], None] = lambda: None
-        self.before_graph: Callable[[Any], None] = lambda roots: None
+        self.before_graph: list[Callable[[Any], None]] = []
+        self.after_graph: list[Callable[[], None]] = []
         self.after_pass: Callable[[], None] = lambda: None
         self.passes = 0
 
@@ -171,7 +172,8 @@ class Meters:
             roots = args[0] if args else kwargs.get("tensors")
             self._keep_loss(roots)
             self._probability_losses.before_pass(roots)
-            self.before_graph(roots)
+            for heed in self.before_graph:
+                heed(roots)
             self._count_pass()
             self._averaging.before_pass()
             inputs, retain = args[5:6] or [kwargs.get("inputs")], args[2:3] or [kwargs.get("retain_graph")]
@@ -185,6 +187,8 @@ class Meters:
             self._end_pass(tally)
             self._averaging.after_pass()
             self._probability_losses.after_pass()
+            for follow in self.after_graph:
+                follow()
             self.after_pass()
 
         torch.autograd.backward = metered

@@ -8,10 +8,12 @@ from typing import Any
 
 from dptune.capture.injected.observe.averaging import Averaging
 from dptune.capture.injected.observe.batch_preparation import Preparing
+from dptune.capture.injected.observe.broadcast_losses import BroadcastLosses
 from dptune.capture.injected.observe.checkpointing import Checkpointing
 from dptune.capture.injected.observe.collectives import Calls
 from dptune.capture.injected.observe.compilations import Compilations
 from dptune.capture.injected.observe.dense_tables import DenseTables
+from dptune.capture.injected.observe.discarded_gradients import DiscardedGradients
 from dptune.capture.injected.observe.evaluation_mode import EvaluationMode
 from dptune.capture.injected.observe.float64 import Doubling
 from dptune.capture.injected.observe.frozen_norms import FrozenNorms
@@ -19,6 +21,7 @@ from dptune.capture.injected.observe.garbage import Garbage
 from dptune.capture.injected.observe.generators import Generators
 from dptune.capture.injected.observe.ignored_targets import IgnoredTargets
 from dptune.capture.injected.observe.iterators import Iterators
+from dptune.capture.injected.observe.kept_weights import KeptWeights
 from dptune.capture.injected.observe.left_out import AddedParameters
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
@@ -55,6 +58,9 @@ class Observers:
     probability_losses: ProbabilityLosses
     generators: Generators
     ignored_targets: IgnoredTargets
+    discarded_gradients: DiscardedGradients
+    broadcast_losses: BroadcastLosses
+    kept_weights: KeptWeights
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -66,6 +72,7 @@ class Observers:
         self.unaveraged.stepped(optimizer)
         self.lost_updates.stepped(optimizer)
         self.repeated_forward.stepped()
+        self.kept_weights.stepped(optimizer)
 
 
 @functools.cache
@@ -104,7 +111,16 @@ def observers() -> Observers:
     evaluation_mode = EvaluationMode(places)
     evaluation_mode.install()
     ignored_targets = IgnoredTargets(places)
-    meters.before_graph = ignored_targets.before_pass
+    discarded_gradients = DiscardedGradients(places)
+    broadcast_losses = BroadcastLosses(places)
+    meters.before_graph += [
+        ignored_targets.before_pass,
+        broadcast_losses.before_pass,
+        discarded_gradients.before_pass,
+    ]
+    meters.after_graph += [discarded_gradients.after_pass, broadcast_losses.after_pass]
+    kept_weights = KeptWeights()
+    kept_weights.install()
     unaveraged = Unaveraged(places)
     unaveraged.install()
     return Observers(
@@ -120,4 +136,7 @@ def observers() -> Observers:
         probability_losses=probability_losses,
         generators=generators,
         ignored_targets=ignored_targets,
+        discarded_gradients=discarded_gradients,
+        broadcast_losses=broadcast_losses,
+        kept_weights=kept_weights,
     )

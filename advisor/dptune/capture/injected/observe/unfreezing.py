@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import ast
 import linecache
-import sys
 from collections.abc import Iterator
 
-from dptune.capture.injected.observe.places import is_the_users, users_place
-
-_FILES = 200
+from dptune.capture.injected.observe.places import users_place
+from dptune.capture.injected.observe.script_files import script_files
 
 
 def unfreezing_line() -> str | None:
     """The only statement of the script that does, as `function (file:line)`; None without one, or with several."""
-    files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    files = {file for file in files if file.endswith(".py") and is_the_users(file)}
-    found = [(file, *line) for file in sorted(files)[:_FILES] for line in _switches(file)]
+    found = [(file, *line) for file in script_files() for line in _switches(file)]
     if len(found) != 1:
         return None
     file, name, line = found[0]

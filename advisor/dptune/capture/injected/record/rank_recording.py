@@ -115,6 +115,8 @@ class RankRecording:
             self._observers.repeated_forward.end()
             self._observers.probability_losses.end()
             self._observers.ignored_targets.end()
+            self._observers.discarded_gradients.end()
+            self._observers.broadcast_losses.end()
             self._observers.evaluation_mode.begin()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._observers.calls.profiled = name != "untraced"

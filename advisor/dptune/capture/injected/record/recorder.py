@@ -139,6 +139,8 @@ class Recorder:
         self._observers.repeated_forward.begin()
         self._observers.probability_losses.begin()
         self._observers.ignored_targets.begin()
+        self._observers.discarded_gradients.begin()
+        self._observers.broadcast_losses.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 
