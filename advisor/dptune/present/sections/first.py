@@ -24,8 +24,12 @@ _COLUMNS = (
 )
 
 
-def first(report: Report, width: int, blocks: bool = True) -> Iterator[Line]:
-    """The first screen. `blocks`: whether bars may be drawn with block characters rather than ASCII."""
+def first(report: Report, width: int, blocks: bool = True, keys: bool = False) -> Iterator[Line]:
+    """The first screen.
+
+    `blocks`: whether bars may be drawn with block characters rather than ASCII; `keys`: whether keys of the full-screen
+    report lead to the rest, rather than options.
+    """
     screen = first_screen(report)
     above = [
         *_short((" · " if blocks else ", ").join(screen.run), width, 1, " ", role="dim"),
@@ -33,7 +37,7 @@ def first(report: Report, width: int, blocks: bool = True) -> Iterator[Line]:
         *_verdict(screen, width),
         *_sentences(screen, width),
         *_bars(screen, width, blocks),
-        *_fixes(screen, width),
+        *_fixes(screen, width, keys),
         BLANK,
         *_commands(screen, width),
     ]
@@ -45,8 +49,9 @@ def first(report: Report, width: int, blocks: bool = True) -> Iterator[Line]:
             break
         room -= len(rows)
         yield from _labelled("" if number else "Limits", rows)
-    more = "--full: everything; --section NAME: one part (--help lists them)"
-    yield from _labelled("More", [*wrapped(more, width - 10, role="dim")])
+    if not keys:
+        more = "--full: everything; --section NAME: one part (--help lists them)"
+        yield from _labelled("More", [*wrapped(more, width - 10, role="dim")])
 
 
 def _verdict(screen: FirstScreen, width: int) -> Iterator[Line]:
@@ -127,7 +132,7 @@ def _odd(bar: Bar) -> str:
     return f"{bar.odd.name} {100 * bar.shares[PARTS.index(bar.odd)]:.0f} %"
 
 
-def _fixes(screen: FirstScreen, width: int) -> Iterator[Line]:
+def _fixes(screen: FirstScreen, width: int, keys: bool) -> Iterator[Line]:
     if not screen.fixes:
         return
     yield BLANK
@@ -135,7 +140,7 @@ def _fixes(screen: FirstScreen, width: int) -> Iterator[Line]:
     rows = [_cell_texts(number, fix, placed) for number, fix in enumerate(screen.fixes, 1)]
     yield from table([column for column in _COLUMNS if placed or column.heading != "WHERE"], rows, width, " ")
     if screen.more_fixes:
-        yield line(f"   and {screen.more_fixes} more: --section advice", "dim")
+        yield line(f"   and {screen.more_fixes} more: {'key 2' if keys else '--section advice'}", "dim")
     if screen.together:
         yield from _short(screen.together, width, 1, "   ")
 

@@ -20,8 +20,13 @@ from dptune.present.sections.phases import phases
 from dptune.present.sections.steps import steps
 from dptune.present.sections.traffic import collectives, copies, data_loading
 
+
+def _first(report: Report, width: int) -> Iterator[Line]:
+    return first(report, width, keys=True)
+
+
 _SECTIONS = (
-    first,
+    _first,
     account,
     by_rank,
     phases,
