@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from dptune.capture.injected.observe import unfreezing
+from dptune.capture.injected.observe import script_files, unfreezing
 
 ATTRIBUTE = """
 def freeze(model):
@@ -43,7 +43,7 @@ def test_the_line(tmp_path, monkeypatch, text, found):
     file.write_text(text)
     module = types.ModuleType("helpers_of_a_script")
     module.__file__ = str(file)
-    monkeypatch.setattr(unfreezing, "is_the_users", lambda name: name == str(file))
+    monkeypatch.setattr(script_files, "is_the_users", lambda name: name == str(file))
     monkeypatch.setattr(unfreezing, "users_place", lambda name, line: f"{name}:{line}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert unfreezing.unfreezing_line() == (found and found.format(file))
