@@ -260,8 +260,9 @@ def test_what_differs_is_named_with_times_and_its_share_and_the_rest_is_unexplai
     told = said(make_late(5_000, gain=0.4, found=found))
     assert told.why.endswith(
         "`# arch` takes 5.3 ms on rank 1, 1.2 ms on the others: no operator runs for 4.01 ms before `aten::empty` "
-        "(0 ms on the others), which explains 3 ms of its lag (60 %). Kernels, mainly `gemm`, take 2 ms on rank 1, "
-        "1 ms on the others, which explains 1.25 ms of its lag (25 %). Not all of that time adds to its lag. In total, "
+        "(0 ms on the others); 3 ms of that make it late (60 % of its lag). Kernels, mainly `gemm`, take 2 ms on rank "
+        "1, 1 ms on the others; 1.25 ms of that make it late (25 % of its lag). Not all of that time adds to its lag. "
+        "In total, "
         "100 % of its lag is its device waiting for the host; the cause of 13 % of the lag is unknown. The other ranks "
         "spend 50 % of their time waiting; replayed without its delays, a step is 40 % shorter."
     )
@@ -272,7 +273,7 @@ def test_differences_longer_than_the_lag_say_how_much_of_it_they_explain(make_la
     """Two stalls of 20 ms on a host make its device 28.7 ms late: each explains 35.2 % of that, 10.1 ms."""
     found = [difference("operator", name, 20.2, 0, 0.352) for name in ("_AlltoAllSingle", "_AlltoAllSingleBackward")]
     told = said(make_late(28_700, cause=None, found=found)).why
-    assert told.count("which explains 10.1 ms of its lag (35 %).") == 2
+    assert told.count("; 10.1 ms of that make it late (35 % of its lag).") == 2
     assert "(35 %). Not all of that time adds to its lag. 30 % of its lag is unexplained." in told
     less = [difference("operator", "_AlltoAllSingle", 10.1, 0, 0.352)]
     assert "Not all of that time" not in said(make_late(28_700, cause=None, found=less)).why
@@ -284,7 +285,7 @@ def test_what_nothing_explains(make_late, cause, covers):
     told = said(
         make_late(5_000, cause=cause, covers=covers, found=[difference("operator", "aten::cat", 5.3, 1.2, 0.85)])
     )
-    assert "which explains 4.25 ms of its lag (85 %). 15 % of its lag is unexplained." in told.why
+    assert "; 4.25 ms of that make it late (85 % of its lag). 15 % of its lag is unexplained." in told.why
 
 
 def test_a_function_is_named_with_its_line(make_late):

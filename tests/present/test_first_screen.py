@@ -71,6 +71,14 @@ def test_it_says_what_ran_what_limits_it_and_what_to_do() -> None:
     assert "COMMUNICATION-BOUND    72.1 ms/step   14,200 samples/s" in shown  # 1,024 samples / 72.1 ms
     assert " 1  DP102 no-sync-missing  train.py:76  29-40 % verified  high        unchanged" in shown
     assert "--patch --advice DP102 | git apply" in shown
+    assert "Next     DP102: In train.py:76, use `with model.no_sync()" in shown
+
+
+def test_no_diff_is_offered_where_the_script_cannot_be_read() -> None:
+    _, report = reading.sample("accumulation_without_no_sync")
+    shown = text.first_screen(report, patches=False)
+    assert "git apply" not in shown
+    assert " Explain  dptune rules explain DP102" in shown
 
 
 def test_the_shares_are_those_of_the_account() -> None:

@@ -238,7 +238,7 @@ def test_the_difference_is_named_with_its_line(ask, make_measured):
     assert (advice.impact, advice.confidence) == ("high", "medium")
     assert advice.saves.high_share == pytest.approx(0.25)
     shown = {one.label: one.value for one in advice.evidence}
-    assert (shown["saved in a replay without its delays"], shown["`hook` explains"]) == (0.25, 0.9)
+    assert (shown["predicted saving without its delays"], shown["share of its lag from `hook`"]) == (0.25, 0.9)
 
 
 def test_a_difference_that_explains_little_is_no_reason(ask, make_measured):
@@ -460,7 +460,7 @@ def test_an_extra_kernel_is_saved_whole(ask, make_measured, work_ratio):
     assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.3))
     assert advice.saves.high_ms == pytest.approx(3.0)
     shown = {evidence.label: evidence.value for evidence in advice.evidence}
-    assert advice.saves.high_share >= max(shown["saved in a replay without its delays"], shown["late"])
+    assert advice.saves.high_share >= max(shown["predicted saving without its delays"], shown["late"])
 
 
 def compared(kind, rank_ms, others_ms, share, detail=()):

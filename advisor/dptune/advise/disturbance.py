@@ -70,9 +70,10 @@ def findings(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
 
 def _words(load: LoadFigures) -> str:
     cores = f"{digits(load.other_cores)} of {load.cores} {'core' if load.cores == 1 else 'cores'}"
+    where = f"host {load.host}" if load.host else "the machine"
     return (
-        f"other processes used {cores} of {load.host or 'the machine'} during recording and withheld up to "
-        f"{percent(load.withheld_share)} of the CPU time this job needed"
+        f"other processes used {cores} on {where} during recording and withheld up to {percent(load.withheld_share)} "
+        f"of the CPU time this job needed"
     )
 
 

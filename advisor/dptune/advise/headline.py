@@ -229,7 +229,7 @@ def _unlimited(
         )
     if whole:
         return "Healthy", "No bottleneck found: the device computes nearly all the time, and no rule has a finding."
-    return "No findings", "No findings, but some checks could not run."
+    return "No findings", "No bottleneck found, but some checks could not run."
 
 
 def _saves_more(first: Advice | None, late: Straggler) -> bool:
@@ -282,7 +282,7 @@ def _next(
     if limit:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
-        return "See which checks could not run, and why: `dptune report --section skipped`."
+        return "See which checks could not run, and why (`--section skipped`)."
     if costliest := costliest_function(measured):
         return f"No rule has a remedy. {costliest} Check whether every step needs it."
     return "Nothing to change. Record again after the next change to the script."

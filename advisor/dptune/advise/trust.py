@@ -204,8 +204,9 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         yield Finding(code="last-step-cut-short", level="info", text=text)
     if (longer := _longer_by_queue_ns(measured, steps)) is not None:
         text = (
-            f"traced steps include {milliseconds(steps.queued_before_ns)} of device work queued before the first of "
-            f"them: the mean step and its parts are overstated by up to {milliseconds(longer)}; record more steps"
+            f"record more steps: device work queued before the first traced one "
+            f"({milliseconds(steps.queued_before_ns)}) overstates the mean step and its parts by up to "
+            f"{milliseconds(longer)}"
         )
         yield Finding(code="work-queued-before", level="info", text=text)
     if steps.surplus:
@@ -295,10 +296,7 @@ def _times(measured: Measured) -> Iterator[Finding]:
             else f"times are scaled to {'the median of all processes' if step.repeats_ns else 'the untraced step'}"
         )
         if light < untraced:
-            text = (
-                f"traced steps were faster than untraced ones {times}, so machine noise exceeds profiler overhead: "
-                f"treat absolute times with caution"
-            )
+            text = f"machine noise exceeds profiler overhead: traced steps were faster than untraced ones {times}"
         yield Finding(code="profiler-cost", level="info", text=text)
     yield from _noisy(measured, "untraced")
     yield from _noisy(measured, "light")

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(json.text(report))
     else:
         width, colour = terminal.width(sys.stdout), terminal.colours(sys.stdout)
-        sys.stdout.write(text.first_screen(report, width, colour, terminal.draws_blocks(sys.stdout)))
+        sys.stdout.write(text.first_screen(report, width, colour, terminal.draws_blocks(sys.stdout), args.record))
     print(f"dptune: {_then(args.record, folder)}", file=sys.stderr)
     return 0
 

@@ -232,7 +232,15 @@ def _text(report: Report, chosen: str, args: argparse.Namespace) -> str:
         return text.text(report, width, colour)
     if args.section:
         return text.sections(report, args.section, width, colour)
-    return text.first_screen(report, width, colour, blocks=bool(args.output) or terminal.draws_blocks(sys.stdout))
+    blocks = bool(args.output) or terminal.draws_blocks(sys.stdout)
+    return text.first_screen(report, width, colour, blocks, patches=_can_patch(report, root_of(args.paths)))
+
+
+def _can_patch(report: Report, root: Path) -> bool:
+    """Whether the script of the recommended change is here."""
+    advice = next((advice for advice in report.advice if advice.rule == report.headline.rule), None)
+    files = [change.at.file for change in advice.changes if change.at] if advice else []
+    return all((root / file).is_file() for file in files)
 
 
 def _write(text: str, output: Path | None) -> None:

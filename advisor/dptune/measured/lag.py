@@ -30,7 +30,7 @@ LAG_CAUSES: dict[LagCause, str] = {
     "more compute": "it computes more than the others",
     "gc": "Python garbage collection",
     "host": "its device idles while the host runs Python, file I/O, sleeps, blocking calls or launches",
-    "communication": "it takes part in other collectives",
+    "communication": "it is busy in other collectives",
     "unexplained": "its device is idle, cause unknown",
 }
 

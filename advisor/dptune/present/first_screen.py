@@ -63,7 +63,7 @@ def verdict_role(label: str) -> Role:
 class Bar:
     """Ranks whose steps look alike: `shares` of a step by part, in the order of `PARTS`; `marked`: the straggler.
 
-    `odd` is the part in which they differ most from the other bars; compute where there is one bar.
+    `odd` is the part in which they differ most from the other bars; its largest part where there is one bar.
     """
 
     ranks: tuple[int, ...]
@@ -116,8 +116,8 @@ class FirstScreen:
         return [(part, share) for part, share in zip(PARTS, means, strict=True) if share >= _LEAST_SHARE]
 
 
-def first_screen(report: Report) -> FirstScreen:
-    """What the report's first screen shows."""
+def first_screen(report: Report, *, patches: bool = True) -> FirstScreen:
+    """What the report's first screen shows; `patches`: whether the script can be read here, for a diff of it."""
     headline, path = report.headline, _path(report)
     first = next((advice for advice in report.advice if advice.rule == headline.rule), None)
     return FirstScreen(
@@ -129,8 +129,8 @@ def first_screen(report: Report) -> FirstScreen:
         fixes=tuple(fix_of(advice, report.verified) for advice in report.advice[:MOST_FIXES]),
         more_fixes=max(0, len(report.advice) - MOST_FIXES),
         together=_together(report),
-        commands=tuple(_commands(first or next(iter(report.advice), None), path)),
-        next="" if first is not None and first.changes else headline.next,
+        commands=tuple(_commands(first or next(iter(report.advice), None), path, patches)),
+        next=headline.next,
         unseen=tuple(_unseen(report)),
         path=path,
     )
@@ -196,7 +196,8 @@ def _sentences(report: Report) -> list[str]:
     said = headline.verdict.removeprefix(f"{headline.label}: ") if headline.label else headline.verdict
     found = [said[:1].upper() + said[1:] if not re.match(r"\S*[._/]", said) else said]
     if headline.cause:
-        found += re.split(r"(?<=\.) (?=[A-Z])", headline.cause)
+        causes = re.split(r"(?<=\.) (?=[A-Z])", headline.cause)
+        found += sorted(causes, key=lambda cause: "unknown" not in cause)  # a part of the cause must not look like all
     elif report.trust.level == "unjudgeable" or not _bars(report):
         found.append(headline.why)
     return found
@@ -236,7 +237,7 @@ def _odd(bar: Bar, bars: Sequence[Bar]) -> Part:
     """The part of which it has most beyond the other bars."""
     others = [other for other in bars if other is not bar]
     if not others:
-        return PARTS[0]
+        return PARTS[max(range(len(PARTS)), key=lambda i: bar.shares[i])]
     usual = [sum(other.shares[i] for other in others) / len(others) for i in range(len(PARTS))]
     return PARTS[max(range(len(PARTS)), key=lambda i: bar.shares[i] - usual[i])]
 
@@ -323,12 +324,12 @@ def _together(report: Report) -> str:
     return f"{' + '.join(combined.rules)}: {_saves(combined.saves)} per sample{faster}, results {learning}"
 
 
-def _commands(first: Advice | None, path: str) -> list[tuple[str, str]]:
+def _commands(first: Advice | None, path: str, patches: bool) -> list[tuple[str, str]]:
     """What applies the first fix, and what verifies it."""
     if first is None:
         return []
     found = []
-    if any(change.at for change in first.changes):
+    if patches and any(change.at for change in first.changes):
         run = f" {path}" if path else ""
         found.append(("Apply", f"dptune report{run} --patch --advice {first.rule} | git apply"))
     if first.verify:

@@ -79,9 +79,11 @@ def text(report: Report, width: int = 80, colour: bool = False) -> str:
     return paint(page(report, width), colour)
 
 
-def first_screen(report: Report, width: int = 80, colour: bool = False, blocks: bool = True) -> str:
-    """The first screen alone: at most 24 lines at 80 columns."""
-    return paint(first(report, width, blocks), colour)
+def first_screen(
+    report: Report, width: int = 80, colour: bool = False, blocks: bool = True, patches: bool = True
+) -> str:
+    """The first screen alone: at most 24 lines at 80 columns. Options: see `dptune.present.sections.first.first`."""
+    return paint(first(report, width, blocks, patches=patches), colour)
 
 
 def sections(report: Report, names: Sequence[str], width: int = 80, colour: bool = False) -> str:

@@ -321,7 +321,7 @@ def _scaled_rate(run: RunView, times: int) -> _Rate:
     if first is None or not now or _is_set_otherwise(run, now, first.default_learning_rate):
         larger = f"The global batch is {times}x as large: scale the learning rate with it"
         names = {optimizer.name for optimizer in optimizers}
-        return _Rate([], f"{larger}(in the scheduler or parameter group that sets it) ({_in_words(names, times)}).")
+        return _Rate([], f"{larger} (in the scheduler or parameter group that sets it) ({_in_words(names, times)}).")
     fewer = f"Step-based schedules get {times}x fewer steps."
     where = Location.parse(first.where)
     if first.name == "SGD":

@@ -105,8 +105,8 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(
             0.0,
             run.unstretched(REFILLING * held if idle is None else max(held, min(REFILLING * held, idle))),
-            "no more than the time of the driver's memory calls and of refilling the launch queue after them, and no "
-            "more than the GPU is idle",
+            "the time of the driver's memory calls and of refilling the launch queue after them, at most the time "
+            "the GPU is idle",
             in_few_steps=few,
         ),
         confidence="medium",

@@ -299,7 +299,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
     )
     gain = late.known("gain_share")
     if gain is not None:
-        yield Evidence(label="saved in a replay without its delays", value=gain, unit="of a traced step")
+        yield Evidence(label="predicted saving without its delays", value=gain, unit="of a traced step")
     ratio = late.known("work_ratio")
     if ratio is not None and late.does_more:
         unit = "times that of the others, by tensor shapes"
@@ -310,7 +310,10 @@ def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> I
     """The causes of its lag, with the share that each explains."""
     for difference in late.differences:
         yield Evidence(
-            label=f"`{difference.short}` explains", value=difference.share, unit="of its lag", rank=late.rank
+            label=f"share of its lag from `{difference.short}`",
+            value=difference.share,
+            unit="of its lag",
+            rank=late.rank,
         )
     if cause:
         yield Evidence(label=LAG_CLASSES[cause], value=covered, unit="of its lag", rank=late.rank)

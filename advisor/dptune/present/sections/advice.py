@@ -266,7 +266,7 @@ def _amount(value: float | str, unit: str) -> str:
         return f"{percent(value)} {unit}"
     if isinstance(value, int) and unit.startswith("bytes"):
         return data(value) + unit.removeprefix("bytes")
-    text = number(value) if isinstance(value, float) else str(value)
+    text = number(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
     return f"{text} {unit}".rstrip()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
 from dptune.present.first_screen import PARTS, Bar, FirstScreen, Fix, Part, first_screen, verdict_role
@@ -13,6 +14,7 @@ from dptune.present.visible import visible
 _WIDEST_BAR = 60
 _LONGEST_NAME = 14
 MOST_LINES, _USUAL = 24, 80  # lines and columns that the screen fits
+_LEAST_PARTS = 3  # of what ran: script, ranks, devices
 _MOST_SENTENCE, _MOST_CAUSE, _MOST_NEXT, _MOST_UNSEEN = 2, 3, 2, 2  # lines at 80 columns
 _COLUMNS = (
     Column("#"),
@@ -24,15 +26,15 @@ _COLUMNS = (
 )
 
 
-def first(report: Report, width: int, blocks: bool = True, keys: bool = False) -> Iterator[Line]:
+def first(report: Report, width: int, blocks: bool = True, keys: bool = False, patches: bool = True) -> Iterator[Line]:
     """The first screen.
 
     `blocks`: whether bars may be drawn with block characters rather than ASCII; `keys`: whether keys of the full-screen
-    report lead to the rest, rather than options.
+    report lead to the rest, rather than options; `patches`: whether the script can be read here, for a diff of it.
     """
-    screen = first_screen(report)
+    screen = first_screen(report, patches=patches)
     above = [
-        *_short((" · " if blocks else ", ").join(screen.run), width, 1, " ", role="dim"),
+        *_run(screen, width, " · " if blocks else ", "),
         line(("─" if blocks else "-") * width, "dim"),
         *_verdict(screen, width),
         *_sentences(screen, width),
@@ -52,6 +54,14 @@ def first(report: Report, width: int, blocks: bool = True, keys: bool = False) -
     if not keys:
         more = "--full: everything; --section NAME: one part (--help lists them)"
         yield from _labelled("More", [*wrapped(more, width - 10, role="dim")])
+
+
+def _run(screen: FirstScreen, width: int, between: str) -> Iterator[Line]:
+    """What ran, on one line of a usual page: without the last parts where they do not fit."""
+    parts = list(screen.run)
+    while len(parts) > _LEAST_PARTS and width >= _USUAL and len(between.join(parts)) >= width:
+        del parts[-1]
+    yield from wrapped(between.join(parts), width, " ", role="dim")
 
 
 def _verdict(screen: FirstScreen, width: int) -> Iterator[Line]:
@@ -81,10 +91,14 @@ def _sentences(screen: FirstScreen, width: int) -> Iterator[Line]:
     """The verdict, and below it as many whole sentences on its cause as fit."""
     verdict, *cause = screen.sentences
     yield from _short(verdict, width, _MOST_SENTENCE, " ")
-    fitting = [" ".join(cause[:count]) for count in range(1, len(cause) + 1)]
-    rows = [list(wrapped(text, width, " ")) for text in fitting]
-    whole = [text for text, each in zip(fitting, rows, strict=True) if len(each) <= _MOST_CAUSE]
-    yield from _short(whole[-1] if whole else next(iter(cause), ""), width, _MOST_CAUSE, " ")
+    yield from _fitting(cause, width, _MOST_CAUSE, " ")
+
+
+def _fitting(sentences: Sequence[str], width: int, most: int, indent: str) -> Iterator[Line]:
+    """As many whole sentences as fit `most` lines; the first one is cut if it does not fit."""
+    texts = [" ".join(sentences[:count]) for count in range(1, len(sentences) + 1)]
+    whole = [text for text in texts if len(list(wrapped(text, width, indent))) <= most]
+    yield from _short(whole[-1] if whole else next(iter(texts), ""), width, most, indent)
 
 
 def _bars(screen: FirstScreen, width: int, blocks: bool) -> Iterator[Line]:
@@ -152,7 +166,8 @@ def _cell_texts(number: int, fix: Fix, placed: bool) -> list[str]:
 
 def _commands(screen: FirstScreen, width: int) -> Iterator[Line]:
     if screen.next:
-        yield from _labelled("Next", [*_short(screen.next, width - 10, _MOST_NEXT, "")])
+        sentences = re.split(r"(?<=\.) (?=[A-Z])", screen.next)
+        yield from _labelled("Next", [*_fitting(sentences, width - 10, _MOST_NEXT, "")])
     for label, command in screen.commands:
         yield from command_line(label, command)
 

@@ -20,9 +20,9 @@ def skipped(report: Report, width: int) -> Iterator[Line]:
         yield from heading("Skipped rules (missing data, or superseded)", width)
     for reason, rules in reasons.items():
         yield from wrapped(f"{', '.join(rules)}: {reason}", width, "  ", "    ")
-    if report.quiet:
+    if report.quiet and report.trust.level != "unjudgeable":
         yield from heading("Rules with no findings", width)
-        yield from wrapped(", ".join(report.quiet), width, "  ")
+        yield from wrapped(", ".join(sorted(report.quiet)), width, "  ")
 
 
 def next_command(report: Report, width: int) -> Iterator[Line]:
