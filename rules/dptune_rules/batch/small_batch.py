@@ -107,7 +107,7 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose the largest batch whose last doubling is worth it, with the learning rate that goes with it."""
     if discarding([facts.discarded_gradients for facts in run.facts]) is not None:
         raise Missing(
-            "gradients are cleared before the optimizer uses them: so a step uses fewer samples than it draws"
+            "gradients are cleared before the optimizer uses them, so a step uses fewer samples than it draws"
         )
     loaders = [candidate for candidate in run.any_facts().loaders if candidate.batches_drawn]
     if not loaders:
