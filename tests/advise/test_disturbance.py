@@ -68,8 +68,8 @@ def test_the_finding_has_the_figures(make_measured, make_facts):
     (found,) = findings(scattered(with_load(make_measured(), 0.85, other=1.73)), timed(make_facts, STEADY))
     assert found.code == "machine-busy"
     assert found.text == (
-        "other processes used 1.73 of 2 cores of vm during recording and withheld up to 85 % of the CPU time this job "
-        "needed. Step times vary widely: interquartile range 8 to 14 ms"
+        "other processes used 1.73 of 2 cores on host vm during recording and withheld up to 85 % of the CPU time this "
+        "job needed. Step times vary widely: interquartile range 8 to 14 ms"
     )
 
 
@@ -115,7 +115,7 @@ def test_times_that_cannot_be_judged_leave_risks_and_skip_time_rules(make_measur
     report = assembled(with_load(make_measured(), 0.9), [make_facts()])
     assert report.trust.level == "unjudgeable"
     assert report.headline.verdict == "The times of this run are not reliable, so no speedup is advised."
-    assert report.headline.why.startswith("Other processes used 1.2 of 2 cores of vm")
+    assert report.headline.why.startswith("Other processes used 1.2 of 2 cores on host vm")
     assert report.headline.next.startswith("Stop other processes on this machine")
     reasons = {one.rule: one.reason for one in report.skipped}
     assert reasons["DP603"].startswith("the run cannot be judged: other processes used")

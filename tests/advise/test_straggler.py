@@ -274,7 +274,7 @@ def test_differences_longer_than_the_lag_say_how_much_of_it_they_explain(make_la
     found = [difference("operator", name, 20.2, 0, 0.352) for name in ("_AlltoAllSingle", "_AlltoAllSingleBackward")]
     told = said(make_late(28_700, cause=None, found=found)).why
     assert told.count("; 10.1 ms of that make it late (35 % of its lag).") == 2
-    assert "(35 %). Not all of that time adds to its lag. 30 % of its lag is unexplained." in told
+    assert "(35 % of its lag). Not all of that time adds to its lag. 30 % of its lag is unexplained." in told
     less = [difference("operator", "_AlltoAllSingle", 10.1, 0, 0.352)]
     assert "Not all of that time" not in said(make_late(28_700, cause=None, found=less)).why
 

@@ -229,7 +229,7 @@ def _unlimited(
         )
     if whole:
         return "Healthy", "No bottleneck found: the device computes nearly all the time, and no rule has a finding."
-    return "No findings", "No bottleneck found, but some checks could not run."
+    return "No findings", "No findings, but some checks could not run."
 
 
 def _saves_more(first: Advice | None, late: Straggler) -> bool:
