@@ -37,9 +37,10 @@ from dptune.advise.engine import build_report
 from dptune.config import Settings
 from dptune.errors import DptuneError
 from dptune.measure import measure
-from dptune.measure.lanes import step_lanes
+from dptune.measure.steps.history import step_history
+from dptune.measure.straggler_lanes import timeline_steps
 from dptune.present import text as as_text
-from dptune.present.html import page
+from dptune.present.html import RunDetails, page
 from dptune.present.machine import json as as_json
 from dptune.trace import load
 
@@ -163,7 +164,9 @@ def _report(folder: Path, outcome: Outcome) -> None:
     outcome.level, outcome.advice = report.trust.level, len(report.advice)
     as_text.text(report, 80)
     Report.model_validate_json(as_json.text(report))
-    page(report, step_lanes(run))
+    as_text.first_screen(report)
+    details = RunDetails(timeline_steps(run, report.measured), step_history(run, report.measured))
+    page(report, details)
     failed = [finding.text for finding in report.trust.findings if finding.code in FAILED]
     outcome.error = "; ".join(failed)[:300]
 

@@ -4,7 +4,7 @@
 
 Results of `state_dict()` of a module, from the first optimizer step on: whether they still exist two optimizer steps
 later, share memory with the parameters, and were not saved to a file before. A local variable that is not read later is
-not reported. The source says what reads the kept weights later, if it is in the same file.
+not reported. The source shows what reads the kept weights later, if it is in the same file.
 
 If the recording ends before the script keeps any, dptune reads its source: an assignment of a bare `state_dict()` under
 a comparison, as of the best loss so far, that a later `load_state_dict` reads. This has medium confidence.

@@ -26,7 +26,7 @@ Give both the same shape:
 
 ## When to leave it alone
 
-- The loss is meant over all pairs. Say so with `predictions[:, None] - targets[None]`.
+- The loss is meant over all pairs. State it with `predictions[:, None] - targets[None]`.
 
 ## References
 
