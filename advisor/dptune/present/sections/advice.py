@@ -59,26 +59,6 @@ def sections(advice: Sequence[Advice]) -> list[tuple[str, list[Advice]]]:
     return [(title, cards) for title, cards in found if cards]
 
 
-def in_short(card: Advice, report: Report, width: int) -> Iterator[Line]:
-    """Its title, and on the line below what it promises and what came of running it."""
-    yield from wrapped(f"{card.impact}: {card.rule} {card.title}", width, "", "  ", IMPACT_ROLES[card.impact])
-    remarks = []
-    if card.saves and card.saves.large_unknown:
-        remarks.append(
-            f"saving unknown, may be large (upper bound {percent(card.saves.high_share)} of {_of(card.saves)})"
-        )
-    elif card.saves:
-        part = between(percent(card.saves.low_share)[:-2], percent(card.saves.high_share)[:-2], "%")
-        remarks.append(f"{_HOW[card.saves.basis].lower()} saving {part} of {_of(card.saves)}")
-    remarks += [f"verified: {in_words(proof)}" for proof in report.verified if proof.advice == card.rule]
-    if remarks:
-        yield from wrapped("; ".join(remarks), width, "  ", role="dim")
-
-
-def _of(saves: Saving) -> str:
-    return "a step" if saves.samples_times == 1 else "a sample's time"
-
-
 def proven(report: Report, rule: str, width: int, indent: str = "") -> Iterator[Line]:
     """What came of running the advice of a rule, if it was run."""
     for words in (in_words(proof) for proof in report.verified if rule and proof.advice == rule):

@@ -42,12 +42,6 @@ def _together(combination: Together) -> str:
     return f"{rules} cut the time per sample by {shares}; training results {learning}."
 
 
-def trust_at_a_glance(report: Report, width: int) -> Iterator[Line]:
-    """One line on whether the run can be judged."""
-    words, role = _LEVELS[report.trust.level]
-    yield from labelled("Reliable", words, width, role=role)
-
-
 def trust(report: Report, width: int) -> Iterator[Line]:
     """Whether the run can be judged, and each thing that limits it."""
     words, role = _LEVELS[report.trust.level]

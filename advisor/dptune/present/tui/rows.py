@@ -19,7 +19,6 @@ from dptune.present.tui.pane import STYLES
 from dptune.present.visible import visible
 
 LABEL = 16  # columns of a row's name
-_BY_CLASS = {name: part for part in PARTS for name in part.classes}
 _BLANK = " "
 _EDGE = "▏"  # begins an event, so that neighbours can be told apart
 _LEAST_SHARE = 0.1  # of a cell that is not idle: less is not seen beside the idle time
