@@ -6,7 +6,7 @@ import pytest
 
 from dptune.advice import Report
 from dptune.measured import ArrivalFigures, StepLag, StragglerFigures
-from dptune.present.sections.ranks import lateness, straggler
+from dptune.present.sections.ranks import lateness, latest, straggler
 
 
 def late(report: Report, lags_ns: list[int], lag_ns: int, covers: float = 0.91, steps_share: float = 1.0) -> Report:
@@ -63,3 +63,10 @@ def test_a_rank_that_is_last_in_few_steps_is_not_called_late(report: Report) -> 
     assert said.endswith("of the time is spent waiting for the last rank.")  # and no cause of it
     often = straggler(late(report, [2_000_000, 2_000_000, 0], 2_000_000, steps_share=0.67).measured)
     assert often.startswith("Straggler: rank 1 is 2.00 ms late")
+
+
+def test_a_rank_that_the_report_does_not_name_is_no_straggler(report: Report) -> None:
+    often = late(report, [2_000_000, 2_000_000, 0], 2_000_000, steps_share=0.67)
+    assert latest(often).startswith("Latest: rank 1 is ")
+    headline = often.headline.model_copy(update={"cause": "It sleeps."})
+    assert latest(often.model_copy(update={"headline": headline})).startswith("Straggler: rank 1 is ")

@@ -207,7 +207,7 @@ def _bars(report: Report) -> list[Bar]:
     """A bar per kind of rank: a straggler that is reported by itself, others together where their steps look alike."""
     measured = report.measured
     accounts = [(rank.rank, total) for rank in measured.ranks if (total := _account(measured, rank)) is not None]
-    late = _reported_straggler(report) if len(accounts) > 1 else None
+    late = reported_straggler(report) if len(accounts) > 1 else None
     shares = {rank: tuple(sum(map(total.share, part.classes)) for part in PARTS) for rank, total in accounts}
     others = [rank for rank in shares if rank != late]
     groups, alike = [others], _ALIKE
@@ -222,7 +222,7 @@ def _bars(report: Report) -> list[Bar]:
     return sorted((replace(bar, odd=_odd(bar, bars)) for bar in bars), key=lambda bar: bar.ranks)
 
 
-def _reported_straggler(report: Report) -> int | None:
+def reported_straggler(report: Report) -> int | None:
     """The rank of the verdict or of advice that is not of low confidence; None where the report names none."""
     straggler = report.measured.known("straggler")
     if straggler is None:

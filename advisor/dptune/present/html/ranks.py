@@ -11,7 +11,7 @@ from dptune.present.html import charts
 from dptune.present.html.markup import Section, key, note, paragraph
 from dptune.present.html.style import COLORS, color_of
 from dptune.present.sections.account import CLASSES
-from dptune.present.sections.ranks import straggler
+from dptune.present.sections.ranks import latest
 
 _LEAST_SHARE = 0.0005
 _Row = tuple[str, list[tuple[str, float]]]
@@ -51,7 +51,7 @@ def lateness(report: Report) -> Iterator[Section]:
         (f"rank {rank}", charts.strip(_cells(rank, lags, most), f"Lateness of rank {rank}")) for rank, lags in rows
     ]
     words = f"A row per rank, a cell per step. The strongest color is {ns_as_ms(most)} ms late."
-    body = f"{paragraph(straggler(report.measured))}{charts.rows(cells)}{note(words)}"
+    body = f"{paragraph(latest(report))}{charts.rows(cells)}{note(words)}"
     yield Section("lateness", "Late ranks", "Late ranks", f"{body}{_left_out(len(known), late=True)}")
 
 

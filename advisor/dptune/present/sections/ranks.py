@@ -9,6 +9,7 @@ from dptune.advice import Report
 from dptune.advise.straggler import cause, meanwhile
 from dptune.measured import Account, DeviceFigures, Measured, Missing, RankFigures
 from dptune.present.amounts import ns_as_ms, percent, several, shown
+from dptune.present.first_screen import reported_straggler
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
 
@@ -48,7 +49,7 @@ def ranks(report: Report, width: int) -> Iterator[Line]:
     names = sorted({str(rank.known("device_name")) for rank in report.measured.ranks if rank.known("device_name")})
     if names:
         yield from wrapped(f"Devices: {', '.join(names)}", width, "  ", role="dim")
-    yield from wrapped(straggler(report.measured), width, "  ")
+    yield from wrapped(latest(report), width, "  ")
     for remark in rank_remarks(report):
         yield from wrapped(remark, width, "  ", "    ", role="warning")
 
@@ -81,8 +82,13 @@ def rank_remarks(report: Report) -> Iterator[str]:
         yield f"No steps were found on {which}{more}: the shares are of the whole recording."
 
 
-def straggler(measured: Measured) -> str:
-    """The rank that the others wait for, and why; "" where there is only one rank."""
+def latest(report: Report) -> str:
+    """The rank that the others wait for, called the straggler where the report does; "" where there is only one."""
+    return straggler(report.measured, named=reported_straggler(report) is not None)
+
+
+def straggler(measured: Measured, named: bool = True) -> str:
+    """The rank that the others wait for, and why; `named`: whether it is late enough to be called the straggler."""
     worst = measured.known("straggler")
     if worst is None:
         return "" if len(measured.ranks) < 2 else f"No straggler identified: {measured.missing['straggler']}."
@@ -91,7 +97,7 @@ def straggler(measured: Measured) -> str:
         return f"No rank arrives late by {100 * _LEAST_LAG_SHARE:.0f} % of a step or more."
     of_steps = f"{percent(worst.steps_share)} of {'the steps' if worst.late_share == 1 else 'these'}"
     lag = f"{ns_as_ms(worst.lag_ns)} ms late {worst.when}"
-    who = f"Straggler: rank {worst.rank} is {lag} and last to arrive in {of_steps}."
+    who = f"{'Straggler' if named else 'Latest'}: rank {worst.rank} is {lag} and last to arrive in {of_steps}."
     often = worst.steps_share > _MOST_STEPS
     if not often:
         who = f"No rank arrives last in most steps. The others wait most for rank {worst.rank}, last in {of_steps}."

@@ -17,7 +17,7 @@ from textual.widgets import DataTable
 from dptune.advice import Report
 from dptune.present.amounts import Hole, ns_as_ms, several, shown
 from dptune.present.lines import Line, labelled, line, wrapped
-from dptune.present.sections.ranks import COLUMNS, WORDS, lateness, rank_of_row, rank_remarks, rank_rows, straggler
+from dptune.present.sections.ranks import COLUMNS, WORDS, lateness, latest, rank_of_row, rank_remarks, rank_rows
 from dptune.present.table import Cell, absent_throughout
 from dptune.present.tui.pane import FRAMED, Layout, Pane
 from dptune.present.tui.row_table import RowTable
@@ -157,7 +157,7 @@ class RankTable(Container):
             yield from wrapped(f"No row has '{self._words}'.", width, role="warning")
         if any(isinstance(row[i], Hole) for row in self._rows for i in self._kept):
             yield from wrapped("? not measured: select the row to see why.", width, role="dim")
-        yield from wrapped(straggler(self._report.measured), width)
+        yield from wrapped(latest(self._report), width)
         for remark in rank_remarks(self._report):
             yield from wrapped(remark, width, role="warning")
         yield from wrapped(WORDS, width, role="dim")
