@@ -41,7 +41,8 @@ from dptune.measured.figure import Figures
 from dptune.predicted import Prediction
 from dptune.rule import Predictor, RunView
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts
+from dptune.runfile.facts import DeviceFacts, Facts
+from dptune.runfile.loader import LoaderFacts
 
 STEP_NS = 10_000_000  # every step of a synthetic run
 STEPS = 5

@@ -11,7 +11,9 @@ from dptune.advise.engine import assemble
 from dptune.advise.trust import judge
 from dptune.config import Settings
 from dptune.measured import LoadFigures
-from dptune.runfile.facts import LoaderFacts, OptimizerFacts, Window
+from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.window import Window
 
 
 @pytest.fixture

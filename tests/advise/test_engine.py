@@ -14,7 +14,7 @@ from dptune.finding import Finding
 from dptune.measured import Missing
 from dptune.rule import Threshold
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import LoaderFacts
+from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.record import Ending, RunRecord
 
 ABOUT = RunSummary(sources=["trace.json"])

@@ -4,8 +4,9 @@ from dptune.advise import trust
 from dptune.advise.trust import judge
 from dptune.finding import Finding
 from dptune.measured import Loss, SetAsideStep, StepsFigures, StepTime
-from dptune.runfile.facts import DeviceFacts, Facts, Window
+from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.record import Ending, RunRecord, Schedule
+from dptune.runfile.window import Window
 
 
 def codes(trust):

@@ -16,7 +16,7 @@ from typing import Any
 from command_line import run
 
 from dptune.compare import signed_ranks
-from dptune.runfile.facts import MOST_TAKEN
+from dptune.runfile.window import MOST_TAKEN
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))

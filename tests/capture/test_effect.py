@@ -7,7 +7,8 @@ import pytest
 from dptune.capture.effect import in_force, without_effect
 from dptune.knobs import KNOBS
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts, OptimizerFacts, VariableFacts
+from dptune.runfile.facts import DeviceFacts, Facts, OptimizerFacts, VariableFacts
+from dptune.runfile.loader import LoaderFacts
 
 FACTS = Facts(
     0,

@@ -14,8 +14,9 @@ from dptune.capture.injected.observe import load
 from dptune.capture.injected.observe.load import Reading, Waits
 from dptune.capture.injected.observe.stolen_time import Ticks
 from dptune.runfile import form
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
 from dptune.runfile.load import LoadFacts
+from dptune.runfile.window import Window
 
 from .conftest import PLAIN, SHORT
 

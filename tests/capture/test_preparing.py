@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dptune.runfile.facts import PreparingFacts
+from dptune.runfile.loader import PreparingFacts
 
 from .conftest import SHORT, Run
 

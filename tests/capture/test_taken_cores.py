@@ -12,8 +12,9 @@ from dptune.capture import recording, repeats
 from dptune.capture.injected.observe import stolen_time
 from dptune.capture.injected.observe.stolen_time import Ticks, taken_share
 from dptune.runfile import form
-from dptune.runfile.facts import MOST_TAKEN, Facts, Window
+from dptune.runfile.facts import Facts
 from dptune.runfile.record import Schedule
+from dptune.runfile.window import MOST_TAKEN, Window
 
 from .conftest import PLAIN, SHORT
 

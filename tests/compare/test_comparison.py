@@ -40,7 +40,8 @@ from dptune.measured import (
 )
 from dptune.present.sections.comparison import page as lines
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import Facts, LoaderFacts, OptimizerFacts
+from dptune.runfile.facts import Facts, OptimizerFacts
+from dptune.runfile.loader import LoaderFacts
 
 WHY = "not part of this test"
 MIB = 2**20

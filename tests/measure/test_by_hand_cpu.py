@@ -17,8 +17,10 @@ from dptune.measure.steps.input_wait import LoaderWait
 from dptune.measured import Missing
 from dptune.runfile import form
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts, PreparingFacts, Window
+from dptune.runfile.facts import DeviceFacts, Facts
+from dptune.runfile.loader import LoaderFacts, PreparingFacts
 from dptune.runfile.record import RunRecord
+from dptune.runfile.window import Window
 from dptune.trace import load
 
 from .handmade import BACKWARD, LOADER, US, annotation, load_events, measure_events, operator, step, write

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dptune.measure.load import UNCOUNTED, UNRECORDED, load
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
 from dptune.runfile.load import LoadFacts
+from dptune.runfile.window import Window
 
 S = 10**9
 

@@ -5,7 +5,8 @@ import pytest
 from dptune.measure import measure
 from dptune.measure.steps.accumulation import accumulation, samples_per_step
 from dptune.measured import Missing
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
+from dptune.runfile.window import Window
 
 from .handmade import LOADER, NCCL, US, annotation, call, copy, launch, launched, load_events, operator, step
 

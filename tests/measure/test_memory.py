@@ -9,8 +9,9 @@ import pytest
 
 from dptune.measure import measure
 from dptune.runfile import form
-from dptune.runfile.facts import DeviceFacts, Facts, Window
+from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.record import RunRecord
+from dptune.runfile.window import Window
 from dptune.trace import load
 
 from .handmade import US, allocation, call, kernel, launch, measure_events, operator, step, write

@@ -15,7 +15,8 @@ from dptune.measure.steps.outliers import outliers, recurring
 from dptune.measure.steps.steady import figures, steady
 from dptune.measure.steps.times import step_time
 from dptune.measure.views import view
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
+from dptune.runfile.window import Window
 from dptune.trace import load
 
 from .handmade import LOADER, US, all_reduce, annotation, call, copy, launched, load_events, step

@@ -8,7 +8,8 @@ from dptune.advise.trust import judge
 from dptune.measure.communication.matching import match
 from dptune.measure.synchronous import MOST_STEPS, SLACK_NS, uneven_clocks, uneven_steps
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import DeviceFacts, Facts, Window
+from dptune.runfile.facts import DeviceFacts, Facts
+from dptune.runfile.window import Window
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from . import handmade as by_hand

@@ -4,8 +4,9 @@ import pytest
 
 from dptune.measure import measure
 from dptune.runfile import form
-from dptune.runfile.facts import DeviceFacts, Facts, Window
+from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.record import RunRecord
+from dptune.runfile.window import Window
 from dptune.trace import load
 
 from .handmade import US, annotation, operator, step, write

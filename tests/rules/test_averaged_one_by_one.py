@@ -6,7 +6,8 @@ import pytest
 
 from dptune.measured import LinkFigures, Missing
 from dptune.runfile.communication import CallFacts, DdpFacts
-from dptune.runfile.facts import OptimizerFacts, Window
+from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.window import Window
 
 
 def run(make_facts, calls=400, sent_bytes=4_000, spent_ms=30, timed=True, **more):

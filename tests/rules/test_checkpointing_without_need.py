@@ -3,7 +3,8 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import CheckpointingFacts, DeviceFacts, Window
+from dptune.runfile.facts import CheckpointingFacts, DeviceFacts
+from dptune.runfile.window import Window
 
 GIB = 2**30
 

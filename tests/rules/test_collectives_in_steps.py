@@ -1,7 +1,8 @@
 import pytest
 
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts
-from dptune.runfile.facts import OptimizerFacts, Window
+from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.window import Window
 
 PICKLED = "each call pickles objects: send tensors, or call it every N steps"
 DDP = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=0)

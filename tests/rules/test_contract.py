@@ -14,7 +14,9 @@ from dptune.knobs import KNOBS
 from dptune.measured import CopyFigures, KernelFigures, MemoryFigures, Missing
 from dptune.rule import Rule, Threshold
 from dptune.runfile.communication import ChannelFacts, DdpFacts, NcclFacts
-from dptune.runfile.facts import LoaderFacts, OptimizerFacts, SampledFacts, Window
+from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.window import SampledFacts, Window
 
 HEADINGS = [
     "## What it measures",

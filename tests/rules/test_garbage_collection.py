@@ -2,7 +2,7 @@ import pytest
 
 from dptune.measured import Missing
 from dptune.runfile.collected import CollectCallFacts
-from dptune.runfile.facts import Window
+from dptune.runfile.window import Window
 
 
 def window(share, collections=()):

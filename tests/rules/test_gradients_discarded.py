@@ -5,7 +5,7 @@ import pytest
 from dptune.measured import Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts
-from dptune.runfile.facts import Window
+from dptune.runfile.window import Window
 
 
 def discarded(passes=(4, 4, 4), cleared=(3, 3, 3), where="train.py:30"):

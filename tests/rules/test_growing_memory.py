@@ -1,8 +1,9 @@
 import pytest
 
 from dptune.measured import MemoryFigures
-from dptune.runfile.facts import DeviceFacts, Window
+from dptune.runfile.facts import DeviceFacts
 from dptune.runfile.kept import KeptFacts, LookFacts
+from dptune.runfile.window import Window
 
 MIB = 2**20
 

@@ -7,8 +7,10 @@ from dptune.measured import Account, InputFigures, LagDifference, LoadFigures, M
 from dptune.predicted import Prediction
 from dptune.rule import RunView
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import DeviceFacts, LoaderFacts, Window
+from dptune.runfile.facts import DeviceFacts
 from dptune.runfile.load import LoadFacts
+from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.window import Window
 
 
 def late(lag_ms=3.0, steps_share=1.0, waiting_share=0.12, gain=None, differences=(), work_ratio=None):

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measured import InputFigures, LoadFigures, Missing, PreparingFigures
-from dptune.runfile.facts import DeviceFacts, LoaderFacts, SampledFacts, Window
+from dptune.runfile.facts import DeviceFacts
+from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.window import SampledFacts, Window
 
 from .conftest import ask_rule
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dptune.runfile.facts import LoaderFacts, Window
 from dptune.runfile.iterators import IteratorFacts, new_iterators
+from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.window import Window
 
 MS = 1_000_000
 EACH = IteratorFacts(

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from dptune.measured import Missing
 from dptune.rule import UNVALIDATED
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import OptimizerFacts, Window
+from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.window import Window
 
 from .conftest import ask_rule
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dptune.measured import OperatorLoop, UserCodeFigures
-from dptune.runfile.facts import SampledFacts, Window
+from dptune.runfile.window import SampledFacts, Window
 
 
 def looping(make_measured, basis="untraced", **changed):

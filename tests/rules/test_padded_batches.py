@@ -3,7 +3,8 @@
 import pytest
 
 from dptune.measured import UserCodeFigures
-from dptune.runfile.facts import CompileFacts, LoaderFacts, PreparingFacts
+from dptune.runfile.facts import CompileFacts
+from dptune.runfile.loader import LoaderFacts, PreparingFacts
 from dptune.runfile.padding import PaddingFacts
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import CopyFigures
-from dptune.runfile.facts import LoaderFacts
+from dptune.runfile.loader import LoaderFacts
 
 
 def copies(hand_made, share, pinned=False, direction="h2d", held=0.0, most=None):

@@ -1,7 +1,8 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import CompileFacts, RecompileFacts, Window
+from dptune.runfile.facts import CompileFacts, RecompileFacts
+from dptune.runfile.window import Window
 
 REASON = "0/3: tensor 'ids' size mismatch at index 1. expected 187, actual 366"
 

@@ -3,8 +3,8 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import Window
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.window import Window
 
 MS = 1_000_000
 

@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import LoaderFacts
+from dptune.runfile.loader import LoaderFacts
 
 DDP = DdpFacts("Net", "train.py:31")
 LOSSES = [2.3, 2.1, 1.9]

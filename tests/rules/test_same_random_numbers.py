@@ -6,8 +6,8 @@ import pytest
 
 from dptune.measured import Missing
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import LoaderFacts
 from dptune.runfile.generators import GeneratorFacts
+from dptune.runfile.loader import LoaderFacts
 
 NAME, KIND = "Clips.rng", "numpy.random.Generator"
 

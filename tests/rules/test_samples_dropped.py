@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.measured import InputFigures, PreparingFigures
-from dptune.runfile.facts import LoaderFacts
+from dptune.runfile.loader import LoaderFacts
 
 
 def lines(**more):

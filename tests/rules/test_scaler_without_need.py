@@ -1,7 +1,7 @@
 import pytest
 
 from dptune.runfile.communication import DdpFacts, FsdpFacts
-from dptune.runfile.facts import Window
+from dptune.runfile.window import Window
 
 SCALER = {"grad_scaler": True, "grad_scale": 65536.0}
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import LoaderFacts, Window
+from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.schedules import SchedulerFacts, epochs_of
+from dptune.runfile.window import Window
 
 ONCE_PER_EPOCH = SchedulerFacts(
     "OneCycleLR",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dptune.runfile.facts import Window
 from dptune.runfile.unused import RepeatedPassFacts
+from dptune.runfile.window import Window
 
 
 def run(make_facts, again_ms=15, **more):

@@ -2,7 +2,8 @@ import pytest
 
 from dptune.measured import LoadFigures, MemoryFigures, Missing, ShardingFigures
 from dptune.runfile.communication import FsdpFacts
-from dptune.runfile.facts import DeviceFacts, OptimizerFacts, Window
+from dptune.runfile.facts import DeviceFacts, OptimizerFacts
+from dptune.runfile.window import Window
 
 ROWS = ("all_gather", "forward", 0.06), ("all_gather", "backward", 0.04), ("reduce_scatter", "backward", 0.2)
 SHARDED = FsdpFacts(2, units=5, where="train.py:9", modules=["Block"], reshard_after_forward=True)

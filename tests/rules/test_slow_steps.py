@@ -1,7 +1,8 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import LoaderFacts, SampledFacts, Window
+from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.window import SampledFacts, Window
 
 
 def facts(make_facts, *durations_ms, **more):

@@ -12,7 +12,9 @@ from dptune.measured import (
     UserCodeFigures,
 )
 from dptune.runfile.communication import CallFacts
-from dptune.runfile.facts import DeviceFacts, LoaderFacts, OptimizerFacts, SchedulerFacts, Window
+from dptune.runfile.facts import DeviceFacts, OptimizerFacts, SchedulerFacts
+from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.window import Window
 
 LOADER = LoaderFacts("train.py:20", batch_size=32, dataset="Clips", dataset_samples=10**6, batches_drawn=50)
 ADAM = OptimizerFacts("AdamW", "train.py:22", [1e-3], default_learning_rate=1e-3, betas=[0.9, 0.999], eps=1e-8)

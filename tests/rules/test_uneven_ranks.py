@@ -1,8 +1,9 @@
 import pytest
 
 from dptune.measured import LoadFigures, Missing, StragglerFigures
-from dptune.runfile.facts import DeviceFacts, Facts, Window
+from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.load import LoadFacts
+from dptune.runfile.window import Window
 
 
 def waiting(hand_made, share):

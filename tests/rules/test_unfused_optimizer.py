@@ -2,7 +2,8 @@ import pytest
 
 from dptune.measured import CodeSite, Missing, UserCodeFigures
 from dptune.runfile.dense_tables import DenseTableFacts
-from dptune.runfile.facts import OptimizerFacts, SampledFacts, Window
+from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.window import SampledFacts, Window
 
 ADAM = {"name": "AdamW", "where": "train.py:22", "parameter_tensors": 400, "parameters": 10_000}
 

@@ -4,7 +4,7 @@ import pytest
 
 from dptune.measured import Missing
 from dptune.runfile.communication import CallFacts, DdpFacts
-from dptune.runfile.facts import Window
+from dptune.runfile.window import Window
 
 DDP = DdpFacts("Net", "train.py:31", gradient_bytes=4_000_000)
 

@@ -4,7 +4,8 @@ import pytest
 
 from dptune.measured import Missing
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts
-from dptune.runfile.facts import OptimizerFacts, Window
+from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.window import Window
 
 
 def ranks(make_facts, sums=((1.5, -2.0), (1.5, -2.1)), rates=(0.1, 0.1), **more):

@@ -3,8 +3,8 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import Window
 from dptune.runfile.unused import UnusedGradientFacts
+from dptune.runfile.window import Window
 
 
 def run(make_facts, *, window=True, **changed):

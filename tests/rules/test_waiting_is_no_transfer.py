@@ -4,7 +4,7 @@ import pytest
 
 from dptune.measured import Account, StragglerFigures
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import Window
+from dptune.runfile.window import Window
 
 MS = 10**6
 MIB = 2**20

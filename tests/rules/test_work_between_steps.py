@@ -1,7 +1,8 @@
 import pytest
 
 from dptune.measured import Missing
-from dptune.runfile.facts import DeviceFacts, SampledFacts, Window
+from dptune.runfile.facts import DeviceFacts
+from dptune.runfile.window import SampledFacts, Window
 
 MS = 1_000_000
 

@@ -2,7 +2,9 @@ import pytest
 
 from dptune.measured import Missing
 from dptune.runfile.epochs import epoch_starts
-from dptune.runfile.facts import Facts, LoaderFacts, Window
+from dptune.runfile.facts import Facts
+from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.window import Window
 
 LOADER = LoaderFacts(
     "train.py:20",

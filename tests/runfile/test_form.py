@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dptune.runfile import form
-from dptune.runfile.facts import SCHEMA_VERSION, DeviceFacts, Facts, OptimizerFacts, Window
+from dptune.runfile.facts import SCHEMA_VERSION, DeviceFacts, Facts, OptimizerFacts
 from dptune.runfile.record import RunRecord
+from dptune.runfile.window import Window
 
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 

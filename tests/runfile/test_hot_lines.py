@@ -2,8 +2,9 @@
 
 import pytest
 
-from dptune.runfile.facts import Facts, SampledFacts, Window
+from dptune.runfile.facts import Facts
 from dptune.runfile.hot_lines import found_share, hottest_line, sampled_phase, sampled_share
+from dptune.runfile.window import SampledFacts, Window
 
 
 def ranks(*samples):

@@ -2,8 +2,9 @@
 
 import pytest
 
-from dptune.runfile.facts import Facts, SampledFacts, Window
+from dptune.runfile.facts import Facts
 from dptune.runfile.loader_lines import HotFunction, hottest_in_loader
+from dptune.runfile.window import SampledFacts, Window
 
 LOOP = "main (train.py:30)"
 

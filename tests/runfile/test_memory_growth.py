@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dptune.runfile.facts import DeviceFacts, Facts, Window
+from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.kept import KeptFacts, LookFacts
 from dptune.runfile.memory_growth import memory_growth
+from dptune.runfile.window import Window
 
 MIB = 2**20
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dptune.runfile.facts import DeviceFacts, Facts, SampledFacts, Window
+from dptune.runfile.facts import DeviceFacts, Facts
+from dptune.runfile.window import SampledFacts, Window
 from dptune.runfile.work_between import work_between
 
 MS = 1_000_000

@@ -12,8 +12,10 @@ import pytest
 from dptune.errors import RunError, TraceError
 from dptune.runfile import form
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import Facts, LoaderFacts, OptimizerFacts, Window
+from dptune.runfile.facts import Facts, OptimizerFacts
+from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.record import RunRecord
+from dptune.runfile.window import Window
 from dptune.trace import load
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}

@@ -7,7 +7,8 @@ import pytest
 
 from dptune.measured import LinkFigures, LinkSize
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import DeviceFacts, Facts, LoaderFacts
+from dptune.runfile.facts import DeviceFacts, Facts
+from dptune.runfile.loader import LoaderFacts
 from dptune.whatif.cpu.building import ALL, Recorded, Stretch, _buffers_ns, _crowded, _fixed_share, _low_rank
 from dptune.whatif.cpu.latency import latency_of
 from dptune.whatif.cpu.latency import seen as seen_in

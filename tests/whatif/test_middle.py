@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
+from dptune.runfile.window import Window
 from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.median_process import computing, exchanging
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel

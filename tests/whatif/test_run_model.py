@@ -6,7 +6,8 @@ from math import hypot, sqrt
 import pytest
 
 from dptune.measured import LinkFigures
-from dptune.runfile.facts import Facts, OptimizerFacts, Window
+from dptune.runfile.facts import Facts, OptimizerFacts
+from dptune.runfile.window import Window
 from dptune.testing import measured_run
 from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.changes import changed

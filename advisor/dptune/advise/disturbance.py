@@ -27,7 +27,8 @@ import numpy as np
 from dptune.advise.limits import milliseconds, percent
 from dptune.finding import Finding
 from dptune.measured import LoadFigures, Measured, digits
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
+from dptune.runfile.window import Window
 
 WORTH_NAMING = 0.05  # of the CPU time needed: below it two identical runs differ by more
 LARGE = 0.5  # steps took twice as long, had they computed all the time; one busy process beside two threads is less

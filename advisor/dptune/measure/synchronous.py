@@ -21,7 +21,8 @@ from statistics import median
 
 from dptune.measure.communication.matching import Exchange
 from dptune.measured import Loss, digits
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
+from dptune.runfile.window import Window
 
 SLACK_NS = 1_000_000
 MOST_STEPS = 2  # that a rank may lead by, of its longest

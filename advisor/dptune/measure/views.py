@@ -15,7 +15,7 @@ from dptune.measure.intervals import Ints
 from dptune.measure.steps.sources import Stepping, stepping
 from dptune.measure.steps.windows import OUTSIDE, Step, launching_steps, windows
 from dptune.measured import Loss, StepBasis
-from dptune.runfile.facts import Window
+from dptune.runfile.window import Window
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 

@@ -16,7 +16,7 @@ from dptune.prove.numerics import learning
 from dptune.prove.result import PAIRED, Ended, Look, Proof, SideName, Trial, pairs
 from dptune.prove.sequential import Times
 from dptune.prove.task import Task
-from dptune.runfile.facts import MOST_TAKEN
+from dptune.runfile.window import MOST_TAKEN
 
 Objective = Literal["time per sample", "time per step"]
 _SIDES: tuple[SideName, ...] = ("A", "B")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dptune.runfile.facts import Facts, Window
+    from dptune.runfile.facts import Facts
+    from dptune.runfile.window import Window
 
 _MOST_OF_IT = 0.5  # of the collection time
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from dptune.runfile.facts import Facts, LoaderFacts
+from dptune.runfile.facts import Facts
+from dptune.runfile.loader import LoaderFacts
 
 _UNSAID = ("SequentialSampler", "RandomSampler", "BatchSampler", "_InfiniteConstantSampler")  # torch's, of any loader
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import median, median_low
 
-from dptune.runfile.facts import Facts, LoaderFacts, Window
+from dptune.runfile.facts import Facts
+from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.window import Window
 
 _ROUNDING = 1e-9
 _MOST_OFF = 1  # steps: a batch drawn before the loop moves where epochs begin

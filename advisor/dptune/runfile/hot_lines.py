@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from dptune.runfile.facts import Facts, SampledFacts
+from dptune.runfile.facts import Facts
 from dptune.runfile.removed import Share
+from dptune.runfile.window import SampledFacts
 
 _LEAST_LOOKS = 3  # fewer may be chance
 _ENOUGH_SAMPLES = 5  # on a rank, for a share

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dptune.runfile.facts import Facts, SampledFacts
+from dptune.runfile.facts import Facts
+from dptune.runfile.window import SampledFacts
 
 _LEAST_LOOKS = 3  # fewer may be chance
 _FRAME = re.compile(r"(?P<name>.+) \((?P<file>.+):(?P<line>\d+)\)")

@@ -14,9 +14,10 @@ from itertools import pairwise
 from math import hypot, sqrt
 from statistics import mean, median, stdev
 
-from dptune.runfile.facts import Facts, SampledFacts, Window
+from dptune.runfile.facts import Facts
 from dptune.runfile.periods import periods
 from dptune.runfile.removed import Share
+from dptune.runfile.window import SampledFacts, Window
 from dptune.runfile.work_kinds import kind_of, makes_text, waits
 
 TIMES = 1.5  # the median of the others: from there on the reading of traces sets a step aside

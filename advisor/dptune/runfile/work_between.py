@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
 
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
 from dptune.runfile.removed import Share
 from dptune.runfile.slow_steps import Cause, calls, departures, slow
+from dptune.runfile.window import Window
 from dptune.runfile.work_kinds import kind_of, makes_text
 
 _TRAINING = ("loader", "backward", "optimizer", "collective")

@@ -11,7 +11,7 @@ from dptune.measure.device.operations import COLLECTIVE_CALL, ENCLOSING, Operati
 from dptune.measure.host.blocked import NEVER, Blocked, blocked
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints
-from dptune.runfile.facts import Window
+from dptune.runfile.window import Window
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import (

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from dptune.measured import AccumulationFigures
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
+from dptune.runfile.window import Window
 
 _FOREIGN = "only `dptune profile` counts this: the run was not recorded by it"
 

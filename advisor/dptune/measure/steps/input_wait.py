@@ -8,7 +8,8 @@ from statistics import median
 
 from dptune.measure.views import RankView
 from dptune.measured import InputFigures, PreparingFigures
-from dptune.runfile.facts import Facts, LoaderFacts
+from dptune.runfile.facts import Facts
+from dptune.runfile.loader import LoaderFacts
 
 _NO_LOADER = "no batch was drawn from a torch DataLoader in the untraced steps"
 _NO_RANGES = "the trace has no DataLoader range: the script draws from no torch DataLoader, or it was not recorded"

@@ -10,7 +10,8 @@ from dptune.measure.steps.groups import period
 from dptune.measure.steps.outliers import outliers
 from dptune.measure.views import RankView, busiest
 from dptune.measured import StepTime
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
+from dptune.runfile.window import Window
 
 _FOREIGN = "untraced steps are recorded by `dptune profile` only"
 _LEAST_WHOLE = 3  # windows: with fewer the last one is needed too

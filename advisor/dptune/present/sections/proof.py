@@ -12,7 +12,7 @@ from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.sections.advice import change, changes
 from dptune.present.table import Cell, Column, table
 from dptune.prove.result import PAIRED, Proof, Side, SideName, Trial
-from dptune.runfile.facts import MOST_TAKEN
+from dptune.runfile.window import MOST_TAKEN
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _TRIALS = (

@@ -40,7 +40,8 @@ def next_command(report: Report, width: int) -> Iterator[Line]:
             "records what these traces lack: untraced step times",
         )
     elif report.trust.level == "unjudgeable":
-        command, words = "dptune profile train.py", "records the run again"
+        command = f"dptune profile {report.run.command.removeprefix('python ')}"
+        words = "records the run again; add the options for its ranks, as before"
     else:
         command, words = "dptune rules list", "all checks"
     yield from labelled("$", command, width, column=2, indent="  ", role="code")

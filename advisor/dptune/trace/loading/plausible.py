@@ -7,7 +7,8 @@ from dataclasses import fields, is_dataclass, replace
 from math import inf, isfinite
 
 from dptune.finding import Finding
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
+from dptune.runfile.window import Window
 from dptune.trace.kineto.clock import LIMIT_NS
 from dptune.trace.run import MOST_RANKS
 

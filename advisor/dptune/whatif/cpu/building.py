@@ -20,7 +20,8 @@ from dptune.measure.steps.steady import steady
 from dptune.measure.views import view
 from dptune.measured import LinkFigures, Measured, Missing
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import Facts, Window
+from dptune.runfile.facts import Facts
+from dptune.runfile.window import Window
 from dptune.trace.loading.plausible import PER_STEP
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import Caps, assign

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median, stdev
 
-from dptune.runfile.facts import Window
+from dptune.runfile.window import Window
 
 _BLOCKS, _STEPS_OF_A_BLOCK = 10, 4
 # How far medians of processes lie apart, of what those of blocks within one do: a machine is slower for seconds, so

@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset, Subset, get_worker_info
 from torch.utils.data._utils import fetch
 
 from dptune.capture.injected.observe.places import users_code
-from dptune.runfile.facts import PreparingFacts
+from dptune.runfile.loader import PreparingFacts
 
 _DATASETS, _WORKERS = 8, 64  # those that are metered: the first ones
 _BATCHES, _READING, _READING_CPU, _COLLATING, _COLLATING_CPU, _BYTES = _FIELDS = range(6)

@@ -21,7 +21,8 @@ from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.sharding import sharded_by
 from dptune.knobs import of_call
 from dptune.runfile.communication import DdpFacts, FsdpFacts
-from dptune.runfile.facts import DeviceFacts, LoaderFacts, OptimizerFacts
+from dptune.runfile.facts import DeviceFacts, OptimizerFacts
+from dptune.runfile.loader import LoaderFacts
 
 # x86 (flags) and Arm (Features): source Linux, arch/x86/include/asm/cpufeatures.h and arch/arm64/kernel/cpuinfo.c
 HALF_INSTRUCTIONS = {

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 
 from dptune.capture.injected.observe.places import OURS, TORCHS, is_the_users, library, relative
-from dptune.runfile.facts import SampledFacts
+from dptune.runfile.window import SampledFacts
 from dptune.runfile.work_kinds import evaluates, waits
 
 _SHORTEST_S, _LONGEST_S = 0.01, 0.1

@@ -28,7 +28,8 @@ from dptune.capture.injected.record.stopwatch import Stopwatch
 from dptune.capture.injected.record.tracing import Tracing
 from dptune.capture.injected.record.write_errors import remove_unfinished, why_not_written
 from dptune.runfile import form, paths
-from dptune.runfile.facts import Facts, NoiseFacts, SampledFacts, Window
+from dptune.runfile.facts import Facts, NoiseFacts
+from dptune.runfile.window import SampledFacts, Window
 
 # A step of the detailed window, as text, against one of the light window: 2 to 5 in the sample runs.
 _DETAILED_TO_LIGHT_BYTES = 6
