@@ -178,8 +178,8 @@ def test_each_kind_in_a_transform_of_a_part(observer, kind):
 
 def test_all_of_a_state_counts(observer):
     """The state of MT19937 is an array of 624 numbers, of which Python shows six."""
-    (one,) = drawn(observer, Samples(Noise(numpy_state(1))), num_workers=0, multiprocessing_context=None)
-    (other,) = drawn(observer, Samples(Noise(numpy_state(2))), num_workers=0, multiprocessing_context=None)
+    samples = [Samples(Noise(numpy_state(seed))) for seed in (1, 2)]  # both are kept: known by their addresses
+    (one,), (other,) = (drawn(observer, each, num_workers=0, multiprocessing_context=None) for each in samples)
     assert one.workers == [-1]
     assert one.states != other.states
 
