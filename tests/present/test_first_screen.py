@@ -9,6 +9,7 @@ import pytest
 from dptune import testing
 from dptune.advice import Headline, Report
 from dptune.commands.report import SECTION_NAMES
+from dptune.finding import Finding
 from dptune.measured import StragglerFigures
 from dptune.present import text
 from dptune.present.first_screen import PARTS, first_screen
@@ -137,6 +138,16 @@ def test_names_out_of_a_trace_are_no_escape_codes(report: Report) -> None:
     headline = report.headline.model_copy(update={"verdict": EVIL, "next": EVIL})
     shown = text.first_screen(report.model_copy(update={"advice": [advice], "run": run, "headline": headline}))
     assert "\x1b" not in shown
+
+
+def test_a_long_name_without_spaces_is_cut(report: Report) -> None:
+    name = "x" * 5000
+    headline = Headline(label=name, verdict=name, cause=name, why=name, next=name)
+    limits = report.trust.model_copy(update={"findings": [Finding(code="c", level="partial", text=name)]})
+    shown = text.first_screen(report.model_copy(update={"headline": headline, "trust": limits}))
+    rows = [row for row in shown.splitlines() if "X" not in row]  # the label has lines of its own
+    assert len(rows) <= 24
+    assert any(row.endswith("...") for row in rows)
 
 
 def test_a_run_of_which_nothing_is_known_has_one_too(foreign: Report) -> None:

@@ -10,7 +10,6 @@ from textual.dom import DOMNode
 from textual.pilot import Pilot
 
 from dptune.advice import Report
-from dptune.present.sections.account import by_rank
 from dptune.present.tui.app import ReportApp
 from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
@@ -375,11 +374,3 @@ async def test_words_that_look_like_markup_are_only_words(report: Report, tab: s
         await pilot.pause(0.2)
         assert "[/bold" in screen(pilot)
         await pilot.press("escape", "q")
-
-
-def test_many_ranks_without_a_late_one_are_the_first(report: Report) -> None:
-    many = [report.measured.ranks[0].model_copy(update={"rank": number}) for number in range(40)]
-    told = report.model_copy(update={"measured": report.measured.model_copy(update={"ranks": many})})
-    rows = ["".join(span.text for span in line) for line in by_rank(told, 80)]
-    assert [row.split("[")[0].strip() for row in rows if "[" in row] == [f"rank {number}" for number in range(16)]
-    assert rows[-1].strip() == "The first 16 of 40 ranks; key 3 has all."

@@ -24,8 +24,6 @@ MOST_FIXES = 3
 MOST_BARS = 4
 _ALIKE = 0.03  # of a step, by which no class of two ranks differs that share a bar
 _LEAST_SHARE = 0.005  # of a step: a class of less is not in the legend
-
-
 _TRADE = re.compile(r"\((R|TM)\)| Processor| CPU(?= @|$)| @ [0-9.]+ ?GHz")  # of a device's name, says nothing
 
 
@@ -196,11 +194,17 @@ def _sentences(report: Report) -> list[str]:
     said = headline.verdict.removeprefix(f"{headline.label}: ") if headline.label else headline.verdict
     found = [said[:1].upper() + said[1:] if not re.match(r"\S*[._/]", said) else said]
     if headline.cause:
-        causes = re.split(r"(?<=\.) (?=[A-Z])", headline.cause)
-        found += sorted(causes, key=lambda cause: "unknown" not in cause)  # a part of the cause must not look like all
+        found += sorted(
+            sentences_of(headline.cause), key=lambda cause: "unknown" not in cause
+        )  # a part of the cause must not look like all
     elif report.trust.level == "unjudgeable" or not _bars(report):
         found.append(headline.why)
     return found
+
+
+def sentences_of(text: str) -> list[str]:
+    """The text by sentences; a full stop inside a name or number ends none."""
+    return re.split(r"(?<=\.) (?=[A-Z])", text)
 
 
 def _bars(report: Report) -> list[Bar]:
@@ -264,7 +268,8 @@ def _account(measured: Measured, rank: RankFigures) -> Account | None:
     """The account of a rank's devices together: of its steps, else of the recording; None where it ran nothing."""
     stepped = [measured.device_step_account(rank.rank, device.device) for device in rank.devices if device.steps]
     found = stepped or [device.whole for device in rank.devices if device.whole.window_ns]
-    return sum(found[1:], found[0]) if found else None
+    total = sum(found[1:], found[0]) if found else None
+    return total if total is not None and total.window_ns else None
 
 
 def fix_of(advice: Advice, verified: Sequence[Verified]) -> Fix:

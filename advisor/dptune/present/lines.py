@@ -41,8 +41,15 @@ def heading(text: str, width: int) -> Iterator[Line]:
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|ms|us|ns|KiB|MiB|GiB)(?:\W|$))")
 
 
-def wrapped(text: str, width: int, indent: str = "", then: str | None = None, role: Role = "plain") -> Iterator[Line]:
-    """The text folded at `width`, its first line after `indent`, the others after `then`."""
+def wrapped(
+    text: str,
+    width: int,
+    indent: str = "",
+    then: str | None = None,
+    role: Role = "plain",
+    most: int | None = None,
+) -> Iterator[Line]:
+    """The text folded at `width`, its first line after `indent`, the others after `then`; cut after `most` lines."""
     clean = visible(" ".join(text.split(" ")).replace("\n", " ").strip())
     clean = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", clean)  # a number stays with its unit
     folded = textwrap.wrap(
@@ -52,6 +59,8 @@ def wrapped(text: str, width: int, indent: str = "", then: str | None = None, ro
         subsequent_indent=indent if then is None else then,
         break_on_hyphens=False,
         break_long_words="://" not in clean,  # an address stays whole, to be opened
+        max_lines=most,
+        placeholder=" ...",
     )
     for row in folded:
         yield line(row.replace("\N{NO-BREAK SPACE}", " "), role)

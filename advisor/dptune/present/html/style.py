@@ -1,4 +1,4 @@
-"""The look of the page: light, dark, narrow, printed. Colors are told apart in grey and by those who see fewer."""
+"""The look of the page: light, dark, narrow, printed. Colors differ in grey and for people who are color-blind."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from dptune.advice import Report
-from dptune.measured import Account, Measured, Missing, RankFigures
+from dptune.measured import Account, Measured, Missing
 from dptune.present.amounts import Hole, milliseconds, ns_as_ms, percent, several, shown, step_milliseconds
 from dptune.present.lines import Line, Role, Span, heading, wrapped
 
@@ -40,7 +40,6 @@ CLASSES = (
     Class("unexplained_idle_ns", ".", "idle, cause unknown", "no recorded event explains it", "dim"),
 )
 _LEAST_SHARE = 0.0005  # a row of less would read 0.0 %
-_MOST_BARS = 16
 _ALWAYS = ("compute_ns", "input_idle_ns", "unexplained_idle_ns")  # shown even where there is none of it
 
 
@@ -117,36 +116,6 @@ def _without_steps(measured: Measured, reason: str, width: int) -> Iterator[Line
 def bar(shares: list[tuple[Class, float]], width: int) -> Iterator[Line]:
     """The step as one bar, a sign per class."""
     yield (Span("  ["), *_cells(shares, max(width - 6, 10)), Span("]"))
-
-
-def by_rank(report: Report, width: int) -> Iterator[Line]:
-    """A bar for each rank, of the latest to come where they are many; nothing where there is one."""
-    ranks = [(rank, total) for rank in report.measured.ranks if (total := _of(rank)) is not None]
-    if len(ranks) < 2:
-        return
-    yield from heading("Each rank's step", width)
-    label = max(len(str(rank.rank)) for rank, _ in ranks) + len("rank ")
-    latest = sorted(ranks, key=lambda pair: -_lateness(pair[0]))[:_MOST_BARS]
-    for rank, total in sorted(latest, key=lambda one: one[0].rank):
-        shares = [(kind, total.share(kind.field)) for kind in CLASSES]
-        name = f"rank {rank.rank}".ljust(label)
-        yield (Span(f"  {name} ["), *_cells(shares, max(width - 7 - label, 10)), Span("]"))
-    if len(ranks) > _MOST_BARS:
-        late = any(_lateness(rank) for rank, _ in latest)
-        which = f"{_MOST_BARS} of {len(ranks):,} ranks" + (" that arrive latest at collectives" if late else "")
-        note = f"The {'' if late else 'first '}{which}; key 3 has all."
-        yield from wrapped(note, width, "  ", role="dim")
-
-
-def _of(rank: RankFigures) -> Account | None:
-    """The account of a rank's devices together; None where they have no steps."""
-    totals = [device.total for device in rank.devices if device.steps]
-    return sum(totals[1:], totals[0]) if totals else None
-
-
-def _lateness(rank: RankFigures) -> int:
-    arrival = rank.known("arrival")
-    return arrival.lag_ns if arrival else 0
 
 
 def _cells(shares: list[tuple[Class, float]], room: int) -> list[Span]:

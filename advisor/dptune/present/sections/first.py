@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
-from dptune.present.first_screen import PARTS, Bar, FirstScreen, Fix, Part, first_screen, verdict_role
+from dptune.present.first_screen import PARTS, Bar, FirstScreen, Fix, Part, first_screen, sentences_of, verdict_role
 from dptune.present.lines import BLANK, Line, Role, Span, command_line, line, wrapped
 from dptune.present.table import Column, table
 from dptune.present.visible import visible
@@ -75,16 +74,9 @@ def _verdict(screen: FirstScreen, width: int) -> Iterator[Line]:
         yield Span(f" {label}", role), Span(f"    {visible(rates)}".rstrip(), "strong")
 
 
-def _short(
-    text: str, width: int, most: int, indent: str, then: str | None = None, role: Role = "plain"
-) -> Iterator[Line]:
-    """The text folded, cut after `most` lines of a page of 80 columns."""
-    rows = list(wrapped(text, width, indent, then, role))
-    most = most if width >= _USUAL - 10 else 2 * most
-    while len(rows) > most:
-        text = f"{text.removesuffix(' ...').rsplit(' ', 1)[0]} ..."
-        rows = list(wrapped(text, width, indent, then, role))
-    yield from rows
+def _short(text: str, width: int, most: int, indent: str, role: Role = "plain") -> Iterator[Line]:
+    """The text folded, cut after `most` lines; after twice as many on a narrow page."""
+    yield from wrapped(text, width, indent, role=role, most=most if width >= _USUAL - 10 else 2 * most)
 
 
 def _sentences(screen: FirstScreen, width: int) -> Iterator[Line]:
@@ -166,8 +158,7 @@ def _cell_texts(number: int, fix: Fix, placed: bool) -> list[str]:
 
 def _commands(screen: FirstScreen, width: int) -> Iterator[Line]:
     if screen.next:
-        sentences = re.split(r"(?<=\.) (?=[A-Z])", screen.next)
-        yield from _labelled("Next", [*_fitting(sentences, width - 10, _MOST_NEXT, "")])
+        yield from _labelled("Next", [*_fitting(sentences_of(screen.next), width - 10, _MOST_NEXT, "")])
     for label, command in screen.commands:
         yield from command_line(label, command)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Report
 from dptune.present.lines import Line
 from dptune.present.sections import without_steps
-from dptune.present.sections.account import account, by_rank
+from dptune.present.sections.account import account
 from dptune.present.sections.attribution import attribution
 from dptune.present.sections.critical_path import path
 from dptune.present.sections.first import first
@@ -28,7 +28,6 @@ def _first(report: Report, width: int) -> Iterator[Line]:
 _SECTIONS = (
     _first,
     account,
-    by_rank,
     phases,
     path,
     gaps,

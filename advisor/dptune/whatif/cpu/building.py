@@ -1,6 +1,6 @@
 """A recorded run -> its step model, in untraced time.
 
-The profiler slows what the script's thread does. By how much is told by what is recorded in the untraced window and
+The profiler slows what the script's thread does. By how much shows in what is recorded in the untraced window and
 in the traced one alike: of backward passes the time that the thread computed, of the rest of a step but the wait for
 batches its host time, for nothing is exchanged in it. The exchange itself is never scaled by it: it is by the link,
 and slower beside compute by what the traced steps tell.
