@@ -52,6 +52,26 @@ def test_recordings_are_listed_by_their_time_with_the_figures_of_their_reports(
     assert (first.commit, second.commit) == ("", "0123456789ab+")
 
 
+def test_times_of_several_zones_are_in_order(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, recorded in (
+        ("starved_loader", "2026-11-23T01:00:00+02:00"),
+        ("tiny_buckets", "2026-11-23T00:30:00+00:00"),
+    ):
+        file = runs / name / "run.json"
+        values = {**json.loads(file.read_text("utf-8")), "recorded": recorded}
+        file.write_text(json.dumps(values), encoding="utf-8")
+    assert [Path(entry.folder).name for entry in listed(capsys, str(runs)).entries] == [
+        "starved_loader",
+        "tiny_buckets",
+    ]
+    file = runs / "tiny_buckets" / "run.json"
+    file.write_text(file.read_text("utf-8").replace("2026-11-23T00:30:00+00:00", "2026-11-22T23:30:00+01:00"), "utf-8")
+    assert [Path(entry.folder).name for entry in listed(capsys, str(runs)).entries] == [
+        "tiny_buckets",
+        "starved_loader",
+    ]
+
+
 def test_the_text_names_the_commands_to_open_and_compare(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["history", str(runs), "--no-cache"]) == 0
     printed = capsys.readouterr().out

@@ -15,6 +15,9 @@ examples:
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
     from dptune import __version__
     from dptune.history import History
 
-    found = sorted((recorded, str(folder)) for folder in _run_folders(args.folders) for recorded in [_recorded(folder)])
+    found = [(_recorded(folder), str(folder)) for folder in _run_folders(args.folders)]
+    found.sort(key=lambda run: (_seconds(run[0]), run[1]))
     if not found:
         raise RunError(f"no recordings in {', '.join(args.folders) or RUNS}", "record one: `dptune profile train.py`")
     listed = found[-args.last :] if args.last else found
@@ -73,16 +77,26 @@ def _inside(folder: Path, levels: int = 2) -> list[Path]:
     """The folder itself if it is a run folder, else those inside it and inside its folders."""
     if is_run_folder(folder):
         return [folder]
-    children = sorted(filter(Path.is_dir, folder.iterdir())) if levels else []
+    children: list[Path] = []
+    with contextlib.suppress(OSError):  # a folder that may not be looked into holds none for this user
+        children = sorted(filter(Path.is_dir, folder.iterdir())) if levels else []
     return [run for child in children for run in _inside(child, levels - 1)]
 
 
 def _recorded(folder: Path) -> str:
-    """When it was recorded; empty, which sorts first, where its run.json does not say."""
+    """When it was recorded; empty where its run.json does not say."""
     try:
         return record_of(folder).recorded
     except (OSError, ValueError):
         return ""
+
+
+def _seconds(recorded: str) -> float:
+    """The time to sort by, in whatever zone it was written; unknown times come first."""
+    try:
+        return datetime.datetime.fromisoformat(recorded).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return -math.inf
 
 
 def _entry(folder: str, recorded: str, args: argparse.Namespace) -> Entry:

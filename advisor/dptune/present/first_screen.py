@@ -49,12 +49,11 @@ PARTS = (
 
 
 _RISKY = ("Results at risk", "Not enough data", "Times not reliable")
-_HEALTHY = ("Healthy", "Compute-bound")
 
 
 def verdict_role(label: str) -> Role:
     """How alarming a verdict is."""
-    return "good" if label in _HEALTHY else "error" if label in _RISKY else "warning"
+    return "good" if label == "Healthy" else "error" if label in _RISKY else "warning"
 
 
 @dataclass(frozen=True)
