@@ -10,7 +10,7 @@ MOST_ARCHIVES = 4  # and result.json: some ways to carry files take 64 MiB in al
 MOST_BYTES = 15 * 2**20  # of an archive: some take 16 MiB
 _KEPT = ("run.json", "links.json")
 # The most telling first: what has real NCCL kernels, what was planted, what lengths are known of.
-_WORTH = ("ranks-nccl", "known", "planted", "link", "ranks", "predict", "capture")
+_WORTH = ("ranks-nccl", "pairs", "known", "planted", "link", "ranks", "predict", "verify", "capture")
 
 
 def worth(name: str) -> tuple[int, str]:

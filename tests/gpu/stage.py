@@ -22,13 +22,14 @@ class Stage(NamedTuple):
 # take, for hardly any of them needs all of its time; but the first five, after half a minute of installing and of a
 # first look at the card, do not: two ranks over NCCL are worth more than the last seconds of others.
 STAGES = (
-    Stage("capture", 75),
+    Stage("capture", 85),
     Stage("known", 35),
     Stage("planted", 110),
     Stage("predict", 70),
     Stage("ranks", 100),
+    Stage("pairs", 170),
     Stage("link", 65),
-    Stage("verify", 100),
+    Stage("verify", 140),
 )
 
 

@@ -1,4 +1,4 @@
-"""Stage 6: DDP over a link whose alpha and beta are set: predicted and measured steps of four bucket sizes."""
+"""Stage 7: DDP over a link whose alpha and beta are set: predicted and measured steps of four bucket sizes."""
 
 from __future__ import annotations
 
