@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.gpu.place import Place
+from tests.gpu.place import Place, last_lines
 
 HOSTS = Path(__file__).parent / "hosts"
 _REFUSED = "mps-refused"
@@ -57,7 +57,7 @@ def shares(place: Place, ranks: int) -> Iterator[Mapping[str, str]]:
     env = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
     share = {**env, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // ranks)}
     try:
-        why = _started(control, env, share)
+        why = _started(place, control, env, share)
         place.note("mps", why or f"{100 // ranks} % of the card for each rank")
         yield {} if why else share
     finally:
@@ -71,17 +71,24 @@ def refuse(place: Place, why: str) -> None:
     (place.out / _REFUSED).write_text(why)
 
 
-def _started(control: str, env: Mapping[str, str], share: Mapping[str, str]) -> str:
+def _started(place: Place, control: str, env: Mapping[str, str], share: Mapping[str, str]) -> str:
     """Why MPS does not run; empty where it does."""
+    said = place.out / "mps" / "said"  # no pipe: the server that the first command leaves behind would hold it open
     try:
-        words: tuple[list[str], ...] = ([control, "-d"], [sys.executable, "-c", _PROBE])
-        for command, further in zip(words, (env, share), strict=True):
-            done = subprocess.run(
-                command, env={**os.environ, **further}, capture_output=True, text=True, timeout=40, check=False
-            )
+        for command, further in (([control, "-d"], env), ([sys.executable, "-c", _PROBE], share)):
+            with said.open("w") as sink:
+                done = subprocess.run(
+                    command,
+                    env={**os.environ, **further},
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=subprocess.STDOUT,
+                    timeout=40,
+                    check=False,
+                )
             if done.returncode:
-                said = (done.stderr + done.stdout)[-400:]
-                return f"{Path(command[0]).name}: exit status {done.returncode}: {said}"
+                why = last_lines(said.read_text(errors="replace"))
+                return f"{Path(command[0]).name}: exit status {done.returncode}: {why}"
     except (OSError, subprocess.SubprocessError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
