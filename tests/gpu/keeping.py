@@ -16,7 +16,7 @@ from tests.gpu.wheels import ROOT
 RESULTS = ROOT / "tests" / "benchmarks" / "results" / "gpu"
 SAMPLES = ROOT / "sample_traces" / "gpu"
 MOST_TRACES = 7
-MOST_BYTES = 2 * 2**20  # of all traces of a run folder
+MOST_BYTES = 5 * 2**20  # of all traces of a run folder
 _HEAD = """# Recorded on real cards
 
 By `make gpu-check` ([its scripts](../../tests/gpu/scripts)); kept by `python -m tests.gpu --keep`.

@@ -53,6 +53,10 @@ def test_every_stage_runs_on_a_cpu(rehearsal: tuple[Path, dict[str, Any]]) -> No
     assert result["stages"]["planted"]["figures"]["starved loader"]["at"] == 1
     assert "why" in result["stages"]["predict"]["figures"]["predicted"]["batch x2"]
     assert result["stages"]["ranks"]["figures"]["gloo fsdp2"]["collectives"]
+    pairs = result["stages"]["pairs"]["figures"]["measured"]
+    assert set(pairs["traced_steps"]) == {"pairs-ddp", "pairs-ddp-bucket-1", "pairs-fsdp"}
+    assert all(steps == [1, 1] for steps in pairs["traced_steps"].values())
+    assert all(len(rounds) == 1 and len(rounds[0]) == 2 for rounds in pairs["medians_ms"].values())
     assert set(result["stages"]["link"]["figures"]["measured"]["medians_ms"]) == {"1", "5"}
     _comes_back_whole(folder / "out", result)
     _again_runs_nothing(folder)

@@ -43,14 +43,18 @@ def timed(training, warmup, steps):
 
 def traced(training, target, steps):
     """Write a trace of that many steps, after one that starts the profiler."""
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if training.device.type == "cuda" else [])]
-    with profile(activities=activities, schedule=schedule(wait=0, warmup=1, active=steps), record_shapes=True) as found:
-        for _ in range(steps + 1):
-            training.step()
-            found.step()
     target.parent.mkdir(parents=True, exist_ok=True)
     plain = target.with_suffix("")
-    found.export_chrome_trace(str(plain))
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if training.device.type == "cuda" else [])]
+    with profile(
+        activities=activities,
+        schedule=schedule(wait=0, warmup=1, active=steps, repeat=1),
+        on_trace_ready=lambda found: found.export_chrome_trace(str(plain)),  # the next cycle would clear the events
+        record_shapes=True,
+    ) as running:
+        for _ in range(steps + 1):
+            training.step()
+            running.step()
     with plain.open("rb") as source, gzip.open(target, "wb", compresslevel=6) as sink:
         shutil.copyfileobj(source, sink)
     plain.unlink()

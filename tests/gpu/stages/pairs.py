@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
@@ -94,7 +96,17 @@ def _measured(place: Place) -> dict[str, Any]:
         with sharing.shares(place, 2) as half:
             done = place.run([*torchrun, *script], {**sharing.hosts(), **half}, partial=True)
     found: dict[str, Any] = done.last_json
-    return {**found, "cut_off": done.cut_off}
+    return {**found, "cut_off": done.cut_off, "traced_steps": _traced_steps(place)}
+
+
+def _traced_steps(place: Place) -> dict[str, list[int]]:
+    """How many marks of steps the traces of each variant hold, a number for each rank."""
+    found: dict[str, list[int]] = {}
+    for path in sorted(place.runs.glob("pairs-*/rank-*.json.gz")):
+        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as source:
+            marks = set(re.findall(r"ProfilerStep#\d+", source.read()))
+        found.setdefault(path.parent.name, []).append(len(marks))
+    return found
 
 
 def _compared(place: Place) -> dict[str, Any]:
