@@ -11,12 +11,13 @@ from dptune.measure.across_ranks import Across, across, host_of
 from dptune.measure.communication import arrivals, collectives, links, overlap, sharding
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
+from dptune.measure.inferred import inferred_facts
 from dptune.measure.host import attention, attribution, generation, launch_idle, launching, user_code
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
 from dptune.measure.views import MANY_EVENTS, RankView, view
-from dptune.measured import CriticalPath, EagerAttention, Loss, Measured, RankFigures, StragglerFigures, UserCodeFigures
+from dptune.measured import CriticalPath, EagerAttention, InferredFacts, Loss, Measured, RankFigures, StragglerFigures, UserCodeFigures
 from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
@@ -108,6 +109,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             kernels.kernels(((rank_view, device) for rank_view in stepped for device in rank_view.devices), account),
             no_steps if account is None else "no kernel and no operator runs in the steps",
         ),
+        "inferred": _inferred(run, views, together),
         "load": (None, loads) if isinstance(loads, str) else (loads, ""),
         "noise": (None, noisy) if isinstance(noisy, str) else (noisy, ""),
         "memory": (
@@ -124,6 +126,17 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         accumulation=accumulation.accumulation(facts),
         matmul=matmul.matmul(views, next((rank_facts.device for rank_facts in facts if rank_facts.device), None)),
     )
+
+
+def _inferred(run: Run, views: list[RankView], together: Across) -> tuple[InferredFacts | None, str]:
+    """Facts of the lowest rank, by its trace, where none were recorded."""
+    if run.facts:
+        return None, "the facts were recorded"
+    lowest = next(iter(views), None)
+    if lowest is None or lowest.no_steps:
+        return None, lowest.no_steps if lowest is not None else "no trace was recorded"
+    calls = [call for each in together.calls if each.rank == lowest.rank for call in each.calls]
+    return inferred_facts(lowest, calls, run.world_size), ""
 
 
 def _path(views: list[RankView], ranks: list[RankFigures]) -> CriticalPath | None:
