@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isclose, isfinite
+from typing import Any
 
 from dptune.advice import CONFIDENCES, Advice, Confidence, Impact, impact_of
 from dptune.knobs import Value
@@ -71,6 +72,19 @@ class RecordedView:
             raise Missing(f"the trace does not show {_in_words(unknown[0])}: record with `dptune profile`")
         self.used.update(names)
         return inferred.facts
+
+    def recorded_about(self, name: str, counts: Callable[[Any], bool] = lambda _: True) -> Facts | None:
+        """The recorded facts, for a rule on records that only a recording describes, as `loaders`.
+
+        None where the trace shows that the run has none of them for which `counts` is true: there is nothing to say.
+        Raises Missing where it has some, or may have.
+        """
+        if self.facts:
+            return self.facts[0]
+        found = getattr(self.any_facts(name), name)
+        if not found or (isinstance(found, list) and not any(map(counts, found))):
+            return None
+        return self.any_facts()
 
     def confidence_in(self) -> Confidence:
         """How sure the facts are that the rule asked for: high where they were recorded."""

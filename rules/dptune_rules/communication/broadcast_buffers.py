@@ -61,7 +61,7 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to keep buffers where sending them holds up forward passes."""
-    sending = [ddp for ddp in run.any_facts().ddp if ddp.broadcast_buffers and ddp.buffer_bytes]
+    sending = [ddp for ddp in run.any_facts("ddp").ddp if ddp.broadcast_buffers and ddp.buffer_bytes]
     if not sending:
         return
     rows = [row for row in run.measured.overlap.rows if row.kind == "broadcast" and row.known("phase") == "forward"]

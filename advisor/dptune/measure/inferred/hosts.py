@@ -54,13 +54,40 @@ class HostEvents:
         return self.rows(_GRADIENT)
 
     def gradients_by_pass(self) -> list[int]:
-        """How many gradients each backward pass adds. Passes are apart where other operators begin between them."""
+        """How many gradients each backward pass adds, in order of time."""
+        return [int(count) for count in np.unique(self._pass_of(self.gradients), return_counts=True)[1]]
+
+    def passes(self, synchronised_by: Ints) -> tuple[list[int], list[int]]:
+        """The backward passes of each step, and those of them since whose begin one of these rows issued a reduction.
+
+        FSDP reduces the last gradients after the last node of the pass.
+        """
+        steps, columns = self.view.steps, self.columns
+        _, first = np.unique(self._pass_of(self.gradients), return_index=True)
+        begin_ns = columns.ts_ns[self.gradients[first]]
+        at = np.searchsorted([step.start_ns for step in steps], begin_ns, side="right") - 1
+        kept = at >= 0
+        since = np.searchsorted(begin_ns, columns.ts_ns[synchronised_by], side="right") - 1
+        with_reductions = np.isin(np.arange(len(begin_ns)), since)
+        every = np.bincount(at[kept], minlength=len(steps))
+        return every.tolist(), np.bincount(at[kept & with_reductions], minlength=len(steps)).tolist()
+
+    def _pass_of(self, rows: Ints) -> Ints:
+        """A number for the backward pass of each row. Passes are apart where other operators begin between them."""
+        return np.searchsorted(self._others_ns, self.columns.ts_ns[rows]).astype(np.int64)
+
+    @cached_property
+    def _others_ns(self) -> Ints:
+        """When operators outside of backward passes begin, ascending."""
         columns = self.columns
         passes = Intervals.union(columns.ts_ns[self.backward], columns.ends(self.backward))
         others = self.rows(_OPERATOR)
         others = others[~passes.hold(columns.ts_ns[others])]
-        before = np.searchsorted(columns.ts_ns[others], columns.ts_ns[self.gradients])
-        return [int(count) for count in np.unique(before, return_counts=True)[1]]
+        if not len(others):
+            return columns.ts_ns[others]
+        threads, counts = np.unique(columns.thread[others], return_counts=True)
+        begin_ns: Ints = columns.ts_ns[others[columns.thread[others] == threads[np.argmax(counts)]]]
+        return begin_ns  # of the thread that runs forward passes: a collective runs operators on threads of its own
 
     @cached_property
     def backward(self) -> Ints:

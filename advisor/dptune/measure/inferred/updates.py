@@ -17,6 +17,7 @@ _FOREACH = re.compile(r"aten::_foreach_(?!zero_|add_?$)")  # fused ones count th
 _SINGLE = re.compile(r"aten::(addcdiv_|addcmul_|add_|mul_|lerp_|sqrt|div_)$")
 _SCALED = re.compile(r"aten::_amp_(foreach_non_finite_check_and_unscale_|update_scale_)")
 _COMPILED = re.compile(r"Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction$|triton_")
+_DENSE_TABLE = re.compile(r"aten::embedding_dense_backward$|aten::_embedding_bag_dense_backward$")
 _AROUND = ("ZeroRedundancyOptimizer",)  # steps another one
 _MANY = 3  # operators of single tensors for each parameter, at least, in a loop over them: SGD with momentum has two
 
@@ -30,6 +31,8 @@ def updates(host: HostEvents) -> list[Inferred]:
     if len(host.updates):
         found.append(_optimizers(host))
         found.append(Inferred.of("grad_scaler", len(host.rows(_SCALED)) > 0, "high"))
+    if host.trains and not len(host.rows(_DENSE_TABLE)):
+        found.append(Inferred.of("dense_tables", [], "high"))
     if host.trains:
         compiled = len(host.rows(_COMPILED)) > 0
         found.append(Inferred.of("compiled", CompileFacts(where=[None]) if compiled else None, "medium"))
@@ -47,7 +50,7 @@ def _optimizers(host: HostEvents) -> Inferred:
         rows = np.array(by_name[name], dtype=np.int64)
         optimizer = OptimizerFacts(name=name)
         fused, foreach, single = (len(_inside(host, pattern, rows)) for pattern in (_FUSED, _FOREACH, _SINGLE))
-        if fused:
+        if fused or name.startswith("Fused"):  # as apex and DeepSpeed call theirs, which are no operators of torch
             optimizer.fused = True
         elif foreach:
             optimizer.fused, optimizer.foreach = False, True
@@ -67,5 +70,5 @@ def _inside(host: HostEvents, pattern: re.Pattern[str], rows: Ints) -> Ints:
 
 
 def _tensors(host: HostEvents) -> int:
-    """Parameters that get a gradient in a backward pass, of which an optimizer may hold fewer; 0 where none was seen."""
+    """Parameters that get a gradient in a backward pass, of which an optimizer may hold fewer; 0: none was seen."""
     return round(median(counts)) if (counts := host.gradients_by_pass()) else 0
