@@ -15,6 +15,7 @@ from dptune.trace.columns import Columns
 from dptune.trace.kernels import BACKWARD_NAME, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 
 _GRADIENT = re.compile(r"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
+_COMPILED = re.compile(r"Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction$|triton_")
 _OPERATOR = re.compile(r"aten::")
 
 
@@ -99,6 +100,11 @@ class HostEvents:
     def trains(self) -> bool:
         """Whether operators of a backward pass were recorded: then those of DDP and FSDP would have been, too."""
         return len(self.backward) > 0
+
+    @cached_property
+    def compiles(self) -> bool:
+        """Whether a graph runs that torch.compile made."""
+        return len(self.rows(_COMPILED)) > 0
 
     @cached_property
     def updates(self) -> Ints:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dptune.measure.communication.calls import Call
 from dptune.measure.communication.purposes import GRADIENTS, SHARDING, issuers, purposes
+from dptune.measure.inferred.absent import absent
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.inferred.loaders import loaders
 from dptune.measure.inferred.replicas import replicas
@@ -32,7 +33,10 @@ def inferred_facts(view: RankView, calls: Sequence[Call], world_size: int | None
     issued = _issued(view, calls)
     facts = Facts(view.rank, world_size=world_size or 1, backend=view.trace.distributed.backend, ended="")
     confidence = {}
-    for found in (*replicas(host, issued.buckets, issued.sent), *shards(host), *updates(host), *loaders(host)):
+    wrapped = replicas(host, issued.buckets, issued.sent)
+    passes, _ = host.passes(np.empty(0, dtype=np.int64))
+    lacking = absent(host, [ddp for found in wrapped for ddp in found.value], passes)
+    for found in (*wrapped, *shards(host), *updates(host), *loaders(host), *lacking):
         setattr(facts, found.name, found.value)
         confidence[found.name] = found.confidence
         confidence |= {f"{found.name}.{part}": sure for part, sure in found.parts.items()}

@@ -16,8 +16,6 @@ _FUSED = re.compile(r"aten::_fused_")
 _FOREACH = re.compile(r"aten::_foreach_(?!zero_|add_?$)")  # fused ones count their steps with _foreach_add_
 _SINGLE = re.compile(r"aten::(addcdiv_|addcmul_|add_|mul_|lerp_|sqrt|div_)$")
 _SCALED = re.compile(r"aten::_amp_(foreach_non_finite_check_and_unscale_|update_scale_)")
-_COMPILED = re.compile(r"Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction$|triton_")
-_DENSE_TABLE = re.compile(r"aten::embedding_dense_backward$|aten::_embedding_bag_dense_backward$")
 _AROUND = ("ZeroRedundancyOptimizer",)  # steps another one
 _MANY = 3  # operators of single tensors for each parameter, at least, in a loop over them: SGD with momentum has two
 
@@ -31,11 +29,8 @@ def updates(host: HostEvents) -> list[Inferred]:
     if len(host.updates):
         found.append(_optimizers(host))
         found.append(Inferred.of("grad_scaler", len(host.rows(_SCALED)) > 0, "high"))
-    if host.trains and not len(host.rows(_DENSE_TABLE)):
-        found.append(Inferred.of("dense_tables", [], "high"))
     if host.trains:
-        compiled = len(host.rows(_COMPILED)) > 0
-        found.append(Inferred.of("compiled", CompileFacts(where=[None]) if compiled else None, "medium"))
+        found.append(Inferred.of("compiled", CompileFacts(where=[None]) if host.compiles else None, "medium"))
     return found
 
 
