@@ -71,7 +71,8 @@ class RecordedView:
         if unknown := [name for name in names if name not in inferred.confidence and _holds(inferred.facts, name)]:
             raise Missing(f"the trace does not show {_in_words(unknown[0])}: record with `dptune profile`")
         self.used.update(names)
-        return inferred.facts
+        facts: Facts = inferred.facts
+        return facts
 
     def recorded_about(self, name: str, counts: Callable[[Any], bool] = lambda _: True) -> Facts | None:
         """The recorded facts, for a rule on records that only a recording describes, as `loaders`.

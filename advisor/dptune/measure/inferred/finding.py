@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-Confidence = Literal["low", "medium", "high"]
+from dptune.advice import Confidence
 
 
 @dataclass(frozen=True)

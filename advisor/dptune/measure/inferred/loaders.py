@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from dptune.measure.inferred.finding import Confidence, Inferred
+from dptune.advice import Confidence
+from dptune.measure.inferred.finding import Inferred
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.runfile.loader import LoaderFacts
 

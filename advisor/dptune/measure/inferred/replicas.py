@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dptune.advice import Confidence
 from dptune.measure.communication.calls import Call
-from dptune.measure.inferred.finding import Confidence, Inferred
+from dptune.measure.inferred.finding import Inferred
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.intervals import Ints
 from dptune.runfile.communication import DdpFacts

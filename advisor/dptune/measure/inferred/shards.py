@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from statistics import median
 
-from dptune.measure.inferred.finding import Confidence, Inferred
+from dptune.advice import Confidence
+from dptune.measure.inferred.finding import Inferred
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.runfile.communication import FsdpFacts
 

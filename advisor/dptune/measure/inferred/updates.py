@@ -7,7 +7,8 @@ from statistics import median
 
 import numpy as np
 
-from dptune.measure.inferred.finding import Confidence, Inferred
+from dptune.advice import Confidence
+from dptune.measure.inferred.finding import Inferred
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.intervals import Ints
 from dptune.runfile.facts import CompileFacts, OptimizerFacts
@@ -40,7 +41,8 @@ def _optimizers(host: HostEvents) -> Inferred:
     for row in host.updates.tolist():
         name = re.sub(r"^Optimizer\.step#|\.step$", "", columns.name(row))
         by_name.setdefault(name, []).append(row)
-    facts, sure = [], []
+    facts: list[OptimizerFacts] = []
+    sure: list[Confidence] = []
     for name in sorted(by_name, key=lambda key: (key not in _AROUND, -len(by_name[key]))):
         rows = np.array(by_name[name], dtype=np.int64)
         optimizer = OptimizerFacts(name=name)
