@@ -145,4 +145,5 @@ def test_less_sharding_saves_on_the_card_no_more_than_is_promised() -> None:
     for other in ("ddp", "fsdp keep"):
         saved = 1 - steps[other] / steps["fsdp"]
         assert saved > 0.1
-        assert advice.saves is not None and advice.saves.low_share <= saved <= advice.saves.high_share
+        assert advice.saves is not None
+        assert advice.saves.low_share <= saved <= advice.saves.high_share

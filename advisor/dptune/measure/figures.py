@@ -8,7 +8,7 @@ from dataclasses import replace
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
 from dptune.measure.across_ranks import Across, across, host_of
-from dptune.measure.communication import arrivals, collectives, links, overlap, sharding
+from dptune.measure.communication import arrivals, buffers, collectives, links, overlap, sharding
 from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
@@ -101,6 +101,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             None if account is None else overlap.overlap(windowed, together.ran, phased, account),
             no_steps if account is None else overlap.NO_COMMUNICATION,
         ),
+        "buffer_sync_share": (buffers.buffer_sync_share(accounted), buffers.NO_BUFFERS if stepped else no_steps),
         "sharding": (
             sharding.sharding(windowed, phased) if windowed and not isinstance(phased, str) else None,
             (phased if isinstance(phased, str) else sharding.NOT_SHARDED) if windowed else no_steps,

@@ -74,6 +74,9 @@ class Measured(Figures):
     links: Figure[list[LinkFigures]] = Field(ABSENT, description="latency and bandwidth between ranks, by kind")
     straggler: Figure[StragglerFigures] = Field(ABSENT, description="the rank that the others wait for most")
     gaps: Figure[list[GapFigures]] = Field(ABSENT, description="the longest stretches in which a device ran nothing")
+    buffer_sync_share: Figure[float] = Field(
+        ABSENT, description="host time for DDP's buffer broadcasts before forward passes / step (mean over ranks)"
+    )
     inferred: Figure[InferredFacts] = Field(
         ABSENT, description="facts that only a recording has, as the trace of the lowest rank shows them"
     )
