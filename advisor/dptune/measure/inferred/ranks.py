@@ -50,7 +50,7 @@ def inferred_accumulation(view: RankView, calls: Sequence[Call], world_size: int
     host = HostEvents(view)
     issued = _issued(view, calls)
     passes, synchronised = host.passes(np.array([row for row, _ in issued.reduced], dtype=np.int64))
-    every = round(median(passes)) if any(passes) else None
+    every = (round(median(passes)) or None) if passes else None
     missing = {} if every else {"backwards_per_step": "the trace shows no backward pass"}
     held = None
     if world_size == 1:
