@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # of `dptune.present.text.SECTIONS`, which is slow to import for a help page
 SECTION_NAMES = (
     *("quality", "advice", "breakdown", "phases", "path", "gaps", "steps", "ranks", "collectives", "links", "copies"),
-    *("kernels", "sources", "memory", "input", "skipped", "files"),
+    *("kernels", "sources", "memory", "input", "inferred", "skipped", "files"),
 )
 
 

@@ -15,6 +15,7 @@ from dptune.present.sections.critical_path import path
 from dptune.present.sections.first import first
 from dptune.present.sections.gaps import gaps
 from dptune.present.sections.headline import headline, source, trust, which
+from dptune.present.sections.inferred import inferred
 from dptune.present.sections.kernels import kernels
 from dptune.present.sections.links import links
 from dptune.present.sections.memory import memory
@@ -42,6 +43,7 @@ _PAGE = (
     attribution,
     memory,
     data_loading,
+    inferred,
     skipped,
     source,
     next_command,
@@ -64,6 +66,7 @@ SECTIONS: dict[str, without_steps.Section] = {
     "sources": attribution,
     "memory": memory,
     "input": data_loading,
+    "inferred": inferred,
     "skipped": skipped,
     "files": source,
 }

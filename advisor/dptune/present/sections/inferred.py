@@ -1,0 +1,85 @@
+"""What wraps, updates and feeds the model, as inferred from a trace that dptune did not record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import CONFIDENCES, Report
+from dptune.measured import InferredFacts
+from dptune.present.amounts import data, several
+from dptune.present.lines import Line, heading, wrapped
+from dptune.present.visible import visible
+from dptune.runfile.communication import DdpFacts, FsdpFacts
+from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.loader import LoaderFacts
+
+_LABEL = 15  # of the longest label, and two blanks
+_MOST_BUCKETS = 8
+
+
+def inferred(report: Report, width: int) -> Iterator[Line]:
+    """One row for each part that the trace shows, or shows not to be there; nothing for a recording."""
+    found = report.measured.known("inferred")
+    if found is None or not found.confidence:
+        return
+    yield from heading(f"Inferred from the trace of rank {found.facts.rank}", width)
+    for part, record, text in _rows(found):
+        label = f"  {part:<{_LABEL}}"
+        yield from wrapped(f"{text} ({_least(found, record)} confidence)", width, label, " " * len(label))
+    words = "Rules use these where a recording by `dptune profile` would tell, and are no surer than they are."
+    yield from wrapped(words, width, "  ", role="dim")
+
+
+def _least(found: InferredFacts, record: str) -> str:
+    """How sure the least sure part of a record is."""
+    names = [name for name in found.confidence if name == record or name.startswith(f"{record}.")]
+    return min((found.confidence[name] for name in names), key=CONFIDENCES.index)
+
+
+def _rows(found: InferredFacts) -> Iterator[tuple[str, str, str]]:
+    facts, known = found.facts, found.confidence
+    if "ddp" in known:
+        yield "DDP", "ddp", _ddp(facts.ddp[0]) if facts.ddp else "none"
+    if "fsdp" in known:
+        yield "FSDP", "fsdp", _fsdp(facts.fsdp[0]) if facts.fsdp else "none"
+    if "optimizers" in known:
+        yield "optimizer", "optimizers", "; ".join(map(_optimizer, facts.optimizers))
+    if "loaders" in known:
+        yield "DataLoader", "loaders", _loader(facts.loaders[0]) if facts.loaders else "none"
+    if "grad_scaler" in known:
+        yield "GradScaler", "grad_scaler", "yes" if facts.grad_scaler else "none"
+    if "compiled" in known:
+        yield "torch.compile", "compiled", "yes" if facts.compiled else "none"
+
+
+def _ddp(ddp: DdpFacts) -> str:
+    parts = []
+    if sizes := ddp.rebuilt_bucket_sizes:
+        listed = ", ".join(data(size) for size in sizes[:_MOST_BUCKETS])
+        more = ", ..." if len(sizes) > _MOST_BUCKETS else ""
+        of = f" of {several(ddp.parameter_tensors, 'gradient')}" if ddp.parameter_tensors else ""
+        parts.append(f"{several(len(sizes), 'bucket')}{of}: {listed}{more}")
+    else:
+        parts.append("yes")
+    if ddp.comm_hook:
+        parts.append(f"communication hook: {ddp.comm_hook}")
+    flags = ("gradient_as_bucket_view", "find_unused_parameters", "broadcast_buffers")
+    parts += [f"{name}={value}" for name in flags if (value := getattr(ddp, name)) is not None]
+    return "; ".join(parts)
+
+
+def _fsdp(fsdp: FsdpFacts) -> str:
+    kind = "fully_shard" if fsdp.version == 2 else "FullyShardedDataParallel"
+    resharded = "" if fsdp.reshard_after_forward is None else f"; reshard_after_forward={fsdp.reshard_after_forward}"
+    return kind + (f", {several(fsdp.units, 'unit')}" if fsdp.units else "") + resharded
+
+
+def _optimizer(optimizer: OptimizerFacts) -> str:
+    how = "fused" if optimizer.fused else "foreach" if optimizer.foreach else ""
+    how = how or ("loops over the parameters" if optimizer.foreach is False else "")
+    return ", ".join(filter(None, (visible(optimizer.name), how)))
+
+
+def _loader(loader: LoaderFacts) -> str:
+    workers = "no workers" if loader.num_workers == 0 else "with workers"
+    return f"{workers}, pinned memory" if loader.pins else workers
