@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import NamedTuple
 
 from dptune.advice import Advice, Report, Saving, Verified
 from dptune.measured import Account, Measured, RankFigures
 from dptune.present.amounts import milliseconds, percent, several
 from dptune.present.lines import Role
+from dptune.present.step_classes import PARTS, Part
 from dptune.runfile.ranks import spans
 
 MOST_FIXES = 3
@@ -25,27 +25,6 @@ MOST_BARS = 4
 _ALIKE = 0.03  # of a step, by which no class of two ranks differs that share a bar
 _LEAST_SHARE = 0.005  # of a step: a class of less is not in the legend
 _TRADE = re.compile(r"\((R|TM)\)| Processor| CPU(?= @|$)| @ [0-9.]+ ?GHz")  # of a device's name, says nothing
-
-
-class Part(NamedTuple):
-    """Classes of the account that the first screen shows as one, and how they are drawn."""
-
-    name: str
-    classes: tuple[str, ...]
-    block: str
-    sign: str
-    role: Role
-
-
-PARTS = (
-    Part("compute", ("compute_ns",), "█", "#", "good"),
-    Part("exposed transfer", ("exposed_transfer_ns",), "▓", "!", "error"),
-    Part("exposed comm", ("exposed_unsplit_ns",), "▓", "?", "error"),  # transfer or waiting: ranks are missing
-    Part("waiting", ("exposed_waiting_ns",), "▒", "%", "error"),
-    Part("copies", ("copy_ns", "memset_ns"), "≡", "=", "warning"),
-    Part("input", ("input_idle_ns",), "~", "~", "warning"),
-    Part("idle", ("other_idle_ns",), "·", ".", "dim"),
-)
 
 
 _RISKY = ("Results at risk", "Not enough data", "Times not reliable")

@@ -8,11 +8,11 @@ from dptune.compare.result import Compared, ComparedRun, Comparison, Pair, RankD
 from dptune.knobs import Value
 from dptune.present.amounts import Hole, data, number, percent, several, shown, times
 from dptune.present.lines import Line, Role, heading, labelled, wrapped
-from dptune.present.sections import account
+from dptune.present.step_classes import NAMES
 from dptune.present.table import Cell, Column, table
 
 _AT_MOST = 12
-_NAMES = {kind.field: kind.name for kind in account.CLASSES} | {
+_NAMES = NAMES | {
     "exposed_communication_ns": "exposed communication",
     "input_or_host_idle_ns": "input or host",
 }

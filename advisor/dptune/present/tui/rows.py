@@ -14,7 +14,7 @@ from rich.text import Text
 from dptune.measure.lanes import Lane, Piece
 from dptune.measure.nested import Nested, ThreadRanges
 from dptune.measure.rank_time import Shares
-from dptune.present.first_screen import PARTS, Part
+from dptune.present.step_classes import PARTS, Part
 from dptune.present.tui.pane import STYLES
 from dptune.present.visible import visible
 
@@ -42,7 +42,7 @@ SIGNS = {
     "compute": _of_part("compute"),
     "communication": _of_part("exposed comm"),
     "copy": _of_part("copies"),
-    "memset": Sign("=", "yellow"),
+    "memset": _of_part("copies"),
     "loader": _of_part("input"),
     "backward": Sign("b", "cyan"),
     "optimizer": Sign("o", "blue"),

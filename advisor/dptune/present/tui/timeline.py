@@ -18,8 +18,8 @@ from dptune.measure.lanes import RankLanes, SearchHit, median_of
 from dptune.measure.rank_time import RunTime
 from dptune.measure.steps.windows import Step
 from dptune.present.amounts import ns_as_ms, several
-from dptune.present.first_screen import PARTS
 from dptune.present.lines import Line, wrapped
+from dptune.present.step_classes import PARTS
 from dptune.present.tui import under_cursor
 from dptune.present.tui.pane import FRAMED, STYLES, Pane
 from dptune.present.tui.rows import LABEL, SIGNS, Row, painted_row, seen_rows
