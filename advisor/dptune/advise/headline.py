@@ -338,21 +338,26 @@ def _change(advice: Advice) -> str:
     use = f"In {change.at}, use" if change.at else "Use"
     first, more, _ = change.paste.partition("\n")
     what = f"`{first} ...` (all lines: see {advice.rule})" if more else f"`{first}`"
-    saves = ""
-    if advice.saves and advice.saves.large_unknown:
-        saves = " How much it saves is not known; it may be large."
-    elif advice.saves and advice.saves.samples_times != 1:  # a step takes longer then
-        low = percent(advice.saves.low_share).removesuffix(" %")
-        saves = f" It saves {low} to {percent(advice.saves.high_share)} of the time per sample."
-    elif advice.saves and advice.saves.basis == "bound":
-        saves = f" It cannot save more than {digits(advice.saves.high_ms)} ms of {_of_step(advice.saves)}."
-    elif advice.saves:
-        interval = f"{digits(advice.saves.low_ms)} to {digits(advice.saves.high_ms)} ms"
-        saves = f" It saves {interval} of {_of_step(advice.saves)}."
+    saves = f" {expected_saving(advice)}" if advice.saves else ""
     more_changes = len(advice.changes) - 1
     beside = f", and {more_changes} more {'change' if more_changes == 1 else 'changes'}: see {advice.rule}"
     learning = " May change training results." if advice.numerics == "changes" else ""
     return f"{use} {what}{beside if more_changes else ''}.{saves}{learning}"
+
+
+def expected_saving(advice: Advice) -> str:
+    """What a change saves, in one sentence; empty where it saves no time."""
+    saves = advice.saves
+    if saves is None:
+        return ""
+    if saves.large_unknown:
+        return "How much it saves is not known; it may be large."
+    if saves.samples_times != 1:  # a step takes longer then
+        low = percent(saves.low_share).removesuffix(" %")
+        return f"It saves {low} to {percent(saves.high_share)} of the time per sample."
+    if saves.basis == "bound":
+        return f"It saves at most {digits(saves.high_ms)} ms of {_of_step(saves)}."
+    return f"It saves {digits(saves.low_ms)} to {digits(saves.high_ms)} ms of {_of_step(saves)}."
 
 
 def _of_step(saves: Saving) -> str:

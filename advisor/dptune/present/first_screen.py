@@ -258,13 +258,13 @@ def fix_of(advice: Advice, verified: Sequence[Verified]) -> Fix:
         rule=advice.rule,
         slug=advice.slug,
         where=f"{PurePath(at.file).name}:{at.line}" if at else "",
-        saves=_promised(advice) if proof is None else _measured(proof, advice),
+        saves=_expected(advice) if proof is None else _measured(proof, advice),
         confidence=advice.confidence,
         results="unchanged" if advice.numerics == "same" else "may change",
     )
 
 
-def _promised(advice: Advice) -> str:
+def _expected(advice: Advice) -> str:
     return _saves(advice.saves) if advice.saves else {"risk": "correctness"}.get(advice.kind, "convergence")
 
 
@@ -273,7 +273,7 @@ def _measured(proof: Verified, advice: Advice) -> str:
     if proof.outcome == "worse":
         return "slower: verified"
     if proof.outcome == "inconclusive" or proof.low_ratio is None or proof.high_ratio is None:
-        return f"{_promised(advice)}, unproven"
+        return f"{_expected(advice)}, unproven"
     low, high = sorted((1 - proof.low_ratio, 1 - proof.high_ratio))
     return f"{_interval(low, high)} verified"
 

@@ -73,15 +73,15 @@ def caution(task: Task, quiet: bool) -> None:
     print(f"dptune: {visible(words)}", file=sys.stderr)
 
 
-def show(proof: Proof, form: str, promised: str = "") -> int:
-    """Print it, with what was promised; 1 where a side cannot run. Raises KeyboardInterrupt where Ctrl-C ended it."""
+def show(proof: Proof, form: str, predicted: str = "") -> int:
+    """Print it, with what was predicted; 1 where a side cannot run. Raises KeyboardInterrupt where Ctrl-C ended it."""
     from dptune.present.ink import paint
     from dptune.present.sections.proof import page
 
     if form == "json":
         sys.stdout.write(proof.model_dump_json(indent=1) + "\n")
     else:
-        sys.stdout.write(paint(page(proof, terminal.width(sys.stdout), promised), terminal.colours(sys.stdout)))
+        sys.stdout.write(paint(page(proof, terminal.width(sys.stdout), predicted), terminal.colours(sys.stdout)))
     how_to_go_on(proof)
     return 1 if proof.ended == "cannot run" else 0
 

@@ -53,6 +53,8 @@ dt { color: var(--faint); } dd { margin: 0; min-width: 0; }
 .saves { font-weight: 600; }
 pre { background: var(--paper); border: 1px solid var(--line); border-radius: .25rem; padding: .5rem .7rem;
   overflow-x: auto; font-size: .875rem; white-space: pre-wrap; margin: .2rem 0; }
+code { font-size: .9em; background: var(--paper); border: 1px solid var(--line); border-radius: .2rem;
+  padding: 0 .2rem; }
 .scroll { overflow-x: auto; }
 .table { max-height: 30rem; overflow-y: auto; margin: .5rem 0; }
 table { border-collapse: collapse; font-size: .875rem; overflow-wrap: normal; } th { text-align: left; }

@@ -41,11 +41,11 @@ def line_of(proof: Proof, what: str) -> str:
     return f"{words}; so far B takes {change(ratio)})" if ratio is not None else f"{words})"
 
 
-def page(proof: Proof, width: int, promised: str = "") -> Iterator[Line]:
-    """Verdict, what was promised, sides, what it does to learning, and the trials."""
+def page(proof: Proof, width: int, predicted: str = "") -> Iterator[Line]:
+    """Verdict, what was predicted, sides, what it does to learning, and the trials."""
     yield from labelled("Verdict", _verdict(proof), width, role="strong")
-    if promised:
-        yield from labelled("Promised", promised, width)
+    if predicted:
+        yield from labelled("Predicted", predicted, width)
     yield from labelled("Why", f"{sentence(proof.reason)} {sentence(proof.learning.reason)}", width)
     for side, variant in (("A", proof.a), ("B", proof.b)):
         yield from labelled(side, f"{_named(variant)}: {_step(proof, side)}", width)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from dptune.errors import DptuneError
 from dptune.present.amounts import several
 from dptune.present.first_screen import fix_of
 from dptune.present.lines import BLANK, Line, line, wrapped
-from dptune.present.sections.advice import IMPACT_ROLES, body, nothing_to_say, other_proofs, proven, sections, tag
+from dptune.present.sections.advice import IMPACT_ROLES, body, nothing_to_say, other_proofs, sections, tag
 from dptune.present.sections.skipped import skipped
 from dptune.present.tui.page import PageScreen
 from dptune.present.tui.pane import FRAMED, STYLES, Layout, Pane, painted
@@ -190,9 +190,8 @@ def _going(evidence: Evidence) -> GoTo:
 def _card(advice: Advice, report: Report, width: int) -> Iterator[Line]:
     yield line(tag(advice), "dim")
     yield from wrapped(advice.title, width, role="strong")
-    yield from proven(report, advice.rule, width)
     yield BLANK
-    yield from body(advice, report.measured, width, fold_code=True)
+    yield from body(advice, report, width, fold_code=True)
 
 
 def _rest(report: Report, width: int) -> Iterator[Line]:
