@@ -183,18 +183,17 @@ def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
 
 def _why(measured: Measured) -> str:
     step = measured.step
-    basis = "without the profiler" if step.basis == "untraced" else "traced"
     takes = f"A step takes {milliseconds(step.time_ns)}"
     if step.slow_share:
         takes = f"The median step takes {milliseconds(step.time_ns)}, the mean {milliseconds(step.untraced_mean_ns)}"
-    why = f"{takes} ({basis}): {parts(measured)}."
+    why = f"{takes} ({step.basis}): {parts(measured)}."
     if step.slow_share:
         why += " These shares exclude slow steps."
     wait = measured.input.known("wait_share")
     if wait is not None and wait >= 0.05:
-        wait_text = f"the script waits for its data loader {percent(wait)} of the time"
+        wait_text = f"the script waits for input {percent(wait)} of the time"
         if measured.input.basis == "untraced":
-            why += f" Without the profiler {wait_text}; the other shares are of traced steps."
+            why += f" In untraced steps {wait_text}; the other shares are of traced steps."
         else:
             why += f" {sentence(wait_text)}"
     return why
@@ -229,7 +228,7 @@ def _unlimited(
         )
     if whole:
         return "Healthy", "No bottleneck found: the device computes nearly all the time, and no rule has a finding."
-    return "No findings", "No findings, but some checks could not run."
+    return "No findings", "No findings, but some rules could not run."
 
 
 def _saves_more(first: Advice | None, late: Straggler) -> bool:
@@ -282,7 +281,7 @@ def _next(
     if limit:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
-        return "See which checks could not run, and why (`--section skipped`)."
+        return "See which rules could not run, and why (`--section skipped`)."
     if costliest := costliest_function(measured):
         return f"No rule has a remedy. {costliest} Check whether every step needs it."
     return "Nothing to change. Record again after the next change to the script."

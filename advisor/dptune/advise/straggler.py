@@ -80,7 +80,7 @@ class Straggler:
 def straggler(measured: Measured, busy_ns: Mapping[int, float] | None = None) -> Straggler | None:
     """The straggler, where it is late in most steps and the others wait for it; raises Missing without an account.
 
-    `busy_ns` is what each rank does in a step without the profiler while it waits for none, where that is known.
+    `busy_ns` is what each rank does in an untraced step while it waits for none, where that is known.
     """
     worst = measured.known("straggler")
     if worst is None or _only_while_traced(worst, busy_ns or {}):

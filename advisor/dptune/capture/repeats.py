@@ -35,7 +35,7 @@ def whole(made: Recording) -> bool:
 
 
 def repeat(started: Launch, options: Options, folder: Path, times: int, show: Show) -> Recording | None:
-    """Run it so many times again, and time as many steps without the profiler; what it prints goes beside the facts.
+    """Run it so many times again, and time as many untraced steps; what it prints goes beside the facts.
 
     Facts go to `repeats/N` in the folder of the recording. One that the host of a virtual machine took much of the
     cores' time from is run anew, as often as there are repeats at most. It ends with the first that does not come to

@@ -105,7 +105,7 @@ def _parts(runs: Sequence[ReadRun], basis: Basis) -> dict[str, int]:
 
 
 def _account(run: ReadRun, basis: Basis) -> Account:
-    """Of steps without the profiler as these are: see `Measured.step_account`."""
+    """Of untraced steps as these are: see `Measured.step_account`."""
     return run.measured.step_account if basis == "untraced" else run.measured.account
 
 

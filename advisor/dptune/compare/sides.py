@@ -34,7 +34,7 @@ class ReadRun:
         return self.report.measured
 
     def step_ns(self, basis: Basis) -> int:
-        """Its step time without the profiler, of all its processes, or traced; raises Missing where it has none."""
+        """Its untraced step time, of all its processes, or traced; raises Missing where it has none."""
         step = self.measured.step
         if basis == "traced":
             return step.time_ns if step.basis == "traced" else round(self.measured.traced_step_ns)

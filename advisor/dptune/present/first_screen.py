@@ -331,5 +331,5 @@ def _unseen(report: Report) -> list[str]:
         reason, count = reasons.most_common(1)[0]
         ran = len({skip.rule for skip in report.skipped if skip.set_aside} | answered)
         why = f"need{reason.removeprefix('needs')}" if reason.startswith("needs ") else f"could not: {reason}"
-        found.append(f"{ran} of {ran + len(lacking)} checks ran; {count} {why}")
+        found.append(f"{ran} of {ran + len(lacking)} rules ran; {count} {why}")
     return found

@@ -3,8 +3,8 @@
 ## What it measures
 
 All-reduces or broadcasts that the script calls from one line, about one per parameter tensor of the optimizer in each
-step, and together about the size of the gradients; and the time in these calls in steps without the profiler. Calls
-between the backward pass and the optimizer step carry gradients, calls after the optimizer step carry parameters.
+step, and together about the size of the gradients; and the time in these calls in untraced steps. Calls between the
+backward pass and the optimizer step carry gradients, calls after the optimizer step carry parameters.
 
 ## Why it costs time
 

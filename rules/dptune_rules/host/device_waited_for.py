@@ -20,8 +20,8 @@ Keep losses and metrics on the GPU, add them up there, and read them every N ste
 `torch.where`. With a detailed window, `dptune report` names the functions that request copies to the host.
 
 The saving is an upper bound: that idle time, in each step on the GPU where it is longest. Traced steps have more of it,
-because the profiler slows the host. The bound is therefore limited to the step without the profiler, minus what the
-busiest GPU computed.
+because the profiler slows the host. The bound is therefore limited to the untraced step, minus what the busiest GPU
+computed.
 
 ## When to leave it alone
 

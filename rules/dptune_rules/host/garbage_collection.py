@@ -2,9 +2,9 @@
 
 ## What it measures
 
-The time that the training thread spends in Python's garbage collector in steps without the profiler, as a share of
-their time: in each step on the rank where it is most, because the others wait for it. Calls of `gc.collect()` are
-recorded with their line.
+The time that the training thread spends in Python's garbage collector in untraced steps, as a share of their time: in
+each step on the rank where it is most, because the others wait for it. Calls of `gc.collect()` are recorded with their
+line.
 
 ## Why it costs time
 

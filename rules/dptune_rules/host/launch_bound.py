@@ -22,8 +22,8 @@ launching it; the evidence lists them with their calls per step. Where neither d
   stay the same. For a model that is already compiled, only this is recommended.
 
 The saving is an upper bound: that idle time, in each step on the GPU that waits longest. Traced steps have more of it,
-because the profiler slows the host and not the GPU. The bound is therefore limited to the step without the profiler,
-minus what the busiest GPU computed.
+because the profiler slows the host and not the GPU. The bound is therefore limited to the untraced step, minus what the
+busiest GPU computed.
 
 ## When to leave it alone
 

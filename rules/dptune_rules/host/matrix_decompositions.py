@@ -3,8 +3,8 @@
 ## What it measures
 
 Operators of torch.linalg that factor, invert or exponentiate a matrix, outside of backward passes, with the nodes of
-their backward pass, which autograd's sequence numbers in the detailed window identify. The share is of the step without
-the profiler. On a GPU it is the time of the kernels that these operators launch.
+their backward pass, which autograd's sequence numbers in the detailed window identify. The share is of the untraced
+step. On a GPU it is the time of the kernels that these operators launch.
 
 ## Why it costs time
 

@@ -3,18 +3,18 @@
 ## What it measures
 
 Functions of the script that call one operator 16 times or more per call, directly and not through modules, in the
-detailed window. Their share of the step comes from stack samples of steps without the profiler, because the profiler
-slows loops of small operators most. Time in a function that is named itself is not counted again for the one that calls
-it. With too few samples, or for a function that runs the training loop itself, it is the host time of these operators
-and of the Python between them. Cells of recurrent networks (`nn.LSTMCell`) count although modules call them. Loops
-inside a library that the function calls, such as the one over tokens in `generate`, do not count. Loops over parameters
-are reported by `per-tensor-loops`, slow data loading by the input rules.
+detailed window. Their share of the step comes from stack samples of untraced steps, because the profiler slows loops of
+small operators most. Time in a function that is named itself is not counted again for the one that calls it. With too
+few samples, or for a function that runs the training loop itself, it is the host time of these operators and of the
+Python between them. Cells of recurrent networks (`nn.LSTMCell`) count although modules call them. Loops inside a
+library that the function calls, such as the one over tokens in `generate`, do not count. Loops over parameters are
+reported by `per-tensor-loops`, slow data loading by the input rules.
 
 ## Why it costs time
 
-Each operator call costs microseconds, however few elements it computes on: on a GPU a kernel launch, and in the
-forward pass a node of the autograd graph, so the backward pass calls as many operators again. One operator on the whole
-batch pays that once.
+Each operator call costs microseconds, however few elements it computes on: on a GPU a kernel launch, and in the forward
+pass a node of the autograd graph, so the backward pass calls as many operators again. One operator on the whole batch
+pays that once.
 
 ## What to change
 

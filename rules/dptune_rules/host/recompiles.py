@@ -2,10 +2,10 @@
 
 ## What it measures
 
-The time in which torch.compile compiles, in steps without the profiler, as a share of their time: in each step on the
-rank where it is most, because the others wait for it. If the second half of the steps compiles less, its share counts:
-compilations that end soon cost a long run nothing. Which function is compiled again, and the guard that failed, are
-as torch reports them.
+The time in which torch.compile compiles, in untraced steps, as a share of their time: in each step on the rank where it
+is most, because the others wait for it. If the second half of the steps compiles less, its share counts: compilations
+that end soon cost a long run nothing. Which function is compiled again, and the guard that failed, are as torch reports
+them.
 
 ## Why it costs time
 

@@ -3,8 +3,7 @@
 ## What it measures
 
 Calls of backward with `retain_graph=True`, several per optimizer step, that go through the same operators of the
-forward pass and add to gradients that are already there; and the time of all but the first of them in steps without the
-profiler.
+forward pass and add to gradients that are already there; and the time of all but the first of them in untraced steps.
 
 ## Why it costs time
 

@@ -20,9 +20,9 @@ and writes every number once.
 `fused=True` of the optimizer. Where it is not supported (parameters on several kinds of devices, complex numbers), try
 `foreach=True`, which gains less on a CPU.
 
-For Adam and AdamW on a CPU the saving is predicted from stack samples of steps without the profiler: from half of the
-loop's time to all of it, with the sampling error. Otherwise it is an upper bound: all time in the loop, or 55 % of it
-for SGD on large tensors. Time spent on unused rows of embedding tables is not counted: `dense-tables` reports it.
+For Adam and AdamW on a CPU the saving is predicted from stack samples of untraced steps: from half of the loop's time
+to all of it, with the sampling error. Otherwise it is an upper bound: all time in the loop, or 55 % of it for SGD on
+large tensors. Time spent on unused rows of embedding tables is not counted: `dense-tables` reports it.
 
 ## When to leave it alone
 
@@ -40,9 +40,9 @@ for SGD on large tensors. Time spent on unused rows of embedding tables is not c
 - Measured in the same way for 400 tensors of 16 numbers: the loop of AdamW takes 35 us for each tensor, operators and
   Python together. Under the profiler the Python between the operators takes 20 to 80 us of it. So the 70 us for each
   tensor of 0.1 million numbers are half calls, half reading and writing: from about 256 KiB on, a tensor is large.
-- SGD on large tensors without momentum accesses each number 3 times, like the fused step: nothing is saved (4.2 and
-  4.6 ms for 6 tensors of 1 million numbers). With momentum the loop accesses each number 8 times, the fused step 5
-  times (11.2 and 6.3 ms); with weight decay as well 11 and 5 times, which is 55 % less.
+- SGD on large tensors without momentum accesses each number 3 times, like the fused step: nothing is saved (4.2 and 4.6
+  ms for 6 tensors of 1 million numbers). With momentum the loop accesses each number 8 times, the fused step 5 times
+  (11.2 and 6.3 ms); with weight decay as well 11 and 5 times, which is 55 % less.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 ## What it measures
 
-The time that the training thread spends inside the DataLoader's `__next__`, as a share of the step: from steps without
-the profiler where dptune recorded the run. On a GPU only the part in which it is idle counts: it keeps computing while
-work is queued. The median over ranks sets the impact. The number of workers and the saving are based on the rank that
-waits most in each step, because the others wait for it in the next all-reduce.
+The time that the training thread spends inside the DataLoader's `__next__`, as a share of the step: from untraced steps
+where dptune recorded the run. On a GPU only the part in which it is idle counts: it keeps computing while work is
+queued. The median over ranks sets the impact. The number of workers and the saving are based on the rank that waits
+most in each step, because the others wait for it in the next all-reduce.
 
 Where other processes keep the machine too busy to time steps, a loader without workers is still reported if every rank
 waits for it for 30 % or more of every window: other processes slow batch preparation like the rest of a step. No saving

@@ -2,8 +2,8 @@
 
 ## What it measures
 
-Steps without the profiler that start an epoch, identified by the number of batches in an epoch, and how much longer
-they take than the median step. The rule reports only where these are the longest steps.
+Untraced steps that start an epoch, identified by the number of batches in an epoch, and how much longer they take than
+the median step. The rule reports only where these are the longest steps.
 
 Where fewer than three epochs were timed, one step of any window that starts an epoch is enough, if most of its extra
 time is waiting for the loader. Where no such step was recorded, the rule is skipped, with the number of steps to

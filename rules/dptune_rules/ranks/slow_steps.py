@@ -2,11 +2,11 @@
 
 ## What it measures
 
-Steps without the profiler that take more than `times` the median step. While steps are timed, dptune samples the
-stack of the training thread, 10 to 100 times a second: what it does in slow steps and not in the others is their cause,
-named by function and by the line that calls it, on the rank where it takes most. Waiting for other ranks is not a
-cause, and neither is a lock: the line that waits for the lock is named.
-Where a library runs the loop and evaluates inside it, its function is named: `transformers.Trainer.evaluate`.
+Untraced steps that take more than `times` the median step. While steps are timed, dptune samples the stack of the
+training thread, 10 to 100 times a second: what it does in slow steps and not in the others is their cause, named by
+function and by the line that calls it, on the rank where it takes most. Waiting for other ranks is not a cause, and
+neither is a lock: the line that waits for the lock is named. Where a library runs the loop and evaluates inside it, its
+function is named: `transformers.Trainer.evaluate`.
 
 Each cause may have a period. It is reported where at least three steps show it, and where it describes them in fewer
 bits than a list of these steps does; one missing step is tolerated. Slow steps without a sampled cause count only if

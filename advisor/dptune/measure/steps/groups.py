@@ -1,9 +1,9 @@
 """Groups of alternating steps, as with an optimizer every second step: their difference is a pattern, not noise.
 
 Traced steps take turns by what they launch: steps a period apart launch the same, neighbours do not. Else they take
-turns where steps a period apart take the same time and others do not, or where long ones recur with a period. Of steps
-without the profiler only the time is known. A mean over traced steps is one over whole periods: it would depend on
-where the recording ends.
+turns where steps a period apart take the same time and others do not, or where long ones recur with a period. For
+untraced steps only the time is known. A mean over traced steps covers whole periods: otherwise it would depend on where
+the recording ends.
 """
 
 from __future__ import annotations

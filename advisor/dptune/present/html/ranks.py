@@ -25,7 +25,7 @@ def ranks(report: Report) -> Iterator[Section]:
     latest = sorted(accounts, key=lambda pair: -_lag_ns(pair[0]))[: charts.MOST_ROWS]
     rows = [] if account is None else [("all ranks" if len(accounts) > 1 else "all steps", _shares(account))]
     if len(accounts) > 1 or account is None:
-        rows += [(f"rank {rank.rank}", _shares(total)) for rank, total in sorted(latest, key=lambda pair: pair[0].rank)]
+        rows += [(f"r{rank.rank}", _shares(total)) for rank, total in sorted(latest, key=lambda pair: pair[0].rank)]
     if not rows:
         return
     took = measured.step.known("time_ns")
@@ -47,9 +47,7 @@ def lateness(report: Report) -> Iterator[Section]:
     most = max((lag_ns for _, lags in rows for _, lag_ns in lags), default=0)
     if len(rows) < 2 or not most:
         return
-    cells = [
-        (f"rank {rank}", charts.strip(_cells(rank, lags, most), f"Lateness of rank {rank}")) for rank, lags in rows
-    ]
+    cells = [(f"r{rank}", charts.strip(_cells(rank, lags, most), f"Lateness of rank {rank}")) for rank, lags in rows]
     words = f"A row per rank, a cell per step. The strongest color is {ns_as_ms(most)} ms late."
     body = f"{paragraph(latest(report))}{charts.rows(cells)}{note(words)}"
     yield Section("lateness", "Late ranks", "Late ranks", f"{body}{_left_out(len(known), late=True)}")

@@ -16,7 +16,7 @@ _MOST_NAMED = 8
 _HIGHEST = 3  # times the median: a longer step is cut off there, so that the others can be told apart
 _COLORS = {"untraced": COLORS["compute"], "light": COLORS["memset"], "detailed": COLORS["copy"]}
 _WORDS = {
-    "untraced": "untraced: without the profiler",
+    "untraced": "untraced: timed, not traced",
     "light": "light: traced without shapes and stacks",
     "detailed": "detailed: traced with shapes and stacks",
 }

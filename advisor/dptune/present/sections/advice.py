@@ -13,7 +13,7 @@ from dptune.present.lines import NARROW, Line, Role, code, heading, labelled, li
 KINDS: dict[Kind, str] = {
     "time": "Recommendations: speed",
     "risk": "Recommendations: correctness risks",
-    "convergence": "Recommendations: convergence (hypotheses, no speedup claimed)",
+    "convergence": "Recommendations: convergence (hypotheses, no saving claimed)",
 }
 _LOW_CONFIDENCE = "Low confidence: check the cause before you change anything"
 _BASIS = {
@@ -164,7 +164,7 @@ def body(card: Advice, report: Report, width: int, indent: str = "", fold_code: 
         if card.saves.unpredicted:
             yield from labelled("Prediction", f"none: {card.saves.unpredicted}", width, indent=indent)
     yield from labelled("Confidence", card.confidence, width, indent=indent)
-    yield from labelled("Numerics", _learning(card), width, indent=indent)
+    yield from labelled("Results", _results(card), width, indent=indent)
     if card.verify:
         yield from labelled("Verify", card.verify, width, indent=indent, role="code")
     yield from labelled("More", f"dptune rules explain {card.rule}", width, indent=indent, role="code")
@@ -276,7 +276,7 @@ def _amount(value: float | str, unit: str) -> str:
     return f"{text} {unit}".rstrip()
 
 
-def _learning(card: Advice) -> str:
+def _results(card: Advice) -> str:
     if card.numerics == "same":
         return f"unchanged. {card.watch}".strip()
-    return f"may change training results. {card.watch}".strip()
+    return f"may change. {card.watch}".strip()

@@ -144,7 +144,7 @@ class Cards(Container):
             self._table.add_row(*_cells(advice, self._report))
         self._table.add_row(Text("other rules", "dim"), *(Text() for _ in _COLUMNS[1:]))
         only = f", with '{visible(self._words)}'" if self._words else ""
-        self._table.border_title = Text(f"Advice {self._order}{only}")
+        self._table.border_title = Text(f"Recommendations {self._order}{only}")
         self._table.border_subtitle = Text(self._rest_in_short())
         self._card.show(self._lines_of(0))
 
@@ -157,7 +157,7 @@ class Cards(Container):
         left_out = len(self._ranked) - len(self._advice)
         words = [
             f"{several(left_out, 'recommendation')} without this text" if left_out else "",
-            "no advice" if not self._report.advice else "",
+            "no recommendations" if not self._report.advice else "",
             f"{several(could_not, 'rule')} could not run" if could_not else "",
             f"{several(len(self._report.quiet), 'rule')} found nothing",
         ]

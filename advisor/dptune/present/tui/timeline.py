@@ -391,7 +391,7 @@ class Timeline(Container, can_focus=True):
     def _rank_rows(self, rank: int, most: int | None = None) -> list[Row]:
         offset = self._offset(rank)
         window = self._begin - offset, self._end - offset
-        return rank_rows(self._lanes(rank), window, self._columns, self._time_rows([(f"rank {rank}", (rank,))]), most)
+        return rank_rows(self._lanes(rank), window, self._columns, self._time_rows([(f"r{rank}", (rank,))]), most)
 
     def _time_rows(self, names: Iterable[tuple[str, tuple[int, ...]]]) -> list[Row]:
         if self._run_time is None:

@@ -142,7 +142,7 @@ def _listed(values: set[object]) -> str:
 
 
 def _durations(found: Contents) -> list[list[int]]:
-    """Of each rank the steps without the profiler."""
+    """Of each rank the untraced steps."""
     windows = [facts.window("untraced") for _, facts in sorted(found.facts.items())]
     return [] if None in windows else [window.durations_ns for window in windows if window]
 
