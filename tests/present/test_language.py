@@ -25,7 +25,6 @@ AVOIDED_IN_PAGES = re.compile(
 # Names of fields, and of what a trace or another library calls so.
 EXEMPT = {"expert-parallel exchange"}
 TITLES = re.compile("Machine Calculation of Complex Fourier Series")  # of works that pages refer to
-PENDING = {"loader_starves_step.py", "operator_loops.py", "padded_batches.py", "small_batch.py"}  # pages to rewrite
 
 
 def messages(path: Path) -> Iterator[tuple[int, str]]:
@@ -86,7 +85,6 @@ def test_pages_and_schemas_are_in_plain_terms():
         (path, line, text)
         for folder in ("advisor", "rules")
         for path in sorted((ROOT / folder).rglob("*.py"))
-        if path.name not in PENDING
         for line, text in published(path)
     ]
     assert {path.name for path, _, _ in texts} >= {"advice.py", "account.py", "bucket_size.py"}

@@ -5,7 +5,7 @@
 Exposed broadcasts in forward passes, as a share of the step, where a DistributedDataParallel module has buffers and
 broadcasts them (`broadcast_buffers`, on by default).
 
-## Why it costs time
+## Why it matters
 
 Before each forward pass DDP sends rank 0's buffers to all other ranks: mostly the running statistics of batch norm. The
 forward pass waits for them, so nothing overlaps the broadcast. With gradient accumulation this happens in every

@@ -13,7 +13,7 @@ calls in untraced steps. On a GPU, waiting in them for a rank that is late by 10
 all-reduce of gradients would wait for it instead. Nothing is reported where a library that runs the training loop calls
 all of them by itself, nor for what `clip_grad_norm_` reduces over sharded gradients: the norm needs it.
 
-## Why it costs time
+## Why it matters
 
 A collective that the script waits for costs its start-up on every link, and makes each rank wait for the slowest rank
 once more in each step. Objects are pickled, and their sizes are sent in a collective of their own.

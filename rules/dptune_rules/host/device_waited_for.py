@@ -6,7 +6,7 @@ Time in which a GPU is idle while the script is blocked in a call that waits for
 after such a call, as a share of the step: the mean over all GPUs. If a single GPU waits that long and holds up the
 others, `late-rank` reports it.
 
-## Why it costs time
+## Why it matters
 
 The host launches kernels ahead of the GPU, so that they run back to back. Where the script reads a value that the GPU
 computes, it waits until all launched work is finished. The launch queue is then empty, and the GPU idles until the host

@@ -9,7 +9,7 @@ trace with operators is enough; Python's stacks add the function, the module and
 
 Where the trace has sizes, softmax must be over the last dimension, and both products must have the size of its input.
 
-## Why it costs time
+## Why it matters
 
 The matrix of attention weights has queries x keys elements for each head and sample. Each operator between the two
 products reads and writes all of it, and the backward pass reads the copies that were kept. A fused kernel computes it

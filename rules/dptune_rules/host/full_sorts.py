@@ -8,7 +8,7 @@ the kernels that the sorts launch. A slice of the result that follows shows how 
 then medium, otherwise low, as the trace does not show what else reads the result. Sorts before an operator that reads
 as many values, as for curves, ranks or cumulative sums, are left out.
 
-## Why it costs time
+## Why it matters
 
 Sorting N values takes about N log2(N) comparisons, and on a CPU `torch.sort` moves values and their positions several
 times. Selecting the best k takes about N comparisons, and writes k values.

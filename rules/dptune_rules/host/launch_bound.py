@@ -5,7 +5,7 @@
 Time in which a GPU is idle while the host prepares and launches the next operation, as a share of the step: the mean
 over all GPUs. If a single GPU waits that long and holds up the others, `late-rank` reports it.
 
-## Why it costs time
+## Why it matters
 
 Each operator call costs the host some microseconds, whatever it computes. A kernel that is shorter than that ends
 before the next one is launched, so with many short kernels the GPU waits after each.
@@ -31,9 +31,9 @@ busiest GPU computed.
   These are measured separately; where the allocator's calls are half of the time, `allocator-churn` reports them.
 - `CUDA_LAUNCH_BLOCKING` is set, so that each launch waits for its kernel: see `debug-switches`.
 - A single step of inference, where latency is what counts.
-- The profiler causes it: where no step was timed without it, and the first traced steps started with work queued and
-  waited for no launch while all others do, the host runs ahead without the profiler. The rule is then skipped for this
-  reason.
+- The profiler causes it: if no untraced steps were timed, and the first traced steps started with work queued and
+  waited for no launch while all others do, the host runs ahead when it is not profiled. The rule is then skipped, with
+  this reason.
 
 ## References
 

@@ -6,7 +6,7 @@ Convolutions outside of backward passes that multiply 512 taps or more along one
 padded input, with the nodes of their backward pass, which autograd's sequence numbers in the detailed window identify.
 The share is of the untraced step. On a GPU it is the time of the kernels that these convolutions launch.
 
-## Why it costs time
+## Why it matters
 
 A direct convolution computes K multiply-adds for each output, K being the taps of its kernel. By FFT it takes three
 transforms of about log2(N) operations for each element, N being the padded length: 3 x 14 for 16,384 samples against

@@ -8,7 +8,7 @@ detailed window. Counted are the one-hot rows, their casts, the products, and th
 numbers. The share is of the untraced step. On a GPU it is the time of the kernels that these operators launch. Rows
 that other operators change before the product are left out, for example those of a Gumbel softmax.
 
-## Why it costs time
+## Why it matters
 
 All but one element of a one-hot row are zero. The product of R rows over N classes with a matrix of D columns reads and
 writes R x N elements, several times with a cast from integers, and multiplies R x N x D; a lookup copies R x D. The

@@ -9,16 +9,16 @@ On a CPU the loop is the operators inside the optimizer's step, plus at most 0.1
 tensor. Hooks, callbacks and closures that a script or a library runs inside the step take longer, and fusing does not
 remove them. Functions of the script that the detailed window shows there are left out.
 
-## Why it costs time
+## Why it matters
 
-Without either, the step is a loop over all parameter tensors, with several operators for each. With thousands of small
-tensors the calls dominate; with large ones each operator reads and writes the whole tensor again. A fused step reads
-and writes every number once.
+An optimizer that is neither fused nor `foreach` loops over all parameter tensors, with several operators for each. With
+thousands of small tensors the calls dominate; with large ones each operator reads and writes the whole tensor again. A
+fused step reads and writes every number once.
 
 ## What to change
 
 `fused=True` of the optimizer. Where it is not supported (parameters on several kinds of devices, complex numbers), try
-`foreach=True`, which gains less on a CPU.
+`foreach=True`, which saves less on a CPU.
 
 For Adam and AdamW on a CPU the saving is predicted from stack samples of untraced steps: from half of the loop's time
 to all of it, with the sampling error. Otherwise it is an upper bound: all time in the loop, or 55 % of it for SGD on

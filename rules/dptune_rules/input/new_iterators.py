@@ -9,7 +9,7 @@ preparing that batch in the training process is not counted.
 A line is reported if it creates an iterator in most steps, always of the same data set, and draws less than half of the
 batches that the iterator could return.
 
-## Why it costs time
+## Why it matters
 
 A new iterator of a shuffled DataLoader builds a permutation of all samples as a Python list, even if one batch is used,
 and frees the list at its end. With workers, it starts their processes and discards the batches they have prefetched;

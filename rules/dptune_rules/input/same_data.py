@@ -8,7 +8,7 @@
 - whether `set_epoch` was called on a DistributedSampler that shuffles by the time that a second epoch was drawn from
   it.
 
-## Why it costs time
+## Why it matters
 
 Ranks that train on the same batches compute the same gradients: their mean is the gradient of a single rank, and the
 work of the others is wasted. A sampler without `set_epoch` shuffles each epoch alike, so that each batch holds the same

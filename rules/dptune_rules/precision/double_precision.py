@@ -6,7 +6,7 @@ The dtypes of the gradients of DistributedDataParallel modules, and of the param
 are float64 the model computes in double precision. The line named is the call that made them float64: `.double()`,
 `.to(torch.float64)` or `.type(torch.float64)` of a module, or `torch.set_default_dtype(torch.float64)`.
 
-## Why it costs time
+## Why it matters
 
 A double takes twice the memory, twice the bytes on every link, and on a CPU at least twice the time, because half as
 many fit into a vector register. On data-centre GPUs fp64 runs at half the peak of fp32 without tensor cores, on others

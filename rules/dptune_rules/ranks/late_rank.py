@@ -30,7 +30,7 @@ On a busy machine a rank can be late only because other processes use its cores.
 thread waits for a core, beyond the median of the other ranks on its machine, is subtracted from its lag, up to the CPU
 time of the other processes. If the remaining lag is below `warning_share`, the rank is not reported.
 
-## Why it costs time
+## Why it matters
 
 A step ends when its slowest rank ends. The others wait in the next all-reduce for whatever takes longer on this rank.
 
@@ -53,13 +53,14 @@ other rules cover these collectives.
 The saving depends on the cause. More of the same work (shown by tensor shapes, if the detailed window has them) moves
 to the other ranks when it is shared evenly, so the predicted step is that in which all ranks do the mean. Work that
 only this rank does, or does more slowly, can be removed: the predicted step is that in which it takes the median time
-of the others. Without a step model the gain is found by replaying the collectives with the late rank's work between
-them as long as that of the others. The upper bound is the larger of that gain and the shortest wait of any other rank,
-because waiting kernels slow others down; if the steps cannot be replayed, it is the larger of the rank's lag and the
-wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if that is larger: with
-more samples on one rank the lag was 37 % of a step, that part 43 %, and dropping those samples saved 40 %. The bound is
-all of that, also where work moves to the other ranks, so that sharing it saves only (N - 1) / N of it: the extra work
-can also be dropped, and neither kernels nor shapes separate work that only one rank does from more of the same work.
+of the others. Without a step model the saving is found by replaying the collectives, with the late rank's work between
+them taking as long as that of the others. The upper bound is the larger of that saving and the shortest wait of any
+other rank, because waiting kernels slow others down; if the steps cannot be replayed, it is the larger of the rank's
+lag and the wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if that is
+larger: with more samples on one rank the lag was 37 % of a step, that part 43 %, and dropping those samples saved 40 %.
+The bound is all of that, also where work moves to the other ranks, so that sharing it saves only (N - 1) / N of it: the
+extra work can also be dropped, and neither kernels nor shapes separate work that only one rank does from more of the
+same work.
 
 A replay whose interval includes zero is not used as a prediction. If the cause is known and the traced steps are
 shorter by `warning_share` or more without the delay, the delay itself is measured: the upper bound is then given, with

@@ -6,7 +6,7 @@ The part of a step in which the ranks that are not last only wait in collectives
 steps than equal ranks are by chance (of two ranks, one is always late in half of the steps). `late-rank` reports
 nothing there, and this rule reports nothing where `late-rank` does.
 
-## Why it costs time
+## Why it matters
 
 A step takes as long as its slowest rank. Where samples differ in cost (sentences, images, graphs of all sizes), each
 step has a slowest rank, and the mean over steps of the slowest rank is above the mean of all ranks.

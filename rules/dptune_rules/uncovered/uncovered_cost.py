@@ -18,7 +18,7 @@ plots, evaluates or saves. This rule does not report a function that another rul
 Where a library runs the training loop (a trainer), a function that the library calls, not the script, is reported from
 `library_share` of the step: the script can only turn it off through the library's settings, or not at all.
 
-## Why it costs time
+## Why it matters
 
 While the script writes a file, sorts a list, loops over samples or sleeps, the training stops: a GPU runs out of work,
 and on a CPU nothing computes. Other ranks wait for this one in the next collective.
