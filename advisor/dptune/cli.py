@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _status(session: _Session, words: list[str], stdout: _Stdout) -> int:
-    """The exit status, with every failure told."""
+    """The exit status, with every failure reported."""
     try:
         status = session.run(words)
         stdout.flush()

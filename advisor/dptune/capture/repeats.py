@@ -19,7 +19,7 @@ from dptune.runfile.facts import Facts
 from dptune.runfile.paths import REPEATS
 from dptune.runfile.record import Schedule
 
-# What a script is told that runs once more, so that it logs nowhere and can tell that from training.
+# Environment of a repeated run: it logs nowhere, and the script can distinguish it from training.
 ENVIRONMENT = {"DPTUNE_TRIAL": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled"}
 
 ENDS_WITHIN_S = 20.0  # once all steps are timed; a checkpoint may be written then

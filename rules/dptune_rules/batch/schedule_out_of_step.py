@@ -56,7 +56,7 @@ RULE = Rule(
     asked_when_busy=True,
 )
 
-LEAST_STEPS_PER_EPOCH = 10  # below, a length in steps and one in epochs are not told apart
+LEAST_STEPS_PER_EPOCH = 10  # below, a length in steps and one in epochs cannot be distinguished
 ROUND = 50  # multiples of it may have been chosen by hand
 
 

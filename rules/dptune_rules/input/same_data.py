@@ -58,7 +58,7 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name ranks whose losses are the same, and a sampler that is never told the epoch."""
+    """Name ranks whose losses are the same, and a sampler whose `set_epoch` is never called."""
     facts = run.any_facts()
     if not facts.ddp or facts.engine:
         return

@@ -125,7 +125,7 @@ def _launched(view: RankView, numbers: Sequence[int]) -> Ints:
 def _by_operations(views: Sequence[RankView], counts: Ints, numbers: Sequence[int]) -> Turns | None:
     """The shortest period of which there are two turns.
 
-    The last step of the second turn may be missing where the first alone tells it: it runs an optimizer or
+    The last step of the second turn may be missing where the first alone shows it: it runs an optimizer or
     communicates, and no other step does.
     """
     at = {number: counts[place] for place, number in enumerate(numbers)}

@@ -15,7 +15,7 @@ from dptune.present.sections.advice import savings
 from dptune.present.sections.gate import budget_in_words, opening
 from dptune.present.visible import visible
 
-_COMMAND = re.compile(r"^(\s*)::")  # how a log of GitHub Actions tells a command from words
+_COMMAND = re.compile(r"^(\s*)::")  # what a log of GitHub Actions takes for a command
 
 
 def text(gate: Gate) -> str:

@@ -44,7 +44,7 @@ _DOUBTS: dict[MatchBasis, str] = {
     "shift": " ~ approximate: ranks recorded different calls, matched by the best alignment of kinds and sizes.",
 }
 _AT_MOST = 12
-_SITES = 3  # places that are told of each kind of copy
+_SITES = 3  # places that are shown of each kind of copy
 
 
 def collectives(report: Report, width: int) -> Iterator[Line]:

@@ -20,7 +20,7 @@ from dptune.present.visible import visible
 
 LABEL = 16  # columns of a row's name
 _BLANK = " "
-_EDGE = "▏"  # begins an event, so that neighbours can be told apart
+_EDGE = "▏"  # starts an event, so that neighbours are distinct
 _LEAST_SHARE = 0.1  # of a cell that is not idle: less is not seen beside the idle time
 _MOST_LEVELS = 24
 _NEARLY_ALL = 0.9  # of what is drawn

@@ -189,7 +189,7 @@ class WhatIfPane(Container, can_focus=True):
 
     @property
     def commands(self) -> dict[str, str]:
-        """What tells the same in a shell, and where all that is set can be set from outside what proves it."""
+        """The command that predicts this in a shell, and the one that verifies it if all can be set from outside."""
         if not self._named or not self.changes:
             return {}
         settings = " ".join(f"--set {name}={written(value)}" for name, value in self.changes.items())

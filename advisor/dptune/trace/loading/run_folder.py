@@ -111,7 +111,7 @@ def _repeats(found: Contents, places: Sequence[Path]) -> Iterator[list[Facts]]:
 
 
 def _not_counted(once: Contents, found: Contents) -> str:
-    """Why a repeat tells nothing of the recorded run; empty where it does."""
+    """Why a repeat cannot be compared with the recorded run; empty where it does."""
     if once.findings:
         return once.findings[0].text
     worlds = {rank_facts.world_size for each in (once, found) for rank_facts in each.facts.values()}

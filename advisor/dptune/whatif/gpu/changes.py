@@ -84,7 +84,7 @@ def with_quickest_host(program: Program) -> Program:
 
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
-    """Those of the changes of which it is told only what they could save at most."""
+    """Those of the changes with only an upper bound of the saving."""
     return [name for name, value in settings.items() if name in BOUNDS and not is_off(value) and value != 0]
 
 
@@ -263,4 +263,4 @@ CHANGES: dict[str, Changing] = {
     **dict.fromkeys(TAKE_NO_TIME, _same_time),
 }
 _BEFORE_TOPOLOGY = ("link.alpha_us", "link.gb_per_s")
-TOLD = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})
+PREDICTED = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})
