@@ -102,12 +102,7 @@ class Watch:
         self._seen.steps = max(self._seen.steps, max((status.step for status in said), default=0))
         self._seen.complete = self._life.phases == {DONE}
         self._seen.stays = self._seen.stays or any(status.claimed and status.stays for status in said)
-        if (
-            self._ending
-            and self._life.quiet_s > _ENDS_WITHIN_S
-            and self._interrupt is None
-            and not self._reported_end
-        ):
+        if self._ending and self._life.quiet_s > _ENDS_WITHIN_S and self._interrupt is None and not self._reported_end:
             self._reported_end = True
             text = "the recording is complete; waiting for the script to end (Ctrl-C ends it)"
             self._progress.say(text, only_on_a_terminal=True)

@@ -154,8 +154,8 @@ class RunModel:
     def predict(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together. The reason for a missing figure is under `missing`.
 
-        What the run has already changes nothing, whether or not a model predicts it; but for a size of buckets, which is
-        that of the first one, too, where torch's own is not.
+        What the run has already changes nothing, whether or not a model predicts it; except for a size of buckets, which
+        is that of the first one, too, where torch's own is not.
         """
         new = {
             name: value

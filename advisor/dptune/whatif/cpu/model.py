@@ -86,7 +86,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Latency:
-    """Latency of collectives while ranks train: a factor on the latency that the link's fit gives for one alone, and `why`.
+    """Latency of collectives while ranks train: a factor on what the link's fit gives for one alone, and `why`.
 
     `alone`: of one that nothing else is in flight with. `queued`: of as many as there are lanes, by message size in
     bytes, ascending; as if alone where there is none. `others` are how many times all that it may be as well.
