@@ -154,7 +154,7 @@ class RunModel:
     def predict(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together. The reason for a missing figure is under `missing`.
 
-        What the run has already changes nothing, whether or not a model predicts it; except for a size of buckets, which
+        What the run has already changes nothing, whether or not a model predicts it; except for a bucket size, which
         is that of the first one, too, where torch's own is not.
         """
         new = {

@@ -7,7 +7,7 @@ time is kept beside it, because other buckets make others.
 
 As long as an exchange is in flight the backend's threads want the cores too, and a backward pass computes more slowly.
 How much so follows from the time that its thread computed (facts, `backward_cpu_ns`): what the pass lasts beyond that,
-it lost while exchanges were in flight. Those parts are taken to be that much shorter without them. Passes are noisy: the
+it lost while exchanges were in flight. Those parts are taken to be that much shorter without. Passes are noisy: the
 less was in flight, the more it is taken to be what it usually is.
 """
 
