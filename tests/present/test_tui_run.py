@@ -19,7 +19,7 @@ from dptune.present.tui.app import ReportApp
 from dptune.present.tui.rows import Row, cell_kinds, seen_rows
 from dptune.present.tui.scene import folded, usual_rank
 from dptune.present.tui.timeline import Timeline
-from dptune.present.tui.whatif import AS_IT_IS, WhatIfPane, _around, _bar, dials
+from dptune.present.tui.whatif import UNCHANGED, WhatIfPane, _around, _bar, dials
 from dptune.trace import load
 from dptune.trace.run import Run
 
@@ -235,20 +235,20 @@ def test_a_cell_shows_what_most_of_it_is() -> None:
 def test_dials_begin_as_it_is(recorded: tuple[Run, Report]) -> None:
     run, report = recorded
     made = {one.knob: one for one in dials(run, report.measured)}
-    assert all(AS_IT_IS in one.values for one in made.values())
-    assert made["world_size"].values == (AS_IT_IS, 4, 8, 16)
+    assert all(UNCHANGED in one.values for one in made.values())
+    assert made["world_size"].values == (UNCHANGED, 4, 8, 16)
     sizes = made["ddp.bucket_cap_mb"].values
-    at = sizes.index(AS_IT_IS)
+    at = sizes.index(UNCHANGED)
     (ddp,) = run.facts[0].ddp
     assert all(size < ddp.bucket_cap_bytes / 2**20 for size in sizes[:at])
     assert all(size >= ddp.bucket_cap_bytes / 2**20 for size in sizes[at + 1 :])
-    assert made["loader.batch_size"].values == (AS_IT_IS, 256, 512, 1024)  # of 128, in four micro-batches a step
+    assert made["loader.batch_size"].values == (UNCHANGED, 256, 512, 1024)  # of 128, in four micro-batches a step
 
 
 def test_a_dial_holds_what_is_now_in_order_of_size() -> None:
-    assert _around((1.0, 10.0), 3.0) == (1.0, AS_IT_IS, 10.0)
-    assert _around((1.0, 10.0), 0.2) == (AS_IT_IS, 1.0, 10.0)
-    assert _around((1.0, 10.0), 10.1) == (1.0, AS_IT_IS)
+    assert _around((1.0, 10.0), 3.0) == (1.0, UNCHANGED, 10.0)
+    assert _around((1.0, 10.0), 0.2) == (UNCHANGED, 1.0, 10.0)
+    assert _around((1.0, 10.0), 10.1) == (1.0, UNCHANGED)
 
 
 async def test_what_is_asked_while_it_replays_is_next(recorded: tuple[Run, Report]) -> None:
@@ -258,7 +258,7 @@ async def test_what_is_asked_while_it_replays_is_next(recorded: tuple[Run, Repor
         await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
         pane = pilot.app.query_one(WhatIfPane)
         sizes = dials(run, report.measured)[0].values
-        at = sizes.index(AS_IT_IS)
+        at = sizes.index(UNCHANGED)
         await pilot.press(*["left"] * at)
         assert pane.changes == {"ddp.bucket_cap_mb": sizes[0]}
         assert len([one for one in pane.workers if one.is_running]) <= 1

@@ -128,8 +128,8 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     if not found:
         return meanwhile(arrival, f"rank {figures.rank}'s")
     words = [
-        f"{longer.words(figures.rank)}; {milliseconds(longer.share * figures.lag_ns)} of that make it late "
-        f"({percent(longer.share)} of its lag)"
+        f"{longer.words(figures.rank)}; this explains {milliseconds(longer.share * figures.lag_ns)} "
+        f"({percent(longer.share)}) of its lag"
         for longer in found
     ]
     if sum(lag_difference.rank_ns - lag_difference.others_ns for lag_difference in found) > figures.lag_ns:

@@ -228,7 +228,7 @@ def _task(
     of_patch = identity.digest(source, launch, {**files, **after})
     b, names = redacted_settings(changed), list(patched)
     return Task(
-        a=Side(name="as it is", settings=redacted_settings(before), command=shown, directory=place, code=code),
+        a=Side(name="unchanged", settings=redacted_settings(before), command=shown, directory=place, code=code),
         b=Side(name=_named(settings), settings=b, command=shown, directory=place, code=of_patch, patched=names),
         launches={"A": launch, "B": launch},
         settings={"A": before, "B": changed},

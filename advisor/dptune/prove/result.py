@@ -37,7 +37,7 @@ Status = Literal["ran", "failed", "hung", "out of memory", "no steps", "interrup
 class Side(Model):
     """What was run as one side. Text that is not in UTF-8 is escaped."""
 
-    name: str = Field(description="in words: `as it is`, or the settings")
+    name: str = Field(description="in words: `unchanged`, or the settings")
     settings: dict[str, Value] = Field(default_factory=dict, description="values by knob name")
     command: list[str] = Field(default_factory=list, description="the command that was started, secrets redacted")
     directory: str = Field("", description="its working directory, before it was copied for the trials")

@@ -67,8 +67,8 @@ def caution(task: Task, quiet: bool) -> None:
         outside = dict.fromkeys(word for side in (task.a, task.b) for word in side.command if _ABSOLUTE.search(word))
         named = f", as to {' and '.join(outside)}" if outside else ""
         words = (
-            f"trials run in a copy of {folders}; what the script writes by an absolute path{named}, such as a "
-            f"checkpoint, is written there, not in the copy"
+            f"trials run in a copy of {folders}; what the script writes by an absolute path{named}, for example "
+            f"a checkpoint, is written there, not in the copy"
         )
     print(f"dptune: {visible(words)}", file=sys.stderr)
 

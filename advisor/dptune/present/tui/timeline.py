@@ -83,6 +83,9 @@ class Timeline(Container, can_focus=True):
         self._run = run
         self._numbers = [rank.rank for rank in run.ranks]
         self._late, self._lags = late_rank(report), lags_of(report)
+        account = report.measured.known("account")
+        unsplit = account is not None and account.exposed_unsplit_ns > account.exposed_transfer_ns
+        self._without = "exposed transfer" if unsplit else "exposed comm"  # one block stands for both
         self._mode: Mode = "all" if len(self._numbers) > 1 else "rank"
         self._rank = self._late if self._late in self._numbers else next(iter(self._numbers), 0)
         self._other: int | None = None  # the second rank of a pair
@@ -450,8 +453,8 @@ class Timeline(Container, can_focus=True):
 
     def _legend(self) -> Text:
         """What the signs that can be seen stand for."""
-        by_block = {part.block: (STYLES.get(part.role, ""), part.name) for part in PARTS}  # some share a block
-        signs = [(block, style, name) for block, (style, name) in by_block.items()]
+        parts = {part.block: part for part in PARTS if part.name != self._without}
+        signs = [(part.block, STYLES.get(part.role, ""), part.name) for part in parts.values()]
         if self._mode != "all":
             kinds = {piece.kind for row in self._rows if row.lane is not None for piece in row.lane.pieces}
             signs = [(sign, style, name) for name, (sign, style) in SIGNS.items() if name in kinds]
