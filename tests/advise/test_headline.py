@@ -17,7 +17,7 @@ def said(measured, trust=SOUND, advice=(), skipped=(), quiet=QUIET, recorded=Tru
 def test_a_healthy_run(make_measured):
     told = said(make_measured(exposed_share=0.03))
     assert told.verdict.startswith("No bottleneck found")
-    assert told.why == "A step takes 10 ms (without the profiler): computing 97 %, exposed communication 3 %."
+    assert told.why == "A step takes 10 ms (untraced): compute 97 %, exposed communication 3 %."
     assert told.next.startswith("Nothing to change")
 
 
@@ -28,13 +28,13 @@ def test_a_healthy_run(make_measured):
         ({"exposed_unsplit_ns": 3_000_000}, "exposed communication 30 %"),
         (
             {"exposed_transfer_ns": 1_000_000, "exposed_waiting_ns": 1_500_000, "exposed_unsplit_ns": 500_000},
-            "exposed transfer 10 %, unsplit exposed communication 5 %, waiting for late ranks 15 %",
+            "exposed transfer 10 %, unsplit exposed communication 5 %, waiting for ranks 15 %",
         ),
     ],
 )
 def test_exposed_communication_is_named_by_its_part(make_measured, split, said):
     account = Account(window_ns=10_000_000, compute_ns=7_000_000, communication_ns=3_000_000, **split)
-    assert headline(make_measured(account=account), SOUND, (), (), QUIET, True).why.endswith(f"computing 70 %, {said}.")
+    assert headline(make_measured(account=account), SOUND, (), (), QUIET, True).why.endswith(f"compute 70 %, {said}.")
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_the_loaders_wait_is_told_beside_the_account_that_sums_to_the_step(make_
     waits = hand_made.figures(hand_made.InputFigures, wait_share=0.35, basis="untraced")
     told = said(measured.model_copy(update={"input": waits}))
     assert told.verdict == "Input-bound: 35 % of each step waits for the data loader."
-    assert "computing 80 %, idle for input 20 %." in told.why
-    waits = " Without the profiler the script waits for its data loader 35 % of the time"
+    assert "compute 80 %, waiting for input 20 %." in told.why
+    waits = " In untraced steps the script waits for its data loader 35 % of the time"
     assert told.why.endswith(f"{waits}; the other shares are of traced steps.")
 
 
@@ -260,7 +260,7 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
     of_slow = one.model_copy(update={"saves": one.saves.model_copy(update={"mean_step_ms": 40.0})})
     told = said(slow, advice=[of_slow])
     assert told.verdict == "Slow steps take 75 % of the time: the mean step takes 40 ms, the median step 10 ms."
-    assert told.why.startswith("The median step takes 10 ms, the mean 40 ms (without the profiler): computing 60 %")
+    assert told.why.startswith("The median step takes 10 ms, the mean 40 ms (untraced): compute 60 %")
     assert told.why.endswith("These shares exclude slow steps.")
     assert told.rule == of_slow.rule
     assert said(slow, advice=[one, of_slow]).verdict == told.verdict

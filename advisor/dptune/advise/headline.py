@@ -191,7 +191,7 @@ def _why(measured: Measured) -> str:
         why += " These shares exclude slow steps."
     wait = measured.input.known("wait_share")
     if wait is not None and wait >= 0.05:
-        wait_text = f"the script waits for input {percent(wait)} of the time"
+        wait_text = f"the script waits for its data loader {percent(wait)} of the time"
         if measured.input.basis == "untraced":
             why += f" In untraced steps {wait_text}; the other shares are of traced steps."
         else:

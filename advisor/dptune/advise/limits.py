@@ -51,7 +51,7 @@ LATE = Limit(
     "exposed_waiting_ns",
 )
 _BOTH = "{{}} of each step is exposed communication: {} transfers data, {} waits for late ranks"
-INPUT = Limit("Input-bound", "{} of each step waits for input", "input_idle_ns")
+INPUT = Limit("Input-bound", "{} of each step waits for the data loader", "input_idle_ns")
 _COPY = Limit("Copy-bound", "{} of each step waits for copies between memories", "copy_ns")
 _COPY_WITHIN = Limit("Copy-bound", "{} of each step is spent on copies within one device", "copy_ns")
 _COPY_UNKNOWN = Limit("Copy-bound", "{} of each step is spent waiting for copies", "copy_ns")

@@ -79,7 +79,7 @@ def _capped(points: Sequence[str]) -> Iterator[str]:
 def _advice(advice: Advice, gate: Gate) -> str:
     at = next((str(change.at) for change in advice.changes if change.at), "")
     words = savings(advice, gate.verified, gate.step_ns)
-    saves = "<br>".join(_plain(sentence.removeprefix("Saves ")) for sentence in words)
+    saves = "<br>".join(_plain(sentence.removeprefix("Saves ").removeprefix("Saving: ")) for sentence in words)
     rule = f"{_plain(advice.rule)} {_plain(advice.slug)}"
     return f"| {advice.impact} | {advice.confidence} | {rule} | {_plain(advice.title)} | {saves} | {_plain(at)} |"
 
