@@ -161,8 +161,8 @@ class InputFigures(Figures):
 
     wait_share: Figure[float] = Field(
         ABSENT,
-        description="loader wait / step: untraced where recorded, the median over ranks; traced of the account's "
-        "steps, the mean over ranks",
+        description="waiting for the data loader / step: untraced where recorded, the median over ranks; traced of "
+        "the account's steps, the mean over ranks",
     )
     wait_ns: Figure[int] = Field(ABSENT, description="that share of the step time")
     computed_share: Figure[float] = Field(

@@ -57,6 +57,7 @@ CLASSES = (
     Class("unexplained_idle_ns", "cause unknown", "idle: no recorded event explains it", "#d0d0d0"),
 )
 NAMES = {kind.field: kind.name for kind in CLASSES}
+_KINDS = {"copy": "copies", "memset": "memsets", "loader": "input"}  # of work in a lane, by the names of its parts
 _IDLE = PARTS[-1]
 _PART_OF = {field: part for part in PARTS for field in part.classes}
 _COLORS = {kind.field: kind.color for kind in CLASSES}
@@ -71,6 +72,11 @@ def part_of(field: str) -> Part:
 def color_of(field: str) -> str:
     """The color of a class."""
     return _COLORS.get(field, _IDLE.color)
+
+
+def kind_name(kind: str) -> str:
+    """How a kind of work in a lane of the timeline is called."""
+    return _KINDS.get(kind, kind)
 
 
 def cells(shares: Iterable[tuple[Part, float]], room: int) -> Iterator[Span]:

@@ -156,7 +156,9 @@ class Learning(Figures):
         ABSENT, description="largest |B - A| / |A| over passes and trials of B, A being the median over its trials"
     )
     spread: Figure[float] = Field(ABSENT, description="the same for repeats of A, without an outlier")
-    allowed: Figure[float] = Field(ABSENT, description="tolerance for the numerics class of the change")
+    allowed: Figure[float] = Field(
+        ABSENT, description="largest difference that counts as the same results; it depends on the change"
+    )
 
 
 class Proof(Figures):

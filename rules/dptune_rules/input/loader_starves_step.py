@@ -178,7 +178,7 @@ def check(run: RunView) -> Iterator[Advice]:
     most = max(longest_idle, min(_unbusy(run), longest_idle + _freed(run, preparing)))
     how = "no more than the wait"
     if most > longest_idle:
-        how += ", plus what compute gains from the cores that batch preparation uses"
+        how += ", plus the compute time saved by the cores that batch preparation uses"
     elif longest_idle < longest:
         how += " during which the device is idle"
     saves = of_cheaper = run.bound(0.0, most, how)

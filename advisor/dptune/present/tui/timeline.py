@@ -19,7 +19,7 @@ from dptune.measure.rank_time import RunTime
 from dptune.measure.steps.windows import Step
 from dptune.present.amounts import ns_as_ms, several
 from dptune.present.lines import Line, wrapped
-from dptune.present.step_classes import PARTS
+from dptune.present.step_classes import PARTS, kind_name
 from dptune.present.tui import under_cursor
 from dptune.present.tui.pane import FRAMED, STYLES, Pane
 from dptune.present.tui.rows import LABEL, SIGNS, Row, painted_row, seen_rows
@@ -457,7 +457,8 @@ class Timeline(Container, can_focus=True):
         signs = [(part.block, STYLES.get(part.role, ""), part.name) for part in parts.values()]
         if self._mode != "all":
             kinds = {piece.kind for row in self._rows if row.lane is not None for piece in row.lane.pieces}
-            signs = [(sign, style, name) for name, (sign, style) in SIGNS.items() if name in kinds]
+            drawn = [(sign, style, kind_name(kind)) for kind, (sign, style) in SIGNS.items() if kind in kinds]
+            signs = [*{sign: (sign, style, name) for sign, style, name in reversed(drawn)}.values()][::-1]
         text = Text()
         for sign, style, name in signs:
             text.append(sign, style).append(f" {name}  ", "dim")
