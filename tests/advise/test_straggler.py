@@ -184,7 +184,7 @@ def test_next_is_the_first_advice_and_says_what_to_do_about_the_rank(make_late, 
     assert " For rank 1: Open the trace of rank 1" in said(by_input, [buckets]).next
     assert said(by_input, [loader, buckets]).next == (
         "XX101: Use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
-        "It cannot save more than 1 ms of each step."
+        "It saves at most 1 ms of each step."
     )
 
 
@@ -274,7 +274,7 @@ def test_differences_longer_than_the_lag_say_how_much_of_it_they_explain(make_la
     found = [difference("operator", name, 20.2, 0, 0.352) for name in ("_AlltoAllSingle", "_AlltoAllSingleBackward")]
     told = said(make_late(28_700, cause=None, found=found)).why
     assert told.count("; this explains 10.1 ms (35 %) of its lag.") == 2
-    assert "(35 % of its lag). Not all of that time adds to its lag. 30 % of its lag is unexplained." in told
+    assert "(35 %) of its lag. Not all of that time adds to its lag. 30 % of its lag is unexplained." in told
     less = [difference("operator", "_AlltoAllSingle", 10.1, 0, 0.352)]
     assert "Not all of that time" not in said(make_late(28_700, cause=None, found=less)).why
 

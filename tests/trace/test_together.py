@@ -78,7 +78,7 @@ def test_times_that_count_from_no_epoch_are_not_compared(tmp_path):
 def test_an_offset_counts_from_its_base(tmp_path):
     write(tmp_path / "rank0.json", 5, 0, base_ns=EPOCH_US * 1000)
     write(tmp_path / "rank1.json", 5, 1, base_ns=EPOCH_US * 1000 + 3 * 86_400 * 10**9)
-    with pytest.raises(RunError, match="begins 3 days after"):
+    with pytest.raises(RunError, match="starts 3 days after"):
         load([tmp_path])
 
 
@@ -116,7 +116,7 @@ def test_a_trace_of_another_rank_in_a_recording_is_left_out(recorded):
 
 def test_a_trace_of_another_run_in_a_recording_is_refused(recorded):
     shutil.copyfile(SAMPLES / "tiny_buckets/rank-00001.trace.json.gz", recorded / "rank-00001.trace.json.gz")
-    with pytest.raises(RunError, match=r"not of one run: .*rank-00000\.trace.* begins 7 minutes after .*rank-00001"):
+    with pytest.raises(RunError, match=r"not of one run: .*rank-00000\.trace.* starts 7 minutes after .*rank-00001"):
         load([recorded])
 
 

@@ -100,7 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(
             0.0,
             min(run.unstretched(run.most_share("launch_idle_ns")), run.idle_share()),
-            "of launching alone: what compiling fuses may save of the kernels themselves comes on top",
+            "of launch overhead only; kernels that compiling fuses may save more",
         ),
         confidence="medium" if run.measured.step.basis == "untraced" else "low",
         evidence=[

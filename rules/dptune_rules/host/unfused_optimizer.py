@@ -128,7 +128,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="the optimizer's loop", value=share, unit="of a traced step").at(
                 run.measured.where("optimizer")
             ),
-            Evidence(label="at most", value=most, unit="of an untraced step, if the profiler did not slow it"),
+            Evidence(label="upper bound if the profiler did not slow the loop", value=most, unit="of an untraced step"),
             Evidence(label="tensors", value=tensors),
             Evidence(label="parameters", value=sum(optimizer_facts.parameters for optimizer_facts in looping)),
         ],

@@ -88,7 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
             *(Evidence(label="device", value=name) for name in devices),
         ],
         numerics="changes",
-        watch="TF32 keeps 10 bits of mantissa where fp32 keeps 23: compare the loss over the first hundreds of steps.",
+        watch="TF32 keeps 10 bits of mantissa where fp32 keeps 23: compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:precision.float32_matmul",
     )
 

@@ -93,7 +93,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="tensor-core kernels", value=used, unit="of a step"),
         ],
         numerics="changes",
-        watch=f"fp16 overflows beyond 65,504: {scaler}, and compare the loss over the first hundreds of steps.",
+        watch=f"fp16 overflows beyond 65,504: {scaler}, and compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:precision.autocast",
     )
 

@@ -161,7 +161,7 @@ def body(card: Advice, report: Report, width: int, indent: str = "", fold_code: 
     if card.saves:
         if not verified:
             yield from labelled(_HOW[card.saves.basis], card.saves.how, width, indent=indent)
-        if card.saves.unpredicted:
+        if card.saves.unpredicted and not verified:
             yield from labelled("Prediction", f"none: {card.saves.unpredicted}", width, indent=indent)
     yield from labelled("Confidence", card.confidence, width, indent=indent)
     yield from labelled("Results", _results(card), width, indent=indent)
