@@ -118,7 +118,7 @@ def test_the_example_rule_is_skipped_where_what_it_asks_for_is_missing(example: 
 def test_the_example_rule_has_a_page(generated: ModuleType, example: ModuleType) -> None:
     page = generated.rule_page(example.RULE, example.__doc__)
     assert page.startswith("# ACME001 exposed-copies\n")
-    for heading in ("What it measures", "Why it costs time", "What to change", "When to leave it alone", "References"):
+    for heading in ("What it measures", "Why it matters", "What to change", "When to leave it alone", "References"):
         assert f"\n## {heading}\n" in page
     assert "[tool.dptune.rules.ACME001]\nworth_share = 0.05\n" in page
 

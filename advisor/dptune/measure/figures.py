@@ -108,7 +108,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         ),
         "attribution": (
             attribution.attribution(detail, next(iter(stepped), None)),
-            attribution.NOTHING_TOLD if stepped else no_steps,
+            attribution.NOTHING_SHOWN if stepped else no_steps,
         ),
         "user_code": (_user_code(run, detail), user_code.NO_STACKS),
         "attention": (_attention(run, detail, stepped), no_steps),
@@ -190,13 +190,13 @@ def _view(rank: RankTrace, facts: Facts | None) -> RankView:
 
 
 def _detailed(run: Run) -> RankView | None:
-    """The detailed window of the first rank that has one with steps: they are large, and one tells of all."""
+    """The detailed window of the first rank that has one with steps: they are large, and one stands for all."""
     for rank in run.ranks:
         if rank.detailed_source is None:
             continue
         try:
             trace = rank.detailed
-        except TraceError:  # what it would have told is told without it, or missing
+        except TraceError:  # its figures then come from elsewhere, or are missing
             return None
         rank_view = None if trace is None else view(rank.rank, trace)
         return None if rank_view is None or rank_view.no_steps else rank_view
@@ -219,7 +219,7 @@ def _two_detailed(run: Run, first: RankView) -> list[RankView]:
     others = (rank for rank in run.ranks if rank.rank != first.rank and rank.detailed_source is not None)
     second = next(others, None)
     views = [first]
-    with contextlib.suppress(TraceError):  # then the first tells of it alone
+    with contextlib.suppress(TraceError):  # then the first alone counts
         if second is not None and first.trace.events <= MANY_EVENTS and second.detailed is not None:
             views.append(view(second.rank, second.detailed))
     return views

@@ -49,8 +49,8 @@ class RankFigures(Figures):
     partial: str = Field("", description="where the file ends too early, if it does")
     events: int = Field(description="length of traceEvents as read")
     losses: list[Loss] = Field(default_factory=list, description="device events that are lost or misdated")
-    untraced_median_ns: Figure[int] = Field(ABSENT, description="its median step without the profiler")
-    loader_wait_share: Figure[float] = Field(ABSENT, description="its loader wait / step")
+    untraced_median_ns: Figure[int] = Field(ABSENT, description="its median untraced step")
+    loader_wait_share: Figure[float] = Field(ABSENT, description="its waiting for the data loader / step")
     clock_ahead_ns: Figure[int] = Field(ABSENT, description="its clock minus that of the first rank")
     clock_residual_ns: Figure[int] = Field(
         ABSENT, description="median distance of its ends of collectives from the first rank's, with that corrected"

@@ -272,7 +272,7 @@ class RecordedView:
     def found_share(
         self, rank: int, name: str, at: str, without: Sequence[tuple[str, str]] = ()
     ) -> tuple[float, float] | None:
-        """The share of a rank's steps without the profiler in which a function is on the stack, and its upper bound.
+        """The share of a rank's untraced steps in which a function is on the stack, and its upper bound.
 
         Time in the functions that it calls is included, except those of `without` (name and place). None where there
         are too few stack samples.
@@ -288,7 +288,7 @@ class RecordedView:
         training: bool = False,
         without: Sequence[tuple[str, str]] = (),
     ) -> SampledShare | None:
-        """The share of the steps without the profiler in which a function runs on each rank, by stack samples.
+        """The share of the untraced steps in which a function runs on each rank, by stack samples.
 
         `calling`: only while its line calls a library's function of this name; `training`: also in forward and backward
         passes and the optimizer; `without`: functions that it calls and that are not counted (name and place). None

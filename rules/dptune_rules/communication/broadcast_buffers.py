@@ -9,7 +9,7 @@ The larger of two shares of the step, where a DistributedDataParallel module has
 - on a GPU, the host's time to flatten the buffers, send them and copy them back one by one, but no more than the idle
   time of the GPU while the host launches or runs Python.
 
-## Why it costs time
+## Why it matters
 
 Before each forward pass DDP sends rank 0's buffers to all other ranks: mostly the running statistics of batch norm. The
 forward pass waits for them, so nothing overlaps the broadcast. A ResNet-50 has 159 such buffers: on an A100 they moved

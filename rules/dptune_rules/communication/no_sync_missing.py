@@ -5,7 +5,7 @@
 How many times backward ran with gradient synchronisation on, per optimizer step. More than once with one
 DistributedDataParallel module means that gradients are accumulated without `no_sync`.
 
-## Why it costs time
+## Why it matters
 
 DDP all-reduces gradients in every backward pass. During accumulation only the sum matters: with k micro-batches, k - 1
 of the k all-reduces send what the last one sends again. They all carry the same bytes, so a step pays about (k - 1) / k

@@ -6,7 +6,7 @@ For each optimizer step, whether the last backward pass into each DistributedDat
 updates was synchronized. It also compares sums of a few parameters between ranks: where they are equal, nothing is
 reported.
 
-## Why it costs time
+## Why it matters
 
 It costs correctness. DDP averages gradients in a backward pass only if the forward pass before it went through DDP,
 outside `no_sync`. Gradients that a later pass adds are local to the rank. Each rank then updates its weights

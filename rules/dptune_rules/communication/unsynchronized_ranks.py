@@ -6,7 +6,7 @@ Whether anything could average gradients or parameters over the ranks: a Distrib
 engine that wraps the model, or a collective in the recorded steps that carries more than a few numbers. It also
 compares sums of a few parameters between ranks: where they are equal, nothing is reported.
 
-## Why it costs time
+## Why it matters
 
 It costs correctness. Each rank trains a separate model on part of the data, and all but the one that is saved are
 thrown away: the run pays for N ranks and gets the result of one.

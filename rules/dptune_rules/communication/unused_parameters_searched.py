@@ -6,7 +6,7 @@ Whether `find_unused_parameters` is on, and how many bytes of parameters got no 
 steps: none, on any rank, in the last of those steps. Also the all-reduce of integers, four bytes for each parameter
 tensor, by which ranks share which parameters they used.
 
-## Why it costs time
+## Why it matters
 
 With this option DDP traverses the graph after each forward pass, marks each used parameter tensor, and all-reduces the
 marks after the backward pass, when nothing hides it. It also does not sort buckets into the order in which gradients

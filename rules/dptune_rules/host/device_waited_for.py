@@ -11,7 +11,7 @@ The larger of two shares of the step, each the mean over all GPUs:
 
 If a single GPU waits that long and holds up the others, `late-rank` reports it.
 
-## Why it costs time
+## Why it matters
 
 The host launches kernels ahead of the GPU, so that they run back to back. Where the script reads a value that the GPU
 computes, it waits until all launched work is finished. The launch queue is then empty, and the GPU idles until the host
@@ -26,8 +26,8 @@ Keep losses and metrics on the GPU, add them up there, and read them every N ste
 
 The saving is an upper bound: that time, in each step on the GPU where it is longest. Without these copies a step takes
 at least what the GPU is busy for, and at least what the host runs for besides them. Traced steps have more idle time,
-because the profiler slows the host. The bound is therefore limited to the step without the profiler, minus what the
-busiest GPU computed.
+because the profiler slows the host. The bound is therefore limited to the untraced step, minus what the busiest GPU
+computed.
 
 ## When to leave it alone
 

@@ -11,7 +11,7 @@
 Ignored targets after the last labelled one of a sequence are taken for padding, and so are sequences without a label.
 They do not decide whether this rule reports: `padded-batches` reports needless padding.
 
-## Why it costs time
+## Why it matters
 
 The output projection and the loss compute one number for each position and class. Rows whose targets are ignored get a
 gradient of zero, which the backward pass multiplies like any other. With a large vocabulary and a small model, as in

@@ -3,11 +3,11 @@
 ## What it measures
 
 Operators that one function of the script calls outside of forward and backward passes and the optimizer's step, about
-as often in a step as the model has parameter tensors; and the host time of that function, as a share of the step
-without the profiler. It is read from the detailed window. Typical are moving averages of the weights (EMA), clipping of
-gradients, weight decay, and zeroing.
+as often in a step as the model has parameter tensors; and the host time of that function, as a share of the untraced
+step. It is read from the detailed window. Typical are moving averages of the weights (EMA), clipping of gradients,
+weight decay, and zeroing.
 
-## Why it costs time
+## Why it matters
 
 Calling an operator costs the host a few microseconds however small its tensor is. A loop pays for each tensor and each
 operator; a `torch._foreach_*` call pays once, and on a GPU launches a few kernels instead of hundreds.

@@ -3,10 +3,9 @@
 ## What it measures
 
 Calls of backward with `retain_graph=True`, several per optimizer step, that go through the same operators of the
-forward pass and add to gradients that are already there; and the time of all but the first of them in steps without the
-profiler.
+forward pass and add to gradients that are already there; and the time of all but the first of them in untraced steps.
 
-## Why it costs time
+## Why it matters
 
 Each pass computes the gradients of the shared part of the model again. Gradients are linear: those of the sum of the
 losses are the sum of their gradients, from one pass. Retained graphs also keep all activations until the last pass.

@@ -9,20 +9,20 @@ On a CPU the loop is the operators inside the optimizer's step, plus at most 0.1
 tensor. Hooks, callbacks and closures that a script or a library runs inside the step take longer, and fusing does not
 remove them. Functions of the script that the detailed window shows there are left out.
 
-## Why it costs time
+## Why it matters
 
-Without either, the step is a loop over all parameter tensors, with several operators for each. With thousands of small
-tensors the calls dominate; with large ones each operator reads and writes the whole tensor again. A fused step reads
-and writes every number once.
+An optimizer that is neither fused nor `foreach` loops over all parameter tensors, with several operators for each. With
+thousands of small tensors the calls dominate; with large ones each operator reads and writes the whole tensor again. A
+fused step reads and writes every number once.
 
 ## What to change
 
 `fused=True` of the optimizer. Where it is not supported (parameters on several kinds of devices, complex numbers), try
-`foreach=True`, which gains less on a CPU.
+`foreach=True`, which saves less on a CPU.
 
-For Adam and AdamW on a CPU the saving is predicted from stack samples of steps without the profiler: from half of the
-loop's time to all of it, with the sampling error. Otherwise it is an upper bound: all time in the loop, or 55 % of it
-for SGD on large tensors. Time spent on unused rows of embedding tables is not counted: `dense-tables` reports it.
+For Adam and AdamW on a CPU the saving is predicted from stack samples of untraced steps: from half of the loop's time
+to all of it, with the sampling error. Otherwise it is an upper bound: all time in the loop, or 55 % of it for SGD on
+large tensors. Time spent on unused rows of embedding tables is not counted: `dense-tables` reports it.
 
 ## When to leave it alone
 
@@ -40,9 +40,9 @@ for SGD on large tensors. Time spent on unused rows of embedding tables is not c
 - Measured in the same way for 400 tensors of 16 numbers: the loop of AdamW takes 35 us for each tensor, operators and
   Python together. Under the profiler the Python between the operators takes 20 to 80 us of it. So the 70 us for each
   tensor of 0.1 million numbers are half calls, half reading and writing: from about 256 KiB on, a tensor is large.
-- SGD on large tensors without momentum accesses each number 3 times, like the fused step: nothing is saved (4.2 and
-  4.6 ms for 6 tensors of 1 million numbers). With momentum the loop accesses each number 8 times, the fused step 5
-  times (11.2 and 6.3 ms); with weight decay as well 11 and 5 times, which is 55 % less.
+- SGD on large tensors without momentum accesses each number 3 times, like the fused step: nothing is saved (4.2 and 4.6
+  ms for 6 tensors of 1 million numbers). With momentum the loop accesses each number 8 times, the fused step 5 times
+  (11.2 and 6.3 ms); with weight decay as well 11 and 5 times, which is 55 % less.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="the optimizer's loop", value=share, unit="of a traced step").at(
                 run.measured.where("optimizer")
             ),
-            Evidence(label="at most", value=most, unit="of an untraced step, if the profiler did not slow it"),
+            Evidence(label="upper bound if the profiler did not slow the loop", value=most, unit="of an untraced step"),
             Evidence(label="tensors", value=tensors),
             Evidence(label="parameters", value=sum(optimizer_facts.parameters for optimizer_facts in looping)),
         ],

@@ -6,7 +6,7 @@ Whether an iterable data set of the script calls a function for each sample and 
 not use its result. This is read from its source during recording. How many samples it drops is not known. The cost is
 the part of the step in which the training process waits for reading samples.
 
-## Why it costs time
+## Why it matters
 
 Preparing a dropped sample takes as long as preparing a used one. In data-parallel training each rank often drops the
 samples of all others: each of n ranks then prepares n times the samples that it needs.

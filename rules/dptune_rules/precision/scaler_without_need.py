@@ -4,7 +4,7 @@
 
 Whether a GradScaler is enabled while autocast computes in bf16, or not at all.
 
-## Why it costs time
+## Why it matters
 
 A GradScaler multiplies the loss, so that small gradients do not vanish in fp16. bf16 has the range of fp32, so nothing
 vanishes. The cost remains in each step: every gradient is divided again and checked for infinities, and the process

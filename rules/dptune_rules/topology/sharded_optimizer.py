@@ -4,7 +4,7 @@
 
 The exposed communication of the optimizer phase of a step, where the optimizer is a ZeroRedundancyOptimizer.
 
-## Why it costs time
+## Why it matters
 
 Each rank updates its part of the parameters, and then sends that part to all others. Gradients are all-reduced as
 before, so a step sends 50 % more than with a plain optimizer, at a moment when no compute overlaps it.
@@ -19,7 +19,7 @@ shard gradients and parameters as well; without resharding after forward they se
 
 ## When to leave it alone
 
-- The memory is needed for a larger batch, which gains more.
+- The memory is needed for a larger batch, which saves more.
 - Checkpoints are written sharded, and read back by this number of ranks.
 
 ## References

@@ -7,7 +7,7 @@ hooks issue, and the exposed transfer of these all-gathers and reduce-scatters i
 start-up of an all-gather of the mean size takes longer than its transfer, by the latency and bandwidth measured between
 these ranks; where those are not known, below 1 MiB.
 
-## Why it costs time
+## Why it matters
 
 Each unit is gathered before its forward pass and mostly again before its backward pass, and its gradients are
 reduce-scattered: two or three collectives a step, each with its start-up, and each with hooks on the host that copy

@@ -13,10 +13,10 @@ from dptune.present.html.style import COLORS
 
 _LEAST_STEPS, _MOST_STEPS = 3, 1_000
 _MOST_NAMED = 8
-_HIGHEST = 3  # times the median: a longer step is cut off there, so that the others can be told apart
+_HIGHEST = 3  # times the median: a longer step is cut off there, so that the others differ visibly
 _COLORS = {"untraced": COLORS["compute"], "light": COLORS["memset"], "detailed": COLORS["copy"]}
 _WORDS = {
-    "untraced": "untraced: without the profiler",
+    "untraced": "untraced: timed, not traced",
     "light": "light: traced without shapes and stacks",
     "detailed": "detailed: traced with shapes and stacks",
 }

@@ -18,8 +18,8 @@ from dptune.measure.lanes import RankLanes, SearchHit, median_of
 from dptune.measure.rank_time import RunTime
 from dptune.measure.steps.windows import Step
 from dptune.present.amounts import ns_as_ms, several
-from dptune.present.first_screen import PARTS
 from dptune.present.lines import Line, wrapped
+from dptune.present.step_classes import PARTS, kind_name
 from dptune.present.tui import under_cursor
 from dptune.present.tui.pane import FRAMED, STYLES, Pane
 from dptune.present.tui.rows import LABEL, SIGNS, Row, painted_row, seen_rows
@@ -83,6 +83,9 @@ class Timeline(Container, can_focus=True):
         self._run = run
         self._numbers = [rank.rank for rank in run.ranks]
         self._late, self._lags = late_rank(report), lags_of(report)
+        account = report.measured.known("account")
+        unsplit = account is not None and account.exposed_unsplit_ns > account.exposed_transfer_ns
+        self._without = "exposed transfer" if unsplit else "exposed comm"  # one block stands for both
         self._mode: Mode = "all" if len(self._numbers) > 1 else "rank"
         self._rank = self._late if self._late in self._numbers else next(iter(self._numbers), 0)
         self._other: int | None = None  # the second rank of a pair
@@ -391,7 +394,7 @@ class Timeline(Container, can_focus=True):
     def _rank_rows(self, rank: int, most: int | None = None) -> list[Row]:
         offset = self._offset(rank)
         window = self._begin - offset, self._end - offset
-        return rank_rows(self._lanes(rank), window, self._columns, self._time_rows([(f"rank {rank}", (rank,))]), most)
+        return rank_rows(self._lanes(rank), window, self._columns, self._time_rows([(f"r{rank}", (rank,))]), most)
 
     def _time_rows(self, names: Iterable[tuple[str, tuple[int, ...]]]) -> list[Row]:
         if self._run_time is None:
@@ -450,11 +453,12 @@ class Timeline(Container, can_focus=True):
 
     def _legend(self) -> Text:
         """What the signs that can be seen stand for."""
-        by_block = {part.block: (STYLES.get(part.role, ""), part.name) for part in PARTS}  # some share a block
-        signs = [(block, style, name) for block, (style, name) in by_block.items()]
+        parts = {part.block: part for part in PARTS if part.name != self._without}
+        signs = [(part.block, STYLES.get(part.role, ""), part.name) for part in parts.values()]
         if self._mode != "all":
             kinds = {piece.kind for row in self._rows if row.lane is not None for piece in row.lane.pieces}
-            signs = [(sign, style, name) for name, (sign, style) in SIGNS.items() if name in kinds]
+            drawn = [(sign, style, kind_name(kind)) for kind, (sign, style) in SIGNS.items() if kind in kinds]
+            signs = [*{sign: (sign, style, name) for sign, style, name in reversed(drawn)}.values()][::-1]
         text = Text()
         for sign, style, name in signs:
             text.append(sign, style).append(f" {name}  ", "dim")
