@@ -26,7 +26,7 @@ from dptune.measured import Missing
 from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.predicting import RunModel
+from dptune.whatif.run_model import RunModel
 
 HERE = Path(__file__).parent
 TRACES = HERE.parents[1] / ".." / "shared" / "real_traces"

@@ -18,7 +18,7 @@ from dptune.config import Settings
 from dptune.measure import measure
 from dptune.measured import Measured
 from dptune.trace import load
-from dptune.whatif.predicting import RunModel
+from dptune.whatif.run_model import RunModel
 
 NONE = "no run on a card has been kept yet: `make gpu-check` on one, then `python -m tests.gpu --keep FOLDER`"
 

@@ -10,8 +10,8 @@ import pytest
 from dptune.measure import measure
 from dptune.measured import PATH, Measured
 from dptune.trace import load
-from dptune.whatif.cpu.building import built
 from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.recorded import program_of
 
 from .handmade import US, Event, call, copy, kernel, launch, load_events, measure_events, operator, step
 
@@ -73,7 +73,7 @@ def test_other_changes_are_predicted_of_steps_that_read_the_loss(
     tmp_path: Path, change: dict[str, float], step_us: float
 ) -> None:
     run = load_events(tmp_path, [event for number in range(4) for event in reading_the_loss(number=number)])
-    program = built(run, measure(run))
+    program = program_of(run, measure(run))
     assert program.run() == list(program.recorded_ns)
     assert changed(program, change).step_ns() / US == pytest.approx(step_us)
 
@@ -148,7 +148,7 @@ def test_a_full_queue_is_the_devices_limit(tmp_path: Path, times: float) -> None
     What the replay says of kernels that take `times` as long is what the simulation says of such kernels.
     """
     run = load_events(tmp_path, queued(20, 1500)[0])
-    program = built(run, measure(run))
+    program = program_of(run, measure(run))
     assert program.run() == list(program.recorded_ns)
     _, firsts = queued(20 * times, 1500)
     replayed = changed(program, {"compute.times": times}).step_ns() / US
@@ -172,7 +172,7 @@ def test_a_public_step_that_the_gpu_bounds_scales_with_its_kernels(
     real_traces: Path, times: float, step_ms: float
 ) -> None:
     run = load(sorted((real_traces / "hta_training").glob("e8fe4d1*")))
-    program = built(run, measure(run))
+    program = program_of(run, measure(run))
     assert changed(program, {"compute.times": times}).step_ns() / 1e6 == pytest.approx(step_ms, rel=0.04)
 
 

@@ -11,7 +11,7 @@ from dptune.advise.trust import judge
 from dptune.measure import measure
 from dptune.measure.steps.groups import period
 from dptune.trace import load
-from dptune.whatif.cpu.building import built
+from dptune.whatif.gpu.recorded import program_of
 
 from .handmade import US, Event, launched, load_events, measure_events, step
 
@@ -98,7 +98,7 @@ def test_steps_that_do_the_same_or_differ_at_random_have_no_groups(tmp_path: Pat
 def test_a_replay_of_half_of_the_steps_has_half_of_each_group(tmp_path: Path) -> None:
     """The steps of one half are as long as those of the other: nothing is held out that another step would not miss."""
     run = load_events(tmp_path, taking_turns([100, 120] * 4, optimizers={1: 5, 3: 5, 5: 5, 7: 5}))
-    program = built(run, measure(run))
+    program = program_of(run, measure(run))
     groups = [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert program.halves_ns() == (100 * US, 120 * US)
     assert program.halves_ns(groups) == (110 * US, 110 * US)

@@ -9,12 +9,15 @@ from dptune.measured import LinkFigures, LinkSize
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.loader import LoaderFacts
-from dptune.whatif.cpu.building import ALL, Recorded, Stretch, _buffers_ns, _crowded, _fixed_share, _low_rank
+from dptune.whatif.cpu.building import ALL, Recorded, _buffers_ns, _fixed_share
+from dptune.whatif.cpu.ddp import low_rank_of
 from dptune.whatif.cpu.latency import latency_of
 from dptune.whatif.cpu.latency import seen as seen_in
 from dptune.whatif.cpu.model import Latency, LowRank, Pass, RankStep
+from dptune.whatif.cpu.step_times import Stretch
 from dptune.whatif.cpu.timeline import Timeline
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.hosts import are_crowded
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (10.0, 50.0)),), 50.0)
 DDP = DdpFacts("M", bucket_caps_bytes=[1], gradient_sizes=[30, 30], grad_ready_order=[0, 1])
@@ -129,7 +132,7 @@ def test_what_powersgd_sends_of_a_gradient_is_what_torch_decides(shape):
     hook = pytest.importorskip("torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook")
     elements = math.prod(shape)
     rows = shape[0] if len(shape) > 1 else 0
-    found = _low_rank(DdpFacts("M", gradient_sizes=[4 * elements], gradient_rows=[rows]))
+    found = low_rank_of(DdpFacts("M", gradient_sizes=[4 * elements], gradient_rows=[rows]))
     if rows:
         compressed, whole, small = hook._should_compress(rows, elements // rows, 1, 2)
         assert found == LowRank(int(compressed), 4 * (small if compressed else whole))
@@ -140,8 +143,8 @@ def test_what_powersgd_sends_of_a_gradient_is_what_torch_decides(shape):
 def test_what_powersgd_sends_of_all_gradients():
     """100 x 50 floats become 150; a vector of 100 and a matrix of 4 x 4 stay as they are."""
     ddp = DdpFacts("M", gradient_sizes=[20_000, 400, 64], gradient_rows=[100, 0, 4])
-    assert _low_rank(ddp) == LowRank(1, 600 + 400 + 64)
-    assert _low_rank(DdpFacts("M", gradient_sizes=[400])) is None
+    assert low_rank_of(ddp) == LowRank(1, 600 + 400 + 64)
+    assert low_rank_of(DdpFacts("M", gradient_sizes=[400])) is None
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,7 @@ def test_what_powersgd_sends_of_all_gradients():
 def test_ranks_without_a_core_but_their_own(hosts, cores, usable, crowded):
     device = DeviceFacts("cpu", cores=cores, usable_cores=usable)
     facts = {rank: Facts(rank, host=host, device=device) for rank, host in enumerate(hosts)}
-    assert _crowded(facts) == crowded
+    assert are_crowded(facts) == crowded
 
 
 def test_exchanges_may_be_slower_still_where_cores_are_shared():

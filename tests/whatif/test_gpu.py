@@ -20,12 +20,12 @@ from dptune.measured import Missing, StepTime
 from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.assumptions import UNVALIDATED
-from dptune.whatif.cpu.building import built
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.changes import bounded, changed, with_quickest_host, without_profiler
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.predicting import RunModel
+from dptune.whatif.gpu.recorded import program_of
+from dptune.whatif.run_model import RunModel
 
 from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
     DRAWN,
@@ -363,7 +363,7 @@ def test_real_traces_run_again_as_they_ran(real_traces: Path, names: tuple[str, 
         try:
             run = load([folder])
             figures = measure(run)
-            made, ground = built(run, figures), RunModel.of(run, figures)
+            made, ground = program_of(run, figures), RunModel.of(run, figures)
         except (DptuneError, Missing):
             continue
         assert off(made) == 0, folder

@@ -232,7 +232,7 @@ def test_a_trace_of_a_cpu_that_dptune_did_not_record_has_no_model(real_traces: P
 def test_the_model_is_of_the_middle_process(recorded: Path, tmp_path: Path) -> None:
     """Two further processes compute half as much again in backward passes; on two hosts exchanges take the rest."""
     from dptune.commands.shared.reading import measured_of
-    from dptune.whatif.predicting import RunModel
+    from dptune.whatif.run_model import RunModel
 
     def ground(folder: Path, hosts: str, processes: int) -> tuple[float, float]:
         shutil.copytree(recorded / "base", folder)

@@ -16,7 +16,8 @@ from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.variants import variants
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.predicting import RunModel, search
+from dptune.whatif.predicting import search
+from dptune.whatif.run_model import RunModel
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (10.0, 50.0)),) * 2, 50.0)
 MODEL = StepModel({0: [STEP], 1: [STEP]}, (30, 30), Caps((100,)), Link(0, 1.0), samples=64)  # 2 * (150 + 60) + 50

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -74,6 +78,22 @@ class RankView:
     def windows(self) -> int:
         """How many steps have a window on some device: what a count per step is divided by."""
         return len({window.number for device in self.devices for window in device.windows})
+
+
+Value = TypeVar("Value")
+
+
+def once_per_view(read: Callable[[RankView], Value]) -> Callable[[RankView], Value]:
+    """Compute it once for each view. The value is kept as long as the view and must not refer to it."""
+    kept: WeakKeyDictionary[RankView, Value] = WeakKeyDictionary()
+
+    @wraps(read)
+    def of(view: RankView) -> Value:
+        if view not in kept:
+            kept[view] = read(view)
+        return kept[view]
+
+    return of
 
 
 MANY_EVENTS = 1_000_000  # of a detailed window: looking for causes in more than one such takes minutes

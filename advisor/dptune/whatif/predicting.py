@@ -1,48 +1,23 @@
-"""Predictions with their intervals, and the replay error that they rest on.
-
-A prediction is the measured step plus what the replay says the changes add or save. How far that may be off has many
-causes, which have nothing to do with each other, so its interval is the root of their squares: what the link may be
-(the low and high of its fit), what part of the compute does not grow with the batch, how much exchanges and backward
-passes slow each other, either half of the recorded steps, each brought to the level of the recorded step; what the
-unchanged replay is off; what any model is off; and how far the steps of other processes lie from each other. It is of
-the step where the script as it is takes what it took: a machine that has become slower is so with the change, too.
-"""
+"""What a report, a rule or `dptune whatif` asks of a run's model: changes, the best of them, other strategies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from math import hypot, inf, log2
-from statistics import mean, median
+from dataclasses import replace
 
 from dptune import __version__
-from dptune.capture.effect import in_force
-from dptune.knobs import KNOBS, Value
+from dptune.knobs import Value
 from dptune.measured import Measured, Missing
-from dptune.predicted import BucketSize, Prediction, WhatIf, missed
-from dptune.runfile.facts import Facts
+from dptune.predicted import Prediction, WhatIf
 from dptune.trace.run import Run
-from dptune.whatif.assumptions import assumed
-from dptune.whatif.bounds import bounded
-from dptune.whatif.cpu.building import Recorded, built, link_figures, read, untraced
-from dptune.whatif.cpu.changes import changed
-from dptune.whatif.cpu.median_process import computing, exchanging
 from dptune.whatif.cpu.model import StepModel
-from dptune.whatif.cpu.processes import unsure_ns
-from dptune.whatif.cpu.replay import step_ns
-from dptune.whatif.cpu.variants import others as others_of
-from dptune.whatif.cpu.variants import relinked, variants
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
-from dptune.whatif.gpu.changes import bounded as gpu_bounded
-from dptune.whatif.gpu.changes import changed as gpu_changed
-from dptune.whatif.gpu.changes import with_quickest_host, without_profiler
-from dptune.whatif.gpu.program import Program
-from dptune.whatif.searching import best_sets, curve
+from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
+from dptune.whatif.link import link_figures
+from dptune.whatif.run_model import RunModel
+from dptune.whatif.searching import best_sets
 from dptune.whatif.strategies import strategies, too_large
 
-Model = StepModel | Program
 # What is asked of steps that GPUs compute, where nothing else is.
 _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("host.times", 0.0),
@@ -53,257 +28,6 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("precision.autocast", "bf16"),
 )
 _OF_MANY = ("ddp.comm_hook",)  # ranks
-ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were predicted
-MORE_STEPS = f"record more traced steps (--light {ENOUGH_STEPS})"
-# How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
-# change makes, of the step that it makes, and of what that computes, which varies more than what it exchanges; and how
-# much of how far processes lie apart, for the steps before and after a change are both measured, one beside the other.
-# Of the third to the sixth round of predictions (74 changes, predicted again) 61 effects lay within, as wide as 9.6 %
-# of the step in the median; of the 63 that change no more than the model does (no 16-bit hooks, which change what the C
-# library does with freed memory, too) 55, as wide as 9.9 %. Ranks that share cores vary more: of nine changes of the
-# seventh round on one host two lay just outside of what holds for others.
-# Of the difference it was 2 % until the first run of the advice benchmark, whose changes save more of a step: 7 of 10
-# lay within. With 8 % 82 of 94 do (its ten; the sixth, seventh and ninth round but for 16-bit hooks), with 2 % 77.
-# Where several processes were timed the model is of the middle one, and less sure of neither: of the 42 changes of the
-# advice benchmark's last three draws, predicted again so, 39 lay within, as wide as 9 % of the step in the median.
-_OF_REPLAY, _OF_STEP, _OF_PROCESSES = 0.3, 0.02, 0.3
-_OF_COMPUTE, _OF_COMPUTE_OF_SEVERAL = 0.05, 0.045
-_OF_DIFFERENCE, _OF_DIFFERENCE_OF_SEVERAL = 0.08, 0.06
-_OF_CROWDED_COMPUTE = 0.08
-# How much more of what is computed for each doubling of the batch beyond the first: caches no longer hold what they
-# held, or what is small had cost more than was seen. With 8 times the batch steps of five scripts on two cores took
-# 16 % less to 27 % more than predicted; with twice and four times (the rounds of predictions) they lay within that.
-# It was 12 % until the machine's own operators showed what does not grow: of the 17 such among the 42 16 lay within.
-_OF_GROWTH = 0.08
-# Of GPU steps, of which no changed one has been measured here. Published replays miss unchanged GPU steps by 3 to 14 %
-# (Lumos 3.3, Maya 5, Echo 8, dPRO 14), of hundreds of cards. What a replay cannot know on top of that grows with what a
-# change moves: contention of kernels, work that waits behind what is taken away.
-_OF_GPU_STEP, _OF_GPU_DIFFERENCE = 0.05, 0.25
-
-
-@dataclass(frozen=True)
-class RunModel:
-    """What the predictions of a run rest on: its model, others that the data allow, and how far off the replay is.
-
-    `variants` are other models in groups, each of one cause. `step_ns` is the measured step, `replayed_ns` the same as
-    the unchanged model has it, before what it lacks is laid to its exchanges. All predictions may be off by `slack_ns`.
-    `facts` are those of the recorded ranks, `crowded` whether they share cores.
-    """
-
-    model: Model
-    variants: tuple[tuple[Model, ...], ...]
-    step_ns: int
-    replayed_ns: float
-    error_share: float
-    held_out_share: float
-    slack_ns: float
-    measured: Measured
-    facts: Sequence[Facts] = ()
-    crowded: bool = False
-
-    @classmethod
-    def of(cls, run: Run, measured: Measured) -> RunModel:
-        """Raises Missing where the run does not tell enough."""
-        return cls._of_cpus(run, measured) if measured.device_kind == "cpu" else cls._of_gpus(run, measured)
-
-    @classmethod
-    def _of_cpus(cls, run: Run, measured: Measured) -> RunModel:
-        recorded_ns, step = measured.step.untraced_median_ns, measured.step.time_ns
-        recorded = read(run, measured)
-        processes = [run.facts, *({rank_facts.rank: rank_facts for rank_facts in facts} for facts in run.repeats)]
-        unchanged = computing(recorded.model(), processes)
-        replayed = step_ns(unchanged)
-        # Where ranks share cores what exchanges take is compute, too.
-        model = unchanged if recorded.crowded else exchanging(unchanged, step)
-        others = unsure_ns([untraced(facts) for facts in run.facts.values()], recorded_ns, measured.step.repeats_ns)
-        return cls(
-            model=model,
-            variants=tuple(variants(model, measured)),
-            step_ns=step,
-            replayed_ns=replayed,
-            error_share=abs(replayed - step) / step,
-            held_out_share=mean(_missed(recorded, half, processes, step / recorded_ns) for half in (0, 1)),
-            slack_ns=hypot(_OF_REPLAY * (replayed - step), _OF_PROCESSES * others),
-            measured=measured,
-            facts=[*run.facts.values()],
-            crowded=recorded.crowded,
-        )
-
-    @classmethod
-    def _of_gpus(cls, run: Run, measured: Measured) -> RunModel:
-        program = built(run, measured)
-        step, traced = measured.step.time_ns, program.recorded_step_ns()
-        stretch = 1.0 if measured.step.basis == "traced" else measured.step.light_median_ns / measured.recorded_step_ns
-        wanted = traced / stretch  # of the mean step, which is what a program reports
-        model = without_profiler(program, wanted)
-        replayed = model.step_ns()
-        halves = program.halves_ns([group.numbers for group in measured.steps.groups])
-        error, apart = abs(replayed - wanted) / wanted, abs(halves[0] - halves[1]) / mean(halves)
-        return cls(
-            model=model,
-            variants=(tuple(relinked(model, measured)), (with_quickest_host(model),)),
-            step_ns=step,
-            replayed_ns=replayed * step / wanted,
-            error_share=error,
-            held_out_share=apart,
-            slack_ns=step * (error + apart / 2),  # the mean of all steps is half as far from that of either half
-            measured=measured,
-            facts=[*run.facts.values()],
-        )
-
-    def predict(self, changes: Mapping[str, Value]) -> Prediction:
-        """The step with these changes together. The reason for a missing figure is under `missing`.
-
-        What the run has already changes nothing, whether or not a model predicts it; except for a bucket size, which
-        is that of the first one, too, where torch's own is not.
-        """
-        new = {
-            name: value
-            for name, value in changes.items()
-            if name == "ddp.bucket_cap_mb" or name not in KNOBS or not in_force(name, value, self.facts)
-        }
-        try:
-            other, difference = self._difference(self.model, new, self._unchanged_ns)
-            off = [self._off(group, new, difference) for group in self._variants_ns]
-            others = [(model, self._unchanged_ns) for model in others_of(self.model, new)]
-            off.append(self._off(others, new, difference))
-        except Missing as lack:
-            return Prediction.only(lack.reason, changes=dict(changes))
-        predicted_ns, slack_ns, why = self.step_ns + difference, self.slack_ns, self.why_only_a_bound(new)
-        if self.missed:  # a bound is lower by all of that
-            slack_ns = (self.error_share + self.held_out_share) * max(predicted_ns, self.step_ns)
-        of_difference = _OF_DIFFERENCE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_DIFFERENCE
-        of_model = () if why and isinstance(other, Program) else self._of_any_model(other, difference)
-        always = (slack_ns, *of_model, of_difference * difference)
-        lower, higher = (hypot(*always, *side) for side in zip(*off, strict=True))
-        low_ns = round(max(0.0, predicted_ns - lower))
-        assumptions = assumed(self.model, new, self.traced)
-        batch = None if other.samples is None else round(other.samples)
-        if why:
-            return Prediction.only(
-                why, changes=dict(changes), global_batch=batch, low_ns=low_ns, assumptions=assumptions
-            )
-        figures = {
-            "global_batch": batch,
-            "ns_per_sample": None if other.samples is None else predicted_ns / other.samples,
-        }
-        why_none = self.measured.missing.get("samples_per_step", "")
-        return Prediction(
-            changes=dict(changes),
-            **figures,
-            missing={name: why_none for name, value in figures.items() if value is None},
-            step_ns=max(0, round(predicted_ns)),
-            low_ns=low_ns,
-            high_ns=max(0, round(predicted_ns + higher)),
-            assumptions=assumptions,
-        )
-
-    @property
-    def traced(self) -> bool:
-        """Whether the measured step is a traced one: no other was recorded."""
-        return self.measured.step.basis != "untraced"
-
-    @cached_property
-    def missed(self) -> str:
-        """What the replay misses by too much; empty where it does not."""
-        return missed(self.error_share, self.held_out_share)
-
-    def why_only_a_bound(self, changes: Mapping[str, Value]) -> str:
-        """Why no more is known of these changes; empty where it is."""
-        if self.missed:
-            bound = f"{self.missed}: only an upper bound of the saving is known"
-            return f"{bound}; {MORE_STEPS}" if self._has_few_steps() else bound
-        only = gpu_bounded(changes) if isinstance(self.model, Program) else bounded(changes)
-        named = f"for {' and '.join(only)}, " if len(changes) > 1 else ""
-        return f"{named}the model gives only an upper bound of the saving" if only else ""
-
-    def _has_few_steps(self) -> bool:
-        return isinstance(self.model, StepModel) and min(map(len, self.model.steps.values())) < ENOUGH_STEPS
-
-    @cached_property
-    def _unchanged_ns(self) -> float:
-        return _replayed(self.model)
-
-    @property
-    def _level(self) -> float:
-        """How many times as long the measured step is as the unchanged model's."""
-        return self.step_ns / self._unchanged_ns
-
-    @cached_property
-    def _variants_ns(self) -> list[list[tuple[Model, float]]]:
-        """The variants with their own unchanged steps."""
-        return [[(model, _replayed(model)) for model in group] for group in self.variants]
-
-    def _off(
-        self, group: Sequence[tuple[Model, float]], changes: Mapping[str, Value], difference: float
-    ) -> tuple[float, float]:
-        """How far below and above the difference models of one cause have it, at most.
-
-        A slower link, say, on which the unchanged step would take longer than it did, is no link that the measured step
-        allows; it predicts that a part of it is saved.
-        """
-        deviations = [self._difference(model, changes, unchanged_ns)[1] - difference for model, unchanged_ns in group]
-        return -min([0.0, *deviations]), max([0.0, *deviations])
-
-    def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:
-        """The model with the changes, and what they add to the measured step; `before`: the step without them."""
-        other = gpu_changed(model, changes) if isinstance(model, Program) else changed(model, changes)
-        return other, (_replayed(other) / before - 1) * self.step_ns
-
-    def _of_any_model(self, other: Model, difference: float) -> tuple[float, ...]:
-        """What any model is off: of a step that CPUs compute more so the less of it is exchange."""
-        if isinstance(other, Program):
-            return _OF_GPU_STEP * (self.step_ns + difference), _OF_GPU_DIFFERENCE * difference
-        predicted_ns = self.step_ns + difference
-        computed_ns = self._level * step_ns(replace(other, link=Link(0.0, inf)))
-        of_several = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
-        of_compute = _OF_CROWDED_COMPUTE if self.crowded else of_several
-        of_growth = _OF_GROWTH * max(0.0, log2(_grown(self.model, other)) - 1)
-        return _OF_STEP * predicted_ns, (of_compute + of_growth) * min(predicted_ns, computed_ns)
-
-    def at_best_ns(self) -> float | None:
-        """The step if exchanging took no time; None where no link is known."""
-        try:
-            no_time: dict[str, Value] = {"link.alpha_us": 0.0, "link.gb_per_s": float("inf")}
-            saved = self._difference(self.model, no_time, self._unchanged_ns)[1]
-        except Missing:
-            return None
-        return max(0.0, self.step_ns + saved)
-
-    def curve(self) -> list[BucketSize]:
-        """The step by the size that is asked for buckets; of steps that CPUs compute."""
-        assert isinstance(self.model, StepModel)
-        return [size.model_copy(update={"step_ns": round(self._level * size.step_ns)}) for size in curve(self.model)]
-
-    def result(self, predictions: Sequence[Prediction], curve: Sequence[BucketSize] = ()) -> WhatIf:
-        """Predictions, with what they rest on."""
-        batch, floor_ns = self.measured.known("samples_per_step"), None if self.missed else self.at_best_ns()
-        try:
-            basis = link_figures(self.measured)
-            link = f"dptune links ({basis.source})" if basis.basis == "sweep" else "the run's own all-reduces"
-            missing = {}
-        except Missing as lack:
-            link, missing = None, {"link": lack.reason}
-        if floor_ns is None:
-            why = self.missed or missing.get("link", "no collective of known size was found on all its ranks")
-            missing["floor_ns"] = why
-        if batch is None:
-            missing["global_batch"] = self.measured.missing["samples_per_step"]
-        return WhatIf(
-            dptune=__version__,
-            measured_ns=self.step_ns,
-            processes=1 + len(self.measured.step.repeats_ns),
-            traced=self.traced,
-            replayed_ns=round(self.replayed_ns),
-            error_share=self.error_share,
-            held_out_share=self.held_out_share,
-            floor_ns=None if floor_ns is None else round(floor_ns),
-            global_batch=batch,
-            link=link,
-            predictions=list(predictions),
-            curve=list(curve),
-            missing=missing,
-        )
 
 
 class Predictor:
@@ -320,7 +44,7 @@ class Predictor:
 
     def __call__(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together."""
-        if self._measured.known("device_kind") != "cpu" and not changes.keys() <= PREDICTED_ON_GPUS:
+        if self._measured.known("device_kind") != "cpu" and not changes.keys() <= TOLD_OF_GPUS:
             raise Missing(
                 "not available for this rule on GPU traces"
             )  # and is not built for nothing: a large trace takes long
@@ -395,26 +119,3 @@ def search(run: Run, measured: Measured) -> WhatIf:
         return ground.result([])
     accumulates = all(facts.accumulates() for facts in ground.facts)
     return ground.result([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
-
-
-def _grown(before: Model, after: Model) -> float:
-    """How many times the samples a step has; a batch, where that grows more: fewer micro-batches hide it in a step."""
-    grown = after.samples / before.samples if after.samples and before.samples else 1.0
-    loading, then = (model.loading if isinstance(model, StepModel) else None for model in (before, after))
-    if loading is None or then is None or not loading.batch or not then.batch:
-        return grown
-    return max(grown, then.batch / loading.batch)
-
-
-def _replayed(model: Model) -> float:
-    return model.step_ns() if isinstance(model, Program) else step_ns(model)
-
-
-def _missed(recorded: Recorded, half: int, processes: Sequence[Mapping[int, Facts]], level: float) -> float:
-    """How far the replay of every second step is from the median of the others, as a share of that.
-
-    `level`: how many times as long as in the recorded process a step takes in the middle one of all.
-    """
-    others = [untraced(facts).durations_ns[1 - half :: 2] for facts in recorded.facts.values()]
-    scored = level * float(median(median(durations) for durations in others))
-    return abs(step_ns(computing(recorded.model(slice(half, None, 2)), processes)) - scored) / scored

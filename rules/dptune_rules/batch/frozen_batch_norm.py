@@ -41,6 +41,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView
+from dptune_rules.known import known
 
 RULE = Rule(
     code="DP302",
@@ -77,8 +78,8 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(label="frozen BatchNorm layers in training mode", value=found.layers),
             Evidence(label="for example", value=", ".join(found.names)),
-            *([Evidence(label="last call of train()", value=found.train_where)] if found.train_where else []),
-            *([Evidence(label="run at", value=found.runs_at)] if found.runs_at else []),
+            *known("last call of train()", found.train_where),
+            *known("run at", found.runs_at),
         ],
         numerics="changes",
         watch="Do not call `.eval()` on the whole model: that disables dropout in the trained part.",

@@ -49,6 +49,8 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import DiscardedGradientFacts, Rule, RunView, discarding
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
 
 RULE = Rule(
     code="DP304",
@@ -72,26 +74,21 @@ def check(run: RunView) -> Iterator[Advice]:
     accumulates = run.any_facts().accumulates()
     if passes > discarded and accumulates is False:
         return
-    at = f" ({found.where})" if found.where else ""
-    yield Advice(
-        rule=RULE.code,
-        slug=RULE.name,
-        kind=RULE.kind,
-        impact="high",
+    at = in_parentheses(found.where)
+    yield results_at_risk(
+        RULE,
         title=f"Gradients of {_count(passes, discarded)} are cleared before the optimizer uses them{at}",
         why=_why(passes, discarded),
-        changes=[],
         confidence="high" if accumulates or passes == discarded else "medium",
         evidence=[
             Evidence(label="backward passes", value=passes, unit="per optimizer step"),
             Evidence(label="passes whose gradients are cleared", value=discarded, unit="per optimizer step"),
             Evidence(label="optimizer steps with such passes", value=found.step_share, unit="of the warm-up steps"),
-            *([Evidence(label="gradients cleared at", value=found.where)] if found.where else []),
-            *([Evidence(label="backward pass at", value=found.backward_where)] if found.backward_where else []),
+            *known("gradients cleared at", found.where),
+            *known("backward pass at", found.backward_where),
         ],
-        numerics="changes",
         watch=_watch(found, passes, discarded),
-        fingerprint=f"{RULE.code}:zero_grad",
+        subject="zero_grad",
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence, Impact, Saving, impact_of
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView
+from dptune_rules.known import in_parentheses
 
 MOST_TIMES = 8  # as for larger global batches: the step model was checked up to that
 NEAR_BEST = 0.02  # of the step: what less than that saves is not worth the memory of larger micro-batches
@@ -68,7 +69,7 @@ def advice(rule: Rule, run: RunView, now: int, passes: int, times: int, saves: S
     then, left = times * now, passes // times
     impact: Impact = impact_of(saves.predicted_share or 0.0) or "low"
     normalizes = _has_batch_norm(run)
-    where = f" ({loader.where})" if loader.where else ""
+    where = in_parentheses(loader.where)
     of = f"{now} sample{'s' if now > 1 else ''}"
     do = f"run {left} of {then}" if left > 1 else f"run 1 batch of {then} without accumulation"
     return Advice(

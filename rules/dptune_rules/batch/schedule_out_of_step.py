@@ -45,6 +45,8 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, SchedulerFacts, epochs_of
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import known
 
 RULE = Rule(
     code="DP303",
@@ -128,18 +130,11 @@ def _named(scheduler: SchedulerFacts) -> str:
 
 
 def _advice(scheduler: SchedulerFacts, *, title: str, why: str, evidence: list[Evidence], watch: str) -> Advice:
-    made_at = [Evidence(label="scheduler made at", value=scheduler.where)] if scheduler.where else []
-    return Advice(
-        rule=RULE.code,
-        slug=RULE.name,
-        kind=RULE.kind,
-        impact="high",
+    return results_at_risk(
+        RULE,
         title=title,
         why=why,
-        changes=[],
-        confidence="high",
-        evidence=[*evidence, *made_at],
-        numerics="changes",
+        evidence=[*evidence, *known("scheduler made at", scheduler.where)],
         watch=watch,
-        fingerprint=f"{RULE.code}:{scheduler.name}",
+        subject=scheduler.name,
     )

@@ -52,6 +52,7 @@ from collections.abc import Iterator, Sequence
 from dptune.advice import Advice, Evidence
 from dptune.measured import Missing
 from dptune.rule import DenseTableFacts, Rule, RunView, Threshold
+from dptune_rules.known import in_parentheses, known
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less does not justify another optimizer")
 UNUSED_SHARE = Threshold(
@@ -129,7 +130,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 value=sum(embedding.gradient_bytes for embedding in tables),
                 unit="bytes",
             ),
-            *([Evidence(label="table created at", value=largest.where)] if largest.where else []),
+            *known("table created at", largest.where),
         ],
         numerics="changes",
         watch=_watch(largest.optimizer, on_nccl),
@@ -148,7 +149,7 @@ def _conditions(run: RunView, optimizer: str) -> Iterator[str]:
 
 def _what(tables: Sequence[DenseTableFacts]) -> str:
     largest = tables[0]
-    at = f" ({largest.where})" if largest.where else ""
+    at = in_parentheses(largest.where)
     others = len(tables) - 1
     if not others:
         return f"The gradient of embedding table `{largest.module}`{at} is dense"

@@ -42,6 +42,8 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import LeftOutFacts, Rule, RunView
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
 
 RULE = Rule(
     code="DP113",
@@ -63,32 +65,23 @@ def check(run: RunView) -> Iterator[Advice]:
         if subject in reported:  # by another pass
             continue
         reported.add(subject)
-        at = f" ({missed.optimizer_where})" if missed.optimizer_where else ""
-        yield Advice(
-            rule=RULE.code,
-            slug=RULE.name,
-            kind=RULE.kind,
-            impact="high",
+        at = in_parentheses(missed.optimizer_where)
+        yield results_at_risk(
+            RULE,
             title=f"{missed.optimizer}{at} does not hold {missed.parameters:,} "
             f"{'parameter' if missed.parameters == 1 else 'parameters'}{_of(missed)} that get gradients: they are "
             "never updated",
             why=_reason(missed),
-            changes=[],
             confidence="high" if missed.added_later else "medium",
             evidence=[
                 Evidence(label="parameter tensors without an optimizer", value=missed.tensors),
                 Evidence(label="parameter tensors with gradients", value=missed.of_tensors),
-                *(
-                    [Evidence(label="optimizer made at", value=missed.optimizer_where)]
-                    if missed.optimizer_where
-                    else []
-                ),
-                *([Evidence(label="added later at", value=missed.added_where)] if missed.added_where else []),
-                *([Evidence(label="backward pass", value=missed.where)] if missed.where else []),
+                *known("optimizer made at", missed.optimizer_where),
+                *known("added later at", missed.added_where),
+                *known("backward pass", missed.where),
             ],
-            numerics="changes",
             watch=_remedy(missed) + " If they should keep their values, call requires_grad_(False) on them.",
-            fingerprint=f"{RULE.code}:{subject}",
+            subject=subject,
         )
 
 

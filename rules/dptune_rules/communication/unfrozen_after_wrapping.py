@@ -45,6 +45,8 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
 
 AVERAGED_SHARE = Threshold(
     "averaged_share",
@@ -76,32 +78,27 @@ def check(run: RunView) -> Iterator[Advice]:
         sent = sum(call.sent_bytes for call in facts.calls) / max(1, facts.calls_steps)
         if agree is None and sent >= run.limit(AVERAGED_SHARE) * found.size_bytes:
             continue
-        wrapped = f" ({found.where})" if found.where else ""
+        wrapped = in_parentheses(found.where)
         later = f"unfrozen later in {found.unfrozen_where}" if found.unfrozen_where else "unfrozen or added later"
-        yield Advice(
-            rule=RULE.code,
-            slug=RULE.name,
-            kind=RULE.kind,
-            impact="high",
+        yield results_at_risk(
+            RULE,
             title=f"DDP{wrapped} does not average the gradients of {found.tensors} "
             f"{'tensor' if found.tensors == 1 else 'tensors'} of `{found.module}` {later}: wrap the model again",
             why="DDP registers the parameters that require gradients once, in its constructor. Without averaging, the "
             "replicas drift apart.",
-            changes=[],
             confidence="high" if agree is False and run.times_hold else "medium",
             evidence=[
                 Evidence(label="parameters updated without averaging", value=found.parameters),
                 Evidence(label="for example", value=", ".join(found.names)),
-                *([Evidence(label="wrapped at", value=found.where)] if found.where else []),
-                *([Evidence(label="unfrozen at", value=found.unfrozen_where)] if found.unfrozen_where else []),
+                *known("wrapped at", found.where),
+                *known("unfrozen at", found.unfrozen_where),
                 *(
                     [Evidence(label="values of these parameters", value="differ between ranks")]
                     if agree is False
                     else []
                 ),
             ],
-            numerics="changes",
             watch="Wrap the model in DistributedDataParallel again after unfreezing: this broadcasts the weights of "
             "rank 0. find_unused_parameters=True does not help.",
-            fingerprint=f"{RULE.code}:{found.module}",
+            subject=found.module,
         )

@@ -49,6 +49,8 @@ from collections.abc import Iterator, Sequence
 from dptune.advice import Advice, Evidence
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
 
 AVERAGED_SHARE = Threshold(
     "averaged_share",
@@ -86,26 +88,21 @@ def check(run: RunView) -> Iterator[Advice]:
     seen = steps // len(run.facts)
     often = "every" if missed == steps else f"{round(missed / len(run.facts))} of {seen}"
     where = next((rank_facts.unsynced_where for rank_facts in run.facts if rank_facts.unsynced_where), None)
-    yield Advice(
-        rule=RULE.code,
-        slug=RULE.name,
-        kind=RULE.kind,
-        impact="high",
+    yield results_at_risk(
+        RULE,
         title=f"Replicas drift apart: in {often} recorded {'step' if missed == steps else 'steps'} the optimizer uses "
-        "gradients that were not averaged over the ranks" + (f" ({where})" if where else ""),
+        "gradients that were not averaged over the ranks" + in_parentheses(where),
         why="The last backward pass before the optimizer step was not synchronized: its forward pass ran under "
         "no_sync, or did not go through DistributedDataParallel.",
-        changes=[],
         confidence="high" if agree is False else "medium",
         evidence=[
-            *([Evidence(label="backward pass before the step", value=where)] if where else []),
+            *known("backward pass before the step", where),
             Evidence(label="steps on unsynchronized gradients", value=missed / steps, unit="of the recorded steps"),
             *([Evidence(label="weights", value="differ between ranks")] if agree is False else []),
         ],
-        numerics="changes",
         watch="Run the last micro-batch of each step outside no_sync, forward and backward, and step only after it. "
         "Weights that have drifted apart stay apart: start from an earlier checkpoint.",
-        fingerprint=f"{RULE.code}:{facts.ddp[0].module}",
+        subject=facts.ddp[0].module,
     )
 
 

@@ -44,6 +44,8 @@ from math import inf
 from dptune.advice import Advice, Evidence
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import known
 
 METRICS_BYTES = Threshold(
     "metrics_bytes",
@@ -78,25 +80,20 @@ def check(run: RunView) -> Iterator[Advice]:
     if agree or _exchanged_bytes(run) > run.limit(METRICS_BYTES) or not _train_alike(run):
         return
     ranks = len(run.facts)
-    yield Advice(
-        rule=RULE.code,
-        slug=RULE.name,
-        kind=RULE.kind,
-        impact="high",
+    yield results_at_risk(
+        RULE,
         title=f"{ranks} ranks train {ranks} unrelated models: nothing averages gradients or parameters between them",
         why="No DistributedDataParallel or FSDP module wraps the model, and no collective in the recorded steps "
         "carries gradients or parameters.",
-        changes=[],
         confidence="high" if agree is False else "medium",
         evidence=[
             Evidence(label="process group", value=f"{facts.backend}, {facts.world_size} ranks"),
             *([Evidence(label="weights", value="differ between ranks")] if agree is False else []),
-            *([Evidence(label="backward pass called at", value=facts.backward_where)] if facts.backward_where else []),
+            *known("backward pass called at", facts.backward_where),
         ],
-        numerics="changes",
         watch="Wrap the model in DistributedDataParallel before the optimizer is made. If ranks train different models "
         "on purpose, accept it: `dptune check --accept FILE --update-accepted`.",
-        fingerprint=f"{RULE.code}:ranks",
+        subject="ranks",
     )
 
 

@@ -50,6 +50,7 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.known import known
 
 WORTH_SHARE = Threshold(
     "worth_share", 0.05, "impact is medium from here; counts the whole backward pass, not only these gradients"
@@ -93,9 +94,9 @@ def check(run: RunView) -> Iterator[Advice]:
             saves=run.bound(0.0, share, "no more than this backward pass takes"),
             confidence="high",
             evidence=[
-                *([Evidence(label="backward pass", value=unused.where)] if unused.where else []),
-                *([Evidence(label="their optimizer", value=unused.optimizer)] if unused.optimizer else []),
-                *([Evidence(label="wrapped in DDP at", value=unused.made_at)] if unused.made_at else []),
+                *known("backward pass", unused.where),
+                *known("their optimizer", unused.optimizer),
+                *known("wrapped in DDP at", unused.made_at),
                 Evidence(label="unused gradients", value=unused.gradient_bytes, unit="bytes per rank and pass"),
                 Evidence(label="this backward pass", value=share, unit="of an untraced step"),
             ],

@@ -58,6 +58,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import EagerAttention, Missing
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.host.costly_functions import costs, seen_in_kernels
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 CPU_KEYS = Threshold("cpu_keys", 512, "on a CPU the fused kernel was reliably faster from here, whatever the head size")
@@ -80,7 +81,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each place that computes attention operator by operator for a share of the step that is worth it."""
-    if run.measured.known("attention") is None and not _seen(run):
+    seen = seen_in_kernels(run, lambda name: "softmax" in name.lower())
+    if run.measured.known("attention") is None and not seen:
         return  # no softmax is among the kernels or operators that take most
     for found in run.measured.attention:
         impact = run.impact(found.other_share, WORTH_SHARE)
@@ -140,16 +142,9 @@ def _remedy(found: EagerAttention) -> str:
 
 def _evidence(found: EagerAttention) -> list[Evidence]:
     place = f"{found.name} at {found.at}" if found.name else "attention operators"
-    backward = Evidence(label="their backward pass", value=found.backward_ns / 1e6, unit="ms a step", rank=found.rank)
     return [
-        Evidence(label=place, value=found.cost_ns / 1e6, unit="ms a step", rank=found.rank),
-        *([backward] if found.backward_ns else []),
+        *costs(place, found),
         Evidence(label="outside the two matrix products", value=found.other_share, unit="of a step"),
         Evidence(label="calls of attention", value=round(found.calls, 1), unit="a step"),
         *([Evidence(label="keys of a query", value=found.keys)] if found.keys is not None else []),
     ]
-
-
-def _seen(run: RunView) -> bool:
-    kernels = run.measured.known("kernels")
-    return kernels is None or any("softmax" in kernel.name.lower() for kernel in kernels.top)

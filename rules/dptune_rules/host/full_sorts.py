@@ -41,6 +41,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import FullSort
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.host.costly_functions import advice, seen_in_kernels
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 READ_SHARE = Threshold("read_share", 0.25, "of a row's values: to select more takes about as long as to sort")
@@ -58,36 +59,33 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function whose sorts of long rows take a share of the step worth it."""
-    if run.measured.known("user_code") is None and not _seen(run):
+    seen = seen_in_kernels(run, lambda name: "sort" in name.lower())
+    if run.measured.known("user_code") is None and not seen:
         return  # none is among the kernels or operators that take most
     found = run.measured.user_code
     for function in found.full_sorts:
         impact = run.impact(function.share, WORTH_SHARE)
         if impact is None or (function.read or 0) > run.limit(READ_SHARE) * function.length:
             continue
-        where = run.hottest_line(function.name, function.at) or function.at
-        yield Advice(
-            rule=RULE.code,
-            slug=RULE.name,
-            kind=RULE.kind,
-            impact=impact,
-            title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step sorting rows of "
-            f"{function.length:,} values{_remedy(function)}",
+        yield advice(
+            RULE,
+            run,
+            function,
+            impact,
+            spends=f"sorting rows of {function.length:,} values{_remedy(function)}",
             why="Selecting the first k of N values takes about N comparisons, sorting them N log2(N).",
-            changes=[],
-            saves=run.bound(0.0, function.share, "no more than the sorts"),
+            most="no more than the sorts",
             confidence="medium" if found.basis == "untraced" and function.read is not None else "low",
-            evidence=_evidence(function),
+            details=[
+                Evidence(label="values of a row", value=function.length),
+                *([] if function.read is None else [Evidence(label="of them read", value=function.read)]),
+                Evidence(label="rows", value=function.rows),
+                Evidence(label="sorts", value=round(function.calls, 1), unit="a step"),
+            ],
             numerics="same",
             watch="torch.topk may order equal values differently."
             + ("" if function.read else " If the complete order is needed, leave it unchanged."),
-            fingerprint=f"{RULE.code}:{function.name}",
         )
-
-
-def _seen(run: RunView) -> bool:
-    kernels = run.measured.known("kernels")
-    return kernels is None or any("sort" in kernel.name.lower() for kernel in kernels.top)
 
 
 def _remedy(function: FullSort) -> str:
@@ -96,17 +94,3 @@ def _remedy(function: FullSort) -> str:
     if function.read == 1:
         return " to read one: use torch.topk, max or kthvalue"
     return f" to read {function.read:,} of each: use torch.topk"
-
-
-def _evidence(function: FullSort) -> list[Evidence]:
-    label = f"{function.name} at {function.at}"
-    backward_ms = function.backward_ns / 1e6
-    backward = Evidence(label="their backward pass", value=backward_ms, unit="ms a step", rank=function.rank)
-    return [
-        Evidence(label=label, value=function.cost_ns / 1e6, unit="ms a step", rank=function.rank),
-        *([backward] if function.backward_ns else []),
-        Evidence(label="values of a row", value=function.length),
-        *([] if function.read is None else [Evidence(label="of them read", value=function.read)]),
-        Evidence(label="rows", value=function.rows),
-        Evidence(label="sorts", value=round(function.calls, 1), unit="a step"),
-    ]

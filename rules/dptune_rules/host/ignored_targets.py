@@ -56,6 +56,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import OutputLoss
 from dptune.rule import IgnoredTargetFacts, Rule, RunView, Threshold, ignored_over_ranks
+from dptune_rules.host.costly_functions import costs
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 LEAST_SHARE = Threshold(
@@ -117,11 +118,9 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _evidence(head: OutputLoss, facts: IgnoredTargetFacts) -> list[Evidence]:
     label = f"projection in {head.name} at {head.at}, and loss"
-    backward = Evidence(label="their backward pass", value=head.backward_ns / 1e6, unit="ms a step", rank=head.rank)
     return [
         Evidence(label="rows of logits without a label", value=facts.unread_share, unit="of all rows"),
-        Evidence(label=label, value=head.cost_ns / 1e6, unit="ms a step", rank=head.rank),
-        *([backward] if head.backward_ns else []),
+        *costs(label, head),
         Evidence(label="classes", value=head.classes),
         Evidence(label="rows of logits", value=round(head.rows), unit="a step"),
     ]

@@ -50,8 +50,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
-from dptune.measured import LongConvolution
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.host.costly_functions import advice, seen_in_kernels
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 
@@ -68,53 +68,33 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function whose long convolutions take a share of the step worth it."""
-    if run.measured.known("user_code") is None and not _seen(run):
-        return  # all convolutions take less
+    seen = seen_in_kernels(run, lambda name: "conv" in name, run.limit(WORTH_SHARE))
+    if run.measured.known("user_code") is None and not seen:
+        return  # all convolutions take less; only a detailed window shows how long their kernels are
     found = run.measured.user_code
     for function in found.long_convolutions:
         impact = run.impact(function.share, WORTH_SHARE)
         if impact is None:
             continue
-        where = run.hottest_line(function.name, function.at) or function.at
-        yield Advice(
-            rule=RULE.code,
-            slug=RULE.name,
-            kind=RULE.kind,
-            impact=impact,
-            title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step in direct convolutions "
-            f"with {function.taps:,} taps{' and their backward pass' if function.backward_ns else ''}: use FFT "
+        yield advice(
+            RULE,
+            run,
+            function,
+            impact,
+            spends=f"in direct convolutions with {function.taps:,} taps"
+            f"{' and their backward pass' if function.backward_ns else ''}: use FFT "
             "(torch.fft.rfft, multiply, torch.fft.irfft)",
             why="A direct convolution computes one multiply-add per tap for each output; an FFT needs about log2(N) "
             "operations per element.",
-            changes=[],
-            saves=run.bound(0.0, function.share, "no more than the convolutions and their backward pass"),
+            most="no more than the convolutions and their backward pass",
             confidence="medium" if found.basis == "untraced" else "low",
-            evidence=_evidence(function),
+            details=[
+                Evidence(label="taps of the longest kernel", value=function.taps),
+                Evidence(label="padded length of its input", value=function.length),
+                Evidence(label="long convolutions", value=round(function.calls, 1), unit="a step"),
+            ],
             numerics="same",
             watch="Results agree up to floating-point rounding. conv1d correlates: flip the kernel, or multiply by the "
             "conjugate of its spectrum. Zero-pad both to a length of small factors (2, 3, 5). "
             "torchaudio.functional.fftconvolve does the same in one call.",
-            fingerprint=f"{RULE.code}:{function.name}",
         )
-
-
-def _seen(run: RunView) -> bool:
-    """Whether convolutions take their share of the step. Only a detailed window shows how long their kernels are."""
-    kernels = run.measured.known("kernels")
-    if kernels is None:
-        return True
-    share = sum(kernel.step_share for kernel in kernels.top if "conv" in kernel.name)
-    return bool(share >= run.limit(WORTH_SHARE))
-
-
-def _evidence(function: LongConvolution) -> list[Evidence]:
-    label = f"{function.name} at {function.at}"
-    backward_ms = function.backward_ns / 1e6
-    backward = Evidence(label="their backward pass", value=backward_ms, unit="ms a step", rank=function.rank)
-    return [
-        Evidence(label=label, value=function.cost_ns / 1e6, unit="ms a step", rank=function.rank),
-        *([backward] if function.backward_ns else []),
-        Evidence(label="taps of the longest kernel", value=function.taps),
-        Evidence(label="padded length of its input", value=function.length),
-        Evidence(label="long convolutions", value=round(function.calls, 1), unit="a step"),
-    ]

@@ -44,8 +44,8 @@ import re
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
-from dptune.measured import Decomposition
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.host.costly_functions import advice, seen_in_kernels
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 
@@ -79,55 +79,35 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function that decomposes matrices for a share of the step worth it."""
-    found = run.measured.known("user_code")
-    if found is None and not _seen(run):
+    seen = seen_in_kernels(run, lambda name: _KERNEL.search(name) is not None)
+    if run.measured.known("user_code") is None and not seen:
         return  # none is among the kernels or operators that take most
     found = run.measured.user_code
     for decomposition in found.decompositions:
         impact = run.impact(decomposition.share, WORTH_SHARE)
         if impact is None:
             continue
-        where = run.hottest_line(decomposition.name, decomposition.at) or decomposition.at
         surest = decomposition.operator in SINGULAR_VALUES and found.basis == "untraced"
-        yield Advice(
-            rule=RULE.code,
-            slug=RULE.name,
-            kind=RULE.kind,
-            impact=impact,
-            title=f"`{decomposition.name}` ({where}) spends {100 * decomposition.share:.0f} % of the step in "
-            f"torch.linalg.{decomposition.operator}{' and its backward pass' if decomposition.backward_ns else ''}: "
+        yield advice(
+            RULE,
+            run,
+            decomposition,
+            impact,
+            spends=f"in torch.linalg.{decomposition.operator}"
+            f"{' and its backward pass' if decomposition.backward_ns else ''}: "
             f"{REMEDIES.get(decomposition.operator, OTHERWISE)}",
             why="A decomposition runs in short dependent steps on few cores, so it takes many times as long as a "
             "matrix product of that size.",
-            changes=[],
-            saves=run.bound(0.0, decomposition.share, "no more than the decompositions and their backward pass"),
+            most="no more than the decompositions and their backward pass",
             confidence="medium" if surest else "low",
-            evidence=_evidence(decomposition),
+            details=[
+                Evidence(
+                    label=f"calls of torch.linalg.{decomposition.operator}",
+                    value=round(decomposition.calls, 1),
+                    unit="a step",
+                )
+            ],
             numerics="changes",
             watch="An approximation or an older decomposition changes results. If the method needs exact factors in "
             "each step, leave it unchanged.",
-            fingerprint=f"{RULE.code}:{decomposition.name}",
         )
-
-
-def _seen(run: RunView) -> bool:
-    kernels = run.measured.known("kernels")
-    return kernels is None or any(_KERNEL.search(kernel.name) for kernel in kernels.top)
-
-
-def _evidence(decomposition: Decomposition) -> list[Evidence]:
-    backward = Evidence(
-        label="their backward pass", value=decomposition.backward_ns / 1e6, unit="ms a step", rank=decomposition.rank
-    )
-    return [
-        Evidence(
-            label=f"{decomposition.name} at {decomposition.at}",
-            value=decomposition.cost_ns / 1e6,
-            unit="ms a step",
-            rank=decomposition.rank,
-        ),
-        *([backward] if decomposition.backward_ns else []),
-        Evidence(
-            label=f"calls of torch.linalg.{decomposition.operator}", value=round(decomposition.calls, 1), unit="a step"
-        ),
-    ]

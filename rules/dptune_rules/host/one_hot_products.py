@@ -44,6 +44,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import OneHotProduct
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.host.costly_functions import advice, seen_in_kernels
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 
@@ -63,54 +64,34 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each function whose one-hot products take a share of the step worth it."""
-    if run.measured.known("user_code") is None and not _seen(run):
-        return  # such products take less
+    seen = seen_in_kernels(run, lambda name: "one_hot" in name or "scatter" in name)
+    if run.measured.known("user_code") is None and not seen:
+        return  # no operator that makes one-hot rows is among those that take most
     found = run.measured.user_code
     for function in found.one_hot_products:
         impact = run.impact(function.share, WORTH_SHARE)
         if impact is None:
             continue
-        where = run.hottest_line(function.name, function.at) or function.at
-        yield Advice(
-            rule=RULE.code,
-            slug=RULE.name,
-            kind=RULE.kind,
-            impact=impact,
-            title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step multiplying one-hot "
-            f"rows over {function.classes:,} classes{_backward(function)}: {SUM if function.sums else LOOKUP}",
+        yield advice(
+            RULE,
+            run,
+            function,
+            impact,
+            spends=f"multiplying one-hot rows over {function.classes:,} classes"
+            f"{_backward(function)}: {SUM if function.sums else LOOKUP}",
             why="All but one element of each row are zero, and the product reads and multiplies them all.",
-            changes=[],
-            saves=run.bound(0.0, function.share, "no more than the one-hot rows, the products and their backward pass"),
+            most="no more than the one-hot rows, the products and their backward pass",
             confidence="medium" if found.basis == "untraced" else "low",
-            evidence=_evidence(function),
+            details=[
+                Evidence(label="classes", value=function.classes),
+                Evidence(label="one-hot rows", value=function.rows),
+                Evidence(label="products", value=round(function.calls, 1), unit="a step"),
+            ],
             numerics="same",
             watch="Results agree up to floating-point rounding if the rows are exactly one-hot and need no gradient."
             + (" index_add_ on a GPU adds in no fixed order." if function.sums else ""),
-            fingerprint=f"{RULE.code}:{function.name}",
         )
-
-
-def _seen(run: RunView) -> bool:
-    """Whether the operators that make one-hot rows are among those that take most."""
-    kernels = run.measured.known("kernels")
-    if kernels is None:
-        return True
-    share = sum(kernel.step_share for kernel in kernels.top if "one_hot" in kernel.name or "scatter" in kernel.name)
-    return bool(share > 0)
 
 
 def _backward(function: OneHotProduct) -> str:
     return ", with the backward pass" if function.backward_ns else ""
-
-
-def _evidence(function: OneHotProduct) -> list[Evidence]:
-    label = f"{function.name} at {function.at}"
-    backward_ms = function.backward_ns / 1e6
-    backward = Evidence(label="their backward pass", value=backward_ms, unit="ms a step", rank=function.rank)
-    return [
-        Evidence(label=label, value=function.cost_ns / 1e6, unit="ms a step", rank=function.rank),
-        *([backward] if function.backward_ns else []),
-        Evidence(label="classes", value=function.classes),
-        Evidence(label="one-hot rows", value=function.rows),
-        Evidence(label="products", value=round(function.calls, 1), unit="a step"),
-    ]

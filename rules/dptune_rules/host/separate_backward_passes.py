@@ -33,6 +33,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.known import known
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
 
@@ -70,7 +71,7 @@ def check(run: RunView) -> Iterator[Advice]:
             saves=run.bound(0.0, share, "no more than all passes but the first"),
             confidence="high",
             evidence=[
-                *([Evidence(label="called at", value=found.where)] if found.where else []),
+                *known("called at", found.where),
                 Evidence(label="backward passes with retain_graph", value=round(found.passes, 1), unit="a step"),
                 Evidence(label="all but the first", value=share, unit="of a step (untraced)"),
             ],

@@ -76,18 +76,23 @@ cost.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator
 from typing import Literal
 
 from dptune.advice import Advice, Change, Impact, Location
-from dptune.measured import Missing, PreparingFigures, digits
+from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.input import loader_words
-
-MOST_WORKERS = 16  # where the cores are not known
-
-COMPUTED_SHARE = 0.5  # of the wait: above it preparing a batch takes a core, below it sleeps (storage, network)
+from dptune_rules.input.batch_preparation import MOST_SHARE, costly_function, sent_mib, slow_part, takes_indices
+from dptune_rules.input.loader_cores import (
+    computed_share_of,
+    core_per_process,
+    free_cores,
+    share_of_cores,
+    spare_share,
+    workers_that_keep_up,
+)
+from dptune_rules.input.loader_waits import batches_per_step, device_idle, longest_wait
 
 HANDOVER_MS = Threshold(
     "handover_ms",
@@ -110,11 +115,8 @@ RECEIVE_MS = Threshold(
 WARNING_SHARE = Threshold("warning_share", 0.05, "medium impact from here: 5 % of a step is spent waiting")
 ERROR_SHARE = Threshold("error_share", 0.20, "above the usual 15 % for high impact: the wait may be partly hidden")
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: workers that save less are not worth their cores")
-MOST_SHARE = Threshold("most_share", 0.6, "a smaller part of batch preparation is not what makes it slow")
 BUSY_SHARE = Threshold("busy_share", 0.3, "of every window on a busy machine: twice the usual 15 % for high impact")
 _UNEVEN = 1.5  # times the wait of all ranks: from there on that of one rank, which the saving is of, is another
-
-BY_INDEX = ("TensorDataset",)  # takes a list of indices as well as one
 
 RULE = Rule(
     code="DP501",
@@ -135,8 +137,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if not run.times_hold and run.least_loader_wait() < run.limit(BUSY_SHARE):
         raise Missing("other processes kept the machine busy, and not every rank waits long in every window")
     host = run.measured.input.wait_share
-    longest = max([host, _longest(run), *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
-    wait, longest_idle = _idle(run, host, longest)
+    longest = max([host, longest_wait(run), *(rank.known("loader_wait_share") or 0.0 for rank in run.measured.ranks)])
+    wait, longest_idle = device_idle(run, host, longest)
     if wait < run.limit(WARNING_SHARE) or _is_at_epoch_starts(run) or _is_of_iterators(run, wait):
         return
     loaders = run.facts[0].loaders if run.facts else []
@@ -145,26 +147,26 @@ def check(run: RunView) -> Iterator[Advice]:
     )
     now = loader.num_workers if loader else None
     preparing = run.measured.input.known("preparing")
-    cores = _free_cores(run, _computed(run, preparing, now), now)
-    slow = _slow_part(run, preparing, _a_core(run, now)) if preparing else None
+    cores = free_cores(run, computed_share_of(run, preparing, now), now)
+    slow = slow_part(run, preparing, core_per_process(run, now)) if preparing else None
     cheaper = f"make a batch cheaper to prepare{f': {slow}' if slow else ''}"
     batched = loader is not None and loader.batch_size is not None and not loader.own_batches
-    if loader and batched and slow and preparing and _by_index(loader.dataset, preparing):
+    if loader and batched and slow and preparing and takes_indices(loader.dataset, preparing):
         cheaper = (
             f"index a whole batch of the {loader.dataset} at once instead of sample by sample"
             + (f" ({loader.where}):" if loader.where else ":")
             + " `DataLoader(dataset, batch_size=None, sampler=BatchSampler(sampler, batch_size, drop_last))`"
         )
-    culprit = _culprit(run, preparing)
-    batch_ms = wait * run.measured.step.time_ns / 1e6 / _batches(run)
+    culprit = costly_function(run, preparing)
+    batch_ms = wait * run.measured.step.time_ns / 1e6 / batches_per_step(run)
     prepared = 1 - (run.measured.input.other_share if now == 0 else 0.0)  # the part that workers can take over
     handover = run.limit(HANDOVER_MS) / batch_ms
-    sent_mib = _sent_mib(run, preparing, now)
-    sending, receiving = sent_mib * run.limit(SEND_MS) / batch_ms, sent_mib * run.limit(RECEIVE_MS) / batch_ms
-    enough = None if now is None else _workers(now, longest, cores)
+    batch_mib = sent_mib(run, preparing, now)
+    sending, receiving = batch_mib * run.limit(SEND_MS) / batch_ms, batch_mib * run.limit(RECEIVE_MS) / batch_ms
+    enough = None if now is None else workers_that_keep_up(now, longest, cores)
     small_gain = wait * max(0.0, prepared - handover)
     gain = wait * max(0.0, prepared - handover - receiving)
-    if sent_mib and enough:
+    if batch_mib and enough:
         gain = min(gain, 1 - longest * (1 + sending) / enough)
     dataset = (loader and loader.dataset) or "loader"
     repeats = loader is not None and loader.iterable is True and loader.sharded_by is None
@@ -175,7 +177,7 @@ def check(run: RunView) -> Iterator[Advice]:
     changes = [] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)]
     if changes and loader and not now and loader.persistent_workers is False:
         changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
-    most = max(longest_idle, min(_unbusy(run), longest_idle + _freed(run, preparing)))
+    most = max(longest_idle, min(spare_share(run), longest_idle + share_of_cores(run, preparing)))
     how = "no more than the wait"
     if most > longest_idle:
         how += ", plus the compute time saved by the cores that batch preparation uses"
@@ -202,7 +204,7 @@ def check(run: RunView) -> Iterator[Advice]:
     elif gain < _least_gain(run) <= small_gain and enough:
         sends_ms = (sending + receiving) * batch_ms
         reason = (
-            f"sending a batch of {digits(sent_mib)} MiB from a worker costs about {digits(sends_ms)} ms, preparing it "
+            f"sending a batch of {digits(batch_mib)} MiB from a worker costs about {digits(sends_ms)} ms, preparing it "
             f"{digits(batch_ms)} ms"
         )
         why = loader_words.SENDING
@@ -263,28 +265,6 @@ def _is_of_iterators(run: RunView, wait: float) -> bool:
     return 2 * share >= wait
 
 
-def _idle(run: RunView, host: float, longest: float) -> tuple[float, float]:
-    """Of these waits of the host, in the median and on the rank that waits longest, the part that holds up the device.
-
-    A GPU that has work queued computes on while the script waits. On a CPU the script is what computes.
-    """
-    account = run.measured.known("account")
-    if not host or account is None or run.measured.known("device_kind") == "cpu":
-        return host, longest
-    idle = min(host, account.input_idle_ns / account.window_ns)
-    of_longest = longest * idle / host
-    if any(rank.devices for rank in run.measured.ranks):
-        of_longest = max(of_longest, run.unstretched(run.most_share("input_idle_ns")))
-    return idle, min(longest, of_longest)
-
-
-def _sent_mib(run: RunView, preparing: PreparingFigures | None, workers: int | None) -> float:
-    """MiB of a batch that first workers would send; 0 where that is not known, or takes no cores from the model."""
-    if workers != 0 or preparing is None or run.measured.known("device_kind") != "cpu":
-        return 0.0
-    return (preparing.tensor_bytes or 0) / 2**20
-
-
 def _least_gain(run: RunView) -> float:
     """The share of a step from which workers are worth proposing: what the median of the timed steps is unsure by."""
     step = run.measured.step
@@ -298,116 +278,6 @@ def _impact(run: RunView, share: float) -> Impact:
     if share >= run.limit(ERROR_SHARE):
         return "high"
     return "medium" if share >= run.limit(WARNING_SHARE) else "low"
-
-
-def _longest(run: RunView) -> float:
-    """Share of the untraced steps in which some rank waits: per step the longest wait, for the others wait for it."""
-    windows = [window for window in (facts.window("untraced") for facts in run.facts) if window and window.steps]
-    if not windows or any(len(window.loader_wait_ns) != window.steps for window in windows):
-        return 0.0
-    usual = set.intersection(*(set(window.usual_steps or range(window.steps)) for window in windows))
-    waited: int = sum(max(window.loader_wait_ns[at] for window in windows) for at in usual)
-    took: int = min(sum(window.durations_ns[at] for at in usual) for window in windows)
-    return min(1.0, waited / took) if took else 0.0
-
-
-def _unbusy(run: RunView) -> float:
-    """Share of a step in which the busiest rank does nothing but wait, for its batch or for others; 0 if not known.
-
-    On a CPU, preparing a batch takes the cores of what exchanges, and makes ranks wait for each other: a cheaper batch
-    saves some of that, too.
-    """
-    busy = run.busy_ns(with_input=False)
-    return max(0.0, 1 - max(busy.values()) / run.measured.step.time_ns) if busy else 0.0
-
-
-def _freed(run: RunView, preparing: PreparingFigures | None) -> float:
-    """Share of a step that the cores of the host take for preparing batches; 1 if not known."""
-    device = run.facts[0].device if run.facts else None
-    if preparing is None or device is None or not device.usable_cores:
-        return 1.0
-    computed_ns = preparing.computed_share * preparing.batch_ns * _batches(run) * run.ranks_here()
-    return min(1.0, computed_ns / device.usable_cores / run.measured.step.time_ns)
-
-
-def _batches(run: RunView) -> int:
-    """Batches that a step draws: the median of the untraced steps of the first rank; 1 where that is not known."""
-    window = run.facts[0].window("untraced") if run.facts else None
-    return max(1, statistics.median_low(window.loader_batches) if window and window.loader_batches else 1)
-
-
-def _a_core(run: RunView, workers: int | None) -> float:
-    """How much of a core each process has where all compute: less than that it does not compute for lack of cores.
-
-    Other processes leave less.
-    """
-    device = run.facts[0].device if run.facts else None
-    cores = device.usable_cores if device else None
-    withheld = max((load.known("withheld_share") or 0.0 for load in run.measured.known("load") or []), default=0.0)
-    each = min(1.0, cores / (run.ranks_here() * (1 + (workers or 0)))) if cores else 1.0
-    return each * (1 - withheld)
-
-
-def _slow_part(run: RunView, preparing: PreparingFigures, a_core: float) -> str | None:
-    """What most of preparing a batch is; None where it is neither part."""
-    if preparing.reading_share >= run.limit(MOST_SHARE):
-        computes = preparing.reading_computed_share >= COMPUTED_SHARE * a_core
-        how = "computes" if computes else "mostly waits, for example for storage"
-        return f"reading and transforming samples is {100 * preparing.reading_share:.0f} % of that, and {how}"
-    if preparing.collating_share >= run.limit(MOST_SHARE):
-        return f"collating is {100 * preparing.collating_share:.0f} % of that"
-    return None
-
-
-def _by_index(dataset: str | None, preparing: PreparingFigures) -> bool:
-    """Whether one call could take a whole batch out of the tensors that hold all samples."""
-    return dataset in BY_INDEX and preparing.collated_by in ("", "default_collate")
-
-
-def _culprit(run: RunView, preparing: PreparingFigures | None) -> tuple[str, float] | None:
-    """The function that takes most of preparing batches, with its line, and the share; None where none is known."""
-    hot = run.hottest_in_loader()
-    if hot and hot.share >= run.limit(MOST_SHARE):
-        return f"`{hot.name}` ({hot.where})", hot.share
-    if preparing is None:
-        return None
-    parts = (preparing.reading_share, preparing.read_by), (preparing.collating_share, preparing.collated_by)
-    share, function = max(parts, key=lambda part: part[0])
-    name, _, at = (function or "").removesuffix(")").partition(" (")
-    if share < run.limit(MOST_SHARE) or not at:
-        return None
-    name = name.replace(".<locals>", "")
-    return f"`{name}` ({run.hottest_line(name.rpartition('.')[2], at) or at})", share
-
-
-def _computed(run: RunView, preparing: PreparingFigures | None, workers: int | None) -> float | None:
-    """The part of preparing batches in which it computes; None where that is not known."""
-    if preparing:
-        return preparing.computed_share
-    # With workers the training thread sleeps while it waits, whatever they do.
-    return None if workers else run.measured.input.known("computed_share")
-
-
-def _free_cores(run: RunView, computed: float | None, workers: int | None) -> int | None:
-    """Cores that workers of one rank may take: its part of the host's; None where they are not known or not needed.
-
-    A model on the CPU has its own threads' cores taken, unless a batch is mostly waited for, not computed.
-    """
-    if not run.facts or run.facts[0].device is None or not run.facts[0].device.usable_cores:
-        return None
-    device = run.facts[0].device
-    if computed is not None and computed < COMPUTED_SHARE * _a_core(run, workers):
-        return None
-    share = max(1, (device.usable_cores or 1) // run.ranks_here())
-    return max(0, share - (device.torch_threads or 1)) if device.kind == "cpu" else share
-
-
-def _workers(now: int, wait: float, cores: int | None) -> int | None:
-    """How many workers keep up, and one to spare, within the cores; None where that is not more than now."""
-    most = MOST_WORKERS if cores is None else cores
-    keep_up = (now or wait) / max(1 - wait, 1e-9)
-    then = min(math.ceil(keep_up) + 1, most)
-    return then if then > now else None
 
 
 def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high"]:

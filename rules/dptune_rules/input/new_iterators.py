@@ -48,6 +48,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import NewIterators, Rule, RunView, Threshold
+from dptune_rules.known import known
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 LEAST_STEPS_SHARE = Threshold(
@@ -102,7 +103,7 @@ def check(run: RunView) -> Iterator[Advice]:
                     else []
                 ),
                 Evidence(label="workers", value=workers, unit="processes"),
-                *([Evidence(label="the loader is created at", value=line.loader)] if line.loader else []),
+                *known("the loader is created at", line.loader),
             ],
             numerics="changes",
             watch="One iterator uses every sample once before any repeats; each new one draws from all samples."

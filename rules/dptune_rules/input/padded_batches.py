@@ -48,9 +48,11 @@ length.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
-from dptune.advice import Advice, Evidence, Impact, Saving
+from dptune.advice import Advice, Evidence, Saving
 from dptune.rule import LoaderFacts, PaddingFacts, Rule, RunView, Threshold
+from dptune_rules.known import in_parentheses, known
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; steps with equal batches vary by less")
 LEAST_SHARE = Threshold(
@@ -100,59 +102,73 @@ def _is_grouped(loader: LoaderFacts) -> bool:
 
 def _fixed_length(run: RunView, loader: LoaderFacts, padding: PaddingFacts) -> Iterator[Advice]:
     needless = padding.needless_share
-    impact = _impact(run, needless)
-    if impact is None:
-        return
-    where = _where(loader)
-    yield Advice(
-        rule=RULE.code,
-        slug=RULE.name,
-        kind=RULE.kind,
-        impact=impact,
-        title=f"{100 * needless:.0f} % of each batch is padding that no sample needs"
-        f"{f' ({where})' if where else ''}: pad to the longest sample of the batch",
-        why="The model computes on padding as on any token.",
-        changes=[],
-        saves=_saving(run, needless),
-        confidence="medium",
-        evidence=[
-            Evidence(label="columns that are padding in every row", value=needless, unit="of a batch"),
-            *_evidence(loader, padding),
-        ],
+    yield from _card(
+        run,
+        loader,
+        padding,
+        needless,
+        which=" that no sample needs",
+        remedy="pad to the longest sample of the batch",
+        cause=Evidence(label="columns that are padding in every row", value=needless, unit="of a batch"),
         numerics="same",
         watch="Lengths then vary from batch to batch, and the longest batch sets peak memory. Results are unchanged "
         "if the model masks padding.",
-        fingerprint=f"{RULE.code}:{loader.dataset or 'dataset'}",
+        subject=loader.dataset or "dataset",
     )
 
 
 def _mixed_lengths(run: RunView, loader: LoaderFacts, padding: PaddingFacts) -> Iterator[Advice]:
     mean = padding.mean_length_share
-    impact = _impact(run, 1 - mean)
+    yield from _card(
+        run,
+        loader,
+        padding,
+        1 - mean,
+        which=", because the lengths of its samples differ",
+        remedy="group samples of similar length",
+        how=" transformers' Trainer groups with "
+        'train_sampling_strategy="group_by_length" (before version 5: group_by_length=True); other scripts need a '
+        "sampler that sorts chunks of a shuffled order by length, or packing.",
+        cause=Evidence(label="mean length of a sample", value=mean, unit="of the longest one in its batch"),
+        numerics="changes",
+        watch="The samples come in another order, with similar ones in a batch: compare the validation loss. Give all "
+        "ranks batches of similar length in a step.",
+        subject=f"lengths:{loader.dataset or 'dataset'}",
+    )
+
+
+def _card(
+    run: RunView,
+    loader: LoaderFacts,
+    padding: PaddingFacts,
+    needless: float,
+    *,
+    which: str,
+    remedy: str,
+    how: str = "",
+    cause: Evidence,
+    numerics: Literal["same", "changes"],
+    watch: str,
+    subject: str,
+) -> Iterator[Advice]:
+    """The advice to remove this share of a batch, if that shortens steps enough."""
+    impact = run.impact(needless * _shrinking(run), WORTH_SHARE)
     if impact is None:
         return
-    where = _where(loader)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{100 * (1 - mean):.0f} % of each batch is padding, because the lengths of its samples differ"
-        f"{f' ({where})' if where else ''}: group samples of similar length",
-        why="The model computes on padding as on any token. transformers' Trainer groups with "
-        'train_sampling_strategy="group_by_length" (before version 5: group_by_length=True); other scripts need a '
-        "sampler that sorts chunks of a shuffled order by length, or packing.",
+        title=f"{100 * needless:.0f} % of each batch is padding{which}{in_parentheses(_where(loader))}: {remedy}",
+        why=f"The model computes on padding as on any token.{how}",
         changes=[],
-        saves=_saving(run, 1 - mean),
+        saves=_saving(run, needless),
         confidence="medium",
-        evidence=[
-            Evidence(label="mean length of a sample", value=mean, unit="of the longest one in its batch"),
-            *_evidence(loader, padding),
-        ],
-        numerics="changes",
-        watch="The samples come in another order, with similar ones in a batch: compare the validation loss. Give all "
-        "ranks batches of similar length in a step.",
-        fingerprint=f"{RULE.code}:lengths:{loader.dataset or 'dataset'}",
+        evidence=[cause, *_evidence(loader, padding)],
+        numerics=numerics,
+        watch=watch,
+        fingerprint=f"{RULE.code}:{subject}",
     )
 
 
@@ -164,10 +180,6 @@ def _shrinking(run: RunView) -> float:
         return rest
     parts = ("compute_ns", "exposed_waiting_ns", "exposed_unsplit_ns")
     return min(rest, run.unstretched(sum(account.share(part) for part in parts)))
-
-
-def _impact(run: RunView, padding: float) -> Impact | None:
-    return run.impact(padding * _shrinking(run), WORTH_SHARE)
 
 
 def _saving(run: RunView, padding: float) -> Saving:
@@ -185,7 +197,5 @@ def _where(loader: LoaderFacts) -> str | None:
 
 def _evidence(loader: LoaderFacts, padding: PaddingFacts) -> Iterator[Evidence]:
     yield Evidence(label="elements that are not padding", value=padding.filled_share, unit="of a batch")
-    if loader.preparing and loader.preparing.collated_by:
-        yield Evidence(label="collated by", value=loader.preparing.collated_by)
-    if loader.where:
-        yield Evidence(label="loader", value=loader.where)
+    yield from known("collated by", loader.preparing.collated_by if loader.preparing else None)
+    yield from known("loader", loader.where)

@@ -39,6 +39,8 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import CommunicationFigures
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import known
 
 LEAST_LOSSES = Threshold(
     "least_losses",
@@ -79,23 +81,18 @@ def _same_order(run: RunView) -> Iterator[Advice]:
             continue
         if (loader.batches_drawn or 0) <= batches:
             continue
-        yield Advice(
-            rule=RULE.code,
-            slug=RULE.name,
-            kind=RULE.kind,
+        yield results_at_risk(
+            RULE,
             impact="medium",
             title="DistributedSampler.set_epoch is never called: every epoch has the same batches in the same order",
             why="It shuffles by its seed plus the epoch set by set_epoch, which is still 0.",
-            changes=[],
-            confidence="high",
             evidence=[
                 Evidence(label="batches of an epoch", value=batches),
                 Evidence(label="batches drawn", value=loader.batches_drawn or 0),
-                *([Evidence(label="the loader is created at", value=loader.where)] if loader.where else []),
+                *known("the loader is created at", loader.where),
             ],
-            numerics="changes",
             watch="Call sampler.set_epoch(epoch) before each epoch. Training results change for the better.",
-            fingerprint=f"{RULE.code}:set_epoch:{loader.dataset or 'loader'}",
+            subject=f"set_epoch:{loader.dataset or 'loader'}",
         )
 
 
@@ -109,23 +106,19 @@ def _each_for_itself(run: RunView) -> Iterator[Advice]:
         shuffles = loader.sampler == "RandomSampler" and loader.distributed_sampler is False
         if len(run.facts) < 2 or not shuffles or not loader.batches_drawn or not whole:
             continue
-        yield Advice(
-            rule=RULE.code,
-            slug=RULE.name,
-            kind=RULE.kind,
+        yield results_at_risk(
+            RULE,
             impact="low",
             title=f"Each rank shuffles all {loader.dataset_samples} samples by itself, unless they were split before",
             why="Without a DistributedSampler, each rank's epoch is the whole data set, and ranks can train on the "
             "same samples.",
-            changes=[],
             confidence="low",
             evidence=[
                 Evidence(label="sampler", value=loader.sampler),
-                *([Evidence(label="the loader is created at", value=loader.where)] if loader.where else []),
+                *known("the loader is created at", loader.where),
             ],
-            numerics="changes",
             watch="With a DistributedSampler, an epoch gets shorter by the number of ranks.",
-            fingerprint=f"{RULE.code}:sampler:{loader.dataset or 'loader'}",
+            subject=f"sampler:{loader.dataset or 'loader'}",
         )
 
 
@@ -151,15 +144,10 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
     if overlap is not None and any(_makes_one_loss(row) for row in overlap.rows):
         return  # the loss may be one of all ranks' samples
     loaders = [loader for loader in run.any_facts().loaders if loader.batches_drawn]
-    yield Advice(
-        rule=RULE.code,
-        slug=RULE.name,
-        kind=RULE.kind,
-        impact="high",
+    yield results_at_risk(
+        RULE,
         title=f"All {len(losses)} ranks train on the same data: their first {least} losses are bitwise equal",
         why="All ranks compute the same gradients, so all but one are wasted.",
-        changes=[],
-        confidence="high",
         evidence=[
             Evidence(label="first loss, on each rank", value=losses[0][0]),
             *(
@@ -173,7 +161,6 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
                 if drawn_loader.where
             ),
         ],
-        numerics="changes",
         watch="With a DistributedSampler, each rank gets different samples.",
-        fingerprint=f"{RULE.code}:batches",
+        subject="batches",
     )

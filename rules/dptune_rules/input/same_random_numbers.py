@@ -49,6 +49,7 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import EqualGenerators, Rule, RunView, equal_generators
+from dptune_rules.known import in_parentheses, known
 
 RULE = Rule(
     code="DP508",
@@ -79,7 +80,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _advice(equal: EqualGenerators, where: str | None, in_workers: str) -> Advice:
     facts = equal.facts
-    at = f" ({facts.where})" if facts.where else ""
+    at = in_parentheses(facts.where)
     shared = [
         *([f"in {equal.workers} workers of a rank"] if equal.workers > 1 else []),
         *([f"on {equal.ranks} ranks"] if equal.ranks > 1 else []),
@@ -101,8 +102,8 @@ def _advice(equal: EqualGenerators, where: str | None, in_workers: str) -> Advic
             Evidence(label="ranks with the same state", value=equal.ranks),
             Evidence(label="epochs that start from the same state", value=equal.epochs),
             Evidence(label="class of the generator", value=facts.kind),
-            *([Evidence(label="generator made at", value=facts.where)] if facts.where else []),
-            *([Evidence(label="loader made at", value=where)] if where else []),
+            *known("generator made at", facts.where),
+            *known("loader made at", where),
         ],
         numerics="changes",
         watch=in_workers

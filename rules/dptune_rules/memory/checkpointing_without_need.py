@@ -46,6 +46,7 @@ from statistics import median
 from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.known import known
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: a single checkpointed head is less")
 FULL_SHARE = Threshold(
@@ -107,7 +108,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 run.measured.where("compute_ns")
             ),
             Evidence(label="activations that checkpointing discards", value=kept_bytes, unit="bytes per rank"),
-            *([Evidence(label="called by", value=checkpointing.through)] if checkpointing.through else []),
+            *known("called by", checkpointing.through),
         ],
         numerics="same",
         watch="Memory use rises by the size of the activations: check the peak with the longest batch.",

@@ -46,6 +46,8 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import EvaluationModeFacts, Rule, RunView
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import known
 
 RULE = Rule(
     code="DP804",
@@ -63,25 +65,21 @@ def check(run: RunView) -> Iterator[Advice]:
     run.any_facts()
     found = next((facts.evaluation_mode for facts in run.facts if facts.evaluation_mode), [])
     for mode in found:
-        yield Advice(
-            rule=RULE.code,
-            slug=RULE.name,
-            kind=RULE.kind,
+        yield results_at_risk(
+            RULE,
             impact="high" if mode.trained_before or not mode.steps else "medium",
             title=f"`{mode.model}` {_seen(mode) if mode.steps else _ahead(mode)}",
             why="In evaluation mode dropout does nothing, and BatchNorm neither uses nor updates batch statistics.",
-            changes=[],
             confidence="high" if mode.steps and mode.trained_before and run.times_hold else "medium",
             evidence=[
                 Evidence(label="recorded steps in evaluation mode", value=mode.steps, unit=f"of {mode.recorded_steps}"),
                 Evidence(label="for example", value=", ".join(mode.names)),
-                *([Evidence(label="last .eval() call", value=mode.eval_where)] if mode.eval_where else []),
+                *known("last .eval() call", mode.eval_where),
                 *([Evidence(label="not reached in the recording", value=mode.keeps_where)] if not mode.steps else []),
             ],
-            numerics="changes",
             watch="Call .train() at the end of validation, or before each training step; keep frozen parts in "
             "evaluation mode. Steps may take longer.",
-            fingerprint=f"{RULE.code}:{mode.model}",
+            subject=mode.model,
         )
 
 

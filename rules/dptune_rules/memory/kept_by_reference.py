@@ -40,6 +40,8 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import KeptWeightFacts, Rule, RunView
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
 
 RULE = Rule(
     code="DP805",
@@ -61,17 +63,13 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _advice(kept: KeptWeightFacts) -> Advice:
     held = f"`{kept.held_by}`" if kept.held_by else "A `state_dict()`"
-    at = f" ({kept.where})" if kept.where else ""
+    at = in_parentheses(kept.where)
     model = f" of `{kept.module}`" if kept.module else ""
     later = f", and {kept.used_where} reads them later" if kept.used_where else ""
-    return Advice(
-        rule=RULE.code,
-        slug=RULE.name,
-        kind=RULE.kind,
-        impact="high",
+    return results_at_risk(
+        RULE,
         title=f"{held} keeps weights{model} without a copy{at}: training changes them{later}",
         why="state_dict() returns references to the parameters, which each optimizer step changes in place.",
-        changes=[],
         confidence="high" if kept.steps and kept.used_where else "medium",
         evidence=[
             *(
@@ -82,10 +80,9 @@ def _advice(kept: KeptWeightFacts) -> Advice:
                 if kept.steps
                 else [Evidence(label="seen in the source only", value=kept.where or "")]
             ),
-            *([Evidence(label="read later at", value=kept.used_where)] if kept.used_where else []),
+            *known("read later at", kept.used_where),
         ],
-        numerics="changes",
         watch="Copy the tensors when they are kept: copy.deepcopy(model.state_dict()), or save them to a file. A copy "
         "takes the memory of the weights.",
-        fingerprint=f"{RULE.code}:{kept.held_by or kept.module or 'state_dict'}",
+        subject=kept.held_by or kept.module or "state_dict",
     )

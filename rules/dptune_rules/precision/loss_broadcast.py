@@ -41,6 +41,8 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import BroadcastLossFacts, Rule, RunView
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
 
 RULE = Rule(
     code="DP408",
@@ -61,31 +63,25 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _advice(found: BroadcastLossFacts) -> Advice:
-    at = f" ({found.where})" if found.where else ""
+    at = in_parentheses(found.where)
     predictions, targets = _shape(found.predictions), _shape(found.targets)
     count = max(found.predictions)
     longer = "predictions" if len(found.predictions) > len(found.targets) else "targets"
-    return Advice(
-        rule=RULE.code,
-        slug=RULE.name,
-        kind=RULE.kind,
-        impact="high",
+    return results_at_risk(
+        RULE,
         title=f"The loss compares each prediction with the targets of all samples{at}: predictions {predictions} and "
         f"targets {targets} broadcast to ({count}, {count})",
         why="Such a loss is lowest where all predictions are equal, so the model learns a constant.",
-        changes=[],
-        confidence="high",
         evidence=[
             Evidence(label="shape of the predictions", value=predictions),
             Evidence(label="shape of the targets", value=targets),
             Evidence(label="backward passes with this loss", value=found.passes, unit=f"of {found.passes_seen}"),
             Evidence(label="operator", value=found.operator),
-            *([Evidence(label="called at", value=found.where)] if found.where else []),
+            *known("called at", found.where),
         ],
-        numerics="changes",
         watch=f"Give predictions and targets the same shape, for example with .squeeze(-1) on the {longer}. Losses "
         "before and after the change cannot be compared.",
-        fingerprint=f"{RULE.code}:{found.operator}",
+        subject=found.operator,
     )
 
 

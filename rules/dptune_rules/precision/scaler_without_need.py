@@ -32,6 +32,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView
+from dptune_rules.known import known
 
 RULE = Rule(
     code="DP403",
@@ -67,7 +68,7 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(label="autocast", value=facts.autocast or "none"),
             *([] if facts.grad_scale is None else [Evidence(label="scale", value=facts.grad_scale)]),
-            *([Evidence(label="steps that were skipped", value=skipped)] if skipped else []),
+            *known("steps that were skipped", skipped),
         ],
         numerics="same",
         fingerprint=RULE.code,

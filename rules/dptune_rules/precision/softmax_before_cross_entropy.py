@@ -42,6 +42,8 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import ProbabilityLossFacts, Rule, RunView
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
 
 RULE = Rule(
     code="DP407",
@@ -64,27 +66,21 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _advice(found: ProbabilityLossFacts) -> Advice:
     at = f" ({found.where})" if found.where and found.where != found.loss_where else ""
-    loss_at = f" ({found.loss_where})" if found.loss_where else ""
-    return Advice(
-        rule=RULE.code,
-        slug=RULE.name,
-        kind=RULE.kind,
-        impact="high",
+    loss_at = in_parentheses(found.loss_where)
+    return results_at_risk(
+        RULE,
         title=f"{_name(found)}{loss_at} expects logits and gets {found.applied} outputs{at}{_floor(found)}",
         why=_why(found),
-        changes=[],
-        confidence="high",
         evidence=[
             Evidence(label="backward passes with this loss", value=found.passes, unit=f"of {found.passes_seen}"),
-            *([Evidence(label="classes", value=found.classes)] if found.classes else []),
+            *known("classes", found.classes),
             *([] if found.least_loss is None else [Evidence(label="lowest possible loss", value=found.least_loss)]),
-            *([Evidence(label=f"{found.applied} applied at", value=found.where)] if found.where else []),
-            *([Evidence(label="loss computed at", value=found.loss_where)] if found.loss_where else []),
+            *known(f"{found.applied} applied at", found.where),
+            *known("loss computed at", found.loss_where),
         ],
-        numerics="changes",
         watch=f"Return the logits, and apply {found.applied} only where probabilities are needed. Losses before and "
         "after the change cannot be compared.",
-        fingerprint=f"{RULE.code}:{found.loss}:{found.applied}",
+        subject=f"{found.loss}:{found.applied}",
     )
 
 

@@ -50,6 +50,8 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import LostUpdateFacts, Rule, RunView, Threshold, over_ranks
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
 
 LOST_SHARE = Threshold(
     "lost_share", 0.5, "float32 weights with a gradient change in almost every step: most are lost, not a few"
@@ -83,17 +85,13 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _advice(run: RunView, lost: LostUpdateFacts, share: float) -> Advice:
-    at = f" ({lost.where})" if lost.where else ""
+    at = in_parentheses(lost.where)
     limit = "2^-12" if lost.dtype == "float16" else "2^-9"
-    return Advice(
-        rule=RULE.code,
-        slug=RULE.name,
-        kind=RULE.kind,
-        impact="high",
+    return results_at_risk(
+        RULE,
         title=f"{lost.optimizer}{at} leaves {100 * share:.0f} % of its {lost.dtype} weights unchanged in each step, "
         "although they have gradients: rounding loses the updates",
         why=f"{lost.dtype} rounds an update below {limit} of a weight back to the same value.",
-        changes=[],
         confidence="medium",
         evidence=[
             Evidence(label="weights with a gradient that a step leaves unchanged", value=share, unit="at least"),
@@ -101,12 +99,11 @@ def _advice(run: RunView, lost: LostUpdateFacts, share: float) -> Advice:
             Evidence(label="compared steps", value=len(lost.sampled)),
             Evidence(label=f"{lost.dtype} weights on a rank", value=lost.parameters),
             Evidence(label="learning rate", value=lost.learning_rate),
-            *([Evidence(label="optimizer made at", value=lost.where)] if lost.where else []),
+            *known("optimizer made at", lost.where),
         ],
-        numerics="changes",
         watch=f"Keep the weights in float32 and compute in 16 bits: {_remedy(run)}. Float32 weights and optimizer "
         "state take twice the memory.",
-        fingerprint=f"{RULE.code}:{lost.optimizer}",
+        subject=lost.optimizer,
     )
 
 

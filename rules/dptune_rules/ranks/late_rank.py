@@ -98,6 +98,7 @@ from dptune.measured import (
     digits,
 )
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.known import in_parentheses
 
 LEAST_STEPS_SHARE = Threshold(
     "least_steps_share", 0.6, "two equal ranks are each last in half of the steps, and one of many in fewer"
@@ -283,7 +284,7 @@ def _of_more_work(run: RunView, late: StragglerFigures) -> str | None:
     return (
         f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late: its batches hold {batches} "
         f"({late.work_ratio:.1f} times the work of the other ranks, by tensor shapes). Give all ranks {remedy}"
-        + (f" ({place})" if place else "")
+        + in_parentheses(place)
     )
 
 

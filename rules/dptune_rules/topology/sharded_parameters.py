@@ -55,6 +55,7 @@ from statistics import median
 from dptune.advice import Advice, Evidence
 from dptune.measured import CommunicationFigures, Missing, shard_messages
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.known import known
 
 AGAIN = " and again before its backward pass"
 _ALL = "no more than the time of FSDP's collectives, hooks and copies, and of the optimizer"
@@ -137,7 +138,7 @@ def check(run: RunView) -> Iterator[Advice]:
             ),
             Evidence(label="sharded units", value=sum(fsdp.units for fsdp in sharded)),
             *([Evidence(label="forward passes before a backward pass", value=passes)] if repeated else []),
-            *([Evidence(label="sharded at", value=where)] if where else []),
+            *known("sharded at", where),
         ],
         numerics="same",
         watch="Each rank then needs more memory. "

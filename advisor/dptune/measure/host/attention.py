@@ -21,9 +21,9 @@ from dptune.errors import TraceError
 from dptune.measure.host.by_function import LEAST_SHARE, outside_backward, taken_ns, whole_step_ns
 from dptune.measure.host.callers import PYTHON_CATEGORIES, callers
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.frames import is_scripts, library_of
 from dptune.measure.host.pieces import alike
 from dptune.measure.host.recorded_operators import RecordedOperators
-from dptune.measure.host.user_code import is_scripts, library_of
 from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import EagerAttention

@@ -15,8 +15,9 @@ import numpy as np
 
 from dptune.measure.device.operations import COLLECTIVE_CALL, ENCLOSING, Operations
 from dptune.measure.device.phases import autograd_threads, bounds
-from dptune.measure.host.callers import PYTHON_CATEGORIES, is_users
+from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.frames import is_users
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints, first_begun
 from dptune.measure.views import DeviceView, RankView

@@ -6,21 +6,19 @@ Modules and functions are Python's, and stand in a trace only where it was recor
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 
 import numpy as np
 
 from dptune.measure.device.operations import ENCLOSING
 from dptune.measure.host.enclosing import NOWHERE, Ranges, holding
+from dptune.measure.host.frames import is_users
 from dptune.measure.intervals import Ints
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES
 
 PYTHON_CATEGORIES = frozenset({"python_function"})
 _MODULE = re.compile(r"^nn\.Module: (.+)$")
-_FRAME = re.compile(r"^(?P<file>[^<].*\.py)\(\d+\): ")
-_INSTALLED = re.compile(r"(?:^|/)(?:site-packages|dist-packages)/|/lib/python\d|^(?:torch|dptune)/")
 
 
 @dataclass(frozen=True)
@@ -57,17 +55,6 @@ def callers(columns: Columns, launch: Ints) -> list[Caller]:
         )
         for operator, module, function in zip(*(rows.tolist() for rows in caller_rows), strict=True)
     ]
-
-
-def is_users(frame: str) -> bool:
-    """Whether a frame of Python is neither torch's, Python's nor the recorder's, nor where packages are installed.
-
-    A trace has file names only, cut by the folders of `sys.path`: an installed package counts as the user's own there.
-    """
-    match = _FRAME.match(frame)
-    if match is None or _INSTALLED.search(match["file"]):
-        return False
-    return match["file"].split("/")[0].removesuffix(".py") not in sys.stdlib_module_names
 
 
 def _innermost(columns: Columns, rows: Ints, launch: Ints) -> Ints:

@@ -18,7 +18,7 @@ from dptune.errors import TraceError
 from dptune.measure.host.attention import FRAME, rows_around
 from dptune.measure.host.by_function import taken_ns
 from dptune.measure.host.callers import PYTHON_CATEGORIES, has_stacks
-from dptune.measure.host.user_code import is_scripts, library_of
+from dptune.measure.host.frames import is_scripts, library_of
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import UncachedGeneration

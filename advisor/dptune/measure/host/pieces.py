@@ -14,8 +14,9 @@ import numpy as np
 
 from dptune.measure.device.operations import ENCLOSING
 from dptune.measure.device.phases import autograd_threads
-from dptune.measure.host.callers import PYTHON_CATEGORIES, is_users
+from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.frames import is_users
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.trace.columns import Columns

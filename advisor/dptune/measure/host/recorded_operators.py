@@ -14,7 +14,7 @@ import numpy as np
 from dptune.errors import TraceError
 from dptune.measure.communication.shapes import elements_of
 from dptune.measure.intervals import Intervals, Ints
-from dptune.measure.views import RankView
+from dptune.measure.views import RankView, once_per_view
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES
 from dptune.trace.kineto.arguments import arguments
@@ -39,8 +39,9 @@ class RecordedOperators:
     numbers: Ints
     elements: Ints
 
-    @classmethod
-    def of(cls, view: RankView) -> RecordedOperators | None:
+    @staticmethod
+    @once_per_view
+    def of(view: RankView) -> RecordedOperators | None:
         """Read as many steps as have at most _MOST operators; None if not even one step does, or none has any."""
         columns = view.trace.columns
         rows = columns.rows(OPERATOR_CATEGORIES)
@@ -57,7 +58,9 @@ class RecordedOperators:
             return None
         numbers = [number if isinstance(number := args.get("Sequence number"), int) else -1 for args in found]
         elements = [elements_of(args.get("Input Dims")) for args in found]
-        return cls(steps, columns, rows, np.array(numbers, dtype=np.int64), np.array(elements, dtype=np.int64))
+        return RecordedOperators(
+            steps, columns, rows, np.array(numbers, dtype=np.int64), np.array(elements, dtype=np.int64)
+        )
 
     def covered(self, operators: Ints) -> Ints:
         """The given rows that are among the recorded ones."""

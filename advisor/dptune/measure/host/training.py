@@ -7,13 +7,14 @@ pass follows no module, as in a training that is written without modules, all si
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import Ranges
 from dptune.measure.intervals import Intervals, Ints
-from dptune.measure.views import RankView
+from dptune.measure.views import RankView, once_per_view
 from dptune.measured import CodePhase
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import BACKWARD_NAME, RANGE_CATEGORIES
@@ -26,7 +27,8 @@ _OF_TORCH = re.compile(r"(^|/)torch/|^(?!.*\.py\(\d+\): )")  # or no Python func
 _OPTIMIZER = re.compile(r"^Optimizer\.|(^|/)torch/amp/grad_scaler\.py\(\d+\): ")
 
 
-def training(view: RankView) -> dict[CodePhase, Intervals]:
+@once_per_view
+def training(view: RankView) -> Mapping[CodePhase, Intervals]:
     """The time of each phase, disjoint. A loss is of the forward pass; closures that optimizers call are not theirs."""
     columns = view.columns
     named = columns.rows(RANGE_CATEGORIES | PYTHON_CATEGORIES)

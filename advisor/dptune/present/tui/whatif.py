@@ -26,8 +26,8 @@ from dptune.present.sections.advice import change, changes
 from dptune.present.tui.pane import FRAMED, Pane
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB
-from dptune.whatif.cpu.building import link_figures
-from dptune.whatif.predicting import RunModel
+from dptune.whatif.link import link_figures
+from dptune.whatif.run_model import RunModel
 
 UNCHANGED = "unchanged"
 _NAMED = 8  # runs or traces that a command names

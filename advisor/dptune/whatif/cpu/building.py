@@ -11,55 +11,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from statistics import median
-from typing import NamedTuple
 
-from dptune.measure.across_ranks import across
-from dptune.measure.complete import complete
 from dptune.measure.steps.accumulation import samples_per_step
-from dptune.measure.steps.steady import steady
 from dptune.measure.views import view
-from dptune.measured import LinkFigures, Measured, Missing
+from dptune.measured import Measured, Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
 from dptune.runfile.window import Window
 from dptune.trace.loading.plausible import PER_STEP
 from dptune.trace.run import Run
-from dptune.whatif.cpu.buckets import Caps, assign
+from dptune.whatif.cpu.ddp import bucket_sizes, caps_of, ddp_of, low_rank_of
 from dptune.whatif.cpu.latency import latency_of, seen
-from dptune.whatif.cpu.model import Latency, Loading, LowRank, RankStep, StepModel
+from dptune.whatif.cpu.model import Latency, Loading, RankStep, StepModel
 from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.step_times import Stretch, computed_ns, loader_waits, stretched, untraced
 from dptune.whatif.cpu.timeline import Timeline, timeline
-from dptune.whatif.cpu.topology import ALONE
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.gpu.building import build
-from dptune.whatif.gpu.program import Program
+from dptune.whatif.hosts import are_crowded, hosts_of
+from dptune.whatif.link import link_figures, link_of
 
-_GLOO_LANES = 2  # threads of a process group of gloo
-# Of an exchange beside compute. What a whole step lacks shows little of it where ranks have cores of their own: in 40
+# Of an exchange beside compute. What a whole step lacks tells little of it where ranks have cores of their own: in 40
 # recordings over shaped links exchanges in flight while all ranks computed took 0.9 to 1.1 times what the fit says, and
 # what steps lacked said 1.0 to 1.5 and more. Of 32 changes predicted over such links effects were 3.0 % off in the mean
-# with 1.2, and 3.2 with what the step says up to 1.5. Where ranks and threads share cores it is far more.
+# with 1.2, and 3.2 with what the step says up to 1.5. Where ranks and threads share cores it is far more, and told so.
 _BESIDE = 1.2
 # Where ranks share the cores of one host with the threads that exchange, what is in flight waits for a core.
 _MOST_BESIDE, _HALVINGS = 6.0, 6
-_FLOAT_BYTES = 4
 # What a pass takes whatever the batch, besides what its thread takes between operators: calling one, so many times what
 # one takes that only looks at memory in another way, or so long where a trace has none of those; and each byte of the
 # parameters, which is read twice and whose gradient is written and added (torch 2.13, one core; models of 1.6, 2.7 and
 # 4.0 MB, batches of 16 to 256 doubled: 1.3 to 2.7 ms more than operators' calls for 4.0 MB in three layers). Of a model
 # of 33 kB with batches of 9, 94 and 98 % of what passes computed did not grow with 8 times the batch (on a machine that
-# called operators half as quickly, and on one as quick as that); 1.5 us for each operator alone predicted 43 and 80 %.
-# Operators that prepare samples on the same thread are not part of a pass: with them, 80 instead of 40 % of a
-# convolutional model's passes did not grow, and for 8 times its batch 208 ms were predicted; it took 413 (without them
-# the prediction was 262 to 497).
+# called operators half as quickly, and on one as quick as that); 1.5 us for each operator alone told 43 and 80 %.
+# Operators that prepare samples on the same thread are none of a pass: with them, 80 instead of 40 % of a convolutional
+# model's passes did not grow, and 8 times its batch was told to take 208 ms; it took 413 (without: told 262 to 497).
 OPERATOR_VIEWS, OPERATOR_NS, PARAMETER_NS = 1.9, 1500.0, 0.45
 ALL = slice(None)
-_OLD = "recorded by an older dptune without this data: record again"
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run shows of its steps: the parts of the traced ones, and the facts, by rank.
+    """What a run tells of its steps: the parts of the traced ones, and the facts, by rank.
 
     `crowded`: whether all ranks are on one host with no core but their own. `latency` is in the link's already.
     """
@@ -101,7 +93,7 @@ class Recorded:
             fixed_share=_fixed_share(self.timelines, stretch, sum(sizes)),
             loading=_loading(facts),
             samples=self.samples,
-            low_rank=_low_rank(self.ddp),
+            low_rank=low_rank_of(self.ddp),
             dtype=next(iter(self.ddp.gradient_dtypes), None),
             hosts=hosts_of(self.facts),
             others=others,
@@ -113,7 +105,7 @@ class Recorded:
         """The model of the traced steps in their own time.
 
         All of it but the exchange is as recorded, so where ranks share cores how much longer they took than it says
-        gives by how much an exchange is slower while ranks compute.
+        tells by how much an exchange is slower while ranks compute.
         """
         timelines = self.timelines.values()
         model = StepModel(
@@ -121,7 +113,7 @@ class Recorded:
                 rank: rank_timeline.steps[part] or rank_timeline.steps for rank, rank_timeline in self.timelines.items()
             },
             gradient_bytes=sizes,
-            caps=_caps(self.ddp),
+            caps=caps_of(self.ddp),
             link=self.link,
             start_ns=median(rank_timeline.start_ns for rank_timeline in timelines),
             copy_ns_per_byte=median(rank_timeline.copy_ns for rank_timeline in timelines) / max(1, sum(sizes)),
@@ -144,7 +136,7 @@ class Recorded:
 
 
 def read(run: Run, measured: Measured) -> Recorded:
-    """What the run shows. Raises Missing with the reason where that is not enough for a model."""
+    """What the run tells. Raises Missing with the reason where that is not enough for a model."""
     if not run.facts:
         raise Missing("untraced step times are unknown: they need a `dptune profile` recording")
     if measured.device_kind != "cpu":
@@ -157,7 +149,7 @@ def read(run: Run, measured: Measured) -> Recorded:
     facts = {rank.rank: run.facts[rank.rank] for rank in run.ranks}
     for rank_facts in facts.values():
         untraced(rank_facts)
-    ddp = _ddp(facts[0])
+    ddp = ddp_of(facts[0])
     timelines = {}
     for rank in run.ranks:
         window = facts[rank.rank].window("light")
@@ -165,9 +157,9 @@ def read(run: Run, measured: Measured) -> Recorded:
         _check(timelines[rank.rank], len(ddp.grad_ready_order), rank.rank)
     samples, _ = samples_per_step(list(run.facts.values()), run.world_size)
     figures = link_figures(measured)
-    crowded = (ddp.backend or "gloo") == "gloo" and _crowded(facts)
-    link = _link(figures, ddp.backend or "gloo")
-    latency = latency_of(seen(timelines, _bucket_sizes(ddp), link), figures, link, crowded)
+    crowded = (ddp.backend or "gloo") == "gloo" and are_crowded(facts)
+    link = link_of(figures, ddp.backend or "gloo")
+    latency = latency_of(seen(timelines, bucket_sizes(ddp), link), figures, link, crowded)
     return Recorded(facts, timelines, ddp, latency.on(link), samples, crowded, latency)
 
 
@@ -180,64 +172,6 @@ def _buffers_ns(ddp: DdpFacts, step: RankStep, others: int, others_ns: Mapping[i
     if not (ddp.broadcast_buffers and ddp.buffer_bytes and sending) or others not in (sending, 2 * sending):
         return {}
     return {rank: ns / sending for rank, ns in others_ns.items()}
-
-
-def _bucket_sizes(ddp: DdpFacts) -> list[int]:
-    sizes = [ddp.gradient_sizes[index] for index in ddp.grad_ready_order]
-    return [sum(sizes[place] for place in bucket) for bucket in assign(sizes, _caps(ddp))]
-
-
-def hosts_of(facts: Mapping[int, Facts]) -> int:
-    """How many hosts the ranks were on; 1 where the recording does not say."""
-    return len({rank_facts.host for rank_facts in facts.values()}) or 1
-
-
-def _crowded(facts: Mapping[int, Facts]) -> bool:
-    """Whether all ranks are on one host, with no core but their own; False where its cores are not known.
-
-    Ranks that may use some of a host's cores only may have been bound to cores of their own each.
-    """
-    hosts = {rank_facts.host for rank_facts in facts.values()}
-    devices = [
-        rank_facts.device
-        for rank_facts in facts.values()
-        if rank_facts.device is not None and rank_facts.device.usable_cores
-    ]
-    if len(hosts) != 1 or len(facts) < 2 or len(devices) < len(facts):
-        return False
-    bound = any(device.usable_cores != device.cores for device in devices)
-    cores = min(host_device.usable_cores or 0 for host_device in devices)
-    return cores <= (1 if bound else len(facts))
-
-
-def built(run: Run, measured: Measured) -> Program:
-    """The program of the traced steps of GPUs. Raises Missing with the reason where the traces do not tell it."""
-    windows = {rank: facts.window("light") for rank, facts in run.facts.items()}
-    viewed = [view(rank.rank, rank.light, windows.get(rank.rank)) for rank in run.ranks]
-    views, _ = steady(complete(viewed, run.world_size))
-    lacking = next((rank_view.no_steps for rank_view in views if rank_view.no_steps), "")
-    if lacking:
-        raise Missing(lacking)
-    try:
-        figures: LinkFigures | None = link_figures(measured)
-    except Missing:
-        figures = None
-    link = None if figures is None else _link(figures, "nccl")
-    ranks = measured.known("world_size") or len(run.ranks)
-    program = build(views, across(run, views), link, ranks, measured.known("samples_per_step"), _batch(run.facts))
-    return replace(program, hosts=hosts_of(run.facts))
-
-
-def _batch(facts: Mapping[int, Facts]) -> int | None:
-    """The samples that the loader of each rank gives at once; None where they differ, or come from several."""
-    sizes = {
-        tuple(loader.batch_size for loader in rank_facts.loaders if loader.batches_drawn)
-        for rank_facts in facts.values()
-    }
-    if len(sizes) != 1:
-        return None
-    (batch_sizes,) = sizes
-    return batch_sizes[0] if len(batch_sizes) == 1 else None
 
 
 def _part(facts: Facts, part: slice) -> Facts:
@@ -303,87 +237,6 @@ def _loading(facts: Mapping[int, Facts]) -> Loading | None:
     )
 
 
-class Stretch(NamedTuple):
-    """How many times as long as without the profiler: what a thread computes in backward passes, and the rest."""
-
-    backward: float
-    rest: float
-
-
-def stretched(facts: Facts) -> Stretch:
-    """That of a rank's own thread in the traced window."""
-    plain, traced = (facts.window(name) for name in ("untraced", "light"))
-    backward, rest = (
-        [computed_ns(window) for window in (plain, traced)],
-        [alone_ns(window) for window in (plain, traced)],
-    )
-    if min(backward) <= 0 or min(rest) <= 0:
-        raise Missing("a step has no work outside its backward passes, or no backward pass")
-    return Stretch(backward[1] / backward[0], rest[1] / rest[0])
-
-
-def untraced(facts: Facts) -> Window:
-    """The window without the profiler, of several steps."""
-    window = facts.window("untraced")
-    if window is None or window.steps < 2:
-        raise Missing("fewer than 2 steps were recorded without the profiler")
-    return window
-
-
-def computed_ns(window: Window | None) -> float:
-    """What the thread computes in the backward passes of a step: the median over steps. Raises Missing."""
-    if window is None or not window.steps or len(window.backward_cpu_ns) != window.steps:
-        raise Missing(f"time in backward passes is unknown: {_OLD}")
-    return median(window.backward_cpu_ns)
-
-
-def alone_ns(window: Window | None) -> float:
-    """What a step takes beside its waits for batches and its backward passes: the median over steps. Raises Missing."""
-    if window is None or not window.steps or len(window.backward_ns) != window.steps:
-        raise Missing(f"time in backward passes is unknown: {_OLD}")
-    if len(window.loader_wait_ns) != window.steps:
-        raise Missing("the time waiting for the data loader is unknown")
-    parts = zip(window.durations_ns, window.loader_wait_ns, window.backward_ns, strict=True)
-    return median(whole - loader - backward for whole, loader, backward in parts)
-
-
-def _ddp(facts: Facts) -> DdpFacts:
-    modules = facts.ddp
-    if len(modules) != 1:
-        raise Missing(f"the script has {len(modules)} DistributedDataParallel modules; the step model supports one")
-    (ddp,) = modules
-    if not ddp.gradient_sizes:
-        raise Missing(f"gradient sizes are unknown: {_OLD}")
-    if not ddp.grad_ready_order or max(ddp.grad_ready_order) >= len(ddp.gradient_sizes):
-        raise Missing("the order in which gradients become ready was not recorded")
-    if len(ddp.gradient_dtypes) > 1:
-        raise Missing(f"gradients have several dtypes ({' and '.join(ddp.gradient_dtypes)}), but a bucket has one")
-    if ddp.comm_hook:
-        raise Missing(f"a communication hook is in use ({ddp.comm_hook})")
-    return ddp
-
-
-def _low_rank(ddp: DdpFacts) -> LowRank | None:
-    """A matrix is compressed where its rows and columns are less than half of what it holds, as torch decides it."""
-    if len(ddp.gradient_rows) != len(ddp.gradient_sizes):
-        return None
-    matrices = sent = 0
-    for size, rows in zip(ddp.gradient_sizes, ddp.gradient_rows, strict=True):
-        columns = size // _FLOAT_BYTES // rows if rows else 0
-        compressed = 2 * (rows + columns) < rows * columns
-        matrices += compressed
-        sent += (rows + columns) * _FLOAT_BYTES if compressed else size
-    return LowRank(matrices, sent)
-
-
-def _caps(ddp: DdpFacts) -> Caps:
-    if ddp.bucket_caps_bytes:
-        return Caps(tuple(ddp.bucket_caps_bytes))
-    if ddp.bucket_cap_bytes is None or ddp.first_bucket_bytes is None:
-        raise Missing(f"the requested bucket sizes are unknown: {_OLD}")
-    return Caps((ddp.first_bucket_bytes, ddp.bucket_cap_bytes))
-
-
 def _check(rank_timeline: Timeline, gradients: int, rank: int) -> None:
     for step in rank_timeline.steps:
         for pass_ in step.passes:
@@ -406,23 +259,3 @@ def _untraced(rank_timeline: Timeline, part: slice, stretch: Stretch, facts: Fac
             passes.append(replace(plain, loader_ns=waits / len(step.passes), forward_ns=forward_ns, sent_ns=sent_ns))
         steps.append(RankStep(tuple(passes), step.after_ns / stretch.rest))
     return steps
-
-
-def loader_waits(facts: Facts) -> float:
-    """What a step waits for its batches, the median over steps; 0 where it is not known."""
-    window = facts.window("untraced")
-    return median(window.loader_wait_ns) if window and window.loader_wait_ns else 0.0
-
-
-def _link(figures: LinkFigures, backend: str) -> Link:
-    return Link(figures.alpha_us * 1e3, figures.algbw_gb_per_s, _GLOO_LANES if backend == "gloo" else 1)
-
-
-def link_figures(measured: Measured) -> LinkFigures:
-    """The link that all-reduces go over: by `dptune links`, else by what the trace shows."""
-    fitted = [link for link in measured.links if link.kind == "all_reduce" and link.known("algbw_gb_per_s")]
-    if measured.known("world_size") == 1:
-        raise Missing(ALONE)
-    if not fitted:
-        raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
-    return min(fitted, key=lambda figures: (figures.basis != "sweep", -len(figures.ranks)))

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from dptune.measured import Missing
 from dptune.runfile.facts import Facts
-from dptune.whatif.cpu.building import alone_ns, computed_ns, loader_waits
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.step_times import alone_ns, computed_ns, loader_waits
 
 # How far the exchanges of a process may be from the link's fit, as a logarithm, and what else a step's model
 # is off, of the step: how sensitive the step is to its exchanges shows how much of what it lacks is theirs.

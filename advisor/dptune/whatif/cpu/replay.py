@@ -128,14 +128,13 @@ class _Computing:
         return len(self.reached) == len(self.left)
 
     def upcoming(self, slowdown: float) -> float:
-        """When it comes to the next of them, computing so many times as slowly from `since` on."""
-        at = len(self.reached)
-        self.next = self.since + self.left[at] * slowdown if at < len(self.left) else inf
+        """When it comes to the next of them, computing so many times as slowly from `since` on; it is not over."""
+        self.next = self.since + self.left[len(self.reached)] * slowdown
         return self.next
 
     def move(self, to: float, slowdown: float) -> bool:
         """Go on to a moment, at most the upcoming one, which has been asked for. Whether it is there."""
-        if self.next == inf or to < self.since:
+        if to < self.since:
             return False
         if self.next <= to:
             self.since = to
@@ -157,17 +156,17 @@ def _exchanged(ranks: Sequence[_Computing], base: float, sizes: Sequence[float],
     """When each bucket has been exchanged. The ranks, too, are brought to the end of their compute."""
     wire, ended = Wire(model.link, base), [0.0] * len(sizes)
     asked = over = 0
-    computing = sum(not rank.over for rank in ranks)
+    computing = [rank for rank in ranks if not rank.over]
     while over < len(sizes) or computing:
         slowdown = model.slowdown if wire.busy else 1.0
-        speed = 1 / (model.exchange_times * (1 + (model.beside - 1) * (computing / len(ranks))))
-        now = min(wire.upcoming(speed), *[rank.upcoming(slowdown) for rank in ranks])
-        there = [rank.move(now, slowdown) for rank in ranks]
+        speed = 1 / (model.exchange_times * (1 + (model.beside - 1) * (len(computing) / len(ranks))))
+        now = min([wire.upcoming(speed), *[rank.upcoming(slowdown) for rank in computing]])
+        there = [rank.move(now, slowdown) for rank in computing]
         for number in wire.move(now):
             ended[number] = now
             over += 1
-        if any(there):
-            computing = sum(not rank.over for rank in ranks)
+        if True in there:
+            computing = [rank for rank in computing if not rank.over]
             while asked < len(sizes) and all(len(rank.reached) > asked for rank in ranks):
                 wire.ask(asked, sizes[asked])
                 asked += 1

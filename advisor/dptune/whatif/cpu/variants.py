@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Measured
-from dptune.whatif.cpu.building import link_figures
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.program import Program
+from dptune.whatif.link import link_figures
 
 _HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from its prediction
 _LEAST_GROWING = 0.5  # of what kernels and copies take, that grows with the batch; all of it is the most

@@ -71,6 +71,8 @@ class Wire:
         self._link, self._now, self._speed = link, now, 1.0
         self._asked: deque[tuple[int, float]] = deque()
         self._flying: list[_Flight] = []
+        # Of those in flight: the rate at which each one's bytes move, and whether they take all of several lanes.
+        self._rate, self._full = link.bytes_per_ns, False
 
     @property
     def busy(self) -> bool:
@@ -88,11 +90,11 @@ class Wire:
         Until then everything on it goes on at that share of what the link can do.
         """
         self._speed, soonest = speed, inf
-        full, rate = self._full, self._rate()
         for flight in self._flying:
-            waits = flight.waits * flight.crowding if full else flight.waits
-            flight.over = self._now + (waits or flight.left / rate) / speed
-            soonest = min(soonest, flight.over)
+            waits = flight.waits * flight.crowding if self._full else flight.waits
+            flight.over = over = self._now + (waits or flight.left / self._rate) / speed
+            if over < soonest:
+                soonest = over
         return soonest
 
     def move(self, to: float) -> list[int]:
@@ -101,12 +103,11 @@ class Wire:
             self._now = to
             return []
         went = (to - self._now) * self._speed
-        moved, full = went * self._rate(), self._full
-        ended = []
+        moved, ended = went * self._rate, []
         for flight in self._flying:
             there = flight.over <= to
             if flight.waits:
-                flight.waits = 0.0 if there else flight.waits - went / (flight.crowding if full else 1.0)
+                flight.waits = 0.0 if there else flight.waits - went / (flight.crowding if self._full else 1.0)
             elif there:
                 ended.append(flight.number)
             else:
@@ -121,10 +122,5 @@ class Wire:
         while self._asked and len(self._flying) < self._link.lanes:
             number, size = self._asked.popleft()
             self._flying.append(_Flight(number, self._link.alpha_ns, size, self._link.crowded(size)))
-
-    @property
-    def _full(self) -> bool:
-        return 1 < self._link.lanes == len(self._flying)
-
-    def _rate(self) -> float:
-        return self._link.bytes_per_ns / max(1, len(self._flying))
+        self._rate = self._link.bytes_per_ns / max(1, len(self._flying))
+        self._full = 1 < self._link.lanes == len(self._flying)

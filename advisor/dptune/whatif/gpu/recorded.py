@@ -1,0 +1,48 @@
+"""A recorded run of GPUs -> the program of its traced steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from dptune.measure.across_ranks import across
+from dptune.measure.complete import complete
+from dptune.measure.steps.steady import steady
+from dptune.measure.views import view
+from dptune.measured import LinkFigures, Measured, Missing
+from dptune.runfile.facts import Facts
+from dptune.trace.run import Run
+from dptune.whatif.gpu.building import build
+from dptune.whatif.gpu.program import Program
+from dptune.whatif.hosts import hosts_of
+from dptune.whatif.link import link_figures, link_of
+
+
+def program_of(run: Run, measured: Measured) -> Program:
+    """The program of all ranks. Raises Missing with the reason where the traces are not enough for one."""
+    windows = {rank: facts.window("light") for rank, facts in run.facts.items()}
+    viewed = [view(rank.rank, rank.light, windows.get(rank.rank)) for rank in run.ranks]
+    views, _ = steady(complete(viewed, run.world_size))
+    lacking = next((rank_view.no_steps for rank_view in views if rank_view.no_steps), "")
+    if lacking:
+        raise Missing(lacking)
+    try:
+        figures: LinkFigures | None = link_figures(measured)
+    except Missing:
+        figures = None
+    link = None if figures is None else link_of(figures, "nccl")
+    ranks = measured.known("world_size") or len(run.ranks)
+    program = build(views, across(run, views), link, ranks, measured.known("samples_per_step"), _batch(run.facts))
+    return replace(program, hosts=hosts_of(run.facts))
+
+
+def _batch(facts: Mapping[int, Facts]) -> int | None:
+    """The samples that the loader of each rank gives at once; None where they differ, or come from several."""
+    sizes = {
+        tuple(loader.batch_size for loader in rank_facts.loaders if loader.batches_drawn)
+        for rank_facts in facts.values()
+    }
+    if len(sizes) != 1:
+        return None
+    (batch_sizes,) = sizes
+    return batch_sizes[0] if len(batch_sizes) == 1 else None

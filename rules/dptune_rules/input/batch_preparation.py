@@ -1,0 +1,49 @@
+"""What makes preparing a batch slow: the part and the function that take most, and what a worker would send."""
+
+from __future__ import annotations
+
+from dptune.measured import PreparingFigures
+from dptune.rule import RunView, Threshold
+from dptune_rules.input.loader_cores import COMPUTED_SHARE
+
+MOST_SHARE = Threshold("most_share", 0.6, "a smaller part of batch preparation is not what makes it slow")
+BY_INDEX = ("TensorDataset",)  # takes a list of indices as well as one
+
+
+def slow_part(run: RunView, preparing: PreparingFigures, a_core: float) -> str | None:
+    """What most of preparing a batch is; None where it is neither part."""
+    if preparing.reading_share >= run.limit(MOST_SHARE):
+        computes = preparing.reading_computed_share >= COMPUTED_SHARE * a_core
+        how = "computes" if computes else "mostly waits, for example for storage"
+        return f"reading and transforming samples is {100 * preparing.reading_share:.0f} % of that, and {how}"
+    if preparing.collating_share >= run.limit(MOST_SHARE):
+        return f"collating is {100 * preparing.collating_share:.0f} % of that"
+    return None
+
+
+def takes_indices(dataset: str | None, preparing: PreparingFigures) -> bool:
+    """Whether one call could take a whole batch out of the tensors that hold all samples."""
+    return dataset in BY_INDEX and preparing.collated_by in ("", "default_collate")
+
+
+def costly_function(run: RunView, preparing: PreparingFigures | None) -> tuple[str, float] | None:
+    """The function that takes most of preparing batches, with its line, and the share; None where none is known."""
+    hot = run.hottest_in_loader()
+    if hot and hot.share >= run.limit(MOST_SHARE):
+        return f"`{hot.name}` ({hot.where})", hot.share
+    if preparing is None:
+        return None
+    parts = (preparing.reading_share, preparing.read_by), (preparing.collating_share, preparing.collated_by)
+    share, function = max(parts, key=lambda part: part[0])
+    name, _, at = (function or "").removesuffix(")").partition(" (")
+    if share < run.limit(MOST_SHARE) or not at:
+        return None
+    name = name.replace(".<locals>", "")
+    return f"`{name}` ({run.hottest_line(name.rpartition('.')[2], at) or at})", share
+
+
+def sent_mib(run: RunView, preparing: PreparingFigures | None, workers: int | None) -> float:
+    """MiB of a batch that first workers would send; 0 where that is not known, or takes no cores from the model."""
+    if workers != 0 or preparing is None or run.measured.known("device_kind") != "cpu":
+        return 0.0
+    return (preparing.tensor_bytes or 0) / 2**20

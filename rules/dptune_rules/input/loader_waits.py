@@ -1,0 +1,39 @@
+"""How long a step waits for its data loader, and for how many batches."""
+
+from __future__ import annotations
+
+import statistics
+
+from dptune.rule import RunView
+
+
+def device_idle(run: RunView, host: float, longest: float) -> tuple[float, float]:
+    """Of these waits of the host, in the median and on the rank that waits longest, the part that holds up the device.
+
+    A GPU that has work queued computes on while the script waits. On a CPU the script is what computes.
+    """
+    account = run.measured.known("account")
+    if not host or account is None or run.measured.known("device_kind") == "cpu":
+        return host, longest
+    idle = min(host, account.input_idle_ns / account.window_ns)
+    of_longest = longest * idle / host
+    if any(rank.devices for rank in run.measured.ranks):
+        of_longest = max(of_longest, run.unstretched(run.most_share("input_idle_ns")))
+    return idle, min(longest, of_longest)
+
+
+def longest_wait(run: RunView) -> float:
+    """Share of the untraced steps in which some rank waits: per step the longest wait, for the others wait for it."""
+    windows = [window for window in (facts.window("untraced") for facts in run.facts) if window and window.steps]
+    if not windows or any(len(window.loader_wait_ns) != window.steps for window in windows):
+        return 0.0
+    usual = set.intersection(*(set(window.usual_steps or range(window.steps)) for window in windows))
+    waited: int = sum(max(window.loader_wait_ns[at] for window in windows) for at in usual)
+    took: int = min(sum(window.durations_ns[at] for at in usual) for window in windows)
+    return min(1.0, waited / took) if took else 0.0
+
+
+def batches_per_step(run: RunView) -> int:
+    """Batches that a step draws: the median of the untraced steps of the first rank; 1 where that is not known."""
+    window = run.facts[0].window("untraced") if run.facts else None
+    return max(1, statistics.median_low(window.loader_batches) if window and window.loader_batches else 1)
