@@ -12,7 +12,7 @@ from dptune.predicted import Prediction, WhatIf
 from dptune.trace.run import Run
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
+from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
 from dptune.whatif.link import link_figures
 from dptune.whatif.run_model import RunModel
 from dptune.whatif.searching import best_sets
@@ -44,7 +44,7 @@ class Predictor:
 
     def __call__(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together."""
-        if self._measured.known("device_kind") != "cpu" and not changes.keys() <= TOLD_OF_GPUS:
+        if self._measured.known("device_kind") != "cpu" and not changes.keys() <= PREDICTED_ON_GPUS:
             raise Missing(
                 "not available for this rule on GPU traces"
             )  # and is not built for nothing: a large trace takes long

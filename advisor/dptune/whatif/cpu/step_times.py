@@ -51,7 +51,7 @@ def alone_ns(window: Window | None) -> float:
     if window is None or not window.steps or len(window.backward_ns) != window.steps:
         raise Missing(f"time in backward passes is unknown: {NOT_RECORDED}")
     if len(window.loader_wait_ns) != window.steps:
-        raise Missing("loader wait times are unknown")
+        raise Missing("the time waiting for the data loader is unknown")
     parts = zip(window.durations_ns, window.loader_wait_ns, window.backward_ns, strict=True)
     return median(whole - loader - backward for whole, loader, backward in parts)
 
