@@ -205,6 +205,8 @@ class ReportApp(App[None]):
             code = "\n".join(change.paste for change in chosen.changes)
         elif tab == "whatif-tab":
             *_, code = ["", *self.query_one(WhatIfPane).commands.values()]
+        elif tab == "timeline-tab":
+            code = self.query_one(Timeline).command
         if code:
             self.copy_to_clipboard(code)
         said = (

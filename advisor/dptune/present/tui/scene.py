@@ -111,5 +111,6 @@ def rank_rows(
     levels = [row for thread in threads for row in level_rows(thread, lanes.rank, window, columns)]
     if most is None:
         return [*time_rows, *streams, *levels]
-    shown = [*time_rows, *levels[: max(most // 2, 2)]]
-    return [*shown, *streams[: max(most - len(shown), 0)]]
+    room = most - len(time_rows)
+    shown = levels[: max(most // 2, room - len(streams), 2)]
+    return [*time_rows, *shown, *streams[: max(room - len(shown), 0)]]
