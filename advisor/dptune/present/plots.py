@@ -1,0 +1,99 @@
+"""Plots of characters, as lines: columns above an axis, however many there are, and bars made of parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from dptune.present.lines import Line, Role, Span
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_LEVEL = "┄"
+_FLAG = "▲"
+_WIDEST = 6  # cells of a column with the gap beside it
+Sign = tuple[str, Role]
+
+
+class Column(NamedTuple):
+    """How high it is. `flag`: marked below the axis line; `label`: words that start below it."""
+
+    value: float
+    role: Role = "plain"
+    flag: bool = False
+    label: str = ""
+
+
+class Part(NamedTuple):
+    """A part of a bar: its share of the bar's room, the sign and the role that draw it."""
+
+    share: float
+    sign: str
+    role: Role
+
+
+def columns(
+    drawn: Sequence[Column], width: int, rows: int, top: float, level: float, words: Callable[[float], str]
+) -> Iterator[Line]:
+    """Columns from 0 to `top`, higher ones cut off there, with a line at `level`; `words` says a value.
+
+    Where there are more columns than cells, neighbours share one: the highest of them is drawn.
+    """
+    at_level = min(int(level / top * rows), rows - 1)
+    names = {rows - 1: words(top), at_level: words(level), -1: "0"}
+    left = max(map(len, names.values())) + 1
+    room = max(width - left - 2, 1)
+    merged = _merged(drawn, room)
+    each = max(min(room // max(len(merged), 1), _WIDEST), 1)
+    heights = [min(max(round(column.value / top * rows * 8), 1), rows * 8) for column in merged]
+    for row in reversed(range(rows)):
+        empty: Sign = (_LEVEL if row == at_level else " ", "dim")
+        filled = (_EIGHTHS[min(max(height - 8 * row, 0), 8)] for height in heights)
+        signs = [
+            empty if sign == " " else (sign * max(each - 1, 1), column.role)
+            for sign, column in zip(filled, merged, strict=True)
+        ]
+        yield Span(f"{names.get(row, ''):>{left}} │", "dim"), *_joined(signs, each, empty[0])
+    flags: list[Sign] = [(_FLAG, "error") if column.flag else ("─", "dim") for column in merged]
+    yield Span(f"{names[-1]:>{left}} └", "dim"), *_joined(flags, each, "─")
+    yield (Span(f"{'':{left + 2}}{_labels(merged, each, room)}".rstrip(), "dim"),)
+
+
+def _labels(drawn: Sequence[Column], each: int, room: int) -> str:
+    """The labels below their columns; one that has no room is left out."""
+    cells, free = [" "] * room, 0
+    for start, label in ((at * each, column.label) for at, column in enumerate(drawn)):
+        end = start + len(label)
+        if label and free <= start and end <= room:
+            cells[start:end] = label
+            free = end + 1
+    return "".join(cells)
+
+
+def _merged(drawn: Sequence[Column], room: int) -> list[Column]:
+    """As many columns as there is room for."""
+    if len(drawn) <= room:
+        return list(drawn)
+    found = []
+    for low, high in pairwise(round(at * len(drawn) / room) for at in range(room + 1)):
+        group = drawn[low:high]
+        highest = max(group, key=lambda column: column.value)
+        label = next((column.label for column in group if column.label), "")
+        found.append(highest._replace(flag=any(column.flag for column in group), label=label))
+    return found
+
+
+def _joined(signs: Iterable[Sign], each: int, between: str) -> Iterator[Span]:
+    """The signs of neighbours with one role as one span, each filled up to its cells."""
+    for role, group in groupby(signs, lambda sign: sign[1]):
+        yield Span("".join(f"{text:{between}<{each}}" for text, _ in group), role)
+
+
+def bar(parts: Iterable[Part], room: int) -> Iterator[Span]:
+    """Parts side by side; their shares are of `room` cells."""
+    begun = 0.0
+    for part in parts:
+        cells = round((begun + part.share) * room) - round(begun * room)
+        begun += part.share
+        if cells > 0:
+            yield Span(part.sign * cells, part.role)
