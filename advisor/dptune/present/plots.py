@@ -84,9 +84,12 @@ def _merged(drawn: Sequence[Column], room: int) -> list[Column]:
 
 
 def _joined(signs: Iterable[Sign], each: int, between: str) -> Iterator[Span]:
-    """The signs of neighbours with one role as one span, each filled up to its cells."""
-    for role, group in groupby(signs, lambda sign: sign[1]):
-        yield Span("".join(f"{text:{between}<{each}}" for text, _ in group), role)
+    """The signs, each filled up to its cells; neighbours of one role are one span."""
+    cells: list[Sign] = []
+    for text, role in signs:
+        cells += [(text, role), (between * (each - len(text)), "dim")]
+    for role, group in groupby(filter(lambda cell: cell[0], cells), lambda cell: cell[1]):
+        yield Span("".join(text for text, _ in group), role)
 
 
 def bar(parts: Iterable[Part], room: int) -> Iterator[Span]:
@@ -97,3 +100,16 @@ def bar(parts: Iterable[Part], room: int) -> Iterator[Span]:
         begun += part.share
         if cells > 0:
             yield Span(part.sign * cells, part.role)
+
+
+def legend(parts: Iterable[tuple[str, Role, str]], width: int, indent: str) -> Iterator[Line]:
+    """What signs stand for, as many beside each other as fit."""
+    row: list[Span] = [Span(indent)]
+    for sign, role, words in parts:
+        text = f" {words}  "
+        used = sum(len(span.text) for span in row)
+        if len(row) > 1 and used + len(sign) + len(text.rstrip()) > width:
+            yield tuple(row)
+            row = [Span(indent)]
+        row += [Span(sign, role), Span(text, "dim")]
+    yield tuple(row)

@@ -8,13 +8,18 @@ from dptune.advice import Report
 from dptune.measured import CommunicationFigures
 from dptune.present.amounts import percent, several
 from dptune.present.lines import Line, Span, heading, wrapped
-from dptune.present.plots import Part, bar
+from dptune.present.plots import Part, bar, legend
 
 MOST_COLLECTIVES = 12
 _LEAST_BAR, _WIDEST_BAR = 12, 72
 _HIDDEN = Part(0, "█", "good")
 _TRANSFER = Part(0, "▓", "error")
 _WAITING = Part(0, "▒", "error")
+_LEGEND = (
+    (_HIDDEN, "hidden: overlapped by compute"),
+    (_TRANSFER, "exposed transfer"),
+    (_WAITING, "waiting for a late rank"),
+)
 
 
 def overlap(report: Report, width: int) -> Iterator[Line]:
@@ -41,9 +46,9 @@ def overlap(report: Report, width: int) -> Iterator[Line]:
             yield Span("    "), *drawn
     if len(rows) > len(shown):
         yield from wrapped(f"and {several(len(rows) - len(shown), 'shorter row')}", width, "  ", role="dim")
-    legend = "█ hidden: overlapped by compute  ▓ exposed transfer  ▒ waiting for a late rank."
+    yield from legend(((part.sign, part.role, words) for part, words in _LEGEND), width, "  ")
     hidden = f"{percent(account.overlap_share)} of all communication is hidden."
-    yield from wrapped(f"{legend} {hidden}", width, "  ", role="dim")
+    yield from wrapped(hidden, width, "  ", role="dim")
 
 
 def collective_name(row: CommunicationFigures) -> str:

@@ -42,7 +42,7 @@ def step_columns(
     basis = windows[0].window if recorded else "traced"
     outliers = [step for _, step in steps if step.outlier]
     cut_off = f" Columns above {milliseconds(top / 1e6)} are cut off." if cut else ""
-    words = f"Dashed: the median {basis} step, {milliseconds(level / 1e6)}.{cut_off}"
+    words = f"Dashed: the median of these {basis} steps, {milliseconds(level / 1e6)}.{cut_off}"
     if outliers:
         words = f"▲ {named_outliers(outliers)} {words}"
     yield from wrapped(words, width, "  ", role="dim")
