@@ -21,7 +21,7 @@ from dptune.present.lines import BLANK, Line, labelled, line, wrapped
 from dptune.present.sections.ranks import COLUMNS, WORDS, lateness, latest, rank_of_row, rank_remarks, rank_rows
 from dptune.present.sections.step_history import step_columns
 from dptune.present.table import Cell, absent_throughout
-from dptune.present.tui.pane import FRAMED, Layout, Pane
+from dptune.present.tui.pane import FRAMED, Layout, Pane, hue
 from dptune.present.tui.row_table import RowTable
 from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
@@ -135,7 +135,7 @@ class RankTable(Container):
         rows.clear()
         for at in self._shown:
             first, *others = ((self._rows[at][i], "right" if COLUMNS[i].right else "left") for i in self._kept)
-            heat = [Text(self._heat.get(self._ranks[at].rank, ""), "red")] if self._heat else []
+            heat = [Text(self._heat.get(self._ranks[at].rank, ""), hue("red"))] if self._heat else []
             row = [Text(_cell(cell), justify=side) for cell, side in (first, *others)]  # type: ignore[arg-type]
             rows.add_row(row[0], *heat, *row[1:])
         words = self.query_one(Pane)

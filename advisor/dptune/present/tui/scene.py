@@ -26,12 +26,6 @@ def lags_of(report: Report) -> dict[int, int]:
     return {rank: arrival.lag_ns for rank, arrival in arrivals if arrival is not None}
 
 
-def late_rank(report: Report) -> int | None:
-    """The straggler; None where the report knows of none."""
-    straggler = report.measured.known("straggler")
-    return None if straggler is None else straggler.rank
-
-
 def usual_rank(rank: int, ranks: Sequence[int], lags: dict[int, int], late: int | None) -> int | None:
     """Whom to compare a rank with: the straggler; the straggler with the rank of the median lag."""
     others = [number for number in ranks if number != rank]

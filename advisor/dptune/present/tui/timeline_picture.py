@@ -12,7 +12,7 @@ from dptune.present.amounts import ns_as_ms, several
 from dptune.present.first_screen import PARTS
 from dptune.present.lines import Line, labelled, wrapped
 from dptune.present.tui import under_cursor
-from dptune.present.tui.pane import STYLES
+from dptune.present.tui.pane import style_of
 from dptune.present.tui.rows import LABEL, SIGNS, Row, painted_row, seen_rows
 from dptune.present.tui.scene import Window
 from dptune.present.tui.timeline_view import Mode, TimelineView
@@ -75,7 +75,7 @@ def _round(least_ns: float) -> float:
 
 def _legend(view: TimelineView, rows: list[Row]) -> Text:
     """What the signs of the rows stand for: classes of a rank's time, kinds of work on a stream."""
-    every = {part.block: (STYLES.get(part.role, ""), part.name) for part in PARTS}  # some share a block
+    every = {part.block: (style_of(part.role), part.name) for part in PARTS}  # some share a block
     signs = every
     if view.mode != "all":
         seen = {cell.sign for row in rows if row.lane is None and not row.level for cell in row.cells}

@@ -9,13 +9,13 @@ from dptune.advice import Report
 from dptune.measure.lanes import RankLanes, SearchHit, median_of
 from dptune.measure.rank_time import RunTime
 from dptune.measure.steps.windows import Step
+from dptune.present.first_screen import reported_straggler
 from dptune.present.tui import under_cursor
 from dptune.present.tui.rows import Row
 from dptune.present.tui.scene import (
     Window,
     folded,
     lags_of,
-    late_rank,
     rank_rows,
     run_rows,
     usual_rank,
@@ -41,7 +41,7 @@ class TimelineView:
     def __init__(self, run: Run, report: Report, screen: Callable[[], tuple[int, int]]) -> None:
         self.run = run
         self.numbers = [rank.rank for rank in run.ranks]
-        self.late, self.lags = late_rank(report), lags_of(report)
+        self.late, self.lags = reported_straggler(report), lags_of(report)
         self.mode: Mode = "all" if len(self.numbers) > 1 else "rank"
         self.rank = self.late if self.late in self.numbers else next(iter(self.numbers), 0)
         self.other: int | None = None  # the second rank of a pair
