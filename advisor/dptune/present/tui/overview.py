@@ -53,6 +53,8 @@ def overview(report: Report, width: int, history: Sequence[WindowHistory] = ()) 
     """
 
     def timed_steps(report: Report, width: int) -> Iterator[Line]:
-        return step_columns(history, width, recorded=report.measured.step.basis == "untraced")
+        measured = report.measured
+        only = measured.ranks[0].rank if len(measured.ranks) == 1 else None
+        return step_columns(history, width, recorded=measured.step.basis == "untraced", rank=only)
 
     return without_steps.page((_first, timed_steps, *_BELOW), report, width)
