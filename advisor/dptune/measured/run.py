@@ -24,6 +24,7 @@ from dptune.measured.host import (
     UncachedGeneration,
     UserCodeFigures,
 )
+from dptune.measured.inferred import InferredFacts
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.load import LoadFigures
 from dptune.measured.place import Place
@@ -73,6 +74,12 @@ class Measured(Figures):
     links: Figure[list[LinkFigures]] = Field(ABSENT, description="latency and bandwidth between ranks, by kind")
     straggler: Figure[StragglerFigures] = Field(ABSENT, description="the rank that the others wait for most")
     gaps: Figure[list[GapFigures]] = Field(ABSENT, description="the longest stretches in which a device ran nothing")
+    buffer_sync_share: Figure[float] = Field(
+        ABSENT, description="host time for DDP's buffer broadcasts before forward passes / step (mean over ranks)"
+    )
+    inferred: Figure[InferredFacts] = Field(
+        ABSENT, description="facts that only a recording has, as the trace of the lowest rank shows them"
+    )
     longest: dict[str, Place] = Field(
         default_factory=dict,
         description="the longest stretch of each class of the account, by its field, and of 'optimizer', 'fp32 matmul' "

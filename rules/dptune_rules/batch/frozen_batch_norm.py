@@ -54,7 +54,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the frozen part, and the line after which it needs `.eval()`."""
-    run.any_facts()
+    if run.recorded_about("frozen_norms") is None:
+        return
     found = next((facts.frozen_norms for facts in run.facts if facts.frozen_norms is not None), None)
     if found is None:
         return

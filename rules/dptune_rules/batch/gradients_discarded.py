@@ -63,7 +63,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the line that clears gradients between a backward pass and its optimizer step."""
-    run.any_facts()
+    if run.recorded_about("discarded_gradients") is None:
+        return
     found = discarding([facts.discarded_gradients for facts in run.facts])
     if found is None:
         return

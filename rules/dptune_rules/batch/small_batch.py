@@ -108,7 +108,9 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing(
             "gradients are cleared before the optimizer uses them, so a step uses fewer samples than it draws"
         )
-    loaders = [candidate for candidate in run.any_facts().loaders if candidate.batches_drawn]
+    if (facts := run.recorded_about("loaders")) is None:
+        return
+    loaders = [candidate for candidate in facts.loaders if candidate.batches_drawn]
     if not loaders:
         return
     lacks = ""

@@ -69,10 +69,13 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose DDP where one line of the script all-reduces tensor by tensor what the optimizer updates."""
+    facts = run.any_facts("ddp", "fsdp")
+    if facts.ddp or facts.fsdp:
+        return
     facts = run.any_facts()
     tensors = sum(optimizer.parameter_tensors for optimizer in facts.optimizers)
     parameters = sum(optimizer_facts.parameters for optimizer_facts in facts.optimizers)
-    if facts.ddp or facts.fsdp or facts.engine or tensors < LEAST_TENSORS or facts.calls_steps < 1:
+    if facts.engine or tensors < LEAST_TENSORS or facts.calls_steps < 1:
         return
     for call in facts.calls:
         a_step = call.calls / facts.calls_steps

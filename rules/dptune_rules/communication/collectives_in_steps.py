@@ -132,6 +132,9 @@ class _Called(NamedTuple):
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the collectives outside of backward passes that no wrapper makes, where they hold up steps."""
+    facts = run.any_facts("ddp", "fsdp")
+    if not (facts.ddp or facts.fsdp):
+        return
     facts = run.any_facts()
     if facts.engine or not (facts.ddp or facts.fsdp):
         return  # others' groups are not known

@@ -83,7 +83,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose sparse gradients, or a sharded table, where unused rows take a large enough share of a step."""
-    facts = run.any_facts()
+    if (facts := run.recorded_about("dense_tables")) is None:
+        return
     tables = [dense_table for dense_table in facts.dense_tables if dense_table.unused_share >= run.limit(UNUSED_SHARE)]
     if not tables or facts.fsdp or facts.engine:
         return

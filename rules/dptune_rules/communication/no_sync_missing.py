@@ -72,13 +72,14 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose `no_sync` where one DDP module is synchronised several times per optimizer step."""
-    wrapped = run.any_facts().ddp
+    facts = run.any_facts("ddp")
+    wrapped = facts.ddp
     if not wrapped:
         return
     if discarding([facts.discarded_gradients for facts in run.facts]) is not None:
         raise Missing("gradients are cleared before the optimizer uses them, so they do not accumulate")
     synchronised = run.measured.accumulation.synchronised_backwards_per_step
-    accumulates = run.any_facts().accumulates()
+    accumulates = facts.accumulates()
     if synchronised <= 1 or accumulates is False:
         return
     if len(wrapped) > 1:
@@ -88,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
     everything = Evidence(label="exposed communication", value=exposed, unit="of a step")
     stays = _one_reduction(run) + run.waiting_that_stays
     ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - stays))
-    place = run.any_facts().backward_where or wrapped[0].where
+    place = facts.backward_where or wrapped[0].where
     static = bool(wrapped[0].static_graph)
     snippet = STATIC_GRAPH if static else ""
     changes = [Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(place), snippet=snippet)]

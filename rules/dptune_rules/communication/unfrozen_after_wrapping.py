@@ -66,8 +66,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the line that wraps the model, and the one that unfreezes part of it later."""
-    facts = run.any_facts()
-    if facts.fsdp or facts.engine or facts.averages_models:
+    facts = run.recorded_about("ddp")
+    if facts is None or facts.fsdp or facts.engine or facts.averages_models:
         return
     agree = run.unaveraged_agree()
     if agree:

@@ -69,8 +69,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the backward pass before a step that DDP did not synchronize."""
-    facts = run.any_facts()
-    if not facts.ddp or facts.fsdp or facts.engine or facts.averages_models:
+    facts = run.recorded_about("ddp")
+    if facts is None or not facts.ddp or facts.fsdp or facts.engine or facts.averages_models:
         return
     updates = [
         window.unsynced_updates or _by_passes(window.backwards, window.unsynced_backwards)

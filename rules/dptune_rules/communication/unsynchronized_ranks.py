@@ -66,11 +66,12 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Report ranks that train alike, and exchange nothing that could keep their models equal."""
-    facts = run.any_facts()
+    facts = run.any_facts("ddp", "fsdp")
     if facts.backend is None or facts.world_size < 2:
         return
     if facts.ddp or facts.fsdp or facts.engine or facts.averages_models or not facts.optimizers:
         return
+    run.any_facts()
     if len(run.facts) < 2:
         raise Missing("only one rank was recorded: comparing the ranks' models takes two")
     agree = run.weights_agree()

@@ -61,9 +61,11 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to leave the search out where it never found anything."""
-    looking = [ddp for ddp in run.any_facts().ddp if ddp.find_unused_parameters and not ddp.static_graph]
+    wrapped = run.any_facts("ddp", "ddp.find_unused_parameters").ddp
+    looking = [ddp for ddp in wrapped if ddp.find_unused_parameters and not ddp.static_graph]
     if not looking:
         return
+    run.any_facts()
     unused = [ddp.unused_parameter_bytes for facts in run.facts for ddp in facts.ddp if ddp.find_unused_parameters]
     if None in unused:
         raise Missing("torch did not report whether parameters got no gradient")

@@ -81,7 +81,7 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the hook that is predicted to save most, where gradients are exposed and bandwidth takes their time."""
-    wrapped = run.any_facts().ddp
+    wrapped = run.any_facts("ddp", "ddp.comm_hook").ddp
     if not wrapped or any(ddp.comm_hook for ddp in wrapped):
         return
     if any(ddp.gradient_dtypes and ddp.gradient_dtypes != ["float32"] for ddp in wrapped):
@@ -164,7 +164,7 @@ def _reduced(run: RunView) -> list[CommunicationFigures]:
 
 def _bucket_sizes(run: RunView, rows: list[CommunicationFigures]) -> list[float]:
     """Bytes of each all-reduce of gradients in a step."""
-    wrapped = run.any_facts().ddp
+    wrapped = run.any_facts("ddp").ddp
     known = [size for ddp in wrapped for size in ddp.rebuilt_bucket_sizes or ddp.bucket_sizes]
     if known:
         return [float(size) for size in known]

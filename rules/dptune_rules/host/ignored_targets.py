@@ -75,7 +75,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to select labelled positions first where the others' logits take a share of the step worth it."""
-    run.any_facts()
+    if run.recorded_about("ignored_targets") is None:
+        return
     ignoring = {
         facts.classes: facts
         for facts in ignored_over_ranks([facts.ignored_targets for facts in run.facts])

@@ -84,7 +84,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose a foreach call for each function that loops over the parameters for a share of the step worth it."""
-    tensors = max((optimizer.parameter_tensors for optimizer in run.any_facts().optimizers), default=0)
+    facts = run.any_facts("optimizers", "optimizers.parameter_tensors")
+    tensors = max((optimizer.parameter_tensors for optimizer in facts.optimizers), default=0)
     if tensors < LEAST_TENSORS:
         return
     found = run.measured.user_code
@@ -112,7 +113,7 @@ def check(run: RunView) -> Iterator[Advice]:
                     Evidence(label="parameter tensors", value=tensors),
                 ],
                 numerics="same",
-                watch=_watch(remedy, sharded=bool(run.any_facts().fsdp)),
+                watch=_watch(remedy, sharded=bool(facts.fsdp)),
                 fingerprint=f"{RULE.code}:{site.name}",
             )
 

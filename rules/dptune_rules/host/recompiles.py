@@ -74,7 +74,8 @@ class _Again(NamedTuple):
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose dynamic shapes where compiling takes a share of the timed steps."""
-    if run.any_facts().compiled is None:
+    facts = run.recorded_about("compiled")
+    if facts is None or facts.compiled is None:
         return
     took_ns, compiled_ns = _by_step(run)
     later = len(took_ns) // 2

@@ -49,7 +49,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each call of backward that a sum of losses would spare."""
-    for found in run.any_facts().repeated_passes:
+    if (facts := run.recorded_about("repeated_passes")) is None:
+        return
+    for found in facts.repeated_passes:
         share = run.backward_share(found.again_ns)
         impact = run.impact(share, WORTH_SHARE)
         if impact is None:

@@ -77,10 +77,11 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the fused implementation where the optimizer loops, and takes a share of the step worth it."""
+    facts = run.any_facts("optimizers", "optimizers.fused")
     cpu = run.measured.device_kind == "cpu"
     looping = [
         optimizer
-        for optimizer in run.any_facts().optimizers
+        for optimizer in facts.optimizers
         if optimizer.name in CAN_BE_FUSED
         and not optimizer.fused
         and not optimizer.foreach
@@ -88,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
     ]
     if not looping:
         return
-    if len(looping) < len(run.any_facts().optimizers):
+    if len(looping) < len(facts.optimizers):
         raise Missing("several optimizers step; their time cannot be separated")
     phases = [phase for phase in run.measured.phases if phase.phase != "unknown"]
     host_ns = sum(phase_figures.host_ns for phase_figures in phases)
@@ -144,7 +145,11 @@ def _gain(run: RunView, looping: Sequence[Any], *, large: bool) -> float:
     An SGD step on large tensors is memory-bound, and the fused step still reads and writes all of them.
     """
     parameters = sum(optimizer.parameters for optimizer in looping)
-    tables = [dense_table for dense_table in run.any_facts().dense_tables if dense_table.unused_share >= UNUSED_SHARE]
+    tables = [
+        dense_table
+        for dense_table in run.any_facts("optimizers").dense_tables
+        if dense_table.unused_share >= UNUSED_SHARE
+    ]
     dense = sum(table.unused_share * table.rows * table.columns for table in tables)
     rest = max(0.0, 1 - dense / parameters) if parameters else 1.0
     return rest * (SGD_LARGE if large and all(optimizer.name == "SGD" for optimizer in looping) else 1.0)

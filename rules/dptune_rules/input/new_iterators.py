@@ -67,7 +67,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each line that creates an iterator in most steps, and propose to keep one."""
-    run.any_facts()
+    if run.recorded_about("loaders") is None:
+        return
     for found in run.new_iterators():
         impact = run.impact(found.share, WORTH_SHARE)
         if impact is None or found.a_step < run.limit(LEAST_STEPS_SHARE):

@@ -78,7 +78,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to pad to the longest sample of a batch, or to group samples by length."""
-    facts = run.any_facts()
+    if (facts := run.recorded_about("loaders")) is None:
+        return
     loader = max(facts.loaders, key=lambda candidate: candidate.batches_drawn or 0, default=None)
     if loader is None or loader.padding is None or facts.compiled is not None:
         return

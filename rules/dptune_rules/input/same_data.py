@@ -59,8 +59,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name ranks whose losses are the same, and a sampler whose `set_epoch` is never called."""
-    facts = run.any_facts()
-    if not facts.ddp or facts.engine:
+    facts = run.recorded_about("ddp")
+    if facts is None or not facts.ddp or facts.engine:
         return
     said = list(_same_batches(run))
     yield from said or _each_for_itself(run)

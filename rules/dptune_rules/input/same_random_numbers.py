@@ -63,7 +63,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each generator that two processes drew from in the same state, or one process in two epochs."""
-    facts = run.any_facts()
+    if (facts := run.recorded_about("loaders")) is None:
+        return
     loader = max(facts.loaders, key=lambda loader: loader.batches_drawn or 0, default=None)
     if loader is None:
         return

@@ -47,8 +47,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the call and the test that come in the wrong order."""
-    loaders = run.any_facts().loaders
-    loader = max(loaders, key=lambda candidate: candidate.batches_drawn or 0, default=None)
+    if (facts := run.recorded_about("loaders")) is None:
+        return
+    loader = max(facts.loaders, key=lambda candidate: candidate.batches_drawn or 0, default=None)
     if loader is None or not loader.prepares_at or not loader.drops_at:
         return
     preparing = run.measured.input.known("preparing")

@@ -68,7 +68,10 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to keep workers where the steps that begin epochs are the longest ones."""
-    loaders = [candidate for candidate in run.any_facts().loaders if candidate.batches_drawn]
+    facts = run.recorded_about("loaders", lambda loader: loader.num_workers != 0)
+    if facts is None:
+        return
+    loaders = [candidate for candidate in facts.loaders if candidate.batches_drawn]
     if len(loaders) != 1 or not loaders[0].num_workers or loaders[0].persistent_workers is not False:
         return
     (loader,) = loaders

@@ -72,7 +72,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose no checkpoints where recomputing takes a share of the step worth it, and the activations fit."""
-    checkpointing = run.any_facts().checkpointing
+    facts = run.recorded_about("checkpointing")
+    checkpointing = None if facts is None else facts.checkpointing
     if checkpointing is None:
         return
     on_cpu = run.measured.device_kind == "cpu"

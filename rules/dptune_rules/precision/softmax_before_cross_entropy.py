@@ -56,7 +56,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each loss of the first rank that has one."""
-    run.any_facts()
+    if run.recorded_about("probability_losses") is None:
+        return
     for losses in [facts.probability_losses for facts in run.facts if facts.probability_losses][:1]:
         yield from map(_advice, losses)
 

@@ -72,7 +72,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each optimizer whose steps leave most 16-bit weights unchanged."""
-    run.any_facts()
+    if run.recorded_about("lost_updates") is None:
+        return
     for lost in over_ranks([facts.lost_updates for facts in run.facts]):
         share = lost.least_share
         if share is None or len(lost.sampled) < run.limit(LEAST_STEPS) or min(lost.sampled) < LEAST_SAMPLED:

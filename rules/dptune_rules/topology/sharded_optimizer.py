@@ -57,7 +57,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the plain optimizer where sharding costs a step time and its state would fit."""
-    sharded = next((optimizer for optimizer in run.any_facts().optimizers if optimizer.name == SHARDED), None)
+    sharded = next(
+        (optimizer for optimizer in run.any_facts("optimizers").optimizers if optimizer.name == SHARDED), None
+    )
     if sharded is None:
         return
     rows = [row for row in run.measured.overlap.rows if row.known("phase") == "optimizer"]
@@ -95,7 +97,7 @@ def _fits(run: RunView) -> bool:
     """Whether the state that other ranks hold now would fit beside the rest; of a CPU's host it is taken to."""
     if run.measured.device_kind == "cpu":
         return True
-    state = STATE_BYTES * sum((ddp.gradient_bytes or 0) / 4 for ddp in run.any_facts().ddp)
+    state = STATE_BYTES * sum((ddp.gradient_bytes or 0) / 4 for ddp in run.any_facts("ddp", "ddp.gradient_bytes").ddp)
     elsewhere = state * (1 - 1 / run.measured.world_size)
     memory = run.measured.memory
     if not memory:

@@ -88,7 +88,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to shard less where gathering holds up steps and there is room."""
-    sharded = [fsdp for fsdp in run.any_facts().fsdp if fsdp.offload is None]
+    if (facts := run.recorded_about("fsdp")) is None:
+        return
+    sharded = [fsdp for fsdp in facts.fsdp if fsdp.offload is None]
     if not sharded or run.measured.world_size == 1:
         return
     rows = _gathers(run)

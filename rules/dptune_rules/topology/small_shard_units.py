@@ -69,7 +69,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose larger units where many small ones hold up steps."""
-    sharded = [fsdp for fsdp in run.any_facts().fsdp if fsdp.mesh]  # not roots without parameters of their own
+    if (facts := run.recorded_about("fsdp")) is None:
+        return
+    sharded = [fsdp for fsdp in facts.fsdp if fsdp.mesh]  # not roots without parameters of their own
     units = sum(fsdp.units for fsdp in sharded)
     if units < run.limit(LEAST_UNITS) or run.measured.world_size == 1:
         return

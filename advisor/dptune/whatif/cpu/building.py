@@ -326,7 +326,7 @@ def untraced(facts: Facts) -> Window:
     """The window without the profiler, of several steps."""
     window = facts.window("untraced")
     if window is None or window.steps < 2:
-        raise Missing("fewer than 2 steps were recorded without the profiler")
+        raise Missing("fewer than 2 untraced steps were recorded")
     return window
 
 
