@@ -154,26 +154,27 @@ STAGES = {
     "planted": "planted faults: first advice, predicted and measured saving",
     "predict": "changes to one process: predicted, then measured",
     "ranks": "two ranks on one card: NCCL, gloo, DDP, FSDP2",
+    "pairs": "30 changes of DDP and FSDP2 over NCCL, two ranks: predicted, then measured",
     "link": "DDP buckets over a link of known latency and bandwidth",
-    "verify": "`torch.compile`, timed; `dptune verify` of one planted fault",
+    "verify": "`dptune verify` of one planted fault; `torch.compile`, timed",
 }
 
 
 def gpu_checks() -> str:
     """Which stages of `make gpu-check` ran on which card, from the committed results."""
-    results = [json.loads(path.read_text()) for path in sorted(GPU_RESULTS.glob("*.json"))]
-    if not results:
-        rows = [(name, what, "not run on a GPU yet") for name, what in STAGES.items()]
-        return _table(("stage", "what it checks", "state"), rows)
-    rows = [
-        (
-            name,
-            what,
-            "; ".join(f"{each['stages'].get(name, {}).get('status', 'not run')}: {_card(each)}" for each in results),
-        )
-        for name, what in STAGES.items()
-    ]
+    found = [json.loads(path.read_text()) for path in GPU_RESULTS.glob("*.json")]
+    results = sorted(found, key=lambda result: str(result["when"]))
+    rows = [(name, what, _state(name, results)) for name, what in STAGES.items()]
     return _table(("stage", "what it checks", "state"), rows)
+
+
+def _state(stage: str, results: list[dict[str, Any]]) -> str:
+    """The latest complete run of a stage, else the latest one."""
+    ran = [result for result in results if result["stages"].get(stage, {}).get("status", "no time") != "no time"]
+    if not ran:
+        return "not run on a GPU yet"
+    latest = next((each for each in reversed(ran) if each["stages"][stage]["status"] == "complete"), ran[-1])
+    return f"{latest['stages'][stage]['status']}: {_card(latest)}"
 
 
 def _card(result: dict[str, Any]) -> str:

@@ -93,7 +93,7 @@ class Saving(Model):
     """How much time of a step a change saves at the stated global batch, as an interval.
 
     `bound`: the saving cannot exceed `high_ms`; how much will be saved is not known. A bound above half of the step
-    does not count as a saving: `large_unknown`. `sampled`: predicted from stack samples of steps without the profiler,
+    does not count as a saving: `large_unknown`. `sampled`: predicted from stack samples of untraced steps,
     in code that is removed or called less often. `timed`: predicted from the time measured in that code.
     """
 
@@ -185,7 +185,7 @@ class Advice(Model):
     confidence: Confidence
     evidence: list[Evidence]
     numerics: Literal["same", "changes"]
-    watch: str = Field("", description="what to watch after the change, where numerics change")
+    watch: str = Field("", description="what to watch after the change, where training results may change")
     fingerprint: str = Field(description="rule and subject, no numbers: stable between runs")
     verify: str = Field("", description="the command that verifies it")
 
@@ -273,7 +273,7 @@ class Together(Model):
 
     rules: list[str] = Field(description="their codes, in the order of the report")
     numerics: Literal["same", "changes"] = Field(
-        description="whether numerics stay the same or training results may change"
+        description="whether training results stay the same, up to rounding, or may change"
     )
     saves: Saving
 
@@ -311,7 +311,8 @@ class Report(Model):
     trust: Trust
     advice: list[Advice] = Field(description="ranked within each kind, low confidence after everything else")
     together: list[Together] = Field(
-        default_factory=list, description="all predicted advice that leaves numerics unchanged, and the first three"
+        default_factory=list,
+        description="all predicted advice that leaves training results unchanged, and the first three",
     )
     skipped: list[Skipped]
     quiet: list[str] = Field(description="rules with no findings")

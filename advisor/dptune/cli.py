@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _status(session: _Session, words: list[str], stdout: _Stdout) -> int:
-    """The exit status, with every failure told."""
+    """The exit status, with every failure reported."""
     try:
         status = session.run(words)
         stdout.flush()
@@ -246,16 +246,16 @@ def _short(path: object) -> str:
 def _help() -> str:
     width = max(map(len, VERBS))
     verbs = "\n".join(f"  {name:<{width}}  {line}" for name, (_, line) in VERBS.items())
-    return f"""usage: dptune [--version] [--debug] VERB ...
+    return f"""usage: dptune [--version] [--debug] COMMAND ...
 
 dptune records a few steps of a PyTorch training run, shows where step time goes, what to change, and how much each
 change can save.
 
-verbs:
+commands:
 {verbs}
 
 options:
-  -h, --help  show this help, or that of a verb: dptune VERB --help
+  -h, --help  show this help; of one command: dptune COMMAND --help
   --version   print the versions of dptune and its dependencies
   --debug     on an error, show the traceback too
 

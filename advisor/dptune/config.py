@@ -174,14 +174,14 @@ def _expected(loc: Sequence[int | str]) -> str:
     if not loc:
         return "a table"
     if loc[0] in ("select", "ignore"):
-        return 'a list of rule codes, such as ["DP1", "DP501"]'
+        return 'a list of rule codes, for example ["DP1", "DP501"]'
     if loc[0] == "preview":
         return "true or false"
     if len(loc) > 2 or (len(loc) == 2 and loc[0] == "budget"):
         return "a number, 0 or above"
     if loc[0] == "budget":
-        return "a table of figures and their limits, such as step_ms = 120"
-    return "a table of thresholds and their numbers" if len(loc) == 2 else "a table of rules, such as rules.DP501"
+        return "a table of figures and their limits, for example step_ms = 120"
+    return "a table of thresholds and their numbers" if len(loc) == 2 else "a table of rules, for example rules.DP501"
 
 
 def _found(value: object) -> str:

@@ -16,7 +16,7 @@ class Prediction(Figures):
 
     changes: dict[str, Value] = Field(description="values by knob name")
     step_ns: Figure[int] = Field(
-        ABSENT, description="a step without the profiler, with the changes; missing where only a bound is known"
+        ABSENT, description="an untraced step, with the changes; missing where only a bound is known"
     )
     low_ns: Figure[int] = Field(ABSENT, description="lower end of its nominal 90 % interval; or the bound")
     high_ns: Figure[int] = Field(ABSENT, description="upper end of its interval")

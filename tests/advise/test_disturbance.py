@@ -116,7 +116,7 @@ def test_what_the_loader_takes_is_not_unsteadiness(make_measured, make_facts):
 def test_times_that_cannot_be_judged_leave_risks_and_skip_time_rules(make_measured, make_facts, assembled):
     report = assembled(with_load(make_measured(), 0.9), [make_facts()])
     assert report.trust.level == "unjudgeable"
-    assert report.headline.verdict == "The times of this run are not reliable, so no speedup is advised."
+    assert report.headline.verdict == "The times of this run are not reliable, so nothing is recommended on speed."
     assert report.headline.why.startswith("Other processes used 1.2 of 2 cores on host vm")
     assert report.headline.next.startswith("Stop other processes on this machine")
     reasons = {one.rule: one.reason for one in report.skipped}
@@ -134,7 +134,7 @@ def test_a_loader_that_is_waited_for_in_every_window_is_advised_on(make_measured
     (advice,) = [one for one in report.advice if one.kind == "time"]
     assert (advice.rule, advice.confidence) == ("DP501", "medium")
     assert report.headline.verdict == (
-        "The times of this run are not reliable, so only speedups that do not depend on them are advised."
+        "The times of this run are not reliable: only recommendations that do not depend on them are given."
     )
     assert report.headline.next.startswith("DP501: A step waits 60 % of its time for the data loader")
     assert "Then record again: stop other processes on this machine" in report.headline.next

@@ -17,7 +17,7 @@ def said(measured, trust=SOUND, advice=(), skipped=(), quiet=QUIET, recorded=Tru
 def test_a_healthy_run(make_measured):
     told = said(make_measured(exposed_share=0.03))
     assert told.verdict.startswith("No bottleneck found")
-    assert told.why == "A step takes 10 ms (without the profiler): computing 97 %, exposed communication 3 %."
+    assert told.why == "A step takes 10 ms (untraced): compute 97 %, exposed communication 3 %."
     assert told.next.startswith("Nothing to change")
 
 
@@ -28,13 +28,13 @@ def test_a_healthy_run(make_measured):
         ({"exposed_unsplit_ns": 3_000_000}, "exposed communication 30 %"),
         (
             {"exposed_transfer_ns": 1_000_000, "exposed_waiting_ns": 1_500_000, "exposed_unsplit_ns": 500_000},
-            "exposed transfer 10 %, unsplit exposed communication 5 %, waiting for late ranks 15 %",
+            "exposed transfer 10 %, unsplit exposed communication 5 %, waiting for ranks 15 %",
         ),
     ],
 )
 def test_exposed_communication_is_named_by_its_part(make_measured, split, said):
     account = Account(window_ns=10_000_000, compute_ns=7_000_000, communication_ns=3_000_000, **split)
-    assert headline(make_measured(account=account), SOUND, (), (), QUIET, True).why.endswith(f"computing 70 %, {said}.")
+    assert headline(make_measured(account=account), SOUND, (), (), QUIET, True).why.endswith(f"compute 70 %, {said}.")
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_the_loaders_wait_is_told_beside_the_account_that_sums_to_the_step(make_
     waits = hand_made.figures(hand_made.InputFigures, wait_share=0.35, basis="untraced")
     told = said(measured.model_copy(update={"input": waits}))
     assert told.verdict == "Input-bound: 35 % of each step waits for the data loader."
-    assert "computing 80 %, idle for input 20 %." in told.why
-    waits = " Without the profiler the script waits for its data loader 35 % of the time"
+    assert "compute 80 %, waiting for input 20 %." in told.why
+    waits = " In untraced steps the script waits for its data loader 35 % of the time"
     assert told.why.endswith(f"{waits}; the other shares are of traced steps.")
 
 
@@ -72,10 +72,10 @@ def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
     assert told.rule == make_advice().rule
     assert told.next == (
         "XX101: In train.py:12, use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
-        "It cannot save more than 1 ms of each step."
+        "It saves at most 1 ms of each step."
     )
     of_all = make_advice(changes=[change], saves=make_advice().saves.model_copy(update={"mean_step_ms": 9.0}))
-    assert said(make_measured(), advice=[of_all]).next.endswith("It cannot save more than 1 ms of the mean step.")
+    assert said(make_measured(), advice=[of_all]).next.endswith("It saves at most 1 ms of the mean step.")
     predicted = make_advice().saves.model_copy(update={"basis": "replayed", "low_ms": 0.5})
     told = said(make_measured(), advice=[make_advice(saves=predicted)])
     assert told.next.endswith("It saves 0.5 to 1 ms of each step.")
@@ -88,7 +88,7 @@ def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
 def test_next_promises_nothing_where_the_upper_bound_is_above_half_of_the_step(make_measured, make_advice):
     told = said(make_measured(), advice=[make_advice(low=0, high=0.501)])
     assert told.next.endswith("`. How much it saves is not known; it may be large.")
-    assert said(make_measured(), advice=[make_advice(low=0, high=0.5)]).next.endswith("more than 5 ms of each step.")
+    assert said(make_measured(), advice=[make_advice(low=0, high=0.5)]).next.endswith("at most 5 ms of each step.")
 
 
 def test_next_points_to_the_advice_on_what_limits_the_step(make_measured, make_advice):
@@ -260,7 +260,7 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
     of_slow = one.model_copy(update={"saves": one.saves.model_copy(update={"mean_step_ms": 40.0})})
     told = said(slow, advice=[of_slow])
     assert told.verdict == "Slow steps take 75 % of the time: the mean step takes 40 ms, the median step 10 ms."
-    assert told.why.startswith("The median step takes 10 ms, the mean 40 ms (without the profiler): computing 60 %")
+    assert told.why.startswith("The median step takes 10 ms, the mean 40 ms (untraced): compute 60 %")
     assert told.why.endswith("These shares exclude slow steps.")
     assert told.rule == of_slow.rule
     assert said(slow, advice=[one, of_slow]).verdict == told.verdict

@@ -112,7 +112,7 @@ def test_a_rank_that_sleeps_holds_the_others_up(make_late):
     assert told.verdict == "Straggler: rank 1 is 6 ms late in the median traced step (60 %)."
     # the mean of two ranks: 60 % of one is 30 %, for the waiting of rank 0 and for the idling of rank 1
     assert told.why == (
-        "A step takes 10 ms (without the profiler): computing 40 %, waiting for late ranks 30 %, idle otherwise 30 %. "
+        "A step takes 10 ms (untraced): compute 40 %, waiting for ranks 30 %, idle 30 %. "
         "All of rank 1's lag: its device idles while the host runs Python, file I/O, sleeps, blocking calls or "
         "launches. The other ranks spend 60 % of their time waiting."
     )
@@ -153,7 +153,7 @@ def test_the_larger_of_straggler_and_loader_heads_and_the_other_stands_in_why(ma
 def test_what_the_late_rank_idles_is_not_held_against_it(make_late):
     """Both wait 20 % for the loader, rank 1 30 % more: in the mean 35 %, of which its lag explains 15."""
     told = said(make_late(3_000, spends="input_idle_ns", cause="input", input_us=2_000))
-    assert "waiting for late ranks 15 %, idle for input 35 %" in told.why
+    assert "waiting for ranks 15 %, waiting for input 35 %" in told.why
     assert told.verdict.startswith("Straggler: rank 1 is 3 ms late")
 
 
@@ -184,7 +184,7 @@ def test_next_is_the_first_advice_and_says_what_to_do_about_the_rank(make_late, 
     assert " For rank 1: Open the trace of rank 1" in said(by_input, [buckets]).next
     assert said(by_input, [loader, buckets]).next == (
         "XX101: Use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
-        "It cannot save more than 1 ms of each step."
+        "It saves at most 1 ms of each step."
     )
 
 
@@ -260,8 +260,8 @@ def test_what_differs_is_named_with_times_and_its_share_and_the_rest_is_unexplai
     told = said(make_late(5_000, gain=0.4, found=found))
     assert told.why.endswith(
         "`# arch` takes 5.3 ms on rank 1, 1.2 ms on the others: no operator runs for 4.01 ms before `aten::empty` "
-        "(0 ms on the others); 3 ms of that make it late (60 % of its lag). Kernels, mainly `gemm`, take 2 ms on rank "
-        "1, 1 ms on the others; 1.25 ms of that make it late (25 % of its lag). Not all of that time adds to its lag. "
+        "(0 ms on the others); this explains 3 ms (60 %) of its lag. Kernels, mainly `gemm`, take 2 ms on rank "
+        "1, 1 ms on the others; this explains 1.25 ms (25 %) of its lag. Not all of that time adds to its lag. "
         "In total, "
         "100 % of its lag is its device waiting for the host; the cause of 13 % of the lag is unknown. The other ranks "
         "spend 50 % of their time waiting; replayed without its delays, a step is 40 % shorter."
@@ -273,8 +273,8 @@ def test_differences_longer_than_the_lag_say_how_much_of_it_they_explain(make_la
     """Two stalls of 20 ms on a host make its device 28.7 ms late: each explains 35.2 % of that, 10.1 ms."""
     found = [difference("operator", name, 20.2, 0, 0.352) for name in ("_AlltoAllSingle", "_AlltoAllSingleBackward")]
     told = said(make_late(28_700, cause=None, found=found)).why
-    assert told.count("; 10.1 ms of that make it late (35 % of its lag).") == 2
-    assert "(35 % of its lag). Not all of that time adds to its lag. 30 % of its lag is unexplained." in told
+    assert told.count("; this explains 10.1 ms (35 %) of its lag.") == 2
+    assert "(35 %) of its lag. Not all of that time adds to its lag. 30 % of its lag is unexplained." in told
     less = [difference("operator", "_AlltoAllSingle", 10.1, 0, 0.352)]
     assert "Not all of that time" not in said(make_late(28_700, cause=None, found=less)).why
 
@@ -285,7 +285,7 @@ def test_what_nothing_explains(make_late, cause, covers):
     told = said(
         make_late(5_000, cause=cause, covers=covers, found=[difference("operator", "aten::cat", 5.3, 1.2, 0.85)])
     )
-    assert "; 4.25 ms of that make it late (85 % of its lag). 15 % of its lag is unexplained." in told.why
+    assert "; this explains 4.25 ms (85 %) of its lag. 15 % of its lag is unexplained." in told.why
 
 
 def test_a_function_is_named_with_its_line(make_late):

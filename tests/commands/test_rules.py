@@ -37,7 +37,7 @@ def test_every_rule_explains_itself(rule, capsys: pytest.CaptureFixture[str]) ->
     assert main(["rules", "explain", rule.code.lower()]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{rule.code} {rule.name}\n")
-    for title in ("What it measures", "Why it costs time", "What to change", "When to leave it alone", "References"):
+    for title in ("What it measures", "Why it matters", "What to change", "When to leave it alone", "References"):
         assert f"\n{title}\n" in said
     for threshold in rule.thresholds:
         assert f"{threshold.name} = {threshold.default:g}" in said

@@ -112,9 +112,7 @@ def test_steps_that_start_with_work_queued_show_what_the_profiler_adds(tmp_path:
 def test_without_work_queued_nothing_is_said_of_the_profiler(tmp_path: Path) -> None:
     figures = measure_events(tmp_path, starting(0))
     assert figures.launch_idle.known("queued") is None
-    assert (
-        figures.launch_idle.missing["queued"] == "the first traced steps do not show the step time without the profiler"
-    )
+    assert figures.launch_idle.missing["queued"] == "the first traced steps do not show the untraced step time"
 
 
 def test_a_public_run_that_the_profiler_made_launch_bound(findings: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptune.measure.load import UNCOUNTED, UNRECORDED, load
-from dptune.runfile.facts import Facts
+from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.load import LoadFacts
 from dptune.runfile.window import Window
 
@@ -38,6 +38,17 @@ def test_threads_of_the_job_that_wait_for_each_other_were_not_held_up_by_others(
 def test_a_busy_machine_with_free_cores_withholds_nothing():
     (found,) = load([rank(0, machine=35, job=5, waited=0)], 1)
     assert (found.other_cores, found.withheld_share) == (pytest.approx(3.0), 0.0)
+
+
+def test_threads_that_wait_beside_free_cores_are_not_held_up_by_others():
+    """2 of 16 cores in use or waited for; but ranks that may use 2 of them may share these with the others."""
+    for usable, withheld in ((16, 0.0), (2, 0.4 / 1.4)):
+        ranks = [rank(0, machine=18), rank(1, machine=18)]
+        for each in ranks:
+            each.device = DeviceFacts("cuda", usable_cores=usable)
+            each.windows[0].load.cores = 16
+        (found,) = load(ranks, 2)
+        assert found.withheld_share == pytest.approx(withheld)
 
 
 def test_machines_and_windows_are_apart():

@@ -88,10 +88,14 @@ def test_what_was_proven_is_told_in_every_format():
     )
     told = gate(tripped=[advice(), advice(number=2)], verified=[proof])
     words = "verified: better: time per sample 34.4 % less (30.0 to 40.0 % less; 6 trials per side)"
+    then = "upper bound: 1.00 to 2.00 ms of each 10.0 ms step (10.0 to 20.0 %)"
     lines = "".join(span.text for line in page(told, 200) for span in line)
     pages = [*(one.text(told) for one in (github, junit, markdown)), lines]
     for shown in pages:
-        assert shown.replace("%25", "%").count(words) == 1
+        lower = shown.replace("%25", "%").lower()
+        assert lower.count(words) == 1
+        assert lower.count(then) == 1
+        assert lower.index(words) < lower.index(then)
 
 
 def test_the_opening_counts_what_broke():

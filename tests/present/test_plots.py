@@ -1,4 +1,4 @@
-"""Plots of characters: columns above an axis, bars of parts; then the step history and overlap that are drawn so."""
+"""Plots of characters: columns above an axis; then the step history and overlap that are drawn so."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from dptune.advice import Report
 from dptune.measure.steps.history import TimedStep, WindowHistory, step_history
 from dptune.present.lines import Line
-from dptune.present.plots import Column, Part, bar, columns
+from dptune.present.plots import Column, columns
 from dptune.present.sections.overlap import overlap
 from dptune.present.sections.step_history import step_columns
 from dptune.trace.run import Run
@@ -50,11 +50,6 @@ def test_labels_start_below_their_columns_where_there_is_room() -> None:
     rows = drawn(columns(marks, 40, 1, 1, 1, lambda value: f"{value:g}"))
     assert rows[-1] == "    step 1 untraced      step 8"
     assert rows[-1].index("step 8") == 4 + 7 * 3
-
-
-def test_parts_fill_a_bar() -> None:
-    parts = [Part(1 / 3, "a", "good"), Part(1 / 3, "b", "error"), Part(0, "c", "dim"), Part(1 / 3, "d", "dim")]
-    assert "".join(span.text for span in bar(parts, 10)) == "aaabbbbddd"
 
 
 def test_a_step_is_a_column_and_an_outlier_is_named() -> None:

@@ -107,7 +107,7 @@ def test_every_figure_stands_where_it_is_said() -> None:
 
 
 def test_figures_are_found_by_a_word() -> None:
-    told = paint(rulebook.figures("loader wait", 100), colour=False)
-    assert "run.measured.input.wait_share\n    loader wait / step" in told
+    told = paint(rulebook.figures("data loader /", 100), colour=False)
+    assert "run.measured.input.wait_share\n    waiting for the data loader / step" in told
     assert "2 figures." in told
     assert paint(rulebook.figures("zebra", 100), colour=False).startswith("No figure has 'zebra'")

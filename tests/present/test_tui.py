@@ -78,10 +78,10 @@ async def test_the_first_screen_has_verdict_account_and_trust(report: Report, si
             "DP401 fp32-matmul 2.9-15 % medium may change",
         ):
             assert row in flat(seen)
-        assert "Limits 5 of 7 checks ran; 2 could not: no link table rank 1's file broke off" in flat(seen)
+        assert "Limits 5 of 7 rules ran; 2 could not: no link table rank 1's file broke off" in flat(seen)
         assert "Copy code" not in await see(pilot, "/ Find ? Help q Quit")
-        await page_to(pilot, "# compute 84.1 ms 60.0 % device busy computing")
-        assert "[####" in screen(pilot)
+        await page_to(pilot, "█ compute 84.1 ms 60.0 % device busy computing")
+        assert "  ██████" in screen(pilot)
         await page_to(pilot, "Reliable partly; see the limitations below")
         await see(pilot, "⏎ Card e Evidence w Why y Copy code / Find ? Help q Quit", "2")
 
@@ -98,7 +98,7 @@ async def test_a_walk_with_the_keyboard_alone(report: Report, size: tuple[int, i
         await see(pilot, "medium impact, high confidence: DP102")
         await see(pilot, 'torch.set_float32_matmul_precision("high")', "down")
         await pilot.press("tab")
-        await page_to(pilot, "Numerics may change training results. Compare the loss of the first 1,000 steps.")
+        await page_to(pilot, "Results may change. Compare the loss of the first 1,000 steps.")
         await page_to(pilot, "dptune rules explain DP401")
 
         await see(pilot, "rank-00000.trace.json.gz", "3")
@@ -161,7 +161,7 @@ async def test_names_from_a_trace_are_neither_markup_nor_escapes(report: Report)
         }
     )
     async with ReportApp(trap).run_test(size=(200, 40)) as pilot:
-        for key, words in (("1", VERDICT), ("2", "Advice as ranked"), ("3", f"File {shown}")):
+        for key, words in (("1", VERDICT), ("2", "Recommendations as ranked"), ("3", f"File {shown}")):
             seen = await see(pilot, words, key)
             assert seen.count(shown) >= {"1": 1, "2": 5, "3": 3}[key]
             assert "\x1b" not in seen
@@ -268,15 +268,15 @@ async def test_words_are_found_in_a_text_one_place_after_the_other(report: Repor
 
 async def test_advice_is_filtered_and_sorted(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "Advice as ranked", "2")
+        await see(pilot, "Recommendations as ranked", "2")
         await pilot.press("slash", *"set_float32_matmul", "enter")
         seen = await see(pilot, "1 of 3")
         assert "DP401" in seen
         assert "DP102" not in seen
         assert "2 recommendations without this text" in flat(seen)
         await see(pilot, "DP102", "escape")
-        await see(pilot, "Advice by saving", "s")
-        seen = await see(pilot, "Advice by code", "s")
+        await see(pilot, "Recommendations by saving", "s")
+        seen = await see(pilot, "Recommendations by code", "s")
         places = [seen.index(code) for code in ("DP102", "DP401", "DP506")]
         assert places == sorted(places)
 
@@ -284,7 +284,7 @@ async def test_advice_is_filtered_and_sorted(report: Report) -> None:
 async def test_a_filter_does_not_outlive_its_line(report: Report) -> None:
     """Closed on another tab than the one that was filtered."""
     async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "Advice as ranked", "2")
+        await see(pilot, "Recommendations as ranked", "2")
         await pilot.press("slash", *"set_float32_matmul", "enter")
         await see(pilot, "1 of 3")
         pilot.app.action_show("ranks")
@@ -329,7 +329,7 @@ async def test_the_page_of_a_rule_says_why_its_thresholds_are_what_they_are(repo
         await see(pilot, "What it measures", "w")
         await pilot.press("end")
         await see(pilot, "Thresholds")
-        await see(pilot, "Advice as ranked", "escape")
+        await see(pilot, "Recommendations as ranked", "escape")
 
 
 async def test_a_rule_that_is_not_installed_here_has_no_page(report: Report) -> None:
@@ -354,7 +354,7 @@ async def test_the_palette_runs_commands_by_name(report: Report) -> None:
 async def test_the_palette_has_no_command_twice(report: Report) -> None:
     """A key of a tab that does what one does everywhere."""
     async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await see(pilot, "Advice as ranked", "2")
+        await see(pilot, "Recommendations as ranked", "2")
         titles = [one.title for one in pilot.app.get_system_commands(pilot.app.screen)]
         assert titles.count("Copy code") == 1
 

@@ -22,7 +22,7 @@ TABS = {
     "3": "late by step",
     "4": "Collectives (traced times)",
     "5": "The gap under the cursor",
-    "6": "█ compute ▓ exposed comm ▒ waiting ≡ copies ~ input · idle",
+    "6": "█ compute ▓ exposed transfer ▒ waiting ≡ copies ~ input · idle",
     "7": "dptune whatif",
 }
 

@@ -1,4 +1,4 @@
-"""What was run stands beside what was promised, in text and on the screen."""
+"""The verified saving comes before the predicted one, in text, on the screen and in HTML."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from dptune.advice import Report, Verified
+from dptune.advice import Headline, Report, Verified
+from dptune.advise.headline import expected_saving
+from dptune.present.html.advice import recommendations
 from dptune.present.ink import paint
 from dptune.present.sections import advice
 from dptune.present.sections.headline import headline
 from dptune.present.tui.app import ReportApp
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .test_tui import LARGE, SMALL, page_to, see
 
 
@@ -70,3 +73,32 @@ async def test_the_card_on_the_screen_says_it_too(proven: Report, size: tuple[in
         await pilot.press("end")
         await pilot.press("tab")
         await page_to(pilot, "ddp.comm_hook=fp16: better")
+
+
+def test_the_verified_saving_leads_and_the_prediction_follows(proven: Report) -> None:
+    text = " ".join(paint(advice.advice(proven, 100), False).split())
+    card = text[text.index("DP102 no-sync") : text.index("DP401 fp32-matmul")]
+    assert card.index("Verified better: time per sample 68.0 % less") < card.index("Upper bound up to 20.7 ms of each")
+    assert "Saves" not in card
+    other = text[text.index("DP401 fp32-matmul") :]
+    assert "Saves 4.10 to 20.7 ms of each 140.2 ms step" in other
+
+
+def test_so_it_does_in_html(proven: Report) -> None:
+    written = recommendations(proven, {}).body
+    card = written[written.index('id="advice-DP102"') :].partition("</article>")[0]
+    assert card.index("<dt>Verified</dt>") < card.index("<dt>Upper bound</dt>")
+    assert "<dt>Saves</dt>" not in card
+
+
+def test_next_gives_the_verified_saving_of_the_recommended_change() -> None:
+    _, report = reading.sample("accumulation_without_no_sync")
+    assert report.headline.next.endswith(" Verified: 34.4 % less time per sample.")
+    assert "It saves" not in report.headline.next
+
+
+def test_next_keeps_the_prediction_where_nothing_was_verified() -> None:
+    _, report = reading.sample("tiny_buckets")
+    named = next(card for card in report.advice if card.rule == report.headline.rule)
+    assert isinstance(report.headline, Headline)
+    assert report.headline.next.endswith(expected_saving(named))

@@ -26,7 +26,7 @@ def predicted(changes, step_ns=50_000_000):
 
 def test_what_it_rests_on_comes_first_and_the_best_is_to_be_proven():
     said = text([predicted({"ddp.no_sync": True}), predicted({"ddp.bucket_cap_mb": 1.0}, 90_000_000)])
-    assert "Measured 100.0 ms a step, without the profiler." in said
+    assert "Measured 100.0 ms per step, untraced." in said
     assert "Model check Replay of the unchanged run: 102.0 ms (2.0 % error; 3.0 % on held-out steps)." in said
     assert (
         "Free comm. If communication took no time, a step would take 60.0 ms. Skipping all-reduces can save more: it "
@@ -57,7 +57,7 @@ def test_what_may_save_nothing_is_not_to_be_proven():
 
 
 def test_traced_steps_are_called_so():
-    assert "ms a step, with the profiler, which slows the host." in text([], traced=True)
+    assert "ms per step, traced: the profiler slows the host." in text([], traced=True)
 
 
 def test_a_floor_that_is_not_known_is_left_out():

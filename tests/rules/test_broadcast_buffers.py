@@ -23,6 +23,25 @@ def test_broadcasts_before_forward_passes(ask, make_measured, make_facts, hand_m
     assert advice.saves.high_share == pytest.approx(0.16)  # rank 0 sends, and waits for none
 
 
+@pytest.mark.parametrize(
+    ("device", "idle", "saved"), [("cuda", 0.3, 0.2), ("cuda", 0.1, 0.1), ("cuda", 0.01, None), ("cpu", 0.3, None)]
+)
+def test_buffers_that_keep_the_host_busy_while_the_gpu_idles(ask, make_facts, hand_made, device, idle, saved):
+    """The host takes 20 % of the step for them, and the broadcasts themselves nothing."""
+    whole = hand_made.STEP_NS
+    idle_ns = round(idle * whole)
+    made = hand_made.measured_run(
+        spent=[hand_made.Account(window_ns=whole, compute_ns=whole - idle_ns, launch_idle_ns=idle_ns)],
+        device=device,
+        overlap=hand_made.overlap(("broadcast", "forward", 0.0)),
+        collectives=[hand_made.all_reduce(400, 1, kind="broadcast")],
+        buffer_sync_share=0.2,
+    )
+    said = ask("DP104", made, [make_facts(ddp=[DdpFacts("Net", broadcast_buffers=True, buffer_bytes=400)])])
+    assert [one.saves.high_share for one in said] == ([] if saved is None else [pytest.approx(saved)])
+    assert all(one.impact != "low" for one in said)  # however few bytes they are
+
+
 def test_the_ceiling_takes_in_how_far_processes_lie_apart(ask, make_measured, make_facts, hand_made):
     rows = hand_made.overlap(("broadcast", "forward", 0.08))
     sent = hand_made.all_reduce(4_000_000, 1, kind="broadcast")

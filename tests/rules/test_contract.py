@@ -20,7 +20,7 @@ from dptune.runfile.window import SampledFacts, Window
 
 HEADINGS = [
     "## What it measures",
-    "## Why it costs time",
+    "## Why it matters",
     "## What to change",
     "## When to leave it alone",
     "## References",

@@ -20,8 +20,7 @@ def back(hand_made, **more):
         total_ns=9,
         exposed_ns=9,
         most_share=0.1,
-        most_held_share=0.1,
-        **{"blocking_calls": 4, **more},
+        **{"most_held_share": 0.1, "blocking_calls": 4, **more},
     )
 
 
@@ -112,6 +111,41 @@ def test_a_gpu_that_idles_beside_one_that_computes_holds_up_nothing(ask, hand_ma
     busy = hand_made.Account(window_ns=100, compute_ns=98, host_idle_ns=2)
     spent = [_times(one, hand_made.STEP_NS // 100) for one in (idle, busy)]
     assert ask("DP606", hand_made.measured_run(spent=spent), [make_facts()]) == []
+
+
+def blocked(hand_made, held, idle):
+    """A step of which copies to the host block the script for a share, and a share is idle for launches."""
+    whole = hand_made.STEP_NS
+    idle_ns = idle * whole // 100
+    made = hand_made.measured_run(
+        spent=[hand_made.Account(window_ns=whole, compute_ns=whole - idle_ns, launch_idle_ns=idle_ns)]
+    )
+    held_ns = held * made.account.window_ns // 100
+    return made.model_copy(update={"copies": [back(hand_made, held_ns=held_ns, most_held_share=held / 100)]})
+
+
+@pytest.mark.parametrize(
+    ("held", "idle", "saved"),
+    [
+        (16, 30, 0.16),  # without the copies the host is done 16 % earlier
+        (80, 12, 0.12),  # one value a step: the step cannot be shorter than what the GPU computes
+        (3, 30, None),  # launches are slow, and the copies have nothing to do with it
+        (80, 4, None),
+    ],
+)
+def test_copies_that_block_a_script_which_then_launches_late(ask, hand_made, make_facts, held, idle, saved):
+    said = ask("DP606", blocked(hand_made, held, idle), [make_facts()])
+    assert [one.saves.high_share for one in said] == ([] if saved is None else [pytest.approx(saved, abs=1e-6)])
+    if said:
+        assert said[0].title.startswith("Copies to the host block the script")
+        values = {one.label: one.value for one in said[0].evidence}
+        assert values["blocked in copies to the host"] == pytest.approx(held / 100, abs=1e-6)
+
+
+def test_copies_to_the_device_are_of_another_rule(ask, hand_made, make_facts):
+    made = blocked(hand_made, 16, 30)
+    copies = [one.model_copy(update={"direction": "h2d"}) for one in made.copies]
+    assert ask("DP606", made.model_copy(update={"copies": copies}), [make_facts()]) == []
 
 
 def _times(account, times):

@@ -40,7 +40,7 @@ def test_a_single_process_shows_it_in_the_parameters_of_its_optimizer(ask, make_
         "float32 takes half the memory"
     )
     assert advice.saves.high_share == pytest.approx(0.9)
-    assert (advice.evidence[0].label, advice.evidence[0].value) == ("parameters are", "float64")
+    assert (advice.evidence[0].label, advice.evidence[0].value) == ("dtype of the parameters", "float64")
     assert (advice.evidence[-1].label, advice.evidence[-1].value) == (
         "made float64 by",
         "nn.Module.double, train.py:65",

@@ -86,6 +86,7 @@ PUBLIC = {
         "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz",
         "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz",
     ),
+    "DP606": ("hta_training/b1ceb4c_control.json.gz", "hta_training/b4b6dce_nccl_data.json.gz"),
     "DP801": ("single_gpu_mi300/941dea2_train_resnet18.json.gz", "single_gpu/1eeffb3_trace_05.json.gz"),
 }
 SECOND = {"same-order", "periodic-steps", "kept-outputs"}  # a second fault of one rule

@@ -43,7 +43,7 @@ def test_real_runs_are_of_one_time(real_traces, name):
     ],
 )
 def test_real_traces_of_different_times_are_refused(real_traces, names):
-    with pytest.raises(RunError, match=r"not of one run: .* begins .* after .* has ended") as refused:
+    with pytest.raises(RunError, match=r"not of one run: .* starts .* after .* ended") as refused:
         load([real_traces / name for name in names])
     assert "dptune compare" in refused.value.hint
 
@@ -53,7 +53,7 @@ def test_the_gap_is_from_the_end_of_one_to_the_beginning_of_the_next(tmp_path, g
     write(tmp_path / "rank0.json", EPOCH_US, 0)
     write(tmp_path / "rank1.json", EPOCH_US + gap_us, 1)
     if refused:
-        with pytest.raises(RunError, match=r"rank1\.json begins 60 seconds after .*rank0\.json has ended"):
+        with pytest.raises(RunError, match=r"rank1\.json starts 60 seconds after .*rank0\.json ended"):
             load([tmp_path])
     else:
         assert len(load([tmp_path]).ranks) == 2
@@ -78,7 +78,7 @@ def test_times_that_count_from_no_epoch_are_not_compared(tmp_path):
 def test_an_offset_counts_from_its_base(tmp_path):
     write(tmp_path / "rank0.json", 5, 0, base_ns=EPOCH_US * 1000)
     write(tmp_path / "rank1.json", 5, 1, base_ns=EPOCH_US * 1000 + 3 * 86_400 * 10**9)
-    with pytest.raises(RunError, match="begins 3 days after"):
+    with pytest.raises(RunError, match="starts 3 days after"):
         load([tmp_path])
 
 
@@ -116,7 +116,7 @@ def test_a_trace_of_another_rank_in_a_recording_is_left_out(recorded):
 
 def test_a_trace_of_another_run_in_a_recording_is_refused(recorded):
     shutil.copyfile(SAMPLES / "tiny_buckets/rank-00001.trace.json.gz", recorded / "rank-00001.trace.json.gz")
-    with pytest.raises(RunError, match=r"not of one run: .*rank-00000\.trace.* begins 7 minutes after .*rank-00001"):
+    with pytest.raises(RunError, match=r"not of one run: .*rank-00000\.trace.* starts 7 minutes after .*rank-00001"):
         load([recorded])
 
 

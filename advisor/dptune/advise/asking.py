@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
-from dptune.advice import Advice
+from dptune.advice import CONFIDENCES, Advice
 from dptune.advise.packs import LoadedRule
 from dptune.capture.effect import in_force
 from dptune.config import Settings
@@ -88,7 +88,8 @@ def _end(thread: threading.Thread) -> None:
 def _answer(loaded: LoadedRule, view: RunView) -> Answer:
     try:
         said = [
-            _checked(advice, loaded.rule.code, view.facts) for advice in islice(loaded.check(view), MOST_ADVICE + 1)
+            _no_surer(_checked(advice, loaded.rule.code, view.facts), view)
+            for advice in islice(loaded.check(view), MOST_ADVICE + 1)
         ]
         if len(said) > MOST_ADVICE:
             raise ValueError(f"it yielded more than {MOST_ADVICE} recommendations")
@@ -99,6 +100,14 @@ def _answer(loaded: LoadedRule, view: RunView) -> Answer:
             raise
         return Answer(failed=f"the rule failed: {described(error)}")
     return Answer(said=said)
+
+
+def _no_surer(advice: Advice, view: RunView) -> Advice:
+    """The advice, no surer than the facts that the rule went by."""
+    most = view.confidence_in()
+    if CONFIDENCES.index(advice.confidence) <= CONFIDENCES.index(most):
+        return advice
+    return advice.model_copy(update={"confidence": most})
 
 
 def _reason(missing: Missing) -> str:

@@ -23,7 +23,7 @@ def declares(module: ModuleType) -> bool:
 
 
 def faults(module: ModuleType, *, ours: bool) -> Iterator[str]:
-    """Why this module cannot be run as a rule; nothing where it can. What is told first, the rest relies on."""
+    """Why this module cannot be run as a rule; nothing where it can. Later checks rely on earlier ones."""
     if not hasattr(module, "RULE"):
         yield f"it has {'RULES' if hasattr(module, 'RULES') else 'check(run)'} and no RULE: one module is one rule"
     rule = module.RULE

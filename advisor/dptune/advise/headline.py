@@ -183,18 +183,17 @@ def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
 
 def _why(measured: Measured) -> str:
     step = measured.step
-    basis = "without the profiler" if step.basis == "untraced" else "traced"
     takes = f"A step takes {milliseconds(step.time_ns)}"
     if step.slow_share:
         takes = f"The median step takes {milliseconds(step.time_ns)}, the mean {milliseconds(step.untraced_mean_ns)}"
-    why = f"{takes} ({basis}): {parts(measured)}."
+    why = f"{takes} ({step.basis}): {parts(measured)}."
     if step.slow_share:
         why += " These shares exclude slow steps."
     wait = measured.input.known("wait_share")
     if wait is not None and wait >= 0.05:
         wait_text = f"the script waits for its data loader {percent(wait)} of the time"
         if measured.input.basis == "untraced":
-            why += f" Without the profiler {wait_text}; the other shares are of traced steps."
+            why += f" In untraced steps {wait_text}; the other shares are of traced steps."
         else:
             why += f" {sentence(wait_text)}"
     return why
@@ -229,7 +228,7 @@ def _unlimited(
         )
     if whole:
         return "Healthy", "No bottleneck found: the device computes nearly all the time, and no rule has a finding."
-    return "No findings", "No findings, but some checks could not run."
+    return "No findings", "No findings, but some rules could not run."
 
 
 def _saves_more(first: Advice | None, late: Straggler) -> bool:
@@ -282,7 +281,7 @@ def _next(
     if limit:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
-        return "See which checks could not run, and why (`--section skipped`)."
+        return "See which rules could not run, and why (`--section skipped`)."
     if costliest := costliest_function(measured):
         return f"No rule has a remedy. {costliest} Check whether every step needs it."
     return "Nothing to change. Record again after the next change to the script."
@@ -338,21 +337,26 @@ def _change(advice: Advice) -> str:
     use = f"In {change.at}, use" if change.at else "Use"
     first, more, _ = change.paste.partition("\n")
     what = f"`{first} ...` (all lines: see {advice.rule})" if more else f"`{first}`"
-    saves = ""
-    if advice.saves and advice.saves.large_unknown:
-        saves = " How much it saves is not known; it may be large."
-    elif advice.saves and advice.saves.samples_times != 1:  # a step takes longer then
-        low = percent(advice.saves.low_share).removesuffix(" %")
-        saves = f" It saves {low} to {percent(advice.saves.high_share)} of the time per sample."
-    elif advice.saves and advice.saves.basis == "bound":
-        saves = f" It cannot save more than {digits(advice.saves.high_ms)} ms of {_of_step(advice.saves)}."
-    elif advice.saves:
-        interval = f"{digits(advice.saves.low_ms)} to {digits(advice.saves.high_ms)} ms"
-        saves = f" It saves {interval} of {_of_step(advice.saves)}."
+    saves = f" {expected_saving(advice)}" if advice.saves else ""
     more_changes = len(advice.changes) - 1
     beside = f", and {more_changes} more {'change' if more_changes == 1 else 'changes'}: see {advice.rule}"
     learning = " May change training results." if advice.numerics == "changes" else ""
     return f"{use} {what}{beside if more_changes else ''}.{saves}{learning}"
+
+
+def expected_saving(advice: Advice) -> str:
+    """What a change saves, in one sentence; empty where it saves no time."""
+    saves = advice.saves
+    if saves is None:
+        return ""
+    if saves.large_unknown:
+        return "How much it saves is not known; it may be large."
+    if saves.samples_times != 1:  # a step takes longer then
+        low = percent(saves.low_share).removesuffix(" %")
+        return f"It saves {low} to {percent(saves.high_share)} of the time per sample."
+    if saves.basis == "bound":
+        return f"It saves at most {digits(saves.high_ms)} ms of {_of_step(saves)}."
+    return f"It saves {digits(saves.low_ms)} to {digits(saves.high_ms)} ms of {_of_step(saves)}."
 
 
 def _of_step(saves: Saving) -> str:

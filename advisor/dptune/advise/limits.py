@@ -66,10 +66,10 @@ _WORTH_NAMING = 0.005  # of a step, from which on a part of communication is nam
 _PARTS = {
     "exposed_transfer_ns": "exposed transfer",
     "exposed_unsplit_ns": "exposed communication",
-    "exposed_waiting_ns": "waiting for late ranks",
-    "input_idle_ns": "idle for input",
-    "copy_ns": "exposed copies",
-    "other_idle_ns": "idle otherwise",
+    "exposed_waiting_ns": "waiting for ranks",
+    "input_idle_ns": "waiting for input",
+    "copy_ns": "copies",
+    "other_idle_ns": "idle",
 }
 
 
@@ -133,14 +133,14 @@ def of_step(measured: Measured) -> str:
 
 
 def parts(measured: Measured) -> str:
-    """The account in one line; exposed communication that could not be split is told from the transfer."""
+    """The account in one line; exposed communication that could not be split is named apart from the transfer."""
     account = measured.step_account
     names = dict(_PARTS)
     if account.exposed_communication_ns > account.exposed_unsplit_ns:
         names["exposed_unsplit_ns"] = "unsplit exposed communication"
     class_shares = [(name, measured.step_share(class_ns)) for class_ns, name in names.items()]
     spent = [f"{name} {percent(share)}" for name, share in class_shares if share >= 0.001]
-    return ", ".join([f"computing {percent(measured.step_share('compute_ns'))}", *spent])
+    return ", ".join([f"compute {percent(measured.step_share('compute_ns'))}", *spent])
 
 
 def percent(share: float) -> str:

@@ -75,7 +75,7 @@ def _optimizer(measured: Measured, facts: Sequence[Facts]) -> Iterator[Finding]:
     text = (
         f"the optimizer took {milliseconds(each_ns)} per traced step to update {digits(parameters / 1e6)} million "
         f"parameters, which takes less than {milliseconds(most_ns)} even with {SLOWEST_GB_PER_S} GB/s of memory "
-        "bandwidth: something else held it up, such as other processes or swapping"
+        "bandwidth: something else held it up, for example other processes or swapping"
     )
     yield Finding(code=OPTIMIZER, level="unjudgeable", text=text)
 

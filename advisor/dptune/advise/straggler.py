@@ -80,7 +80,7 @@ class Straggler:
 def straggler(measured: Measured, busy_ns: Mapping[int, float] | None = None) -> Straggler | None:
     """The straggler, where it is late in most steps and the others wait for it; raises Missing without an account.
 
-    `busy_ns` is what each rank does in a step without the profiler while it waits for none, where that is known.
+    `busy_ns` is what each rank does in an untraced step while it waits for none, where that is known.
     """
     worst = measured.known("straggler")
     if worst is None or _only_while_traced(worst, busy_ns or {}):
@@ -128,8 +128,8 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     if not found:
         return meanwhile(arrival, f"rank {figures.rank}'s")
     words = [
-        f"{longer.words(figures.rank)}; {milliseconds(longer.share * figures.lag_ns)} of that make it late "
-        f"({percent(longer.share)} of its lag)"
+        f"{longer.words(figures.rank)}; this explains {milliseconds(longer.share * figures.lag_ns)} "
+        f"({percent(longer.share)}) of its lag"
         for longer in found
     ]
     if sum(lag_difference.rank_ns - lag_difference.others_ns for lag_difference in found) > figures.lag_ns:

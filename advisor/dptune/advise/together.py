@@ -80,7 +80,7 @@ def _changes(advice: Sequence[Advice]) -> list[Change]:
 
 
 def _left(advice: Advice, safe: Sequence[Advice], run: RunView) -> float | None:
-    """What it saves of the time per sample that the others leave; None where it is not told."""
+    """What it saves of the time per sample that the others leave; None where it is not predicted."""
     try:
         before, after = (_remains(run.predict(changes)) for changes in (_changes(safe), _changes([*safe, advice])))
     except Missing:

@@ -84,9 +84,11 @@ def unjudgeable(findings: Sequence[Finding], advice: Sequence[Advice]) -> Headli
     label, verdict = NO_DATA, "Not enough reliable data for a verdict."
     if all(fault.code in OF_TIMES for fault in why):
         label = "Times not reliable"
-        verdict = "The times of this run are not reliable, so no speedup is advised."
+        verdict = "The times of this run are not reliable, so nothing is recommended on speed."
         if surest is not None:
-            verdict = "The times of this run are not reliable, so only speedups that do not depend on them are advised."
+            verdict = (
+                "The times of this run are not reliable: only recommendations that do not depend on them are given."
+            )
             remedy = f"{surest.rule}: {sentence(surest.title)} Then record again: {remedy[:1].lower()}{remedy[1:]}"
     return Headline(label=label, verdict=verdict, why=sentence(why[0].text), next=remedy)
 

@@ -172,7 +172,7 @@ def _fused(rank_facts: Facts, value: bool) -> Iterator[Any]:
 
 
 def _foreach(rank_facts: Facts, value: bool) -> Iterator[Any]:
-    """Where it is not told, torch takes many tensors at once on GPUs, unless it fuses."""
+    """Where it is not set, torch takes many tensors at once on GPUs, unless it fuses."""
     on_cpu = rank_facts.device is None or rank_facts.device.kind == "cpu"
     for optimizer in rank_facts.optimizers:
         yield not on_cpu and not optimizer.fused if optimizer.foreach is None else optimizer.foreach

@@ -1,4 +1,4 @@
-"""What the user is told at the end: what happened, where the recording is, what to do next."""
+"""What the user reads at the end: what happened, where the recording is, what to do next."""
 
 from __future__ import annotations
 

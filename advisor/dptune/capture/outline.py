@@ -95,9 +95,9 @@ def _windows(options: Options) -> Iterator[tuple[str, str]]:
     schedule = options.schedule
     yield "warm-up", f"skips {schedule.first_boundary} optimizer steps first"
     for name, steps, what in (
-        ("untraced", schedule.untraced, "timed without the profiler"),
-        ("light", schedule.light, f"traced lightly (names and times){_more(schedule)}"),
-        ("detailed", schedule.detailed, "traced in detail (shapes, stacks, memory)"),
+        ("untraced", schedule.untraced, "timed, not traced"),
+        ("light", schedule.light, f"traced: names and times{_more(schedule)}"),
+        ("detailed", schedule.detailed, "traced with shapes, stacks, memory"),
     ):
         before = f", after {PROFILER_WARMUP} for profiler start-up" if name != "untraced" else ""
         yield name, f"{steps} {'step' if steps == 1 else 'steps'} {what}{before}" if steps else "none"

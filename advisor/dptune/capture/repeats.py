@@ -19,7 +19,7 @@ from dptune.runfile.facts import Facts
 from dptune.runfile.paths import REPEATS
 from dptune.runfile.record import Schedule
 
-# What a script is told that runs once more, so that it logs nowhere and can tell that from training.
+# Environment of a repeated run: it logs nowhere, and the script can distinguish it from training.
 ENVIRONMENT = {"DPTUNE_TRIAL": "1", "WANDB_MODE": "disabled", "COMET_MODE": "disabled"}
 
 ENDS_WITHIN_S = 20.0  # once all steps are timed; a checkpoint may be written then
@@ -35,7 +35,7 @@ def whole(made: Recording) -> bool:
 
 
 def repeat(started: Launch, options: Options, folder: Path, times: int, show: Show) -> Recording | None:
-    """Run it so many times again, and time as many steps without the profiler; what it prints goes beside the facts.
+    """Run it so many times again, and time as many untraced steps; what it prints goes beside the facts.
 
     Facts go to `repeats/N` in the folder of the recording. One that the host of a virtual machine took much of the
     cores' time from is run anew, as often as there are repeats at most. It ends with the first that does not come to

@@ -34,8 +34,8 @@ _WORKERS_END_WITHIN_S = 8.0  # a loader's worker looks every 5 s whether its ran
 class Recording:
     """What came of it: the folder, how it ended, the ranks that were recorded, and the status to end with.
 
-    `leads`: whether this launcher is the one that tells the user, where a launcher starts one per rank. `alone`: no
-    other launcher shares the folder. `interrupted`: whether the user asked dptune to end, although the script may have
+    `leads`: whether this launcher reports to the user, where a launcher starts one per rank. `alone`: no other launcher
+    shares the folder. `interrupted`: whether the user asked dptune to end, although the script may have
     ended well meanwhile. `hung`: whether a limit on waiting was passed; `stacks` is the file that says
     who waited where, if it could be written. `without_effect`: settings that were not in force, with the reason.
     `unrecorded`: scripts that trained in processes which were not recorded.

@@ -72,8 +72,8 @@ class Watch:
         self._seen = Watched()
         self._life = _Life(time.monotonic())
         self._interrupt: _Interrupt | None = None
-        self._told_of_the_end = False
-        self._told_to_end: float | None = None
+        self._reported_end = False
+        self._asked_to_end: float | None = None
         self.ranks: set[int] = set()
 
     def until_over(self, signals: Signals) -> Watched:
@@ -102,19 +102,14 @@ class Watch:
         self._seen.steps = max(self._seen.steps, max((status.step for status in said), default=0))
         self._seen.complete = self._life.phases == {DONE}
         self._seen.stays = self._seen.stays or any(status.claimed and status.stays for status in said)
-        if (
-            self._ending
-            and self._life.quiet_s > _ENDS_WITHIN_S
-            and self._interrupt is None
-            and not self._told_of_the_end
-        ):
-            self._told_of_the_end = True
+        if self._ending and self._life.quiet_s > _ENDS_WITHIN_S and self._interrupt is None and not self._reported_end:
+            self._reported_end = True
             text = "the recording is complete; waiting for the script to end (Ctrl-C ends it)"
             self._progress.say(text, only_on_a_terminal=True)
 
     @property
     def _ending(self) -> bool:
-        """Whether the script has been told to end, on all ranks."""
+        """Whether the script has been asked to end, on all ranks."""
         return self._must_end and self._seen.complete and not self._seen.stays
 
     def _too_long(self) -> bool:
@@ -126,10 +121,10 @@ class Watch:
         return True
 
     def _lives_on(self) -> bool:
-        """Whether it does not end although it was told to, and nothing that it may still do is worth waiting for."""
-        if self._ending and self._told_to_end is None:
-            self._told_to_end = time.monotonic()
-        since = self._told_to_end if self._interrupt is None else self._interrupt.at
+        """Whether it does not end although it was asked to, and nothing that it may still do is worth waiting for."""
+        if self._ending and self._asked_to_end is None:
+            self._asked_to_end = time.monotonic()
+        since = self._asked_to_end if self._interrupt is None else self._interrupt.at
         return self._limits.end_s is not None and since is not None and time.monotonic() - since > self._limits.end_s
 
     def _answer(self, heard: ReceivedSignal) -> None:

@@ -26,7 +26,7 @@ BUDGETS: Mapping[str, tuple[str, Callable[[Measured], float]]] = {
         lambda run: run.step_share("exposed_communication_ns"),
     ),
     "idle_share": ("idle time as a share of the step", lambda run: run.step_share("idle_ns")),
-    "loader_wait_share": ("waiting for the loader as a share of the step", lambda run: run.input.wait_share),
+    "loader_wait_share": ("waiting for the data loader as a share of the step", lambda run: run.input.wait_share),
     "peak_memory_gb": (
         "peak of reserved memory in GB",
         lambda run: max(memory.peak_reserved_bytes for memory in run.memory) / 1e9,

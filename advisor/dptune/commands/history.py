@@ -88,7 +88,7 @@ def _text(history: History, form: str) -> str:
     from dptune.present.sections.history import page
 
     blocks = terminal.draws_blocks(sys.stdout)
-    return paint(page(history, terminal.width(sys.stdout), blocks), terminal.colours(sys.stdout))
+    return paint(page(history, terminal.width(sys.stdout)), terminal.colours(sys.stdout), blocks)
 
 
 def _count(text: str) -> int:

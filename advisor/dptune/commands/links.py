@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _KIB = 1024
 SIZES = tuple(4 * _KIB * 4**step for step in range(9))  # 4 KiB to 256 MiB
-LEAST_MOST = 16 * _KIB**2  # bytes up to which it measures in any case: by smaller ones beta is not told well
+LEAST_MOST = 16 * _KIB**2  # bytes up to which it measures in any case: smaller ones do not determine beta well
 _UNITS = {"": 1, "k": _KIB, "m": _KIB**2, "g": _KIB**3}
 _LARGEST = 64 * _KIB**3
 

@@ -59,13 +59,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     steps = parser.add_argument_group("what to record, in optimizer steps")
     for name, default, text in (
         ("warmup", 5, "warm-up steps to skip"),
-        ("untraced", 20, "steps timed without the profiler"),
-        ("light", None, "steps traced lightly: names and times"),
-        ("detailed", 3, "steps traced in detail: shapes, stacks, memory"),
+        ("untraced", 20, "steps timed, not traced"),
+        ("light", None, "steps traced with names and times"),
+        ("detailed", 3, "steps traced with shapes, stacks, memory"),
     ):
         usual = str(default) if default is not None else f"{LIGHT}, up to {MOST_LIGHT} where ranks or GPUs vary"
         steps.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{text} (default: {usual})")
-    noise = "extra steps to measure the gradient noise scale, for batch-size advice (40 without N)"
+    noise = "extra steps to measure the gradient noise scale, for the best batch size (40 without N)"
     steps.add_argument("--noise-scale", type=count, nargs="?", const=40, default=0, metavar="N", help=noise)
     again = "run N more times and time untraced steps: predictions need the variation between processes"
     steps.add_argument("--repeat", type=count, default=0, metavar="N", help=again)

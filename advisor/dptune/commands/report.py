@@ -228,11 +228,11 @@ def _text(report: Report, chosen: str, args: argparse.Namespace) -> str:
 
     width = terminal.width(sys.stdout, args.width or 80 if args.output else args.width)
     colour = not args.output and terminal.colours(sys.stdout)
-    if args.full:
-        return text.text(report, width, colour)
-    if args.section:
-        return text.sections(report, args.section, width, colour)
     blocks = bool(args.output) or terminal.draws_blocks(sys.stdout)
+    if args.full:
+        return text.text(report, width, colour, blocks)
+    if args.section:
+        return text.sections(report, args.section, width, colour, blocks)
     return text.first_screen(report, width, colour, blocks, patches=_can_patch(report, root_of(args.paths)))
 
 

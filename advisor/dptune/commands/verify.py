@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     from dptune.runfile.paths import VERIFIED
 
     folder = _folder(args.words)
-    settings, advice, promised, saves, changes = _change(args, folder)
+    settings, advice, predicted, saves, changes = _change(args, folder)
     record = _record(folder)
     where = str(Path.cwd()) if _runs_here(args, record) else record.working_directory
     ask_before_running(folder, record, args.command, where, settings, args.yes)
@@ -123,11 +123,11 @@ def run(args: argparse.Namespace) -> int:
         task = _task(args, folder, record, settings, advice, [])
         proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
     if saves is not None and (apart := against(saves, as_verified(proof))):
-        promised = f"{promised}. Measured is {apart}"
-    status = show(proof, args.format, promised)
+        predicted = f"{predicted}. Measured is {apart}"
+    status = show(proof, args.format, predicted)
     if advice and proof.outcome != "inconclusive" and not args.quiet:
         shown = visible(shlex.quote(str(folder)))
-        print(f"dptune: `dptune report {shown}` shows it beside the advice, with the lines to change", file=sys.stderr)
+        print(f"dptune: `dptune report {shown}` shows it with the lines to change", file=sys.stderr)
         if proof.outcome == "better":
             print(f"dptune: as a diff: dptune report {shown} --patch --advice {advice}", file=sys.stderr)
     return status
@@ -156,7 +156,7 @@ def _folder(words: list[str]) -> Path:
 
 
 def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str, str, Saving | None, list[Change]]:
-    """What is to be set, by whose advice, what that alone promises (in words, as an interval), and its changes."""
+    """What is to be set, by whose advice, its predicted saving (in words, as an interval), and its changes."""
     settings = parsed(args.settings)
     for name, value in settings.items():
         try:
@@ -167,15 +167,15 @@ def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], s
         if not settings:
             raise UsageError("nothing to verify", "--advice CODE, or --set KNOB=VALUE")
         return settings, "", "", None, []
-    code, changes, promised, saves = _advised(folder, args.advice)
+    code, changes, predicted, saves = _advised(folder, args.advice)
     if settings:
-        promised, saves = "", None
+        predicted, saves = "", None
     kept = [change for change in changes if change.knob not in settings]
-    return {**{change.knob: change.then for change in changes}, **settings}, code, promised, saves, kept
+    return {**{change.knob: change.then for change in changes}, **settings}, code, predicted, saves, kept
 
 
 def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | None]:
-    """The code of the rule that is named, what it advises, and what it promises; as an interval where that is one."""
+    """The code of the named rule, what it advises, and the predicted saving; as an interval where that is one."""
     from dptune.commands.shared.reading import report_of
     from dptune.commands.shared.selection import advised, codes
     from dptune.present.sections.advice import saving
@@ -228,7 +228,7 @@ def _task(
     of_patch = identity.digest(source, launch, {**files, **after})
     b, names = redacted_settings(changed), list(patched)
     return Task(
-        a=Side(name="as it is", settings=redacted_settings(before), command=shown, directory=place, code=code),
+        a=Side(name="unchanged", settings=redacted_settings(before), command=shown, directory=place, code=code),
         b=Side(name=_named(settings), settings=b, command=shown, directory=place, code=of_patch, patched=names),
         launches={"A": launch, "B": launch},
         settings={"A": before, "B": changed},

@@ -18,7 +18,7 @@ _NO_DIFFERENCE = "the steps take the same time"
 
 
 def categories(sides: Sides, basis: Basis) -> tuple[list[CategoryDifference] | None, str]:
-    """The account of the side's step time; classes that not every run tells apart are one class."""
+    """The account of the side's step time; classes that not every run separates are one class."""
     try:
         a, b = (_parts(runs, basis) for runs in (sides.a, sides.b))
     except Missing as missing:
@@ -35,7 +35,7 @@ def categories(sides: Sides, basis: Basis) -> tuple[list[CategoryDifference] | N
 
 
 def remarks(sides: Sides) -> Iterator[str]:
-    """Why classes that some run tells apart are told together."""
+    """Why classes that some run separates are reported together."""
     unsplit = _unsplit(sides)
     if unsplit and any(_split_ns(run.measured.known("account")) for _, run in sides.runs):
         worst = max(unsplit, key=unsplit.__getitem__)
@@ -105,7 +105,7 @@ def _parts(runs: Sequence[ReadRun], basis: Basis) -> dict[str, int]:
 
 
 def _account(run: ReadRun, basis: Basis) -> Account:
-    """Of steps without the profiler as these are: see `Measured.step_account`."""
+    """Of untraced steps as these are: see `Measured.step_account`."""
     return run.measured.step_account if basis == "untraced" else run.measured.account
 
 

@@ -33,7 +33,7 @@ _NAMES = {
     "input_or_host_idle_ns": "input or host",
     "unexplained_idle_ns": "idle, cause unknown",
 }
-# Facts that can move a class; those that begin like this are told first where the class changed most.
+# Facts that can move a class; those that begin like this are reported first where the class changed most.
 _MOVES: dict[str, tuple[str, ...]] = {
     _EXPOSED: ("ddp", "fsdp", "accumulation.", "backend", "environment.NCCL_", "environment.GLOO_"),
     "compute": ("precision.", "autocast", "compiled", "settings.", "optimizer", "device.torch_threads", "environment."),

@@ -108,7 +108,7 @@ class RankDifference(Model):
     compute_ns: Pair = Field(description="compute per step")
     exposed_communication_ns: Pair = Field(description="exposed communication per step")
     idle_ns: Pair = Field(description="idle time per step")
-    loader_wait_share: Pair = Field(description="loader wait / step")
+    loader_wait_share: Pair = Field(description="waiting for the data loader / step")
     lag_ns: Pair = Field(description="how late it arrives at collectives")
 
 

@@ -80,7 +80,7 @@ def _values(runs: Sequence[_Named], name: str) -> list[Value]:
 
 
 def _of_absent(name: str, a: Sequence[_Named], b: Sequence[_Named]) -> bool:
-    """Whether the fact is one of an object that one side lacks throughout: the object itself is told instead."""
+    """Whether the fact is one of an object that one side lacks throughout: the object itself is reported instead."""
     whole = name.partition(".")[0]
     return whole != name and any(
         whole in _objects(there) and not any(whole in run for run in absent) for there, absent in ((a, b), (b, a))

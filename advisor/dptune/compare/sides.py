@@ -34,7 +34,7 @@ class ReadRun:
         return self.report.measured
 
     def step_ns(self, basis: Basis) -> int:
-        """Its step time without the profiler, of all its processes, or traced; raises Missing where it has none."""
+        """Its untraced step time, of all its processes, or traced; raises Missing where it has none."""
         step = self.measured.step
         if basis == "traced":
             return step.time_ns if step.basis == "traced" else round(self.measured.traced_step_ns)
@@ -101,7 +101,7 @@ class Sides:
 
     @property
     def one_after_the_other(self) -> bool:
-        """Whether the order of recording alone tells the sides apart, by the test of the verdict: not only where all of
+        """Whether the order of recording alone separates the sides, by the test of the verdict: not only where all of
         one side came first, but also where a machine that drifts would look like a difference.
         """
         a, b = ([_moment(run) for run in runs] for runs in (self.a, self.b))

@@ -8,15 +8,27 @@ from dataclasses import replace
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
 from dptune.measure.across_ranks import Across, across, host_of
-from dptune.measure.communication import arrivals, collectives, links, overlap, sharding
+from dptune.measure.communication import arrivals, buffers, collectives, links, overlap, sharding
+from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
 from dptune.measure.host import attention, attribution, generation, launch_idle, launching, user_code
+from dptune.measure.inferred import inferred_accumulation, inferred_facts
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
 from dptune.measure.views import MANY_EVENTS, RankView, view
-from dptune.measured import CriticalPath, EagerAttention, Loss, Measured, RankFigures, StragglerFigures, UserCodeFigures
+from dptune.measured import (
+    AccumulationFigures,
+    CriticalPath,
+    EagerAttention,
+    InferredFacts,
+    Loss,
+    Measured,
+    RankFigures,
+    StragglerFigures,
+    UserCodeFigures,
+)
 from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
@@ -89,13 +101,14 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             None if account is None else overlap.overlap(windowed, together.ran, phased, account),
             no_steps if account is None else overlap.NO_COMMUNICATION,
         ),
+        "buffer_sync_share": (buffers.buffer_sync_share(accounted), buffers.NO_BUFFERS if stepped else no_steps),
         "sharding": (
             sharding.sharding(windowed, phased) if windowed and not isinstance(phased, str) else None,
             (phased if isinstance(phased, str) else sharding.NOT_SHARDED) if windowed else no_steps,
         ),
         "attribution": (
             attribution.attribution(detail, next(iter(stepped), None)),
-            attribution.NOTHING_TOLD if stepped else no_steps,
+            attribution.NOTHING_SHOWN if stepped else no_steps,
         ),
         "user_code": (_user_code(run, detail), user_code.NO_STACKS),
         "attention": (_attention(run, detail, stepped), no_steps),
@@ -108,6 +121,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             kernels.kernels(((rank_view, device) for rank_view in stepped for device in rank_view.devices), account),
             no_steps if account is None else "no kernel and no operator runs in the steps",
         ),
+        "inferred": _inferred(run, views, together),
         "load": (None, loads) if isinstance(loads, str) else (loads, ""),
         "noise": (None, noisy) if isinstance(noisy, str) else (noisy, ""),
         "memory": (
@@ -121,9 +135,29 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         step=steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices)),
         ranks=ranks,
         input=input_wait.input_figures(list(waits.values()), run.facts.values()),
-        accumulation=accumulation.accumulation(facts),
+        accumulation=_accumulation(run, views, together),
         matmul=matmul.matmul(views, next((rank_facts.device for rank_facts in facts if rank_facts.device), None)),
     )
+
+
+def _inferred(run: Run, views: list[RankView], together: Across) -> tuple[InferredFacts | None, str]:
+    """Facts of the lowest rank, by its trace, where none were recorded."""
+    if run.facts:
+        return None, "the facts were recorded"
+    lowest = next(iter(views), None)
+    if lowest is None or lowest.no_steps:
+        return None, lowest.no_steps if lowest is not None else "no trace was recorded"
+    return inferred_facts(lowest, _calls(lowest, together), run.world_size), ""
+
+
+def _accumulation(run: Run, views: list[RankView], together: Across) -> AccumulationFigures:
+    if run.facts or not views or views[0].no_steps:
+        return accumulation.accumulation(list(run.facts.values()))
+    return inferred_accumulation(views[0], _calls(views[0], together), run.world_size)
+
+
+def _calls(view: RankView, together: Across) -> list[Call]:
+    return [call for each in together.calls if each.rank == view.rank for call in each.calls]
 
 
 def _path(views: list[RankView], ranks: list[RankFigures]) -> CriticalPath | None:
@@ -156,13 +190,13 @@ def _view(rank: RankTrace, facts: Facts | None) -> RankView:
 
 
 def _detailed(run: Run) -> RankView | None:
-    """The detailed window of the first rank that has one with steps: they are large, and one tells of all."""
+    """The detailed window of the first rank that has one with steps: they are large, and one stands for all."""
     for rank in run.ranks:
         if rank.detailed_source is None:
             continue
         try:
             trace = rank.detailed
-        except TraceError:  # what it would have told is told without it, or missing
+        except TraceError:  # its figures then come from elsewhere, or are missing
             return None
         rank_view = None if trace is None else view(rank.rank, trace)
         return None if rank_view is None or rank_view.no_steps else rank_view
@@ -185,7 +219,7 @@ def _two_detailed(run: Run, first: RankView) -> list[RankView]:
     others = (rank for rank in run.ranks if rank.rank != first.rank and rank.detailed_source is not None)
     second = next(others, None)
     views = [first]
-    with contextlib.suppress(TraceError):  # then the first tells of it alone
+    with contextlib.suppress(TraceError):  # then the first alone counts
         if second is not None and first.trace.events <= MANY_EVENTS and second.detailed is not None:
             views.append(view(second.rank, second.detailed))
     return views

@@ -6,7 +6,7 @@ evenly, and no length of a step is known. Between ranks of six public runs the b
 that drift apart move by far less than SLACK_NS while steps are traced. Only exchanges with every rank of their group
 count, matched by number or in order: of others, the calls of two ranks may not be of one exchange.
 
-Steps without the profiler: ranks that reduce gradients in each step end it between the same two exchanges, at most the
+Untraced steps: ranks that reduce gradients in each step end it between the same two exchanges, at most the
 longest step apart; they may be apart by as much when the window begins, so that their leads differ by two steps at
 most. The median over the second half of the window does not see what a rank does alone between steps (a checkpoint):
 the others wait for it in the next step. In 91 recordings of this project it is below one step.

@@ -35,7 +35,7 @@ class DeviceView:
 class RankView:
     """One window of one rank. Without steps, `no_steps` says why.
 
-    `basis` is what tells the steps, `similarity` how alike they are (None where they are marked). `losses` are events
+    `basis` is what marks the steps, `similarity` how alike they are (None where they are marked). `losses` are events
     of the device that the trace lacks. `synchronises`: whether a pass of the window reduced gradients; None where
     that is not known.
     """

@@ -63,6 +63,7 @@ from dptune.measured.host import (
     UserCodeFigures,
     by_profiler,
 )
+from dptune.measured.inferred import InferredFacts
 from dptune.measured.lag import (
     LAG_CAUSES,
     LAG_CLASSES,
@@ -124,6 +125,7 @@ __all__ = [
     "FunctionOperators",
     "GapFigures",
     "IdlePart",
+    "InferredFacts",
     "InputFigures",
     "KernelFigures",
     "KernelTime",

@@ -50,7 +50,7 @@ class QueuedSteps(Model):
 
     numbers: list[int] = Field(description="numbers of those steps, on the rank where this was seen")
     queued: int = Field(description="launches outstanding as the first of them started")
-    length_ns: int = Field(description="their median time: an upper bound of the step time without the profiler")
+    length_ns: int = Field(description="their median time: an upper bound of the untraced step time")
     others_ns: list[int] = Field(description="the shortest and the longest of the other steps")
 
 
@@ -75,7 +75,7 @@ class LaunchIdleFigures(Figures):
     operations: list[IdlePart] = Field(description="by name of the operation, most time first, at most 5")
     optimizer: Figure[OptimizerLaunches] = Field(ABSENT, description="launches of the optimizer")
     compiled: bool = Field(description="whether code made by torch.compile runs in the steps")
-    queued: Figure[QueuedSteps] = Field(ABSENT, description="steps that show the step time without the profiler")
+    queued: Figure[QueuedSteps] = Field(ABSENT, description="steps that show the untraced step time")
 
 
 class SourceTime(Model):

@@ -24,6 +24,7 @@ from dptune.measured.host import (
     UncachedGeneration,
     UserCodeFigures,
 )
+from dptune.measured.inferred import InferredFacts
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.load import LoadFigures
 from dptune.measured.place import Place
@@ -48,8 +49,8 @@ class RankFigures(Figures):
     partial: str = Field("", description="where the file ends too early, if it does")
     events: int = Field(description="length of traceEvents as read")
     losses: list[Loss] = Field(default_factory=list, description="device events that are lost or misdated")
-    untraced_median_ns: Figure[int] = Field(ABSENT, description="its median step without the profiler")
-    loader_wait_share: Figure[float] = Field(ABSENT, description="its loader wait / step")
+    untraced_median_ns: Figure[int] = Field(ABSENT, description="its median untraced step")
+    loader_wait_share: Figure[float] = Field(ABSENT, description="its waiting for the data loader / step")
     clock_ahead_ns: Figure[int] = Field(ABSENT, description="its clock minus that of the first rank")
     clock_residual_ns: Figure[int] = Field(
         ABSENT, description="median distance of its ends of collectives from the first rank's, with that corrected"
@@ -73,6 +74,12 @@ class Measured(Figures):
     links: Figure[list[LinkFigures]] = Field(ABSENT, description="latency and bandwidth between ranks, by kind")
     straggler: Figure[StragglerFigures] = Field(ABSENT, description="the rank that the others wait for most")
     gaps: Figure[list[GapFigures]] = Field(ABSENT, description="the longest stretches in which a device ran nothing")
+    buffer_sync_share: Figure[float] = Field(
+        ABSENT, description="host time for DDP's buffer broadcasts before forward passes / step (mean over ranks)"
+    )
+    inferred: Figure[InferredFacts] = Field(
+        ABSENT, description="facts that only a recording has, as the trace of the lowest rank shows them"
+    )
     longest: dict[str, Place] = Field(
         default_factory=dict,
         description="the longest stretch of each class of the account, by its field, and of 'optimizer', 'fp32 matmul' "

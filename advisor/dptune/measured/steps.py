@@ -89,21 +89,20 @@ class StepsFigures(Figures):
 
 
 class StepTime(Figures):
-    """How long a step takes: without the profiler, and in each recorded window, as median over ranks of medians."""
+    """How long a step takes: untraced, and in each traced window, as median over ranks of medians."""
 
     basis: Literal["untraced", "traced"] = Field(description="what the milliseconds of a report are scaled to")
     time_ns: Figure[Positive] = Field(
         ABSENT,
-        description="the step time of the report, on `basis`: without the profiler the median, with `repeats_ns` "
+        description="the step time of the report, on `basis`: untraced the median, with `repeats_ns` "
         "over processes; traced the mean of the account's steps, whose parts add up to it",
     )
     repeats_ns: list[Positive] = Field(
         default_factory=list,
-        description="a step without the profiler in further processes of the same script: medians, as "
-        "`untraced_median_ns`",
+        description="an untraced step in further processes of the same script: medians, as `untraced_median_ns`",
     )
     untraced_median_ns: Figure[Positive] = Field(
-        ABSENT, description="a step without the profiler: median over ranks of each rank's median"
+        ABSENT, description="an untraced step: median over ranks of each rank's median"
     )
     untraced_q1_ns: Figure[Positive] = Field(
         ABSENT, description="their first quartile: median over ranks of each rank's"
@@ -111,13 +110,11 @@ class StepTime(Figures):
     untraced_q3_ns: Figure[Positive] = Field(
         ABSENT, description="their third quartile: median over ranks of each rank's"
     )
-    untraced_mean_ns: int = Field(
-        0, description="mean step without the profiler: median over ranks of each rank's; 0: none"
-    )
+    untraced_mean_ns: int = Field(0, description="mean untraced step: median over ranks of each rank's; 0: none")
     untraced_period: int = Field(
-        1, description="period, in steps, with which times without the profiler repeat; 1 if they do not alternate"
+        1, description="period, in steps, with which untraced times repeat; 1 if they do not alternate"
     )
-    untraced_steps: int = Field(0, description="steps timed without the profiler, on the rank with most")
+    untraced_steps: int = Field(0, description="untraced steps, on the rank with most")
     untraced_outliers: int = Field(
         0, description="those of them that took much longer than the others, on the rank with most; all are kept"
     )
@@ -164,8 +161,8 @@ class InputFigures(Figures):
 
     wait_share: Figure[float] = Field(
         ABSENT,
-        description="loader wait / step: untraced where recorded, the median over ranks; traced of the account's "
-        "steps, the mean over ranks",
+        description="waiting for the data loader / step: untraced where recorded, the median over ranks; traced of "
+        "the account's steps, the mean over ranks",
     )
     wait_ns: Figure[int] = Field(ABSENT, description="that share of the step time")
     computed_share: Figure[float] = Field(

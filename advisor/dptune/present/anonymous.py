@@ -1,7 +1,7 @@
 """A report that names no host, path, file or command: to be sent to others.
 
 They are replaced wherever they stand, in titles and evidence too, by `host 1`, `trace 1`, `file1.py`; the same name by
-the same word. Names of functions, classes and operations stay: without them a report tells little.
+the same word. Names of functions, classes and operations stay: without them a report is of little use.
 """
 
 from __future__ import annotations

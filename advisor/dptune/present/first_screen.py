@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import NamedTuple
 
 from dptune.advice import Advice, Report, Saving, Verified
 from dptune.measured import Account, Measured, RankFigures
 from dptune.present.amounts import milliseconds, percent, several
 from dptune.present.lines import Role
+from dptune.present.step_classes import PARTS, Part
 from dptune.runfile.ranks import spans
 
 MOST_FIXES = 3
@@ -25,27 +25,6 @@ MOST_BARS = 4
 _ALIKE = 0.03  # of a step, by which no class of two ranks differs that share a bar
 _LEAST_SHARE = 0.005  # of a step: a class of less is not in the legend
 _TRADE = re.compile(r"\((R|TM)\)| Processor| CPU(?= @|$)| @ [0-9.]+ ?GHz")  # of a device's name, says nothing
-
-
-class Part(NamedTuple):
-    """Classes of the account that the first screen shows as one, and how they are drawn."""
-
-    name: str
-    classes: tuple[str, ...]
-    block: str
-    sign: str
-    role: Role
-
-
-PARTS = (
-    Part("compute", ("compute_ns",), "█", "#", "good"),
-    Part("exposed transfer", ("exposed_transfer_ns",), "▓", "!", "error"),
-    Part("exposed comm", ("exposed_unsplit_ns",), "▓", "?", "error"),  # transfer or waiting: ranks are missing
-    Part("waiting", ("exposed_waiting_ns",), "▒", "%", "error"),
-    Part("copies", ("copy_ns", "memset_ns"), "≡", "=", "warning"),
-    Part("input", ("input_idle_ns",), "~", "~", "warning"),
-    Part("idle", ("other_idle_ns",), "·", ".", "dim"),
-)
 
 
 _RISKY = ("Results at risk", "Not enough data", "Times not reliable")
@@ -279,13 +258,13 @@ def fix_of(advice: Advice, verified: Sequence[Verified]) -> Fix:
         rule=advice.rule,
         slug=advice.slug,
         where=f"{PurePath(at.file).name}:{at.line}" if at else "",
-        saves=_promised(advice) if proof is None else _measured(proof, advice),
+        saves=_expected(advice) if proof is None else _measured(proof, advice),
         confidence=advice.confidence,
         results="unchanged" if advice.numerics == "same" else "may change",
     )
 
 
-def _promised(advice: Advice) -> str:
+def _expected(advice: Advice) -> str:
     return _saves(advice.saves) if advice.saves else {"risk": "correctness"}.get(advice.kind, "convergence")
 
 
@@ -294,7 +273,7 @@ def _measured(proof: Verified, advice: Advice) -> str:
     if proof.outcome == "worse":
         return "slower: verified"
     if proof.outcome == "inconclusive" or proof.low_ratio is None or proof.high_ratio is None:
-        return f"{_promised(advice)}, unproven"
+        return f"{_expected(advice)}, unproven"
     low, high = sorted((1 - proof.low_ratio, 1 - proof.high_ratio))
     return f"{_interval(low, high)} verified"
 
@@ -352,5 +331,5 @@ def _unseen(report: Report) -> list[str]:
         reason, count = reasons.most_common(1)[0]
         ran = len({skip.rule for skip in report.skipped if skip.set_aside} | answered)
         why = f"need{reason.removeprefix('needs')}" if reason.startswith("needs ") else f"could not: {reason}"
-        found.append(f"{ran} of {ran + len(lacking)} checks ran; {count} {why}")
+        found.append(f"{ran} of {ran + len(lacking)} rules ran; {count} {why}")
     return found

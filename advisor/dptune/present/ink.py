@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dptune.present.lines import Line, Role
+from dptune.present.step_classes import in_ascii
 from dptune.present.visible import visible
 
 _CODES: dict[Role, str] = {
@@ -18,12 +19,14 @@ _CODES: dict[Role, str] = {
 }
 
 
-def paint(lines: Iterable[Line], colour: bool) -> str:
-    """The lines as one text, each ended by a line break."""
-    return "".join("".join(_painted(text, role, colour) for text, role in line).rstrip(" ") + "\n" for line in lines)
+def paint(lines: Iterable[Line], colour: bool, blocks: bool = True) -> str:
+    """The lines as one text, each ended by a line break; `blocks`: whether block characters can be written."""
+    return "".join(
+        "".join(_painted(text, role, colour, blocks) for text, role in line).rstrip(" ") + "\n" for line in lines
+    )
 
 
-def _painted(text: str, role: Role, colour: bool) -> str:
-    clean = visible(text)
+def _painted(text: str, role: Role, colour: bool, blocks: bool) -> str:
+    clean = visible(text) if blocks else in_ascii(visible(text))
     number = _CODES.get(role)
     return f"\x1b[{number}m{clean}\x1b[0m" if colour and number and clean.strip() else clean

@@ -1,4 +1,4 @@
-"""Plots of characters, as lines: columns above an axis, however many there are, and bars made of parts."""
+"""Plots of characters, as lines: columns above an axis, however many there are, and what signs stand for."""
 
 from __future__ import annotations
 
@@ -22,14 +22,6 @@ class Column(NamedTuple):
     role: Role = "plain"
     flag: bool = False
     label: str = ""
-
-
-class Part(NamedTuple):
-    """A part of a bar: its share of the bar's room, the sign and the role that draw it."""
-
-    share: float
-    sign: str
-    role: Role
 
 
 def columns(
@@ -90,16 +82,6 @@ def _joined(signs: Iterable[Sign], each: int, between: str) -> Iterator[Span]:
         cells += [(text, role), (between * (each - len(text)), "dim")]
     for role, group in groupby(filter(lambda cell: cell[0], cells), lambda cell: cell[1]):
         yield Span("".join(text for text, _ in group), role)
-
-
-def bar(parts: Iterable[Part], room: int) -> Iterator[Span]:
-    """Parts side by side; their shares are of `room` cells."""
-    begun = 0.0
-    for part in parts:
-        cells = round((begun + part.share) * room) - round(begun * room)
-        begun += part.share
-        if cells > 0:
-            yield Span(part.sign * cells, part.role)
 
 
 def legend(parts: Iterable[tuple[str, Role, str]], width: int, indent: str) -> Iterator[Line]:

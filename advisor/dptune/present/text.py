@@ -74,20 +74,20 @@ def page(report: Report, width: int) -> Iterator[Line]:
     return without_steps.page(_PAGE, report, width)
 
 
-def text(report: Report, width: int = 80, colour: bool = False) -> str:
-    """The whole report, folded at `width`, ending with a line break."""
-    return paint(page(report, width), colour)
+def text(report: Report, width: int = 80, colour: bool = False, blocks: bool = True) -> str:
+    """The whole report, folded at `width`, ending with a line break; `blocks`: see `dptune.present.ink.paint`."""
+    return paint(page(report, width), colour, blocks)
 
 
 def first_screen(
     report: Report, width: int = 80, colour: bool = False, blocks: bool = True, patches: bool = True
 ) -> str:
     """The first screen alone: at most 24 lines at 80 columns. Options: see `dptune.present.sections.first.first`."""
-    return paint(first(report, width, blocks, patches=patches), colour)
+    return paint(first(report, width, patches=patches), colour, blocks)
 
 
-def sections(report: Report, names: Sequence[str], width: int = 80, colour: bool = False) -> str:
+def sections(report: Report, names: Sequence[str], width: int = 80, colour: bool = False, blocks: bool = True) -> str:
     """The named sections (see `SECTIONS`), in the order of the page."""
     chosen = [section for name, section in SECTIONS.items() if name in names]
     lines = list(without_steps.page(chosen, report, width))
-    return paint(lines[1:] if lines and not lines[0] else lines, colour)
+    return paint(lines[1:] if lines and not lines[0] else lines, colour, blocks)

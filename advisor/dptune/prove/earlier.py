@@ -1,11 +1,12 @@
-"""What was proven of a run, as its later reports tell it."""
+"""The verified changes of a run, for its later reports."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from dptune.advice import Advice, Report, Saving, Verified
+from dptune.advice import Advice, Headline, Report, Saving, Verified
+from dptune.advise.headline import expected_saving
 from dptune.errors import RunError
 from dptune.finding import Finding
 from dptune.knobs import Value
@@ -25,13 +26,26 @@ def with_proofs(report: Report, folder: Path, shown: str) -> Report:
     `shown` is how the user names the folder.
     """
     unread: list[str] = []
-    promised = {advised.rule: advised for advised in report.advice}
-    found = [_beside(_of_machine(result, report), promised.get(result.advice)) for result in verified(folder, unread)]
+    advised_by = {advised.rule: advised for advised in report.advice}
+    found = [_beside(_of_machine(result, report), advised_by.get(result.advice)) for result in verified(folder, unread)]
     proven = {result.advice for result in found if result.outcome != "inconclusive"}
     advice = [_provable(advised, shown, proven) for advised in report.advice] if _startable(folder) else report.advice
     lost = [Finding(code="proof-unreadable", level="info", text=why) for why in sorted(unread)]
     trust = report.trust.model_copy(update={"findings": [*report.trust.findings, *lost]})
-    return report.model_copy(update={"verified": found, "advice": advice, "trust": trust})
+    headline = _with_verified(report, found)
+    return report.model_copy(update={"verified": found, "advice": advice, "trust": trust, "headline": headline})
+
+
+def _with_verified(report: Report, found: Sequence[Verified]) -> Headline:
+    """The headline, with the verified saving of the change it names instead of the predicted one."""
+    headline = report.headline
+    named = next((advised for advised in report.advice if advised.rule == headline.rule), None)
+    result = next((result for result in reversed(found) if result.advice == headline.rule), None)
+    if named is None or result is None or result.outcome == "inconclusive" or result.ratio is None:
+        return headline
+    share = digits(100 * abs(1 - result.ratio))
+    verified = f"Verified: {share} % {'less' if result.ratio < 1 else 'more'} {result.objective}."
+    return headline.model_copy(update={"next": headline.next.replace(expected_saving(named), verified)})
 
 
 def verified(folder: Path, unread: list[str]) -> list[Verified]:
@@ -66,7 +80,7 @@ def _of_machine(result: Verified, report: Report) -> Verified:
 
 
 def _beside(result: Verified, advice: Advice | None) -> Verified:
-    """With a word where what was measured of an advice is not what it promises."""
+    """With a warning where the measured saving is not the predicted one."""
     if advice is None or advice.saves is None or result.command or result.changes != _set_by(advice):
         return result
     words = against(advice.saves, result)
@@ -78,9 +92,9 @@ def _set_by(advice: Advice) -> dict[str, Value]:
 
 
 def against(saves: Saving, result: Verified) -> str:
-    """How the interval of what was measured lies outside of what was promised; empty where they have a value in common.
+    """How the measured interval differs from the predicted one; empty where they overlap.
 
-    A promise is of mean steps, and of samples where a step has more of them.
+    A prediction is of mean steps, and of samples where a step has more of them.
     """
     of_steps = result.objective == "time per step" and saves.samples_times != 1
     if result.low_ratio is None or result.high_ratio is None or result.fast_steps or of_steps:
@@ -125,7 +139,7 @@ def _provable(advice: Advice, shown: str, proven: Collection[str]) -> Advice:
 
 
 def _in_vain(proof: Proof) -> list[str]:
-    """Settings that were not in force in some trial, or of which it cannot be told."""
+    """Settings that did not take effect in some trial, or for which that is unknown."""
     reasons = {name: why for trial in proof.trials for name, why in trial.without_effect.items()}
     return [f"{name}: {why}" for name, why in reasons.items()]
 

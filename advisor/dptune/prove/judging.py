@@ -223,7 +223,7 @@ def consistent(proof: Proof) -> bool:
 
 
 def disturbed(trial: Trial) -> bool:
-    """Whether it was timed, on cores that were others' for so much of the time that it tells of those, too."""
+    """Whether it was timed, on cores that were others' for so much of the time that it measures those, too."""
     return trial.status == "ran" and trial.taken_share > MOST_TAKEN
 
 

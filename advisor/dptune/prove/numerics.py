@@ -19,7 +19,7 @@ from dptune.prove.result import Learning, Trial
 ALLOWED = {"same": 1e-3, "changes": 5e-2, "other draws": 1e-3}
 _NOT_REPEATABLE = 2e-2  # repeats of A that lie farther apart saw other data, or other dropout
 _LEAST_LOSS = 0.05  # of the largest: a loss below it is not looked at more closely than one of that
-_SHORT = 0.5  # of the longest: a trial of fewer passes tells nothing of the others
+_SHORT = 0.5  # of the longest: a trial of fewer passes says nothing about the others
 _ODD_OF = 4  # repeats of A of which one may be odd
 
 

@@ -37,7 +37,7 @@ Status = Literal["ran", "failed", "hung", "out of memory", "no steps", "interrup
 class Side(Model):
     """What was run as one side. Text that is not in UTF-8 is escaped."""
 
-    name: str = Field(description="in words: `as it is`, or the settings")
+    name: str = Field(description="in words: `unchanged`, or the settings")
     settings: dict[str, Value] = Field(default_factory=dict, description="values by knob name")
     command: list[str] = Field(default_factory=list, description="the command that was started, secrets redacted")
     directory: str = Field("", description="its working directory, before it was copied for the trials")
@@ -156,7 +156,9 @@ class Learning(Figures):
         ABSENT, description="largest |B - A| / |A| over passes and trials of B, A being the median over its trials"
     )
     spread: Figure[float] = Field(ABSENT, description="the same for repeats of A, without an outlier")
-    allowed: Figure[float] = Field(ABSENT, description="tolerance for the numerics class of the change")
+    allowed: Figure[float] = Field(
+        ABSENT, description="largest difference that counts as the same results; it depends on the change"
+    )
 
 
 class Proof(Figures):

@@ -29,7 +29,7 @@ MOST_ENTRIES = 2000  # of a folder that is not linked as a whole
 MOST_COPIED_ENTRIES = 20_000
 MOST_WATCHED_ENTRIES = 4000  # of one linked folder, with what lies below it
 MOST_WATCHED_IN_ALL = 20_000
-MOST_NAMED = 10  # changed files of one linked folder, more are told as a number; and files that were not copied
+MOST_NAMED = 10  # changed files of one linked folder, more are counted; and files that were not copied
 
 # What holds a state that a script saves, and saves again: it is copied also where it is large.
 _SAVED = (".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar")
@@ -50,7 +50,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _State(NamedTuple):
-    """What tells that a file was written, or that a folder got or lost an entry."""
+    """What shows that a file was written, or that a folder got or lost an entry."""
 
     size: int
     changed_ns: int
@@ -323,7 +323,7 @@ class _Copying:
 
 
 def _changed(watched: _Watched) -> Iterator[Path]:
-    """Each path that is not as it was; a folder only where it cannot be told which of its entries it is."""
+    """Each path that is not as it was; a folder only where it is not known which of its entries changed."""
     for path, before in watched.states.items():
         now = _state(path)
         if now == before:

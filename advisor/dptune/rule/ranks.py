@@ -91,7 +91,7 @@ class RanksView(RecordedView):
         return (max(processes) - min(processes)) / 2 / step.time_ns
 
     def busy_ns(self, *, with_input: bool = True) -> dict[int, float] | None:
-        """Median time that each rank is busy in a step without the profiler, not waiting for another rank, ns by rank.
+        """Median time that each rank is busy in an untraced step, not waiting for another rank, ns by rank.
 
         This is the time outside of its backward passes plus the CPU time in them. With `with_input=False`, the wait for
         its loader is subtracted. None where devices compute, or where any rank lacks these times.
@@ -146,7 +146,7 @@ class RanksView(RecordedView):
     def leads(self, late: StragglerFigures, least_share: float, most_chance: float) -> bool:
         """Whether the others always wait for the same rank, not for a different one in each step.
 
-        Steps without the profiler decide if most of them show a similar lag: there are more of them, and tracing does
+        Untraced steps decide if most of them show a similar lag: there are more of them, and tracing does
         not slow them. Otherwise traced steps decide: chance rarely makes one of equal ranks late this often
         (`most_chance`), or the rank is late by about the same time in every step.
         """

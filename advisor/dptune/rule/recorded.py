@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isclose, isfinite
+from typing import Any
 
-from dptune.advice import Advice, Impact, impact_of
+from dptune.advice import CONFIDENCES, Advice, Confidence, Impact, impact_of
 from dptune.knobs import Value
 from dptune.measured import Measured, Missing, digits
 from dptune.predicted import Prediction
@@ -42,6 +43,7 @@ class RecordedView:
     predictor: Predictor | None = None
     advised: Sequence[Advice] = ()
     times_hold: bool = True
+    used: set[str] = field(default_factory=set)
 
     def limit(self, threshold: Threshold) -> float:
         """The threshold's value: the user's, else its default."""
@@ -54,11 +56,42 @@ class RecordedView:
         """
         return None if share <= 0 or share < self.limit(least) else impact_of(share) or "low"
 
-    def any_facts(self) -> Facts:
-        """The facts of the lowest recorded rank; raises Missing for a trace that dptune did not record."""
-        if not self.facts:
+    def any_facts(self, *names: str) -> Facts:
+        """The facts of the lowest rank. Of a trace that dptune did not record, those of these names that it shows.
+
+        A name is a field of Facts (`ddp`), or one of its records (`ddp.buffer_bytes`): what the rule cannot do without.
+        Raises Missing where one is not known, and without names for every trace that dptune did not record. A rule that
+        goes by inferred facts is no surer than they are (`confidence_in`).
+        """
+        if self.facts:
+            return self.facts[0]
+        inferred = self.measured.known("inferred")
+        if not names or inferred is None:
             raise Missing("needs a recording by `dptune profile`")
-        return self.facts[0]
+        if unknown := [name for name in names if name not in inferred.confidence and _holds(inferred.facts, name)]:
+            raise Missing(f"the trace does not show {_in_words(unknown[0])}: record with `dptune profile`")
+        self.used.update(names)
+        facts: Facts = inferred.facts
+        return facts
+
+    def recorded_about(self, name: str, counts: Callable[[Any], bool] = lambda _: True) -> Facts | None:
+        """The recorded facts, for a rule on records that only a recording describes, as `loaders`.
+
+        None where the trace shows that the run has none of them for which `counts` is true: there is nothing to say.
+        Raises Missing where it has some, or may have.
+        """
+        if self.facts:
+            return self.facts[0]
+        found = getattr(self.any_facts(name), name)
+        if not found or (isinstance(found, list) and not any(map(counts, found))):
+            return None
+        return self.any_facts()
+
+    def confidence_in(self) -> Confidence:
+        """How sure the facts are that the rule asked for: high where they were recorded."""
+        inferred = None if self.facts else self.measured.known("inferred")
+        levels = [inferred.confidence[name] for name in self.used if name in inferred.confidence] if inferred else []
+        return min(levels, key=CONFIDENCES.index, default="high")
 
     def explained(self, *names: str) -> bool:
         """Whether advice of another rule on time names one of these: a function, or a file and line.
@@ -239,7 +272,7 @@ class RecordedView:
     def found_share(
         self, rank: int, name: str, at: str, without: Sequence[tuple[str, str]] = ()
     ) -> tuple[float, float] | None:
-        """The share of a rank's steps without the profiler in which a function is on the stack, and its upper bound.
+        """The share of a rank's untraced steps in which a function is on the stack, and its upper bound.
 
         Time in the functions that it calls is included, except those of `without` (name and place). None where there
         are too few stack samples.
@@ -255,7 +288,7 @@ class RecordedView:
         training: bool = False,
         without: Sequence[tuple[str, str]] = (),
     ) -> SampledShare | None:
-        """The share of the steps without the profiler in which a function runs on each rank, by stack samples.
+        """The share of the untraced steps in which a function runs on each rank, by stack samples.
 
         `calling`: only while its line calls a library's function of this name; `training`: also in forward and backward
         passes and the optimizer; `without`: functions that it calls and that are not counted (name and place). None
@@ -267,6 +300,31 @@ class RecordedView:
     def sampled_phase(self, phase: str) -> SampledShare | None:
         """The share of a phase, by stack samples: `forward`, `backward`, `optimizer`, `loader` or `collective`."""
         return sampled_phase(self.facts, phase)
+
+
+_WORDS = {
+    "ddp": "whether DistributedDataParallel wraps the model",
+    "fsdp": "whether the model is sharded",
+    "optimizers": "which optimizer updates the model",
+    "loaders": "which DataLoader the script draws from",
+    "grad_scaler": "whether gradients are scaled",
+    "compiled": "whether the model is compiled",
+    "device": "which device it ran on",
+    "ddp.find_unused_parameters": "whether DDP looks for unused parameters",
+    "ddp.buffer_bytes": "how large the buffers are that DDP broadcasts",
+    "optimizers.parameter_tensors": "how many tensors the optimizer updates",
+    "loaders.num_workers": "how many workers the DataLoader has",
+}
+
+
+def _holds(facts: Facts, name: str) -> bool:
+    """Whether a field is asked for of records that there are: without any, it has no value that could be missing."""
+    record, _, field_name = name.partition(".")
+    return not field_name or record not in ("ddp", "fsdp", "optimizers", "loaders") or bool(getattr(facts, record))
+
+
+def _in_words(name: str) -> str:
+    return _WORDS.get(name, f"`{name}`")
 
 
 def _file(at: str) -> str:

@@ -113,7 +113,7 @@ class RunView(RanksView):
         how: str,
         saved_part: tuple[float, float] = _SAVED_PART,
     ) -> Saving:
-        """The saving from removing work whose time is known from stack samples of steps without the profiler.
+        """The saving from removing work whose time is known from stack samples of untraced steps.
 
         `saved_part` is the least and the largest part of this time that is saved. The default starts at four fifths,
         because some work usually remains every N steps, and ends a tenth above the time, because other ranks on the
@@ -132,7 +132,7 @@ class RunView(RanksView):
         durations_ns: Sequence[float] | None = None,
         saved_part: tuple[float, float] = _SAVED_PART,
     ) -> Saving:
-        """The saving from removing work that was timed in steps without the profiler; `saved_part` as for `sampled`.
+        """The saving from removing work that was timed in untraced steps; `saved_part` as for `sampled`.
 
         With `durations_ns` of these steps, the shares refer to their mean, else to the step time.
         """

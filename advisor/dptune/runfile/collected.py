@@ -39,7 +39,7 @@ class CollectingLine:
 
 
 def collecting_line(ranks: Sequence[Facts]) -> CollectingLine | None:
-    """In steps without the profiler; None where no line asks for most of the collection time."""
+    """In untraced steps; None where no line asks for most of the collection time."""
     windows = [window for rank in ranks if (window := rank.window("untraced")) and window.steps]
     spent_ns = defaultdict[tuple[str | None, str], int](int)
     for call in (call for window in windows for call in window.collect_calls):

@@ -288,7 +288,7 @@ class Facts:
         """Whether gradients of several batches add up in a step, if it has several backward passes.
 
         Where it has more of them than batches, as with SAM, or the optimizer runs them itself, each is needed for
-        itself. None where no loader tells how many batches a step has.
+        itself. None where no loader shows how many batches a step has.
         """
         window = self.window("untraced")
         if any(optimizer.name in CLOSURES for optimizer in self.optimizers):

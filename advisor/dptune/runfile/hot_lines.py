@@ -1,4 +1,4 @@
-"""Where in a function of the script the training thread was found, and how much, in steps without the profiler."""
+"""Where in a function of the script the training thread was found, and how much, in untraced steps."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def is_run_folder(folder: Path) -> bool:
     record = folder / names.RUN_JSON
     try:
         return names.holds_facts(folder) or (record.is_file() and (holds_windows(folder) or not foreign(record)))
-    except OSError:  # what cannot be looked into is told where it is read
+    except OSError:  # what cannot be opened is reported where it is read
         return False
 
 

@@ -1,4 +1,4 @@
-"""Steps without the profiler that take much longer than the others: what the script does in them, and how often.
+"""Untraced steps that take much longer than the others: what the script does in them, and how often.
 
 A cause is a difference: what the training thread does in slow steps beyond what it does in the others, by the line at
 which the script leaves the way that it takes in each step. Waiting for other ranks is no cause, nor is a lock or

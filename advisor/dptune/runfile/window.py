@@ -15,7 +15,7 @@ MOST_TAKEN = 0.05
 
 @dataclass
 class SampledFacts:
-    """Stack samples of the training thread at one place, in steps without the profiler.
+    """Stack samples of the training thread at one place, in untraced steps.
 
     `path` are the script's lines from the outermost on, as `function (file:line)`; `phase` is `loader`, `forward`,
     `backward`, `optimizer`, `collective` or empty, by the outermost of them that it was in; `kind` is `saving`,
@@ -50,7 +50,7 @@ class Window:
     stepped on gradients of a DDP module that the last backward pass into it had not averaged over the ranks.
     `recomputed_ns`: how long the host ran parts of forward passes again, for activation checkpointing. `parameter_sums`
     are of some parameters after the window's last step: equal on ranks that hold the same weights, none where
-    parameters are sharded. `sampled`: where the training thread was, of steps without the profiler. `skipped_steps`
+    parameters are sharded. `sampled`: where the training thread was, of untraced steps. `skipped_steps`
     counts those that a GradScaler skipped (None where the optimizer is fused, and skips by itself). `memory_bytes` is
     what the rank holds after each step: allocated on its GPU, or resident in memory; empty where not known.
     `trace_text_bytes` is the size of the trace before compression, `saving_ns` how long writing it took, after the

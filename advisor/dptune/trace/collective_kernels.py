@@ -1,7 +1,7 @@
 """Kernels that communicate, by name: the one table.
 
 A name is read without its template and call arguments, which hold the names of other things: `base_name`. Where the
-table is silent, the operator that launched a kernel tells (`measure/device/communicating.py`).
+table is silent, the operator that launched a kernel decides (`measure/device/communicating.py`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _identifiers(mangled: str) -> list[str]:
 
 
 def library_of(name: str) -> Library | None:
-    """The library whose collective a kernel of this name runs; None where the name tells of none."""
+    """The library whose collective a kernel of this name runs; None where the name shows none."""
     base = base_name(name)
     for library, pattern in _PATTERNS:
         if pattern.search(base):

@@ -31,7 +31,7 @@ RANGE_CATEGORIES = (
 )  # on the host: old traces write ranges as operators
 FOREIGN_DEVICE_CATEGORIES = frozenset[str]().union(*(device.categories for device in UNREAD))
 
-# What tells a torch trace from another tool's.
+# What distinguishes a torch trace from another tool's.
 TORCH_CATEGORIES = (
     DEVICE_CATEGORIES
     | SYNC_CATEGORIES
@@ -93,7 +93,7 @@ STEP_NAME = re.compile(r"^ProfilerStep#(\d{1,18})$")
 OPTIMIZER_STEP_NAME = re.compile(r"^Optimizer\.step#")
 # A pass of autograd on the host: its engine's ranges, and the nodes that torch wrote as operators before 1.9.
 BACKWARD_NAME = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$")
-# Kernels by which a training step can be told where nothing marks it: they need not be all of its kind.
+# Kernels by which a training step is recognized where nothing marks it: they need not be all of its kind.
 BACKWARD_KERNEL_NAME = re.compile(r"(?i)backward|_bwd|bwd_|dgrad|wgrad|grad_(input|weight)")
 OPTIMIZER_KERNEL_NAME = re.compile(r"(?i)multi_tensor_apply|foreach|^triton_for_|adam|sgd|lamb(?!da)|rmsprop|addcdiv")
 LOADER_NAME = re.compile(r"^enumerate\(DataLoader\)#.*__next__$")

@@ -140,7 +140,7 @@ def torch_device(kind: str | None) -> str:
 
 @dataclass(frozen=True)
 class Unread:
-    """A device that cannot be accounted for: how it is called in a sentence, and what tells its traces."""
+    """A device that cannot be accounted for: its name in a sentence, and what its traces are recognized by."""
 
     kind: str
     title: str

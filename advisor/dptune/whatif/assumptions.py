@@ -56,7 +56,7 @@ _ON_CPUS = {
 }
 _ON_GPUS = {
     "ddp.comm_hook": "casts are free on a GPU",
-    "loader.batch_size": "kernels, copies and loader waits grow in proportion to the batch (an upper bound); host "
+    "loader.batch_size": "kernels, copies and waiting for input grow in proportion to the batch (an upper bound); host "
     "calls and collectives do not grow",
     "host.": "host calls keep their order and dependencies",
     "syncs.": "the script does not depend on results it waited for",

@@ -1,4 +1,4 @@
-"""Knobs of which a model tells only what they could save at most: what they are about takes no time then."""
+"""Knobs with only an upper bound of the saving: what they affect takes no time then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
-    """Those of the changes of which a model tells only what they could save at most."""
+    """Those of the changes with only an upper bound of the saving."""
     return [name for name, value in settings.items() if name in BOUNDS and _is_bounded(name, value)]
 
 

@@ -34,7 +34,7 @@ from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.variants import others as others_of
 from dptune.whatif.cpu.variants import relinked, variants
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.gpu.changes import TOLD as TOLD_OF_GPUS
+from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.changes import with_quickest_host, without_profiler
@@ -53,27 +53,27 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("precision.autocast", "bf16"),
 )
 _OF_MANY = ("ddp.comm_hook",)  # ranks
-ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were told
+ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were predicted
 MORE_STEPS = f"record more traced steps (--light {ENOUGH_STEPS})"
 # How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
 # change makes, of the step that it makes, and of what that computes, which varies more than what it exchanges; and how
 # much of how far processes lie apart, for the steps before and after a change are both measured, one beside the other.
-# Of the third to the sixth round of predictions (74 changes, told anew) 61 effects lay within, as wide as 9.6 % of the
-# step in the median; of the 63 that change no more than the model does (no 16-bit hooks, which change what the C
+# Of the third to the sixth round of predictions (74 changes, predicted again) 61 effects lay within, as wide as 9.6 %
+# of the step in the median; of the 63 that change no more than the model does (no 16-bit hooks, which change what the C
 # library does with freed memory, too) 55, as wide as 9.9 %. Ranks that share cores vary more: of nine changes of the
-# seventh round on one host two lay just outside of what is told of others.
+# seventh round on one host two lay just outside of what holds for others.
 # Of the difference it was 2 % until the first run of the advice benchmark, whose changes save more of a step: 7 of 10
 # lay within. With 8 % 82 of 94 do (its ten; the sixth, seventh and ninth round but for 16-bit hooks), with 2 % 77.
 # Where several processes were timed the model is of the middle one, and less sure of neither: of the 42 changes of the
-# advice benchmark's last three draws, told anew so, 39 lay within, as wide as 9 % of the step in the median.
+# advice benchmark's last three draws, predicted again so, 39 lay within, as wide as 9 % of the step in the median.
 _OF_REPLAY, _OF_STEP, _OF_PROCESSES = 0.3, 0.02, 0.3
 _OF_COMPUTE, _OF_COMPUTE_OF_SEVERAL = 0.05, 0.045
 _OF_DIFFERENCE, _OF_DIFFERENCE_OF_SEVERAL = 0.08, 0.06
 _OF_CROWDED_COMPUTE = 0.08
 # How much more of what is computed for each doubling of the batch beyond the first: caches no longer hold what they
 # held, or what is small had cost more than was seen. With 8 times the batch steps of five scripts on two cores took
-# 16 % less to 27 % more than told; with twice and four times (the rounds of predictions) they lay within the above.
-# It was 12 % until the machine's own operators told what does not grow: of the 17 such among the 42 16 lay within.
+# 16 % less to 27 % more than predicted; with twice and four times (the rounds of predictions) they lay within that.
+# It was 12 % until the machine's own operators showed what does not grow: of the 17 such among the 42 16 lay within.
 _OF_GROWTH = 0.08
 # Of GPU steps, of which no changed one has been measured here. Published replays miss unchanged GPU steps by 3 to 14 %
 # (Lumos 3.3, Maya 5, Echo 8, dPRO 14), of hundreds of cards. What a replay cannot know on top of that grows with what a
@@ -134,7 +134,7 @@ class RunModel:
         program = built(run, measured)
         step, traced = measured.step.time_ns, program.recorded_step_ns()
         stretch = 1.0 if measured.step.basis == "traced" else measured.step.light_median_ns / measured.recorded_step_ns
-        wanted = traced / stretch  # of the mean step, which is what a program tells
+        wanted = traced / stretch  # of the mean step, which is what a program reports
         model = without_profiler(program, wanted)
         replayed = model.step_ns()
         halves = program.halves_ns([group.numbers for group in measured.steps.groups])
@@ -152,10 +152,10 @@ class RunModel:
         )
 
     def predict(self, changes: Mapping[str, Value]) -> Prediction:
-        """The step with these changes together. A figure that cannot be told says why under `missing`.
+        """The step with these changes together. The reason for a missing figure is under `missing`.
 
-        What the run has already changes nothing, whether or not a model tells what it does; but for a size of buckets,
-        which is that of the first one, too, where torch's own is not.
+        What the run has already changes nothing, whether or not a model predicts it; except for a bucket size, which
+        is that of the first one, too, where torch's own is not.
         """
         new = {
             name: value
@@ -169,14 +169,14 @@ class RunModel:
             off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
-        told_ns, slack_ns, why = self.step_ns + difference, self.slack_ns, self.why_only_a_bound(new)
+        predicted_ns, slack_ns, why = self.step_ns + difference, self.slack_ns, self.why_only_a_bound(new)
         if self.missed:  # a bound is lower by all of that
-            slack_ns = (self.error_share + self.held_out_share) * max(told_ns, self.step_ns)
+            slack_ns = (self.error_share + self.held_out_share) * max(predicted_ns, self.step_ns)
         of_difference = _OF_DIFFERENCE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_DIFFERENCE
         of_model = () if why and isinstance(other, Program) else self._of_any_model(other, difference)
         always = (slack_ns, *of_model, of_difference * difference)
         lower, higher = (hypot(*always, *side) for side in zip(*off, strict=True))
-        low_ns = round(max(0.0, told_ns - lower))
+        low_ns = round(max(0.0, predicted_ns - lower))
         assumptions = assumed(self.model, new, self.traced)
         batch = None if other.samples is None else round(other.samples)
         if why:
@@ -185,16 +185,16 @@ class RunModel:
             )
         figures = {
             "global_batch": batch,
-            "ns_per_sample": None if other.samples is None else told_ns / other.samples,
+            "ns_per_sample": None if other.samples is None else predicted_ns / other.samples,
         }
         why_none = self.measured.missing.get("samples_per_step", "")
         return Prediction(
             changes=dict(changes),
             **figures,
             missing={name: why_none for name, value in figures.items() if value is None},
-            step_ns=max(0, round(told_ns)),
+            step_ns=max(0, round(predicted_ns)),
             low_ns=low_ns,
-            high_ns=max(0, round(told_ns + higher)),
+            high_ns=max(0, round(predicted_ns + higher)),
             assumptions=assumptions,
         )
 
@@ -240,7 +240,7 @@ class RunModel:
         """How far below and above the difference models of one cause have it, at most.
 
         A slower link, say, on which the unchanged step would take longer than it did, is no link that the measured step
-        allows; that a part of it is saved is what it tells.
+        allows; it predicts that a part of it is saved.
         """
         deviations = [self._difference(model, changes, unchanged_ns)[1] - difference for model, unchanged_ns in group]
         return -min([0.0, *deviations]), max([0.0, *deviations])
@@ -254,12 +254,12 @@ class RunModel:
         """What any model is off: of a step that CPUs compute more so the less of it is exchange."""
         if isinstance(other, Program):
             return _OF_GPU_STEP * (self.step_ns + difference), _OF_GPU_DIFFERENCE * difference
-        told_ns = self.step_ns + difference
+        predicted_ns = self.step_ns + difference
         computed_ns = self._level * step_ns(replace(other, link=Link(0.0, inf)))
         of_several = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
         of_compute = _OF_CROWDED_COMPUTE if self.crowded else of_several
         of_growth = _OF_GROWTH * max(0.0, log2(_grown(self.model, other)) - 1)
-        return _OF_STEP * told_ns, (of_compute + of_growth) * min(told_ns, computed_ns)
+        return _OF_STEP * predicted_ns, (of_compute + of_growth) * min(predicted_ns, computed_ns)
 
     def at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""
@@ -320,7 +320,7 @@ class Predictor:
 
     def __call__(self, changes: Mapping[str, Value]) -> Prediction:
         """The step with these changes together."""
-        if self._measured.known("device_kind") != "cpu" and not changes.keys() <= TOLD_OF_GPUS:
+        if self._measured.known("device_kind") != "cpu" and not changes.keys() <= PREDICTED_ON_GPUS:
             raise Missing(
                 "not available for this rule on GPU traces"
             )  # and is not built for nothing: a large trace takes long

@@ -1,6 +1,6 @@
 """What only a prediction can change: other links, more ranks, a rank that is no longer late.
 
-They are parsed as knobs are, but nothing sets them: their defaults stand for "as it is", which no value does.
+They are parsed as knobs are, but nothing sets them: their defaults stand for "unchanged", which no value does.
 """
 
 from __future__ import annotations

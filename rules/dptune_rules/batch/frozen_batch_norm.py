@@ -6,7 +6,7 @@ BatchNorm layers with running statistics that ran in training mode in the warm-u
 parameters had `requires_grad`. Not counted: a model that is frozen as a whole and runs without gradients (a teacher),
 and a layer that is trained in some of the steps.
 
-## Why it costs time
+## Why it matters
 
 It costs no time. `requires_grad = False` freezes weights, not statistics: in training mode a layer normalizes with the
 mean and variance of the batch, and adds them to its running statistics. So the frozen weights no longer see the inputs
@@ -54,7 +54,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the frozen part, and the line after which it needs `.eval()`."""
-    run.any_facts()
+    if run.recorded_about("frozen_norms") is None:
+        return
     found = next((facts.frozen_norms for facts in run.facts if facts.frozen_norms is not None), None)
     if found is None:
         return

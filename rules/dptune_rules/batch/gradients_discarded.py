@@ -13,7 +13,7 @@ In warm-up steps, on a sample of each optimizer's parameters: backward passes wh
 Backward passes that update one network and leave gradients in another, as in a GAN, are used by an optimizer step.
 Steps that a GradScaler skips, and passes inside a closure, count as used.
 
-## Why it costs time
+## Why it matters
 
 It costs convergence. With k micro-batches per optimizer step and `zero_grad` before each, only the last one is used:
 the time for the others is lost, and the step uses 1/k of the intended batch. If the loss is divided by k, gradients are
@@ -63,7 +63,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the line that clears gradients between a backward pass and its optimizer step."""
-    run.any_facts()
+    if run.recorded_about("discarded_gradients") is None:
+        return
     found = discarding([facts.discarded_gradients for facts in run.facts])
     if found is None:
         return

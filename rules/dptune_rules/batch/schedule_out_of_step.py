@@ -9,7 +9,7 @@ How many steps a scheduler makes per optimizer step, against the length that it 
 - It advances once per process in each optimizer step, as one prepared by Accelerate does, but its length is a whole
   number of epochs of one process and not of all processes. Round lengths (multiples of 50) are not judged.
 
-## Why it costs time
+## Why it matters
 
 It costs convergence. A schedule that steps once per epoch stays in its warm-up: a one-cycle schedule never reaches its
 maximum rate. One that advances once per process ends early: with two processes the rate is zero in the second half of
@@ -56,7 +56,7 @@ RULE = Rule(
     asked_when_busy=True,
 )
 
-LEAST_STEPS_PER_EPOCH = 10  # below, a length in steps and one in epochs are not told apart
+LEAST_STEPS_PER_EPOCH = 10  # below, a length in steps and one in epochs cannot be distinguished
 ROUND = 50  # multiples of it may have been chosen by hand
 
 

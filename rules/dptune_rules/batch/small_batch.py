@@ -2,56 +2,55 @@
 
 ## What it measures
 
-What the recorded steps, replayed with twice, four and eight times the samples per rank, save of the time that a sample
-takes. Communication, the optimizer, the launching of kernels and the calling of operators take as long for a large
-batch as for a small one. Of GPUs each kernel is taken to grow as the batch does, though small ones grow less: a sample
-takes no longer than is told.
+The recorded steps are replayed with twice, four and eight times the samples per rank: how much less time does a sample
+take? Communication, the optimizer, kernel launches and operator calls take as long for a large batch as for a small
+one. On a GPU, kernel time is assumed to grow in proportion to the batch. Small kernels grow less, so the predicted time
+per sample is an upper bound.
 
-## Why it costs time
+## Why it matters
 
-Each step exchanges every gradient and updates every parameter once, however many samples it has seen. A step that
-exchanges half of its time does so for twice the samples with twice the batch.
+Each step all-reduces every gradient and updates every parameter once, whatever the number of samples. If communication
+takes half of each step, twice the batch spreads that half over twice the samples.
 
 ## What to change
 
-The loader's batch size, and with it what depends on it. Where the replay misses the recorded steps by too much to
-predict, twice the batch is proposed if half of the time that does not grow with it is worth it: as a note, for how much
-of that it saves is open. Else the largest of the
-sizes is proposed whose last doubling still saves what `worth_share` says, and that fits: a GPU's memory is taken to
-grow with the batch, all of it, which is more than it will. What a CPU's host has left is not recorded.
+Raise the loader's batch size, and adjust what depends on it. The largest size is proposed whose last doubling still
+saves `worth_share` and that fits in memory: on a GPU all memory in use is assumed to grow with the batch, which is an
+upper bound. How much memory a CPU host has left is not recorded. Where the replay misses the recorded steps by too much
+for a prediction, twice the batch is proposed if half of the time that does not grow with the batch reaches
+`worth_share`, with low impact, because the saving is unknown.
 
-The global batch grows from B to kB, so the learning rate grows with it, and this is a hypothesis about convergence, to
-be checked on the loss:
+The global batch grows from B to kB, and the learning rate with it. This is a hypothesis about convergence, so check the
+loss:
 
 - SGD: k times the learning rate, with a warm-up of some epochs (Goyal et al.).
-- Adam and AdamW: the square root of k times the learning rate; 1 - beta becomes k times as much for both betas, and eps
-  is divided by the square root of k (Malladi et al.).
-- Others: no rule has been shown to hold, so the rate is left to you.
+- Adam and AdamW: the square root of k times the learning rate; multiply 1 - beta by k for both betas, and divide eps by
+  the square root of k (Malladi et al.).
+- Others: no scaling rule is established, so choose the learning rate yourself.
 
-A number is proposed only where the call that makes the optimizer has the rate that the run began with: not where a
-scheduler sets its own, nor where the first group of parameters has another.
+A number is proposed only if the optimizer is constructed with the learning rate that the run started with: not if a
+scheduler sets its own, or the first parameter group has another.
 
-A schedule that counts steps has to count k times fewer, so that it ends after the same number of samples. Both rules
-hold up to a critical batch, beyond which more samples in a step teach little more (McCandlish et al.). It is about the
-noise scale of the gradients, which `dptune profile --noise-scale` measures: a global batch above the most that it can
-be is not proposed, and where that leaves none the rule is listed as skipped, with the noise scale.
+A schedule that counts steps must count k times fewer, to end after the same number of samples. Both scaling rules hold
+up to a critical batch size, beyond which more samples per step hardly help convergence (McCandlish et al.). It is about
+the gradient noise scale, which `dptune profile --noise-scale` measures: a global batch above the upper end of its
+interval is not proposed. If no size remains, the rule is listed as skipped, with the noise scale.
 
 If gradients accumulate over several micro-batches, fewer and larger ones are proposed first: k times the batch size
 with 1/k of the accumulation steps. The global batch and the learning rate stay, and results are the same up to
-rounding, so a predicted saving of `worth_accumulated_share` is enough. What a step does once (the optimizer, the
+rounding, so a predicted saving of `worth_accumulated_share` is enough. Work done once per step (the optimizer, the
 all-reduce of the last micro-batch) is predicted to take as long as before. On GPUs this case is not predicted, and only
-a larger global batch is proposed. Nor is it proposed where several micro-batches of a step all-reduce gradients: see
-`no-sync-missing`.
+a larger global batch is proposed. It is not proposed either if several micro-batches of a step all-reduce gradients:
+see `no-sync-missing`.
 
 ## When to leave it alone
 
 - A Python loop over the samples of a batch takes 10 % of a step or more: its time grows with the batch, and the replay
-  does not model that. The rule is then quiet; `operator-loops` names the loop.
+  does not model that. Nothing is reported then; `operator-loops` names the loop.
 - The loss falls more slowly per sample with the larger batch: the time to reach it is what counts.
-- The data set is small: more than it holds is not proposed, but with k times fewer steps in an epoch generalisation
-  often suffers.
-- Batch norm, and losses that compare the samples of a batch, are other functions with another batch, and with another
-  micro-batch.
+- The data set is small: a batch larger than the data set is never proposed, but with k times fewer steps per epoch
+  generalisation often suffers.
+- Batch norm, and losses that compare the samples of a batch, depend on the size of the batch and of the micro-batch.
 
 ## References
 
@@ -109,7 +108,9 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing(
             "gradients are cleared before the optimizer uses them, so a step uses fewer samples than it draws"
         )
-    loaders = [candidate for candidate in run.any_facts().loaders if candidate.batches_drawn]
+    if (facts := run.recorded_about("loaders")) is None:
+        return
+    loaders = [candidate for candidate in facts.loaders if candidate.batches_drawn]
     if not loaders:
         return
     lacks = ""

@@ -3,10 +3,10 @@
 ## What it measures
 
 All-reduces or broadcasts that the script calls from one line, about one per parameter tensor of the optimizer in each
-step, and together about the size of the gradients; and the time in these calls in steps without the profiler. Calls
-between the backward pass and the optimizer step carry gradients, calls after the optimizer step carry parameters.
+step, and together about the size of the gradients; and the time in these calls in untraced steps. Calls between the
+backward pass and the optimizer step carry gradients, calls after the optimizer step carry parameters.
 
-## Why it costs time
+## Why it matters
 
 Each call pays the latency of a collective, however small its tensor is. The calls start after the backward pass, so
 nothing hides them. DistributedDataParallel sends gradients in buckets of 25 MiB while the pass still computes.
@@ -69,10 +69,13 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose DDP where one line of the script all-reduces tensor by tensor what the optimizer updates."""
+    facts = run.any_facts("ddp", "fsdp")
+    if facts.ddp or facts.fsdp:
+        return
     facts = run.any_facts()
     tensors = sum(optimizer.parameter_tensors for optimizer in facts.optimizers)
     parameters = sum(optimizer_facts.parameters for optimizer_facts in facts.optimizers)
-    if facts.ddp or facts.fsdp or facts.engine or tensors < LEAST_TENSORS or facts.calls_steps < 1:
+    if facts.engine or tensors < LEAST_TENSORS or facts.calls_steps < 1:
         return
     for call in facts.calls:
         a_step = call.calls / facts.calls_steps

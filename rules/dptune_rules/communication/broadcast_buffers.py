@@ -2,13 +2,18 @@
 
 ## What it measures
 
-Exposed broadcasts in forward passes, as a share of the step, where a DistributedDataParallel module has buffers and
-broadcasts them (`broadcast_buffers`, on by default).
+The larger of two shares of the step, where a DistributedDataParallel module has buffers and broadcasts them
+(`broadcast_buffers`, on by default):
 
-## Why it costs time
+- exposed broadcasts in forward passes;
+- on a GPU, the host's time to flatten the buffers, send them and copy them back one by one, but no more than the idle
+  time of the GPU while the host launches or runs Python.
+
+## Why it matters
 
 Before each forward pass DDP sends rank 0's buffers to all other ranks: mostly the running statistics of batch norm. The
-forward pass waits for them, so nothing overlaps the broadcast. With gradient accumulation this happens in every
+forward pass waits for them, so nothing overlaps the broadcast. A ResNet-50 has 159 such buffers: on an A100 they moved
+in 0.04 ms, but kept the host busy for 38 of 220 ms. With gradient accumulation this happens in every
 micro-batch that does not follow one under `no_sync`.
 
 ## What to change
@@ -61,21 +66,25 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to keep buffers where sending them holds up forward passes."""
-    sending = [ddp for ddp in run.any_facts().ddp if ddp.broadcast_buffers and ddp.buffer_bytes]
+    sending = [ddp for ddp in run.any_facts("ddp").ddp if ddp.broadcast_buffers and ddp.buffer_bytes]
     if not sending:
         return
     rows = [row for row in run.measured.overlap.rows if row.kind == "broadcast" and row.known("phase") == "forward"]
-    share = sum(map(run.held_up_share, rows))
+    exposed, hosted = sum(map(run.held_up_share, rows)), _hosted(run)
+    share = max(exposed, hosted)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
     if _sent(run) > TIMES * sum(ddp.buffer_bytes or 0 for ddp in sending) * _passes(run):
         raise Missing("the script has broadcasts of its own, so the time of DDP's buffer broadcasts is unknown")
+    most = "no more than the exposed broadcasts"
+    if hosted > exposed:
+        most = "no more than the host's time for them, and than the idle time of the GPU beside launches and Python"
     changes = [
         Change(knob="ddp.broadcast_buffers", now=True, then=False, at=Location.parse(ddp.where)) for ddp in sending
     ]
     sent = sum(ddp.buffer_bytes or 0 for ddp in sending)
-    if sent < run.limit(LEAST_BYTES):
+    if sent < run.limit(LEAST_BYTES) and exposed >= hosted:
         impact = "low"
     yield Advice(
         rule=RULE.code,
@@ -86,16 +95,32 @@ def check(run: RunView) -> Iterator[Advice]:
         f"forward passes",
         why="DDP broadcasts rank 0's buffers before each forward pass, which waits for them.",
         changes=changes,
-        saves=run.saving(changes, run.bound(0.0, run.most_exposed(rows), "no more than the exposed broadcasts")),
+        saves=run.saving(changes, run.bound(0.0, max(run.most_exposed(rows), min(hosted, run.idle_share())), most)),
         confidence="medium",
         evidence=[
-            Evidence(label="exposed broadcasts in forward", value=share, unit="of a step").at(rows[0].known("longest")),
+            Evidence(label="exposed broadcasts in forward", value=exposed, unit="of a step").at(
+                rows[0].known("longest")
+            ),
+            *(
+                [Evidence(label="the host flattens, sends and copies buffers", value=hosted, unit="of a traced step")]
+                if hosted > exposed
+                else []
+            ),
             Evidence(label="buffers", value=sent, unit="bytes"),
         ],
         numerics="changes",
         watch="Each rank then keeps its own batch norm statistics: compare the validation loss.",
         fingerprint=f"{RULE.code}:ddp.broadcast_buffers:{sending[0].module}",
     )
+
+
+def _hosted(run: RunView) -> float:
+    """The share of a step that the host takes for buffers while a GPU idles for its sake; 0 on a CPU."""
+    spent = run.measured.known("buffer_sync_share")
+    if spent is None or run.measured.device_kind == "cpu":
+        return 0.0
+    beside = sum(run.measured.share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
+    return float(min(spent, beside, run.idle_share()))
 
 
 def _sent(run: RunView) -> float:

@@ -2,10 +2,10 @@
 
 ## What it measures
 
-The gradient all-reduces of a step: their number, their sizes, and the shortest duration. With facts of the process they
-are the all-reduces whose size is that of a DDP bucket. Without facts they are all all-reduces of more than 64 bytes,
-and only in runs whose only collectives are all-reduces and broadcasts. The gradients of one backward pass are the sum
-of these messages.
+The gradient all-reduces of a step: their number, their sizes, and the shortest duration. In a recording of `dptune
+profile` they are the all-reduces whose size is that of a DDP bucket. In a plain trace they are all all-reduces of more
+than 64 bytes, and only if all collectives are all-reduces and broadcasts. The gradients of one backward pass are the
+sum of these messages.
 
 Two cases:
 
@@ -13,7 +13,7 @@ Two cases:
 - *too large*: all gradients are sent in a single message of 2 MiB or more, with almost no overlap. Below 2 MiB, the
   smallest proposed bucket, closed by the tensor that fills it, may hold all gradients.
 
-## Why it costs time
+## Why it matters
 
 An all-reduce costs a start-up time, whatever its size, plus its bytes divided by the bandwidth of the link. Many small
 buckets pay the start-up many times. The cost in a step is estimated from the messages that are no longer sent, each at

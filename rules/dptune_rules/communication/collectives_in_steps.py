@@ -7,14 +7,13 @@ Collectives that are issued outside of backward passes and that nothing hides, a
 of FSDP that the script gathers itself with `full_tensor()` or an operator on a sharded tensor. The wrappers'
 collectives are left out: buffers that DDP broadcasts, and whatever FSDP's hooks or a sharded optimizer issue. The
 functions that the script calls are named with their lines, and so are those of Lightning, Accelerate and TorchMetrics
-that call collectives for a line of the script, with the setting that avoids them, and libraries' functions that
-gather, broadcast or scatter objects for a line of the script. On a CPU the share is the time that the script spent in
-these calls in steps without the profiler. On a GPU, waiting in them for a rank that is late by 10 % of the step is
-left out, because the all-reduce of gradients would wait for it instead. Nothing is reported where a library that runs
-the training loop calls all of them by itself, nor for what `clip_grad_norm_` reduces over sharded gradients: the norm
-needs it.
+that call collectives for a line of the script, with the setting that avoids them, and libraries' functions that gather,
+broadcast or scatter objects for a line of the script. On a CPU the share is the time that the script spent in these
+calls in untraced steps. On a GPU, waiting in them for a rank that is late by 10 % of the step is left out, because the
+all-reduce of gradients would wait for it instead. Nothing is reported where a library that runs the training loop calls
+all of them by itself, nor for what `clip_grad_norm_` reduces over sharded gradients: the norm needs it.
 
-## Why it costs time
+## Why it matters
 
 A collective that the script waits for costs its start-up on every link, and makes each rank wait for the slowest rank
 once more in each step. Objects are pickled, and their sizes are sent in a collective of their own.
@@ -91,7 +90,7 @@ OF_A_MODEL = ("p2p", "all_to_all")
 
 CLIPPING = "torch.clip_grad_norm_"
 
-_IN_CALLS = "no more than the time a rank spends in these calls in steps without the profiler"
+_IN_CALLS = "no more than the time a rank spends in these calls in untraced steps"
 _IN_ROWS = "no more than their exposed time on the rank where it is longest, and idle time other than input"
 
 RULE = Rule(
@@ -118,7 +117,7 @@ class _Called(NamedTuple):
 
     @property
     def call_ns(self) -> float:
-        """What a call takes, in steps without the profiler where it was counted there."""
+        """What a call takes, in untraced steps where it was counted there."""
         return self.untraced_ns / self.untraced_calls if self.untraced_calls else self.host_ns / self.calls
 
     def with_others(self, other: _Called) -> _Called:
@@ -133,6 +132,9 @@ class _Called(NamedTuple):
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the collectives outside of backward passes that no wrapper makes, where they hold up steps."""
+    facts = run.any_facts("ddp", "fsdp")
+    if not (facts.ddp or facts.fsdp):
+        return
     facts = run.any_facts()
     if facts.engine or not (facts.ddp or facts.fsdp):
         return  # others' groups are not known
@@ -242,7 +244,7 @@ def _of_objects(collective: str, through: str, library: str, setting: str) -> st
 
 
 def _spent(run: RunView, called: list[_Called]) -> list[float] | None:
-    """The share of the steps without the profiler that each rank spends in these calls.
+    """The share of the untraced steps that each rank spends in these calls.
 
     None on GPUs, where a call returns before its collective has run, and where calls were not counted in those steps.
     """

@@ -9,7 +9,7 @@ their part of all gradients and parameters.
 Row counts do not depend on timing, so the rule also runs where other processes keep the machine too busy to time steps,
 with low confidence.
 
-## Why it costs time
+## Why it matters
 
 A dense gradient is as large as its table: the backward pass fills it with zeros, DistributedDataParallel all-reduces
 all of it, and the optimizer reads and writes every row and its state. A step that looks up 2,000 of 60,000 rows does
@@ -22,7 +22,7 @@ this for 58,000 rows whose gradient is zero.
   parameters. Over gloo, DDP then sends only the used rows and their indices.
 - Adam, AdamW and others reject sparse gradients, and so do `clip_grad_norm_` and `clip_grad_value_` (with transformers'
   Trainer: `max_grad_norm` above 0). Then the change needs another optimizer for the tables, or gradients of the tables
-  that are not clipped. The advice names these conditions, and is given for high impact only.
+  that are not clipped. The recommendation names these conditions, and is given for high impact only.
 - NCCL does not support sparse gradients. Shard the table instead, so that each rank holds and updates some of its rows
   (TorchRec, or `torch.distributed.tensor` by rows).
 
@@ -83,7 +83,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose sparse gradients, or a sharded table, where unused rows take a large enough share of a step."""
-    facts = run.any_facts()
+    if (facts := run.recorded_about("dense_tables")) is None:
+        return
     tables = [dense_table for dense_table in facts.dense_tables if dense_table.unused_share >= run.limit(UNUSED_SHARE)]
     if not tables or facts.fsdp or facts.engine:
         return

@@ -5,7 +5,7 @@
 How many times backward ran with gradient synchronisation on, per optimizer step. More than once with one
 DistributedDataParallel module means that gradients are accumulated without `no_sync`.
 
-## Why it costs time
+## Why it matters
 
 DDP all-reduces gradients in every backward pass. During accumulation only the sum matters: with k micro-batches, k - 1
 of the k all-reduces send what the last one sends again. They all carry the same bytes, so a step pays about (k - 1) / k
@@ -72,13 +72,14 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose `no_sync` where one DDP module is synchronised several times per optimizer step."""
-    wrapped = run.any_facts().ddp
+    facts = run.any_facts("ddp")
+    wrapped = facts.ddp
     if not wrapped:
         return
     if discarding([facts.discarded_gradients for facts in run.facts]) is not None:
         raise Missing("gradients are cleared before the optimizer uses them, so they do not accumulate")
     synchronised = run.measured.accumulation.synchronised_backwards_per_step
-    accumulates = run.any_facts().accumulates()
+    accumulates = facts.accumulates()
     if synchronised <= 1 or accumulates is False:
         return
     if len(wrapped) > 1:
@@ -88,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
     everything = Evidence(label="exposed communication", value=exposed, unit="of a step")
     stays = _one_reduction(run) + run.waiting_that_stays
     ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - stays))
-    place = run.any_facts().backward_where or wrapped[0].where
+    place = facts.backward_where or wrapped[0].where
     static = bool(wrapped[0].static_graph)
     snippet = STATIC_GRAPH if static else ""
     changes = [Change(knob="ddp.no_sync", now=False, then=True, at=Location.parse(place), snippet=snippet)]

@@ -9,7 +9,7 @@ optimizer was made, dptune names that line.
 A model of which only the last layers are trained, and a separate network in evaluation mode (a perceptual loss, a
 teacher), are not reported here: see DP109.
 
-## Why it costs time
+## Why it matters
 
 It costs correctness. These parameters are never updated: the layer keeps its initial weights. Usually the layer was
 replaced or added after the optimizer was made, or the list of parameters passed to the optimizer lacks a module. The

@@ -5,7 +5,7 @@
 Optimizer steps that update parameters of a DDP module which were frozen, or did not exist, when DDP wrapped it. Sums of
 these parameters are compared across ranks: if they are equal, nothing is reported.
 
-## Why it costs time
+## Why it matters
 
 It costs correctness. DDP registers the parameters that require gradients once, in its constructor. Parameters that are
 unfrozen or added later get gradients, but DDP never averages them. Each rank trains these layers on its own part of
@@ -66,8 +66,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the line that wraps the model, and the one that unfreezes part of it later."""
-    facts = run.any_facts()
-    if facts.fsdp or facts.engine or facts.averages_models:
+    facts = run.recorded_about("ddp")
+    if facts is None or facts.fsdp or facts.engine or facts.averages_models:
         return
     agree = run.unaveraged_agree()
     if agree:

@@ -6,7 +6,7 @@ For each optimizer step, whether the last backward pass into each DistributedDat
 updates was synchronized. It also compares sums of a few parameters between ranks: where they are equal, nothing is
 reported.
 
-## Why it costs time
+## Why it matters
 
 It costs correctness. DDP averages gradients in a backward pass only if the forward pass before it went through DDP,
 outside `no_sync`. Gradients that a later pass adds are local to the rank. Each rank then updates its weights
@@ -69,8 +69,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the backward pass before a step that DDP did not synchronize."""
-    facts = run.any_facts()
-    if not facts.ddp or facts.fsdp or facts.engine or facts.averages_models:
+    facts = run.recorded_about("ddp")
+    if facts is None or not facts.ddp or facts.fsdp or facts.engine or facts.averages_models:
         return
     updates = [
         window.unsynced_updates or _by_passes(window.backwards, window.unsynced_backwards)

@@ -6,7 +6,7 @@ Whether anything could average gradients or parameters over the ranks: a Distrib
 engine that wraps the model, or a collective in the recorded steps that carries more than a few numbers. It also
 compares sums of a few parameters between ranks: where they are equal, nothing is reported.
 
-## Why it costs time
+## Why it matters
 
 It costs correctness. Each rank trains a separate model on part of the data, and all but the one that is saved are
 thrown away: the run pays for N ranks and gets the result of one.
@@ -66,11 +66,12 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Report ranks that train alike, and exchange nothing that could keep their models equal."""
-    facts = run.any_facts()
+    facts = run.any_facts("ddp", "fsdp")
     if facts.backend is None or facts.world_size < 2:
         return
     if facts.ddp or facts.fsdp or facts.engine or facts.averages_models or not facts.optimizers:
         return
+    run.any_facts()
     if len(run.facts) < 2:
         raise Missing("only one rank was recorded: comparing the ranks' models takes two")
     agree = run.weights_agree()

@@ -10,7 +10,7 @@ Two cases, both observed in the live process:
 - Gradients that a pass computes for an optimizer's parameters are discarded before that optimizer steps, after another
   optimizer has stepped: the discriminator's gradients in a GAN's generator pass, the critic's in an actor's pass.
 
-## Why it costs time
+## Why it matters
 
 Computing the gradients of weights is about half of a backward pass. DistributedDataParallel also averages them over
 the ranks, used or not.

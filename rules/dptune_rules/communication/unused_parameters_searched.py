@@ -6,7 +6,7 @@ Whether `find_unused_parameters` is on, and how many bytes of parameters got no 
 steps: none, on any rank, in the last of those steps. Also the all-reduce of integers, four bytes for each parameter
 tensor, by which ranks share which parameters they used.
 
-## Why it costs time
+## Why it matters
 
 With this option DDP traverses the graph after each forward pass, marks each used parameter tensor, and all-reduces the
 marks after the backward pass, when nothing hides it. It also does not sort buckets into the order in which gradients
@@ -61,9 +61,11 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to leave the search out where it never found anything."""
-    looking = [ddp for ddp in run.any_facts().ddp if ddp.find_unused_parameters and not ddp.static_graph]
+    wrapped = run.any_facts("ddp", "ddp.find_unused_parameters").ddp
+    looking = [ddp for ddp in wrapped if ddp.find_unused_parameters and not ddp.static_graph]
     if not looking:
         return
+    run.any_facts()
     unused = [ddp.unused_parameter_bytes for facts in run.facts for ddp in facts.ddp if ddp.find_unused_parameters]
     if None in unused:
         raise Missing("torch did not report whether parameters got no gradient")

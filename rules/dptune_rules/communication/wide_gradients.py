@@ -7,10 +7,10 @@ with no communication hook registered and all gradients of type float32. Metrics
 all-gathers are not counted, nor is the wait for a late rank. Where the link is known, time = latency + bytes /
 bandwidth gives the part of the all-reduces' time that grows with their bytes.
 
-## Why it costs time
+## Why it matters
 
-Where bandwidth limits the all-reduces, half the bytes take half the time. Start-up times stay the same: many small
-messages gain little, see `bucket-size`.
+Where bandwidth limits the all-reduces, half the bytes take half the time. Start-up times stay the same: for many small
+messages little is saved, see `bucket-size`.
 
 ## What to change
 
@@ -31,7 +31,7 @@ longer than the transfer time that they save.
 - The communication is already hidden: fewer bytes then change nothing.
 - Latency dominates: many small buckets. See `bucket-size`.
 - The link is fast compared with the casts: two ranks on one host communicate through memory.
-- Training that is known to be sensitive to 16-bit arithmetic. Sums over very many ranks lose more.
+- Training that is known to be sensitive to 16-bit arithmetic. Sums over very many ranks lose more precision.
 
 ## References
 
@@ -81,7 +81,7 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the hook that is predicted to save most, where gradients are exposed and bandwidth takes their time."""
-    wrapped = run.any_facts().ddp
+    wrapped = run.any_facts("ddp", "ddp.comm_hook").ddp
     if not wrapped or any(ddp.comm_hook for ddp in wrapped):
         return
     if any(ddp.gradient_dtypes and ddp.gradient_dtypes != ["float32"] for ddp in wrapped):
@@ -164,7 +164,7 @@ def _reduced(run: RunView) -> list[CommunicationFigures]:
 
 def _bucket_sizes(run: RunView, rows: list[CommunicationFigures]) -> list[float]:
     """Bytes of each all-reduce of gradients in a step."""
-    wrapped = run.any_facts().ddp
+    wrapped = run.any_facts("ddp").ddp
     known = [size for ddp in wrapped for size in ddp.rebuilt_bucket_sizes or ddp.bucket_sizes]
     if known:
         return [float(size) for size in known]

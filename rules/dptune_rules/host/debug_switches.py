@@ -5,7 +5,7 @@
 `CUDA_LAUNCH_BLOCKING`, `TORCH_DISTRIBUTED_DEBUG=DETAIL` and `PYTORCH_NO_CUDA_MEMORY_CACHING` in the environment of the
 ranks, and torch's anomaly detection.
 
-## Why it costs time
+## Why it matters
 
 With `CUDA_LAUNCH_BLOCKING` the host waits for every kernel before it launches the next one. With
 `TORCH_DISTRIBUTED_DEBUG=DETAIL` ranks compare each collective before they start it. With

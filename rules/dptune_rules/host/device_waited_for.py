@@ -2,11 +2,16 @@
 
 ## What it measures
 
-Time in which a GPU is idle while the script is blocked in a call that waits for it, or launches the next operation
-after such a call, as a share of the step: the mean over all GPUs. If a single GPU waits that long and holds up the
-others, `late-rank` reports it.
+The larger of two shares of the step, each the mean over all GPUs:
 
-## Why it costs time
+- time in which a GPU is idle while the script is blocked in a call that waits for it, or launches the next operation
+  after such a call;
+- time for which copies to the host block the script, but no more than the GPU's idle time while the script launches or
+  runs Python. A script that waits has launched nothing ahead, so its next operations find the GPU idle.
+
+If a single GPU waits that long and holds up the others, `late-rank` reports it.
+
+## Why it matters
 
 The host launches kernels ahead of the GPU, so that they run back to back. Where the script reads a value that the GPU
 computes, it waits until all launched work is finished. The launch queue is then empty, and the GPU idles until the host
@@ -19,9 +24,10 @@ Keep losses and metrics on the GPU, add them up there, and read them every N ste
 `non_blocking=True`, and read them a step later. Replace shapes that depend on values (`nonzero`, masks) by
 `torch.where`. With a detailed window, `dptune report` names the functions that request copies to the host.
 
-The saving is an upper bound: that idle time, in each step on the GPU where it is longest. Traced steps have more of it,
-because the profiler slows the host. The bound is therefore limited to the step without the profiler, minus what the
-busiest GPU computed.
+The saving is an upper bound: that time, in each step on the GPU where it is longest. Without these copies a step takes
+at least what the GPU is busy for, and at least what the host runs for besides them. Traced steps have more idle time,
+because the profiler slows the host. The bound is therefore limited to the untraced step, minus what the busiest GPU
+computed.
 
 ## When to leave it alone
 
@@ -33,8 +39,9 @@ busiest GPU computed.
 
 - PyTorch, "Performance Tuning Guide", "Avoid unnecessary CPU-GPU synchronization":
   https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- Preview: no findings on all public traces that could be judged (21 runs). None of them shows such waits other than for
-  memory calls, and no run of a script that waits this way was recorded yet.
+- Tried on public traces: recommendation training on an A100, where 10 copies a step block the script for 12.6 of
+  77.4 ms, and the GPU idles for as long. Scripts on an H200 that read one value a step, or one in each layer of a step
+  that waits for launches anyway, are left alone.
 """
 
 from __future__ import annotations
@@ -54,7 +61,6 @@ RULE = Rule(
     summary="the script waits for the GPU inside each step, and the GPU then idles until the next launch",
     since="0.1",
     thresholds=(WORTH_SHARE,),
-    preview=True,
 )
 
 
@@ -64,37 +70,59 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if any("CUDA_LAUNCH_BLOCKING" in facts.debug_switches for facts in run.facts):
         return  # each launch waits for its kernel: another rule says so
-    traced = run.measured.share("sync_idle_ns")
-    share = min(traced, run.idle_share())
+    idle, held = run.measured.share("sync_idle_ns"), _held(run)
+    share = min(max(idle, held), run.idle_share())
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
     if run.allocating_share() >= share / 2:
         return
+    most = run.most_share("sync_idle_ns")
+    title = f"The GPU idles {100 * share:.0f} % of a step because the script waits for it: read results back less often"
+    how = "no more than the idle time of calls that wait for the GPU"
+    if held > idle:
+        most = max(most, held)
+        title = (
+            f"Copies to the host block the script, and the GPU idles {100 * share:.0f} % of a step afterwards: read "
+            "results back less often"
+        )
+        how = "no more than the time for which they block it, and than the idle time beside launches and Python"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"The GPU idles {100 * share:.0f} % of a step because the script waits for it: read results back less "
-        "often",
+        title=title,
         why="While the script waits it launches nothing, so the GPU runs out of work.",
         changes=[],
-        saves=run.bound(
-            0.0,
-            min(run.unstretched(run.most_share("sync_idle_ns")), run.idle_share()),
-            "no more than the idle time of calls that wait for the GPU",
-        ),
+        saves=run.bound(0.0, min(run.unstretched(most), run.idle_share()), how),
         confidence="medium" if run.measured.step.basis == "untraced" else "low",
         evidence=[
-            Evidence(label="idle while the script waits for the GPU", value=traced, unit="of a traced step").at(
+            Evidence(label="idle while the script waits for the GPU", value=idle, unit="of a traced step").at(
                 run.measured.where("sync_idle_ns")
+            ),
+            *(
+                [Evidence(label="blocked in copies to the host", value=_blocked(run), unit="of a traced step")]
+                if held > idle
+                else []
             ),
             *_copies(run),
         ],
         numerics="same",
         fingerprint=RULE.code,
     )
+
+
+def _held(run: RunView) -> float:
+    """The share of a step for which copies to the host block the script, and the GPU idles for the host's sake."""
+    beside = sum(run.measured.share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
+    return min(_blocked(run), beside)
+
+
+def _blocked(run: RunView) -> float:
+    copies = run.measured.known("copies") or []
+    held_ns: int = sum(copy.known("held_ns") or 0 for copy in copies if copy.direction == "d2h")
+    return held_ns / run.measured.account.window_ns
 
 
 def _copies(run: RunView) -> Iterator[Evidence]:

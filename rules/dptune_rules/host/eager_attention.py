@@ -4,12 +4,12 @@
 
 Two batched matrix products with a softmax between them, outside of backward passes: queries times keys, scaling, mask,
 softmax, dropout, and the product with the values. The nodes of their backward pass are found by autograd's sequence
-numbers. The share is of the step without the profiler; on a GPU it is the time of the kernels that these operators
-launch. Any trace with operators is enough; Python's stacks add the function, the module and the line.
+numbers. The share is of the untraced step; on a GPU it is the time of the kernels that these operators launch. Any
+trace with operators is enough; Python's stacks add the function, the module and the line.
 
 Where the trace has sizes, softmax must be over the last dimension, and both products must have the size of its input.
 
-## Why it costs time
+## Why it matters
 
 The matrix of attention weights has queries x keys elements for each head and sample. Each operator between the two
 products reads and writes all of it, and the backward pass reads the copies that were kept. A fused kernel computes it
@@ -24,8 +24,8 @@ block by block in the cache and never stores it.
 - `nn.MultiheadAttention`: `need_weights=False` in the call.
 - Models of timm: leave `TIMM_FUSED_ATTN` at its default, and do not call `set_fused_attn(False)`.
 
-The saving is an upper bound: all of the time in these operators and their backward pass. The fused kernel computes
-the same products, but without reading and writing the whole matrix. The impact follows from the time outside the two
+The saving is an upper bound: all of the time in these operators and their backward pass. The fused kernel computes the
+same products, but without reading and writing the whole matrix. The impact follows from the time outside the two
 products, which the fused kernel does not need.
 
 ## When to leave it alone

@@ -3,12 +3,12 @@
 ## What it measures
 
 Sorts (`sort`, `argsort`, `msort`) of rows with 256 values or more that a function of the script calls, outside of
-backward passes, with the nodes of their backward pass. The share is of the step without the profiler. On a GPU it is
-the time of the kernels that the sorts launch. A slice of the result that follows shows how many values are read: the
-confidence is then medium, otherwise low, as the trace does not show what else reads the result. Sorts before an
-operator that reads as many values, as for curves, ranks or cumulative sums, are left out.
+backward passes, with the nodes of their backward pass. The share is of the untraced step. On a GPU it is the time of
+the kernels that the sorts launch. A slice of the result that follows shows how many values are read: the confidence is
+then medium, otherwise low, as the trace does not show what else reads the result. Sorts before an operator that reads
+as many values, as for curves, ranks or cumulative sums, are left out.
 
-## Why it costs time
+## Why it matters
 
 Sorting N values takes about N log2(N) comparisons, and on a CPU `torch.sort` moves values and their positions several
 times. Selecting the best k takes about N comparisons, and writes k values.

@@ -2,11 +2,11 @@
 
 ## What it measures
 
-The time that the training thread spends in Python's garbage collector in steps without the profiler, as a share of
-their time: in each step on the rank where it is most, because the others wait for it. Calls of `gc.collect()` are
-recorded with their line.
+The time that the training thread spends in Python's garbage collector in untraced steps, as a share of their time: in
+each step on the rank that spends most, because the others wait for it. Calls of `gc.collect()` are recorded with their
+line.
 
-## Why it costs time
+## Why it matters
 
 The collector scans all objects that could be part of a cycle whenever enough new ones exist, wherever the script is.
 With millions of objects a full collection takes hundreds of milliseconds. Ranks collect at different moments, and each

@@ -6,7 +6,7 @@ Calls of one module within a step of the detailed window, without gradients, who
 time, eight calls or more. The share is that of these calls in the traced step; on a GPU it is the time of their
 kernels.
 
-## Why it costs time
+## Why it matters
 
 The model computes all earlier positions again for each new one. Generating M tokens after a prompt of N computes
 about M x (N + M / 2) positions, and N + M with a cache.

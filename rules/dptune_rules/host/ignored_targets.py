@@ -11,7 +11,7 @@
 Ignored targets after the last labelled one of a sequence are taken for padding, and so are sequences without a label.
 They do not decide whether this rule reports: `padded-batches` reports needless padding.
 
-## Why it costs time
+## Why it matters
 
 The output projection and the loss compute one number for each position and class. Rows whose targets are ignored get a
 gradient of zero, which the backward pass multiplies like any other. With a large vocabulary and a small model, as in
@@ -75,7 +75,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to select labelled positions first where the others' logits take a share of the step worth it."""
-    run.any_facts()
+    if run.recorded_about("ignored_targets") is None:
+        return
     ignoring = {
         facts.classes: facts
         for facts in ignored_over_ranks([facts.ignored_targets for facts in run.facts])

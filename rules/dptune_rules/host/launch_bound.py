@@ -5,7 +5,7 @@
 Time in which a GPU is idle while the host prepares and launches the next operation, as a share of the step: the mean
 over all GPUs. If a single GPU waits that long and holds up the others, `late-rank` reports it.
 
-## Why it costs time
+## Why it matters
 
 Each operator call costs the host some microseconds, whatever it computes. A kernel that is shorter than that ends
 before the next one is launched, so with many short kernels the GPU waits after each.
@@ -22,8 +22,8 @@ launching it; the evidence lists them with their calls per step. Where neither d
   stay the same. For a model that is already compiled, only this is recommended.
 
 The saving is an upper bound: that idle time, in each step on the GPU that waits longest. Traced steps have more of it,
-because the profiler slows the host and not the GPU. The bound is therefore limited to the step without the profiler,
-minus what the busiest GPU computed.
+because the profiler slows the host and not the GPU. The bound is therefore limited to the untraced step, minus what the
+busiest GPU computed.
 
 ## When to leave it alone
 
@@ -31,9 +31,9 @@ minus what the busiest GPU computed.
   These are measured separately; where the allocator's calls are half of the time, `allocator-churn` reports them.
 - `CUDA_LAUNCH_BLOCKING` is set, so that each launch waits for its kernel: see `debug-switches`.
 - A single step of inference, where latency is what counts.
-- The profiler causes it: where no step was timed without it, and the first traced steps started with work queued and
-  waited for no launch while all others do, the host runs ahead without the profiler. The rule is then skipped for this
-  reason.
+- The profiler causes it: if no untraced steps were timed, and the first traced steps started with work queued and
+  waited for no launch while all others do, the host runs ahead when it is not profiled. The rule is then skipped, with
+  this reason.
 
 ## References
 
@@ -100,7 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(
             0.0,
             min(run.unstretched(run.most_share("launch_idle_ns")), run.idle_share()),
-            "of launching alone: what compiling fuses may save of the kernels themselves comes on top",
+            "of launch overhead only; kernels that compiling fuses may save more",
         ),
         confidence="medium" if run.measured.step.basis == "untraced" else "low",
         evidence=[

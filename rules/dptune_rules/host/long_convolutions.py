@@ -4,9 +4,9 @@
 
 Convolutions outside of backward passes that multiply 512 taps or more along one dimension for each position of their
 padded input, with the nodes of their backward pass, which autograd's sequence numbers in the detailed window identify.
-The share is of the step without the profiler. On a GPU it is the time of the kernels that these convolutions launch.
+The share is of the untraced step. On a GPU it is the time of the kernels that these convolutions launch.
 
-## Why it costs time
+## Why it matters
 
 A direct convolution computes K multiply-adds for each output, K being the taps of its kernel. By FFT it takes three
 transforms of about log2(N) operations for each element, N being the padded length: 3 x 14 for 16,384 samples against
@@ -42,8 +42,7 @@ Convolutions with a stride or with few outputs, which multiply fewer taps for ea
 - Frigo and Johnson, FFTW benchmarks, which count 2.5 N log2(N) floating-point operations for a real transform:
   https://www.fftw.org/speed/
 - torch.fft.rfft: https://pytorch.org/docs/stable/generated/torch.fft.rfft.html
-- torchaudio.functional.fftconvolve:
-  https://pytorch.org/audio/stable/generated/torchaudio.functional.fftconvolve.html
+- torchaudio.functional.fftconvolve: https://pytorch.org/audio/stable/generated/torchaudio.functional.fftconvolve.html
 """
 
 from __future__ import annotations

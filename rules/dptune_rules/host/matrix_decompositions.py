@@ -3,10 +3,10 @@
 ## What it measures
 
 Operators of torch.linalg that factor, invert or exponentiate a matrix, outside of backward passes, with the nodes of
-their backward pass, which autograd's sequence numbers in the detailed window identify. The share is of the step without
-the profiler. On a GPU it is the time of the kernels that these operators launch.
+their backward pass, which autograd's sequence numbers in the detailed window identify. The share is of the untraced
+step. On a GPU it is the time of the kernels that these operators launch.
 
-## Why it costs time
+## Why it matters
 
 A decomposition consists of short steps that depend on each other, so it uses few cores of a CPU and little of a GPU: it
 takes many times as long as a product of matrices of that size. On a GPU most of them also wait for the device.
@@ -25,8 +25,8 @@ The saving is an upper bound: all of the time in the decompositions and their ba
 
 ## When to leave it alone
 
-- It is the method, and each step needs the exact factors: for example Kabsch alignment or natural gradients. Advice on
-  anything but singular values has low confidence for this reason.
+- It is the method, and each step needs the exact factors: for example Kabsch alignment or natural gradients. For
+  anything but singular values, confidence is low for this reason.
 
 ## References
 

@@ -5,10 +5,10 @@
 Tensors that `F.one_hot`, `scatter_` into zeros or indexing an identity matrix makes, with 32 classes or more, and the
 matrix products that read them, outside of backward passes. Read from the order and input sizes of operators in the
 detailed window. Counted are the one-hot rows, their casts, the products, and their backward pass by autograd's sequence
-numbers. The share is of the step without the profiler. On a GPU it is the time of the kernels that these operators
-launch. Rows that other operators change before the product are left out, for example those of a Gumbel softmax.
+numbers. The share is of the untraced step. On a GPU it is the time of the kernels that these operators launch. Rows
+that other operators change before the product are left out, for example those of a Gumbel softmax.
 
-## Why it costs time
+## Why it matters
 
 All but one element of a one-hot row are zero. The product of R rows over N classes with a matrix of D columns reads and
 writes R x N elements, several times with a cast from integers, and multiplies R x N x D; a lookup copies R x D. The
@@ -18,8 +18,8 @@ backward pass computes the same product again.
 
 - `F.one_hot(ids, n).float() @ table` is `F.embedding(ids, table)`, or `table[ids]`. With a linear layer:
   `F.embedding(ids, linear.weight.T) + linear.bias`, or an `nn.Embedding` in its place.
-- `F.one_hot(ids, n).float().T @ values`, a sum by class, is
-  `values.new_zeros(n, values.shape[1]).index_add_(0, ids, values)`.
+- `F.one_hot(ids, n).float().T @ values`, a sum by class, is `values.new_zeros(n, values.shape[1]).index_add_(0, ids,
+  values)`.
 
 The saving is an upper bound: all of this time, as a lookup takes little.
 

@@ -3,18 +3,18 @@
 ## What it measures
 
 Functions of the script that call one operator 16 times or more per call, directly and not through modules, in the
-detailed window. Their share of the step comes from stack samples of steps without the profiler, because the profiler
-slows loops of small operators most. Time in a function that is named itself is not counted again for the one that calls
-it. With too few samples, or for a function that runs the training loop itself, it is the host time of these operators
-and of the Python between them. Cells of recurrent networks (`nn.LSTMCell`) count although modules call them. Loops
-inside a library that the function calls, such as the one over tokens in `generate`, do not count. Loops over parameters
-are reported by `per-tensor-loops`, slow data loading by the input rules.
+detailed window. Their share of the step comes from stack samples of untraced steps, because the profiler slows loops of
+small operators most. Time in a function that is reported itself is not counted again for its caller. With too few
+samples, or for a function that runs the training loop itself, the share is the host time of these operators and of the
+Python between them. Cells of recurrent networks (`nn.LSTMCell`) count although modules call them. Loops inside a
+library that the function calls, for example over tokens in `generate`, do not count. Loops over parameters are reported
+by `per-tensor-loops`, slow data loading by the input rules.
 
-## Why it costs time
+## Why it matters
 
-Each operator call costs microseconds, however few elements it computes on: on a GPU a kernel launch, and in the
-forward pass a node of the autograd graph, so the backward pass calls as many operators again. One operator on the whole
-batch pays that once.
+Each operator call costs microseconds, however few elements it computes on: on a GPU a kernel launch, and in the forward
+pass a node of the autograd graph, so the backward pass calls the same number of operators again. One operator on the
+whole batch pays that cost once.
 
 ## What to change
 
@@ -53,7 +53,7 @@ gradient, and the bound is the time of the loop.
 - PyTorch, "Performance Tuning Guide": https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - torch.vmap: https://pytorch.org/docs/stable/generated/torch.vmap.html
 - Measured on a CPU: a table filled element by element takes 41 % of the step by stack samples; without it a step was 35
-  to 54 % shorter. The detailed window alone shows 94 %, because recording 55,000 events a step is slow.
+  to 54 % shorter. The detailed window alone shows 94 %, because recording 55,000 events per step is slow.
 """
 
 from __future__ import annotations

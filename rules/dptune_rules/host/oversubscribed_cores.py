@@ -5,7 +5,7 @@
 Where the model computes on the CPU: the number of threads that torch computes with on each rank, added up over the
 ranks of a host, compared with the number of cores that they may use.
 
-## Why it costs time
+## Why it matters
 
 By default torch starts as many threads as there are cores, on each rank. The threads of one operator wait for the
 slowest of them. With more threads than cores, one of them is always without a core, and the others spin while they

@@ -3,11 +3,11 @@
 ## What it measures
 
 Operators that one function of the script calls outside of forward and backward passes and the optimizer's step, about
-as often in a step as the model has parameter tensors; and the host time of that function, as a share of the step
-without the profiler. It is read from the detailed window. Typical are moving averages of the weights (EMA), clipping of
-gradients, weight decay, and zeroing.
+as often in a step as the model has parameter tensors; and the host time of that function, as a share of the untraced
+step. It is read from the detailed window. Typical are moving averages of the weights (EMA), clipping of gradients,
+weight decay, and zeroing.
 
-## Why it costs time
+## Why it matters
 
 Calling an operator costs the host a few microseconds however small its tensor is. A loop pays for each tensor and each
 operator; a `torch._foreach_*` call pays once, and on a GPU launches a few kernels instead of hundreds.
@@ -84,7 +84,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose a foreach call for each function that loops over the parameters for a share of the step worth it."""
-    tensors = max((optimizer.parameter_tensors for optimizer in run.any_facts().optimizers), default=0)
+    facts = run.any_facts("optimizers", "optimizers.parameter_tensors")
+    tensors = max((optimizer.parameter_tensors for optimizer in facts.optimizers), default=0)
     if tensors < LEAST_TENSORS:
         return
     found = run.measured.user_code
@@ -112,7 +113,7 @@ def check(run: RunView) -> Iterator[Advice]:
                     Evidence(label="parameter tensors", value=tensors),
                 ],
                 numerics="same",
-                watch=_watch(remedy, sharded=bool(run.any_facts().fsdp)),
+                watch=_watch(remedy, sharded=bool(facts.fsdp)),
                 fingerprint=f"{RULE.code}:{site.name}",
             )
 

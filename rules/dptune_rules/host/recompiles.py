@@ -2,12 +2,12 @@
 
 ## What it measures
 
-The time in which torch.compile compiles, in steps without the profiler, as a share of their time: in each step on the
-rank where it is most, because the others wait for it. If the second half of the steps compiles less, its share counts:
-compilations that end soon cost a long run nothing. Which function is compiled again, and the guard that failed, are
-as torch reports them.
+The time in which torch.compile compiles, in untraced steps, as a share of their time: in each step on the rank that
+spends most, because the others wait for it. If the second half of the steps compiles less, its share counts:
+compilations that end soon cost a long run nothing. Which function is compiled again, and the guard that failed, are as
+torch reports them.
 
-## Why it costs time
+## Why it matters
 
 A compiled function is valid for inputs that pass its guards: shapes, types, Python values. Another input makes torch
 compile it again, which takes from a tenth of a second to minutes. With `dynamic=False`, or batches padded to their own
@@ -74,7 +74,8 @@ class _Again(NamedTuple):
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose dynamic shapes where compiling takes a share of the timed steps."""
-    if run.any_facts().compiled is None:
+    facts = run.recorded_about("compiled")
+    if facts is None or facts.compiled is None:
         return
     took_ns, compiled_ns = _by_step(run)
     later = len(took_ns) // 2

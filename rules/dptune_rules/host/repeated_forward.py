@@ -11,7 +11,7 @@ backward share is their part of the backward pass.
 Calls that differ do not count: with another dropout mask, with and without gradients of the input, in training and
 evaluation mode, or after an optimizer step. Neither do activation checkpointing and accumulation over one fixed batch.
 
-## Why it costs time
+## Why it matters
 
 The second call repeats a known result, and the backward pass goes through both. A loop over N prefixes computes about N
 / 2 times as much as one pass over the longest.

@@ -3,10 +3,9 @@
 ## What it measures
 
 Calls of backward with `retain_graph=True`, several per optimizer step, that go through the same operators of the
-forward pass and add to gradients that are already there; and the time of all but the first of them in steps without the
-profiler.
+forward pass and add to gradients that are already there; and the time of all but the first of them in untraced steps.
 
-## Why it costs time
+## Why it matters
 
 Each pass computes the gradients of the shared part of the model again. Gradients are linear: those of the sum of the
 losses are the sum of their gradients, from one pass. Retained graphs also keep all activations until the last pass.
@@ -50,7 +49,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each call of backward that a sum of losses would spare."""
-    for found in run.any_facts().repeated_passes:
+    if (facts := run.recorded_about("repeated_passes")) is None:
+        return
+    for found in facts.repeated_passes:
         share = run.backward_share(found.again_ns)
         impact = run.impact(share, WORTH_SHARE)
         if impact is None:

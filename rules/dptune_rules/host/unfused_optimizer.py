@@ -9,20 +9,20 @@ On a CPU the loop is the operators inside the optimizer's step, plus at most 0.1
 tensor. Hooks, callbacks and closures that a script or a library runs inside the step take longer, and fusing does not
 remove them. Functions of the script that the detailed window shows there are left out.
 
-## Why it costs time
+## Why it matters
 
-Without either, the step is a loop over all parameter tensors, with several operators for each. With thousands of small
-tensors the calls dominate; with large ones each operator reads and writes the whole tensor again. A fused step reads
-and writes every number once.
+An optimizer that is neither fused nor `foreach` loops over all parameter tensors, with several operators for each. With
+thousands of small tensors the calls dominate; with large ones each operator reads and writes the whole tensor again. A
+fused step reads and writes every number once.
 
 ## What to change
 
 `fused=True` of the optimizer. Where it is not supported (parameters on several kinds of devices, complex numbers), try
-`foreach=True`, which gains less on a CPU.
+`foreach=True`, which saves less on a CPU.
 
-For Adam and AdamW on a CPU the saving is predicted from stack samples of steps without the profiler: from half of the
-loop's time to all of it, with the sampling error. Otherwise it is an upper bound: all time in the loop, or 55 % of it
-for SGD on large tensors. Time spent on unused rows of embedding tables is not counted: `dense-tables` reports it.
+For Adam and AdamW on a CPU the saving is predicted from stack samples of untraced steps: from half of the loop's time
+to all of it, with the sampling error. Otherwise it is an upper bound: all time in the loop, or 55 % of it for SGD on
+large tensors. Time spent on unused rows of embedding tables is not counted: `dense-tables` reports it.
 
 ## When to leave it alone
 
@@ -40,9 +40,9 @@ for SGD on large tensors. Time spent on unused rows of embedding tables is not c
 - Measured in the same way for 400 tensors of 16 numbers: the loop of AdamW takes 35 us for each tensor, operators and
   Python together. Under the profiler the Python between the operators takes 20 to 80 us of it. So the 70 us for each
   tensor of 0.1 million numbers are half calls, half reading and writing: from about 256 KiB on, a tensor is large.
-- SGD on large tensors without momentum accesses each number 3 times, like the fused step: nothing is saved (4.2 and
-  4.6 ms for 6 tensors of 1 million numbers). With momentum the loop accesses each number 8 times, the fused step 5
-  times (11.2 and 6.3 ms); with weight decay as well 11 and 5 times, which is 55 % less.
+- SGD on large tensors without momentum accesses each number 3 times, like the fused step: nothing is saved (4.2 and 4.6
+  ms for 6 tensors of 1 million numbers). With momentum the loop accesses each number 8 times, the fused step 5 times
+  (11.2 and 6.3 ms); with weight decay as well 11 and 5 times, which is 55 % less.
 """
 
 from __future__ import annotations
@@ -77,10 +77,11 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the fused implementation where the optimizer loops, and takes a share of the step worth it."""
+    facts = run.any_facts("optimizers", "optimizers.fused")
     cpu = run.measured.device_kind == "cpu"
     looping = [
         optimizer
-        for optimizer in run.any_facts().optimizers
+        for optimizer in facts.optimizers
         if optimizer.name in CAN_BE_FUSED
         and not optimizer.fused
         and not optimizer.foreach
@@ -88,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
     ]
     if not looping:
         return
-    if len(looping) < len(run.any_facts().optimizers):
+    if len(looping) < len(facts.optimizers):
         raise Missing("several optimizers step; their time cannot be separated")
     phases = [phase for phase in run.measured.phases if phase.phase != "unknown"]
     host_ns = sum(phase_figures.host_ns for phase_figures in phases)
@@ -128,7 +129,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="the optimizer's loop", value=share, unit="of a traced step").at(
                 run.measured.where("optimizer")
             ),
-            Evidence(label="at most", value=most, unit="of an untraced step, if the profiler did not slow it"),
+            Evidence(label="upper bound if the profiler did not slow the loop", value=most, unit="of an untraced step"),
             Evidence(label="tensors", value=tensors),
             Evidence(label="parameters", value=sum(optimizer_facts.parameters for optimizer_facts in looping)),
         ],
@@ -144,7 +145,11 @@ def _gain(run: RunView, looping: Sequence[Any], *, large: bool) -> float:
     An SGD step on large tensors is memory-bound, and the fused step still reads and writes all of them.
     """
     parameters = sum(optimizer.parameters for optimizer in looping)
-    tables = [dense_table for dense_table in run.any_facts().dense_tables if dense_table.unused_share >= UNUSED_SHARE]
+    tables = [
+        dense_table
+        for dense_table in run.any_facts("optimizers").dense_tables
+        if dense_table.unused_share >= UNUSED_SHARE
+    ]
     dense = sum(table.unused_share * table.rows * table.columns for table in tables)
     rest = max(0.0, 1 - dense / parameters) if parameters else 1.0
     return rest * (SGD_LARGE if large and all(optimizer.name == "SGD" for optimizer in looping) else 1.0)

@@ -2,15 +2,14 @@
 
 ## What it measures
 
-The share of usual steps that the training thread spends in functions that log, compute metrics, evaluate, plot or save,
-by function and by the line that calls it, on the rank where it is most. dptune samples its stack, 10 to 100 times a
-second, while steps are timed without the profiler. What a function does is known by the library that it calls
-(`torch.save`, tensorboard, wandb, matplotlib, sklearn, evaluation by a trainer, ...), a `print` in the line, text made
-of a tensor (`f"{tensor}"`, `str(tensor)`), or else by its name. Forward and backward passes, the optimizer, the
-loader and collectives do not count. On a GPU only libraries count, because a function of the script may wait there for
-the device.
+The share of typical steps that the training thread spends in functions that log, compute metrics, evaluate, plot or
+save, by function and by the line that calls it, on the rank that spends most. dptune samples its stack, 10 to 100 times
+a second, in untraced steps. What a function does is known by the library that it calls (`torch.save`, tensorboard,
+wandb, matplotlib, sklearn, evaluation by a trainer, ...), a `print` in the line, text made of a tensor (`f"{tensor}"`,
+`str(tensor)`), or else by its name. Forward and backward passes, the optimizer, the loader and collectives do not
+count. On a GPU only libraries count, because a function of the script may wait there for the device.
 
-## Why it costs time
+## Why it matters
 
 The training thread cannot launch the next step before it is done, and in data-parallel training the other ranks wait.
 

@@ -2,64 +2,66 @@
 
 ## What it measures
 
-The time that the training thread spends inside the DataLoader's `__next__`, as a share of the step: from steps without
-the profiler where dptune recorded the run. On a GPU only the part in which it is idle counts: it keeps computing while
-work is queued. The median over ranks sets the impact. The number of workers and the saving are based on the rank that
-waits most in each step, because the others wait for it in the next all-reduce.
+The time that the training thread spends inside the DataLoader's `__next__`, as a share of the step: from untraced steps
+if dptune recorded the run. On a GPU only the idle part counts, because the GPU keeps computing while work is queued.
+The median over ranks sets the impact. The number of workers and the saving are based on the rank that waits most in
+each step, because the others wait for it in the next all-reduce.
 
 Where other processes keep the machine too busy to time steps, a loader without workers is still reported if every rank
-waits for it for 30 % or more of every window: other processes slow batch preparation like the rest of a step. No saving
-is predicted then.
+waits for it for 30 % or more of every window: other processes slow batch preparation as much as the rest of the step.
+No saving is predicted then.
 
-## Why it costs time
+## Why it matters
 
-With `num_workers=0` the training process prepares every batch itself, and the device waits meanwhile. With workers it
-waits when they deliver more slowly than steps consume.
+With `num_workers=0` the training process prepares every batch itself while the device idles. With workers it waits if
+they prepare batches more slowly than steps consume them.
 
 If dptune recorded the run, batch preparation is measured, also in workers: reading and transforming samples, collating
-them, and whether each computes or waits for storage. If one function takes most of it, the function is named with the
-line that takes the most time.
+them, and whether each computes or waits for storage. If one function takes most of it, the finding names that function
+and its slowest line.
 
-With no worker, preparing takes the wait w of a step and the rest takes 1 - w, so that w / (1 - w) workers keep up.
-Where n workers leave a wait of w, n / (1 - w) would keep up.
+Without workers, if waiting takes a share w of a step and the rest takes 1 - w, then w / (1 - w) workers keep up. If n
+workers leave a wait of w, n / (1 - w) would keep up.
 
 ## What to change
 
-`num_workers` of the DataLoader: the number of workers that keep up plus one, within the cores that this rank may use
-(usable cores / ranks on the host; less those that a model on the CPU computes with). If the training thread mostly
+Set `num_workers` of the DataLoader to the number of workers that keep up plus one, within the cores that this rank may
+use (usable cores / ranks on the host, minus those that a model on the CPU computes with). If the training thread mostly
 sleeps while it waits, preparing a batch needs no core, and the cores are no limit. With the first workers,
 `persistent_workers=True` is proposed, so that they do not restart each epoch.
 
-Where no core is free, or too few for workers to keep up, make that function cheaper: decode and resize once and store
-the result, transform whole batches, or move transforms to the device. Collating is quicker with arrays of one shape
-(`torch.stack`) than with lists of numbers, and a data set with `__getitems__` gives whole batches.
+Where no core is free, or too few for workers to keep up, make the slow function cheaper: decode and resize once and
+store the result, transform whole batches, or move transforms to the device. Collating arrays of one shape
+(`torch.stack`) is faster than collating lists of numbers, and a data set with `__getitems__` returns whole batches.
 
-The step saves at most the wait, and no more than the proposed workers can hide. Measured with two gloo ranks on two
+The saving is at most the wait, and at most what the proposed workers can hide. Measured with two gloo ranks on two
 cores, one worker instead of none: a wait of 41 % of a step, 27 to 42 % saved over 5 pairs. On a CPU a cheaper batch
-also leaves more cores to communication: it saves at most the wait plus the core time of batch preparation, and no more
-than the time in which a rank computes nothing else. Where ranks waited for 59 and 62 % of a step, this bound was 75 and
-74 %, and 65 % was saved both times.
+also frees cores for communication: it saves at most the wait plus the core time of batch preparation, and at most the
+time in which a rank computes nothing else. Where ranks waited for 59 and 62 % of a step, this bound was 75 and 74 %,
+and 65 % was saved both times.
 
-A `TensorDataset` cuts each sample out of its tensors and the loader stacks them again: a batch of 2,048 rows and three
-tensors calls 6,144 operators. It also takes a list of indices, so that with `batch_size=None` and a `BatchSampler` as
-the sampler, a batch is one call for each tensor. Such items cost little, and workers only hide the rest.
+A `TensorDataset` indexes its tensors for each sample, and the loader stacks the samples again: a batch of 2,048 rows
+and three tensors calls 6,144 operators. It also accepts a list of indices: with `batch_size=None` and a `BatchSampler`
+as the sampler, a batch is one call for each tensor. Samples are then so cheap that workers can only hide the remaining
+cost.
 
 ## When to leave it alone
 
-- A batch that is ready in two milliseconds: a worker needs as long to hand it over, and steps become slower. The impact
-  is that of the time beyond the hand-over, and workers are proposed where that is more than the steps are noisy.
-- A large batch that is prepared about as fast as memory is copied. A worker copies its tensors into shared memory, and
-  the training process maps that page by page. On a CPU this takes cores from the model: with one worker and a batch of
-  12.8 MiB that was ready in 8 ms, steps of 18.5 ms took 2 to 18 % longer, and under load 1.8 times as long. Sending is
-  estimated from the recorded bytes of a batch. Workers are proposed where the step still gains, and time that sending
-  would take does not raise the impact.
+- A batch is ready within two milliseconds: handing it over from a worker takes as long, and steps get slower. The
+  impact counts only the time beyond the hand-over, and workers are proposed only if that exceeds the noise of the
+  steps.
+- A large batch is prepared about as fast as memory is copied. A worker copies its tensors into shared memory, and the
+  training process maps that page by page. On a CPU this takes cores from the model: with one worker and a batch of 12.8
+  MiB that was ready in 8 ms, steps of 18.5 ms took 2 to 18 % longer, and under load 1.8 times as long. The cost of
+  sending is estimated from the recorded bytes of a batch. Workers are proposed only if the step still gets faster, and
+  time that sending would take does not raise the impact.
 - An `IterableDataset` whose code does not divide its samples by `get_worker_info()`: each worker would yield all of
   them. Workers are then not proposed. Libraries that divide them are known: datasets, webdataset, streaming, litdata.
-- Without workers, what the sampler and pinning take: workers take over only what reads and collates.
-- Most of the wait of an epoch is in its first step: workers are starting then, see `workers-restart`.
-- On a GPU, where the device still has work queued while the script waits: the wait is then hidden.
-- The storage is the limit: more workers then wait together. Watch its rate first.
-- Random augmentation: workers draw from their own seeds, so a run is not bit for bit the same as before.
+- Without workers, most of the wait is in the sampler or in pinning: workers only take over reading and collating.
+- Most of the wait of an epoch is in its first step, while workers start: see `workers-restart`.
+- On a GPU, the device still has work queued while the script waits: the wait is then hidden.
+- Storage is the limit: more workers would wait together. Check its throughput first.
+- Random augmentation: workers draw from their own seeds, so a run is not bitwise identical to earlier ones.
 
 ## References
 
@@ -67,7 +69,8 @@ the sampler, a batch is one call for each tensor. Such items cost little, and wo
 - PyTorch performance tuning guide, on asynchronous data loading and augmentation:
   https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 - Measured with two gloo ranks on two cores: 2 workers instead of 0 ran 1.42 times as fast. With epochs of 8 batches, 4
-  workers that were not kept left a step of 72 ms at 40, half of it their start in each epoch.
+  workers without `persistent_workers` reduced a step from 72 to 40 ms, and half of those 40 ms was their start in each
+  epoch.
 """
 
 from __future__ import annotations
@@ -175,7 +178,7 @@ def check(run: RunView) -> Iterator[Advice]:
     most = max(longest_idle, min(_unbusy(run), longest_idle + _freed(run, preparing)))
     how = "no more than the wait"
     if most > longest_idle:
-        how += ", plus what compute gains from the cores that batch preparation uses"
+        how += ", plus the compute time saved by the cores that batch preparation uses"
     elif longest_idle < longest:
         how += " during which the device is idle"
     saves = of_cheaper = run.bound(0.0, most, how)

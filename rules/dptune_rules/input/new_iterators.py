@@ -2,14 +2,14 @@
 
 ## What it measures
 
-DataLoader iterators that the training thread creates in steps without the profiler, by line: `iter(loader)`, or a `for`
-loop that ends early. Their cost is the time to create an iterator, to draw its first batch, and to free it or stop its
-workers; preparing that batch in the training process is not counted.
+DataLoader iterators that the training thread creates in untraced steps, by line: `iter(loader)`, or a `for` loop that
+ends early. Their cost is the time to create an iterator, to draw its first batch, and to free it or stop its workers;
+preparing that batch in the training process is not counted.
 
 A line is reported if it creates an iterator in most steps, always of the same data set, and draws less than half of the
 batches that the iterator could return.
 
-## Why it costs time
+## Why it matters
 
 A new iterator of a shuffled DataLoader builds a permutation of all samples as a Python list, even if one batch is used,
 and frees the list at its end. With workers, it starts their processes and discards the batches they have prefetched;
@@ -31,8 +31,8 @@ because they may prepare batches more slowly than steps consume them.
 
 ## When to leave it alone
 
-- The data set changes between steps (a replay buffer): an iterator keeps the order it started with. Draw the indices
-  of each batch with `torch.randint` instead.
+- The data set changes between steps (a replay buffer): an iterator keeps the order it started with. Draw the indices of
+  each batch with `torch.randint` instead.
 - Batches must be independent of each other: an iterator returns every sample once before any repeats. Use
   `RandomSampler(data, replacement=True, num_samples=...)`.
 
@@ -67,7 +67,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each line that creates an iterator in most steps, and propose to keep one."""
-    run.any_facts()
+    if run.recorded_about("loaders") is None:
+        return
     for found in run.new_iterators():
         impact = run.impact(found.share, WORTH_SHARE)
         if impact is None or found.a_step < run.limit(LEAST_STEPS_SHARE):

@@ -2,15 +2,15 @@
 
 ## What it measures
 
-By the token ids or attention masks in the first batches of each loader:
+From the token ids or attention masks in the first batches of each loader:
 
-- the columns at the end of a batch in which every row is padding;
-- where there are few of these, the mean length of the samples as a share of the longest one in their batch.
+- columns at the end of a batch in which every row is padding;
+- if these are few, the mean length of the samples as a share of the longest one in their batch.
 
-## Why it costs time
+## Why it matters
 
-The model computes on padding as on any token: linear layers in proportion to the length, attention with its square. A
-batch padded to twice its longest sample takes twice the time, or more.
+The model computes on padding as on any token: linear layers take time in proportion to the length, attention to its
+square. A batch padded to twice its longest sample takes twice the time or more.
 
 ## What to change
 
@@ -22,10 +22,10 @@ Where lengths differ within a batch, group samples of similar length:
 
 - transformers' `Trainer`: `train_sampling_strategy="group_by_length"` in `TrainingArguments`; before version 5,
   `group_by_length=True`.
-- A sampler that shuffles, cuts the order into chunks of some 50 batches and sorts each chunk by length (as
-  `LengthGroupedSampler` does), or one with fixed length buckets. Give all ranks batches of about the same length in a
-  step, for they wait for the longest one.
-- Packing: several samples in a row, with attention that keeps them apart.
+- A sampler that shuffles, splits the order into chunks of about 50 batches and sorts each chunk by length (as
+  `LengthGroupedSampler` does), or one with fixed length buckets. In each step give all ranks batches of about the same
+  length, because they wait for the longest one.
+- Packing: put several samples into one row, with an attention mask that separates them.
 
 The saving is an upper bound: compute, and waiting for the rank with the longest batch, shrink with the square of the
 length.
@@ -33,7 +33,7 @@ length.
 ## When to leave it alone
 
 - `torch.compile` with static shapes, CUDA graphs, or an accelerator that compiles for each shape: each new length
-  compiles anew. Pad to a few fixed lengths there.
+  triggers a compilation. Pad to a few fixed lengths there.
 - Models that need a fixed length.
 - Recurrent layers on packed sequences (`pack_padded_sequence`) do not compute on padding.
 - Grouping changes which samples share a batch, and so training results. Compare the validation loss.
@@ -78,7 +78,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to pad to the longest sample of a batch, or to group samples by length."""
-    facts = run.any_facts()
+    if (facts := run.recorded_about("loaders")) is None:
+        return
     loader = max(facts.loaders, key=lambda candidate: candidate.batches_drawn or 0, default=None)
     if loader is None or loader.padding is None or facts.compiled is not None:
         return

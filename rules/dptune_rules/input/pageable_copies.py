@@ -5,7 +5,7 @@
 Copies from host to device in the steps whose host side is not page-locked, and their exposed part, with neither compute
 nor communication running, as a share of the step.
 
-## Why it costs time
+## Why it matters
 
 For pageable memory the driver first copies into its own buffer, and the call blocks the script until then: the step's
 kernels are launched only after it. For page-locked memory the GPU copies by itself, at two to three times the rate,
@@ -13,7 +13,7 @@ overlapped with the kernels of the previous step.
 
 ## What to change
 
-Pass `pin_memory=True` to the DataLoader, and copy with `batch.to(device, non_blocking=True)`; each gains little without
+Pass `pin_memory=True` to the DataLoader, and copy with `batch.to(device, non_blocking=True)`; each saves little without
 the other. For tensors that no loader makes, call `tensor.pin_memory()`.
 
 The saving is an upper bound: the exposed part of those copies, plus idle time up to the time for which they block the

@@ -8,7 +8,7 @@
 - whether `set_epoch` was called on a DistributedSampler that shuffles by the time that a second epoch was drawn from
   it.
 
-## Why it costs time
+## Why it matters
 
 Ranks that train on the same batches compute the same gradients: their mean is the gradient of a single rank, and the
 work of the others is wasted. A sampler without `set_epoch` shuffles each epoch alike, so that each batch holds the same
@@ -58,9 +58,9 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name ranks whose losses are the same, and a sampler that is never told the epoch."""
-    facts = run.any_facts()
-    if not facts.ddp or facts.engine:
+    """Name ranks whose losses are the same, and a sampler whose `set_epoch` is never called."""
+    facts = run.recorded_about("ddp")
+    if facts is None or not facts.ddp or facts.engine:
         return
     said = list(_same_batches(run))
     yield from said or _each_for_itself(run)

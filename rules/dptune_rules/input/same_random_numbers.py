@@ -8,7 +8,7 @@ process that prepares batches first draws from them. Equal states give equal num
 again must also be in equal states after the batch. Measured for the loader that most batches are drawn from, if its
 data set has an index and its workers are forked.
 
-## Why it costs time
+## Why it matters
 
 It costs quality. A worker process starts with a copy of the data set. A generator made in `__init__` is copied in the
 same state, so all workers crop, flip or add noise in the same way, and start again from that state in each epoch unless
@@ -63,7 +63,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each generator that two processes drew from in the same state, or one process in two epochs."""
-    facts = run.any_facts()
+    if (facts := run.recorded_about("loaders")) is None:
+        return
     loader = max(facts.loaders, key=lambda loader: loader.batches_drawn or 0, default=None)
     if loader is None:
         return

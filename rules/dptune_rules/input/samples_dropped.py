@@ -6,7 +6,7 @@ Whether an iterable data set of the script calls a function for each sample and 
 not use its result. This is read from its source during recording. How many samples it drops is not known. The cost is
 the part of the step in which the training process waits for reading samples.
 
-## Why it costs time
+## Why it matters
 
 Preparing a dropped sample takes as long as preparing a used one. In data-parallel training each rank often drops the
 samples of all others: each of n ranks then prepares n times the samples that it needs.
@@ -47,8 +47,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the call and the test that come in the wrong order."""
-    loaders = run.any_facts().loaders
-    loader = max(loaders, key=lambda candidate: candidate.batches_drawn or 0, default=None)
+    if (facts := run.recorded_about("loaders")) is None:
+        return
+    loader = max(facts.loaders, key=lambda candidate: candidate.batches_drawn or 0, default=None)
     if loader is None or not loader.prepares_at or not loader.drops_at:
         return
     preparing = run.measured.input.known("preparing")

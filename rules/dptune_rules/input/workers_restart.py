@@ -2,14 +2,14 @@
 
 ## What it measures
 
-Steps without the profiler that start an epoch, identified by the number of batches in an epoch, and how much longer
-they take than the median step. The rule reports only where these are the longest steps.
+Untraced steps that start an epoch, identified by the number of batches in an epoch, and how much longer they take than
+the median step. The rule reports only where these are the longest steps.
 
 Where fewer than three epochs were timed, one step of any window that starts an epoch is enough, if most of its extra
 time is waiting for the loader. Where no such step was recorded, the rule is skipped, with the number of steps to
 record; for epochs so long that restarting workers costs little, nothing is reported.
 
-## Why it costs time
+## Why it matters
 
 Without `persistent_workers` the workers end with their epoch. The next epoch starts all of them again: each is a
 process that may import the script's modules again, and no batch is prepared yet. With thousands of batches per epoch
@@ -68,7 +68,10 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to keep workers where the steps that begin epochs are the longest ones."""
-    loaders = [candidate for candidate in run.any_facts().loaders if candidate.batches_drawn]
+    facts = run.recorded_about("loaders", lambda loader: loader.num_workers != 0)
+    if facts is None:
+        return
+    loaders = [candidate for candidate in facts.loaders if candidate.batches_drawn]
     if len(loaders) != 1 or not loaders[0].num_workers or loaders[0].persistent_workers is not False:
         return
     (loader,) = loaders

@@ -5,7 +5,7 @@
 Calls that allocate or free device memory (`cudaMalloc`, `cudaFree`, and HIP's) inside steady steps, as a share of the
 steps, and the share in which the GPU of that rank is idle.
 
-## Why it costs time
+## Why it matters
 
 torch caches memory that it has allocated and reuses it, so no driver calls remain after some steps. Each remaining call
 takes the host tens of microseconds to milliseconds, and `cudaFree` waits for the GPU.

@@ -3,15 +3,14 @@
 ## What it measures
 
 Whether `torch.utils.checkpoint` runs in the steps, called by the script or by a library, and how long functions are
-recomputed in steps without the profiler. This is compared with the memory that their activations would take, measured
-during warm-up (storages saved for backward in the recomputed parts, without parameters) and with the memory that is
-free.
+recomputed in untraced steps. This is compared with the memory that their activations would take, measured during
+warm-up (storages saved for backward in the recomputed parts, without parameters) and with the memory that is free.
 
 On a CPU the saving is predicted as 0.3 to 1.3 times that time; communication that the recomputation may hide is
 subtracted from the lower end. On a GPU the host only launches the recomputation, so the saving is bounded by the
 compute of the forward pass.
 
-## Why it costs time
+## Why it matters
 
 Each checkpointed block runs its forward pass twice: about a third more compute per step. That saves memory, and is
 wasted if memory is free.
@@ -27,7 +26,7 @@ everything fits, checkpoint every second block only.
 ## When to leave it alone
 
 - Longer sequences or larger batches are still to come in this run.
-- The saved memory allows a larger batch, which gains more.
+- The saved memory allows a larger batch, which saves more.
 
 ## References
 
@@ -73,7 +72,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose no checkpoints where recomputing takes a share of the step worth it, and the activations fit."""
-    checkpointing = run.any_facts().checkpointing
+    facts = run.recorded_about("checkpointing")
+    checkpointing = None if facts is None else facts.checkpointing
     if checkpointing is None:
         return
     on_cpu = run.measured.device_kind == "cpu"

@@ -10,7 +10,7 @@ are often kept in evaluation mode on purpose.
 If the recording ends before the first validation, dptune reads the source of the training loop and of the functions it
 calls. It reports a call of `.eval()` on the model if nothing in the loop switches back to training mode.
 
-## Why it costs time
+## Why it matters
 
 It costs no time, and may even make steps faster. In evaluation mode dropout does nothing, and BatchNorm normalizes with
 its running statistics, which are no longer updated. The model then trains without dropout and with outdated statistics.

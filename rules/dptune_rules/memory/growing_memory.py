@@ -6,7 +6,7 @@ The first of these three sources that was recorded:
 
 - The detailed window, where torch records each allocation: memory allocated at the end of a step, minus that at the end
   of the step before. It needs four steps (`dptune profile --detailed 4`).
-- On a GPU: memory allocated after each step without the profiler.
+- On a GPU: memory allocated after each untraced step.
 - On a CPU: the storage of all tensors that Python can see, counted before the first window and after the next two.
   Resident memory does not count, because it grew by up to 2 MiB a step in healthy runs. Exception: where each step
   leaves a tensor with an autograd graph and 8 MiB more resident memory, that growth is taken as its activations.
@@ -16,10 +16,10 @@ Each part of the recording must show at least half of the overall growth per ste
 The holder of the tensors is found by what refers to them: a list, a dict or an attribute of an object. The line that
 adds to it is read from the source.
 
-## Why it costs time
+## Why it matters
 
-It costs none until the memory is full, which then ends the training, hours later. Mostly tensors are collected: outputs
-for a metric, or losses of passes that no backward pass followed, each of which keeps its whole graph with all
+It costs nothing until the memory is full; then the training fails, perhaps hours later. The usual cause is a collection
+of tensors: outputs for a metric, or losses without a backward pass, each of which keeps its whole graph with all
 activations. (After a backward pass these are freed, and a loss that is kept keeps little.)
 
 ## What to change

@@ -9,9 +9,9 @@ not reported. The source shows what reads the kept weights later, if it is in th
 If the recording ends before the script keeps any, dptune reads its source: an assignment of a bare `state_dict()` under
 a comparison, as of the best loss so far, that a later `load_state_dict` reads. This has medium confidence.
 
-## Why it costs time
+## Why it matters
 
-It costs the weights that were to be kept. `state_dict()` returns references: each optimizer step changes the kept
+The weights that were to be kept are lost. `state_dict()` returns references: each optimizer step changes the kept
 tensors as well. At the end the "best" weights are the last ones, and early stopping restores nothing.
 
 ## What to change

@@ -6,7 +6,7 @@ The dtypes of the gradients of DistributedDataParallel modules, and of the param
 are float64 the model computes in double precision. The line named is the call that made them float64: `.double()`,
 `.to(torch.float64)` or `.type(torch.float64)` of a module, or `torch.set_default_dtype(torch.float64)`.
 
-## Why it costs time
+## Why it matters
 
 A double takes twice the memory, twice the bytes on every link, and on a CPU at least twice the time, because half as
 many fit into a vector register. On data-centre GPUs fp64 runs at half the peak of fp32 without tensor cores, on others
@@ -79,14 +79,14 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="high",
         evidence=[
             Evidence(label=label, value=", ".join(dtypes)),
-            *([Evidence(label="torch's default type", value=str(default))] if default else []),
+            *([Evidence(label="default dtype of torch", value=str(default))] if default else []),
             Evidence(label="compute and exposed communication", value=share, unit="of a step").at(
                 run.measured.where("compute_ns", "exposed_transfer_ns")
             ),
             *([Evidence(label="made float64 by", value=", ".join(made))] if made else []),
         ],
         numerics="changes",
-        watch="float32 keeps 7 decimal digits of 16: compare the loss over the first hundreds of steps.",
+        watch="float32 keeps 7 decimal digits of 16: compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:{whose}",
     )
 
@@ -96,9 +96,9 @@ def _wide(run: RunView) -> tuple[str, str, Sequence[str]] | None:
     facts = run.any_facts()
     for module in facts.ddp:
         if module.gradient_dtypes and set(module.gradient_dtypes) <= set(WIDE):
-            return f"of {module.module}", "gradients are", module.gradient_dtypes
+            return f"of {module.module}", "dtype of the gradients", module.gradient_dtypes
     parameters = sum(optimizer_facts.parameters for optimizer_facts in facts.optimizers)
     for optimizer in facts.optimizers:
         if optimizer.dtypes and set(optimizer.dtypes) <= set(WIDE) and optimizer.parameters >= parameters / 2:
-            return f"that {optimizer.name} updates", "parameters are", optimizer.dtypes
+            return f"that {optimizer.name} updates", "dtype of the parameters", optimizer.dtypes
     return None

@@ -3,19 +3,19 @@
 ## What it measures
 
 The time of matrix product and convolution kernels that compute in fp32, as a share of the step, on an NVIDIA GPU that
-supports TF32: compute capability 8.0 (Ampere) or later. The step is that without the profiler where it was recorded:
-tracing slows the host, not the kernels.
+supports TF32: compute capability 8.0 (Ampere) or later. The untraced step is used where it was recorded, because
+tracing slows the host and not the kernels.
 
-## Why it costs time
+## Why it matters
 
 fp32 products do not run on the tensor cores. On an A100 the peak of TF32 is 8 times that of fp32 (156 and 19.5
-TFLOP/s). Other cards differ, and small or badly shaped products gain less, so the saving is an upper bound: the time of
-those kernels.
+TFLOP/s). Other cards differ, and small or badly shaped products speed up less, so the saving is an upper bound: the
+time of those kernels.
 
 ## What to change
 
-`torch.set_float32_matmul_precision("high")` at the start of the script. Inputs stay fp32; products are computed with
-10 bits of mantissa and summed in fp32. For convolutions the switch is `torch.backends.cudnn.allow_tf32`, which is on
+`torch.set_float32_matmul_precision("high")` at the start of the script. Inputs stay fp32; products are computed with 10
+bits of mantissa and summed in fp32. For convolutions the switch is `torch.backends.cudnn.allow_tf32`, which is on
 unless the script switched it off.
 
 bf16 autocast (`with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass) goes further: twice the
@@ -31,10 +31,8 @@ peak of TF32, and half the bytes of activations. It changes more of the arithmet
 
 - NVIDIA A100 datasheet: FP32 19.5 TFLOP/s, TF32 156 TFLOP/s dense:
   https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf
-- torch.set_float32_matmul_precision:
-  https://pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html
-- PyTorch, "TensorFloat-32 (TF32) on Ampere (and later) devices":
-  https://pytorch.org/docs/stable/notes/cuda.html
+- torch.set_float32_matmul_precision: https://pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html
+- PyTorch, "TensorFloat-32 (TF32) on Ampere (and later) devices": https://pytorch.org/docs/stable/notes/cuda.html
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
             *(Evidence(label="device", value=name) for name in devices),
         ],
         numerics="changes",
-        watch="TF32 keeps 10 bits of mantissa where fp32 keeps 23: compare the loss over the first hundreds of steps.",
+        watch="TF32 keeps 10 bits of mantissa where fp32 keeps 23: compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:precision.float32_matmul",
     )
 

@@ -10,7 +10,7 @@ Predictions that the script has given a dimension with `unsqueeze` or `[:, None]
 targets, and so is a result that is multiplied by a matrix or goes through another function, as in contrastive losses,
 attention and optimal transport. These are not reported. Neither are losses that torch.compile hides.
 
-## Why it costs time
+## Why it matters
 
 It costs convergence. The shapes (B, 1) and (B,) broadcast to (B, B): each prediction is compared with the targets of
 all samples. The mean squared error is then least where all predictions equal the mean target, so the model learns a

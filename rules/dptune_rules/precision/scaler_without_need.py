@@ -4,7 +4,7 @@
 
 Whether a GradScaler is enabled while autocast computes in bf16, or not at all.
 
-## Why it costs time
+## Why it matters
 
 A GradScaler multiplies the loss, so that small gradients do not vanish in fp16. bf16 has the range of fp32, so nothing
 vanishes. The cost remains in each step: every gradient is divided again and checked for infinities, and the process
@@ -45,7 +45,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name a GradScaler that is enabled where autocast is not fp16."""
-    facts = run.any_facts()
+    if (facts := run.recorded_about("grad_scaler")) is None:
+        return
     kind = (facts.autocast or "").rpartition(":")[2]
     half = kind == "float16" or any("float16" in ddp.gradient_dtypes for ddp in facts.ddp)
     if not facts.grad_scaler or half or facts.fsdp or facts.engine:

@@ -7,7 +7,7 @@ log_softmax of a cross-entropy, or a loss `..._with_logits`, takes the result of
 between them but changes of layout. A second softmax must be over the same dimension. Losses inside a part compiled by
 torch.compile are not seen.
 
-## Why it costs time
+## Why it matters
 
 It costs convergence. Probabilities lie between 0 and 1, so the second softmax can give no class more than
 e / (e + classes - 1): 17 % with 14 classes. Even a perfect model has a loss of ln(e + classes - 1) - 1, and gradients
@@ -56,7 +56,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each loss of the first rank that has one."""
-    run.any_facts()
+    if run.recorded_about("probability_losses") is None:
+        return
     for losses in [facts.probability_losses for facts in run.facts if facts.probability_losses][:1]:
         yield from map(_advice, losses)
 

@@ -4,10 +4,10 @@
 
 The time of matrix product and convolution kernels that compute in fp32, as a share of the step, on an NVIDIA GPU of
 compute capability 7.x (Volta, Turing), whose tensor cores support neither TF32 nor bf16. Also the share of the step
-that runs on tensor cores. The step is that without the profiler where it was recorded: tracing slows the host, not the
+that runs on tensor cores. The untraced step is used where it was recorded, because tracing slows the host and not the
 kernels.
 
-## Why it costs time
+## Why it matters
 
 The peak of a V100 is 125 TFLOP/s on tensor cores and 15.7 in fp32. Memory-bound kernels read and write half of the
 bytes in fp16, too.
@@ -23,7 +23,7 @@ The saving is an upper bound: all of those products and half of the remaining co
 ## When to leave it alone
 
 - Models that are known to overflow in fp16; on Ampere and later use bf16, which does not overflow there.
-- Products that are small, or whose sizes are not multiples of 8: they gain little.
+- Products that are small, or whose sizes are not multiples of 8: they speed up little.
 
 ## References
 
@@ -93,7 +93,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="tensor-core kernels", value=used, unit="of a step"),
         ],
         numerics="changes",
-        watch=f"fp16 overflows beyond 65,504: {scaler}, and compare the loss over the first hundreds of steps.",
+        watch=f"fp16 overflows beyond 65,504: {scaler}, and compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:precision.autocast",
     )
 

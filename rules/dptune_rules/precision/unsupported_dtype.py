@@ -9,7 +9,7 @@ same operators in fp32. Attention is counted as matrix products.
 On an NVIDIA GPU: whether the card is older than hardware support for the dtype. bf16 needs compute capability 8.0
 (Ampere), fp8 needs 8.9 (Ada).
 
-## Why it costs time
+## Why it matters
 
 Without instructions for a dtype, each operator converts its inputs, computes in fp32 and rounds the result, or falls
 back to a reference implementation without vector instructions. Measured with torch 2.13 on one core, with oneDNN

@@ -7,7 +7,7 @@ gradient that have exactly the same value after a step. Steps with a learning ra
 (warm-up, decay) are left out. Optimizers of other libraries are not judged: they may round stochastically, or keep what
 was lost.
 
-## Why it costs time
+## Why it matters
 
 It costs convergence. bfloat16 has 8 significant bits: adding less than 2^-9 (0.2 %) of a weight rounds back to the same
 value. float16 has 11: the limit is 2^-12. Adam changes a weight by about the learning rate, so at 1e-5 every bfloat16
@@ -72,7 +72,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name each optimizer whose steps leave most 16-bit weights unchanged."""
-    run.any_facts()
+    if run.recorded_about("lost_updates") is None:
+        return
     for lost in over_ranks([facts.lost_updates for facts in run.facts]):
         share = lost.least_share
         if share is None or len(lost.sampled) < run.limit(LEAST_STEPS) or min(lost.sampled) < LEAST_SAMPLED:

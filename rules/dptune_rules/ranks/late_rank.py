@@ -5,14 +5,13 @@
 How late each rank arrives at collectives which no rank leaves before the last has arrived, by aligned clocks: the rank
 that is late in most steps, its lag as a share of the step, and the share that the others wait. Some rank is always
 last. A rank is reported only if it is late in every step by about the same time, or if chance would make one of N equal
-ranks last this often in at most one run of ten. If steps without the profiler also show the lag, it must be the latest
-rank in three quarters of them. Otherwise ranks take turns: see `uneven-ranks`, which does not report what this rule
-reports.
+ranks last this often in at most one run of ten. If untraced steps also show the lag, it must be the latest rank in
+three quarters of them. Otherwise ranks take turns: see `uneven-ranks`, which does not report what this rule reports.
 
-Where CPUs compute, steps without the profiler also show how long a rank is busy, not waiting for another rank: the time
-outside of its backward passes, and the CPU time of its thread in them. A rank that is not busier than the others by
-this measure was late only in the traced steps, for example because another process ran on its core, unless a function,
-a range or a call explains the lag: a sleep in a backward pass only shows in traced steps.
+Where CPUs compute, untraced steps also show how long a rank is busy, not waiting for another rank: the time outside of
+its backward passes, and the CPU time of its thread in them. A rank that is not busier than the others by this measure
+was late only in the traced steps, for example because another process ran on its core, unless a function, a range or a
+call explains the lag: a sleep in a backward pass only shows in traced steps.
 
 The cause is found by comparing ranks in the same steps: ranges named by the script, Python functions (with their line,
 if the detailed window has them), operators, gaps between operators, and kernels that take longer on the late rank, each
@@ -31,7 +30,7 @@ On a busy machine a rank can be late only because other processes use its cores.
 thread waits for a core, beyond the median of the other ranks on its machine, is subtracted from its lag, up to the CPU
 time of the other processes. If the remaining lag is below `warning_share`, the rank is not reported.
 
-## Why it costs time
+## Why it matters
 
 A step ends when its slowest rank ends. The others wait in the next all-reduce for whatever takes longer on this rank.
 
@@ -42,8 +41,8 @@ It depends on the cause:
 - *input*: its loader is slower. Check its storage, its share of the cores, and its samples.
 - *copies*, *host*: the rank runs something that no other rank runs: logging, checkpoints, evaluation "on rank 0".
 - *more compute*: it runs more operations, or its operations take longer, except those of its optimizer: its samples are
-  longer, or its part of the model is larger. Give all ranks batches of about equal length (sort the batches by
-  length, then each rank takes every N-th: `batches[rank::N]`), or split the model evenly.
+  longer, or its part of the model is larger. Give all ranks batches of about equal length (sort the batches by length,
+  then each rank takes every N-th: `batches[rank::N]`), or split the model evenly.
 - *slower compute*: the same operations take longer, including the optimizer's. Look for other processes on its host,
   fewer threads, a device that is hot or clocked lower, or a slower card.
 - *gc*: it collects garbage at another moment than the others. See `garbage-collection`.
@@ -54,13 +53,14 @@ other rules cover these collectives.
 The saving depends on the cause. More of the same work (shown by tensor shapes, if the detailed window has them) moves
 to the other ranks when it is shared evenly, so the predicted step is that in which all ranks do the mean. Work that
 only this rank does, or does more slowly, can be removed: the predicted step is that in which it takes the median time
-of the others. Without a step model the gain is found by replaying the collectives with the late rank's work between
-them as long as that of the others. The upper bound is the larger of that gain and the shortest wait of any other rank,
-because waiting kernels slow others down; if the steps cannot be replayed, it is the larger of the rank's lag and the
-wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if that is larger: with
-more samples on one rank the lag was 37 % of a step, that part 43 %, and dropping those samples saved 40 %. The bound is
-all of that, also where work moves to the other ranks, so that sharing it saves only (N - 1) / N of it: the extra work
-can also be dropped, and neither kernels nor shapes separate work that only one rank does from more of the same work.
+of the others. Without a step model the saving is found by replaying the collectives, with the late rank's work between
+them taking as long as that of the others. The upper bound is the larger of that saving and the shortest wait of any
+other rank, because waiting kernels slow others down; if the steps cannot be replayed, it is the larger of the rank's
+lag and the wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if that is
+larger: with more samples on one rank the lag was 37 % of a step, that part 43 %, and dropping those samples saved 40 %.
+The bound is all of that, also where work moves to the other ranks, so that sharing it saves only (N - 1) / N of it: the
+extra work can also be dropped, and neither kernels nor shapes separate work that only one rank does from more of the
+same work.
 
 A replay whose interval includes zero is not used as a prediction. If the cause is known and the traced steps are
 shorter by `warning_share` or more without the delay, the delay itself is measured: the upper bound is then given, with

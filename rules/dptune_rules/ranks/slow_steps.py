@@ -2,17 +2,17 @@
 
 ## What it measures
 
-Steps without the profiler that take more than `times` the median step. While steps are timed, dptune samples the
-stack of the training thread, 10 to 100 times a second: what it does in slow steps and not in the others is their cause,
-named by function and by the line that calls it, on the rank where it takes most. Waiting for other ranks is not a
-cause, and neither is a lock: the line that waits for the lock is named.
-Where a library runs the loop and evaluates inside it, its function is named: `transformers.Trainer.evaluate`.
+Untraced steps that take more than `times` the median step. While steps are timed, dptune samples the stack of the
+training thread, 10 to 100 times a second: what it does in slow steps and not in the others is their cause, named by
+function and by the line that calls it, on the rank where it takes most. Waiting for other ranks is not a cause, and
+neither is a lock: the line that waits for the lock is named. Where a library runs the loop and evaluates inside it, its
+function is named: `transformers.Trainer.evaluate`.
 
 Each cause may have a period. It is reported where at least three steps show it, and where it describes them in fewer
 bits than a list of these steps does; one missing step is tolerated. Slow steps without a sampled cause count only if
 they are equally spaced: others are attributed to the machine.
 
-## Why it costs time
+## Why it matters
 
 Something that the loop does every few steps holds up all ranks: a checkpoint that is written while they wait,
 evaluation, logging that reads a result back from the device. The median step, and the account of its time, do not show
@@ -26,7 +26,7 @@ it: the mean step does.
 - Logging: if values are printed every tenth step, do not read them from the device in every step.
 
 The saving is predicted if the cause was sampled: the extra time of the slow steps, as a share of all timed steps, less
-a fifth for work that remains now and then. The interval includes the variation between slow steps. If the cause was not
+a fifth for work that remains occasionally. The interval includes the variation between slow steps. If the cause was not
 sampled, or another rank is slow in the same steps for another reason, the saving is an upper bound.
 
 ## When to leave it alone

@@ -6,7 +6,7 @@ The part of a step in which the ranks that are not last only wait in collectives
 steps than equal ranks are by chance (of two ranks, one is always late in half of the steps). `late-rank` reports
 nothing there, and this rule reports nothing where `late-rank` does.
 
-## Why it costs time
+## Why it matters
 
 A step takes as long as its slowest rank. Where samples differ in cost (sentences, images, graphs of all sizes), each
 step has a slowest rank, and the mean over steps of the slowest rank is above the mean of all ranks.
@@ -23,7 +23,7 @@ rank does the mean of all. Otherwise the saving is an upper bound: that waiting,
 rank, whichever is larger. In the median step the latest rank must be late by the same share: on two cores that was 0 to
 9 % in healthy runs of two ranks, and 65 % with uneven work. Ranks that share cores are not compared.
 
-Where the mean over all ranks is below the threshold, most of the steps without the profiler must also show a late rank.
+Where the mean over all ranks is below the threshold, most of the untraced steps must also show a late rank.
 
 The rule is skipped if other processes make a rank wait for a core at least as long per step as the latest rank is late.
 

@@ -8,7 +8,7 @@ nccl-tests counts it). The rule reports a group that would fit on one host but s
 sends less is within a host: with the two swapped, the traffic across the network would be at most half. Where the trace
 shows more collectives than that (of compiled code, of sharded tensors), nothing is reported.
 
-## Why it costs time
+## Why it matters
 
 Ranks within a host communicate over NVLink, PCIe or memory. Ranks of different hosts communicate over a network that is
 several times slower and that all ranks of a host share.

@@ -4,7 +4,7 @@
 
 The exposed communication of the optimizer phase of a step, where the optimizer is a ZeroRedundancyOptimizer.
 
-## Why it costs time
+## Why it matters
 
 Each rank updates its part of the parameters, and then sends that part to all others. Gradients are all-reduced as
 before, so a step sends 50 % more than with a plain optimizer, at a moment when no compute overlaps it.
@@ -19,7 +19,7 @@ shard gradients and parameters as well; without resharding after forward they se
 
 ## When to leave it alone
 
-- The memory is needed for a larger batch, which gains more.
+- The memory is needed for a larger batch, which saves more.
 - Checkpoints are written sharded, and read back by this number of ranks.
 
 ## References
@@ -57,7 +57,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the plain optimizer where sharding costs a step time and its state would fit."""
-    sharded = next((optimizer for optimizer in run.any_facts().optimizers if optimizer.name == SHARDED), None)
+    sharded = next(
+        (optimizer for optimizer in run.any_facts("optimizers").optimizers if optimizer.name == SHARDED), None
+    )
     if sharded is None:
         return
     rows = [row for row in run.measured.overlap.rows if row.known("phase") == "optimizer"]
@@ -95,7 +97,7 @@ def _fits(run: RunView) -> bool:
     """Whether the state that other ranks hold now would fit beside the rest; of a CPU's host it is taken to."""
     if run.measured.device_kind == "cpu":
         return True
-    state = STATE_BYTES * sum((ddp.gradient_bytes or 0) / 4 for ddp in run.any_facts().ddp)
+    state = STATE_BYTES * sum((ddp.gradient_bytes or 0) / 4 for ddp in run.any_facts("ddp", "ddp.gradient_bytes").ddp)
     elsewhere = state * (1 - 1 / run.measured.world_size)
     memory = run.measured.memory
     if not memory:

@@ -3,11 +3,11 @@
 ## What it measures
 
 The exposed transfer of all-gathers that the hooks of FullyShardedDataParallel or `fully_shard` issue in a step, and
-whether each rank would have room for the whole model: parameters, gradients and the optimizer's state. All-gathers
-that the script issues itself, for example by `full_tensor()`, are not counted: `collectives-in-steps` reports them. If
-they take longer than FSDP's, this rule reports nothing.
+whether each rank would have room for the whole model: parameters, gradients and the optimizer's state. All-gathers that
+the script issues itself, for example by `full_tensor()`, are not counted: `collectives-in-steps` reports them. If they
+take longer than FSDP's, this rule reports nothing.
 
-## Why it costs time
+## Why it matters
 
 Each layer's parameters are gathered before its forward pass, freed after it, and gathered again before its backward
 pass: a step sends 50 % more than with all-reduces of gradients, and the forward pass waits for its gathers.
@@ -33,12 +33,12 @@ host has this much memory left for all its ranks, and with low confidence if tha
 
 ## When to leave it alone
 
-- The memory is needed for a larger batch, which gains more.
+- The memory is needed for a larger batch, which saves more.
 - The setup is meant for a larger model.
 - Other processes kept the cores busy: an all-gather then waits for a rank without a core, and a DDP all-reduce would
   too. The rule is skipped if they withheld 5 % or more of the CPU time that the ranks needed.
-- The units are many and small: follow `small-shard-units` first, which keeps the memory savings. How much remains to be
-  gained with larger units is not known, so confidence is low.
+- The units are many and small: follow `small-shard-units` first, which keeps the memory savings. What less sharding
+  still saves with larger units is unknown, so confidence is low.
 
 ## References
 
@@ -88,7 +88,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to shard less where gathering holds up steps and there is room."""
-    sharded = [fsdp for fsdp in run.any_facts().fsdp if fsdp.offload is None]
+    if (facts := run.recorded_about("fsdp")) is None:
+        return
+    sharded = [fsdp for fsdp in facts.fsdp if fsdp.offload is None]
     if not sharded or run.measured.world_size == 1:
         return
     rows = _gathers(run)

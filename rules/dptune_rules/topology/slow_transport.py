@@ -6,7 +6,7 @@ The transport of NCCL's channels between ranks, from its log: P2P (NVLink or PCI
 host's memory), NET/IB and NET/Socket; the environment variables that control it; the networks that it found; and the
 exposed communication, which must be large enough to matter.
 
-## Why it costs time
+## Why it matters
 
 Through the host's memory each byte is copied twice, over links that all GPUs share. TCP takes CPU cores, and reaches a
 fraction of the bandwidth of InfiniBand or RoCE. Without GPUDirect RDMA the network card reads from the host's memory.
@@ -16,7 +16,7 @@ fraction of the bandwidth of InfiniBand or RoCE. Without GPUDirect RDMA the netw
 It depends on what was found:
 
 - ranks of one host use the network: `NCCL_P2P_DISABLE` or `NCCL_SHM_DISABLE` is set, or containers do not share
-  `/dev/shm` and their process ids (`--ipc=host`, one container a host);
+  `/dev/shm` and their process ids (`--ipc=host`, one container per host);
 - SHM where P2P is switched off: unset `NCCL_P2P_DISABLE`; try `NCCL_P2P_LEVEL=SYS` where GPUs are on several sockets;
 - TCP where InfiniBand or RoCE is available: unset `NCCL_IB_DISABLE` and `NCCL_NET`; give the container
   `/dev/infiniband`;

@@ -7,7 +7,7 @@ hooks issue, and the exposed transfer of these all-gathers and reduce-scatters i
 start-up of an all-gather of the mean size takes longer than its transfer, by the latency and bandwidth measured between
 these ranks; where those are not known, below 1 MiB.
 
-## Why it costs time
+## Why it matters
 
 Each unit is gathered before its forward pass and mostly again before its backward pass, and its gradients are
 reduce-scattered: two or three collectives a step, each with its start-up, and each with hooks on the host that copy
@@ -69,7 +69,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose larger units where many small ones hold up steps."""
-    sharded = [fsdp for fsdp in run.any_facts().fsdp if fsdp.mesh]  # not roots without parameters of their own
+    if (facts := run.recorded_about("fsdp")) is None:
+        return
+    sharded = [fsdp for fsdp in facts.fsdp if fsdp.mesh]  # not roots without parameters of their own
     units = sum(fsdp.units for fsdp in sharded)
     if units < run.limit(LEAST_UNITS) or run.measured.world_size == 1:
         return

@@ -2,8 +2,8 @@
 
 ## What it measures
 
-Host time of functions of the script that nothing hides, as a share of the step without the profiler. It is read from
-Python's stacks in the detailed window. The training itself is left out:
+Host time of functions of the script that nothing hides, as a share of the untraced step. It is read from Python's
+stacks in the detailed window. The training itself is left out:
 
 - compute of modules, losses, backward passes and optimizers; of a script's function inside them, only Python code
   outside of operators counts;
@@ -18,7 +18,7 @@ plots, evaluates or saves. This rule does not report a function that another rul
 Where a library runs the training loop (a trainer), a function that the library calls, not the script, is reported from
 `library_share` of the step: the script can only turn it off through the library's settings, or not at all.
 
-## Why it costs time
+## Why it matters
 
 While the script writes a file, sorts a list, loops over samples or sleeps, the training stops: a GPU runs out of work,
 and on a CPU nothing computes. Other ranks wait for this one in the next collective.
@@ -32,9 +32,9 @@ Look at the function: is it needed in every step? Then, in the order of effort:
 - prepare data in the workers of a DataLoader, so that it overlaps with training;
 - replace a Python loop over samples or parameters by one operator on the whole batch, or a `torch._foreach_*` call.
 
-The saving is an upper bound: all of the time in the function. On a CPU, if stack samples of steps without the
-profiler find it, the saving is predicted: the sampled time with its sampling error, less a fifth. If only some ranks
-spend time there, the next busiest rank limits the saving.
+The saving is an upper bound: all of the time in the function. On a CPU, if stack samples of untraced steps find it, the
+saving is predicted: the sampled time with its sampling error, less a fifth. If only some ranks spend time there, the
+next busiest rank limits the saving.
 
 ## When to leave it alone
 

@@ -67,21 +67,21 @@ def caution(task: Task, quiet: bool) -> None:
         outside = dict.fromkeys(word for side in (task.a, task.b) for word in side.command if _ABSOLUTE.search(word))
         named = f", as to {' and '.join(outside)}" if outside else ""
         words = (
-            f"trials run in a copy of {folders}; what the script writes by an absolute path{named}, such as a "
-            f"checkpoint, is written there, not in the copy"
+            f"trials run in a copy of {folders}; what the script writes by an absolute path{named}, for example "
+            f"a checkpoint, is written there, not in the copy"
         )
     print(f"dptune: {visible(words)}", file=sys.stderr)
 
 
-def show(proof: Proof, form: str, promised: str = "") -> int:
-    """Print it, with what was promised; 1 where a side cannot run. Raises KeyboardInterrupt where Ctrl-C ended it."""
+def show(proof: Proof, form: str, predicted: str = "") -> int:
+    """Print it, with what was predicted; 1 where a side cannot run. Raises KeyboardInterrupt where Ctrl-C ended it."""
     from dptune.present.ink import paint
     from dptune.present.sections.proof import page
 
     if form == "json":
         sys.stdout.write(proof.model_dump_json(indent=1) + "\n")
     else:
-        sys.stdout.write(paint(page(proof, terminal.width(sys.stdout), promised), terminal.colours(sys.stdout)))
+        sys.stdout.write(paint(page(proof, terminal.width(sys.stdout), predicted), terminal.colours(sys.stdout)))
     how_to_go_on(proof)
     return 1 if proof.ended == "cannot run" else 0
 

@@ -153,7 +153,7 @@ def is_report(path: Path) -> bool:
                 return False
         document = json.loads(path.read_text(encoding="utf-8-sig"))
         return isinstance(document, dict) and document.keys() >= {"schema_version", "dptune", "advice", "measured"}
-    except (OSError, ValueError, RecursionError):  # what cannot be opened is told where traces are read
+    except (OSError, ValueError, RecursionError):  # what cannot be opened is reported where traces are read
         return False
 
 
@@ -243,7 +243,7 @@ def recorded(name: str | Path) -> str | Path:
         runs = path.parent if path.name == LATEST and path.is_file() else path
         found = runs / form.regular(runs / LATEST, _LONGEST_NAME).strip()
         return found if found != runs and is_run_folder(found) else name
-    except (OSError, ValueError):  # what cannot be looked into is told where it is read
+    except (OSError, ValueError):  # what cannot be opened is reported where it is read
         return name
 
 

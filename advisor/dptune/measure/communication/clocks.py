@@ -42,7 +42,7 @@ class Clock:
 def matched(
     ranks: Sequence[RankCalls], world_size: int | None, hosts: Mapping[int, str | None]
 ) -> tuple[list[Exchange], dict[int, Clock]]:
-    """The exchanges of a run and the clocks of its ranks: each tells of the other.
+    """The exchanges of a run and the clocks of its ranks: each is derived from the other.
 
     First the ranks of one host are taken to share a clock. What the clocks then found deny is no exchange.
     """

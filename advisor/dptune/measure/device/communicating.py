@@ -4,7 +4,7 @@ A collective operator (`c10d::`, `_c10d_functional::`, `record_param_comms`, a `
 Function that is named after a collective) launches the transfer from its own code, so that it is the innermost operator
 around the launch. What prepares the transfer or unpacks it stays what it is: torch runs concatenation, casts, fills and
 copies through operators of their own (`aten::cat`, `aten::copy_`), which are then the innermost; where a trace lacks
-them, kernels of ATen and kernels named after local data movement, quantization or products are told by their name.
+them, kernels of ATen and kernels named after local data movement, quantization or products are recognized by name.
 Copies between devices that a collective operator launches itself are transfers, those within a device and to or from
 the host are not. Operations launched before recording began are what all others of their name are.
 """

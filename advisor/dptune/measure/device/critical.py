@@ -31,7 +31,7 @@ from dptune.measured import CriticalPath, OnPath
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import Work
 
-MOST = 8  # names that are told
+MOST = 8  # names that are reported
 NO_PATH = "only GPU steps have one: on a CPU the script's own thread is it, and the account says what that does"
 _FOLLOWS_NS = 10_000  # an operation begins so soon after the one it waited for
 _CLASSES = {Work.COMPUTE: "compute_ns", Work.COMMUNICATION: "communication_ns"}
@@ -91,7 +91,7 @@ def _not_computing_ns(parts: Sequence[Part], operations: Operations) -> int:
 
 
 def _by_cause(part: Part, host: Host) -> list[tuple[str, int]]:
-    """What a part is of. What the host did is told apart as the account tells idle time apart."""
+    """What a part is of. What the host did is separated as the account separates idle time."""
     if part.kind != "host_ns":
         return [(part.kind, part.end_ns - part.start_ns)]
     rest = Intervals.union(np.array([part.start_ns]), np.array([part.end_ns]))

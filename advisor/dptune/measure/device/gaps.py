@@ -15,7 +15,7 @@ from dptune.measure.views import DeviceView, RankView
 from dptune.measured import IDLE, GapFigures
 from dptune.trace.kernels import LAUNCH_CATEGORIES, RANGE_CATEGORIES, STEP_NAME
 
-MOST = 10  # gaps of a run that are told
+MOST = 10  # gaps of a run that are reported
 
 _UNLAUNCHED = "its launch was not recorded"
 _ON_CPU = "on a CPU nothing is launched"
@@ -46,7 +46,7 @@ def _idle(timeline: Timeline) -> Intervals:
 
 
 class _DeviceGaps:
-    """What a rank tells of the gaps of one device of its: sorted once, however many they are."""
+    """The gaps of one device of a rank, with their causes: sorted once, however many they are."""
 
     def __init__(self, view: RankView, device: DeviceView) -> None:
         operations, columns = device.operations, view.columns

@@ -21,7 +21,7 @@ from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Account, KernelFigures, KernelTime
 from dptune.trace.kernels import Work
 
-MOST = 12  # of those that are told by name
+MOST = 12  # of those that are named
 SHORT_NS = 10_000  # about what it takes the host to launch one: a device that runs only shorter ones waits for it
 
 _ON_CPU = "a CPU runs no kernels"

@@ -24,8 +24,8 @@ from dptune.measured import AttributionFigures, SourceFigures, SourceTime
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import COLLECTION_NAME, COLLECTIVE_PREFIXES, STEP_NAME, Work
 
-MOST = 10  # places that are told
-NOTHING_TOLD = (
+MOST = 10  # places that are reported
+NOTHING_SHOWN = (
     "no window shows Python's stacks, modules or ranges that the script names (torch.profiler.record_function)"
 )
 _MODULE = "nn.Module: "
@@ -43,7 +43,7 @@ _MISSING = {
 
 
 def attribution(detailed: RankView | None, light: RankView | None) -> AttributionFigures | None:
-    """From the detailed window, else from the light one; None where neither tells or holds compute in steps."""
+    """From the detailed window, else from the light one; None where neither shows it or has compute in steps."""
     if detailed is not None and (found := _of_window(detailed, "detailed")) is not None:
         return found
     return None if light is None else _of_window(light, "light")

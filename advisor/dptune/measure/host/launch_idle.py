@@ -26,7 +26,7 @@ from dptune.trace.kernels import OPERATOR_CATEGORIES, RANGE_CATEGORIES, Work
 MOST = 5  # names of each kind
 NONE_WAITED = "no device waited for a launch"
 _NO_OPTIMIZER = "no range of the trace names the optimizer"
-_NOT_QUEUED = "the first traced steps do not show the step time without the profiler"
+_NOT_QUEUED = "the first traced steps do not show the untraced step time"
 _OPTIMIZER = re.compile(r"^Optimizer\.(?:step|zero_grad)#([^.]+)")
 _TOGETHER = re.compile(r"_foreach_|_fused_|multi_tensor_apply")
 # Ranges and kernels of torch.compile; a Triton kernel may also be written by hand, so that its own name says nothing.

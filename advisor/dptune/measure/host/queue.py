@@ -1,8 +1,9 @@
 """A full launch queue: a call then returns only when the device has begun something that was launched before.
 
 CUDA keeps about 1,020 operations that are launched and have not begun. A call that finds them all there blocks until
-one begins, whatever it would launch itself: the device is the limit then, and the host has nothing to do with it. Such
-a call is told by both: that many are outstanding as it begins, and it lasts many times what such a call usually does.
+one begins, whatever it would launch itself: the device is the limit then, and the host has nothing to do with it. Two
+things identify such a call: that many operations are outstanding when it starts, and it lasts many times as long as
+usual.
 
 Seen on a public trace (V100, one stream): of 4,933 launches with fewer than 1,021 outstanding none but two lasted more
 than 0.14 ms, of 1,288 with 1,021 half lasted 0.12 ms or more, each until 5 us after the operation 1,021 launches before

@@ -6,7 +6,7 @@ the user outside of operators and of torch's own functions. Outside of it everyt
 Time in which a device computes, or the script waits for a device or another rank, counts nowhere.
 
 The profiler slows each event that it records. What a step is longer than without it is taken off, in equal parts for
-each event, so that a figure is one of the step without the profiler.
+each event, so that a figure is one of the untraced step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Groups of alternating steps, as with an optimizer every second step: their difference is a pattern, not noise.
 
 Traced steps take turns by what they launch: steps a period apart launch the same, neighbours do not. Else they take
-turns where steps a period apart take the same time and others do not, or where long ones recur with a period. Of steps
-without the profiler only the time is known. A mean over traced steps is one over whole periods: it would depend on
-where the recording ends.
+turns where steps a period apart take the same time and others do not, or where long ones recur with a period. For
+untraced steps only the time is known. A mean over traced steps covers whole periods: otherwise it would depend on where
+the recording ends.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _launched(view: RankView, numbers: Sequence[int]) -> Ints:
 def _by_operations(views: Sequence[RankView], counts: Ints, numbers: Sequence[int]) -> Turns | None:
     """The shortest period of which there are two turns.
 
-    The last step of the second turn may be missing where the first alone tells it: it runs an optimizer or
+    The last step of the second turn may be missing where the first alone shows it: it runs an optimizer or
     communicates, and no other step does.
     """
     at = {number: counts[place] for place, number in enumerate(numbers)}

@@ -19,7 +19,7 @@ _NO_RANGES = "the trace has no DataLoader range: the script draws from no torch 
 class LoaderWait:
     """What one rank waits for its loader in `steps` steps that take `steps_ns` together.
 
-    `median_ns` is its median step without the profiler; None where the steps are traced.
+    `median_ns` is its median untraced step; None where the steps are traced.
     """
 
     waited_ns: int

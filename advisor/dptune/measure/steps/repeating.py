@@ -1,7 +1,7 @@
 """Steps where nothing marks them: from what repeats in the sequence of operations.
 
 What repeats is a training step only if each repetition holds a backward pass; layers, requests and tokens of a model
-that only runs forward repeat just as well. A step ends after its optimizer's kernels where they can be told by their
+that only runs forward repeat just as well. A step ends after its optimizer's kernels where they are recognized by their
 names, else before the operation, of those that come in every step, that the host takes longest to come to. Where the
 optimizer's kernels come less often than what repeats, that is a micro-batch, and the optimizer decides.
 
@@ -70,7 +70,7 @@ def _called(sequence: Sequence, name: re.Pattern[str]) -> Mask:
 
 
 def _backward(columns: Columns, sequence: Sequence, optimizer: Mask) -> Ints:
-    """When the host ran a backward pass, int64 ns in order; by kernels where it tells of none, and an optimizer's."""
+    """When the host ran a backward pass, int64 ns in order; by kernels where it shows none, and an optimizer's."""
     rows = columns.rows(RANGE_CATEGORIES, BACKWARD_NAME.search)
     if len(rows):
         return np.sort(columns.ts_ns[rows])

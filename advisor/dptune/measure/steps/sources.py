@@ -27,7 +27,7 @@ NO_STEPS = "the trace marks no steps (no ProfilerStep, no two calls of an optimi
 
 @dataclass(frozen=True)
 class Stepping:
-    """The host's steps in order of time and what tells them; without any, `why`.
+    """The host's steps in order of time and what marks them; without any, `why`.
 
     `similarity`: how alike the steps are, 0 to 1; None where they are marked.
     """

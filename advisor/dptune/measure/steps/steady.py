@@ -131,7 +131,7 @@ def figures(
     taken: Turns | None = None,
     surplus: Sequence[int] = (),
 ) -> StepsFigures | None:
-    """What tells the steps, how alike they are and how many there are; None where no rank has any.
+    """What marks the steps, how alike they are and how many there are; None where no rank has any.
 
     `cut` and `queued_before_ns` are what `tails` finds, `taken` and `surplus` what `groups` does.
     """

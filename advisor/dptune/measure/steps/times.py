@@ -30,7 +30,7 @@ def step_time(
     a GPU lacks its tail of idle, and is left out where there are at least three others. Facts keep all their steps.
     `repeats` are the facts of further processes: the step time is then the median over all of them.
 
-    The step time of a report is that of steps without the profiler. Where none was recorded it is `accounted_ns`, the
+    The step time of a report is that of untraced steps. Where none was recorded it is `accounted_ns`, the
     mean step of the account: the parts of the account are of those steps, and add up to it.
     """
     untraced, light, detailed = (_durations(facts, name) for name in ("untraced", "light", "detailed"))

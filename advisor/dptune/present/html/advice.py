@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from dptune.advice import Advice, Report
-from dptune.present.html.markup import WIDE, Section, joined, labelled, paragraph, text
-from dptune.present.sections.advice import body, nothing_to_say, other_proofs, proven, sections, tag
+from dptune.present.html.markup import WIDE, Section, joined, labelled, paragraph, prose, text
+from dptune.present.sections.advice import body, nothing_to_say, other_proofs, sections, tag
 
 # Where the cause of a rule's findings shows, by the first digit of its code, which is its family.
 _SHOWN_IN: Mapping[str, tuple[str, ...]] = {
@@ -38,7 +38,7 @@ def recommendations(report: Report, shown: Mapping[str, str]) -> Section:
     parts = [] if report.advice else [paragraph(nothing_to_say(report))]
     named = list(zip(anchors(report.advice), report.advice, strict=True))
     for title, cards in sections(report.advice):
-        parts.append(f"<h3>{text(title)}</h3>")
+        parts.append(f"<h3>{prose(title)}</h3>")
         for anchor, card in named:
             if any(card is other for other in cards):
                 parts += _card(card, anchor, report, shown)
@@ -48,8 +48,8 @@ def recommendations(report: Report, shown: Mapping[str, str]) -> Section:
 
 def _card(card: Advice, anchor: str, report: Report, shown: Mapping[str, str]) -> Iterator[str]:
     yield f'<article class="card {card.impact}" id="{anchor}"><div class="tag">{text(tag(card))}</div>'
-    yield f"<h4>{text(card.title)}</h4>"
-    yield from labelled([*proven(report, card.rule, WIDE), *body(card, report.measured, WIDE)])
+    yield f"<h4>{prose(card.title)}</h4>"
+    yield from labelled(body(card, report, WIDE))
     links = "".join(f'<a href="#{name}">{text(shown[name])}</a>' for name in _sections_of(card, shown))
     yield f'<p class="see">See {links}</p></article>' if links else "</article>"
 

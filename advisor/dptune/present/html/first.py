@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dptune.present.first_screen import PARTS, Bar, FirstScreen, verdict_role
+from dptune.present.first_screen import Bar, FirstScreen, verdict_role
 from dptune.present.html import charts
-from dptune.present.html.markup import key, note, paragraph, text
-from dptune.present.html.style import color_of
+from dptune.present.html.markup import key, note, paragraph, prose, text
+from dptune.present.step_classes import PARTS
 
 _HEADINGS = ("", "Fix", "Where", "Saves", "Confidence", "Results")
 _LONGEST_NAME = 24
@@ -22,7 +22,7 @@ def first(screen: FirstScreen, anchors: Sequence[str]) -> Iterator[str]:
     yield f'<h1><span class="badge {verdict_role(screen.label)}">{text(screen.label)}</span></h1>'
     yield f"<p>{rates}</p>" if rates else ""
     verdict, *cause = screen.sentences
-    yield f'<p class="verdict">{text(verdict)}</p>'
+    yield f'<p class="verdict">{prose(verdict)}</p>'
     yield paragraph(" ".join(cause))
     yield from _bars(screen)
     yield from _fixes(screen, anchors)
@@ -43,7 +43,7 @@ def _bars(screen: FirstScreen) -> Iterator[str]:
         yield note("\N{BLACK RIGHT-POINTING TRIANGLE} straggler; ranks with similar steps share a bar (their mean)")
     shares = screen.mean_shares()
     yield key(
-        (color_of(part.classes[0]), f"{part.name} {100 * share:.0f} %" if share >= 0.01 else f"{part.name} <1 %")
+        (part.color, f"{part.name} {100 * share:.0f} %" if share >= 0.01 else f"{part.name} <1 %")
         for part, share in shares
     )
 
@@ -54,7 +54,7 @@ def _name(bar: Bar) -> str:
 
 def _bar(bar: Bar) -> str:
     return charts.bar(
-        charts.Part(share, color_of(part.classes[0]), f"{part.name} {100 * share:.1f} %", f"{100 * share:.0f} %")
+        charts.Part(share, part.color, f"{part.name} {100 * share:.1f} %", f"{100 * share:.0f} %")
         for part, share in zip(PARTS, bar.shares, strict=True)
     )
 
@@ -83,9 +83,9 @@ def _fixes(screen: FirstScreen, anchors: Sequence[str]) -> Iterator[str]:
 
 
 def _commands(screen: FirstScreen) -> Iterator[str]:
-    rows = [("Next", text(screen.next))] if screen.next else []
+    rows = [("Next", prose(screen.next))] if screen.next else []
     rows += [(label, f"<pre>{text(command)}</pre>") for label, command in screen.commands]
     for number, limit in enumerate(reversed(screen.unseen)):  # what was not checked matters more than how times are had
-        rows.append(("" if number else "Limits", f'<span class="faint">{text(limit)}</span>'))
+        rows.append(("" if number else "Limits", f'<span class="faint">{prose(limit)}</span>'))
     if rows:
         yield f"<dl>{''.join(f'<dt>{text(label)}</dt><dd>{words}</dd>' for label, words in rows)}</dl>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from html import escape
 from itertools import groupby
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from dptune.present.lines import Line
 from dptune.present.visible import visible
 
+_QUOTED = re.compile(r"`([^`]+)`")  # names out of traces are escaped before, so that they add no element
 WIDE = 10_000  # lines are not folded: a browser does that
 
 
@@ -27,9 +29,14 @@ def text(words: object) -> str:
     return escape(visible(str(words)))
 
 
+def prose(words: object) -> str:
+    """Anyone's words as content of an element: what is between backquotes as code. No attribute may hold it."""
+    return _QUOTED.sub(r"<code>\1</code>", text(words))
+
+
 def together(words: str) -> str:
     """Text in which a number and its unit stay on one line."""
-    return text(words).replace(" %", "&nbsp;%").replace(" ms", "&nbsp;ms")
+    return prose(words).replace(" %", "&nbsp;%").replace(" ms", "&nbsp;ms")
 
 
 def text_block(words: str) -> str:
@@ -39,17 +46,17 @@ def text_block(words: str) -> str:
 
 def paragraph(words: str) -> str:
     """A paragraph; nothing for no words."""
-    return f"<p>{text(words)}</p>" if words else ""
+    return f"<p>{prose(words)}</p>" if words else ""
 
 
 def note(words: str) -> str:
     """A small remark below a picture or table; nothing for no words."""
-    return f'<p class="faint small">{text(words)}</p>' if words else ""
+    return f'<p class="faint small">{prose(words)}</p>' if words else ""
 
 
 def key(entries: Iterable[tuple[str, str]]) -> str:
     """What each color stands for."""
-    items = "".join(f'<li><span style="background:{color}"></span>{text(name)}</li>' for color, name in entries)
+    items = "".join(f'<li><span style="background:{color}"></span>{prose(name)}</li>' for color, name in entries)
     return f'<ul class="key">{items}</ul>' if items else ""
 
 
@@ -67,7 +74,8 @@ def labelled(lines: Iterable[Line]) -> Iterator[str]:
             description = "".join(span.text for span in line[1:]) if label else words
             role = line[-1].role
             look = ' class="saves"' if role == "strong" else f' class="{role}"' if role in ("error", "good") else ""
-            yield f"<dt>{text(label)}</dt><dd{look}>{text(description.strip())}</dd>"
+            shown = prose(description.strip())
+            yield f"<dt>{text(label)}</dt><dd{look}>{f'<code>{shown}</code>' if role == 'code' else shown}</dd>"
     yield "</dl>"
 
 

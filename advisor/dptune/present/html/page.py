@@ -80,7 +80,7 @@ def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
     yield advice.recommendations(report, {section.anchor: section.short for section in shown})
     yield from shown
     yield from _quality(report)
-    yield from _checks(report)
+    yield from _rules(report)
     yield _whole(report)
 
 
@@ -89,14 +89,14 @@ def _quality(report: Report) -> Iterator[Section]:
         yield Section("quality", "Data quality", "Data quality", "".join(labelled(list(trust(report, WIDE))[2:])))
 
 
-def _checks(report: Report) -> Iterator[Section]:
+def _rules(report: Report) -> Iterator[Section]:
     """The rules that could not run, and those without findings."""
     lines = [line for line in skipped(report, WIDE) if line]
     parts = (
         f"<h3>{text(joined(line))}</h3>" if line[0].role == "strong" else paragraph(joined(line)) for line in lines
     )
     if lines:
-        yield Section("checks", "Checks", "Checks", "".join(parts))
+        yield Section("rules", "Rules", "Rules", "".join(parts))
 
 
 def _whole(report: Report) -> Section:

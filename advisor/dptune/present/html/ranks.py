@@ -9,9 +9,9 @@ from dptune.measured import Account, RankFigures
 from dptune.present.amounts import milliseconds, ns_as_ms, percent
 from dptune.present.html import charts
 from dptune.present.html.markup import Section, key, note, paragraph
-from dptune.present.html.style import COLORS, color_of
-from dptune.present.sections.account import CLASSES
+from dptune.present.html.style import COLORS
 from dptune.present.sections.ranks import latest
+from dptune.present.step_classes import CLASSES, NAMES, color_of
 
 _LEAST_SHARE = 0.0005
 _Row = tuple[str, list[tuple[str, float]]]
@@ -25,7 +25,7 @@ def ranks(report: Report) -> Iterator[Section]:
     latest = sorted(accounts, key=lambda pair: -_lag_ns(pair[0]))[: charts.MOST_ROWS]
     rows = [] if account is None else [("all ranks" if len(accounts) > 1 else "all steps", _shares(account))]
     if len(accounts) > 1 or account is None:
-        rows += [(f"rank {rank.rank}", _shares(total)) for rank, total in sorted(latest, key=lambda pair: pair[0].rank)]
+        rows += [(f"r{rank.rank}", _shares(total)) for rank, total in sorted(latest, key=lambda pair: pair[0].rank)]
     if not rows:
         return
     took = measured.step.known("time_ns")
@@ -33,7 +33,7 @@ def ranks(report: Report) -> Iterator[Section]:
     if account is not None:
         words = f"A step takes {milliseconds(took / 1e6)}. Shares are of the traced steps." if took else ""
     used = {field for _, shares in rows for field, share in shares if share >= _LEAST_SHARE}
-    colors = [(color_of(kind.field), f"{kind.name}: {kind.words}") for kind in CLASSES if kind.field in used]
+    colors = [(kind.color, f"{kind.name}: {kind.words}") for kind in CLASSES if kind.field in used]
     body = f"{paragraph(words)}{charts.rows((name, _bar(name, shares)) for name, shares in rows)}{key(colors)}"
     title = "Step time breakdown" if account else "Time breakdown of the recording"
     yield Section("ranks", title, "Breakdown", f"{body}{_left_out(len(accounts), late=any(map(_late, latest)))}")
@@ -47,9 +47,7 @@ def lateness(report: Report) -> Iterator[Section]:
     most = max((lag_ns for _, lags in rows for _, lag_ns in lags), default=0)
     if len(rows) < 2 or not most:
         return
-    cells = [
-        (f"rank {rank}", charts.strip(_cells(rank, lags, most), f"Lateness of rank {rank}")) for rank, lags in rows
-    ]
+    cells = [(f"r{rank}", charts.strip(_cells(rank, lags, most), f"Lateness of rank {rank}")) for rank, lags in rows]
     words = f"A row per rank, a cell per step. The strongest color is {ns_as_ms(most)} ms late."
     body = f"{paragraph(latest(report))}{charts.rows(cells)}{note(words)}"
     yield Section("lateness", "Late ranks", "Late ranks", f"{body}{_left_out(len(known), late=True)}")
@@ -63,9 +61,8 @@ def _cells(rank: int, lags: Sequence[tuple[int, int]], most: int) -> Iterator[ch
 
 
 def _bar(name: str, shares: Sequence[tuple[str, float]]) -> str:
-    names = {kind.field: kind.name for kind in CLASSES}
     return charts.bar(
-        charts.Part(share, color_of(field), f"{name}: {names[field]} {percent(share)}", percent(share))
+        charts.Part(share, color_of(field), f"{name}: {NAMES[field]} {percent(share)}", percent(share))
         for field, share in shares
     )
 

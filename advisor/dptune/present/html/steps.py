@@ -14,7 +14,7 @@ from dptune.present.sections.step_history import LEAST_STEPS, named_outliers, sc
 _MOST_STEPS = 1_000
 _COLORS = {"untraced": COLORS["compute"], "light": COLORS["memset"], "detailed": COLORS["copy"]}
 _WORDS = {
-    "untraced": "untraced: without the profiler",
+    "untraced": "untraced: timed, not traced",
     "light": "light: traced without shapes and stacks",
     "detailed": "detailed: traced with shapes and stacks",
 }

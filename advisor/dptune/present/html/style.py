@@ -2,48 +2,23 @@
 
 from __future__ import annotations
 
-# By kind of work, in both lights: from Okabe & Ito's set, which is made to be told apart.
+from dptune.present.step_classes import color_of
+
+# By kind of work, in both lights.
 COLORS = {
-    "compute": "#009e73",
-    "communication": "#d55e00",
-    "waiting": "#cc79a7",
-    "copy": "#0072b2",
-    "memset": "#56b4e9",
-    "input": "#e69f00",
-    "garbage": "#f0e442",
-    "blocking": "#b8b8b8",
-    "launching": "#8f8f8f",
-    "queued": "#6f6f6f",
-    "host": "#a79a88",
-    "idle": "#d0d0d0",
-    "loader": "#e69f00",
+    "compute": color_of("compute_ns"),
+    "communication": color_of("exposed_transfer_ns"),
+    "waiting": color_of("exposed_waiting_ns"),
+    "copy": color_of("copy_ns"),
+    "memset": color_of("memset_ns"),
+    "loader": color_of("input_idle_ns"),
+    "blocking": color_of("sync_idle_ns"),
+    "host": color_of("host_idle_ns"),
+    "idle": color_of("unexplained_idle_ns"),
     "backward": "#7a9e00",
     "optimizer": "#9479d6",
 }
-
-# The color of each class of the account.
-_CLASS_COLORS = {
-    "compute_ns": "compute",
-    "exposed_transfer_ns": "communication",
-    "exposed_waiting_ns": "waiting",
-    "exposed_unsplit_ns": "communication",
-    "copy_ns": "copy",
-    "memset_ns": "memset",
-    "input_idle_ns": "input",
-    "gc_idle_ns": "garbage",
-    "sync_idle_ns": "blocking",
-    "launch_idle_ns": "launching",
-    "dependency_idle_ns": "queued",
-    "host_idle_ns": "host",
-}
-PALETTE = tuple(COLORS[name] for name in ("compute", "communication", "copy", "input", "waiting", "memset", "host"))
-
-
-def color_of(class_ns: str) -> str:
-    """The color of a class of the account."""
-    return COLORS[_CLASS_COLORS.get(class_ns, "idle")]
-
-
+PALETTE = tuple(COLORS[name] for name in ("compute", "communication", "copy", "loader", "waiting", "memset", "host"))
 DARK = ("#0072b2", "#6f6f6f")  # on which white is read better than black
 
 CSS = """
@@ -78,6 +53,8 @@ dt { color: var(--faint); } dd { margin: 0; min-width: 0; }
 .saves { font-weight: 600; }
 pre { background: var(--paper); border: 1px solid var(--line); border-radius: .25rem; padding: .5rem .7rem;
   overflow-x: auto; font-size: .875rem; white-space: pre-wrap; margin: .2rem 0; }
+code { font-size: .9em; background: var(--paper); border: 1px solid var(--line); border-radius: .2rem;
+  padding: 0 .2rem; }
 .scroll { overflow-x: auto; }
 .table { max-height: 30rem; overflow-y: auto; margin: .5rem 0; }
 table { border-collapse: collapse; font-size: .875rem; overflow-wrap: normal; } th { text-align: left; }

@@ -10,6 +10,7 @@ from dptune.present.amounts import milliseconds, ns_as_ms
 from dptune.present.html import charts
 from dptune.present.html.markup import Section, key, note, paragraph, text
 from dptune.present.html.style import COLORS
+from dptune.present.step_classes import kind_name
 
 _LEGEND = {"communication": "communication, including waiting for late ranks"}  # a lane does not split it
 _MOST_LANES = 10  # of a rank: those in which most runs
@@ -30,7 +31,7 @@ def timeline(steps: Sequence[StepLanes], *, named: bool = True) -> Iterator[Sect
         if len(lanes) < len(step.lanes):
             parts.append(note(f"The {len(lanes)} busiest of {len(step.lanes)} streams and threads."))
     kinds = dict.fromkeys(piece.kind for step in steps for lane in step.lanes for piece in lane.pieces)
-    parts.append(key((COLORS.get(kind, COLORS["idle"]), _LEGEND.get(kind, kind)) for kind in kinds))
+    parts.append(key((COLORS.get(kind, COLORS["idle"]), _LEGEND.get(kind, kind_name(kind))) for kind in kinds))
     yield Section("timeline", f"Timeline of step {steps[0].number}", "Timeline", "".join(parts))
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from dptune.advice import Advice, Location
 from dptune.check.result import Gate
-from dptune.present.sections.advice import promise
-from dptune.present.sections.gate import budget_in_words, opening, proofs
+from dptune.present.sections.advice import savings
+from dptune.present.sections.gate import budget_in_words, opening
 from dptune.present.visible import visible
 
 MOST = 10
@@ -62,10 +62,11 @@ def _annotations(gate: Gate) -> Iterator[_Annotation]:
         for reservation in gate.reservations:
             yield _Annotation("notice", "dptune check", f"but: {reservation}")
     for advice in gate.tripped:
-        saves = f" {promise(advice.saves, gate.step_ns)}." if advice.saves else ""
         at = _place(advice)
         where = (at.file, at.line) if at else ("", 0)
-        message = " ".join([f"{advice.title}.{saves}", *(f"{proven}." for proven in proofs(advice, gate)), advice.why])
+        message = " ".join(
+            [*(f"{words}." for words in [advice.title, *savings(advice, gate.verified, gate.step_ns)]), advice.why]
+        )
         yield _Annotation(_LEVELS[advice.impact], f"{advice.rule} {advice.slug}", message, *where)
 
 

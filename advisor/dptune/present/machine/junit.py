@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 
 from dptune.advice import Advice
 from dptune.check.result import Gate
-from dptune.present.sections.advice import promise
-from dptune.present.sections.gate import budget_in_words, opening, proofs
+from dptune.present.sections.advice import savings
+from dptune.present.sections.gate import budget_in_words, opening
 from dptune.present.visible import visible
 
-_COMMAND = re.compile(r"^(\s*)::")  # how a log of GitHub Actions tells a command from words
+_COMMAND = re.compile(r"^(\s*)::")  # what a log of GitHub Actions takes for a command
 
 
 def text(gate: Gate) -> str:
@@ -84,9 +84,7 @@ def _failure(case: ElementTree.Element, message: str, body: Sequence[str] = ()) 
 
 def _rows(advice: Advice, gate: Gate) -> list[str]:
     rows = [advice.title, advice.why]
-    if advice.saves:
-        rows.append(f"{promise(advice.saves, gate.step_ns)}.")
-    rows += proofs(advice, gate)
+    rows += [f"{words}." for words in savings(advice, gate.verified, gate.step_ns)]
     for change in advice.changes:
         *before, last = change.paste.split("\n")
         rows += [*before, f"{last}  ({change.at})" if change.at else last]

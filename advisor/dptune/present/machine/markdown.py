@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Report
 from dptune.check.result import Gate
-from dptune.present.sections.advice import saving
-from dptune.present.sections.gate import budget_value, opening, proofs
+from dptune.present.sections.advice import savings
+from dptune.present.sections.gate import budget_value, opening
 from dptune.present.text import first_screen
 from dptune.present.visible import visible
 
@@ -78,9 +78,8 @@ def _capped(points: Sequence[str]) -> Iterator[str]:
 
 def _advice(advice: Advice, gate: Gate) -> str:
     at = next((str(change.at) for change in advice.changes if change.at), "")
-    saves = "<br>".join(
-        _plain(words) for words in ([saving(advice.saves, gate.step_ns)] if advice.saves else []) + proofs(advice, gate)
-    )
+    words = savings(advice, gate.verified, gate.step_ns)
+    saves = "<br>".join(_plain(sentence.removeprefix("Saves ").removeprefix("Saving: ")) for sentence in words)
     rule = f"{_plain(advice.rule)} {_plain(advice.slug)}"
     return f"| {advice.impact} | {advice.confidence} | {rule} | {_plain(advice.title)} | {saves} | {_plain(at)} |"
 

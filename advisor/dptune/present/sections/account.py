@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from dptune.advice import Report
 from dptune.measured import Account, Measured, Missing
 from dptune.present.amounts import Hole, milliseconds, ns_as_ms, percent, several, shown, step_milliseconds
-from dptune.present.lines import Line, Role, Span, heading, wrapped
+from dptune.present.lines import Line, Span, heading, wrapped
+from dptune.present.step_classes import CLASSES, Class, cells, part_of
 
 _NARROWEST = 46  # below it a row is a sentence
 _NARROW = 70  # below it the words stand under each row
 
 
-class Class(NamedTuple):
-    """One class of the account: its field, the sign it has in the bar, its name, and what it means."""
-
-    field: str
-    sign: str
-    name: str
-    words: str
-    role: Role
-
-
-CLASSES = (
-    Class("compute_ns", "#", "compute", "device busy computing", "good"),
-    Class("exposed_transfer_ns", "!", "exposed transfer", "not overlapped by compute", "error"),
-    Class("exposed_waiting_ns", "%", "waiting for ranks", "collective waits for a late rank", "error"),
-    Class("exposed_unsplit_ns", "?", "exposed communication", "transfer or waiting for ranks", "error"),
-    Class("copy_ns", "=", "copies", "copies that nothing overlaps", "warning"),
-    Class("memset_ns", "-", "memory set", "memsets that nothing overlaps", "warning"),
-    Class("input_idle_ns", "~", "waiting for input", "idle: next batch not ready", "warning"),
-    Class("gc_idle_ns", "g", "garbage collection", "idle: Python garbage collection", "warning"),
-    Class("sync_idle_ns", "s", "blocking call", "idle: script blocked in a call", "warning"),
-    Class("launch_idle_ns", "l", "launching", "idle: launch-bound", "warning"),
-    Class("dependency_idle_ns", "q", "queued", "idle: launched, not started yet", "warning"),
-    Class("host_idle_ns", "h", "host", "idle: Python, files, sleep", "warning"),
-    Class("unexplained_idle_ns", ".", "idle, cause unknown", "no recorded event explains it", "dim"),
-)
 _LEAST_SHARE = 0.0005  # a row of less would read 0.0 %
 _ALWAYS = ("compute_ns", "input_idle_ns", "unexplained_idle_ns")  # shown even where there is none of it
 
@@ -64,14 +39,14 @@ def account(report: Report, width: int) -> Iterator[Line]:
     measured = report.measured
     label = "traced"
     if measured.step.basis == "untraced":
-        label = "scaled" if _on_cpu(measured) else "without the profiler"
+        label = "scaled" if _on_cpu(measured) else "untraced"
     try:
         shares = [(kind, measured.step_share(kind.field)) for kind in CLASSES]
     except Missing as missing:
         yield from _without_steps(measured, missing.reason, width)
         return
     yield from heading(f"Step time breakdown ({label})", width)
-    yield from bar(shares, width)
+    yield from _bar(shares, width)
     for kind, share in shares:
         if share >= _LEAST_SHARE or kind.field in _ALWAYS:
             yield from _row(measured, kind, share, step_milliseconds(measured, share), width)
@@ -103,7 +78,7 @@ def _without_steps(measured: Measured, reason: str, width: int) -> Iterator[Line
     mean_ns = whole.window_ns / len(wholes)
     yield from heading("Time breakdown of the whole recording (traced): no steps were found", width)
     shares = [(kind, whole.share(kind.field)) for kind in CLASSES]
-    yield from bar(shares, width)
+    yield from _bar(shares, width)
     for kind, share in shares:
         if share >= _LEAST_SHARE:
             yield from _row(measured, kind, share, milliseconds(share * mean_ns / 1e6), width)
@@ -113,32 +88,23 @@ def _without_steps(measured: Measured, reason: str, width: int) -> Iterator[Line
     yield from wrapped(_hidden(whole, "recording"), width, "  ")
 
 
-def bar(shares: list[tuple[Class, float]], width: int) -> Iterator[Line]:
-    """The step as one bar, a sign per class."""
-    yield (Span("  ["), *_cells(shares, max(width - 6, 10)), Span("]"))
-
-
-def _cells(shares: list[tuple[Class, float]], room: int) -> list[Span]:
-    begun, spans = 0.0, []
-    for kind, share in shares:
-        cells = round((begun + share) * room) - round(begun * room)
-        begun += share
-        if cells > 0:
-            spans.append(Span(kind.sign * cells, kind.role))
-    return spans
+def _bar(shares: list[tuple[Class, float]], width: int) -> Iterator[Line]:
+    """The step as one bar."""
+    yield (Span("  "), *cells(((part_of(kind.field), share) for kind, share in shares), max(width - 4, 10)))
 
 
 def _row(measured: Measured, kind: Class, share: float, time: str | Hole, width: int) -> Iterator[Line]:
+    part = part_of(kind.field)
     time = time if isinstance(time, str) else ""  # why it is missing stands below the rows
     if width < _NARROWEST:
-        yield from wrapped(f"{kind.sign} {kind.name} {time} {percent(share)}", width, "  ", "    ", kind.role)
+        yield from wrapped(f"{part.block} {kind.name} {time} {percent(share)}", width, "  ", "    ", part.role)
         return
     words = kind.words
     shown_share = percent(share)
     if kind.field == "input_idle_ns" and not share and measured.input.known("wait_share") is None:
         time, shown_share, words = "?", "?", "unknown: no DataLoader traced"
     figures = f"{kind.name:<21}  {time:>8}  {shown_share:>7}"
-    start = (Span(f"  {kind.sign}", kind.role), Span(f" {figures}"))
+    start = (Span(f"  {part.block}", part.role), Span(f" {figures}"))
     margin = len(figures) + 6
     if width < _NARROW:
         yield start

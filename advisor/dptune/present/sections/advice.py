@@ -13,7 +13,7 @@ from dptune.present.lines import NARROW, Line, Role, code, heading, labelled, li
 KINDS: dict[Kind, str] = {
     "time": "Recommendations: speed",
     "risk": "Recommendations: correctness risks",
-    "convergence": "Recommendations: convergence (hypotheses, no speedup claimed)",
+    "convergence": "Recommendations: convergence (hypotheses, no saving claimed)",
 }
 _LOW_CONFIDENCE = "Low confidence: check the cause before you change anything"
 _BASIS = {
@@ -44,8 +44,7 @@ def advice(report: Report, width: int) -> Iterator[Line]:
         for card in cards:
             number_of += 1
             yield from _first(number_of, card, width)
-            yield from proven(report, card.rule, width, "   ")
-            yield from body(card, report.measured, width, "   ")
+            yield from body(card, report, width, "   ")
     yield from other_proofs(report, width)
 
 
@@ -61,8 +60,13 @@ def sections(advice: Sequence[Advice]) -> list[tuple[str, list[Advice]]]:
 
 def proven(report: Report, rule: str, width: int, indent: str = "") -> Iterator[Line]:
     """What came of running the advice of a rule, if it was run."""
-    for words in (in_words(proof) for proof in report.verified if rule and proof.advice == rule):
-        yield from labelled("Verified", words, width, indent=indent, role="strong")
+    for proof in proofs_of(rule, report.verified):
+        yield from labelled("Verified", in_words(proof), width, indent=indent, role="strong")
+
+
+def proofs_of(rule: str, verified: Sequence[Verified]) -> list[Verified]:
+    """The verified changes that a rule recommended."""
+    return [proof for proof in verified if rule and proof.advice == rule]
 
 
 def other_proofs(report: Report, width: int) -> Iterator[Line]:
@@ -130,12 +134,21 @@ def rated(card: Advice) -> str:
     return f"{card.impact} impact, {card.confidence} confidence"
 
 
-def body(card: Advice, measured: Measured, width: int, indent: str = "", fold_code: bool = False) -> Iterator[Line]:
-    """The labelled lines below a card's title; `fold_code` where what runs over would be folded anyhow."""
+def body(card: Advice, report: Report, width: int, indent: str = "", fold_code: bool = False) -> Iterator[Line]:
+    """The labelled lines below a card's title: what it saves first, and that as verified before what was predicted.
+
+    `fold_code` where what runs over would be folded anyhow.
+    """
+    measured = report.measured
     fold_at = width if fold_code or width < NARROW else None
+    yield from proven(report, card.rule, width, indent)
+    verified = bool(proofs_of(card.rule, report.verified))
     if card.saves:
         step_ns = measured.step.known("time_ns")
-        yield from labelled("Saves", saving(card.saves, step_ns), width, indent=indent, role="strong")
+        if verified:
+            yield from labelled(_HOW[card.saves.basis], _expected(card.saves, step_ns), width, indent=indent)
+        else:
+            yield from labelled("Saves", saving(card.saves, step_ns), width, indent=indent, role="strong")
         per_sample = "" if card.saves.large_unknown else _per_sample(card.saves)
         if per_sample:
             yield from labelled("", per_sample, width, indent=indent)
@@ -146,33 +159,46 @@ def body(card: Advice, measured: Measured, width: int, indent: str = "", fold_co
     for number_of, evidence in enumerate(card.evidence):
         yield from labelled("" if number_of else "Evidence", _evidence(evidence, measured), width, indent=indent)
     if card.saves:
-        how = "Upper bound" if card.saves.large_unknown else _HOW[card.saves.basis]
-        yield from labelled(how, card.saves.how, width, indent=indent)
-        if card.saves.unpredicted:
+        if not verified:
+            yield from labelled(_HOW[card.saves.basis], card.saves.how, width, indent=indent)
+        if card.saves.unpredicted and not verified:
             yield from labelled("Prediction", f"none: {card.saves.unpredicted}", width, indent=indent)
     yield from labelled("Confidence", card.confidence, width, indent=indent)
-    yield from labelled("Numerics", _learning(card), width, indent=indent)
+    yield from labelled("Results", _results(card), width, indent=indent)
     if card.verify:
         yield from labelled("Verify", card.verify, width, indent=indent, role="code")
     yield from labelled("More", f"dptune rules explain {card.rule}", width, indent=indent, role="code")
 
 
 def saving(saves: Saving, step_ns: int | None) -> str:
-    """The interval in ms and percent, with its basis in plain words; no interval where the bound promises nothing."""
+    """The interval in ms and percent, with its basis in plain words; no interval where only a large bound is known."""
+    return f"{_amount_saved(saves, step_ns)}{'' if saves.large_unknown else f'. {_BASIS[saves.basis]}'}"
+
+
+def _expected(saves: Saving, step_ns: int | None) -> str:
+    """What was expected of a change that was run since, and how that was found."""
+    return f"{_amount_saved(saves, step_ns)}; {saves.how}"
+
+
+def _amount_saved(saves: Saving, step_ns: int | None) -> str:
     if saves.large_unknown:
         return _large_unknown(saves, step_ns)
     if saves.samples_times != 1:
         part = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
-        many = f"with {saves.samples_times:g}x the samples per step"
-        return f"{part} of the time per sample, {many}. {_BASIS[saves.basis]}"
+        return f"{part} of the time per sample, with {saves.samples_times:g}x the samples per step"
     interval = between(number(saves.low_ms), number(saves.high_ms), "ms")
     shares = between(percent(saves.low_share)[:-2], percent(saves.high_share)[:-2], "%")
-    return f"{interval} of {_step(saves, step_ns)} ({shares}). {_BASIS[saves.basis]}"
+    return f"{interval} of {_step(saves, step_ns)} ({shares})"
 
 
-def promise(saves: Saving, step_ns: int | None) -> str:
-    """The same as a sentence without its full stop: `Saves 3.10 to 4.20 ms of each step (...). ...`."""
-    return f"{'Saving:' if saves.large_unknown else 'Saves'} {saving(saves, step_ns)}"
+def savings(card: Advice, verified: Sequence[Verified], step_ns: int | None) -> list[str]:
+    """What a recommendation saves, as sentences without full stops: verified before predicted."""
+    proofs = [f"Verified: {in_words(proof)}" for proof in proofs_of(card.rule, verified)]
+    if card.saves is None:
+        return proofs
+    if proofs:
+        return [*proofs, f"{_HOW[card.saves.basis]}: {_amount_saved(card.saves, step_ns)}"]
+    return [f"{'Saving:' if card.saves.large_unknown else 'Saves'} {saving(card.saves, step_ns)}"]
 
 
 def _large_unknown(saves: Saving, step_ns: int | None) -> str:
@@ -250,7 +276,7 @@ def _amount(value: float | str, unit: str) -> str:
     return f"{text} {unit}".rstrip()
 
 
-def _learning(card: Advice) -> str:
+def _results(card: Advice) -> str:
     if card.numerics == "same":
         return f"unchanged. {card.watch}".strip()
-    return f"may change training results. {card.watch}".strip()
+    return f"may change. {card.watch}".strip()

@@ -8,15 +8,15 @@ from dptune.compare.result import Compared, ComparedRun, Comparison, Pair, RankD
 from dptune.knobs import Value
 from dptune.present.amounts import Hole, data, number, percent, several, shown, times
 from dptune.present.lines import Line, Role, heading, labelled, wrapped
-from dptune.present.sections import account
+from dptune.present.step_classes import NAMES
 from dptune.present.table import Cell, Column, table
 
 _AT_MOST = 12
-_NAMES = {kind.field: kind.name for kind in account.CLASSES} | {
+_NAMES = NAMES | {
     "exposed_communication_ns": "exposed communication",
     "input_or_host_idle_ns": "input or host",
 }
-_RUNS = (Column("side", right=False), Column("run", right=False, least=12), Column("step ms"), Column("us a sample"))
+_RUNS = (Column("side", right=False), Column("run", right=False, least=12), Column("step ms"), Column("us/sample"))
 _CATEGORIES = (
     Column("class", right=False),
     Column("A ms"),
@@ -106,7 +106,7 @@ def _verdict(compared: Compared, width: int) -> Iterator[Line]:
         return
     between = f"{_slower(verdict.low_ratio)} to {_slower(verdict.high_ratio)}"
     middle = f"{_slower(verdict.ratio)}: median over all pairs of one run of A and one of B"
-    sure = f"{100 * (1 - verdict.level):.0f} % sure"
+    sure = f"{100 * (1 - verdict.level):.0f} % interval"
     yield from labelled(sure, f"{between}; {middle}", width, column=13, indent="  ")
     tested = f"exact rank-sum test, two-sided, on one time per run: p = {verdict.p_value:.2g}"
     yield from labelled("Tested", tested, width, column=13, indent="  ")
@@ -214,14 +214,14 @@ def _traffic(title: str, name: str, compared: Compared, width: int) -> Iterator[
 
 def _waits(compared: Compared, width: int) -> Iterator[Line]:
     yield from heading("Waiting", width)
-    yield from labelled("Loader", _pair(compared.loader_wait_ns), width, column=13, indent="  ")
+    yield from labelled("For input", _pair(compared.loader_wait_ns), width, column=13, indent="  ")
     straggler = compared.known("straggler")
     if straggler is None:
-        yield from labelled("Late rank", str(Hole(compared.missing["straggler"])), width, column=13, indent="  ")
+        yield from labelled("For ranks", str(Hole(compared.missing["straggler"])), width, column=13, indent="  ")
         return
     a, b = (_values(sorted(set(ranks))) for ranks in (straggler.a_ranks, straggler.b_ranks))
     late = f"rank {a} in A, rank {b} in B; late by {_pair(straggler.lag_ns)}"
-    yield from labelled("Late rank", late, width, column=13, indent="  ")
+    yield from labelled("For ranks", late, width, column=13, indent="  ")
 
 
 def _facts(compared: Compared, width: int) -> Iterator[Line]:

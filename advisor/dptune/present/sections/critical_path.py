@@ -48,7 +48,7 @@ def path(report: Report, width: int) -> Iterator[Line]:
     untraced = measured.step.basis == "untraced"
     if untraced and of_host > _MOST_OF_HOST and waits_share < min(_LEAST_WAITS, of_host / 2):
         words = (
-            f"The device is the critical path: without the profiler it idles or waits for {percent(waits_share)} of "
+            f"The device is the critical path: untraced, it idles or waits for {percent(waits_share)} of "
             f"a step. In traced steps the host is {percent(of_host)} of the path, because the profiler slows it."
         )
         yield from wrapped(words, width, "  ")
@@ -80,7 +80,7 @@ def _bound(measured: Measured, found: CriticalPath, account: Account) -> str:
         return str(idle)
     words = f"While the host is on the critical path, the device of rank {found.rank} computes nothing for {idle}"
     if waiting + unsplit < _LEAST_SHARE:
-        return f"{words}: the upper bound for any host-side speedup."
+        return f"{words}: faster host code can save at most that."
     waits = step_milliseconds(measured, waiting + unsplit)
     most = step_milliseconds(measured, min(idle_share + waiting + unsplit, computes_not))
     verb = "may wait up to" if unsplit >= waiting else "waits"

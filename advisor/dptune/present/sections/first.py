@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
-from dptune.present.first_screen import PARTS, Bar, FirstScreen, Fix, Part, first_screen, sentences_of, verdict_role
+from dptune.present.first_screen import Bar, FirstScreen, Fix, first_screen, sentences_of, verdict_role
 from dptune.present.lines import BLANK, Line, Role, Span, command_line, line, wrapped
+from dptune.present.step_classes import PARTS, cells
 from dptune.present.table import Column, table
 from dptune.present.visible import visible
 
@@ -25,19 +26,19 @@ _COLUMNS = (
 )
 
 
-def first(report: Report, width: int, blocks: bool = True, keys: bool = False, patches: bool = True) -> Iterator[Line]:
+def first(report: Report, width: int, keys: bool = False, patches: bool = True) -> Iterator[Line]:
     """The first screen.
 
-    `blocks`: whether bars may be drawn with block characters rather than ASCII; `keys`: whether keys of the full-screen
-    report lead to the rest, rather than options; `patches`: whether the script can be read here, for a diff of it.
+    `keys`: whether keys of the full-screen report lead to the rest, rather than options; `patches`: whether the script
+    can be read here, for a diff of it.
     """
     screen = first_screen(report, patches=patches)
     above = [
-        *_run(screen, width, " · " if blocks else ", "),
-        line(("─" if blocks else "-") * width, "dim"),
+        *_run(screen, width),
+        line("─" * width, "dim"),
         *_verdict(screen, width),
         *_sentences(screen, width),
-        *_bars(screen, width, blocks),
+        *_bars(screen, width),
         *_fixes(screen, width, keys),
         BLANK,
         *_commands(screen, width),
@@ -55,9 +56,9 @@ def first(report: Report, width: int, blocks: bool = True, keys: bool = False, p
         yield from _labelled("More", [*wrapped(more, width - 10, role="dim")])
 
 
-def _run(screen: FirstScreen, width: int, between: str) -> Iterator[Line]:
+def _run(screen: FirstScreen, width: int) -> Iterator[Line]:
     """What ran, on one line of a usual page: without the last parts where they do not fit."""
-    parts = list(screen.run)
+    parts, between = list(screen.run), " · "
     while len(parts) > _LEAST_PARTS and width >= _USUAL and len(between.join(parts)) >= width:
         del parts[-1]
     yield from wrapped(between.join(parts), width, " ", role="dim")
@@ -93,7 +94,7 @@ def _fitting(sentences: Sequence[str], width: int, most: int, indent: str) -> It
     yield from _short(whole[-1] if whole else next(iter(texts), ""), width, most, indent)
 
 
-def _bars(screen: FirstScreen, width: int, blocks: bool) -> Iterator[Line]:
+def _bars(screen: FirstScreen, width: int) -> Iterator[Line]:
     if not screen.bars:
         return
     yield BLANK
@@ -101,9 +102,10 @@ def _bars(screen: FirstScreen, width: int, blocks: bool) -> Iterator[Line]:
     column = max(map(len, names)) if len(screen.bars) > 1 or screen.bars[0].ranks != (0,) else 0
     room = max(10, min(_WIDEST_BAR, width - column - 4 - max(len(_odd(bar)) for bar in screen.bars)))
     for bar, name in zip(screen.bars, names, strict=True):
-        mark = ("▶" if blocks else ">") if bar.marked else " "
+        mark = "▶" if bar.marked else " "
         lead = f" {name:<{column}}{mark} " if column else " "
-        yield Span(lead, "error" if bar.marked else "plain"), *_cells(bar, room, blocks), Span(f" {_odd(bar)}")
+        drawn = cells(zip(PARTS, bar.shares, strict=True), room)
+        yield Span(lead, "error" if bar.marked else "plain"), *drawn, Span(f" {_odd(bar)}")
     legend: list[Span] = [Span(" " * (column + 3 if column else 1))]
     used = len(legend[0].text)
     for part, share in screen.mean_shares():
@@ -112,26 +114,13 @@ def _bars(screen: FirstScreen, width: int, blocks: bool) -> Iterator[Line]:
             yield tuple(legend)
             legend = [Span(" " * (column + 3 if column else 1))]
             used = len(legend[0].text)
-        legend += [Span(_sign(part, blocks), part.role), Span(text, "dim")]
+        legend += [Span(part.block, part.role), Span(text, "dim")]
         used += len(text) + 1
     yield tuple(legend)
 
 
 def _name(bar: Bar) -> str:
     return bar.name if len(bar.name) <= _LONGEST_NAME else f"{len(bar.ranks):,} ranks"
-
-
-def _sign(part: Part, blocks: bool) -> str:
-    return part.block if blocks else part.sign
-
-
-def _cells(bar: Bar, room: int, blocks: bool) -> Iterator[Span]:
-    begun = 0.0
-    for part, share in zip(PARTS, bar.shares, strict=True):
-        cells = round((begun + share) * room) - round(begun * room)
-        begun += share
-        if cells > 0:
-            yield Span(_sign(part, blocks) * cells, part.role)
 
 
 def _odd(bar: Bar) -> str:

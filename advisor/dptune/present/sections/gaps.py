@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.measured import GapFigures, LaunchFigures, Missing, short_name
+from dptune.measured import GapFigures, LaunchFigures, Measured, Missing, short_name
 from dptune.present.amounts import Hole, number, percent, shown, times
 from dptune.present.lines import Line, heading, wrapped
-from dptune.present.sections.account import CLASSES
+from dptune.present.step_classes import NAMES
 
 _AT_MOST = 5
-_NAMES = {kind.field.removesuffix("_idle_ns"): kind.name for kind in CLASSES}
 
 
 def gaps(report: Report, width: int) -> Iterator[Line]:
@@ -28,6 +27,11 @@ def gaps(report: Report, width: int) -> Iterator[Line]:
     for gap in found[:_AT_MOST]:
         yield from wrapped(where(gap), width, "  ", "    ")
         yield from wrapped(around(gap), width, "    ", role="dim")
+    yield from ahead(measured, width)
+
+
+def ahead(measured: Measured, width: int) -> Iterator[Line]:
+    """How far the host runs ahead of the device; nothing where that is not known."""
     launching = measured.known("launching")
     if launching is not None:
         yield from wrapped(_ahead(launching), width, "  ")
@@ -36,8 +40,9 @@ def gaps(report: Report, width: int) -> Iterator[Line]:
 def where(gap: GapFigures) -> str:
     """How long it is, of which rank and step, and why."""
     causes = sorted(gap.causes_ns, key=lambda cause: -gap.causes_ns[cause])
-    said = ", ".join(f"{_NAMES[cause]} {percent(gap.causes_ns[cause] / gap.length_ns)}" for cause in causes)
-    return f"{number(gap.length_ns / 1e6)} ms  rank {gap.rank}, step {gap.step}: {said}"
+    shares = [(NAMES[f"{cause}_idle_ns"], gap.causes_ns[cause] / gap.length_ns) for cause in causes]
+    named = ", ".join(f"{name} {percent(share)}" for name, share in shares)
+    return f"{number(gap.length_ns / 1e6)} ms  rank {gap.rank}, step {gap.step}: {named}"
 
 
 def around(gap: GapFigures) -> str:

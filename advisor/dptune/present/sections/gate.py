@@ -8,7 +8,7 @@ from dptune.advice import Advice
 from dptune.check.result import Budget, Gate
 from dptune.present.amounts import several
 from dptune.present.lines import Line, Role, wrapped
-from dptune.present.sections.advice import in_words, promise, tag
+from dptune.present.sections.advice import savings, tag
 
 _OPENING: dict[str, tuple[str, Role]] = {
     "unjudgeable": ("UNJUDGEABLE: {why}, so it does not pass.", "error"),
@@ -36,11 +36,9 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
         yield from wrapped(f"baseline: {run}", width, "  ", "    ", "dim")
     for advice in gate.tripped:
         yield from wrapped(f"{tag(advice)}: {advice.title}{_at(advice)}", width, "  ", "    ")
-        if advice.saves:
-            words = promise(advice.saves, gate.step_ns)
-            yield from wrapped(f"{words[0].lower()}{words[1:]}", width, "    ", role="dim")
-        for proven in proofs(advice, gate):
-            yield from wrapped(proven, width, "    ", "      ")
+        for words in savings(advice, gate.verified, gate.step_ns):
+            role = "plain" if words.startswith("Verified") else "dim"
+            yield from wrapped(f"{words[0].lower()}{words[1:]}", width, "    ", "      ", role)
     for budget in gate.budgets:
         yield from wrapped(f"budget {budget_in_words(budget)}", width, "  ", "    ")
     if gate.regression is not None:
@@ -56,11 +54,6 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
         for finding in gate.trust.findings:
             if finding.level != "info":
                 yield from wrapped(f"{finding.level}: {finding.text}", width, "  ", "    ")
-
-
-def proofs(advice: Advice, gate: Gate) -> list[str]:
-    """What running the change gave, where it was run: `verified: better: time per sample 34 % less (...)`."""
-    return [f"verified: {in_words(proof)}" for proof in gate.verified if proof.advice == advice.rule]
 
 
 def budget_in_words(budget: Budget) -> str:

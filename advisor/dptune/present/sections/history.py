@@ -16,11 +16,11 @@ _COMMIT_DIGITS = 8
 _NO_COMMIT = Hole("recorded outside of a git repository, or by an older dptune", "not known")
 
 
-def page(history: History, width: int, blocks: bool = True) -> Iterator[Line]:
+def page(history: History, width: int) -> Iterator[Line]:
     """The table, what could not be read, and the commands to open and compare recordings."""
     read = [entry for entry in history.entries if not entry.error]
     if read:
-        yield from table(*_table(read, "█" if blocks else "#"), width, " ")
+        yield from table(*_table(read), width, " ")
     if history.earlier:
         yield from wrapped(
             f"{several(history.earlier, 'older recording')} not listed: --last 0", width, " ", role="dim"
@@ -44,7 +44,7 @@ def _commands(read: list[Entry]) -> Iterator[Line]:
         yield from command_line("Compare", f"dptune compare {before} {after}")
 
 
-def _table(read: list[Entry], sign: str) -> tuple[list[Column], list[list[Cell]]]:
+def _table(read: list[Entry]) -> tuple[list[Column], list[list[Cell]]]:
     """Columns and rows; without the time where each folder's name has it, and without ranks where all have the same."""
     longest_ns = max((entry.step_ns or 0 for entry in read), default=0)
     dated = all(entry.recorded[:10] and PurePath(entry.folder).name.startswith(entry.recorded[:10]) for entry in read)
@@ -54,7 +54,7 @@ def _table(read: list[Entry], sign: str) -> tuple[list[Column], list[list[Cell]]
         ("commit", False, 0, [_commit(entry) for entry in read]),
         ("ranks", True, 0, [_ranks(entry) for entry in read] if len({entry.ranks for entry in read}) > 1 else []),
         ("step ms", True, 0, [_step(entry) for entry in read]),
-        ("", False, 0, [sign * round(_BAR * (entry.step_ns or 0) / (longest_ns or 1)) for entry in read]),
+        ("", False, 0, ["█" * round(_BAR * (entry.step_ns or 0) / (longest_ns or 1)) for entry in read]),
         ("samples/s", True, 0, [_samples(entry) for entry in read]),
         ("verdict", False, 10, [entry.label for entry in read]),
     ]

@@ -11,9 +11,9 @@ from dptune.present.amounts import Hole, number, percent, shown, times
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 
-# What every second name begins with: it would take the room of what tells them apart.
+# What every second name begins with: it would take the room of what distinguishes them.
 _SPACES = re.compile(r"^void |\bat::native::|\(anonymous namespace\)::")
-_LEAST = 20  # characters of a name that are told on a page too narrow for all of it
+_LEAST = 20  # characters of a name that are shown on a page too narrow for all of it
 
 
 def kernels(report: Report, width: int) -> Iterator[Line]:

@@ -8,17 +8,16 @@ from dptune.advice import Report
 from dptune.measured import CommunicationFigures
 from dptune.present.amounts import percent, several
 from dptune.present.lines import Line, Span, heading, wrapped
-from dptune.present.plots import Part, bar, legend
+from dptune.present.plots import legend
+from dptune.present.step_classes import PARTS, Part, cells
 
 MOST_COLLECTIVES = 12
 _LEAST_BAR, _WIDEST_BAR = 12, 72
-_HIDDEN = Part(0, "█", "good")
-_TRANSFER = Part(0, "▓", "error")
-_WAITING = Part(0, "▒", "error")
+_BLOCKS = {part.name: part for part in PARTS}
 _LEGEND = (
-    (_HIDDEN, "hidden: overlapped by compute"),
-    (_TRANSFER, "exposed transfer"),
-    (_WAITING, "waiting for a late rank"),
+    (_BLOCKS["compute"], "hidden: overlapped by compute"),
+    (_BLOCKS["exposed transfer"], "exposed transfer"),
+    (_BLOCKS["waiting"], "waiting for a late rank"),
 )
 
 
@@ -38,7 +37,7 @@ def overlap(report: Report, width: int) -> Iterator[Line]:
     beside = width - column - figures - 6
     room = min(max(beside, _LEAST_BAR), _WIDEST_BAR)
     for row, name, share in zip(shown, names, shares, strict=True):
-        drawn = bar(parts_of(row, rows[0].communication_ns), room)
+        drawn = cells(_parts(row, rows[0].communication_ns), room)
         if beside >= _LEAST_BAR:
             yield Span(f"  {name:<{column}}  {share:>{figures}}  "), *drawn
         else:
@@ -46,7 +45,7 @@ def overlap(report: Report, width: int) -> Iterator[Line]:
             yield Span("    "), *drawn
     if len(rows) > len(shown):
         yield from wrapped(f"and {several(len(rows) - len(shown), 'shorter row')}", width, "  ", role="dim")
-    yield from legend(((part.sign, part.role, words) for part, words in _LEGEND), width, "  ")
+    yield from legend(((part.block, part.role, words) for part, words in _LEGEND), width, "  ")
     hidden = f"{percent(account.overlap_share)} of all communication is hidden."
     yield from wrapped(hidden, width, "  ", role="dim")
 
@@ -59,8 +58,8 @@ def collective_name(row: CommunicationFigures) -> str:
     return f"{row.kind}{of}{where}"
 
 
-def parts_of(row: CommunicationFigures, longest_ns: int) -> Iterator[Part]:
+def _parts(row: CommunicationFigures, longest_ns: int) -> Iterator[tuple[Part, float]]:
     """Hidden, transferring, waiting: as shares of the longest row."""
     waiting_ns = row.exposed_ns - row.exposed_transfer_ns
-    for part, part_ns in ((_HIDDEN, row.hidden_ns), (_TRANSFER, row.exposed_transfer_ns), (_WAITING, waiting_ns)):
-        yield part._replace(share=part_ns / longest_ns)
+    for (part, _), part_ns in zip(_LEGEND, (row.hidden_ns, row.exposed_transfer_ns, waiting_ns), strict=True):
+        yield part, part_ns / longest_ns

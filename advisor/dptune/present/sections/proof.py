@@ -41,11 +41,11 @@ def line_of(proof: Proof, what: str) -> str:
     return f"{words}; so far B takes {change(ratio)})" if ratio is not None else f"{words})"
 
 
-def page(proof: Proof, width: int, promised: str = "") -> Iterator[Line]:
-    """Verdict, what was promised, sides, what it does to learning, and the trials."""
+def page(proof: Proof, width: int, predicted: str = "") -> Iterator[Line]:
+    """Verdict, what was predicted, sides, what it does to learning, and the trials."""
     yield from labelled("Verdict", _verdict(proof), width, role="strong")
-    if promised:
-        yield from labelled("Promised", promised, width)
+    if predicted:
+        yield from labelled("Predicted", predicted, width)
     yield from labelled("Why", f"{sentence(proof.reason)} {sentence(proof.learning.reason)}", width)
     for side, variant in (("A", proof.a), ("B", proof.b)):
         yield from labelled(side, f"{_named(variant)}: {_step(proof, side)}", width)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ def page(proof: Proof, width: int, promised: str = "") -> Iterator[Line]:
     yield from heading("Trials", width)
     yield from table(_TRIALS, [_row(trial) for trial in proof.trials], width)
     words = (
-        f"Times are of steps without the profiler: their mean, and the one than which a tenth are faster. The verdict "
+        f"Times are of untraced steps: their mean, and the one than which a tenth are faster. The verdict "
         f"is on {proof.objective}: the median of B / A over {_compared(proof)}, which need not be the ratio of the two "
         f"medians. Sides that do not differ are called better or worse in at most "
         f"{100 * proof.level:.1f} % of cases."
@@ -129,7 +129,7 @@ def _step(proof: Proof, side: SideName) -> str:
     if step_ns is None:
         ran = any(trial.side == side and trial.status == "ran" for trial in proof.trials)
         return "no trial ran next to one of the other side" if ran else "no trial ran"
-    return f"{ns_as_ms(step_ns)} ms a step, the median of {several(proof.pairs, 'trial')}"
+    return f"{ns_as_ms(step_ns)} ms per step, the median of {several(proof.pairs, 'trial')}"
 
 
 def _vain(proof: Proof) -> dict[str, str]:

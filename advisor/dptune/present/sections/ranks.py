@@ -22,12 +22,12 @@ COLUMNS = (
     Column("exposed"),
     Column("copies"),
     Column("idle"),
-    Column("loader"),
+    Column("input"),
     Column("late ms"),
 )
 WORDS = (
-    "Step ms is without the profiler. Compute, exposed (communication not overlapped by compute), copies and "
-    "idle are shares of the traced steps; loader is the share of the step in which the script waits for its next "
+    "Step ms is untraced. Compute, exposed (communication not overlapped by compute), copies and "
+    "idle are shares of the traced steps; input is the share of the step in which the script waits for its next "
     "batch; late ms is how late it arrives at the collectives of a step (traced, the median step)."
 )
 _AT_MOST = 16

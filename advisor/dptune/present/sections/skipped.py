@@ -43,6 +43,6 @@ def next_command(report: Report, width: int) -> Iterator[Line]:
         command = f"dptune profile {report.run.command.removeprefix('python ')}"
         words = "records the run again; add the options for its ranks, as before"
     else:
-        command, words = "dptune rules list", "all checks"
+        command, words = "dptune rules list", "lists all rules"
     yield from labelled("$", command, width, column=2, indent="  ", role="code")
     yield from wrapped(words, width, "    ", role="dim")

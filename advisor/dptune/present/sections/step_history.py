@@ -11,7 +11,7 @@ from dptune.present.lines import Line, Role, heading, wrapped
 from dptune.present.plots import Column, columns
 
 LEAST_STEPS = 3
-HIGHEST = 3  # times the median: a longer step is cut off there, so that the others can be told apart
+HIGHEST = 3  # times the median: a longer step is cut off there, so that the others differ visibly
 _MOST_NAMED = 8
 _ROLES: dict[WindowName, Role] = {"untraced": "good", "light": "note", "detailed": "code"}
 

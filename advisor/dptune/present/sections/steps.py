@@ -1,4 +1,4 @@
-"""How long a step takes, without the profiler and in each recorded window."""
+"""How long a step takes, untraced and in each traced window."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dptune.present.amounts import Hole, milliseconds, number, percent, several,
 from dptune.present.lines import Line, heading, labelled, wrapped
 
 _WINDOWS = (
-    ("untraced", "without the profiler", "untraced_median_ns", "untraced_steps"),
-    ("light", "traced lightly", "light_median_ns", "light_steps"),
-    ("detailed", "traced in detail", "detailed_median_ns", "detailed_steps"),
+    ("untraced", "untraced_median_ns", "untraced_steps"),
+    ("light", "light_median_ns", "light_steps"),
+    ("detailed", "detailed_median_ns", "detailed_steps"),
 )
 _SPREAD = ("untraced_median_ns", "light_median_ns")
 _BASES: dict[StepBasis, str] = {
@@ -26,12 +26,12 @@ def steps(report: Report, width: int) -> Iterator[Line]:
     """The median step of each window; the one the report speaks of is marked."""
     step = report.measured.step
     yield from heading("Step time (median over ranks)", width)
-    for window, name, median, count in _WINDOWS:
+    for window, median, count in _WINDOWS:
         speaks = step.basis == ("untraced" if window == "untraced" else "traced" if window == "light" else "")
         text = _window(step, median, getattr(step, count))
         if speaks and not step.repeats_ns and not text.startswith("not measured"):
             text += " (the step time of this report)" if step.basis == "untraced" else _mean(step)
-        yield from labelled(name, text, width, column=22, indent="  ")
+        yield from labelled(window, text, width, column=22, indent="  ")
         if speaks and step.repeats_ns:
             yield from labelled("in other processes", _again(step), width, column=22, indent="  ")
     for sentence in _which_steps(report.measured):

@@ -44,7 +44,7 @@ _DOUBTS: dict[MatchBasis, str] = {
     "shift": " ~ approximate: ranks recorded different calls, matched by the best alignment of kinds and sizes.",
 }
 _AT_MOST = 12
-_SITES = 3  # places that are told of each kind of copy
+_SITES = 3  # places that are shown of each kind of copy
 
 
 def collectives(report: Report, width: int) -> Iterator[Line]:
@@ -105,26 +105,30 @@ def copies(report: Report, width: int) -> Iterator[Line]:
 
 
 def data_loading(report: Report, width: int) -> Iterator[Line]:
-    """Waiting for the data loader, and micro-batches per optimizer step."""
+    """Waiting for input, and micro-batches per optimizer step."""
     measured = report.measured
     wait, step = measured.input, measured.accumulation
     yield from heading("Input and batch", width)
     share = shown(lambda: wait.wait_share, lambda found: f"{percent(found)} of the step")
     time = shown(lambda: wait.wait_ns, lambda ns: f"{ns_as_ms(ns)} ms per step")
-    window = "steps without the profiler" if wait.basis == "untraced" else "traced steps"
+    window = "untraced steps" if wait.basis == "untraced" else "traced steps"
     said = str(share) if isinstance(share, Hole) else f"{share}; {time} (from {window})"
-    yield from labelled("Loader wait", said, width, column=18, indent="  ")
+    yield from labelled("Input wait", said, width, column=18, indent="  ")
     rows = [
-        ("Samples a step", shown(lambda: measured.samples_per_step, lambda n: f"{n:,} over all ranks")),
-        ("Backwards a step", shown(lambda: step.backwards_per_step)),
+        ("Samples", shown(lambda: measured.samples_per_step, lambda n: f"{n:,} per step over all ranks")),
+        ("Backward passes", shown(lambda: step.backwards_per_step, _per_step)),
     ]
     if measured.known("world_size") != 1:
-        rows.append(("  with all-reduce", shown(lambda: step.synchronised_backwards_per_step)))
+        rows.append(("  with all-reduce", shown(lambda: step.synchronised_backwards_per_step, _per_step)))
     for label, text in rows:
         yield from labelled(label, str(text), width, column=18, indent="  ")
     noise = measured.known("noise")
     if noise is not None:
         yield from labelled("Noise scale", _noise(noise), width, column=18, indent="  ")
+
+
+def _per_step(count: int) -> str:
+    return f"{count:,} per step"
 
 
 def _noise(noise: NoiseFigures) -> str:

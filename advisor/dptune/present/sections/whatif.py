@@ -41,9 +41,9 @@ def page(whatif: WhatIf, width: int, run: str = "") -> Iterator[Line]:
     if measured_ns is None:
         yield from labelled("No model", sentence(whatif.missing["measured_ns"]), width, role="warning")
         return
-    how = "with the profiler, which slows the host" if whatif.traced else "without the profiler"
+    how = "traced: the profiler slows the host" if whatif.traced else "untraced"
     many = f", the median of {whatif.processes} processes" if whatif.processes > 1 else ""
-    yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms a step, {how}{many}.", width, role="strong")
+    yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms per step, {how}{many}.", width, role="strong")
     words = (
         f"Replay of the unchanged run: {ns_as_ms(whatif.replayed_ns)} ms ({percent(whatif.error_share)} error; "
         f"{percent(whatif.held_out_share)} on held-out steps)."

@@ -1,4 +1,4 @@
-"""A run without steps: its sections that are about steps are named in one line, and the reason is told once."""
+"""A run without steps: its sections that are about steps are named in one line, and the reason is given once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHORT, _LOST = "no steps were found", "device events are missing"
 def page(sections: Sequence[Section], report: Report, width: int) -> Iterator[Line]:
     """The sections of a page that have something to say."""
     left_out = [section for section in sections if section in _OF_STEPS and _lacks(section, report)]
-    shortened = _told_once(report) if left_out else report
+    shortened = _reason_once(report) if left_out else report
     for section in sections:
         if section not in left_out:
             yield from section(shortened, width)
@@ -49,7 +49,7 @@ def _lacks(section: Section, report: Report) -> bool:
     return "account" in missing and all(missing.get(name) == missing["account"] for name in _OF_STEPS[section][1])
 
 
-def _told_once(report: Report) -> Report:
+def _reason_once(report: Report) -> Report:
     """The report with the reason cut short where it stands for figures of other sections."""
     measured = report.measured
     reason = measured.missing["account"]

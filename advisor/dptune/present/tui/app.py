@@ -38,7 +38,7 @@ from dptune.trace.run import Run
 
 
 class Findable(Protocol):
-    """A part of a tab in which words are found; what came of it is told in a few words. Without words none are."""
+    """A part of a tab in which words are found; the result is a few words. Without words all are shown."""
 
     def find(self, words: str) -> str:
         """Go to the next place that has them, or leave out what has not."""

@@ -17,7 +17,7 @@ from dptune.errors import DptuneError
 from dptune.present.amounts import several
 from dptune.present.first_screen import fix_of
 from dptune.present.lines import BLANK, Line, line, wrapped
-from dptune.present.sections.advice import IMPACT_ROLES, body, nothing_to_say, other_proofs, proven, sections, tag
+from dptune.present.sections.advice import IMPACT_ROLES, body, nothing_to_say, other_proofs, sections, tag
 from dptune.present.sections.skipped import skipped
 from dptune.present.tui.page import PageScreen
 from dptune.present.tui.pane import FRAMED, Layout, Pane, painted, style_of
@@ -144,7 +144,7 @@ class Cards(Container):
             self._table.add_row(*_cells(advice, self._report))
         self._table.add_row(Text("other rules", "dim"), *(Text() for _ in _COLUMNS[1:]))
         only = f", with '{visible(self._words)}'" if self._words else ""
-        self._table.border_title = Text(f"Advice {self._order}{only}")
+        self._table.border_title = Text(f"Recommendations {self._order}{only}")
         self._table.border_subtitle = Text(self._rest_in_short())
         self._card.show(self._lines_of(0))
 
@@ -157,7 +157,7 @@ class Cards(Container):
         left_out = len(self._ranked) - len(self._advice)
         words = [
             f"{several(left_out, 'recommendation')} without this text" if left_out else "",
-            "no advice" if not self._report.advice else "",
+            "no recommendations" if not self._report.advice else "",
             f"{several(could_not, 'rule')} could not run" if could_not else "",
             f"{several(len(self._report.quiet), 'rule')} found nothing",
         ]
@@ -190,9 +190,8 @@ def _going(evidence: Evidence) -> GoTo:
 def _card(advice: Advice, report: Report, width: int) -> Iterator[Line]:
     yield line(tag(advice), "dim")
     yield from wrapped(advice.title, width, role="strong")
-    yield from proven(report, advice.rule, width)
     yield BLANK
-    yield from body(advice, report.measured, width, fold_code=True)
+    yield from body(advice, report, width, fold_code=True)
 
 
 def _rest(report: Report, width: int) -> Iterator[Line]:

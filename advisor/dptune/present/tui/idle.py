@@ -1,4 +1,4 @@
-"""The idle tab: the longest gaps, each to be shown in the timeline, and below them copies and the loader."""
+"""The idle tab: the longest gaps, each to be shown in the timeline, and below them copies and the input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 from dptune.advice import Report
 from dptune.measured import GapFigures
 from dptune.present.lines import BLANK, Line, line, wrapped
-from dptune.present.sections.gaps import around, gaps, where
+from dptune.present.sections.gaps import ahead, around, where
 from dptune.present.sections.traffic import copies, data_loading
 from dptune.present.tui.pane import FRAMED, Pane
 from dptune.present.tui.target import GoTo, Places
@@ -69,5 +69,6 @@ class Idle(Container):
             yield line("The gap under the cursor", "strong")
             yield from wrapped(around(self._gaps[at]), width, "  ")
             yield BLANK
-        for section in (copies, data_loading, gaps):
+        yield from ahead(self._report.measured, width)
+        for section in (copies, data_loading):
             yield from section(self._report, width)

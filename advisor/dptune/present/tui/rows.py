@@ -14,13 +14,13 @@ from rich.text import Text
 from dptune.measure.lanes import Lane, Piece
 from dptune.measure.nested import Nested, ThreadRanges
 from dptune.measure.rank_time import Shares
-from dptune.present.first_screen import PARTS, Part
+from dptune.present.step_classes import PARTS, Part
 from dptune.present.tui.pane import hue, style_of
 from dptune.present.visible import visible
 
 LABEL = 16  # columns of a row's name
 _BLANK = " "
-_EDGE = "▏"  # begins an event, so that neighbours can be told apart
+_EDGE = "▏"  # starts an event, so that neighbours are distinct
 _LEAST_SHARE = 0.1  # of a cell that is not idle: less is not seen beside the idle time
 _MOST_LEVELS = 24
 _NEARLY_ALL = 0.9  # of what is drawn
@@ -42,7 +42,7 @@ SIGNS = {
     "compute": _of_part("compute"),
     "communication": _of_part("exposed comm"),
     "copy": _of_part("copies"),
-    "memset": Sign("=", hue("yellow")),
+    "memset": _of_part("copies"),
     "loader": _of_part("input"),
     "backward": Sign("b", hue("cyan")),
     "optimizer": Sign("o", hue("blue")),

@@ -44,9 +44,9 @@ def folded(run_time: RunTime, ranks: Sequence[int], late: int | None, room: int)
     first = [rank for rank in ranks if rank == late]
     others = [rank for rank in ranks if rank != late]
     if len(ranks) <= max(room, 2):
-        return [(f"rank {rank}", (rank,)) for rank in (*first, *others)]
+        return [(f"r{rank}", (rank,)) for rank in (*first, *others)]
     hosts = {rank: run_time.ranks[rank].host for rank in others}
-    found: list[tuple[str, tuple[int, ...]]] = [(f"rank {rank}", (rank,)) for rank in first]
+    found: list[tuple[str, tuple[int, ...]]] = [(f"r{rank}", (rank,)) for rank in first]
     if len({*hosts.values()}) > 1:
         for host in dict.fromkeys(hosts.values()):
             inside = tuple(rank for rank in others if hosts[rank] == host)
@@ -54,7 +54,7 @@ def folded(run_time: RunTime, ranks: Sequence[int], late: int | None, room: int)
         return found
     size = max(-(-len(others) // room), _CHUNK)
     chunks = [tuple(others[at : at + size]) for at in range(0, len(others), size)]
-    return [*found, *((f"ranks {chunk[0]}-{chunk[-1]}", chunk) for chunk in chunks)]
+    return [*found, *((f"r{chunk[0]}-{chunk[-1]}", chunk) for chunk in chunks)]
 
 
 def _host(name: str) -> str:
@@ -76,7 +76,6 @@ def run_rows(
     for name, ranks in names:
         is_late = late in ranks and len(ranks) == 1
         label = f"{name} +{milliseconds(lags[ranks[0]] / 1e6)}" if is_late and lags.get(ranks[0]) else name
-        label = label.replace("rank ", "r") if is_late else label
         rows.append(Row(label, ranks, partial(_time, run_time, ranks, cuts), is_late))
     return rows
 

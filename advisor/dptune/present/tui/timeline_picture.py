@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from dptune.present.amounts import ns_as_ms, several
-from dptune.present.first_screen import PARTS
 from dptune.present.lines import Line, labelled, wrapped
+from dptune.present.step_classes import PARTS, kind_name
 from dptune.present.tui import under_cursor
 from dptune.present.tui.pane import style_of
 from dptune.present.tui.rows import LABEL, SIGNS, Row, painted_row, seen_rows
@@ -75,15 +75,15 @@ def _round(least_ns: float) -> float:
 
 def _legend(view: TimelineView, rows: list[Row]) -> Text:
     """What the signs of the rows stand for: classes of a rank's time, kinds of work on a stream."""
-    every = {part.block: (style_of(part.role), part.name) for part in PARTS}  # some share a block
+    every = {part.block: (style_of(part.role), part.name) for part in PARTS if part.name != view.unnamed_part}
     signs = every
     if view.mode != "all":
         seen = {cell.sign for row in rows if row.lane is None and not row.level for cell in row.cells}
         signs = {sign: shown for sign, shown in every.items() if sign in seen}
         kinds = {piece.kind for row in rows if row.lane is not None for piece in row.lane.pieces}
-        for name, (sign, style) in SIGNS.items():
-            if name in kinds:
-                signs.setdefault(sign, (style, name))
+        for kind, (sign, style) in SIGNS.items():
+            if kind in kinds:
+                signs.setdefault(sign, (style, kind_name(kind)))
     wide = sum(len(name) + 4 for _, name in signs.values()) <= LABEL + view.columns
     text = Text()
     for sign, (style, name) in signs.items():

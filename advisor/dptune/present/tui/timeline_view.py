@@ -42,6 +42,9 @@ class TimelineView:
         self.run = run
         self.numbers = [rank.rank for rank in run.ranks]
         self.late, self.lags = reported_straggler(report), lags_of(report)
+        account = report.measured.known("account")
+        unsplit = account is not None and account.exposed_unsplit_ns > account.exposed_transfer_ns
+        self.unnamed_part = "exposed transfer" if unsplit else "exposed comm"  # one block stands for both
         self.mode: Mode = "all" if len(self.numbers) > 1 else "rank"
         self.rank = self.late if self.late in self.numbers else next(iter(self.numbers), 0)
         self.other: int | None = None  # the second rank of a pair
@@ -300,7 +303,7 @@ class TimelineView:
     def _rank_rows(self, rank: int, most: int | None = None) -> list[Row]:
         offset = self.offset(rank)
         window = self.begin - offset, self.end - offset
-        return rank_rows(self.lanes(rank), window, self.columns, self._time_rows([(f"rank {rank}", (rank,))]), most)
+        return rank_rows(self.lanes(rank), window, self.columns, self._time_rows([(f"r{rank}", (rank,))]), most)
 
     def _time_rows(self, names: Iterable[tuple[str, tuple[int, ...]]]) -> list[Row]:
         if self.run_time is None:

@@ -12,6 +12,7 @@ from dptune.measure.rank_time import RankTime
 from dptune.measured import short_name
 from dptune.present.amounts import milliseconds, ns_as_ms, percent, several
 from dptune.present.lines import Line, labelled, line
+from dptune.present.step_classes import kind_name
 from dptune.present.tui.rows import Row, common_ns, parts_of
 from dptune.present.tui.scene import Window, mean_shares
 from dptune.runfile.ranks import spans
@@ -71,7 +72,7 @@ def of_lane(
     row: Row, piece: Piece | None, length_ns: int, found: SearchHit | None, path: Sequence[Nested], width: int
 ) -> Iterator[Line]:
     """On a stream or on the script: what runs, how long; where nothing does, what the host was in."""
-    yield line(f"{row.label}{f': {piece.kind}' if piece else ''}", "strong")
+    yield line(f"{row.label}{f': {kind_name(piece.kind)}' if piece else ''}", "strong")
     yield from _found(found, width)
     if piece is not None:
         yield from _piece(piece, length_ns, width)

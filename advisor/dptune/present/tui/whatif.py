@@ -29,13 +29,13 @@ from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB
 from dptune.whatif.cpu.building import link_figures
 from dptune.whatif.predicting import RunModel
 
-AS_IT_IS = "as it is"
+UNCHANGED = "unchanged"
 _NAMED = 8  # runs or traces that a command names
 _BAR = 40
 
 
 class Dial(NamedTuple):
-    """A setting and the values that the arrow keys go through, AS_IT_IS among them; `now` is what that is."""
+    """A setting and the values that the arrow keys go through, UNCHANGED among them; `now` is what that is."""
 
     knob: str
     what: str
@@ -49,7 +49,7 @@ def dials(run: Run, measured: Measured) -> list[Dial]:
     found = list(_of_ddp(run) if measured.known("device_kind") == "cpu" else _OF_GPUS)
     if world > 1:
         found += _of_links(measured)
-        found.append(Dial("world_size", "ranks", (AS_IT_IS, *(world * times for times in (2, 4, 8))), str(world)))
+        found.append(Dial("world_size", "ranks", (UNCHANGED, *(world * times for times in (2, 4, 8))), str(world)))
     return found
 
 
@@ -66,14 +66,14 @@ def _of_ddp(run: Run) -> Iterator[Dial]:
     loader = drawn_from(every)
     if loader and loader.batch_size:
         batches = (loader.batch_size * times for times in (2, 4, 8))
-        yield Dial("loader.batch_size", "loader batch size", (AS_IT_IS, *batches), str(loader.batch_size))
+        yield Dial("loader.batch_size", "loader batch size", (UNCHANGED, *batches), str(loader.batch_size))
     if loader and not loader.num_workers:
-        yield Dial("loader.num_workers", "loader workers", (AS_IT_IS, 1, 2, 4, 8), "0")
-    yield Dial("ddp.no_sync", "sync once per step", (AS_IT_IS, True))
+        yield Dial("loader.num_workers", "loader workers", (UNCHANGED, 1, 2, 4, 8), "0")
+    yield Dial("ddp.no_sync", "sync once per step", (UNCHANGED, True))
 
 
 def _of_links(measured: Measured) -> Iterator[Dial]:
-    yield Dial("ddp.comm_hook", "gradients sent as", (AS_IT_IS, "fp16", "bf16"))
+    yield Dial("ddp.comm_hook", "gradients sent as", (UNCHANGED, "fp16", "bf16"))
     try:
         link = link_figures(measured)
     except Missing:
@@ -88,15 +88,15 @@ def _around(values: Sequence[float], now: float) -> tuple[Value | str, ...]:
     """Values in order of size, with what it is now at its place among them, or in place of one that is the same."""
     below = [value for value in values if value < now and not isclose(value, now, rel_tol=_SAME)]
     above = [higher for higher in values if higher > now and not isclose(higher, now, rel_tol=_SAME)]
-    return (*below, AS_IT_IS, *above)
+    return (*below, UNCHANGED, *above)
 
 
 _DEFAULT_MB = 24.0  # torch's own: 25 but for the first bucket, which is of 1, so a little less than 25 for all
 _SAME = 0.02
 _OF_GPUS = (
-    Dial("host.times", "host time factor", (0.0, 0.5, AS_IT_IS, 2.0)),
-    Dial("compute.times", "kernel time factor", (0.25, 0.5, AS_IT_IS, 2.0)),
-    Dial("syncs.removed", "no synchronization", (AS_IT_IS, True)),
+    Dial("host.times", "host time factor", (0.0, 0.5, UNCHANGED, 2.0)),
+    Dial("compute.times", "kernel time factor", (0.25, 0.5, UNCHANGED, 2.0)),
+    Dial("syncs.removed", "no synchronization", (UNCHANGED, True)),
 )
 
 
@@ -116,7 +116,7 @@ class WhatIfPane(Container, can_focus=True):
         Binding(
             "y", "app.copy", "Copy command", id="dial.copy", tooltip="Copy the command that verifies these settings"
         ),
-        Binding("0", "reset", "As it is", id="dial.reset", tooltip="Reset all settings"),
+        Binding("0", "reset", "Reset", id="dial.reset", tooltip="Reset all settings"),
     ]
 
     def __init__(self, run: Run, report: Report) -> None:
@@ -125,7 +125,7 @@ class WhatIfPane(Container, can_focus=True):
         self._named = " ".join(map(shlex.quote, report.run.sources)) if len(report.run.sources) <= _NAMED else ""
         self._recorded = report.run.command is not None
         self._dials = dials(run, report.measured)
-        self._at = [dial.values.index(AS_IT_IS) for dial in self._dials]
+        self._at = [dial.values.index(UNCHANGED) for dial in self._dials]
         self._chosen = 0
         self._ground: RunModel | None = None
         no_trust = (finding.text for finding in report.trust.findings if finding.level == "unjudgeable")
@@ -185,11 +185,11 @@ class WhatIfPane(Container, can_focus=True):
     def changes(self) -> dict[str, Value]:
         """What is set otherwise than it is."""
         picked = ((dial.knob, dial.values[at]) for dial, at in zip(self._dials, self._at, strict=True))
-        return {knob: value for knob, value in picked if value != AS_IT_IS}
+        return {knob: value for knob, value in picked if value != UNCHANGED}
 
     @property
     def commands(self) -> dict[str, str]:
-        """What tells the same in a shell, and where all that is set can be set from outside what proves it."""
+        """The command that predicts this in a shell, and the one that verifies it if all can be set from outside."""
         if not self._named or not self.changes:
             return {}
         settings = " ".join(f"--set {name}={written(value)}" for name, value in self.changes.items())
@@ -211,7 +211,7 @@ class WhatIfPane(Container, can_focus=True):
 
     def action_reset(self) -> None:
         """All as it is."""
-        self._at = [dial.values.index(AS_IT_IS) for dial in self._dials]
+        self._at = [dial.values.index(UNCHANGED) for dial in self._dials]
         self._draw()
 
     def _draw(self) -> None:
@@ -223,12 +223,12 @@ class WhatIfPane(Container, can_focus=True):
         rows = []
         for place, (dial, at) in enumerate(zip(self._dials, self._at, strict=True)):
             value = dial.values[at]
-            shown = (dial.now or AS_IT_IS) if value == AS_IT_IS else written(value)
-            was = f"  (now {dial.now})" if dial.now and value != AS_IT_IS else ""
+            shown = (dial.now or UNCHANGED) if value == UNCHANGED else written(value)
+            was = f"  (now {dial.now})" if dial.now and value != UNCHANGED else ""
             less, more = "<" if at else " ", ">" if at < len(dial.values) - 1 else " "
             mark = ">" if place == self._chosen else " "
             row = f"{mark} {dial.what:<18} {less} {shown:^11} {more}  {dial.knob}{was}"
-            rows.append(Text(row, "bold" if place == self._chosen else "" if value != AS_IT_IS else "dim"))
+            rows.append(Text(row, "bold" if place == self._chosen else "" if value != UNCHANGED else "dim"))
         return Text("\n").join(rows)
 
     def _words(self, width: int) -> Iterator[Line]:

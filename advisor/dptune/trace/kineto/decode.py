@@ -46,7 +46,7 @@ class _Opening:
 def decode(path: str | os.PathLike[str], limit_bytes: int = LIMIT_BYTES, tick: Tick | None = None) -> Trace:
     """Read one trace file.
 
-    Of text, no more than `limit_bytes` are read; `tick` is told how many of the file's bytes were. Raises TraceError
+    Of text, no more than `limit_bytes` are read; `tick` gets how many of the file's bytes were. Raises TraceError
     where it is not a torch.profiler trace or nothing of it can be read.
     """
     name = os.fspath(path)

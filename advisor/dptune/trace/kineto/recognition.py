@@ -16,7 +16,7 @@ _RUN_NAME = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}-[0-9]{2}-[0-9]{2}-
 _UNPACK = "unpack it, and pass the trace inside"
 # First bytes -> what kind of file that is, and what to do with it where that is not to record a trace.
 _MAGIC = (
-    (b"SQLite format 3", "an SQLite database, such as an Nsight Systems export", ""),
+    (b"SQLite format 3", "an SQLite database, for example an Nsight Systems export", ""),
     (
         b"\x1f\x8b",
         "a gzip file that was compressed twice",
@@ -29,7 +29,7 @@ _MAGIC = (
     (b"BZh", "a bzip2 file", _UNPACK),
     (b"\x04\x22\x4d\x18", "an lz4 file", _UNPACK),
     (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", _UNPACK),
-    (b"\x80", "a Python pickle, such as a CUDA memory snapshot", ""),
+    (b"\x80", "a Python pickle, for example a CUDA memory snapshot", ""),
     (b"PAR1", "a Parquet file", ""),
     (b"\x89HDF", "an HDF5 file", ""),
 )

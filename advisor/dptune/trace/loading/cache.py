@@ -2,8 +2,8 @@
 
 One file of columns for each trace, in `.dptune-cache/` beside it where the folder of the trace is this user's; else, or
 where that cannot be written or the trace is remote, in the user's cache folder. Both are used only where they belong to
-this user alone, and so does the file. Its name holds what it was made from: where the trace is, what tells its content
-from another (device, inode, size and times of change, or what a remote store says of it), and a digest of the loader's
+this user alone, and so does the file. Its name holds what it was made from: where the trace is, what identifies its
+content (device, inode, size and times of change, or what a remote store says of it), and a digest of the loader's
 own source, so that a changed loader never meets old columns. A checksum of all its bytes is right before any of them is
 looked at. An entry is written beside its place and moved there whole, so writers and readers may run at once. Nothing
 here can fail a report: an entry that cannot be read or written is as good as none.
@@ -238,7 +238,7 @@ def _fill(out: BinaryIO, head: _Head, arrays: list[NDArray[Any]]) -> None:
 
 
 def _taken(whole: bytearray) -> tuple[_Head, dict[str, NDArray[Any]]]:
-    """What an entry tells, and its arrays, which lie in `whole`. Nothing is looked at before the checksum is right.
+    """The header of an entry, and its arrays, which lie in `whole`. Nothing is looked at before the checksum is right.
 
     Raises ValueError, of which msgspec's are, where there is anything but the columns of a trace in their types.
     """

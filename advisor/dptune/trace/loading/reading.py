@@ -23,7 +23,7 @@ LEAST_BYTES = 4 * 2**20  # of files together: less is read here before another p
 
 
 def read(name: str, cached: bool = True, tick: Tick | None = None) -> Trace:
-    """Read one trace; `cached` takes and keeps its columns. `tick` is told how many of the file's bytes were read.
+    """Read one trace; `cached` takes and keeps its columns. `tick` gets how many of the file's bytes were read.
 
     Raises TraceError where it is not a torch.profiler trace or nothing of it can be read.
     """

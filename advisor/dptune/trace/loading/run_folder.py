@@ -111,7 +111,7 @@ def _repeats(found: Contents, places: Sequence[Path]) -> Iterator[list[Facts]]:
 
 
 def _not_counted(once: Contents, found: Contents) -> str:
-    """Why a repeat tells nothing of the recorded run; empty where it does."""
+    """Why a repeat cannot be compared with the recorded run; empty where it does."""
     if once.findings:
         return once.findings[0].text
     worlds = {rank_facts.world_size for each in (once, found) for rank_facts in each.facts.values()}
@@ -142,7 +142,7 @@ def _listed(values: set[object]) -> str:
 
 
 def _durations(found: Contents) -> list[list[int]]:
-    """Of each rank the steps without the profiler."""
+    """Of each rank the untraced steps."""
     windows = [facts.window("untraced") for _, facts in sorted(found.facts.items())]
     return [] if None in windows else [window.durations_ns for window in windows if window]
 

@@ -29,7 +29,7 @@ def apart(traces: Iterable[Trace], least_ns: int = APART_NS) -> str:
     latest_ns, before = spans[0][1:] if spans else (0, "")
     for start_ns, end_ns, path in spans:
         if start_ns - latest_ns > least_ns:
-            return f"{shown(path)} begins {_long(start_ns - latest_ns)} after {shown(before)} has ended"
+            return f"{shown(path)} starts {_long(start_ns - latest_ns)} after {shown(before)} ended"
         latest_ns, before = max((latest_ns, before), (end_ns, path))
     return ""
 

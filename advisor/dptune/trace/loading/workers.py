@@ -78,7 +78,7 @@ def _unguarded() -> str | None:
 
 
 def _begin(asked: Connection, shared: str | None) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asked is interrupted too, and tells this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asked is interrupted too, and ends this one
     threading.Thread(target=_end_with, args=(asked, shared), daemon=True).start()
 
 

@@ -1,6 +1,6 @@
 """Why a URL could not be read, in one sentence and a hint, from what fsspec and the stores behind it raise.
 
-Errors are told by the names of their classes: none of those packages is imported here.
+Errors are recognized by the names of their classes: none of those packages is imported here.
 """
 
 from __future__ import annotations

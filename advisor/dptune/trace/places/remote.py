@@ -21,7 +21,7 @@ from dptune.trace.places.url import parts, redacted
 
 BLOCK_BYTES = 4 * 2**20  # of one request; where the connection breaks, that one is lost
 _MAGIC = set("*?[")
-# What tells one content from another, as the implementations of fsspec name it; a size alone tells too little.
+# What identifies a content, as the implementations of fsspec name it; a size alone does not.
 _MARKS = (
     *("ETag", "etag", "VersionId", "version_id", "generation", "md5Hash", "content_md5", "Content-MD5", "Digest"),
     *("checksum", "blob_id", "sha", "LastModified", "Last-Modified", "last_modified", "last_commit", "mtime"),

@@ -28,7 +28,7 @@ def located(given: str | os.PathLike[str]) -> Path:
 
 
 def identity(name: str) -> str | None:
-    """A text that changes when the file's content does; None where that cannot be told.
+    """A text that changes when the file's content does; None where that is not known.
 
     Of a local file its device, inode, size and times of change; of a remote one what its store says of it, asked anew.
     """
@@ -44,7 +44,7 @@ def identity(name: str) -> str | None:
 
 
 def size(name: str) -> int:
-    """The bytes of a file; 0 where that cannot be told."""
+    """The bytes of a file; 0 where that is not known."""
     try:
         return Remote(name).size() if is_url(name) else Path(name).stat().st_size
     except (OSError, ValueError):

@@ -35,10 +35,10 @@ from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.program import Program
 
 _GLOO_LANES = 2  # threads of a process group of gloo
-# Of an exchange beside compute. What a whole step lacks tells little of it where ranks have cores of their own: in 40
+# Of an exchange beside compute. What a whole step lacks shows little of it where ranks have cores of their own: in 40
 # recordings over shaped links exchanges in flight while all ranks computed took 0.9 to 1.1 times what the fit says, and
 # what steps lacked said 1.0 to 1.5 and more. Of 32 changes predicted over such links effects were 3.0 % off in the mean
-# with 1.2, and 3.2 with what the step says up to 1.5. Where ranks and threads share cores it is far more, and told so.
+# with 1.2, and 3.2 with what the step says up to 1.5. Where ranks and threads share cores it is far more.
 _BESIDE = 1.2
 # Where ranks share the cores of one host with the threads that exchange, what is in flight waits for a core.
 _MOST_BESIDE, _HALVINGS = 6.0, 6
@@ -48,9 +48,10 @@ _FLOAT_BYTES = 4
 # parameters, which is read twice and whose gradient is written and added (torch 2.13, one core; models of 1.6, 2.7 and
 # 4.0 MB, batches of 16 to 256 doubled: 1.3 to 2.7 ms more than operators' calls for 4.0 MB in three layers). Of a model
 # of 33 kB with batches of 9, 94 and 98 % of what passes computed did not grow with 8 times the batch (on a machine that
-# called operators half as quickly, and on one as quick as that); 1.5 us for each operator alone told 43 and 80 %.
-# Operators that prepare samples on the same thread are none of a pass: with them, 80 instead of 40 % of a convolutional
-# model's passes did not grow, and 8 times its batch was told to take 208 ms; it took 413 (without: told 262 to 497).
+# called operators half as quickly, and on one as quick as that); 1.5 us for each operator alone predicted 43 and 80 %.
+# Operators that prepare samples on the same thread are not part of a pass: with them, 80 instead of 40 % of a
+# convolutional model's passes did not grow, and for 8 times its batch 208 ms were predicted; it took 413 (without them
+# the prediction was 262 to 497).
 OPERATOR_VIEWS, OPERATOR_NS, PARAMETER_NS = 1.9, 1500.0, 0.45
 ALL = slice(None)
 _OLD = "recorded by an older dptune without this data: record again"
@@ -58,7 +59,7 @@ _OLD = "recorded by an older dptune without this data: record again"
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run tells of its steps: the parts of the traced ones, and the facts, by rank.
+    """What a run shows of its steps: the parts of the traced ones, and the facts, by rank.
 
     `crowded`: whether all ranks are on one host with no core but their own. `latency` is in the link's already.
     """
@@ -112,7 +113,7 @@ class Recorded:
         """The model of the traced steps in their own time.
 
         All of it but the exchange is as recorded, so where ranks share cores how much longer they took than it says
-        tells by how much an exchange is slower while ranks compute.
+        gives by how much an exchange is slower while ranks compute.
         """
         timelines = self.timelines.values()
         model = StepModel(
@@ -143,7 +144,7 @@ class Recorded:
 
 
 def read(run: Run, measured: Measured) -> Recorded:
-    """What the run tells. Raises Missing with the reason where that is not enough for a model."""
+    """What the run shows. Raises Missing with the reason where that is not enough for a model."""
     if not run.facts:
         raise Missing("untraced step times are unknown: they need a `dptune profile` recording")
     if measured.device_kind != "cpu":
@@ -325,7 +326,7 @@ def untraced(facts: Facts) -> Window:
     """The window without the profiler, of several steps."""
     window = facts.window("untraced")
     if window is None or window.steps < 2:
-        raise Missing("fewer than 2 steps were recorded without the profiler")
+        raise Missing("fewer than 2 untraced steps were recorded")
     return window
 
 
@@ -341,7 +342,7 @@ def alone_ns(window: Window | None) -> float:
     if window is None or not window.steps or len(window.backward_ns) != window.steps:
         raise Missing(f"time in backward passes is unknown: {_OLD}")
     if len(window.loader_wait_ns) != window.steps:
-        raise Missing("loader wait times are unknown")
+        raise Missing("the time waiting for the data loader is unknown")
     parts = zip(window.durations_ns, window.loader_wait_ns, window.backward_ns, strict=True)
     return median(whole - loader - backward for whole, loader, backward in parts)
 

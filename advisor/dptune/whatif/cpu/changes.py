@@ -1,6 +1,6 @@
 """Changes of knobs, as changes of a step model. What a model cannot tell raises Missing.
 
-Those of exchanges stand in `exchanges`, those of batches in `loaders`; what a model tells only a bound of in `bounds`.
+Those of exchanges stand in `exchanges`, those of batches in `loaders`; those with only a bound in `bounds`.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from dptune.whatif.cpu.timeline import Timeline
 from dptune.whatif.cpu.wire import Link, between
 
 # Exchanges after the backward pass tell what latency is while ranks train, where so many follow each other and it is so
-# much of what they take: less of it is told by errors of the link's rate.
+# much of what they take: less of it is explained by errors of the link's rate.
 _QUEUED, _QUEUED_SHARE = 8, 0.2
-# Where ranks share the cores of one host with the threads that exchange: what `dptune links` tells of latency is of
+# Where ranks share the cores of one host with the threads that exchange: the latency that `dptune links` measures is of
 # cores that idle and must be woken, which busy ones need not. Of bucket sizes on two ranks of one host of two cores,
 # whose calls took 1.7 to 2.1 ms, five changes came out as by 0.8 to 1.4 ms; on another day the same calls took 0.25 ms,
 # where cores had been kept awake.

@@ -55,7 +55,7 @@ def persistent(model: StepModel, value: Value) -> StepModel:
     """Of workers that come with it: it spares their start."""
     loading = loading_of(model)
     if loading.workers and bool(value) != loading.persistent:
-        raise Missing("worker start-up time per epoch is unknown: it is not recorded as loader wait")
+        raise Missing("worker start-up time per epoch is unknown: it is not recorded as waiting for the data loader")
     return replace(model, loading=replace(loading, persistent=bool(value)))
 
 

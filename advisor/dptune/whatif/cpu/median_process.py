@@ -3,7 +3,7 @@
 The step of another process takes longer for one of two reasons. Its threads compute longer: what they take in backward
 passes, and beside those, is timed in each process, so the model is brought to the middle of them. And it waits longer
 for its exchanges: a connection is slower or faster from one process to the next (of four that ran one script over
-200 Mbit/s two took 121 ms of a step for its exchanges, and two 142; all computed for 37), and no sweep of links tells
+200 Mbit/s two took 121 ms of a step for its exchanges, and two 142; all computed for 37), and no sweep of links shows
 which a script will get. What the measured step takes beyond the model's is mostly theirs.
 """
 
@@ -21,8 +21,8 @@ from dptune.whatif.cpu.building import alone_ns, computed_ns, loader_waits
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.replay import step_ns
 
-# How far the exchanges of a process may be from what the link's fit tells, as a logarithm, and what else a step's model
-# is off, of the step: how sensitive the step is to its exchanges tells how much of what it lacks is theirs.
+# How far the exchanges of a process may be from the link's fit, as a logarithm, and what else a step's model
+# is off, of the step: how sensitive the step is to its exchanges shows how much of what it lacks is theirs.
 _OF_EXCHANGES, _OF_STEP = 0.1, 0.02
 _TRIED = 1.25  # times as long, and as short
 

@@ -86,7 +86,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Latency:
-    """That of exchanges while ranks train: how many times what the link's fit tells of one alone, and `why`.
+    """Latency of collectives while ranks train: a factor on what the link's fit gives for one alone, and `why`.
 
     `alone`: of one that nothing else is in flight with. `queued`: of as many as there are lanes, by message size in
     bytes, ascending; as if alone where there is none. `others` are how many times all that it may be as well.
@@ -113,7 +113,7 @@ class StepModel:
     `hook_ns` is what calling it takes that thread for each bucket.
     `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
     as long an exchange takes while every rank computes; less so where some do. `exchange_times`: how many times as long
-    any takes as the link tells. `latency` is in the link's already.
+    any takes as the link predicts. `latency` is in the link's already.
     `quiet_times`: how many times as long a pass computes that exchanges no more what it did.
     `crowded_slowdown`: the least of that once no rank is late, where they have few cores: one that waits leaves a core
     to the late one's exchange, so a recording of that does not show it.

@@ -1,4 +1,4 @@
-"""How far the steps of one process are from those of another, which no model of one of them tells."""
+"""How far the steps of one process are from those of another, which no model of a single one predicts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCKS, _STEPS_OF_A_BLOCK = 10, 4
 # blocks are not independent either. Of 18 changes of bucket sizes predicted between recordings (three scripts on three
 # wires, 100 steps each) 17 were inside with half of it, 15 with two fifths, 14 with what independent blocks would give.
 _PROCESSES = 0.5
-_SEEN = 4  # processes with the change whose median is told
+_SEEN = 4  # processes with the change whose median is predicted
 _AS_SURE = 3  # processes that tell as much of how far they lie apart as the blocks of one do
 _ODD = 3.0  # times what blocks tell: a process counts as no further off than that
 _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-sided, 1 to 9 degrees of freedom
@@ -22,8 +22,8 @@ _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-side
 def unsure_ns(windows: Sequence[Window], own_ns: float, repeats_ns: Sequence[float] = ()) -> float:
     """How far the median step of a few further processes may be from that of the recorded ones: 90 %.
 
-    How far processes lie apart is told by those there are and, as if by three more, by blocks of steps of the recorded
-    one, whose median step is `own_ns`.
+    How far processes lie apart is estimated from those there are and, as if by three more, from blocks of steps of the
+    recorded one, whose median step is `own_ns`.
     """
     steps: int = min(window.steps for window in windows)
     count = min(_BLOCKS, max(2, steps // _STEPS_OF_A_BLOCK))

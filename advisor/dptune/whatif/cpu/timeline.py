@@ -6,9 +6,9 @@ gradients, the optimizer. Calls that start an exchange stand in the backward pas
 time is kept beside it, because other buckets make others.
 
 As long as an exchange is in flight the backend's threads want the cores too, and a backward pass computes more slowly.
-How much so tells the time that its thread computed (facts, `backward_cpu_ns`): what the pass lasts beyond that, it lost
-while exchanges were in flight. So much shorter those parts are taken to be without them. Passes are noisy, so the less
-was in flight, the more it is taken to be what it usually is.
+How much so follows from the time that its thread computed (facts, `backward_cpu_ns`): what the pass lasts beyond that,
+it lost while exchanges were in flight. Those parts are taken to be that much shorter without. Passes are noisy: the
+less was in flight, the more it is taken to be what it usually is.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_BETWEEN_NS = 100_000
 _MOST_SLOWDOWN = 3.0
 # As if besides so much of each backward pass had been in flight and computed so slowly. In 17 ranks' recordings with
 # exchanges in flight for 30 % of backward passes and more it was 1.03 to 2.0, the median 1.3; what a pass seems to lose
-# is off by some 3 % of it. Without this, a bucket that left when all was computed told by noise a slowdown of 3, and
+# is off by some 3 % of it. Without this, a bucket that left when all was computed gave, by noise, a slowdown of 3, and
 # smaller buckets were to save 0 to 11 % of the step: they saved 24.
 _USUAL_SLOWDOWN, _USUAL_WEIGHT = 1.3, 0.1
 
@@ -94,7 +94,7 @@ class _Backward:
 
 @dataclass(frozen=True, eq=False)
 class _Rank:
-    """The rows of a rank's trace that the parts are told by, and when exchanges were started and in flight."""
+    """The rows of a rank's trace that show the parts, and when exchanges were started and in flight."""
 
     columns: Columns
     evaluated: Ints
@@ -155,7 +155,7 @@ class _Rank:
             copied = self._within(self.copies, began, following)
             hooked, inner = (self._within(rows, began, ended) for rows in (self.hooked, self.accumulated))
             started = self._within(self.starts, began, ended)
-            # Gradients that are views of the buckets are not copied back: the last exchange tells where it resumes.
+            # Gradients that are views of the buckets are not copied back: the last exchange shows where it resumes.
             flown = self._within(self.flights, began, following)[: len(started)]
             resumed = max([ended, *end[copied].tolist(), *end[flown].tolist()])
             passes.append(
@@ -244,7 +244,7 @@ class _Rank:
         return rows[np.argsort(self.columns.ts_ns[rows], kind="stable")]
 
     def calling(self, steps: Sequence[Sequence[_Backward]]) -> dict[str, float]:
-        """What tells what a step takes whatever the batch: its operators, the time between them, one of no work.
+        """What a step takes whatever the batch: its operators, the time between them, one of no work.
 
         Operators that prepare batches on the script's own thread are left out: more samples take more of them.
         """

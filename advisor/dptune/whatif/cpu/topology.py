@@ -49,7 +49,7 @@ class Hop:
 
 
 def ranks_asked(settings: Mapping[str, Value], before: int) -> int:
-    """How many ranks there are to be, of `before`. Raises Missing where so many cannot be told of."""
+    """How many ranks there are to be, of `before`. Raises Missing where that number cannot be predicted."""
     ranks = int(settings.get("world_size") or before)
     if before < 2:
         raise Missing(ALONE)
@@ -62,8 +62,8 @@ def relinked(link: Link, before: int, hosts: int, settings: Mapping[str, Value],
     """The all-reduce over a topology, from the one that was measured of so many ranks on so many hosts.
 
     Where no `nodes` are asked for, they are as many as the hosts were, or one for each rank where those do not hold as
-    many ranks each. `latency`: how many times what a fit tells of it the link's is, and so another link's is, too.
-    Raises Missing where it cannot be told.
+    many ranks each. `latency`: how many times the fitted value the link's is, and so another link's is, too.
+    Raises Missing where it cannot be predicted.
     """
     ranks = ranks_asked(settings, before)
     nodes = int(settings.get("nodes") or (ranks if ranks % hosts else hosts))

@@ -12,14 +12,14 @@ from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.program import Program
 
-_HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from what is told of it
+_HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from its prediction
 _LEAST_GROWING = 0.5  # of what kernels and copies take, that grows with the batch; all of it is the most
-_OTHER_BESIDE = (0.8, 1.25)  # times what is told of exchanges beside compute
+_OTHER_BESIDE = (0.8, 1.25)  # times what is predicted of exchanges beside compute
 _OTHER_CROWDED = (1.2, 1.8)  # slowdowns, once no rank is late
 _UNEVEN_LEFT = 0.25  # of the difference: batches of samples sorted by length, or cut by tokens, are not of equal cost
 # Times what a pass computes once it exchanges nothing any more: the threads and the kernel that moved its gradients
 # leave cores and caches to it, after the exchange, too. Of two scripts with four passes, of which three exchanged no
-# more, one computed 12 % less in all of a step; the other's step was 7 % of what it computes shorter than was told.
+# more, one computed 12 % less in all of a step; the other's step was 7 % of what it computes shorter than predicted.
 _QUIET = 0.85
 
 

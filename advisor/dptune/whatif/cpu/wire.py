@@ -65,7 +65,7 @@ class _Flight:
 
 
 class Wire:
-    """A link from a moment on, ns. Collectives are told apart by numbers."""
+    """A link from a moment on, ns. Collectives are identified by numbers."""
 
     def __init__(self, link: Link, now: float) -> None:
         self._link, self._now, self._speed = link, now, 1.0

@@ -1,6 +1,6 @@
 """The traces of a run -> its program.
 
-What an operation waited for last is told as for the critical path; that it has to wait for the operation before it on
+What an operation waited for last is found as for the critical path; that it has to wait for the operation before it on
 its stream, and for its launch, it is given too, as early as that could have been. The threads of the script are taken
 for one, which does one thing after the other.
 """
@@ -122,7 +122,7 @@ def _of_rank(
         sent = exchanged.get((rank, row))
         if sent is None:
             last.waits.append(((rank, "begin", row), int(walk.end[place] - walk.begin[place]), kinds[place], -1))
-        else:  # how long is told once all are in order
+        else:  # how long is known once all are in order
             last.waits += [
                 ((other_rank, "begin", other), 0.0, Kind.EXCHANGE, sent.message)
                 for other_rank, other in sent.operations

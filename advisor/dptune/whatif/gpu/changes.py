@@ -21,7 +21,7 @@ _KERNELS = (Kind.COMPUTE, Kind.PRODUCT)
 _HALVED = ("float", "float32", "fp32")
 _HALVINGS, _NEAR = 10, 1e-3  # until the step is as near as that
 _QUICKEST = 0.5  # of the traced host's time: what the profiler slows it at most
-_AS_IT_IS = 0.02  # a step that a quicker host leaves as it is: one in hundreds of kernels waits for it all the same
+_UNCHANGED = 0.02  # a step that a quicker host leaves as it is: one in hundreds of kernels waits for it all the same
 
 
 def changed(program: Program, settings: Mapping[str, Value]) -> Program:
@@ -73,7 +73,7 @@ def with_quickest_host(program: Program) -> Program:
     the devices quicker finds out. On an H200 with torch 2.11 steps that waited for the host took 1.2 to 1.9 times as
     long with the profiler.
     """
-    least_ns = (1 - _AS_IT_IS) * program.step_ns()
+    least_ns = (1 - _UNCHANGED) * program.step_ns()
     if _host(program, _QUICKEST).step_ns() >= least_ns:
         return _host(program, _QUICKEST)
     low, high = _QUICKEST, 1.0
@@ -84,7 +84,7 @@ def with_quickest_host(program: Program) -> Program:
 
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
-    """Those of the changes of which it is told only what they could save at most."""
+    """Those of the changes with only an upper bound of the saving."""
     return [name for name, value in settings.items() if name in BOUNDS and not is_off(value) and value != 0]
 
 
@@ -263,4 +263,4 @@ CHANGES: dict[str, Changing] = {
     **dict.fromkeys(TAKE_NO_TIME, _same_time),
 }
 _BEFORE_TOPOLOGY = ("link.alpha_us", "link.gb_per_s")
-TOLD = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})
+PREDICTED = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})

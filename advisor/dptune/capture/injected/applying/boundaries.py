@@ -1,4 +1,4 @@
-"""Where gradients are read, and where a step ends: told to those that count the micro-batches of a module."""
+"""Where gradients are read, and where a step ends, for those that count the micro-batches of a module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _known: weakref.WeakKeyDictionary[Any, tuple[int, set[int]]] = weakref.WeakKeyDi
 
 
 class Listener(Protocol):
-    """What is told, with parameters by identity; None stands for gradients of which that is not known."""
+    """What is reported, with parameters by identity; None stands for gradients of which that is not known."""
 
     @property
     def waits(self) -> bool:

@@ -1,4 +1,4 @@
-"""Arguments of DataLoader, of those alone that the script trains from as far as that can be told."""
+"""Arguments of DataLoader, only of those that the script trains from, as far as that is known."""
 
 from __future__ import annotations
 

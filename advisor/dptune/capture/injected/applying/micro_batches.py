@@ -29,7 +29,7 @@ _BY_ITSELF = "the script already skips synchronization itself"
 _CLOSURE = "its optimizer uses a closure, which runs backward passes inside the step"
 _IN_BACKWARD = "its optimizer steps inside the backward pass"
 _JOIN = "its ranks may have different numbers of batches (join)"
-# What is learned while all passes are exchanged still, and told to the other ranks by its place in this list.
+# What is found while all passes are still all-reduced; ranks send its place in this list to each other.
 _LEARNED = (
     "",
     "the script reads gradients between micro-batches",

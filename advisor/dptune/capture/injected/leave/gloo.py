@@ -1,6 +1,6 @@
 """Waits until gloo's threads have nothing to do: what they do late meets what is no longer there.
 
-Gloo tells of a finished collective before it has let go of it, so the script may be further than its threads are. With
+Gloo reports a finished collective before it has let go of it, so the script may be further than its threads are. With
 torch alone, too (2.13):
 
 - A collective that the profiler records has its end written down by such a thread. Once the profiler has stopped, the

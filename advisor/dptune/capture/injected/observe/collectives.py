@@ -31,13 +31,13 @@ FUNCTIONS = (
 )
 OF_TENSORS = ("full_tensor", "redistribute")  # methods of a DTensor
 REDISTRIBUTING = "redistribute_local_tensor"  # what an operator calls that needs a DTensor laid out in another way
-_MOST = 200  # lines that are told apart
+_MOST = 200  # lines that are distinguished
 
 _Line = tuple[str | None, str, str, str]
 
 
 class Calls:
-    """Counts outermost calls, once it is told to begin."""
+    """Counts outermost calls, once `begin` was called."""
 
     def __init__(self, passes: Callable[[], int] = lambda: 0) -> None:
         """`passes`: how many backward passes have begun."""

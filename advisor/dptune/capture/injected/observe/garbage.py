@@ -21,7 +21,7 @@ from dptune.runfile.collected import CollectCallFacts
 
 FULL = 2  # the generation whose collections take long
 MOST = 10_000  # full collections that are kept between two steps
-_CALLERS = 50  # lines that are told apart
+_CALLERS = 50  # lines that are distinguished
 
 
 class Garbage:

@@ -1,4 +1,4 @@
-"""Squares of gradient norms, small and large, from which the noise of gradients is told.
+"""Squares of gradient norms, small and large, from which the gradient noise scale is estimated.
 
 Small: what one backward pass of this rank adds to the gradient, from hooks on the parameters, before ranks exchange.
 Large: the gradient of the step, once the last pass has ended, before it is clipped, unscaled or used. They are kept as
@@ -18,7 +18,7 @@ from dptune.runfile.facts import NoiseFacts
 
 
 class GradientNoise:
-    """Watches backward passes from `begin` to `end`. `after_pass` and `end_step` are told to it."""
+    """Watches backward passes from `begin` to `end`. The caller calls `after_pass` and `end_step`."""
 
     def __init__(self, places: Places) -> None:
         self._parameters = [parameter for parameter in _parameters(places) if parameter.requires_grad]

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, dataloader
 from dptune.capture.injected.observe.places import Places, is_the_users, relative
 from dptune.runfile.iterators import IteratorFacts
 
-_LINES = 16  # that are told apart
+_LINES = 16  # that are distinguished
 
 
 @dataclass

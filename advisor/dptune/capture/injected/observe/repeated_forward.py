@@ -1,6 +1,6 @@
 """Watches calls of modules in the warm-up steps: which compute again what was computed before in the same step.
 
-Counting calls tells which modules are called several times between two optimizer steps; only their inputs and outputs
+Counting calls shows which modules are called several times between two optimizer steps; only their inputs and outputs
 are looked at, from their second call on, and compared when the step ends. `nn.Module.__call__` is wrapped until the
 first window opens; nothing is left on the script's modules.
 """

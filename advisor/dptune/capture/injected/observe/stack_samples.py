@@ -28,7 +28,7 @@ _SHORTEST_S, _LONGEST_S = 0.01, 0.1
 _A_STEP = 5  # looks in the shortest step, where that is long enough
 _GOLDEN, _PLASTIC = 0.6180339887498949, 0.7548776662466927  # multiples of each, modulo 1, spread evenly
 _AT_ONCE_S, _AFTER_S, _WITHIN_S = 0.0001, 0.0005, 0.005
-_MOST, _DEEPEST = 300, 80  # places that are told apart; frames of a stack that are read
+_MOST, _DEEPEST = 300, 80  # places that are distinguished; frames of a stack that are read
 _PHASES = (
     (("utils/data/",), "loader"),
     (("autograd/",), "backward"),

@@ -2,7 +2,7 @@
 
 And which passes go back through a graph again, where the sum of the losses would need one.
 
-Passes are told apart by the script's lines that lead to the call. What a pass computes gradients of is read from its
+Passes are distinguished by the script's lines that lead to the call. What a pass computes gradients of is read from its
 graph, in its first passes only. After that, a pass costs a look at one gradient for each optimizer.
 """
 
@@ -29,7 +29,7 @@ from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 
 _WALKS = 3  # passes of one call whose graph is read: what a model freezes may change after the first
 _NODES = 200_000  # of a graph; a larger one is not read
-_CALLS = 32  # calls of backward that are told apart
+_CALLS = 32  # calls of backward that are distinguished
 _DEPTH = 3  # lines of the script that tell a call apart
 _PENDING = 64  # passes that an optimizer may leave behind; of one that never steps no more are kept
 _OFTEN = 3  # times that gradients were discarded before this is said of a call

@@ -1,4 +1,4 @@
-"""What this process tells the launcher while it runs: its step, where it is before the first one, and its stacks."""
+"""What this process reports to the launcher: its step, where it is before the first one, and its stacks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Live:
         self._beats = beats
         self._file: int | None = None
         self._thread: threading.Thread | None = None
-        self._told: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
 
     def start(self) -> None:
         """Begin to tell, and to answer the signal that asks for stacks; once in each process."""
@@ -48,7 +48,7 @@ class Live:
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
         self._offer_stacks(self._folder)
-        self._told, self._file = {}, None
+        self._reported, self._file = {}, None
         self._thread = threading.Thread(target=self._tell, name="dptune-live", daemon=True)
         self._thread.start()
 
@@ -93,7 +93,7 @@ class Live:
             "claimed": self._rank is not None,
             "stays": self._stays,
         }
-        if status == self._told:
+        if status == self._reported:
             return
         text = json.dumps(status).ljust(_ROOM).encode()
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ class Live:
             elif len(text) == _ROOM:
                 os.lseek(self._file, 0, os.SEEK_SET)
                 os.write(self._file, text)
-            self._told = status
+            self._reported = status
 
     def _open(self, text: bytes) -> int:
         """A file that appears whole, and is then written over in place: that goes on when the disk is full."""

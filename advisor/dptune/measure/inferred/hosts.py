@@ -1,0 +1,112 @@
+"""What the host's side of a trace shows at all: only then does something that is not there mean that there is none."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.intervals import Intervals, Ints, Mask
+from dptune.measure.views import RankView
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import BACKWARD_NAME, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
+
+_GRADIENT = re.compile(r"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
+_COMPILED = re.compile(r"Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction$|triton_")
+_OPERATOR = re.compile(r"aten::")
+
+
+@dataclass(frozen=True, eq=False)
+class HostEvents:
+    """Operators and ranges of a rank's host that begin in its steps."""
+
+    view: RankView
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the trace."""
+        return self.view.columns
+
+    def rows(self, pattern: re.Pattern[str]) -> Ints:
+        """Rows, in order of time, of ranges and operators in the steps whose name the pattern matches."""
+        rows = self.columns.rows(RANGE_CATEGORIES, pattern.match)
+        rows = rows[self._in_steps(rows)]
+        return rows[np.argsort(self.columns.ts_ns[rows], kind="stable")]
+
+    def _in_steps(self, rows: Ints) -> Mask:
+        if not self.view.steps:
+            return np.zeros(len(rows), dtype=np.bool_)
+        start_ns = self.columns.ts_ns[rows]
+        found: Mask = (start_ns >= self.view.steps[0].start_ns) & (start_ns < self.view.steps[-1].end_ns)
+        return found
+
+    def inside(self, rows: Ints, around: Ints) -> Mask:
+        """Which rows begin inside one of the others, on the same thread."""
+        ranges = Ranges.of_rows(self.columns, around)
+        found: Mask = ranges.at(self.columns.thread[rows], self.columns.ts_ns[rows]) != NOWHERE
+        return found
+
+    @cached_property
+    def gradients(self) -> Ints:
+        """Rows in which autograd adds a gradient to its parameter: one for each, in every backward pass."""
+        return self.rows(_GRADIENT)
+
+    def gradients_by_pass(self) -> list[int]:
+        """How many gradients each backward pass adds, in order of time."""
+        return [int(count) for count in np.unique(self._pass_of(self.gradients), return_counts=True)[1]]
+
+    def passes(self, synchronised_by: Ints) -> tuple[list[int], list[int]]:
+        """The backward passes of each step, and those of them since whose begin one of these rows issued a reduction.
+
+        FSDP reduces the last gradients after the last node of the pass.
+        """
+        steps, columns = self.view.steps, self.columns
+        _, first = np.unique(self._pass_of(self.gradients), return_index=True)
+        begin_ns = columns.ts_ns[self.gradients[first]]
+        at = np.searchsorted([step.start_ns for step in steps], begin_ns, side="right") - 1
+        kept = at >= 0
+        since = np.searchsorted(begin_ns, columns.ts_ns[synchronised_by], side="right") - 1
+        with_reductions = np.isin(np.arange(len(begin_ns)), since)
+        every = np.bincount(at[kept], minlength=len(steps))
+        return every.tolist(), np.bincount(at[kept & with_reductions], minlength=len(steps)).tolist()
+
+    def _pass_of(self, rows: Ints) -> Ints:
+        """A number for the backward pass of each row. Passes are apart where other operators begin between them."""
+        return np.searchsorted(self._others_ns, self.columns.ts_ns[rows]).astype(np.int64)
+
+    @cached_property
+    def _others_ns(self) -> Ints:
+        """When operators outside of backward passes begin, ascending."""
+        columns = self.columns
+        passes = Intervals.union(columns.ts_ns[self.backward], columns.ends(self.backward))
+        others = self.rows(_OPERATOR)
+        others = others[~passes.hold(columns.ts_ns[others])]
+        if not len(others):
+            return columns.ts_ns[others]
+        threads, counts = np.unique(columns.thread[others], return_counts=True)
+        begin_ns: Ints = columns.ts_ns[others[columns.thread[others] == threads[np.argmax(counts)]]]
+        return begin_ns  # of the thread that runs forward passes: a collective runs operators on threads of its own
+
+    @cached_property
+    def backward(self) -> Ints:
+        """Rows of the nodes of backward passes."""
+        rows = self.columns.rows(RANGE_CATEGORIES, BACKWARD_NAME.search)
+        return rows[self._in_steps(rows)]
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether operators of a backward pass were recorded: then those of DDP and FSDP would have been, too."""
+        return len(self.backward) > 0
+
+    @cached_property
+    def compiles(self) -> bool:
+        """Whether a graph runs that torch.compile made."""
+        return len(self.rows(_COMPILED)) > 0
+
+    @cached_property
+    def updates(self) -> Ints:
+        """Rows of an optimizer's step()."""
+        return self.rows(OPTIMIZER_STEP_NAME)

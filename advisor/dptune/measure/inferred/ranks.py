@@ -1,0 +1,113 @@
+"""All facts that can be inferred of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+
+import numpy as np
+
+from dptune.measure.communication.calls import Call
+from dptune.measure.communication.purposes import GRADIENTS, SHARDING, issuers, purposes
+from dptune.measure.inferred.absent import absent
+from dptune.measure.inferred.hosts import HostEvents
+from dptune.measure.inferred.loaders import loaders
+from dptune.measure.inferred.replicas import replicas
+from dptune.measure.inferred.shards import shards
+from dptune.measure.inferred.updates import updates
+from dptune.measure.views import RankView
+from dptune.measured import AccumulationFigures, InferredFacts
+from dptune.runfile.facts import DeviceFacts, Facts
+
+
+def inferred_facts(view: RankView, calls: Sequence[Call], world_size: int | None) -> InferredFacts | None:
+    """What the trace of a rank says of facts that a recording would have; `calls` are its collectives in steps.
+
+    None for a trace without steps.
+    """
+    if view.no_steps:
+        return None
+    host = HostEvents(view)
+    issued = _issued(view, calls)
+    facts = Facts(view.rank, world_size=world_size or 1, backend=view.trace.distributed.backend, ended="")
+    confidence = {}
+    wrapped = replicas(host, issued.buckets, issued.sent)
+    passes, _ = host.passes(np.empty(0, dtype=np.int64))
+    lacking = absent(host, [ddp for found in wrapped for ddp in found.value], passes)
+    for found in (*wrapped, *shards(host), *updates(host), *loaders(host), *lacking):
+        setattr(facts, found.name, found.value)
+        confidence[found.name] = found.confidence
+        confidence |= {f"{found.name}.{part}": sure for part, sure in found.parts.items()}
+    if (device := _device(view)) is not None:
+        facts.device, confidence["device"] = device, "high"
+    return InferredFacts(facts=facts, confidence=confidence)
+
+
+def inferred_accumulation(view: RankView, calls: Sequence[Call], world_size: int | None) -> AccumulationFigures:
+    """Backward passes of a step as the trace shows them: those in which autograd adds gradients to parameters."""
+    host = HostEvents(view)
+    issued = _issued(view, calls)
+    passes, synchronised = host.passes(np.array([row for row, _ in issued.reduced], dtype=np.int64))
+    every = (round(median(passes)) or None) if passes else None
+    missing = {} if every else {"backwards_per_step": "the trace shows no backward pass"}
+    held = None
+    if world_size == 1:
+        missing["synchronised_backwards_per_step"] = "a single process averages no gradients"
+    elif not every or not issued.reduced:
+        missing["synchronised_backwards_per_step"] = "the trace shows no backward pass that averages gradients"
+    else:
+        held = round(median(synchronised))
+    return AccumulationFigures(backwards_per_step=every, synchronised_backwards_per_step=held, missing=missing)
+
+
+@dataclass(frozen=True)
+class _Issued:
+    """Collectives with the row of the host's call that issued each, in order of time.
+
+    `reduced`: those that average gradients, of DDP or FSDP; `buckets`: the all-reduces among them; `sent`: broadcasts.
+    """
+
+    reduced: list[tuple[int, Call]]
+    sent: list[tuple[int, Call]]
+
+    @property
+    def buckets(self) -> list[tuple[int, Call]]:
+        return [(row, call) for row, call in self.reduced if call.kind == "all_reduce"]
+
+
+def _issued(view: RankView, calls: Sequence[Call]) -> _Issued:
+    columns = view.columns
+    by_row = {call.row: call for call in calls}
+    reduced, sent = [], []
+    for device in view.devices:
+        issued_by = issuers(view, device)
+        meant = purposes(columns, issued_by).tolist()
+        for row, issuer, purpose in zip(device.operations.rows.tolist(), issued_by.tolist(), meant, strict=True):
+            call = by_row.get(row)
+            if call is None or issuer < 0:
+                continue
+            if (call.kind, purpose) in (("all_reduce", GRADIENTS), ("reduce_scatter", SHARDING)):
+                reduced.append((issuer, call))
+            elif call.kind == "broadcast":
+                sent.append((issuer, call))
+    in_time = partial(sorted, key=lambda pair: int(columns.ts_ns[pair[0]]))
+    return _Issued(in_time(reduced), in_time(sent))
+
+
+def _device(view: RankView) -> DeviceFacts | None:
+    """The only device that the trace lists and computes on."""
+    used = {device.operations.device for device in view.devices if not device.operations.on_cpu}
+    listed = [device for device in view.trace.devices if len(view.trace.devices) == 1 or f"{device.index}" in used]
+    if len(used) != 1 or len(listed) != 1:
+        return None
+    (device,) = listed
+    capability = None if device.compute_major is None else f"{device.compute_major}.{device.compute_minor or 0}"
+    return DeviceFacts(
+        kind="cuda",
+        name=device.name or None,
+        index=device.index,
+        compute_capability=capability,
+        memory_bytes=device.memory_bytes,
+    )

@@ -1,0 +1,35 @@
+"""FullyShardedDataParallel and fully_shard, from the ranges of their hooks."""
+
+from __future__ import annotations
+
+import re
+from statistics import median
+
+from dptune.advice import Confidence
+from dptune.measure.inferred.finding import Inferred
+from dptune.measure.inferred.hosts import HostEvents
+from dptune.runfile.communication import FsdpFacts
+
+_SECOND = re.compile(r"FSDP::(?P<what>\w+)(?: \((?P<unit>.*)\))?")
+_FIRST = re.compile(r"FullyShardedDataParallel\.")
+_GATHERS = re.compile(r"FSDP::all_gather(?: \(.*\))?$")
+
+
+def shards(host: HostEvents) -> list[Inferred]:
+    """What shards the model, or that nothing does; nothing where the trace would not show it."""
+    gathers = host.rows(_GATHERS)
+    if len(gathers):
+        return [_second(host, [host.columns.name(row) for row in gathers.tolist()])]
+    if len(host.rows(_FIRST)):
+        return [Inferred.of("fsdp", [FsdpFacts(version=1)], "high", version="high")]
+    return [Inferred.of("fsdp", [], "high")] if host.trains else []
+
+
+def _second(host: HostEvents, names: list[str]) -> Inferred:
+    """fully_shard names the unit in each of its ranges: how many there are, and how often a step gathers each."""
+    times = {name: names.count(name) for name in names}
+    steps = max(1, len(host.view.steps))
+    again = median(times.values()) / steps
+    found = FsdpFacts(version=2, units=len(times), reshard_after_forward=again >= 1.5)
+    parts: dict[str, Confidence] = {"version": "high", "units": "medium", "reshard_after_forward": "medium"}
+    return Inferred.of("fsdp", [found], "high", **parts)

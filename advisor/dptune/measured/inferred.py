@@ -1,0 +1,25 @@
+"""Facts that were inferred from a trace that dptune did not record."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Literal
+
+from pydantic import Field, field_serializer
+
+from dptune.measured.figure import Model
+from dptune.runfile.facts import Facts
+
+
+class InferredFacts(Model):
+    """Facts of the lowest rank, as a recording would have them, and the confidence in each."""
+
+    facts: Facts = Field(description="the facts, by the names of rank-NNNNN.facts.json; only those that were inferred")
+    confidence: dict[str, Literal["low", "medium", "high"]] = Field(
+        description="by fact, or by field of its records (ddp.bucket_sizes); what is not listed is not known"
+    )
+
+    @field_serializer("facts")
+    def _only_known(self, facts: Facts) -> dict[str, Any]:
+        known = asdict(facts)
+        return {"rank": facts.rank, **{name: known[name] for name in known if name in self.confidence}}

@@ -1,0 +1,144 @@
+"""Facts inferred from traces, beside those that the same runs recorded, and on public traces worked out by hand."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dptune.measure import measure
+from dptune.measured import InferredFacts, Measured
+from dptune.runfile.facts import Facts
+from dptune.trace import Run, load
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLIC = ROOT.parent / "shared" / "real_traces"
+RECORDED = ROOT / "tests" / "rules" / "recorded" / "runs"
+SAMPLES = ROOT / "sample_traces"
+# One of each kind of script, on CPUs and on an H200.
+RUNS = [
+    *(
+        RECORDED / name
+        for name in (
+            "averaged-one-by-one", "broadcast-buffers", "checkpointing-without-need", "dense-tables",
+            "dense-tables-mended", "evaluation-mode-kept", "frozen-batch-norm", "gathered-for-logging",
+            "gradients-discarded", "iterable-dataset", "kept-outputs", "late-rank", "metrics-reduced", "new-iterators",
+            "parameters-without-optimizer-mended", "rank-placement", "recompiles", "repeated-forward",
+            "scaler-without-need", "separate-backward-passes", "sharded-optimizer", "sharded-parameters", "small-batch",
+            "small-shard-units", "unfrozen-after-wrapping-mended", "unfused-optimizer", "unfused-optimizer-mended",
+            "unsynchronized-gradients", "unused-gradients", "unused-parameters-searched", "wide-gradients-mended",
+            "workers-restart",
+        )
+    ),
+    *(SAMPLES / name for name in ("healthy", "tiny_buckets", "accumulation_without_no_sync", "starved_loader")),
+    *(
+        SAMPLES / "gpu" / name
+        for name in ("ranks-nccl-ddp", "ranks-nccl-fsdp", "link-default", "planted-starved-loader", "predict-base")
+    ),
+]  # fmt: skip
+AS_IF_RECORDED = ("fused", "foreach")  # None where the script left torch to choose: what it chose is not recorded
+
+
+@functools.cache
+def stripped(path: Path) -> tuple[Run, Measured]:
+    """A recorded run, and what its traces alone say."""
+    run = load([path])
+    return run, measure(replace(run, facts={}, record=None, repeats=[]))
+
+
+def values(inferred: InferredFacts, recorded: Facts) -> Iterator[tuple[str, str, Any, Any]]:
+    """Each inferred value, by name and confidence, beside the recorded one."""
+    for name, confidence in inferred.confidence.items():
+        record, _, part = name.partition(".")
+        found, true = getattr(inferred.facts, record), getattr(recorded, record)
+        if part:
+            if not true:
+                continue  # the record itself is wrong, which counts once
+            found, true = getattr(found[0], part), getattr(true[0], part)
+            if part == "rebuilt_bucket_sizes" and not true:
+                true = getattr(recorded, record)[0].bucket_sizes
+            if part in AS_IF_RECORDED:
+                found, true = bool(found), bool(true)
+        elif record == "device":
+            found, true = (found.name, found.capability), (true.name, true.capability)
+        elif isinstance(found, list) or record == "compiled":
+            found, true = bool(found), bool(true)
+        yield name, confidence, found, true
+
+
+def test_inferred_facts_are_those_that_were_recorded() -> None:
+    """At least 98 % of them, and every one that is given high confidence."""
+    counts: Counter[bool] = Counter()
+    wrong = []
+    for path in RUNS:
+        run, measured = stripped(path)
+        lowest = min(run.facts)
+        for name, confidence, found, true in values(measured.inferred, run.facts[lowest]):
+            counts[found == true] += 1
+            if found != true:
+                wrong.append((path.name, name, confidence, found, true))
+    assert counts[True] >= 0.98 * counts.total() > 400, wrong
+    assert not [one for one in wrong if one[2] == "high"]
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)
+def test_backward_passes_are_counted_as_the_recording_did(path: Path) -> None:
+    run, measured = stripped(path)
+    recorded = measure(run).accumulation
+    inferred = measured.accumulation
+    assert inferred.known("backwards_per_step") == recorded.known("backwards_per_step")
+    synchronised = recorded.known("synchronised_backwards_per_step")
+    if synchronised and inferred.known("synchronised_backwards_per_step") is not None:
+        assert inferred.synchronised_backwards_per_step == synchronised
+
+
+def test_recorded_facts_win() -> None:
+    run, _ = stripped(SAMPLES / "healthy")
+    measured = measure(run)
+    assert measured.known("inferred") is None
+    assert measured.missing["inferred"] == "the facts were recorded"
+
+
+def test_real_nccl_buckets_of_a_recording_on_a_card() -> None:
+    """Two of NCCL's messages a step, of the sizes that the reducer itself reported."""
+    run, measured = stripped(SAMPLES / "gpu" / "ranks-nccl-ddp")
+    (wrapped,) = measured.inferred.facts.ddp
+    assert wrapped.rebuilt_bucket_sizes == [29419520, 21018624] == run.facts[0].ddp[0].rebuilt_bucket_sizes
+    assert wrapped.gradient_bytes == 4 * 12_609_536  # 4 layers of 3,152,384 parameters
+    assert wrapped.parameter_tensors == 48
+
+
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
+def test_a_public_trace_of_ddp_on_an_a100() -> None:
+    """ResNet-50 without its last layer's bias in 161 tensors: 25,557,032 parameters, in five buckets."""
+    measured = measure(load([PUBLIC / "hta_training" / "b4b6dce_nccl_data.json.gz"]))
+    (wrapped,) = measured.inferred.facts.ddp
+    assert wrapped.rebuilt_bucket_sizes == [8196000, 31502336, 26255360, 26550272, 9724160]
+    assert wrapped.gradient_bytes == 4 * 25_557_032
+    assert wrapped.parameter_tensors == 161
+    assert wrapped.gradient_as_bucket_view is False
+    assert wrapped.buffer_bytes == 4 * 53_120 + 8 * 53  # running statistics of 53 batch norms, and how often they ran
+    assert measured.accumulation.synchronised_backwards_per_step == 1
+    (optimizer,) = measured.inferred.facts.optimizers
+    assert (optimizer.name, optimizer.foreach, optimizer.fused) == ("SGD", True, False)
+
+
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
+def test_what_a_trace_would_not_show_is_not_inferred_to_be_absent() -> None:
+    """Kernels alone: no operator of the host was recorded, so nothing is known of DDP, optimizers or loaders."""
+    measured = measure(load([next((PUBLIC / "gpu_only_mi210").iterdir())]))
+    inferred = measured.known("inferred")
+    assert inferred is None or not inferred.confidence.keys() & {"ddp", "fsdp", "optimizers", "loaders"}
+
+
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
+def test_the_hosts_time_for_buffers_of_a_public_trace() -> None:
+    """By hand: forward passes begin 38.0 to 39.3 ms before their first convolution, of steps of 220 ms."""
+    measured = measure(load([PUBLIC / "hta_training" / "b4b6dce_nccl_data.json.gz"]))
+    assert 0.170 < measured.buffer_sync_share < 0.180
+    assert measure(load([SAMPLES / "healthy"])).known("buffer_sync_share") is None
