@@ -79,7 +79,7 @@ def test_without_a_verb_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[st
     assert main([]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert "verbs:" in said.err
+    assert "commands:" in said.err
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,16 @@ def test_files_and_folders(tmp_path: Path) -> None:
     assert offered("dptune profile tr", tmp_path) == {"trace.json"}
 
 
+def test_recordings_and_their_commits(tmp_path: Path) -> None:
+    folder = tmp_path / "dptune-runs" / "2026-11-20T10-00-00-train"
+    folder.mkdir(parents=True)
+    record = '{"schema_version": "0.3", "dptune": "0.1.0", "commit": "0123456789ab"}'
+    (folder / "run.json").write_text(record, encoding="utf-8")
+    assert offered("dptune check new --baseline 2026", tmp_path) == {folder.name}
+    assert offered("dptune check new --baseline 0123", tmp_path) == {"0123456789ab"}
+    assert offered("dptune check new --baseline dp", tmp_path) == {"dptune-runs/"}
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_has_its_code(shell: str) -> None:
     done = subprocess.run(

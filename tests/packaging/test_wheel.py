@@ -1,5 +1,6 @@
 """The sdist holds what a developer needs, the wheel what a user needs, and nothing else."""
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -92,6 +93,33 @@ def test_installing_dptune_never_touches_the_users_torch(wheel: dict[str, str]) 
     assert [r for r in requirements if r.startswith("torch") and "extra == 'profile'" in r]
 
 
+def test_a_registry_shows_the_readme_without_what_only_the_repository_has(wheel: dict[str, str], dist: Path) -> None:
+    """Links to files and pictures lead nowhere there; its reader has no checkout."""
+    described = message_from_string(metadata(wheel, "METADATA"))
+    assert described["Description-Content-Type"] == "text/markdown"
+    text = described.get_payload()
+    assert isinstance(text, str)
+    links = re.findall(r"\]\(([^)]*)\)", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    assert not [link for link in links if not link.startswith("https://")]
+    assert "![" not in text
+    assert "$ pip install dptune\n" in text
+    assert "pip install ." not in text
+    assert "make test" not in text
+    assert "(`?` for help, `q` to quit).\n" in text
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert re.findall("^## .*$", text, re.MULTILINE) == [
+        title for title in re.findall("^## .*$", readme, re.MULTILINE) if title != "## Development"
+    ]
+    blocks = re.findall(r"^```text\n.*?^```$", readme, re.DOTALL | re.MULTILINE)
+    assert len(blocks) > 3
+    assert all(block in text for block in blocks)
+    (path,) = dist.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        file = archive.extractfile(next(name for name in archive.getnames() if name.endswith("/PKG-INFO")))
+        assert file is not None
+        assert message_from_string(file.read().decode()).get_payload() == text
+
+
 def test_the_licence_ships(wheel: dict[str, str]) -> None:
     assert "Apache License" in metadata(wheel, "licenses/LICENSE")
 
@@ -103,6 +131,7 @@ def test_the_sdist_can_be_worked_in(sdist: set[str]) -> None:
         "Makefile",
         ".ci/run",
         "README.md",
+        "hatch_build.py",
         "CHANGELOG.md",
         "LICENSE",
         "mkdocs.yml",

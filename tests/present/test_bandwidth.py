@@ -38,26 +38,26 @@ def test_the_line_goes_through_the_points_it_was_made_of() -> None:
 
 def test_the_least_stands_at_the_left_below_and_the_largest_at_the_right_above() -> None:
     told = rows(80)
-    picture = [row.partition("|")[2] for row in told[:12]]
+    picture = [row.partition("│")[2] for row in told[:12]]
     assert picture[0][-1] == picture[11][0] == "a"
     assert picture[0].index("a") == 32  # a megabyte is half way from a kilobyte in column 0 to a gigabyte in 65
     assert sum(row.count("a") for row in picture) == 3
-    assert told[0].split("|")[0].strip() == "1 GB/s"
-    assert told[11].split("|")[0].strip() == "0.0099 GB/s"
+    assert told[0].split("│")[0].strip() == "1 GB/s"
+    assert told[11].split("│")[0].strip() == "0.0099 GB/s"
     assert "a all_reduce, 2 ranks, sweep" in told[14]
-    assert "-" not in "".join(picture)
+    assert "╌" not in "".join(picture)
 
 
 def test_the_peak_is_a_row_of_dashes() -> None:
     told = rows(80, peak_gb_per_s=100.0)
-    assert told[0].partition("|")[2] == "-" * 66
+    assert told[0].partition("│")[2] == "╌" * 66
     assert "Dashes: peak of a GPU's link, 100.0 GB/s." in " ".join(" ".join(told).split())
 
 
 def test_a_peak_below_all_that_was_measured_is_drawn_too() -> None:
     told = rows(80, peak_gb_per_s=0.001)
-    assert told[11].partition("|")[2] == "-" * 66
-    assert told[11].split("|")[0].strip() == "0.001 GB/s"
+    assert told[11].partition("│")[2] == "╌" * 66
+    assert told[11].split("│")[0].strip() == "0.001 GB/s"
 
 
 def test_nothing_is_drawn_of_no_sizes() -> None:

@@ -92,6 +92,7 @@ def test_two_ranks_share_a_time_axis() -> None:
     boxes = [{name: float(box.get(name, "")) for name in ("x", "width")} for box in elements(written, "rect")]
     assert boxes == [{"x": 200, "width": 400}, {"x": 0, "width": 400}]
     assert "Rank 3 (straggler): 8.00 ms, 3.00 ms late" in written
+    assert "Rank 3 (latest): 8.00 ms, 3.00 ms late" in body(timeline([late, usual], named=False))
     assert "Rank 1 (usual): 9.00 ms, not late" in written
     assert "Rank 3 arrives 3.00 ms late in this step; below it is rank 1" in written
 

@@ -199,6 +199,25 @@ async def test_it_works_without_colour(report: Report, monkeypatch: pytest.Monke
         await see(pilot, "All keys", "question_mark")
 
 
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+async def test_bars_can_be_seen_without_colour(report: Report, monkeypatch: pytest.MonkeyPatch, theme: str) -> None:
+    """Of red, textual would make a grey that is nearly that of the background."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        pilot.app.theme = theme
+        await see(pilot, VERDICT)
+        strips = pilot.app.screen._compositor.render_strips()
+        found = [segment for strip in strips for segment in strip if set(segment.text) & {"█", "▓", "▒"}]
+        assert len(found) > 3
+        for segment in found:
+            assert segment.style is not None
+            assert segment.style.color is not None
+            assert segment.style.bgcolor is not None
+            drawn, behind = (color.get_truecolor() for color in (segment.style.color, segment.style.bgcolor))
+            assert drawn.red == drawn.green == drawn.blue
+            assert abs(drawn.red - behind.red) > 90
+
+
 async def test_resizing_folds_the_text_again(report: Report) -> None:
     words = "Communication that nothing hides takes 21.0 % of every step."
     async with ReportApp(report).run_test(size=LARGE) as pilot:

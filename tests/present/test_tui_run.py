@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -46,7 +48,7 @@ async def test_a_step_lane_by_lane(recorded: tuple[Run, Report], size: tuple[int
     async with ReportApp(report, run).run_test(size=size) as pilot:
         await see(pilot, "2 ranks, around step", "6")
         seen = await see(pilot, "rank 0, around step", "enter")
-        assert "█ compute ▓ communication" in flat(seen)
+        assert re.search("█ compute ▓ exposed transfer .*b backward o optimizer", flat(seen))
         rows = {row.split()[0].lstrip(">"): row for row in picture(pilot).splitlines()[2:-1] if row.split()}
         assert rows["script"].count("b") > 10
         assert "█" in rows["compute"]
@@ -84,8 +86,8 @@ async def test_zooming_out_ends_somewhere(recorded: tuple[Run, Report]) -> None:
         timeline = pilot.app.query_one(Timeline)
         first = run.ranks[0].light.base_ns
         offsets = [rank.light.base_ns - first for rank in run.ranks]
-        assert timeline._begin == min(low + by for (low, _), by in zip(recorded_ns, offsets, strict=True))
-        assert timeline._end == max(high + by for (_, high), by in zip(recorded_ns, offsets, strict=True))
+        assert timeline.view.begin == min(low + by for (low, _), by in zip(recorded_ns, offsets, strict=True))
+        assert timeline.view.end == max(high + by for (_, high), by in zip(recorded_ns, offsets, strict=True))
         assert "ms from left to right" in picture(pilot)
 
 
@@ -97,7 +99,7 @@ async def test_the_step_is_the_one_in_the_middle_of_what_is_shown(recorded: tupl
         timeline = pilot.app.query_one(Timeline)
         steps = RankLanes(run, run.ranks[0].rank).steps
         for step in (steps[0], steps[-1]):
-            timeline._look(step.start_ns, step.end_ns)
+            timeline.look(step.start_ns, step.end_ns)
             assert f"around step {step.number}:" in picture(pilot)
 
 
@@ -278,7 +280,7 @@ async def test_lanes_beyond_the_screen_are_reached(recorded: tuple[Run, Report])
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
         await see(pilot, "around step", "6")
         timeline = pilot.app.query_one(Timeline)
-        timeline._rows = [Row(f"stream {number}", (0,), list, lane=Lane("", [])) for number in range(24)]
+        timeline.view.rows = [Row(f"stream {number}", (0,), list, lane=Lane("", [])) for number in range(24)]
         await pilot.press(*["down"] * 23)
         assert "stream 23" in picture(pilot)
         assert "of 24" in picture(pilot)
@@ -452,15 +454,15 @@ async def test_a_range_is_opened_until_the_cursor_is_at_its_innermost(recorded: 
         await see(pilot, "rank 0, around step", "enter")
         timeline = pilot.app.query_one(Timeline)
         timeline.find("Optimizer.step")
-        before = timeline._end - timeline._begin
+        before = timeline.view.end - timeline.view.begin
         await pilot.press("enter")
-        assert timeline._end - timeline._begin < before
+        assert timeline.view.end - timeline.view.begin < before
         await see(pilot, "range: Optimizer.step#AdamW.step")
-        opened = timeline._begin, timeline._end
+        opened = timeline.view.begin, timeline.view.end
         await see(pilot, "2 ranks, around step", "escape")
-        assert (timeline._begin, timeline._end) == opened  # the same moment on all ranks
+        assert (timeline.view.begin, timeline.view.end) == opened  # the same moment on all ranks
         await pilot.press("0")
-        assert timeline._end - timeline._begin >= before
+        assert timeline.view.end - timeline.view.begin >= before
 
 
 async def test_two_ranks_are_drawn_over_the_same_moments(recorded: tuple[Run, Report]) -> None:
@@ -505,7 +507,7 @@ async def test_evidence_of_a_straggler_leads_to_the_range_that_holds_it_up(real_
         await see(pilot, "rank 2, around step", "e")
         await see(pilot, "range: # running sparse arch")
         await pilot.app.workers.wait_for_complete()  # all ranks on one clock: a row more, the same one chosen
-        assert pilot.app.query_one(Timeline)._rows[0].label == "r2 +1,005 ms"
+        assert pilot.app.query_one(Timeline).view.rows[0].label == "r2 +1,005 ms"
         await see(pilot, "range: # running sparse arch")
 
 
@@ -514,15 +516,17 @@ async def test_a_host_is_opened_to_its_ranks(recorded: tuple[Run, Report]) -> No
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
         await see(pilot, "2 ranks, around step", "6")
         timeline = pilot.app.query_one(Timeline)
-        (first, second), run_time = run.ranks, timeline._run_time
+        (first, second), run_time = run.ranks, timeline.view.run_time
         assert run_time is not None
         run_time.ranks = {
             number: replace(run_time.ranks[(first, second)[number % 2].rank], rank=number, host=f"node-{number // 8}")
             for number in range(32)
         }
-        timeline._numbers = [*range(32)]
-        timeline._run = replace(run, ranks=[replace((first, second)[number % 2], rank=number) for number in range(32)])
-        timeline._look(timeline._begin, timeline._end)
+        timeline.view.numbers = [*range(32)]
+        timeline.view.run = replace(
+            run, ranks=[replace((first, second)[number % 2], rank=number) for number in range(32)]
+        )
+        timeline.look(timeline.view.begin, timeline.view.end)
         names = [row[1:16].strip() for row in picture(pilot).splitlines()[2:-1]]
         assert names == ["node-0 x8", "node-1 x8", "node-2 x8", "node-3 x8"]
         assert "█" in picture(pilot).splitlines()[2]
@@ -530,3 +534,73 @@ async def test_a_host_is_opened_to_its_ranks(recorded: tuple[Run, Report]) -> No
         await see(pilot, "8 ranks, around step", "enter")
         assert picture(pilot).splitlines()[2][1:16].strip() == "r8"
         await see(pilot, "32 ranks, around step", "escape")
+
+
+async def test_keys_wait_until_the_ranks_are_read(
+    recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pressed while the ranks are read: named on the screen, done in their order, or cancelled."""
+    run, report = recorded
+    go_on = Event()
+
+    class Slow(RunTime):
+        def __init__(self, *given: object) -> None:
+            go_on.wait(20)
+            super().__init__(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("dptune.present.tui.timeline.RunTime", Slow)
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "reading ...", "6")
+        assert "then" not in screen(pilot)
+        await see(pilot, "reading ... then: Beside, Step, Step before, Whole step (esc: cancel)", "b", "n", "p", "0")
+        await pilot.press("escape")
+        assert "then" not in screen(pilot)
+        await see(pilot, "then: Lane, Open, Lane, Lane, Lane, Lane and 2 more", "down", "enter", *["down"] * 6)
+        go_on.set()
+        await see(pilot, "rank 1, around step")
+        assert pilot.app.query_one(Timeline).view.lane == 6
+
+
+async def test_a_rank_that_was_opened_can_be_read_while_the_others_are(
+    recorded: tuple[Run, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys need no other rank; going back to all ranks does, and waits."""
+    run, report = recorded
+    go_on = Event()
+
+    class Slow(RunTime):
+        def __init__(self, *given: object) -> None:
+            go_on.wait(20)
+            super().__init__(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("dptune.present.tui.timeline.RunTime", Slow)
+    async with ReportApp(report, run).run_test(size=LARGE) as pilot:
+        await see(pilot, "late by step", "3")
+        await see(pilot, "rank 0, around step", "enter")
+        await pilot.press("down")
+        assert pilot.app.query_one(Timeline).view.lane == 1
+        await see(pilot, "then: Back (esc: cancel)", "escape")
+        go_on.set()
+        await see(pilot, "2 ranks, around step")
+
+
+async def test_where_python_functions_are(recorded: tuple[Run, Report], real_traces: Path) -> None:
+    """In the detailed trace of a recording; nothing is said where they are drawn; nowhere without stacks."""
+    run, report = recorded
+    detailed = run.ranks[0].detailed_source
+    assert detailed is not None
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        assert "Python functions" not in await see(pilot, "2 ranks, around step", "6")
+        await see(pilot, "Python functions: in the detailed trace; y copies its command", "enter")
+        await pilot.press("y")
+        assert pilot.app.clipboard == f"dptune report {shlex.quote(detailed)}"
+    found, shown = run_and_report([detailed], cached=False)
+    async with ReportApp(shown, found).run_test(size=LARGE) as pilot:
+        await see(pilot, "rank 0", "6")
+        assert "Python functions" not in screen(pilot)
+        rows = pilot.app.query_one(Timeline).view.rows
+        assert any(event.kind == "function" for row in rows for event in row.level)
+    found, shown = run_and_report([str(real_traces / "torchrec_resnet18_2xv100")], cached=False)
+    async with ReportApp(shown, found).run_test(size=SMALL) as pilot:
+        await see(pilot, "2 ranks, around step", "6")
+        await see(pilot, "Python functions: not recorded; `dptune profile` or with_stack=True does", "enter")

@@ -5,10 +5,11 @@ on a budget of [tool.dptune.budget] that is exceeded, and on a slowdown against 
 15 % of a step, medium 5 %, low 2 %.
 
 With --baseline, PATHs and baseline are runs: run folders, or reports written by `dptune report --format json`. A
-verdict needs at least four on each side, recorded in random order. Findings that the baseline has too do not fail the
-gate. With --script, both sides run here instead, a commit or a folder each, as in `dptune compare --script`, until a
-slowdown beyond --max-regression is found or excluded; findings and budgets apply to recordings only. If the result is
-inconclusive, --inconclusive decides (default: pass).
+baseline may also be the name of a recording in dptune-runs, or a commit: all recordings at it (`dptune history` lists
+both). A verdict needs at least four runs on each side, recorded in random order. Findings that the baseline has too do
+not fail the gate. With --script, both sides run here instead, a commit or a folder each, as in `dptune compare
+--script`, until a slowdown beyond --max-regression is found or excluded; findings and budgets apply to recordings only.
+If the result is inconclusive, --inconclusive decides (default: pass).
 
 Accepted findings are listed by fingerprint in a file: --accept FILE reads it, --update-accepted adds to it whatever
 would fail the gate.
@@ -24,6 +25,7 @@ examples:
   dptune check dptune-runs/2026-11-20T23-31-08-train
   dptune check traces/ --fail-on high --format json
   dptune check b1 b2 b3 b4 --baseline a1 a2 a3 a4 --max-regression time_per_sample=5%
+  dptune check b1 b2 b3 b4 --baseline 1f3870be274f
   dptune check --script 'train.py --steps 200' --baseline main --fail-on never
   dptune check dptune-runs/2026-11-20T23-31-08-train --output github=- --output junit=dptune.xml
 """
@@ -42,6 +44,7 @@ from dptune.commands.shared.amounts import impact_and_confidence
 from dptune.commands.shared.gate_formats import FORMATS, OUTPUT, outputs, write
 from dptune.commands.shared.proving import how_to_go_on
 from dptune.commands.shared.reading import is_report, latest, read_run, reading_options, report_of, root_of
+from dptune.commands.shared.recordings import resolved
 from dptune.commands.shared.repeating import prove_sources, refuse_without_script, repeating_arguments
 from dptune.commands.shared.sweeps import links_option
 from dptune.errors import RunError, UsageError
@@ -74,7 +77,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     against = parser.add_argument_group("against a baseline")
     against.add_argument(
-        "--baseline", nargs="+", action="extend", metavar="RUN", default=[], help="runs, or with --script one commit"
+        "--baseline",
+        nargs="+",
+        action="extend",
+        metavar="RUN",
+        default=[],
+        help=f"runs: paths, or names or commits of recordings in {RUNS}; with --script one commit or folder",
     )
     against.add_argument(
         "--max-regression",
@@ -135,7 +143,7 @@ def _gate(args: argparse.Namespace, terms: Terms) -> tuple[Gate, list[Report]]:
     from dptune.compare.headline import build_comparison
     from dptune.compare.sides import Sides
 
-    a, b = sides([*args.baseline, BETWEEN, *args.paths])
+    a, b = sides([*resolved(args.baseline, args.paths), BETWEEN, *args.paths])
     read = {
         name: read_run(name, args.jobs, cached=not args.no_cache, links=args.links) for name in dict.fromkeys([*a, *b])
     }

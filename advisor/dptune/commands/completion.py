@@ -1,7 +1,7 @@
 """Print the shell completion script.
 
-Completes options, knobs and their values after --set, rules after --advice, formats, run folders and files. It asks
-`dptune` at each Tab and needs nothing else.
+Completes options, knobs and their values after --set, rules after --advice, recordings and commits after --baseline,
+formats, run folders and files. It asks `dptune` at each Tab and needs nothing else.
 
 examples:
   eval "$(dptune completion bash)"      in ~/.bashrc
@@ -20,11 +20,14 @@ from argcomplete.shell_integration import shellcode
 
 from dptune.advise import packs
 from dptune.commands.shared.gate_formats import FORMATS, OUTPUT
+from dptune.commands.shared.recordings import recordings
 from dptune.knobs import KNOBS
+from dptune.runfile.paths import RUNS
 
 SHELLS = ("bash", "zsh", "fish", "powershell")
 _OF_KNOBS = ("settings", "sweep")  # where options keep KNOB=VALUE
 _OF_RULES = ("advice", "code")
+_OF_RECORDINGS = "baseline"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +57,7 @@ def complete(parsers: Mapping[str, argparse.ArgumentParser], lines: Mapping[str,
 
 
 class _Names(BaseCompleter):
-    """What an argument may be: a knob and its value, a format and its file, a rule, else a file."""
+    """What an argument may be: a knob and its value, a format and its file, a rule, a recording, else a file."""
 
     def __call__(
         self, *, prefix: str, action: argparse.Action, parser: argparse.ArgumentParser, parsed_args: argparse.Namespace
@@ -69,6 +72,9 @@ class _Names(BaseCompleter):
         if action.dest in _OF_RULES:
             rules = [loaded.rule for loaded in packs.load_packs()]
             return [rule.name if prefix[:1].islower() else rule.code for rule in rules]
+        if action.dest == _OF_RECORDINGS:
+            names = (name for run in recordings([RUNS]) for name in (run.folder.name, run.commit) if name)
+            return [*dict.fromkeys(names), *FilesCompleter()(prefix)]
         return FilesCompleter()(prefix)
 
 

@@ -4,29 +4,27 @@ FOLDER holds run folders of `dptune profile`, or is one. Recordings are listed b
 git commit they were made at. A recording that cannot be read is listed with the reason.
 
 One recording more or less proves nothing: two runs of the same script differ, too. `dptune compare` and
-`dptune check --baseline` test whether a difference is more than chance.
+`dptune check --baseline` test whether a difference is more than chance; --baseline takes a run's name or commit.
 
 examples:
   dptune history
   dptune history dptune-runs --last 50 --format json
   dptune check new-run --baseline $(dptune history dptune-runs --last 5 --format paths)
+  dptune check new1 new2 new3 new4 --baseline 1f3870be274f
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import datetime
-import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.shared.reading import reading_options
+from dptune.commands.shared.recordings import recordings
 from dptune.errors import DptuneError, RunError, UsageError
 from dptune.present import terminal
 from dptune.runfile.paths import RUNS
-from dptune.runfile.recognition import is_run_folder, record_of
 
 if TYPE_CHECKING:
     from dptune.history import Entry, History
@@ -52,51 +50,22 @@ def run(args: argparse.Namespace) -> int:
     from dptune import __version__
     from dptune.history import History
 
-    found = [(_recorded(folder), str(folder)) for folder in _run_folders(args.folders)]
-    found.sort(key=lambda run: (_seconds(run[0]), run[1]))
+    found = recordings(_folders(args.folders))
     if not found:
         raise RunError(f"no recordings in {', '.join(args.folders) or RUNS}", "record one: `dptune profile train.py`")
     listed = found[-args.last :] if args.last else found
-    entries = [_entry(folder, recorded, args) for recorded, folder in listed]
+    entries = [_entry(str(recording.folder), recording.recorded, args) for recording in listed]
     sys.stdout.write(_text(History(dptune=__version__, entries=entries, earlier=len(found) - len(listed)), args.format))
     return 0
 
 
-def _run_folders(names: list[str]) -> list[Path]:
-    """Every run folder that is named, or lies in a named folder."""
-    found: dict[Path, Path] = {}
+def _folders(names: list[str]) -> list[Path]:
+    """Those that are named; dptune-runs where none is."""
     for folder in [Path(name) for name in names] or [RUNS]:
         if not folder.is_dir():
             hint = "record a run first: `dptune profile train.py`" if not names else "name a folder"
             raise UsageError(f"{folder} is not a folder", hint)
-        found.update({path.resolve(): path for path in _inside(folder)})
-    return list(found.values())
-
-
-def _inside(folder: Path, levels: int = 2) -> list[Path]:
-    """The folder itself if it is a run folder, else those inside it and inside its folders."""
-    if is_run_folder(folder):
-        return [folder]
-    children: list[Path] = []
-    with contextlib.suppress(OSError):  # a folder that may not be looked into holds none for this user
-        children = sorted(filter(Path.is_dir, folder.iterdir())) if levels else []
-    return [run for child in children for run in _inside(child, levels - 1)]
-
-
-def _recorded(folder: Path) -> str:
-    """When it was recorded; empty where its run.json does not say."""
-    try:
-        return record_of(folder).recorded
-    except (OSError, ValueError):
-        return ""
-
-
-def _seconds(recorded: str) -> float:
-    """The time to sort by, in whatever zone it was written; unknown times come first."""
-    try:
-        return datetime.datetime.fromisoformat(recorded).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return -math.inf
+    return [Path(name) for name in names] or [RUNS]
 
 
 def _entry(folder: str, recorded: str, args: argparse.Namespace) -> Entry:

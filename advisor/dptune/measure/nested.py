@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from dptune.measure.host.callers import PYTHON_CATEGORIES
+from dptune.measure.host.callers import PYTHON_CATEGORIES, has_stacks
 from dptune.measure.intervals import Ints
 from dptune.trace.events import Trace
 from dptune.trace.kernels import HOST_COLLECTIVE_PREFIXES, OPERATOR_CATEGORIES, RANGE_CATEGORIES
@@ -72,6 +72,11 @@ class HostRanges:
         rows = rows[(columns.ts_ns[rows] <= at_ns) & (columns.ends(rows) > at_ns)]
         rows = rows[columns.thread[rows] == self._main]
         return self._nested(rows[self._order(rows)])
+
+    @cached_property
+    def has_functions(self) -> bool:
+        """Whether the trace was recorded with Python functions."""
+        return has_stacks(self._trace.columns)
 
     @cached_property
     def _rows(self) -> Ints:

@@ -12,11 +12,11 @@ from dptune.runfile.facts import Facts
 
 
 class InferredFacts(Model):
-    """Facts of the lowest rank, as a recording would have them, and how sure each is."""
+    """Facts of the lowest rank, as a recording would have them, and the confidence in each."""
 
     facts: Facts = Field(description="the facts, by the names of rank-NNNNN.facts.json; only those that were inferred")
     confidence: dict[str, Literal["low", "medium", "high"]] = Field(
-        description="fact, or field of its records as ddp.bucket_sizes -> how sure it is; what is not here is not known"
+        description="by fact, or by field of its records (ddp.bucket_sizes); what is not listed is not known"
     )
 
     @field_serializer("facts")

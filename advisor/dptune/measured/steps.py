@@ -112,9 +112,9 @@ class StepTime(Figures):
     )
     untraced_mean_ns: int = Field(0, description="mean untraced step: median over ranks of each rank's; 0: none")
     untraced_period: int = Field(
-        1, description="period, in steps, with which times without the profiler repeat; 1 if they do not alternate"
+        1, description="period, in steps, with which untraced times repeat; 1 if they do not alternate"
     )
-    untraced_steps: int = Field(0, description="steps timed without the profiler, on the rank with most")
+    untraced_steps: int = Field(0, description="untraced steps, on the rank with most")
     untraced_outliers: int = Field(
         0, description="those of them that took much longer than the others, on the rank with most; all are kept"
     )

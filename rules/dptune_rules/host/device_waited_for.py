@@ -7,7 +7,7 @@ The larger of two shares of the step, each the mean over all GPUs:
 - time in which a GPU is idle while the script is blocked in a call that waits for it, or launches the next operation
   after such a call;
 - time for which copies to the host block the script, but no more than the GPU's idle time while the script launches or
-  runs Python. A script that waits has launched nothing ahead, and what follows finds the GPU idle.
+  runs Python. A script that waits has launched nothing ahead, so its next operations find the GPU idle.
 
 If a single GPU waits that long and holds up the others, `late-rank` reports it.
 

@@ -40,11 +40,12 @@ class WindowHistory:
     steps: list[TimedStep]
 
 
-def step_history(run: Run, measured: Measured) -> list[WindowHistory]:
-    """The windows with timed steps, in the order of their steps."""
-    found = [WindowHistory(name, _timed(_recorded(run.facts, name))) for name in WINDOWS]
+def step_history(run: Run, measured: Measured, rank: int | None = None) -> list[WindowHistory]:
+    """The windows with timed steps, in the order of their steps; with `rank`, of that rank alone."""
+    facts = {number: of for number, of in run.facts.items() if rank in (None, number)}
+    found = [WindowHistory(name, _timed(_recorded(facts, name))) for name in WINDOWS]
     if not any(window.steps for window in found):
-        found = [WindowHistory("light", _traced(measured))]
+        found = [WindowHistory("light", _traced(measured, rank))]
     return sorted((window for window in found if window.steps), key=lambda window: window.steps[0].number)
 
 
@@ -58,17 +59,20 @@ def _recorded(facts: Mapping[int, Facts], name: WindowName) -> dict[int, dict[in
     return found
 
 
-def _traced(measured: Measured) -> list[TimedStep]:
-    """The steps that figures are of, and those that were set aside because they took much longer."""
+def _traced(measured: Measured, only: int | None) -> list[TimedStep]:
+    """The steps that figures are of, and those that were set aside because they took much longer: of one rank, only
+    those of which its time is known.
+    """
     by_rank: dict[int, dict[int, int]] = {}
     for rank in measured.ranks:
         stepped = [device.steps for device in rank.devices if device.steps]
-        if stepped:
+        if stepped and only in (None, rank.rank):
             by_rank[rank.rank] = {step.number: step.account.window_ns for step in max(stepped, key=len)}
     steps = measured.known("steps")
     aside = [
         TimedStep(step.number, step.length_ns, step.length_ns, step.rank, True)
         for step in (steps.set_aside if steps is not None and by_rank else ())
+        if only in (None, step.rank)
     ]
     return sorted([*_timed(by_rank), *aside], key=lambda step: step.number)
 

@@ -13,8 +13,8 @@ from dptune.present.html import charts
 from dptune.present.html.markup import Section, key, note
 from dptune.present.html.style import COLORS, PALETTE
 from dptune.present.sections.bandwidth import fitted, name, points
+from dptune.present.sections.overlap import MOST_COLLECTIVES, collective_name
 
-_MOST_COLLECTIVES = 12
 _HIDDEN, _TRANSFER, _WAITING = COLORS["compute"], COLORS["communication"], COLORS["waiting"]
 _PEAK = "#cc79a7"
 _LABELS = 5  # of an axis
@@ -32,7 +32,7 @@ def hidden_and_exposed(report: Report) -> Iterator[Section]:
         return
     named = [
         (_name(row, account.window_ns), charts.bar(_parts(row, longest, account.window_ns)))
-        for row in rows[:_MOST_COLLECTIVES]
+        for row in rows[:MOST_COLLECTIVES]
     ]
     left_out = len(rows) - len(named)
     more = note(f"and {several(left_out, 'shorter row')}" if left_out > 0 else "")
@@ -47,10 +47,7 @@ def hidden_and_exposed(report: Report) -> Iterator[Section]:
 
 
 def _name(row: CommunicationFigures, window_ns: int) -> str:
-    phase, purpose = row.known("phase"), row.known("purpose")
-    where = f" in {phase}" if phase and phase != "unknown" else ""
-    of = f" ({purpose})" if purpose and purpose != "other" else ""
-    return f"{row.kind}{of}{where}: {percent(row.communication_ns / window_ns)}"
+    return f"{collective_name(row)}: {percent(row.communication_ns / window_ns)}"
 
 
 def _parts(row: CommunicationFigures, longest: int, window_ns: int) -> Iterator[charts.Part]:

@@ -10,7 +10,7 @@ from dptune.measure.lanes import StepLanes
 from dptune.measure.steps.history import WindowHistory
 from dptune.predicted import BucketSize
 from dptune.present import text as plain
-from dptune.present.first_screen import first_screen
+from dptune.present.first_screen import first_screen, reported_straggler
 from dptune.present.html import advice
 from dptune.present.html.changes import changes
 from dptune.present.html.communication import hidden_and_exposed, links
@@ -66,7 +66,7 @@ def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
     recorded = report.measured.step.basis == "untraced"
     shown = [
         *ranks(report),
-        *timeline(details.steps),
+        *timeline(details.steps, named=reported_straggler(report) is not None),
         *lateness(report),
         *hidden_and_exposed(report),
         *links(report),

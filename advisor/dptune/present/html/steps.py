@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from dptune.measure.steps.history import TimedStep, WindowHistory
-from dptune.present.amounts import milliseconds, ns_as_ms, several
+from dptune.present.amounts import milliseconds, ns_as_ms
 from dptune.present.html import charts
 from dptune.present.html.markup import Section, key, note
 from dptune.present.html.style import COLORS
+from dptune.present.sections.step_history import LEAST_STEPS, named_outliers, scale
 
-_LEAST_STEPS, _MOST_STEPS = 3, 1_000
-_MOST_NAMED = 8
-_HIGHEST = 3  # times the median: a longer step is cut off there, so that the others differ visibly
+_MOST_STEPS = 1_000
 _COLORS = {"untraced": COLORS["compute"], "light": COLORS["memset"], "detailed": COLORS["copy"]}
 _WORDS = {
     "untraced": "untraced: timed, not traced",
@@ -26,15 +24,11 @@ _OUTLIER = COLORS["communication"]
 def history(windows: Sequence[WindowHistory], *, recorded: bool) -> Iterator[Section]:
     """A bar for each step, in order. `recorded`: by dptune, whose windows are traced differently."""
     steps = [(window.window, step) for window in windows for step in window.steps]
-    if len(steps) < _LEAST_STEPS:
+    if len(steps) < LEAST_STEPS:
         return
     drawn = steps[:_MOST_STEPS]
-    usual = median(step.length_ns for _, step in drawn)
-    highest = max(step.length_ns for _, step in drawn)
-    top = max(1.05 * min(highest, _HIGHEST * max(_medians(windows))), 1.0)
+    level, top, cut = scale(windows)
     marks = [_bar(place, len(drawn), step, window, top) for place, (window, step) in enumerate(drawn)]
-    first = windows[0].steps
-    level = median(step.length_ns for step in first) if first else usual
     marks.append(charts.curve([(0, level / top), (1, level / top)], "var(--ink)", dashed=True))
     ticks = [charts.Tick(tick.at, tick.words) for tick in charts.time_ticks(top)]
     picture = charts.plot(marks, _numbers(drawn), ticks, "Step time of each step")
@@ -43,16 +37,12 @@ def history(windows: Sequence[WindowHistory], *, recorded: bool) -> Iterator[Sec
     colors += [(_OUTLIER, "outlier")] if outliers else []
     basis = windows[0].window if recorded else "traced"
     notes = [
-        _named(outliers),
-        f"Bars above {milliseconds(top / 1e6)} are cut off." if highest > top else "",
+        named_outliers(outliers),
+        f"Bars above {milliseconds(top / 1e6)} are cut off." if cut else "",
         f"The first {_MOST_STEPS:,} of {len(steps):,} steps." if len(steps) > len(drawn) else "",
         f"A bar per step: the median over ranks. Dashed: the median {basis} step, {milliseconds(level / 1e6)}.",
     ]
     yield Section("steps", "Step time history", "Step times", f"{picture}{key(colors)}{''.join(map(note, notes))}")
-
-
-def _medians(windows: Sequence[WindowHistory]) -> Iterator[float]:
-    yield from (median(step.length_ns for step in window.steps) for window in windows)
 
 
 def _bar(place: int, count: int, step: TimedStep, window: str, top: float) -> str:
@@ -72,15 +62,3 @@ def _numbers(drawn: Sequence[tuple[str, TimedStep]]) -> list[charts.Tick]:
         )
         for place in range(0, len(drawn), every)
     ]
-
-
-def _named(outliers: Sequence[TimedStep]) -> str:
-    if not outliers:
-        return ""
-    longest = sorted(outliers, key=lambda step: -step.longest_ns)[:_MOST_NAMED]
-    named = ", ".join(
-        f"step {step.number} ({ns_as_ms(step.longest_ns)} ms{'' if step.rank is None else f' on rank {step.rank}'})"
-        for step in sorted(longest, key=lambda step: step.number)
-    )
-    more = f" and {len(outliers) - len(longest)} more" if len(outliers) > len(longest) else ""
-    return f"{several(len(outliers), 'outlier')}: {named}{more}."

@@ -1,4 +1,4 @@
-"""One step of the straggler above the same step of a usual rank, on one time axis."""
+"""One step of the latest rank above the same step of a usual one, on one time axis."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LEGEND = {"communication": "communication, including waiting for late ranks"}  
 _MOST_LANES = 10  # of a rank: those in which most runs
 
 
-def timeline(steps: Sequence[StepLanes]) -> Iterator[Section]:
-    """The lanes of each step; nothing where there are none."""
+def timeline(steps: Sequence[StepLanes], *, named: bool = True) -> Iterator[Section]:
+    """The lanes of each step; nothing where there are none. `named`: whether the report names a straggler."""
     steps = [step for step in steps if step.lanes]
     if not steps:
         return
     whole_ns = max(step.start_ns + step.length_ns for step in steps) or 1
     parts = [paragraph(_words(steps))]
     for step in steps:
-        parts.append(f"<h3>{text(_title(step, compared=len(steps) > 1))}</h3>")
+        parts.append(f"<h3>{text(_title(step, _kind(step, named) if len(steps) > 1 else ''))}</h3>")
         lanes = _busiest(step.lanes)
-        named = ((lane.label, charts.strip(_boxes(step, lane, whole_ns), _name(step, lane))) for lane in lanes)
-        parts.append(charts.rows(named, charts.time_ticks(whole_ns)))
+        strips = ((lane.label, charts.strip(_boxes(step, lane, whole_ns), _name(step, lane))) for lane in lanes)
+        parts.append(charts.rows(strips, charts.time_ticks(whole_ns)))
         if len(lanes) < len(step.lanes):
             parts.append(note(f"The {len(lanes)} busiest of {len(step.lanes)} streams and threads."))
     kinds = dict.fromkeys(piece.kind for step in steps for lane in step.lanes for piece in lane.pieces)
@@ -43,12 +43,16 @@ def _words(steps: Sequence[StepLanes]) -> str:
     return f"Rank {late.rank} arrives {lag} late in this step; below it is rank {usual.rank} in the same step."
 
 
-def _title(step: StepLanes, *, compared: bool) -> str:
+def _kind(step: StepLanes, named: bool) -> str:
+    return "usual" if not step.late else "straggler" if named else "latest"
+
+
+def _title(step: StepLanes, kind: str) -> str:
     length = milliseconds(step.length_ns / 1e6)
-    if not compared:
+    if not kind:
         return f"Rank {step.rank}: {length}"
     lag = f"{milliseconds(step.lag_ns / 1e6)} late" if step.lag_ns else "not late"
-    return f"Rank {step.rank} ({'straggler' if step.late else 'usual'}): {length}, {lag}"
+    return f"Rank {step.rank} ({kind}): {length}, {lag}"
 
 
 def _busiest(lanes: Sequence[Lane]) -> list[Lane]:

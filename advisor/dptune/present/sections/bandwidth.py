@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import cycle, groupby
 
 from dptune.measured import LinkFigures
 from dptune.measured.collectives import collective
 from dptune.present.amounts import data, number
-from dptune.present.lines import Line, Span, line, wrapped
+from dptune.present.lines import Line, Role, Span, line, wrapped
 
 Point = tuple[float, float]  # message bytes, GB/s
 _ROWS = 12
 _LEFT = 12  # columns for the rates
 _SIGNS = "abcdefghijkl"
+_ROLES: tuple[Role, ...] = ("good", "code", "warning", "note")
+_NOTHING, _PEAK, _FITTED = Span(" ", "dim"), Span("╌", "dim"), Span("·", "dim")
 
 
 def points(link: LinkFigures) -> list[Point]:
@@ -43,7 +46,7 @@ def name(link: LinkFigures) -> str:
 
 
 def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
-    """The same in letters: a letter for each measured size, dots for the fitted line, dashes for the link's peak."""
+    """The same in characters: a letter for each measured size, dots for the fitted line, dashes for the link's peak."""
     drawn = [link for link in links if points(link)][: len(_SIGNS)]
     if not drawn:
         return
@@ -60,22 +63,25 @@ def plot(links: Sequence[LinkFigures], width: int) -> Iterator[Line]:
     def row(rate: float) -> int:
         return _ROWS - 1 - round((math.log10(rate) - low_y) / max(high_y - low_y, 1e-9) * (_ROWS - 1))
 
-    cells = [[" "] * room for _ in range(_ROWS)]
+    cells = [[_NOTHING] * room for _ in range(_ROWS)]
     if peak:
-        cells[row(peak)] = ["-"] * room
+        cells[row(peak)] = [_PEAK] * room
     for link in drawn:
         for size, rate in fitted(link, steps=room):
             if 0 <= row(rate) < _ROWS:
-                cells[row(rate)][column(size)] = "."
-    for sign, link in zip(_SIGNS, drawn, strict=False):
+                cells[row(rate)][column(size)] = _FITTED
+    for sign, role, link in zip(_SIGNS, cycle(_ROLES), drawn, strict=False):
         for size, rate in points(link):
-            cells[row(rate)][column(size)] = sign
+            cells[row(rate)][column(size)] = Span(sign, role)
     for place, cell in enumerate(cells):
         rate = 10 ** (low_y + (high_y - low_y) * (_ROWS - 1 - place) / (_ROWS - 1))
         label = f"{rate:.3g} GB/s" if place % 3 == 0 or place == _ROWS - 1 else ""
-        yield Span(f"{label:>{_LEFT}} |", "dim"), Span("".join(cell))
+        joined = (
+            Span("".join(span.text for span in group), role) for role, group in groupby(cell, lambda span: span.role)
+        )
+        yield Span(f"{label:>{_LEFT}} │", "dim"), *joined
     least, most = data(round(10**low_x)), data(round(10**high_x))
-    yield line(f"{'':{_LEFT}} +{'-' * room}", "dim")
+    yield line(f"{'':{_LEFT}} └{'─' * room}", "dim")
     yield line(f"{'':{_LEFT}}  {least}{most:>{max(room - len(least), len(most) + 1)}}", "dim")
     for sign, link in zip(_SIGNS, drawn, strict=False):
         yield from wrapped(f"{sign} {name(link)}", width, "  ", "    ")

@@ -14,10 +14,12 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static, TabbedContent, TabPane
 
 from dptune.advice import Report
+from dptune.measure.steps.history import step_history
 from dptune.present.amounts import several
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.sections.bandwidth import plot
 from dptune.present.sections.links import links
+from dptune.present.sections.overlap import overlap
 from dptune.present.sections.rulebook import page_of
 from dptune.present.sections.traffic import collectives
 from dptune.present.tui.cards import Cards
@@ -106,6 +108,7 @@ class ReportApp(App[None]):
         self._run = run if run is not None and run.ranks else None
         self.animation_level = "none"  # a text that glides is hard to read, and slow over ssh
         self._report = report
+        self._history = step_history(run, report.measured) if run is not None else []
         self._searched = ""  # the part in which words are looked for
 
     def compose(self) -> ComposeResult:
@@ -113,13 +116,13 @@ class ReportApp(App[None]):
         yield Static(Text(f"dptune report: {visible(_subject(self._report))}"), id="title")
         with TabbedContent(initial="overview"):
             with TabPane("1 Overview", id="overview"):
-                yield Pane(lambda width: overview(self._report, width), id="overview-text")
+                yield Pane(lambda width: overview(self._report, width, self._history), id="overview-text")
             with TabPane(f"2 Advice ({len(self._report.advice)})", id="advice"):
                 yield Cards(self._report, page_of)
             with TabPane(f"3 Ranks ({len(self._report.measured.ranks)})", id="ranks-tab"):
-                yield RankTable(self._report)
+                yield RankTable(self._report, self._run)
             with TabPane("4 Links", id="links"):
-                yield Pane(lambda width: _sections(self._report, width, collectives, _plotted, links), id="links-text")
+                yield Pane(lambda width: _sections(self._report, width, *_LINKS), id="links-text")
             with TabPane("5 Idle", id="idle"):
                 yield Idle(self._report)
             if self._run is not None:
@@ -205,6 +208,8 @@ class ReportApp(App[None]):
             code = "\n".join(change.paste for change in chosen.changes)
         elif tab == "whatif-tab":
             *_, code = ["", *self.query_one(WhatIfPane).commands.values()]
+        elif tab == "timeline-tab":
+            code = self.query_one(Timeline).command
         if code:
             self.copy_to_clipboard(code)
         said = (
@@ -235,6 +240,9 @@ def _plotted(report: Report, width: int) -> Iterator[Line]:
     if drawn:
         yield from heading("Bus bandwidth by message size", width)
         yield from drawn
+
+
+_LINKS = (overlap, collectives, _plotted, links)
 
 
 def _sections(report: Report, width: int, *sections: Callable[[Report, int], Iterator[Line]]) -> Iterator[Line]:

@@ -20,7 +20,7 @@ from dptune.present.lines import BLANK, Line, line, wrapped
 from dptune.present.sections.advice import IMPACT_ROLES, body, nothing_to_say, other_proofs, sections, tag
 from dptune.present.sections.skipped import skipped
 from dptune.present.tui.page import PageScreen
-from dptune.present.tui.pane import FRAMED, STYLES, Layout, Pane, painted
+from dptune.present.tui.pane import FRAMED, Layout, Pane, painted, style_of
 from dptune.present.tui.row_table import RowTable
 from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
@@ -172,7 +172,7 @@ class Cards(Container):
 def _cells(advice: Advice, report: Report) -> list[Text]:
     """A row; what is of low confidence is dim."""
     fix = fix_of(advice, report.verified)
-    role = STYLES[IMPACT_ROLES[advice.impact]] if advice.confidence != "low" else STYLES["dim"]
+    role = style_of(IMPACT_ROLES[advice.impact] if advice.confidence != "low" else "dim")
     rest = (fix.saves, fix.confidence, fix.where, fix.results)
     return [Text(_cut(f"{fix.rule} {fix.slug}"), role), *(Text(visible(cell)) for cell in rest)]
 

@@ -1,10 +1,11 @@
-"""The first tab: what is wrong, how far that can be trusted, where the time goes, what to change."""
+"""The first tab: what is wrong, what to change, step after step, where the time goes, how far that can be trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
+from dptune.measure.steps.history import WindowHistory
 from dptune.present.lines import Line
 from dptune.present.sections import without_steps
 from dptune.present.sections.account import account
@@ -16,7 +17,9 @@ from dptune.present.sections.headline import source, trust
 from dptune.present.sections.kernels import kernels
 from dptune.present.sections.links import links
 from dptune.present.sections.memory import memory
+from dptune.present.sections.overlap import overlap
 from dptune.present.sections.phases import phases
+from dptune.present.sections.step_history import step_columns
 from dptune.present.sections.steps import steps
 from dptune.present.sections.traffic import collectives, copies, data_loading
 
@@ -25,8 +28,7 @@ def _first(report: Report, width: int) -> Iterator[Line]:
     return first(report, width, keys=True)
 
 
-_SECTIONS = (
-    _first,
+_BELOW = (
     account,
     phases,
     path,
@@ -34,6 +36,7 @@ _SECTIONS = (
     steps,
     trust,
     collectives,
+    overlap,
     links,
     copies,
     kernels,
@@ -44,6 +47,14 @@ _SECTIONS = (
 )
 
 
-def overview(report: Report, width: int) -> Iterator[Line]:
-    """The first screen; below it the account, phases, path, gaps, step times, trust, and what moves and what runs."""
-    return without_steps.page(_SECTIONS, report, width)
+def overview(report: Report, width: int, history: Sequence[WindowHistory] = ()) -> Iterator[Line]:
+    """The first screen; below it the time of each step, the account, phases, path, gaps, step times, trust, and what
+    moves and what runs.
+    """
+
+    def timed_steps(report: Report, width: int) -> Iterator[Line]:
+        measured = report.measured
+        only = measured.ranks[0].rank if len(measured.ranks) == 1 else None
+        return step_columns(history, width, recorded=measured.step.basis == "untraced", rank=only)
+
+    return without_steps.page((_first, timed_steps, *_BELOW), report, width)

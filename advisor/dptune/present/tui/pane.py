@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 
@@ -15,7 +16,7 @@ from dptune.present.lines import Line, Role
 from dptune.present.visible import visible
 
 Layout = Callable[[int], Iterable[Line]]
-STYLES: dict[Role, str] = {
+_STYLES: dict[Role, str] = {
     "strong": "bold",
     "dim": "dim",
     "code": "cyan",
@@ -24,8 +25,21 @@ STYLES: dict[Role, str] = {
     "error": "bold red",
     "good": "green",
 }
+_COLOURS = {"blue", "cyan", "green", "magenta", "red", "yellow"}
 _FOUND = "reverse"
 FRAMED = "framed"  # class of a part with a border, which shows where the focus is
+
+
+def style_of(role: Role) -> str:
+    """How text of a role is drawn."""
+    return hue(_STYLES.get(role, ""))
+
+
+def hue(style: str) -> str:
+    """The style, without its colour under NO_COLOR: textual would make it a grey, of red one too dark to be seen."""
+    if not os.environ.get("NO_COLOR"):
+        return style
+    return " ".join(word for word in style.split() if word not in _COLOURS)
 
 
 def painted(lines: Iterable[Line]) -> Text:
@@ -35,7 +49,7 @@ def painted(lines: Iterable[Line]) -> Text:
         if number:
             text.append("\n")
         for span in line:
-            text.append(visible(span.text), STYLES.get(span.role, ""))
+            text.append(visible(span.text), style_of(span.role))
     return text
 
 

@@ -15,18 +15,22 @@ from textual.containers import Container
 from textual.widgets import DataTable
 
 from dptune.advice import Report
+from dptune.measure.steps.history import step_history
 from dptune.present.amounts import Hole, ns_as_ms, several, shown
-from dptune.present.lines import Line, labelled, line, wrapped
+from dptune.present.lines import BLANK, Line, labelled, line, wrapped
 from dptune.present.sections.ranks import COLUMNS, WORDS, lateness, latest, rank_of_row, rank_remarks, rank_rows
+from dptune.present.sections.step_history import step_columns
 from dptune.present.table import Cell, absent_throughout
-from dptune.present.tui.pane import FRAMED, Layout, Pane
+from dptune.present.tui.pane import FRAMED, Layout, Pane, hue
 from dptune.present.tui.row_table import RowTable
 from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
+from dptune.trace.run import Run
 
 HEAT = " ▁▂▃▄▅▆▇█"  # from not late to the latest of all ranks and steps
 HEAT_CELLS = 16
 MOST_LETTERS = 16  # of a cell
+_ROWS = 4  # of the plot of a rank's steps
 _FIRST = ("rank", "late ms")  # columns that no narrow screen cuts off
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+")
 
@@ -50,16 +54,17 @@ class RankTable(Container):
 
     DEFAULT_CSS = """
     RankTable { layout: vertical; }
-    RankTable DataTable { height: 1fr; }
-    RankTable Pane { height: 40%; }
+    RankTable DataTable { height: auto; max-height: 60%; }
+    RankTable Pane { height: 1fr; }
     """
     BINDINGS: ClassVar = [
         Binding("s", "sort", "Sort", id="ranks.sort", tooltip="Sort by the next column, descending; then unsorted"),
     ]
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, run: Run | None = None) -> None:
+        """`run`: whose steps are drawn one by one, where it was read."""
         super().__init__(id="ranks")
-        self._report = report
+        self._report, self._run = report, run
         self._rows = list(rank_rows(report))
         self._ranks = rank_of_row(report)
         left_out = absent_throughout(self._rows) if self._rows else {}
@@ -130,7 +135,7 @@ class RankTable(Container):
         rows.clear()
         for at in self._shown:
             first, *others = ((self._rows[at][i], "right" if COLUMNS[i].right else "left") for i in self._kept)
-            heat = [Text(self._heat.get(self._ranks[at].rank, ""), "red")] if self._heat else []
+            heat = [Text(self._heat.get(self._ranks[at].rank, ""), hue("red"))] if self._heat else []
             row = [Text(_cell(cell), justify=side) for cell, side in (first, *others)]  # type: ignore[arg-type]
             rows.add_row(row[0], *heat, *row[1:])
         words = self.query_one(Pane)
@@ -150,6 +155,7 @@ class RankTable(Container):
                 yield from labelled("Host", host, width)
             yield from labelled("Device", str(rank.known("device_name") or "not named in the trace"), width)
             yield from labelled("Late", str(shown(lambda: lateness(rank))), width)
+            yield from self._steps(rank.rank, width)
             for column, cell in zip(COLUMNS, self._rows[at], strict=True):
                 if isinstance(cell, Hole):
                     yield from labelled(column.heading, str(cell), width)
@@ -163,6 +169,15 @@ class RankTable(Container):
         yield from wrapped(WORDS, width, role="dim")
         if self._heat:
             yield from wrapped(_heat_words(self._report), width, role="dim")
+
+    def _steps(self, rank: int, width: int) -> Iterator[Line]:
+        """The time of each step of a rank."""
+        if self._run is not None:
+            measured = self._report.measured
+            windows = step_history(self._run, measured, rank)
+            recorded = measured.step.basis == "untraced"
+            yield from step_columns(windows, width, recorded=recorded, rank=rank, rows=_ROWS)
+            yield BLANK
 
 
 def _cell(cell: Cell) -> str:

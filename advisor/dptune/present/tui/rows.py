@@ -15,7 +15,7 @@ from dptune.measure.lanes import Lane, Piece
 from dptune.measure.nested import Nested, ThreadRanges
 from dptune.measure.rank_time import Shares
 from dptune.present.step_classes import PARTS, Part
-from dptune.present.tui.pane import STYLES
+from dptune.present.tui.pane import hue, style_of
 from dptune.present.visible import visible
 
 LABEL = 16  # columns of a row's name
@@ -35,7 +35,7 @@ class Sign(NamedTuple):
 
 def _of_part(name: str) -> Sign:
     part = next(part for part in PARTS if part.name == name)
-    return Sign(part.block, STYLES.get(part.role, ""))
+    return Sign(part.block, style_of(part.role))
 
 
 SIGNS = {
@@ -44,8 +44,8 @@ SIGNS = {
     "copy": _of_part("copies"),
     "memset": _of_part("copies"),
     "loader": _of_part("input"),
-    "backward": Sign("b", "cyan"),
-    "optimizer": Sign("o", "blue"),
+    "backward": Sign("b", hue("cyan")),
+    "optimizer": Sign("o", hue("blue")),
 }
 _NESTED_STYLES = {"range": "cyan", "function": "magenta", "operator": "blue", "call": "yellow"}
 _NO_SIGN = Sign(_BLANK, "")
@@ -81,7 +81,7 @@ def painted_row(row: Row, column: int, chosen: bool) -> Text:
     """The row with its name; the cursor at a column, reversed where the row is the chosen one."""
     mark = ">" if chosen else "▶" if row.late else " "
     text = Text(
-        f"{mark}{visible(row.label)[: LABEL - 2]:<{LABEL - 1}}", "bold" if chosen else "red" if row.late else ""
+        f"{mark}{visible(row.label)[: LABEL - 2]:<{LABEL - 1}}", "bold" if chosen else hue("red") if row.late else ""
     )
     cells = row.cells
     for style, group in groupby(range(len(cells)), lambda at: (cells[at].style, at == column)):
@@ -108,7 +108,7 @@ def time_cells(shares: dict[str, Shares]) -> list[Sign]:
             ((part, float(of[at]) * (_LEAST_SHARE if part.name == "idle" else 1.0)) for part, of in parts),
             key=lambda each: each[1],
         )
-        found.append(Sign(part.block, STYLES.get(part.role, "")) if share > 0 else _NO_SIGN)
+        found.append(Sign(part.block, style_of(part.role)) if share > 0 else _NO_SIGN)
     return found
 
 
@@ -149,7 +149,7 @@ def level_cells(level: Sequence[Nested], begin: int, end: int, columns: int) -> 
     for event in level:
         first = max(int((event.start_ns - begin) / per_cell), 0)
         last = min(int((event.end_ns - begin - 1) / per_cell), columns - 1)
-        style = f"{_NESTED_STYLES[event.kind]} reverse"
+        style = hue(f"{_NESTED_STYLES[event.kind]} reverse")
         room = last - first
         name = visible(event.name)
         words = (name if len(name) <= room else f"{name[: max(room - 1, 0)]}…"[:room]) if room > 1 else ""

@@ -26,12 +26,6 @@ def lags_of(report: Report) -> dict[int, int]:
     return {rank: arrival.lag_ns for rank, arrival in arrivals if arrival is not None}
 
 
-def late_rank(report: Report) -> int | None:
-    """The straggler; None where the report knows of none."""
-    straggler = report.measured.known("straggler")
-    return None if straggler is None else straggler.rank
-
-
 def usual_rank(rank: int, ranks: Sequence[int], lags: dict[int, int], late: int | None) -> int | None:
     """Whom to compare a rank with: the straggler; the straggler with the rank of the median lag."""
     others = [number for number in ranks if number != rank]
@@ -110,5 +104,6 @@ def rank_rows(
     levels = [row for thread in threads for row in level_rows(thread, lanes.rank, window, columns)]
     if most is None:
         return [*time_rows, *streams, *levels]
-    shown = [*time_rows, *levels[: max(most // 2, 2)]]
-    return [*shown, *streams[: max(most - len(shown), 0)]]
+    room = most - len(time_rows)
+    shown = levels[: max(most // 2, room - len(streams), 2)]
+    return [*time_rows, *shown, *streams[: max(room - len(shown), 0)]]
