@@ -461,7 +461,7 @@ def test_a_batch_that_is_known_of_one_side_alone_is_refused(
 
 
 def test_a_baseline_of_something_else_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [str(SAMPLES / name) for name in ("healthy", "tiny_buckets")]
+    runs = [str(SAMPLES / name) for name in ("healthy", "starved_loader")]
     assert main(["check", runs[0], "--no-cache", "--baseline", runs[1]]) == 2
     told = capsys.readouterr().err
     assert "the runs are not comparable: " in told

@@ -18,7 +18,7 @@ from dptune.measure import measure
 from dptune.trace import load
 
 ROOT = Path(__file__).resolve().parents[2]
-SAMPLES = ROOT / "sample_traces"
+SAMPLE = ROOT / "sample_traces" / "starved_loader"
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +26,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def sample_run(folder: Path, slower: float = 1.0, sample: str = "tiny_buckets", **changed: Any) -> None:
+def sample_run(folder: Path, slower: float = 1.0, **changed: Any) -> None:
     """Make the folder: a sample run with other step times and facts."""
-    shutil.copytree(SAMPLES / sample, folder, ignore=shutil.ignore_patterns(".dptune-cache", "*.detail.*"))
+    shutil.copytree(SAMPLE, folder, ignore=shutil.ignore_patterns(".dptune-cache", "*.detail.*"))
     for path in folder.glob("*.facts.json"):
         facts = json.loads(path.read_text(encoding="utf-8"))
         for window in facts["windows"]:
@@ -38,7 +38,7 @@ def sample_run(folder: Path, slower: float = 1.0, sample: str = "tiny_buckets", 
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Any:
-    """recorded(name, slower=1.0, sample="tiny_buckets", **changed): such a run here, of which the name is returned."""
+    """recorded(name, slower=1.0, **changed): such a run here, of which the name is returned."""
 
     def make(name: str, *how: Any, **changed: Any) -> str:
         sample_run(tmp_path / name, *how, **changed)
@@ -115,7 +115,7 @@ def test_of_runs_of_which_one_has_no_loader_no_wait_is_made_up(
     recorded: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The traces and facts of B lose all that tells of a loader."""
-    a, b = recorded("a", sample="starved_loader"), recorded("b", 0.9, sample="starved_loader")
+    a, b = recorded("a"), recorded("b", 0.9)
     for path in Path(b).glob("*.trace.json.gz"):
         text = gzip.decompress(path.read_bytes())
         assert b"enumerate(DataLoader)" in text
@@ -222,7 +222,7 @@ def test_what_is_not_comparable_is_refused_unless_asked(recorded: Any, capsys: p
     assert told.out == ""
     assert told.err == (
         "dptune: error: the runs are not comparable: world size 2 in A, 4 in B; torch 2.13.0+cpu in A, 2.12.0 in B; "
-        "samples per step 1024 in A, 2048 in B\n"
+        "samples per step 512 in A, 1024 in B\n"
         "hint: --anyway shows the difference without a verdict\n"
     )
     assert main(["compare", a, b, "--anyway"]) == 0
@@ -233,7 +233,7 @@ def test_what_is_not_comparable_is_refused_unless_asked(recorded: Any, capsys: p
 
 
 def test_settings_that_differ_are_told_with_their_line(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    loaders = json.loads((SAMPLES / "tiny_buckets" / "rank-00000.facts.json").read_text(encoding="utf-8"))["loaders"]
+    loaders = json.loads((SAMPLE / "rank-00000.facts.json").read_text(encoding="utf-8"))["loaders"]
     b = recorded("b", 1.1, loaders=[{**loaders[0], "num_workers": 4}])
     assert main(["compare", recorded("a"), b]) == 0
     page = said(capsys)

@@ -14,6 +14,7 @@ from dptune.history import History
 from dptune.runfile.commit import checked_out
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
+SMALL = Path(__file__).parents[1] / "rules" / "recorded" / "runs" / "same-order"
 
 
 def listed(capsys: pytest.CaptureFixture[str], *words: str) -> History:
@@ -25,11 +26,11 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> History:
 def runs(tmp_path: Path) -> Path:
     """Two recordings and what is none; run.json of the second says its commit."""
     folder = tmp_path / "dptune-runs"
-    for name in ("starved_loader", "tiny_buckets"):
-        shutil.copytree(SAMPLES / name, folder / name, ignore=shutil.ignore_patterns(".dptune-cache"))
+    for run in (SAMPLES / "starved_loader", SMALL):
+        shutil.copytree(run, folder / run.name, ignore=shutil.ignore_patterns(".dptune-cache", "*.detail.*"))
     (folder / "verified").mkdir()
-    (folder / "latest").write_text("tiny_buckets\n", encoding="utf-8")
-    record = folder / "tiny_buckets" / "run.json"
+    (folder / "latest").write_text("same-order\n", encoding="utf-8")
+    record = folder / "same-order" / "run.json"
     values = {
         **json.loads(record.read_text("utf-8")),
         "commit": "0123456789ab+",
@@ -55,19 +56,19 @@ def test_recordings_are_listed_by_their_time_with_the_figures_of_their_reports(
 def test_times_of_several_zones_are_in_order(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, recorded in (
         ("starved_loader", "2026-11-23T01:00:00+02:00"),
-        ("tiny_buckets", "2026-11-23T00:30:00+00:00"),
+        ("same-order", "2026-11-23T00:30:00+00:00"),
     ):
         file = runs / name / "run.json"
         values = {**json.loads(file.read_text("utf-8")), "recorded": recorded}
         file.write_text(json.dumps(values), encoding="utf-8")
     assert [Path(entry.folder).name for entry in listed(capsys, str(runs)).entries] == [
         "starved_loader",
-        "tiny_buckets",
+        "same-order",
     ]
-    file = runs / "tiny_buckets" / "run.json"
+    file = runs / "same-order" / "run.json"
     file.write_text(file.read_text("utf-8").replace("2026-11-23T00:30:00+00:00", "2026-11-22T23:30:00+01:00"), "utf-8")
     assert [Path(entry.folder).name for entry in listed(capsys, str(runs)).entries] == [
-        "tiny_buckets",
+        "same-order",
         "starved_loader",
     ]
 
@@ -78,8 +79,8 @@ def test_the_text_names_the_commands_to_open_and_compare(runs: Path, capsys: pyt
     assert "01234567+" in printed
     assert "Input-bound" in printed
     words = " ".join(printed.split())
-    assert f"Open dptune report {runs}/tiny_buckets" in words
-    assert f"Compare dptune compare {runs}/starved_loader {runs}/tiny_buckets" in words
+    assert f"Open dptune report {runs}/same-order" in words
+    assert f"Compare dptune compare {runs}/starved_loader {runs}/same-order" in words
     assert "████████" in printed  # the longest step
 
 
@@ -88,7 +89,7 @@ def test_paths_are_those_that_can_be_read(runs: Path, capsys: pytest.CaptureFixt
     broken.mkdir()
     shutil.copy(SAMPLES / "healthy" / "run.json", broken)
     assert main(["history", str(runs), "--no-cache", "--format", "paths"]) == 0
-    assert capsys.readouterr().out.splitlines() == [str(runs / "starved_loader"), str(runs / "tiny_buckets")]
+    assert capsys.readouterr().out.splitlines() == [str(runs / "starved_loader"), str(runs / "same-order")]
     entry = listed(capsys, str(runs)).entries[-2]
     assert (Path(entry.folder).name, bool(entry.error)) == ("broken", True)
     assert main(["history", str(runs), "--no-cache"]) == 0
@@ -97,7 +98,7 @@ def test_paths_are_those_that_can_be_read(runs: Path, capsys: pytest.CaptureFixt
 
 def test_the_latest_are_listed(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     history = listed(capsys, str(runs), "--last", "1")
-    assert [Path(entry.folder).name for entry in history.entries] == ["tiny_buckets"]
+    assert [Path(entry.folder).name for entry in history.entries] == ["same-order"]
     assert history.earlier == 1
     assert len(listed(capsys, str(runs), "--last", "0").entries) == 2
 

@@ -245,7 +245,7 @@ def test_what_a_card_found_is_kept_with_small_traces(tmp_path: Path, monkeypatch
     monkeypatch.setattr(keeping, "SAMPLES", tmp_path / "samples")
     out = tmp_path / "out"
     out.mkdir()
-    for name, size in {"capture-all": 100, "ranks-nccl-ddp": 200, "planted-fp64": 3 * 2**20}.items():
+    for name, size in {"capture-all": 100, "ranks-nccl-ddp": 200, "planted-fp64": keeping.MOST_BYTES + 1}.items():
         a_run(tmp_path / "runs", name, size)
     packing.pack(tmp_path / "runs", out)
     machine = {"card": "NVIDIA H100 80GB HBM3", "torch": "2.11.0", "nccl": "2.28.9"}
@@ -253,7 +253,7 @@ def test_what_a_card_found_is_kept_with_small_traces(tmp_path: Path, monkeypatch
     (out / "result.json").write_text(json.dumps({**about, "machine": machine, "stages": {}}))
     kept = list(keeping.keep(out))
     assert kept[0].startswith("results/nvidia-h100-80gb-hbm3-2026-11-26-")
-    assert kept[1:] == ["samples/ranks-nccl-ddp", "samples/capture-all"]  # NCCL first; more than 2 MB is not kept
+    assert kept[1:] == ["samples/ranks-nccl-ddp", "samples/capture-all"]  # NCCL first; the largest is not kept
     assert json.loads((tmp_path / kept[0]).read_text())["commit"] == driver.commit()
     assert (
         "| `ranks-nccl-ddp` | `python train.py --x` | NVIDIA H100 80GB HBM3, torch 2.11.0, NCCL 2.28.9"
