@@ -11,7 +11,7 @@ from dptune.measure.across_ranks import Across, across, host_of
 from dptune.measure.communication import arrivals, collectives, links, overlap, sharding
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
-from dptune.measure.host import attention, attribution, generation, launch_idle, launching, user_code
+from dptune.measure.host import attention, attribution, generation, launch_idle, launching, optimizer_loops, user_code
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
@@ -99,6 +99,10 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         ),
         "user_code": (_user_code(run, detail), user_code.NO_STACKS),
         "attention": (_attention(run, detail, stepped), no_steps),
+        "optimizer_loops": (
+            optimizer_loops.optimizer_loops(_two_detailed(run, detail), _untraced_ns(run)) if detail else None,
+            user_code.NO_STACKS,
+        ),
         "generations": (
             generation.uncached_generations(_two_detailed(run, detail)) if detail else None,
             user_code.NO_STACKS,

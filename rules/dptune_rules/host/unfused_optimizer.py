@@ -9,6 +9,10 @@ On a CPU the loop is the operators inside the optimizer's step, plus at most 0.1
 tensor. Hooks, callbacks and closures that a script or a library runs inside the step take longer, and fusing does not
 remove them. Functions of the script that the detailed window shows there are left out.
 
+Also the step of an optimizer class that the script wrote itself, if it calls three operators or more for each tensor:
+its share is that of the optimizer's step in stack samples, or in the traced steps. The class is read from the
+detailed window. Classes of installed packages, and classes that add something to a step of torch, do not count.
+
 ## Why it costs time
 
 Without either, the step is a loop over all parameter tensors, with several operators for each. With thousands of small
@@ -20,14 +24,23 @@ and writes every number once.
 `fused=True` of the optimizer. Where it is not supported (parameters on several kinds of devices, complex numbers), try
 `foreach=True`, which gains less on a CPU.
 
+For a class of the script: the class of `torch.optim` that computes the same, with `fused=True`. A step of elementwise
+operators with a square root may be Adam or AdamW, one of sums and products may be SGD with momentum. If torch has no
+such class: `torch._foreach_*` operators on lists of all tensors. On a CPU they are proposed for small tensors only, see
+References.
+
+    torch.optim.AdamW(model.parameters(), lr=lr, betas=betas, eps=eps, weight_decay=decay, fused=True)
+
 For Adam and AdamW on a CPU the saving is predicted from stack samples of steps without the profiler: from half of the
 loop's time to all of it, with the sampling error. Otherwise it is an upper bound: all time in the loop, or 55 % of it
-for SGD on large tensors. Time spent on unused rows of embedding tables is not counted: `dense-tables` reports it.
+for SGD on large tensors. For a class of the script that has Adam in its name it is predicted in the same way,
+otherwise it is an upper bound. Time spent on unused rows of embedding tables is not counted: `dense-tables` reports it.
 
 ## When to leave it alone
 
 - The last bits of the weights must be the same as before: the order of roundings differs.
 - `torch.compile` compiles the step already.
+- A class of the script computes something that `torch.optim` lacks, with large tensors.
 
 ## References
 
@@ -43,6 +56,12 @@ for SGD on large tensors. Time spent on unused rows of embedding tables is not c
 - SGD on large tensors without momentum accesses each number 3 times, like the fused step: nothing is saved (4.2 and
   4.6 ms for 6 tensors of 1 million numbers). With momentum the loop accesses each number 8 times, the fused step 5
   times (11.2 and 6.3 ms); with weight decay as well 11 and 5 times, which is 55 % less.
+- Steps written in Python, measured on a CPU with one thread, for 8 to 400 tensors of 16 to 2 million numbers: the fused
+  AdamW took 74 to 87 % less time than an in-place Adam of 8 operators per tensor, and 82 to 94 % less than one of 17
+  operators that allocate their results. The fused SGD took 34 to 82 % less than a loop with momentum. Lion with
+  `torch._foreach_*` took 48 to 52 % less than its loop for tensors of 16 and 1,000 numbers, and 1.6 to 3 times as long
+  for tensors of 16,384 numbers and more: the lists of intermediates leave the cache. SGD with one operator per tensor
+  gains 4 % for tensors of 400,000 numbers.
 """
 
 from __future__ import annotations
@@ -51,7 +70,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
-from dptune.measured import Missing, PhaseFigures
+from dptune.measured import Missing, OptimizerLoop, PhaseFigures
 from dptune.rule import Rule, RunView, Share, Threshold
 
 ADAM = ("Adam", "AdamW")
@@ -61,6 +80,25 @@ UNUSED_SHARE = 0.75  # of an embedding table's rows: `dense-tables` proposes spa
 SGD_LARGE = 0.55  # of the time of SGD's loop over large tensors: fusing saves no more, see References
 PYTHON_NS = 100_000  # between the operators of one tensor, with the profiler, at most: see References
 LARGE_BYTES = 2**18  # of a tensor: from here reading and writing it takes longer than the calls, see References
+
+FUSED_ADAM = "torch.optim.AdamW(..., fused=True) if it computes Adam or AdamW"
+FUSED_SGD = "torch.optim.SGD(..., momentum=..., fused=True) if it computes SGD with momentum"
+FOREACH = "the class of torch.optim that computes the same, or torch._foreach_* operators on all tensors"
+CALLS_EACH = 3  # operators per tensor of a step written in Python, at least: SGD with one gains nothing, see References
+SMALL_NUMBERS = 1_000  # of a tensor: on a CPU foreach operators were measured to be faster up to here, see References
+OF_EACH = 0.5  # calls for each tensor from which on an operator is taken to be in the loop
+ELEMENTWISE = frozenset(
+    (
+        *("add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "neg", "square", "pow", "pow_", "lerp"),
+        *("lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_", "sqrt", "sqrt_", "rsqrt", "rsqrt_", "reciprocal"),
+        *("reciprocal_", "copy_", "clone", "zeros_like", "zero_", "maximum", "to", "_to_copy", "square_", "neg_"),
+    )
+)  # of Adam's step, however it is written
+ROOTS = ("sqrt", "sqrt_", "rsqrt", "rsqrt_")
+OF_TORCH = (
+    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam"),
+    *("RMSprop", "Rprop", "SGD", "SparseAdam", "ZeroRedundancyOptimizer"),
+)
 
 WORTH_SHARE = Threshold("worth_share", 0.1, "a fused step still takes half: below 10 % the saving is within noise")
 
@@ -77,6 +115,11 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the fused implementation where the optimizer loops, and takes a share of the step worth it."""
+    yield from _of_torch(run)
+    yield from _of_script(run)
+
+
+def _of_torch(run: RunView) -> Iterator[Advice]:
     cpu = run.measured.device_kind == "cpu"
     looping = [
         optimizer
@@ -136,6 +179,79 @@ def check(run: RunView) -> Iterator[Advice]:
         watch="Weights agree up to floating-point rounding.",
         fingerprint=f"{RULE.code}:optimizer.fused:{looping[0].name}",
     )
+
+
+def _of_script(run: RunView) -> Iterator[Advice]:
+    """Steps that the script wrote itself."""
+    optimizers = [optimizer for optimizer in run.any_facts().optimizers if optimizer.name not in OF_TORCH]
+    phases = run.measured.known("phases") or []
+    phase = _phase_share(phases)
+    if not optimizers or phase < run.limit(WORTH_SHARE):
+        return
+    alone = len(optimizers) == len(run.any_facts().optimizers) == 1
+    for loop in run.measured.optimizer_loops:
+        own = [optimizer for optimizer in optimizers if optimizer.name == loop.optimizer]
+        tensors = sum(optimizer.parameter_tensors for optimizer in own)
+        numbers = sum(optimizer.parameters for optimizer in own)
+        calls = sum(loop.operators.values())
+        remedy = _replacement(run, loop, tensors, numbers)
+        if not tensors or calls < CALLS_EACH * tensors or remedy is None:
+            continue
+        found = run.sampled_phase("optimizer") if alone else None
+        sampled = max((spent.likely for spent in found.by_rank.values()), default=0.0) if found else None
+        traced = min(phase, loop.share) if not alone else phase
+        share = traced if sampled is None else sampled
+        impact = run.impact(share, WORTH_SHARE)
+        if impact is None:
+            continue
+        most = max((spent.most for spent in found.by_rank.values()), default=share) if found else traced
+        saves = None
+        if found is not None and remedy == FUSED_ADAM and "adam" in loop.optimizer.lower():
+            how = f"the optimizer's step is in {found.samples} stack samples"
+            saves = run.removed(found.by_rank, how, FUSED_SAVES)
+        name, _, at = next(iter(loop.functions), "step").partition(" at ")
+        where = run.hottest_line(name, at) or at
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact=impact_of(share / 2) or "low",  # a fused step still takes half
+            title=f"`{loop.optimizer}`{f' ({where})' if where else ''} takes {100 * share:.0f} % of a step calling "
+            f"{calls / tensors:.0f} operators for each of {tensors} tensors: use {remedy}",
+            why="Each operator reads and writes the whole tensor, and each call costs the host microseconds.",
+            changes=[],
+            saves=saves or run.bound(0.0, most, "no more than the optimizer's step"),
+            confidence="medium",
+            evidence=[
+                Evidence(label="the optimizer's step", value=share, unit="of a step").at(
+                    run.measured.where("optimizer")
+                ),
+                *(Evidence(label=function, value=loop.optimizer) for function in loop.functions),
+                Evidence(label="operators", value=round(calls, 1), unit="a step"),
+                Evidence(label="tensors", value=tensors),
+                Evidence(label="parameters", value=numbers),
+            ],
+            numerics="same",
+            watch="Weights agree up to floating-point rounding if the class computes the same update: compare the "
+            "weights of both after a few steps. State dicts of the optimizer differ.",
+            fingerprint=f"{RULE.code}:{loop.optimizer}",
+        )
+
+
+def _phase_share(phases: Sequence[PhaseFigures]) -> float:
+    """The optimizer's share of the host's time in traced steps."""
+    host_ns = sum(phase.host_ns for phase in phases if phase.phase != "unknown")
+    return sum(phase.host_ns for phase in phases if phase.phase == "optimizer") / host_ns if host_ns else 0.0
+
+
+def _replacement(run: RunView, loop: OptimizerLoop, tensors: int, numbers: int) -> str | None:
+    """What computes the same in fewer calls; None where that is not known to be faster."""
+    each = [name for name, calls in loop.operators.items() if calls >= OF_EACH * tensors]
+    if set(each) <= ELEMENTWISE and "rms" not in loop.optimizer.lower():
+        return FUSED_ADAM if any(name in ROOTS for name in each) else FUSED_SGD
+    if run.measured.device_kind == "cpu" and numbers > SMALL_NUMBERS * tensors:
+        return None
+    return FOREACH
 
 
 def _gain(run: RunView, looping: Sequence[Any], *, large: bool) -> float:

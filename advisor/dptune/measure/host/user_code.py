@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptune.measure.device.phases import bounds
+from dptune.measure.host.broadcast_reductions import broadcast_reductions
 from dptune.measure.host.callers import PYTHON_CATEGORIES, is_users
 from dptune.measure.host.convolutions import long_convolutions
 from dptune.measure.host.decompositions import decompositions
@@ -105,6 +106,7 @@ def user_code(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> Us
         output_losses=output_losses(having_stacks, untraced_ns),
         one_hot_products=one_hot_products(having_stacks, untraced_ns),
         full_sorts=full_sorts(having_stacks, untraced_ns),
+        broadcast_reductions=broadcast_reductions(having_stacks, untraced_ns),
         clips=any(_clips(view.columns) for view in having_stacks),
         packs=any(len(view.columns.rows(OPERATOR_CATEGORIES, _PACKING.__eq__)) for view in having_stacks),
     )
