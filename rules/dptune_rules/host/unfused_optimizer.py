@@ -186,7 +186,7 @@ def _of_script(run: RunView) -> Iterator[Advice]:
     optimizers = [optimizer for optimizer in run.any_facts().optimizers if optimizer.name not in OF_TORCH]
     phases = run.measured.known("phases") or []
     phase = _phase_share(phases)
-    if not optimizers or phase < run.limit(WORTH_SHARE):
+    if not optimizers or (run.measured.known("optimizer_loops") is None and phase < run.limit(WORTH_SHARE)):
         return
     alone = len(optimizers) == len(run.any_facts().optimizers) == 1
     for loop in run.measured.optimizer_loops:
