@@ -19,7 +19,8 @@ batch pays that once.
 
 ## What to change
 
-- Over samples or pairs: add a dimension, `F.cosine_similarity(a[:, None], b[None], dim=-1)` or a matrix product; use
+- Over pairs: a matrix product, of `F.normalize(a, dim=-1)` and `F.normalize(b, dim=-1).mT` for cosine similarities, or
+  `torch.cdist`. Over samples: one call on the whole batch; use
   `torch.gather`, `index_select` or a mask to pick; `torch.bincount`, `scatter_add_` or `index_add_` to count.
 - Over a list of states: `torch.stack` them and call the model once.
 - Over positions with `nn.LSTMCell`, `nn.GRUCell` or `nn.RNNCell`: `nn.LSTM`, `nn.GRU` or `nn.RNN`, which run the whole

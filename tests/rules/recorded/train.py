@@ -186,7 +186,8 @@ def padded(texts):
 def apart(outputs):
     """How alike each row is to all others, row by row."""
     if args.mended:
-        return nn.functional.cosine_similarity(outputs[:, None], outputs[None], dim=-1).mean()
+        rows = nn.functional.normalize(outputs, dim=-1)
+        return (rows @ rows.mT).mean()
     return torch.stack([nn.functional.cosine_similarity(row[None], outputs).mean() for row in outputs]).mean()
 
 
