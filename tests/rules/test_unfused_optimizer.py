@@ -236,6 +236,26 @@ def test_what_replaces_it(ask, make_measured, make_facts, hand_made, calls, numb
     assert [remedy in each.title for each in advice] == ([] if remedy is None else [True])
 
 
+def test_a_class_of_the_script_with_a_name_of_torch(ask, make_measured, make_facts, hand_made):
+    """It takes no fused=True."""
+    run = written(make_measured, hand_made)
+    loop = run.optimizer_loops[0].model_copy(update={"optimizer": "AdamW"})
+    (advice,) = ask(
+        "DP603", run.model_copy(update={"optimizer_loops": [loop]}), facts(make_facts, **(WRITTEN | {"name": "AdamW"}))
+    )
+    assert advice.changes == []
+    assert advice.title.startswith("`AdamW` (train.py:30) takes 30 % of a step calling 7 operators")
+
+
+def test_a_class_that_adds_little_to_a_step_of_torch(ask, make_measured, make_facts, hand_made):
+    run = written(make_measured, hand_made, mul_=40.0, norm=2.0)
+    loop = run.optimizer_loops[0].model_copy(update={"optimizer": "AdamW"})
+    (advice,) = ask(
+        "DP603", run.model_copy(update={"optimizer_loops": [loop]}), facts(make_facts, **(WRITTEN | {"name": "AdamW"}))
+    )
+    assert [change.knob for change in advice.changes] == ["optimizer.fused"]
+
+
 def test_a_step_of_rmsprop_is_none_of_adam(ask, make_measured, make_facts, hand_made):
     run = written(make_measured, hand_made)
     loop = run.optimizer_loops[0].model_copy(update={"optimizer": "MyRMSprop"})

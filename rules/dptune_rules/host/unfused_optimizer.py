@@ -70,8 +70,9 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
-from dptune.measured import Missing, OptimizerLoop, PhaseFigures
+from dptune.measured import Missing, PhaseFigures
 from dptune.rule import Rule, RunView, Share, Threshold
+from dptune_rules.host.written_optimizers import FUSED_ADAM, Written, unknown, written
 
 ADAM = ("Adam", "AdamW")
 FUSED_SAVES = (0.5, 1.0)  # of the time of Adam's loop; see the references
@@ -80,25 +81,6 @@ UNUSED_SHARE = 0.75  # of an embedding table's rows: `dense-tables` proposes spa
 SGD_LARGE = 0.55  # of the time of SGD's loop over large tensors: fusing saves no more, see References
 PYTHON_NS = 100_000  # between the operators of one tensor, with the profiler, at most: see References
 LARGE_BYTES = 2**18  # of a tensor: from here reading and writing it takes longer than the calls, see References
-
-FUSED_ADAM = "torch.optim.AdamW(..., fused=True) if it computes Adam or AdamW"
-FUSED_SGD = "torch.optim.SGD(..., momentum=..., fused=True) if it computes SGD with momentum"
-FOREACH = "the class of torch.optim that computes the same, or torch._foreach_* operators on all tensors"
-CALLS_EACH = 3  # operators per tensor of a step written in Python, at least: SGD with one gains nothing, see References
-SMALL_NUMBERS = 1_000  # of a tensor: on a CPU foreach operators were measured to be faster up to here, see References
-OF_EACH = 0.5  # calls for each tensor from which on an operator is taken to be in the loop
-ELEMENTWISE = frozenset(
-    (
-        *("add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "neg", "square", "pow", "pow_", "lerp"),
-        *("lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_", "sqrt", "sqrt_", "rsqrt", "rsqrt_", "reciprocal"),
-        *("reciprocal_", "copy_", "clone", "zeros_like", "zero_", "maximum", "to", "_to_copy", "square_", "neg_"),
-    )
-)  # of Adam's step, however it is written
-ROOTS = ("sqrt", "sqrt_", "rsqrt", "rsqrt_")
-OF_TORCH = (
-    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam"),
-    *("RMSprop", "Rprop", "SGD", "SparseAdam", "ZeroRedundancyOptimizer"),
-)
 
 WORTH_SHARE = Threshold("worth_share", 0.1, "a fused step still takes half: below 10 % the saving is within noise")
 
@@ -121,10 +103,12 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _of_torch(run: RunView) -> Iterator[Advice]:
     cpu = run.measured.device_kind == "cpu"
+    of_script = {optimizer.loop.optimizer for optimizer in written(run)}
     looping = [
         optimizer
         for optimizer in run.any_facts().optimizers
         if optimizer.name in CAN_BE_FUSED
+        and optimizer.name not in of_script
         and not optimizer.fused
         and not optimizer.foreach
         and (cpu or optimizer.foreach is False)
@@ -183,75 +167,61 @@ def _of_torch(run: RunView) -> Iterator[Advice]:
 
 def _of_script(run: RunView) -> Iterator[Advice]:
     """Steps that the script wrote itself."""
-    optimizers = [optimizer for optimizer in run.any_facts().optimizers if optimizer.name not in OF_TORCH]
-    phases = run.measured.known("phases") or []
-    phase = _phase_share(phases)
-    if not optimizers or (run.measured.known("optimizer_loops") is None and phase < run.limit(WORTH_SHARE)):
-        return
-    alone = len(optimizers) == len(run.any_facts().optimizers) == 1
-    for loop in run.measured.optimizer_loops:
-        own = [optimizer for optimizer in optimizers if optimizer.name == loop.optimizer]
-        tensors = sum(optimizer.parameter_tensors for optimizer in own)
-        numbers = sum(optimizer.parameters for optimizer in own)
-        calls = sum(loop.operators.values())
-        remedy = _replacement(run, loop, tensors, numbers)
-        if not tensors or calls < CALLS_EACH * tensors or remedy is None:
-            continue
+    phase = _phase_share(run.measured.known("phases") or [])
+    if unknown(run) and phase >= run.limit(WORTH_SHARE):
+        raise Missing(run.measured.missing["optimizer_loops"])
+    cpu = run.measured.known("device_kind") == "cpu"
+    alone = len(run.any_facts().optimizers) == 1
+    for optimizer in written(run):
+        remedy = optimizer.replacement(cpu=cpu)
         found = run.sampled_phase("optimizer") if alone else None
-        sampled = max((spent.likely for spent in found.by_rank.values()), default=0.0) if found else None
-        traced = min(phase, loop.share) if not alone else phase
-        share = traced if sampled is None else sampled
-        impact = run.impact(share, WORTH_SHARE)
-        if impact is None:
+        share = most = phase if alone else min(phase, optimizer.loop.share)
+        if found is not None:
+            share = max(spent.likely for spent in found.by_rank.values())
+            most = max(spent.most for spent in found.by_rank.values())
+        if remedy is None or run.impact(share, WORTH_SHARE) is None:
             continue
-        most = max((spent.most for spent in found.by_rank.values()), default=share) if found else traced
         saves = None
-        if found is not None and remedy == FUSED_ADAM and "adam" in loop.optimizer.lower():
+        if found is not None and remedy == FUSED_ADAM and "adam" in optimizer.loop.optimizer.lower():
             how = f"the optimizer's step is in {found.samples} stack samples"
             saves = run.removed(found.by_rank, how, FUSED_SAVES)
-        name, _, at = next(iter(loop.functions), "step").partition(" at ")
-        where = run.hottest_line(name, at) or at
-        yield Advice(
-            rule=RULE.code,
-            slug=RULE.name,
-            kind=RULE.kind,
-            impact=impact_of(share / 2) or "low",  # a fused step still takes half
-            title=f"`{loop.optimizer}`{f' ({where})' if where else ''} takes {100 * share:.0f} % of a step calling "
-            f"{calls / tensors:.0f} operators for each of {tensors} tensors: use {remedy}",
-            why="Each operator reads and writes the whole tensor, and each call costs the host microseconds.",
-            changes=[],
-            saves=saves or run.bound(0.0, most, "no more than the optimizer's step"),
-            confidence="medium",
-            evidence=[
-                Evidence(label="the optimizer's step", value=share, unit="of a step").at(
-                    run.measured.where("optimizer")
-                ),
-                *(Evidence(label=function, value=loop.optimizer) for function in loop.functions),
-                Evidence(label="operators", value=round(calls, 1), unit="a step"),
-                Evidence(label="tensors", value=tensors),
-                Evidence(label="parameters", value=numbers),
-            ],
-            numerics="same",
-            watch="Weights agree up to floating-point rounding if the class computes the same update: compare the "
-            "weights of both after a few steps. State dicts of the optimizer differ.",
-            fingerprint=f"{RULE.code}:{loop.optimizer}",
-        )
+        saves = saves or run.bound(0.0, most, "no more than the optimizer's step")
+        yield _of_class(run, optimizer, remedy, share, saves)
+
+
+def _of_class(run: RunView, optimizer: Written, remedy: str, share: float, saves: Saving) -> Advice:
+    loop = optimizer.loop
+    name, _, at = next(iter(loop.functions), "step").partition(" at ")
+    where = run.hottest_line(name, at) or at
+    return Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact_of(share / 2) or "low",  # a fused step still takes half
+        title=f"`{loop.optimizer}`{f' ({where})' if where else ''} takes {100 * share:.0f} % of a step calling "
+        f"{optimizer.calls / optimizer.tensors:.0f} operators for each of {optimizer.tensors} tensors: use {remedy}",
+        why="Each operator reads and writes the whole tensor, and each call costs the host microseconds.",
+        changes=[],
+        saves=saves,
+        confidence="medium",
+        evidence=[
+            Evidence(label="the optimizer's step", value=share, unit="of a step").at(run.measured.where("optimizer")),
+            *(Evidence(label=function, value=loop.optimizer) for function in loop.functions),
+            Evidence(label="operators", value=round(optimizer.calls, 1), unit="a step"),
+            Evidence(label="tensors", value=optimizer.tensors),
+            Evidence(label="parameters", value=optimizer.numbers),
+        ],
+        numerics="same",
+        watch="Weights agree up to floating-point rounding if the class computes the same update: compare the weights "
+        "of both after a few steps. State dicts of the optimizer differ.",
+        fingerprint=f"{RULE.code}:{loop.optimizer}",
+    )
 
 
 def _phase_share(phases: Sequence[PhaseFigures]) -> float:
     """The optimizer's share of the host's time in traced steps."""
     host_ns = sum(phase.host_ns for phase in phases if phase.phase != "unknown")
     return sum(phase.host_ns for phase in phases if phase.phase == "optimizer") / host_ns if host_ns else 0.0
-
-
-def _replacement(run: RunView, loop: OptimizerLoop, tensors: int, numbers: int) -> str | None:
-    """What computes the same in fewer calls; None where that is not known to be faster."""
-    each = [name for name, calls in loop.operators.items() if calls >= OF_EACH * tensors]
-    if set(each) <= ELEMENTWISE and "rms" not in loop.optimizer.lower():
-        return FUSED_ADAM if any(name in ROOTS for name in each) else FUSED_SGD
-    if run.measured.device_kind == "cpu" and numbers > SMALL_NUMBERS * tensors:
-        return None
-    return FOREACH
 
 
 def _gain(run: RunView, looping: Sequence[Any], *, large: bool) -> float:
