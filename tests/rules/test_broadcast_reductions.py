@@ -23,9 +23,9 @@ def pairs(share=0.35, kind="squared", left=(16, 96, 1, 48), backward_ns=0):
     )
 
 
-def ask(*found, basis="untraced", device="cpu"):
+def ask(*found, basis="untraced", device="cpu", facts=()):
     code = UserCodeFigures(ranks=[0], steps=2, basis=basis, sites=[], broadcast_reductions=list(found))
-    return list(RULES["DP621"].check(RunView(measured_run(user_code=code, device_kind=device), [])))
+    return list(RULES["DP621"].check(RunView(measured_run(user_code=code, device_kind=device), [*facts])))
 
 
 def test_the_function_its_share_and_what_computes_it():
@@ -63,6 +63,16 @@ def test_each_kind_has_its_call(kind, words, remedy):
     (advice,) = ask(pairs(kind=kind, backward_ns=9_000_000))
     assert words in advice.title
     assert advice.title.endswith(f", with the backward pass: use {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "numerics"), [("product", "changes"), ("cosine", "changes"), ("squared", "same"), ("distance", "same")]
+)
+def test_autocast_lowers_the_precision_of_products(make_facts, kind, numerics):
+    (advice,) = ask(pairs(kind=kind), facts=[make_facts(autocast="cpu:bfloat16")])
+    assert advice.numerics == numerics
+    assert ("autocast" in advice.watch) == (numerics == "changes")
+    assert ask(pairs(kind=kind), facts=[make_facts()])[0].numerics == "same"
 
 
 def test_absolute_differences_without_a_backward_pass_on_a_cpu():

@@ -33,6 +33,7 @@ The saving is an upper bound: all of this time.
 - Distances of rows that nearly agree decide something. The matrix product subtracts large numbers, so small distances
   lose digits: `torch.cdist(..., compute_mode="donot_use_mm_for_euclid_dist")` does not, and is slower.
 - `torch.compile` fuses these operators.
+- Under autocast a matrix product computes in lower precision than these operators; `torch.cdist` does not.
 
 Sums of absolute differences without a backward pass on a CPU are left out: `torch.cdist` with `p=1` was not always
 faster there.
@@ -114,8 +115,8 @@ def check(run: RunView) -> Iterator[Advice]:
             saves=run.bound(0.0, function.share, "no more than these operators and their backward pass"),
             confidence="medium" if found.basis == "untraced" else "low",
             evidence=_evidence(function),
-            numerics="same",
-            watch=_watch(function.kind),
+            numerics="changes" if _casts(run, function.kind) else "same",
+            watch=_watch(function.kind, casts=_casts(run, function.kind)),
             fingerprint=f"{RULE.code}:{function.name}",
         )
 
@@ -142,14 +143,21 @@ def _size(shape: list[int]) -> str:
     return " x ".join(f"{length:,}" for length in shape)
 
 
-def _watch(kind: PairKind) -> str:
+def _casts(run: RunView, kind: PairKind) -> bool:
+    """Whether autocast lowers the precision of the call, but not of the operators that it replaces."""
+    return kind in ("product", "cosine") and any(facts.autocast for facts in run.facts)
+
+
+def _watch(kind: PairKind, *, casts: bool) -> str:
+    if casts:
+        return "Under autocast a matrix product computes in lower precision: disable it around the product to keep it."
     words = "Results agree up to floating-point rounding."
     if kind in ("squared", "distance"):
         return words + (
             " Small distances of large numbers lose digits in a matrix product: if they matter, pass "
             'compute_mode="donot_use_mm_for_euclid_dist" to torch.cdist.'
         )
-    return words
+    return words + (" Integers and masks need a cast to the dtype of the other input." if kind == "product" else "")
 
 
 def _evidence(function: BroadcastReduction) -> list[Evidence]:
