@@ -67,6 +67,7 @@ FAULTS = {
     "DP617": "one-hot-products",
     "DP618": "full-sorts",
     "DP619": "eager-attention",
+    "DP621": "broadcast-reductions",
     "DP701": "late-rank",
     "DP702": "uneven-ranks",
     "DP703": "slow-steps",
@@ -89,7 +90,7 @@ PUBLIC = {
     "DP606": ("hta_training/b1ceb4c_control.json.gz", "hta_training/b4b6dce_nccl_data.json.gz"),
     "DP801": ("single_gpu_mi300/941dea2_train_resnet18.json.gz", "single_gpu/1eeffb3_trace_05.json.gz"),
 }
-SECOND = {"same-order", "periodic-steps", "kept-outputs"}  # a second fault of one rule
+SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer"}  # a second fault of one rule
 # Further faults of a rule that is in the table, and another rule that must not take them for its own.
 BESIDE = {"gathered-for-logging": ("DP105", "DP204"), "metrics-reduced": ("DP105", "DP103")}
 QUIET = {"tiny-gradients": "DP103"}  # and nothing to mend
@@ -159,6 +160,15 @@ def test_outputs_that_an_object_keeps():
     assert "DP802" in told(RUNS / "kept-outputs-mended").quiet
 
 
+def test_a_step_that_the_script_wrote():
+    """Eight operators for each of 24 tensors, in place of one call of the fused AdamW."""
+    (advice,) = [one for one in told(RUNS / "written-optimizer").advice if one.rule == "DP603"]
+    assert "`WrittenAdam` (train.py:" in advice.title
+    assert "calling 8 operators for each of 24 tensors: use torch.optim.AdamW" in advice.title
+    assert not {"DP610", "DP901"} & {*speaking(RUNS / "written-optimizer")}
+    assert "DP603" in told(RUNS / "written-optimizer-mended").quiet
+
+
 def test_the_line_that_collects_garbage():
     (advice,) = [one for one in told(RUNS / "garbage-collection").advice if one.rule == "DP602"]
     assert "main (train.py:" in advice.title
@@ -223,6 +233,7 @@ PLACELESS = {
     "DP617": "seen in the detailed window",
     "DP618": "seen in the detailed window",
     "DP619": "seen in the detailed window",
+    "DP621": "seen in the detailed window",
     "DP703": "seen in steps without the profiler",
     "DP802": "between steps",
     "DP804": "the mode is not in the trace",

@@ -1,6 +1,6 @@
 import pytest
 
-from dptune.measured import CodeSite, Missing, UserCodeFigures
+from dptune.measured import CodeSite, Missing, OptimizerLoop, UserCodeFigures
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.window import SampledFacts, Window
@@ -170,3 +170,105 @@ def test_adams_loop_on_a_cpu_is_spared_by_half_or_more(ask, make_measured, make_
     assert advice.saves.high_share == pytest.approx(0.2)  # 0.2087 was sampled, with what runs in the step beside it
     (advice,) = ask("DP603", run, stepping(make_facts, 15, name="SGD"))
     assert advice.saves.basis == "bound"  # a fused SGD reads and writes as much
+
+
+WRITTEN = {"name": "PlainAdam", "where": "train.py:22", "parameter_tensors": 40, "parameters": 400_000}
+ADAM_CALLS = {"mul_": 80.0, "add_": 80.0, "addcmul_": 40.0, "sqrt": 40.0, "addcdiv_": 40.0}
+SIGN_CALLS = {"mul_": 80.0, "add_": 40.0, "sign_": 40.0}
+
+
+def written(make_measured, hand_made, share=0.3, device="cpu", world=2, **calls):
+    loop = OptimizerLoop(
+        optimizer="PlainAdam",
+        functions=["step at train.py:30", "update at train.py:41"],
+        operators=calls or ADAM_CALLS,
+        rank=0,
+        cost_ns=9_000_000,
+        share=share,
+    )
+    phases = hand_made.phases(0.3, 0.7 - share, share)
+    return make_measured(device=device, world=world, phases=phases, optimizer_loops=[loop])
+
+
+def test_a_step_that_the_script_wrote(ask, make_measured, make_facts, hand_made):
+    (advice,) = ask("DP603", written(make_measured, hand_made), facts(make_facts, **WRITTEN))
+    assert advice.title == (
+        "`PlainAdam` (train.py:30) takes 30 % of a step calling 7 operators for each of 40 tensors: use "
+        "torch.optim.AdamW(..., fused=True) if it computes Adam or AdamW"
+    )
+    assert advice.changes == []
+    assert (advice.impact, advice.confidence, advice.numerics) == ("high", "medium", "same")
+    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.3))
+    assert [each.label for each in advice.evidence][1:3] == ["step at train.py:30", "update at train.py:41"]
+    assert advice.fingerprint == "DP603:PlainAdam"
+
+
+def test_the_saving_of_a_class_with_adam_in_its_name_is_predicted_from_samples(
+    ask, make_measured, make_facts, hand_made
+):
+    (advice,) = ask("DP603", written(make_measured, hand_made, world=1), stepping(make_facts, 30, **WRITTEN))
+    assert "takes 30 % of a step" in advice.title
+    assert advice.saves.basis == "sampled"
+    assert advice.saves.low_share == pytest.approx(0.5 * (0.3 - 0.0754), abs=1e-3)
+    assert advice.saves.high_share == pytest.approx(0.3 + 0.0754, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("calls", "numbers", "device", "remedy"),
+    [
+        ({"mul": 80.0, "add": 80.0, "sub_": 40.0}, 400_000, "cpu", "torch.optim.SGD(..., momentum=..., fused=True)"),
+        ({"mul_": 80.0, "add_": 40.0, "sign_": 40.0}, 40_000, "cpu", "the class of torch.optim that computes the same"),
+        ({"mul_": 80.0, "add_": 40.0, "sign_": 40.0}, 40_040, "cpu", None),  # foreach is slower there
+        (
+            {"mul_": 80.0, "add_": 40.0, "sign_": 40.0},
+            40_040,
+            "cuda",
+            "the class of torch.optim that computes the same",
+        ),
+        ({"mm": 80.0, "mul_": 80.0, "sqrt": 40.0}, 400_000, "cpu", None),
+        ({"mul_": 80.0, "sqrt": 39.0}, 400_000, "cpu", None),  # fewer than three for each
+        ({"add_": 40.0}, 400, "cpu", None),
+    ],
+)
+def test_what_replaces_it(ask, make_measured, make_facts, hand_made, calls, numbers, device, remedy):
+    run = written(make_measured, hand_made, device=device, **calls)
+    advice = ask("DP603", run, facts(make_facts, **(WRITTEN | {"parameters": numbers})))
+    assert [remedy in each.title for each in advice] == ([] if remedy is None else [True])
+
+
+def test_a_class_of_the_script_with_a_name_of_torch(ask, make_measured, make_facts, hand_made):
+    """It takes no fused=True."""
+    run = written(make_measured, hand_made)
+    loop = run.optimizer_loops[0].model_copy(update={"optimizer": "AdamW"})
+    (advice,) = ask(
+        "DP603", run.model_copy(update={"optimizer_loops": [loop]}), facts(make_facts, **(WRITTEN | {"name": "AdamW"}))
+    )
+    assert advice.changes == []
+    assert advice.title.startswith("`AdamW` (train.py:30) takes 30 % of a step calling 7 operators")
+
+
+def test_a_class_that_adds_little_to_a_step_of_torch(ask, make_measured, make_facts, hand_made):
+    run = written(make_measured, hand_made, mul_=40.0, norm=2.0)
+    loop = run.optimizer_loops[0].model_copy(update={"optimizer": "AdamW"})
+    (advice,) = ask(
+        "DP603", run.model_copy(update={"optimizer_loops": [loop]}), facts(make_facts, **(WRITTEN | {"name": "AdamW"}))
+    )
+    assert [change.knob for change in advice.changes] == ["optimizer.fused"]
+
+
+def test_a_step_of_rmsprop_is_none_of_adam(ask, make_measured, make_facts, hand_made):
+    run = written(make_measured, hand_made)
+    loop = run.optimizer_loops[0].model_copy(update={"optimizer": "MyRMSprop"})
+    run = run.model_copy(update={"optimizer_loops": [loop]})
+    assert ask("DP603", run, facts(make_facts, **(WRITTEN | {"name": "MyRMSprop"}))) == []
+
+
+def test_quiet_where_a_written_step_takes_little(ask, make_measured, make_facts, hand_made):
+    assert ask("DP603", written(make_measured, hand_made, share=0.09), facts(make_facts, **WRITTEN)) == []
+
+
+def test_without_a_detailed_window_it_is_skipped_where_the_step_takes_long(ask, make_measured, make_facts, hand_made):
+    run = make_measured(device="cpu", phases=hand_made.phases(0.3, 0.4, 0.3))
+    with pytest.raises(Missing):
+        ask("DP603", run, facts(make_facts, **WRITTEN))
+    assert ask("DP603", make_measured(device="cpu", phases=hand_made.phases(0.5, 0.41, 0.09)), facts(make_facts)) == []

@@ -12,7 +12,7 @@ from dptune.measure.communication import arrivals, buffers, collectives, links, 
 from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
-from dptune.measure.host import attention, attribution, generation, launch_idle, launching, user_code
+from dptune.measure.host import attention, attribution, generation, launch_idle, launching, optimizer_loops, user_code
 from dptune.measure.inferred import inferred_accumulation, inferred_facts
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
@@ -112,6 +112,10 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         ),
         "user_code": (_user_code(run, detail), user_code.NO_STACKS),
         "attention": (_attention(run, detail, stepped), no_steps),
+        "optimizer_loops": (
+            optimizer_loops.optimizer_loops(_two_detailed(run, detail), _untraced_ns(run)) if detail else None,
+            user_code.NO_STACKS,
+        ),
         "generations": (
             generation.uncached_generations(_two_detailed(run, detail)) if detail else None,
             user_code.NO_STACKS,

@@ -230,6 +230,24 @@ class FullSort(FunctionOperators):
     )
 
 
+PairKind = Literal["squared", "distance", "absolute", "product", "cosine"]
+
+
+class BroadcastReduction(FunctionOperators):
+    """Values of all pairs that a function of the user writes out by broadcasting and reduces, with their backward pass.
+
+    `cost_ns` holds the first operator, elementwise operators on its result, and the reduction; `calls` are such chains.
+    """
+
+    kind: PairKind = Field(
+        description="what is computed: sums of squared differences, Euclidean distances, sums of absolute differences, "
+        "sums of products, or cosine similarities"
+    )
+    left: list[int] = Field(description="size in memory of the first operand of the chain that takes most")
+    right: list[int] = Field(description="size in memory of the second")
+    whole: list[int] = Field(description="size of the tensor that is written out")
+
+
 class EagerAttention(FunctionOperators):
     """Attention that is computed operator by operator: two batched products with a softmax between them.
 
@@ -248,6 +266,17 @@ class EagerAttention(FunctionOperators):
     dropout: bool = Field(False, description="whether the attention weights pass through dropout")
     keys: int | None = Field(None, description="length of the softmax dimension; null if the trace lacks sizes")
     head: int | None = Field(None, description="size of one head of the queries; null if the trace lacks sizes")
+
+
+class OptimizerLoop(Model):
+    """The step of an optimizer class of the script that calls operators for each parameter."""
+
+    optimizer: str = Field(description="the class")
+    functions: list[str] = Field(description="the functions that call the operators, `name at file:line`, most first")
+    operators: dict[str, float] = Field(description="calls per step by operator, without views, most first")
+    rank: int = Field(description="the rank where they take most")
+    cost_ns: int = Field(description="time of these operators in a step of the detailed window")
+    share: float = Field(description="that / the step")
 
 
 class UncachedGeneration(Model):
@@ -294,6 +323,10 @@ class UserCodeFigures(Figures):
     )
     full_sorts: list[FullSort] = Field(
         default=[], description="functions that sort rows of 256 or more values; includes the training computation"
+    )
+    broadcast_reductions: list[BroadcastReduction] = Field(
+        default=[],
+        description="functions that write out values of all pairs and reduce them; includes the training computation",
     )
     clips: bool = Field(False, description="whether a step clips gradients with `torch.nn.utils`")
     packs: bool = Field(False, description="whether a step packs padded sequences, on whose padding no layer computes")

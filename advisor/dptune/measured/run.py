@@ -21,6 +21,7 @@ from dptune.measured.host import (
     EagerAttention,
     LaunchFigures,
     LaunchIdleFigures,
+    OptimizerLoop,
     UncachedGeneration,
     UserCodeFigures,
 )
@@ -97,6 +98,9 @@ class Measured(Figures):
     )
     attention: Figure[list[EagerAttention]] = Field(
         ABSENT, description="places that compute attention operator by operator, without a fused kernel"
+    )
+    optimizer_loops: Figure[list[OptimizerLoop]] = Field(
+        ABSENT, description="optimizer classes of the script, with the operators that their steps call"
     )
     generations: Figure[list[UncachedGeneration]] = Field(
         ABSENT, description="modules that generate a sequence without a cache, from the detailed window"

@@ -8,7 +8,7 @@ small operators most. Time in a function that is reported itself is not counted 
 samples, or for a function that runs the training loop itself, the share is the host time of these operators and of the
 Python between them. Cells of recurrent networks (`nn.LSTMCell`) count although modules call them. Loops inside a
 library that the function calls, for example over tokens in `generate`, do not count. Loops over parameters are reported
-by `per-tensor-loops`, slow data loading by the input rules.
+by `per-tensor-loops`, those of an optimizer's step by `unfused-optimizer`, slow data loading by the input rules.
 
 ## Why it matters
 
@@ -18,7 +18,8 @@ whole batch pays that cost once.
 
 ## What to change
 
-- Over samples or pairs: add a dimension, `F.cosine_similarity(a[:, None], b[None], dim=-1)` or a matrix product; use
+- Over pairs: a matrix product, of `F.normalize(a, dim=-1)` and `F.normalize(b, dim=-1).mT` for cosine similarities, or
+  `torch.cdist`. Over samples: one call on the whole batch; use
   `torch.gather`, `index_select` or a mask to pick; `torch.bincount`, `scatter_add_` or `index_add_` to count.
 - Over a list of states: `torch.stack` them and call the model once.
 - Over positions with `nn.LSTMCell`, `nn.GRUCell` or `nn.RNNCell`: `nn.LSTM`, `nn.GRU` or `nn.RNN`, which run the whole
@@ -101,7 +102,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.known("user_code") is None and run.measured.share("other_idle_ns") < run.limit(WORTH_SHARE):
         return  # as uncovered-cost: whatever the script does takes less
     found = run.measured.user_code
-    loops = [loop.model_copy(update={"share": _share(run, loop)}) for loop in found.loops]
+    loops = [loop for loop in found.loops if f"{loop.name} at {loop.at}" not in _of_optimizers(run)]
+    loops = [loop.model_copy(update={"share": _share(run, loop)}) for loop in loops]
     worth = [loop for loop in loops if run.impact(loop.share, WORTH_SHARE)]
     named = [operator_loop for operator_loop in worth if not _explained(run, operator_loop)]
     alone = [(operator_loop, _called(operator_loop, named)) for operator_loop in named]
@@ -112,6 +114,11 @@ def check(run: RunView) -> Iterator[Advice]:
     alone = [(operator_loop, called) for operator_loop, called in alone if run.impact(operator_loop.share, WORTH_SHARE)]
     for loop, called in sorted(alone, key=lambda each: -each[0].share)[:MOST]:
         yield _advice(run, loop, called, "medium" if found.basis == "untraced" else "low")
+
+
+def _of_optimizers(run: RunView) -> set[str]:
+    """Functions of optimizer steps, whose loops over parameters `unfused-optimizer` weighs."""
+    return {function for loop in run.measured.known("optimizer_loops") or [] for function in loop.functions}
 
 
 def _called(loop: OperatorLoop, named: Sequence[OperatorLoop]) -> list[tuple[str, str]]:

@@ -27,10 +27,12 @@ SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s,
 OF_ONE = (
     *("separate-backward-passes", "long-convolutions", "repeated-forward"),
     *("ignored-targets", "one-hot-products", "full-sorts", "generation-without-cache"),
+    *("broadcast-reductions", "written-optimizer"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
     *("ignored-targets", "one-hot-products", "full-sorts", "eager-attention", "generation-without-cache"),
+    *("broadcast-reductions", "written-optimizer"),
 )
 LOCALLY = (
     *(

@@ -93,6 +93,8 @@ FAULTS = (
     "gradients-discarded",
     "loss-broadcast",
     "kept-by-reference",
+    "broadcast-reductions",
+    "written-optimizer",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -184,7 +186,8 @@ def padded(texts):
 def apart(outputs):
     """How alike each row is to all others, row by row."""
     if args.mended:
-        return nn.functional.cosine_similarity(outputs[:, None], outputs[None], dim=-1).mean()
+        rows = nn.functional.normalize(outputs, dim=-1)
+        return (rows @ rows.mT).mean()
     return torch.stack([nn.functional.cosine_similarity(row[None], outputs).mean() for row in outputs]).mean()
 
 
@@ -384,6 +387,34 @@ def best_of(scores):
     return scores.argsort(dim=1, descending=True)[:, :10]
 
 
+def spread(outputs, centres):
+    """The squared distance of each row to its nearest centre."""
+    if args.mended:
+        return torch.cdist(outputs, centres).square().amin(1).mean()
+    return (outputs[:, None] - centres[None]).pow(2).sum(-1).amin(1).mean()
+
+
+class WrittenAdam(torch.optim.Optimizer):
+    """Adam, operator by operator."""
+
+    def __init__(self, parameters, lr, betas=(0.9, 0.999), eps=1e-8):
+        super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state.update(step=0, mean=torch.zeros_like(parameter), square=torch.zeros_like(parameter))
+                state["step"] += 1
+                state["mean"].mul_(first).add_(parameter.grad, alpha=1 - first)
+                state["square"].mul_(second).addcmul_(parameter.grad, parameter.grad, value=1 - second)
+                root = (state["square"] / (1 - second ** state["step"])).sqrt_().add_(group["eps"])
+                parameter.addcdiv_(state["mean"], root, value=-group["lr"] / (1 - first ** state["step"]))
+
+
 def has(fault):
     return args.fault == fault and not args.mended
 
@@ -395,6 +426,8 @@ def build_model():
         return model
     if args.fault in ("unfused-optimizer", "unused-parameters-searched", "per-tensor-loops", "averaged-one-by-one"):
         return nn.Sequential(*(one for _ in range(40) for one in (nn.Linear(16, 16), nn.LayerNorm(16))))
+    if args.fault == "written-optimizer":
+        return nn.Sequential(*(one for _ in range(12) for one in (nn.Linear(192, 192), nn.ReLU())))
     if args.fault == "wide-gradients":
         return layers(256, 9)
     if args.fault == "padded-batches":
@@ -458,6 +491,8 @@ def build_loader(width):
             "tiny-gradients": 256,
             "operator-loops": 64,
             "eager-attention": 4,
+            "broadcast-reductions": 256,
+            "written-optimizer": 64,
         }.get(args.fault, 768)
     if args.fault == "padded-batches":
         texts = Texts(640)
@@ -594,6 +629,8 @@ def main():
         else:
             rate = 1e-5 if args.fault == "updates-lost" else 1e-3
             optimizer = torch.optim.AdamW(trained.parameters(), lr=rate, fused=fused)
+        if has("written-optimizer"):
+            optimizer = WrittenAdam(model.parameters(), lr=1e-3)
     schedule = None
     if args.fault == "schedule-out-of-step":  # three epochs of this rank's batches
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 3 * len(loader))
@@ -605,6 +642,8 @@ def main():
         noise = DataLoader(Rows(torch.randn(150_000, 1)), 768, shuffle=True, collate_fn=as_it_is, drop_last=True)
         noises = endless(noise)
 
+    if args.fault == "broadcast-reductions":
+        centres = torch.randn(128, width)
     if args.fault == "long-convolutions":
         response = torch.randn(2048) * torch.exp(-torch.arange(2048) / 300) / 12
 
@@ -637,6 +676,8 @@ def main():
                 with torch.autocast("cpu", half, enabled=casts):
                     outputs = model(batch)
                     loss = outputs.square().mean() if args.fault in IDS else error(outputs, batch)
+                    if args.fault == "broadcast-reductions":
+                        loss = loss + 1e-2 * spread(outputs, centres)
                     if args.fault == "matrix-decompositions":
                         loss = loss + 1e-3 * lipschitz(model)
                 for part in (loss, *((outputs.mean(), outputs.std()) if has("separate-backward-passes") else ())):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,12 +32,13 @@ COPIES = frozenset("aten::" + name for name in ("to", "_to_copy", "contiguous", 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """An operator with the sizes of its tensors and its plain inputs, as far as the trace has them."""
+    """An operator with the sizes and strides of its tensors and its plain inputs, as far as the trace has them."""
 
     row: int
     name: str
     shapes: list[list[int]]
     values: list[str]
+    strides: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,13 @@ def calls(view: RankView, rows: Sequence[int]) -> dict[int, Call]:
     except TraceError:
         return {}
     return {
-        row: Call(row, view.columns.name(row), _shapes(args.get("Input Dims")), _values(args.get("Concrete Inputs")))
+        row: Call(
+            row,
+            view.columns.name(row),
+            _shapes(args.get("Input Dims")),
+            _values(args.get("Concrete Inputs")),
+            _shapes(args.get("Input Strides")),
+        )
         for row, args in zip(ordered, found, strict=True)
     }
 

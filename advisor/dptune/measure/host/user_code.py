@@ -20,6 +20,7 @@ from statistics import median, median_low
 import numpy as np
 from numpy.typing import NDArray
 
+from dptune.measure.host.broadcast_reductions import broadcast_reductions
 from dptune.measure.host.callers import PYTHON_CATEGORIES, has_stacks
 from dptune.measure.host.convolutions import long_convolutions
 from dptune.measure.host.decompositions import decompositions
@@ -71,6 +72,7 @@ def user_code(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> Us
         output_losses=output_losses(having_stacks, untraced_ns),
         one_hot_products=one_hot_products(having_stacks, untraced_ns),
         full_sorts=full_sorts(having_stacks, untraced_ns),
+        broadcast_reductions=broadcast_reductions(having_stacks, untraced_ns),
         clips=any(_clips(view.columns) for view in having_stacks),
         packs=any(len(view.columns.rows(OPERATOR_CATEGORIES, _PACKING.__eq__)) for view in having_stacks),
     )

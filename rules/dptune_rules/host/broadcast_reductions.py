@@ -1,0 +1,174 @@
+"""Values of all pairs are written out by broadcasting and then reduced, where one call computes the result.
+
+## What it measures
+
+Differences or products of two tensors whose result is 16 times as large as either or more, for example
+`a[:, None] - b[None]`, which elementwise operators and a reduction then read and nothing else: sums of squared or
+absolute differences, norms, and sums of products. Calls of `F.cosine_similarity` and `F.pairwise_distance` on
+such operands count, because they write the same tensor inside. Read from the order, input sizes and strides of
+operators in the detailed window, outside of backward passes. Counted are these operators and the nodes of their
+backward pass by autograd's sequence numbers. The share is of the step without the profiler. On a GPU it is the time
+of the kernels that they launch.
+
+## Why it matters
+
+For N and M rows of D features each operator reads and writes N x M x D elements, the backward pass again, and
+autograd keeps several of these tensors. The result has N x M elements. A matrix product computes it from the N x D and
+M x D inputs, block by block in the cache.
+
+## What to change
+
+- Squared distances, `(a[:, None] - b[None]).pow(2).sum(-1)`: `torch.cdist(a, b).square()`, or
+  `a.square().sum(-1, keepdim=True) + b.square().sum(-1) - 2 * a @ b.mT`, with `clamp_min(0)`.
+- Distances, `(a[:, None] - b[None]).norm(dim=-1)`: `torch.cdist(a, b)`.
+- Sums of absolute differences: `torch.cdist(a, b, p=1)`.
+- Sums of products, `(a[:, None] * b[None]).sum(-1)`: `a @ b.mT`, or `torch.einsum("nd,md->nm", a, b)` with the
+  dimensions in question.
+- `F.cosine_similarity(a[:, None], b[None], dim=-1)`: `F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).mT`.
+
+The saving is an upper bound: all of this time.
+
+## When to leave it alone
+
+- Distances of rows that nearly agree decide something. The matrix product subtracts large numbers, so small distances
+  lose digits: `torch.cdist(..., compute_mode="donot_use_mm_for_euclid_dist")` does not, and is slower.
+- `torch.compile` fuses these operators.
+- Under autocast a matrix product computes in lower precision than these operators; `torch.cdist` does not.
+
+Sums of absolute differences without a backward pass on a CPU are left out: `torch.cdist` with `p=1` was not always
+faster there.
+
+## References
+
+- torch.cdist: https://pytorch.org/docs/stable/generated/torch.cdist.html
+- torch.einsum: https://pytorch.org/docs/stable/generated/torch.einsum.html
+- Measured on a CPU, one thread, float32, fastest of 5 runs, forward and backward. 64 to 512 rows on each side, 7 to
+  128 features: `cdist` and the products took 65 to 99 % less time for squared distances, 50 to 99 % less for sums of
+  products, 92 to 99 % less for cosine similarities, and `cdist` with `p=1` 44 to 90 % less for absolute differences
+  (without the backward pass 20 % less to 48 % more). 2 and 3 features: 29 to 82 % less. 512 batches of 16 and 16 rows
+  with 32 features: 50 to 92 % less. 4,096 batches of 8 and 8 rows: products took 4 times as long as the sums of
+  products, so a smaller factor than 16 does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import BroadcastReduction, PairKind
+from dptune.rule import Rule, RunView, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
+LEAST_TIMES = Threshold(
+    "least_times", 16, "times the larger input: with 8, products of small matrices took up to 4 times as long on a CPU"
+)
+
+RULE = Rule(
+    code="DP621",
+    name="broadcast-reductions",
+    family="host",
+    kind="time",
+    summary="values of all pairs are written out by broadcasting and then reduced",
+    since="0.1",
+    thresholds=(WORTH_SHARE, LEAST_TIMES),
+)
+
+WHAT: dict[PairKind, str] = {
+    "squared": "squared distances",
+    "distance": "distances",
+    "absolute": "sums of absolute differences",
+    "product": "sums of products",
+    "cosine": "cosine similarities",
+}
+REMEDIES: dict[PairKind, str] = {
+    "squared": "torch.cdist(a, b).square()",
+    "distance": "torch.cdist(a, b)",
+    "absolute": "torch.cdist(a, b, p=1)",
+    "product": "a matrix product or torch.einsum",
+    "cosine": "a matrix product of F.normalize(a, dim=-1) and F.normalize(b, dim=-1).mT",
+}
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each function whose pairs take a share of the step worth it."""
+    if run.measured.known("user_code") is None and not _seen(run):
+        return  # such operators take less
+    found = run.measured.user_code
+    for function in found.broadcast_reductions:
+        impact = run.impact(function.share, WORTH_SHARE)
+        if impact is None or _times(function) < run.limit(LEAST_TIMES) or not _faster(run, function):
+            continue
+        where = run.hottest_line(function.name, function.at) or function.at
+        through = ", with the backward pass" if function.backward_ns else ""
+        yield Advice(
+            rule=RULE.code,
+            slug=RULE.name,
+            kind=RULE.kind,
+            impact=impact,
+            title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step on "
+            f"{WHAT[function.kind]} of all pairs, written out as {_size(function.whole)}{through}: use "
+            f"{REMEDIES[function.kind]}",
+            why=f"Each operator reads and writes a tensor {_times(function):,.0f} times as large as its inputs; one "
+            "call computes the result without it.",
+            changes=[],
+            saves=run.bound(0.0, function.share, "no more than these operators and their backward pass"),
+            confidence="medium" if found.basis == "untraced" else "low",
+            evidence=_evidence(function),
+            numerics="changes" if _casts(run, function.kind) else "same",
+            watch=_watch(function.kind, casts=_casts(run, function.kind)),
+            fingerprint=f"{RULE.code}:{function.name}",
+        )
+
+
+def _seen(run: RunView) -> bool:
+    """Whether elementwise operators are among those that take most."""
+    kernels = run.measured.known("kernels")
+    if kernels is None:
+        return True
+    return any("elementwise" in kernel.name or kernel.name in ("aten::sub", "aten::mul") for kernel in kernels.top)
+
+
+def _times(function: BroadcastReduction) -> float:
+    """How many times as large as the larger input what is written out is."""
+    return prod(function.whole) / max(1, prod(function.left), prod(function.right))
+
+
+def _faster(run: RunView, function: BroadcastReduction) -> bool:
+    """Whether the one call was measured to be faster: with p=1 on a CPU only with its backward pass."""
+    return function.kind != "absolute" or function.backward_ns > 0 or run.measured.device_kind != "cpu"
+
+
+def _size(shape: list[int]) -> str:
+    return " x ".join(f"{length:,}" for length in shape)
+
+
+def _casts(run: RunView, kind: PairKind) -> bool:
+    """Whether autocast lowers the precision of the call, but not of the operators that it replaces."""
+    return kind in ("product", "cosine") and any(facts.autocast for facts in run.facts)
+
+
+def _watch(kind: PairKind, *, casts: bool) -> str:
+    if casts:
+        return "Under autocast a matrix product computes in lower precision: disable it around the product to keep it."
+    words = "Results agree up to floating-point rounding."
+    if kind in ("squared", "distance"):
+        return words + (
+            " Small distances of large numbers lose digits in a matrix product: if they matter, pass "
+            'compute_mode="donot_use_mm_for_euclid_dist" to torch.cdist.'
+        )
+    return words + (" Integers and masks need a cast to the dtype of the other input." if kind == "product" else "")
+
+
+def _evidence(function: BroadcastReduction) -> list[Evidence]:
+    label = f"{function.name} at {function.at}"
+    backward_ms = function.backward_ns / 1e6
+    backward = Evidence(label="their backward pass", value=backward_ms, unit="ms a step", rank=function.rank)
+    return [
+        Evidence(label=label, value=function.cost_ns / 1e6, unit="ms a step", rank=function.rank),
+        *([backward] if function.backward_ns else []),
+        Evidence(label="first input", value=_size(function.left)),
+        Evidence(label="second input", value=_size(function.right)),
+        Evidence(label="written out", value=_size(function.whole)),
+        Evidence(label="times", value=round(function.calls, 1), unit="a step"),
+    ]
