@@ -7,7 +7,7 @@ Differences or products of two tensors whose result is 16 times as large as eith
 absolute differences, norms, and sums of products. Calls of `F.cosine_similarity` and `F.pairwise_distance` on
 such operands count, because they write the same tensor inside. Read from the order, input sizes and strides of
 operators in the detailed window, outside of backward passes. Counted are these operators and the nodes of their
-backward pass by autograd's sequence numbers. The share is of the step without the profiler. On a GPU it is the time
+backward pass by autograd's sequence numbers. The share is of the untraced step. On a GPU it is the time
 of the kernels that they launch.
 
 ## Why it matters

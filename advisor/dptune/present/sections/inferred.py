@@ -26,7 +26,7 @@ def inferred(report: Report, width: int) -> Iterator[Line]:
     for part, record, text in _rows(found):
         label = f"  {part:<{_LABEL}}"
         yield from wrapped(f"{text} ({_least(found, record)} confidence)", width, label, " " * len(label))
-    words = "Rules use these where a recording by `dptune profile` would tell, and are no surer than they are."
+    words = "Rules use these facts in place of recorded ones. Their advice has no higher confidence than the facts."
     yield from wrapped(words, width, "  ", role="dim")
 
 
