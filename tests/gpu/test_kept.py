@@ -151,3 +151,18 @@ def test_less_sharding_saves_on_the_card_no_more_than_is_promised() -> None:
         assert saved > 0.1
         assert advice.saves is not None
         assert advice.saves.low_share <= saved <= advice.saves.high_share
+
+
+def test_bounds_of_precision_hold_where_ranks_share_the_card() -> None:
+    """TF32 and bf16 of DDP and FSDP2, recorded in fp32, in every round that was run."""
+    rounds: dict[str, list[float]] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        pairs = json.loads(path.read_text())["stages"].get("pairs", {}).get("figures", {})
+        for name, each in pairs.get("measured", {}).get("medians_ms", {}).items():
+            rounds.setdefault(name, []).extend(map(max, each))
+    for strategy, sample in (("ddp", "ranks-nccl-ddp"), ("fsdp", "ranks-nccl-fsdp")):
+        run = load([SAMPLES / sample])
+        ground = RunModel.of(run, measure(run))
+        found = ground.predict({"precision.float32_matmul": "high"})
+        for step_ms in rounds[f"{strategy} tf32"]:
+            assert found.low_ns <= step_ms / median(rounds[strategy]) * ground.step_ns, strategy

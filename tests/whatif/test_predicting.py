@@ -212,7 +212,7 @@ def test_a_trace_of_gpus_that_dptune_did_not_record(real_traces: Path, tmp_path:
     done = run(tmp_path, *words, "--set", "ddp.bucket_cap_mb=1")
     assert done.returncode == 1, done.stderr
     said = " ".join(done.stdout.split())
-    assert "a step, with the profiler, which slows the host." in said
+    assert "per step, traced: the profiler slows the host." in said
     assert "Not available: ddp.bucket_cap_mb cannot be predicted from a GPU trace." in said
     done = run(tmp_path, *words, "--sweep", "host.times=0,0.5,1", "--format", "json")
     assert done.returncode == 0, done.stderr

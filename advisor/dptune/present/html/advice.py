@@ -20,6 +20,7 @@ _SHOWN_IN: Mapping[str, tuple[str, ...]] = {
     "7": ("timeline", "lateness", "steps", "rank-table"),
     "8": ("steps", "ranks"),
 }
+_OF_PAGE = "Recommendations: "  # the heading above
 _CODE = re.compile(r"DP(\d)\d+")
 
 
@@ -38,7 +39,7 @@ def recommendations(report: Report, shown: Mapping[str, str]) -> Section:
     parts = [] if report.advice else [paragraph(nothing_to_say(report))]
     named = list(zip(anchors(report.advice), report.advice, strict=True))
     for title, cards in sections(report.advice):
-        parts.append(f"<h3>{prose(title)}</h3>")
+        parts.append(f"<h3>{prose(title.removeprefix(_OF_PAGE).capitalize())}</h3>")
         for anchor, card in named:
             if any(card is other for other in cards):
                 parts += _card(card, anchor, report, shown)

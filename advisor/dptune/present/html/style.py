@@ -55,7 +55,11 @@ pre { background: var(--paper); border: 1px solid var(--line); border-radius: .2
   overflow-x: auto; font-size: .875rem; white-space: pre-wrap; margin: .2rem 0; }
 code { font-size: .9em; background: var(--paper); border: 1px solid var(--line); border-radius: .2rem;
   padding: 0 .2rem; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; background:
+  linear-gradient(to right, var(--paper), transparent) left / 1.5rem 100% no-repeat local,
+  linear-gradient(to left, var(--paper), transparent) right / 1.5rem 100% no-repeat local,
+  linear-gradient(to right, var(--faint), transparent) left / .4rem 100% no-repeat scroll,
+  linear-gradient(to left, var(--faint), transparent) right / .4rem 100% no-repeat scroll; }
 .table { max-height: 30rem; overflow-y: auto; margin: .5rem 0; }
 table { border-collapse: collapse; font-size: .875rem; overflow-wrap: normal; } th { text-align: left; }
 th, td { padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
