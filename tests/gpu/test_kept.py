@@ -166,3 +166,21 @@ def test_bounds_of_precision_hold_where_ranks_share_the_card() -> None:
         found = ground.predict({"precision.float32_matmul": "high"})
         for step_ms in rounds[f"{strategy} tf32"]:
             assert found.low_ns <= step_ms / median(rounds[strategy]) * ground.step_ns, strategy
+
+
+def test_the_wait_for_a_loader_is_the_same_in_every_part_of_a_report_and_what_workers_save() -> None:
+    """59 % of the untraced step: the profiler slows the host's calls, and not the reading of samples."""
+    measured, report = _read(SAMPLES / "planted-starved-loader")
+    share = measured.step_account.share("input_idle_ns")
+    assert share == pytest.approx(measured.input.wait_share, abs=0.005)
+    assert f"{100 * share:.0f} % of each step waits for the data loader" in report.headline.verdict
+    (advice,) = [one for one in report.advice if one.rule == "DP501"]
+    assert advice.title.startswith(f"A step waits {100 * share:.0f} % of its time for the data loader")
+    assert "DP601" not in [one.rule for one in report.advice]  # launches wait because the profiler slows them
+    pairs = next(
+        found
+        for path in sorted(RESULTS.glob("nvidia-h200-2026-11-27-*.json"))
+        if (found := json.loads(path.read_text())["stages"].get("planted", {}).get("figures", {}).get("pairs"))
+    )["medians_ms"]
+    mended, planted = (median(pairs[f"starved loader: {side}"]) for side in ("mended", "planted"))
+    assert mended / planted == pytest.approx(1 - share, abs=0.02)

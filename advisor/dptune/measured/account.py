@@ -83,11 +83,13 @@ class Account(Model):
             raise Missing("no communication in the window")
         return self.hidden_communication_ns / self.communication_ns
 
-    def within(self, window_ns: int) -> Account:
+    def within(self, window_ns: int, input_ns: int | None = None) -> Account:
         """The same work of a device in a shorter window: idle time and waiting shrink, the rest keeps its duration.
 
         This models a GPU without the profiler, which slows the host and not the device's operations. Where these alone
         take longer than the window (clocks differ between windows), all their classes shrink by the same factor.
+        `input_ns`: how long the script waits for its loader in that window, None if not known. Waiting for input then
+        keeps its duration up to that, and the other idle time shrinks: reading files is not slower with the profiler.
         Rounded as running totals: the classes sum to the window exactly.
         """
         if window_ns >= self.window_ns:
@@ -95,10 +97,16 @@ class Account(Model):
         kept = sum(getattr(self, name) for name in CLASSES if name not in ELASTIC)
         rest = self.window_ns - kept
         shrunk = Fraction(window_ns, kept) if kept > window_ns else Fraction(1)
-        left = Fraction(max(0, window_ns - kept), rest) if rest else Fraction(0)
+        room = max(0, window_ns - kept)
+        left = dict.fromkeys(ELASTIC, Fraction(room, rest) if rest else Fraction(0))
+        if input_ns is not None and self.input_idle_ns:
+            others = rest - self.input_idle_ns
+            waits = max(min(self.input_idle_ns, input_ns, room), room - others)
+            left = dict.fromkeys(ELASTIC, Fraction(room - waits, others) if others else Fraction(0))
+            left["input_idle_ns"] = Fraction(waits, self.input_idle_ns)
         begun, running, parts = 0, Fraction(0), {}
         for name in CLASSES:
-            running += getattr(self, name) * (left if name in ELASTIC else shrunk)
+            running += getattr(self, name) * (left[name] if name in ELASTIC else shrunk)
             parts[name], begun = round(running) - begun, round(running)
         exposed = parts["exposed_transfer_ns"] + parts["exposed_waiting_ns"] + parts["exposed_unsplit_ns"]
         hidden = min(round(self.hidden_communication_ns * shrunk), parts["compute_ns"])

@@ -153,7 +153,9 @@ class Measured(Figures):
         traced_ns, step_ns = self.traced_step_ns, self.recorded_step_ns
         if step_ns >= traced_ns:
             return account
-        return account.within(round(account.window_ns * step_ns / traced_ns))
+        window_ns = round(account.window_ns * step_ns / traced_ns)
+        waits = self.input.known("wait_share") if self.input.basis == "untraced" else None
+        return account.within(window_ns, None if waits is None else round(waits * window_ns))
 
     @property
     def recorded_step_ns(self) -> float:

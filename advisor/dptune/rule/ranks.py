@@ -214,12 +214,14 @@ class RanksView(RecordedView):
         return sum(by_step.values()) / max(1, len(by_step)) / self.measured.traced_step_ns
 
     def idle_share(self) -> float:
-        """The share of a step in which the device that computes longest in it does not compute.
+        """The share of a step in which the device that computes longest in it neither computes nor waits for input.
 
         The profiler slows the host, not the GPUs, and no step is shorter than the compute of any device.
         """
         computed_ns = self.most_share("compute_ns") * self.measured.traced_step_ns
-        return max(0.0, 1 - computed_ns / self.measured.recorded_step_ns)
+        untraced = self.measured.input.basis == "untraced" and self.measured.input.known("wait_share")
+        waits = self.measured.step_share("input_idle_ns") if untraced else 0.0
+        return max(0.0, 1 - computed_ns / self.measured.recorded_step_ns - waits)
 
     def allocating_share(self) -> float:
         """The share of a step in the driver's memory calls, on the rank with the largest share; 0 if not known."""

@@ -12,10 +12,9 @@ def device_idle(run: RunView, host: float, longest: float) -> tuple[float, float
 
     A GPU that has work queued computes on while the script waits. On a CPU the script is what computes.
     """
-    account = run.measured.known("account")
-    if not host or account is None or run.measured.known("device_kind") == "cpu":
+    if not host or run.measured.known("account") is None or run.measured.known("device_kind") == "cpu":
         return host, longest
-    idle = min(host, account.input_idle_ns / account.window_ns)
+    idle = min(host, run.measured.step_share("input_idle_ns"))
     of_longest = longest * idle / host
     if any(rank.devices for rank in run.measured.ranks):
         of_longest = max(of_longest, run.unstretched(run.most_share("input_idle_ns")))
