@@ -71,22 +71,43 @@ def values(inferred: InferredFacts, recorded: Facts) -> Iterator[tuple[str, str,
         yield name, confidence, found, true
 
 
+# What differs most in what wraps, updates and feeds the model; the others are read by `make test-thorough`.
+FEW = {
+    "broadcast-buffers", "gathered-for-logging", "parameters-without-optimizer-mended", "recompiles",
+    "scaler-without-need", "separate-backward-passes", "sharded-optimizer", "sharded-parameters",
+    "unfused-optimizer", "unsynchronized-gradients", "unused-parameters-searched", "wide-gradients-mended",
+    "workers-restart", "accumulation_without_no_sync", "ranks-nccl-ddp", "ranks-nccl-fsdp", "link-default",
+}  # fmt: skip
+
+
 def test_inferred_facts_are_those_that_were_recorded() -> None:
+    _compare([path for path in RUNS if path.name in FEW], 150)
+
+
+@pytest.mark.thorough
+def test_inferred_facts_are_those_that_more_scripts_recorded() -> None:
+    _compare(RUNS, 400)
+
+
+def _compare(runs: list[Path], least: int) -> None:
     """At least 98 % of them, and every one that is given high confidence."""
     counts: Counter[bool] = Counter()
     wrong = []
-    for path in RUNS:
+    for path in runs:
         run, measured = stripped(path)
         lowest = min(run.facts)
         for name, confidence, found, true in values(measured.inferred, run.facts[lowest]):
             counts[found == true] += 1
             if found != true:
                 wrong.append((path.name, name, confidence, found, true))
-    assert counts[True] >= 0.98 * counts.total() > 400, wrong
+    assert counts.total() >= least
+    assert counts[True] >= 0.98 * counts.total(), wrong
     assert not [one for one in wrong if one[2] == "high"]
 
 
-@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, id=path.name, marks=() if path.name in FEW else pytest.mark.thorough) for path in RUNS]
+)
 def test_backward_passes_are_counted_as_the_recording_did(path: Path) -> None:
     run, measured = stripped(path)
     recorded = measure(run).accumulation
