@@ -244,6 +244,27 @@ def test_a_graph_that_may_be_static_counts_as_one(head):
 
 
 @pytest.mark.parametrize(
+    ("made", "static"),
+    [
+        ("more = {}", False),
+        ('more = {} if args.cap is None else {"bucket_cap_mb": args.cap}', False),
+        ('more = {"static_graph": False}', False),
+        ('more = {"static_graph": True}', True),
+        ("more = vars(args)", True),
+        ('more = {}\nmore["static_graph"] = True', True),
+        ("more = {}\nmore.update(settings)", True),
+        ("other = {}\nmore = other", True),
+        ('more = {**settings, "bucket_cap_mb": 1}', True),
+        ("", True),
+    ],
+)
+def test_a_dictionary_of_arguments_is_looked_into(made, static):
+    """`DDP(net, **more)`: what is not known may have a static graph."""
+    head = HEAD.replace("model = DDP(net)", f"{made}\nmodel = DDP(net, **more)")
+    assert (edit(BY_NUMBER, head) != PATCHED_BY_NUMBER) == static
+
+
+@pytest.mark.parametrize(
     "loop",
     [
         BY_NUMBER.replace("enumerate(loader)", "enumerate(loader, resumed)"),

@@ -237,10 +237,14 @@ def _text(report: Report, chosen: str, args: argparse.Namespace) -> str:
 
 
 def _can_patch(report: Report, root: Path) -> bool:
-    """Whether the script of the recommended change is here."""
+    """Whether the script of the recommended change is here, and can be patched."""
     advice = next((advice for advice in report.advice if advice.rule == report.headline.rule), None)
-    files = [change.at.file for change in advice.changes if change.at] if advice else []
-    return all((root / file).is_file() for file in files)
+    changes = [change for change in advice.changes if change.at] if advice else []
+    if not changes or not all((root / change.at.file).is_file() for change in changes if change.at):
+        return False
+    from dptune.patch.diff import patches  # slow to import
+
+    return bool(patches(changes, root).diff)
 
 
 def _write(text: str, output: Path | None) -> None:

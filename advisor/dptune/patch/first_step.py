@@ -27,8 +27,27 @@ def may_be_static(tree: ast.Module, made: ast.Call) -> bool:
     first = min(knob("ddp.static_graph").positions)
     if len(made.args) > first or any(isinstance(arg, ast.Starred) for arg in made.args):
         return True
-    given = [word.value for word in made.keywords if word.arg in ("static_graph", None)]
+    given = [word.value for word in made.keywords if word.arg == "static_graph"]
+    given += [value for word in made.keywords if word.arg is None for value in _named(tree, word.value, "static_graph")]
     return any(not (isinstance(value, ast.Constant) and not value.value) for value in given)
+
+
+def _named(tree: ast.Module, mapping: ast.expr, key: str) -> list[ast.expr]:
+    """What `**mapping` may give for a key: none if the file makes the mapping of dictionaries without that key."""
+    if isinstance(mapping, ast.IfExp):
+        return [*_named(tree, mapping.body, key), *_named(tree, mapping.orelse, key)]
+    if isinstance(mapping, ast.Dict) and all(isinstance(each, ast.Constant) for each in mapping.keys):
+        pairs = zip(mapping.keys, mapping.values, strict=True)
+        return [value for each, value in pairs if isinstance(each, ast.Constant) and each.value == key]
+    if not isinstance(mapping, ast.Name):
+        return [mapping]
+    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == mapping.id]
+    made = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.targets[0] in uses]
+    handed_on = [word.value for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords]
+    known = {id(assignment.targets[0]) for assignment in made} | {id(value) for value in handed_on}
+    if not made or any(id(use) not in known for use in uses) or any(isinstance(each.value, ast.Name) for each in made):
+        return [mapping]  # something else may change it
+    return [value for assignment in made for value in _named(tree, assignment.value, key)]
 
 
 def first_step(

@@ -312,11 +312,11 @@ def _commands(first: Advice | None, path: str, patches: bool) -> list[tuple[str,
     if first is None:
         return []
     found = []
+    if first.verify:  # before it is applied: afterwards both sides have it
+        found.append(("Verify", first.verify))
     if patches and any(change.at for change in first.changes):
         run = f" {path}" if path else ""
         found.append(("Apply", f"dptune report{run} --patch --advice {first.rule} | git apply"))
-    if first.verify:
-        found.append(("Verify", first.verify))
     return found or [("Explain", f"dptune rules explain {first.rule}")]
 
 
