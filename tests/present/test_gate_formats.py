@@ -66,7 +66,7 @@ def test_an_upper_bound_above_half_of_the_step_is_no_saving_in_any_format():
     words = "unknown; upper bound 6.00 ms of each 10.0 ms step"
     assert f"saving: {words} (60.0 %), not predicted" in " ".join(paint(page(tripped, 200), False).split())
     assert f"Saving: {words} (60.0 %), not predicted" in junit.text(tripped)
-    assert f"made up. Saving: {words} (60.0 %25); no prediction" in github.text(tripped)
+    assert f"made up. Saving: {words} (60.0 %25), not predicted" in github.text(tripped)
     assert f"| {words} (60.0 %), not predicted" in markdown.text(tripped)
     assert "saves 1.00 to 2.00 ms of each" in " ".join(paint(page(gate(tripped=[one]), 200), False).split())
 
