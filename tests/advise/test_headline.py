@@ -72,10 +72,10 @@ def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
     assert told.rule == make_advice().rule
     assert told.next == (
         "XX101: In train.py:12, use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
-        "It saves at most 1 ms of each step."
+        "Upper bound of the saving: 1 ms of each 10 ms step."
     )
     of_all = make_advice(changes=[change], saves=make_advice().saves.model_copy(update={"mean_step_ms": 9.0}))
-    assert said(make_measured(), advice=[of_all]).next.endswith("It saves at most 1 ms of the mean step.")
+    assert said(make_measured(), advice=[of_all]).next.endswith("Upper bound of the saving: 1 ms of the mean step.")
     predicted = make_advice().saves.model_copy(update={"basis": "replayed", "low_ms": 0.5})
     told = said(make_measured(), advice=[make_advice(saves=predicted)])
     assert told.next.endswith("It saves 0.5 to 1 ms of each step.")
@@ -87,8 +87,10 @@ def test_next_is_the_change_to_make_and_where(make_measured, make_advice):
 
 def test_next_promises_nothing_where_the_upper_bound_is_above_half_of_the_step(make_measured, make_advice):
     told = said(make_measured(), advice=[make_advice(low=0, high=0.501)])
-    assert told.next.endswith("`. How much it saves is not known; it may be large.")
-    assert said(make_measured(), advice=[make_advice(low=0, high=0.5)]).next.endswith("at most 5 ms of each step.")
+    assert told.next.endswith("`. Saving unknown, upper bound 5.01 ms of each 10 ms step.")
+    assert said(make_measured(), advice=[make_advice(low=0, high=0.5)]).next.endswith(
+        "Upper bound of the saving: 5 ms of each 10 ms step."
+    )
 
 
 def test_next_points_to_the_advice_on_what_limits_the_step(make_measured, make_advice):

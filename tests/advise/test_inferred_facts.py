@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import dptune_rules
 from dptune.advice import Advice
 from dptune.advise.asking import Questioner
 from dptune.advise.packs import LoadedRule
 from dptune.config import Settings
 from dptune.measured import InferredFacts, Missing
 from dptune.rule import Rule, RunView
+from dptune.rule.recorded import WORDS
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
 from dptune.runfile.loader import LoaderFacts
@@ -74,3 +78,11 @@ def test_advice_is_no_surer_than_the_facts_it_went_by(sure: str, then: str) -> N
     loaded = LoadedRule(RULE, check, "", "a", "a", ours=True)
     (advice,) = Questioner(run.measured, [], Settings()).ask(loaded).said
     assert advice.confidence == then
+
+
+def test_every_fact_that_a_rule_asks_for_has_words() -> None:
+    rules = Path(dptune_rules.__file__).parent.rglob("*.py")
+    calls = [call for path in rules for call in re.findall(r"(?:any_facts|recorded_about)\(([^)]*)", path.read_text())]
+    names = {name for call in calls for name in re.findall(r'"([\w.]+)"', call)}
+    assert {"ddp", "frozen_norms", "optimizers.fused"} <= names
+    assert names <= WORDS.keys()

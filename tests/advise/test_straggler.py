@@ -184,7 +184,7 @@ def test_next_is_the_first_advice_and_says_what_to_do_about_the_rank(make_late, 
     assert " For rank 1: Open the trace of rank 1" in said(by_input, [buckets]).next
     assert said(by_input, [loader, buckets]).next == (
         "XX101: Use `DataLoader(dataset, ..., num_workers=2, persistent_workers=True)`. "
-        "It saves at most 1 ms of each step."
+        "Upper bound of the saving: 1 ms of each 10 ms step."
     )
 
 

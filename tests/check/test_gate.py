@@ -299,7 +299,7 @@ def test_what_came_of_running_the_advice_stands_beside_it():
     )
     gate = judge([found], Terms())
     assert gate.verified == [proof]
-    assert "verified: better: time per step 50.0 % less" in " ".join(paint(page(gate, 100), False).split())
+    assert "verified: faster: 50.0 % less time per step" in " ".join(paint(page(gate, 100), False).split())
 
 
 @pytest.mark.parametrize(

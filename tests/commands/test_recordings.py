@@ -62,9 +62,9 @@ def test_a_path_stays_a_path(runs: Path, name: str) -> None:
     ("name", "said", "hint"),
     [
         ("2026-11-20", "3 recordings have names that start with 2026-11-20: 2026-11-20T10-00-00-train", "more of the"),
-        ("0123", "0123 fits 2 commits: 0123456789ab, 0123ffffffff", "give more digits"),
-        ("abcd", "no recording at abcd: files differ from the commit in each", "--baseline abcdabcdabcd+"),
-        ("0123f+", "no recording at 0123f+: no files differ from the commit", "--baseline 0123ffffffff"),
+        ("0123", "0123 matches 2 commits: 0123456789ab, 0123ffffffff", "give more digits"),
+        ("abcd", "no match among the recordings at abcd: all have uncommitted changes", "--baseline abcdabcdabcd+"),
+        ("0123f+", "no match among the recordings at 0123f+: none has uncommitted changes", "--baseline 0123ffffffff"),
         ("feed", "no recording in dptune-runs has the name or the commit feed", "`dptune history` lists"),
     ],
 )
@@ -76,7 +76,7 @@ def test_none_or_several_are_an_error_with_a_hint(runs: Path, name: str, said: s
 
 
 def test_the_checked_recording_is_no_baseline_of_itself(runs: Path) -> None:
-    with pytest.raises(UsageError, match="the only recording at 0123f is the one that is checked"):
+    with pytest.raises(UsageError, match="every recording at 0123f is being checked, none is left as the baseline"):
         resolved(["0123f"], ["dptune-runs/2026-11-21T10-00-00-train"])
 
 

@@ -6,7 +6,7 @@ from dptune.advice import Report
 from dptune.measured import CollectiveFigures, MatchBasis
 from dptune.present.sections.traffic import collectives
 
-ORDER = "Calls without a number are matched across ranks by their order."
+ORDER = "Calls without a sequence number are matched across ranks by order."
 SHIFT = "~ approximate: ranks recorded different calls"
 
 

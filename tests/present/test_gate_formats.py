@@ -63,11 +63,11 @@ def test_an_upper_bound_above_half_of_the_step_is_no_saving_in_any_format():
     assert one.saves is not None
     wide = one.saves.model_copy(update={"low_ms": 0.0, "high_ms": 6.0, "low_share": 0.0, "high_share": 0.6})
     tripped = gate(tripped=[one.model_copy(update={"saves": wide})])
-    words = "unknown, may be large. Upper bound: 6.00 ms of each 10.0 ms step"
-    assert f"saving: {words} (60.0 %); no prediction" in " ".join(paint(page(tripped, 200), False).split())
-    assert f"Saving: {words} (60.0 %); no prediction" in junit.text(tripped)
-    assert f"made up. Saving: {words} (60.0 %25); no prediction" in github.text(tripped)
-    assert f"| {words} (60.0 %); no prediction" in markdown.text(tripped)
+    words = "unknown; upper bound 6.00 ms of each 10.0 ms step"
+    assert f"saving: {words} (60.0 %), not predicted" in " ".join(paint(page(tripped, 200), False).split())
+    assert f"Saving: {words} (60.0 %), not predicted" in junit.text(tripped)
+    assert f"made up. Saving: {words} (60.0 %25), not predicted" in github.text(tripped)
+    assert f"| {words} (60.0 %), not predicted" in markdown.text(tripped)
     assert "saves 1.00 to 2.00 ms of each" in " ".join(paint(page(gate(tripped=[one]), 200), False).split())
 
 
@@ -87,7 +87,7 @@ def test_what_was_proven_is_told_in_every_format():
         command="",
     )
     told = gate(tripped=[advice(), advice(number=2)], verified=[proof])
-    words = "verified: better: time per sample 34.4 % less (30.0 to 40.0 % less; 6 trials per side)"
+    words = "verified: faster: 34.4 % less time per sample (interval 30.0-40.0 %, 6 trials per side)"
     then = "upper bound: 1.00 to 2.00 ms of each 10.0 ms step (10.0 to 20.0 %)"
     lines = "".join(span.text for line in page(told, 200) for span in line)
     pages = [*(one.text(told) for one in (github, junit, markdown)), lines]

@@ -106,7 +106,7 @@ def test_sources_say_how_many_modules_and_how_much_they_cover(told: Report) -> N
     assert "Linear (24 modules) 30.0 %" in rows
     assert "and 5 more, 75.0 % of all compute" in rows
     assert not any(row.startswith("function share") for row in rows)
-    assert "1 step of its detailed window, of which the device computes in 60.0 %." in " ".join(rows)
+    assert "1 step of its detailed window (compute: 60.0 % of it)." in " ".join(rows)
 
 
 def test_a_name_cannot_write_to_the_terminal(told: Report) -> None:

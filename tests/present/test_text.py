@@ -231,16 +231,16 @@ def test_an_upper_bound_above_half_of_the_step_is_no_saving(report: Report) -> N
         update={"basis": "bound", "low_share": 0.0, "high_share": 0.6, "low_ms": 0.0, "high_ms": 60.0, **of_samples}
     )
     page = flat(text(report.model_copy(update={"advice": [one.model_copy(update={"saves": saves})]})))
-    assert "Saves unknown, may be large. Upper bound: 60.0 ms of each " in page
-    assert " step (60.0 %); no prediction narrows it Why" in page
+    assert "Saves unknown; upper bound 60.0 ms of each " in page
+    assert " step (60.0 %), not predicted Why" in page
     assert "us per sample" not in page
     assert "Upper bound: actual" not in page
     batch = saves.model_copy(update={"samples_times": 4.0})
     page = flat(text(report.model_copy(update={"advice": [one.model_copy(update={"saves": batch})]})))
-    assert "Upper bound: 60.0 % of the time per sample, with 4x the samples per step; no" in page
+    assert "upper bound 60.0 % of the time per sample, with 4x the samples per step, not predicted" in page
     half = saves.model_copy(update={"high_share": 0.5})
     page = flat(text(report.model_copy(update={"advice": [one.model_copy(update={"saves": half})]})))
-    assert "may be large" not in page
+    assert "not predicted" not in page
 
 
 def test_low_confidence_has_a_section_of_its_own_at_the_end(report: Report) -> None:

@@ -434,7 +434,7 @@ async def test_all_ranks_are_seen_at_once_the_straggler_first(real_traces: Path)
         assert rows[0].count("·") > 40
         assert all(row.count("▒") > 40 for row in rows[1:])
         assert "# running sparse arch (1,010 ms)" in flat(seen)
-        await see(pilot, "rank 2 beside rank", "b")
+        await see(pilot, "rank 2 vs rank", "b")
         assert [row[1:].split()[0] for row in picture(pilot).splitlines()[2:-1] if row[1:3] != "  "].count("r2") == 1
         assert {row[1:].split()[0] for row in picture(pilot).splitlines()[2:-1] if row[1:3] != "  "} & {
             "r0",
@@ -470,7 +470,7 @@ async def test_two_ranks_are_drawn_over_the_same_moments(recorded: tuple[Run, Re
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
         await see(pilot, "2 ranks, around step", "6")
         rows = picture(pilot).splitlines()[2:4]
-        await see(pilot, "rank 0 beside rank 1, around step", "b")
+        await see(pilot, "rank 0 vs rank 1, around step", "b")
         beside = [row for row in picture(pilot).splitlines() if row[1:3] in ("r0", "r1")]
         assert [row[16:] for row in beside] == [row[16:] for row in rows]
 

@@ -11,7 +11,7 @@ def test_broadcasts_before_forward_passes(ask, make_measured, make_facts, hand_m
     rows = hand_made.overlap(("broadcast", "forward", 0.08), ("all_reduce", "backward", 0.3), most=0.16)
     run = make_measured(overlap=rows, collectives=[sent])
     (advice,) = ask("DP104", run, [make_facts(ddp=[SENDS])])
-    assert advice.title == "8 % of a step goes into broadcasting 3.81 MiB of buffers before forward passes"
+    assert advice.title == "Exposed buffer broadcasts take 8 % of a step (3.81 MiB)"
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == (
         "ddp.broadcast_buffers",

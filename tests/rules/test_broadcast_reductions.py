@@ -31,8 +31,8 @@ def ask(*found, basis="untraced", device="cpu", facts=()):
 def test_the_function_its_share_and_what_computes_it():
     (advice,) = ask(pairs())
     assert advice.title == (
-        "`nearest` (jets.py:13) spends 35 % of the step on squared distances of all pairs, written out as "
-        "16 x 96 x 96 x 48: use torch.cdist(a, b).square()"
+        "`nearest` (jets.py:13) spends 35 % of the step on squared distances of all pairs, which materializes "
+        "16 x 96 x 96 x 48 elements: use torch.cdist(a, b).square()"
     )
     assert (advice.impact, advice.confidence, advice.numerics) == ("high", "medium", "same")
     assert "donot_use_mm_for_euclid_dist" in advice.watch
@@ -41,8 +41,8 @@ def test_the_function_its_share_and_what_computes_it():
         ("nearest at jets.py:13", 16.0),
         ("first input", "16 x 96 x 1 x 48"),
         ("second input", "16 x 1 x 96 x 48"),
-        ("written out", "16 x 96 x 96 x 48"),
-        ("times", 3.0),
+        ("materialized", "16 x 96 x 96 x 48"),
+        ("calls", 3.0),
     ]
 
 

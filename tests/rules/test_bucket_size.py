@@ -304,7 +304,7 @@ def test_what_cannot_be_split_is_called_transfer_or_waiting(ask, one_bucket):
     assert (
         "30 % of its time waiting for the transfer or for late ranks, which the traces do not separate" in advice.title
     )
-    assert advice.saves.how.startswith("no more than the exposed transfer or waiting, which cannot be separated")
+    assert advice.saves.how.startswith("the exposed transfer or waiting, which cannot be separated")
     assert "exposed transfer or waiting" in {evidence.label for evidence in advice.evidence}
 
 

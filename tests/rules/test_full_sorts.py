@@ -36,8 +36,8 @@ def test_the_function_its_share_and_how_much_is_read():
     assert (advice.saves.basis, advice.saves.low_share, advice.saves.high_share) == ("bound", 0, 0.55)
     assert [(one.label, one.value) for one in advice.evidence] == [
         ("update at songs.py:38", 28.0),
-        ("values of a row", 5000),
-        ("of them read", 20),
+        ("row length", 5000),
+        ("values read per row", 20),
         ("rows", 64),
         ("sorts", 1.0),
     ]

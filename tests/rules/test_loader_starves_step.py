@@ -143,7 +143,7 @@ def test_no_workers(ask, make_measured, make_facts):
     (advice,) = ask("DP501", make_measured(wait_share=0.6), [make_facts(loaders=[loader()])])
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == ("loader.num_workers", 0, 3, "train.py:12")
-    assert advice.title == "A step waits 60 % of its time for the data loader: it has no workers, give it 3"
+    assert advice.title == "A step waits 60 % of its time for the data loader: use 3 workers (now none)"
     assert advice.saves.high_share == pytest.approx(0.6)
     assert advice.saves.high_ms == pytest.approx(6)
     assert (advice.saves.low_ms, advice.saves.basis) == (0, "bound")
@@ -250,7 +250,7 @@ def test_too_few_workers(ask, make_measured, make_facts):
     """Two that leave a wait of 0.5 work at half the rate needed: four, and one to spare."""
     (advice,) = ask("DP501", make_measured(wait_share=0.5), [make_facts(loaders=[loader(2)])])
     assert [(c.now, c.then) for c in advice.changes] == [(2, 5)]
-    assert "give it 5 workers instead of 2" in advice.title
+    assert "use 5 workers instead of 2" in advice.title
     assert advice.saves.high_share == pytest.approx(0.5)
 
 
@@ -368,12 +368,13 @@ NOT_METERED = {"preparing": "it was not metered"}
 @pytest.mark.parametrize(
     ("made_of", "words"),
     [
-        (prepared(9, 8, 1), ": reading and transforming samples is 90 % of that, and computes"),
+        (prepared(9, 8, 1), ": reading and transforming samples takes 90 % of batch preparation (compute)"),
         (
             prepared(6, 2, 4),
-            ": reading and transforming samples is 60 % of that, and mostly waits, for example for storage",
+            ": reading and transforming samples takes 60 % of batch preparation "
+            "(mostly waiting, for example for storage)",
         ),
-        (prepared(3, 3, 7), ": collating is 70 % of that"),
+        (prepared(3, 3, 7), ": collating takes 70 % of batch preparation"),
         (prepared(5, 5, 5), ""),
     ],
 )
@@ -427,9 +428,9 @@ def test_its_parts_are_evidence_with_the_functions(ask, make_measured, make_fact
     (advice,) = ask("DP501", make_measured(input=waiting(preparing=told)), [make_facts(loaders=[loader()])])
     own = {one.label: (one.value, one.unit) for one in advice.evidence}
     assert own["preparing a batch"] == (10.0, "ms, the mean since the script started, including traced steps")
-    assert own["reading and transforming samples"] == (0.9, "of that, by Images.__getitem__ (data.py:12)")
-    assert own["collating"] == (0.1, "of that")
-    assert own["computing"] == (0.4, "of that; in the rest it waits")
+    assert own["reading and transforming samples"] == (0.9, "of batch preparation, by Images.__getitem__ (data.py:12)")
+    assert own["collating"] == (0.1, "of batch preparation")
+    assert own["compute, not waiting"] == (0.4, "of batch preparation")
 
 
 def test_workers_that_compute_need_cores_whatever_the_training_thread_does(ask, make_measured, make_facts):
@@ -503,7 +504,7 @@ def test_a_slow_function_is_what_to_change_where_workers_cannot_keep_up(
         "Make `Images.__getitem__` (data.py:14) cheaper: a step waits 60 % of its time for the data loader, 100 % of "
         f"that in this function, and {reason}"
         if reason
-        else "A step waits 60 % of its time for the data loader: it has no workers, give it 2. `Images.__getitem__` "
+        else "A step waits 60 % of its time for the data loader: use 2 workers (now none). `Images.__getitem__` "
         "(data.py:14) takes 100 % of the wait"
     )
 

@@ -28,7 +28,7 @@ def test_pairs_that_exchange_much_lie_across_hosts(told):
     """10 MB a step go between hosts, where 1 MB would: nine tenths of 0.4 of the step at most."""
     (advice,) = told()
     assert advice.title == (
-        "The ranks that communicate most are on different hosts: {0, 2} {1, 3} send 10 MB a step each, "
+        "The ranks that communicate most are on different hosts: {0, 2} {1, 3} send 10 MB per step each, "
         "{0, 1} {2, 3} on one host 1 MB"
     )
     assert (advice.impact, advice.saves.basis) == ("high", "bound")

@@ -58,7 +58,7 @@ def test_a_loop_over_prefixes_has_medium_confidence(advice):
     )
     assert (found.confidence, found.numerics) == ("medium", "changes")
     assert "only if `decoder` is causal" in found.watch
-    assert found.saves.how == "no more than all but the longest prefix, with the backward pass"
+    assert found.saves.how == "all but the longest prefix, with the backward pass"
 
 
 def test_a_pass_without_gradients_has_no_backward_pass(advice):

@@ -64,7 +64,7 @@ def test_many_small_units(said):
     assert shown["exposed reduce-scatters (backward phase)"] == (pytest.approx(0.09), "of a step")
     assert shown["units"][0] == 21
     assert shown["sharded modules"][0] == "Linear, Network"
-    assert shown["all-gathers"] == (40, "a step")
+    assert shown["all-gathers"] == (40, "per step")
     assert shown["mean all-gather"] == (250, "KiB")
     assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "medium", "bound")
     assert advice.saves.high_share == pytest.approx(0.35)  # hooks, copies and collectives

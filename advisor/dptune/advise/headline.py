@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from dptune.advice import Advice, Headline, Saving, Skipped, Trust
+from dptune.advice import Advice, Change, Headline, Saving, Skipped, Trust
 from dptune.advise import disturbance, physics
 from dptune.advise.costliest import costliest_function
 from dptune.advise.limits import (
@@ -73,6 +74,7 @@ def headline(
             why=sentence(missing.reason),
             next=recording(trust.findings),
         )
+    step_ns = measured.step.known("time_ns")
     unsure = doubtful(measured, advice)
     first = next((item for item in advice if item not in unsure), None)
     heads = (
@@ -110,15 +112,17 @@ def headline(
             label="Results at risk",
             verdict=sentence(first.title),
             why=why,
-            next=_action(first, late),
+            next=_action(first, late, step_ns),
             rule=first.rule,
         )
     if first is not None and _are_slow_steps(measured, advice, found):
         verdict = f"Slow steps take {percent(measured.step.slow_share)} of the time: {_mean_and_median(measured)}."
-        return Headline(label="Slow steps", verdict=verdict, why=why, next=_action(first, late), rule=first.rule)
+        return Headline(
+            label="Slow steps", verdict=verdict, why=why, next=_action(first, late, step_ns), rule=first.rule
+        )
     if late is not None and heads:
         verdict = f"Straggler: rank {late.figures.rank} is {late.lag}."
-        action = _look_at(late.figures) if first is None else _action(first, late) + _of_late(late, advice)
+        action = _look_at(late.figures) if first is None else _action(first, late, step_ns) + _of_late(late, advice)
         return Headline(
             label="Straggler",
             verdict=verdict,
@@ -150,7 +154,7 @@ def headline(
         next=(
             _next(measured, limit, whole, recorded, trust.findings, names_rank=not unsure)
             if first is None
-            else _action(first, late)
+            else _action(first, late, step_ns)
         )
         + (_see_also(advice, limit) or _lacking(advice, limit, unanswered, skipped))
         if answered or unanswered
@@ -193,7 +197,8 @@ def _why(measured: Measured) -> str:
     if wait is not None and wait >= 0.05:
         wait_text = f"the script waits for its data loader {percent(wait)} of the time"
         if measured.input.basis == "untraced":
-            why += f" In untraced steps {wait_text}; the other shares are of traced steps."
+            on_cpu = measured.known("device_kind") in ("cpu", None)
+            why += f" In untraced steps {wait_text}{'; the other shares are of traced steps' if on_cpu else ''}."
         else:
             why += f" {sentence(wait_text)}"
     return why
@@ -320,44 +325,56 @@ def _lacking(
     return f" {many} more {what} skipped: {why}."
 
 
-def _action(advice: Advice, late: Straggler | None) -> str:
+def _action(advice: Advice, late: Straggler | None, step_ns: int | None) -> str:
     """What the advice is to do, with its rule; `late` is the rank that the others wait for, if there is one."""
     named = f"{advice.rule} (low confidence)" if advice.confidence == "low" else advice.rule
     if advice.threatens_results:
         return f"{named}: {advice.watch} Details: `dptune rules explain {advice.rule}`."
     if advice.changes:
-        return f"{named}: {_change(advice)}"
+        return f"{named}: {_change(advice, step_ns)}"
     if late is not None and late.is_subject_of(advice) and not late.figures.does_more:
         return f"{named}: {_look_at(late.figures)}"
     return f"{named}: {sentence(advice.title)} How: `dptune rules explain {advice.rule}`."
 
 
-def _change(advice: Advice) -> str:
+def _change(advice: Advice, step_ns: int | None) -> str:
     change = advice.changes[0]
     use = f"In {change.at}, use" if change.at else "Use"
     first, more, _ = change.paste.partition("\n")
     what = f"`{first} ...` (all lines: see {advice.rule})" if more else f"`{first}`"
-    saves = f" {expected_saving(advice)}" if advice.saves else ""
-    more_changes = len(advice.changes) - 1
-    beside = f", and {more_changes} more {'change' if more_changes == 1 else 'changes'}: see {advice.rule}"
+    saves = f" {expected_saving(advice, step_ns)}" if advice.saves else ""
+    more_changes = sum(not _is_pasted(further, change) for further in advice.changes[1:])
+    beside = f" (plus {more_changes} more {'change' if more_changes == 1 else 'changes'}: see {advice.rule})"
     learning = " May change training results." if advice.numerics == "changes" else ""
     return f"{use} {what}{beside if more_changes else ''}.{saves}{learning}"
 
 
-def expected_saving(advice: Advice) -> str:
-    """What a change saves, in one sentence; empty where it saves no time."""
+def _is_pasted(change: Change, pasted: Change) -> bool:
+    """Whether the lines to paste for one change make the other, too."""
+    argument = f"{change.knob.rpartition('.')[2]}={change.then}"
+    return change.at == pasted.at and re.search(rf"\b{re.escape(argument)}\b", pasted.paste) is not None
+
+
+def expected_saving(advice: Advice, step_ns: int | None) -> str:
+    """What a change saves of a step of this length, in one sentence; empty where it saves no time."""
     saves = advice.saves
     if saves is None:
         return ""
     if saves.large_unknown:
-        return "How much it saves is not known; it may be large."
+        return f"Saving unknown, upper bound {_most(saves, step_ns)}."
     if saves.samples_times != 1:  # a step takes longer then
         low = percent(saves.low_share).removesuffix(" %")
         return f"It saves {low} to {percent(saves.high_share)} of the time per sample."
     if saves.basis == "bound":
-        return f"It saves at most {digits(saves.high_ms)} ms of {_of_step(saves)}."
-    return f"It saves {digits(saves.low_ms)} to {digits(saves.high_ms)} ms of {_of_step(saves)}."
+        return f"Upper bound of the saving: {_most(saves, step_ns)}."
+    part = "each step" if saves.mean_step_ms is None else "the mean step"
+    return f"It saves {digits(saves.low_ms)} to {digits(saves.high_ms)} ms of {part}."
 
 
-def _of_step(saves: Saving) -> str:
-    return "each step" if saves.mean_step_ms is None else "the mean step"
+def _most(saves: Saving, step_ns: int | None) -> str:
+    """`38.4 ms of each 220 ms step`, or the share of the time per sample where steps get longer."""
+    if saves.samples_times != 1:
+        return f"{percent(saves.high_share)} of the time per sample"
+    if saves.mean_step_ms is not None:
+        return f"{digits(saves.high_ms)} ms of the mean step"
+    return f"{digits(saves.high_ms)} ms of {'each step' if step_ns is None else f'each {milliseconds(step_ns)} step'}"

@@ -127,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
     status = show(proof, args.format, predicted)
     if advice and proof.outcome != "inconclusive" and not args.quiet:
         shown = visible(shlex.quote(str(folder)))
-        print(f"dptune: `dptune report {shown}` shows it with the lines to change", file=sys.stderr)
+        print(f"dptune: `dptune report {shown}` shows the result and the lines to change", file=sys.stderr)
         if proof.outcome == "better":
             print(f"dptune: as a diff: dptune report {shown} --patch --advice {advice}", file=sys.stderr)
     return status

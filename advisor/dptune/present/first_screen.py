@@ -269,11 +269,11 @@ def _expected(advice: Advice) -> str:
 
 
 def _measured(proof: Verified, advice: Advice) -> str:
-    """What running the change showed: `28-40 % verified`, `slower: verified`, `19-38 %, unproven`."""
+    """What running the change showed: `28-40 % verified`, `slower: verified`, `19-38 %, not verified`."""
     if proof.outcome == "worse":
         return "slower: verified"
     if proof.outcome == "inconclusive" or proof.low_ratio is None or proof.high_ratio is None:
-        return f"{_expected(advice)}, unproven"
+        return f"{_expected(advice)}, not verified"
     low, high = sorted((1 - proof.low_ratio, 1 - proof.high_ratio))
     return f"{_interval(low, high)} verified"
 

@@ -67,15 +67,18 @@ def wrapped(
 
 
 def labelled(
-    label: str, text: str, width: int, column: int = 12, indent: str = "", role: Role = "plain"
+    label: str, text: str, width: int, column: int = 12, indent: str = "", role: Role = "plain", hang: str = ""
 ) -> Iterator[Line]:
-    """A label in its column, the text folded beside it; below it where the page is too narrow for two columns."""
+    """A label in its column, the text folded beside it; below it where the page is too narrow for two columns.
+
+    `hang`: what further lines of the text are indented by.
+    """
     if width - column - len(indent) < 30:
         yield line(f"{indent}{label}", "dim")
-        yield from wrapped(text, width, f"{indent}  ", role=role)
+        yield from wrapped(text, width, f"{indent}  ", f"{indent}  {hang}", role=role)
         return
     margin = " " * column
-    for number, (span,) in enumerate(wrapped(text, width, indent + margin, role=role)):
+    for number, (span,) in enumerate(wrapped(text, width, indent + margin, indent + margin + hang, role=role)):
         if number == 0:
             yield Span(f"{indent}{label:<{column}}", "dim"), Span(span.text[len(indent) + column :], role)
         else:

@@ -45,7 +45,8 @@ def _with_verified(report: Report, found: Sequence[Verified]) -> Headline:
         return headline
     share = digits(100 * abs(1 - result.ratio))
     verified = f"Verified: {share} % {'less' if result.ratio < 1 else 'more'} {result.objective}."
-    return headline.model_copy(update={"next": headline.next.replace(expected_saving(named), verified)})
+    expected = expected_saving(named, report.measured.step.known("time_ns"))
+    return headline.model_copy(update={"next": headline.next.replace(expected, verified)})
 
 
 def verified(folder: Path, unread: list[str]) -> list[Verified]:

@@ -302,7 +302,7 @@ class RecordedView:
         return sampled_phase(self.facts, phase)
 
 
-_WORDS = {
+WORDS = {  # what a trace lacks, by the names of facts that rules ask for
     "ddp": "whether DistributedDataParallel wraps the model",
     "fsdp": "whether the model is sharded",
     "optimizers": "which optimizer updates the model",
@@ -311,6 +311,17 @@ _WORDS = {
     "compiled": "whether the model is compiled",
     "device": "which device it ran on",
     "ddp.find_unused_parameters": "whether DDP looks for unused parameters",
+    "frozen_norms": "whether BatchNorm layers are frozen",
+    "probability_losses": "whether a loss that expects logits is given probabilities",
+    "ignored_targets": "how many targets the loss ignores",
+    "dense_tables": "how many rows of its embedding tables a step uses",
+    "checkpointing": "whether activations are checkpointed",
+    "lost_updates": "whether 16-bit weights lose their updates",
+    "repeated_passes": "whether a step repeats a backward pass through the same graph",
+    "discarded_gradients": "whether gradients are discarded before the optimizer uses them",
+    "ddp.comm_hook": "whether DDP has a communication hook",
+    "ddp.gradient_bytes": "how large the gradients are that DDP all-reduces",
+    "optimizers.fused": "whether the optimizer is fused",
     "ddp.buffer_bytes": "how large the buffers are that DDP broadcasts",
     "optimizers.parameter_tensors": "how many tensors the optimizer updates",
     "loaders.num_workers": "how many workers the DataLoader has",
@@ -324,7 +335,7 @@ def _holds(facts: Facts, name: str) -> bool:
 
 
 def _in_words(name: str) -> str:
-    return _WORDS.get(name, f"`{name}`")
+    return WORDS.get(name, f"`{name}`")
 
 
 def _file(at: str) -> str:

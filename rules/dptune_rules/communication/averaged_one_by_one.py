@@ -105,9 +105,11 @@ def check(run: RunView) -> Iterator[Advice]:
             saves=_saving(run, shares, call.sent_bytes / facts.calls_steps),
             confidence="high",
             evidence=[
-                Evidence(label=f"{NAMES[call.function]} at this line", value=round(a_step, 1), unit="a step"),
+                Evidence(label=f"{NAMES[call.function]} at this line", value=round(a_step, 1), unit="per step"),
                 Evidence(label="parameter tensors", value=tensors),
-                Evidence(label="sent", value=round(call.sent_bytes / facts.calls_steps), unit="bytes a step and rank"),
+                Evidence(
+                    label="sent", value=round(call.sent_bytes / facts.calls_steps), unit="bytes per step and rank"
+                ),
                 Evidence(label="time in these calls", value=share, unit="of a step (untraced)"),
             ],
             numerics="changes" if of_parameters and call.function == "all_reduce" else "same",
@@ -134,7 +136,7 @@ def _saving(run: RunView, shares: list[float], sent_bytes: float) -> Saving:
             how = f"the time in these calls minus that of {buckets} DDP buckets at the link's latency and bandwidth"
             return run.timed(min(shares) - left, mean(shares) - left, max(shares), how)
     most = run.most_of_process(max(shares), traced=False)
-    return run.bound(0.0, most, "no more than the time in these calls")
+    return run.bound(0.0, most, "the time in these calls")
 
 
 def _shares(run: RunView, function: str, where: str) -> list[float]:

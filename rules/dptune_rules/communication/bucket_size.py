@@ -231,7 +231,7 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     changes = _changes(run, buckets, larger=False)
     split = transfer <= run.measured.share("exposed_transfer_ns")
     what = "transfer" if split else "transfer or waiting, which cannot be separated"
-    bound = run.bound(0.0, run.unstretched(exposed), f"no more than the exposed {what}; the last bucket stays exposed")
+    bound = run.bound(0.0, run.unstretched(exposed), f"the exposed {what}; the last bucket stays exposed")
     if not changes:
         return
     found = _found(run, changes, bound, larger=False)

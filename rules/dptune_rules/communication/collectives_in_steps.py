@@ -90,8 +90,8 @@ OF_A_MODEL = ("p2p", "all_to_all")
 
 CLIPPING = "torch.clip_grad_norm_"
 
-_IN_CALLS = "no more than the time a rank spends in these calls in untraced steps"
-_IN_ROWS = "no more than their exposed time on the rank where it is longest, and idle time other than input"
+_IN_CALLS = "the time a rank spends in these calls in untraced steps"
+_IN_ROWS = "their exposed time on the rank where it is longest, plus idle time other than input"
 
 RULE = Rule(
     code="DP105",

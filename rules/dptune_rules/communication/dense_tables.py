@@ -111,7 +111,7 @@ def check(run: RunView) -> Iterator[Advice]:
         + (f"{100 * sending:.0f} % to send them, {100 * updating:.0f} %" if facts.ddp else "all of it")
         + f" for {largest.optimizer} to update them.",
         changes=[],
-        saves=run.bound(0.0, run.unstretched(share), "no more than the time to send and update the unused rows"),
+        saves=run.bound(0.0, run.unstretched(share), "the time to send and update the unused rows"),
         confidence="medium" if run.times_hold else "low",
         evidence=[
             *(

@@ -91,7 +91,7 @@ def check(run: RunView) -> Iterator[Advice]:
             + (", averaged over the ranks," if unused.reduced else "")
             + (" and never used." if unused.optimizer is None else " and then zeroed."),
             changes=[],
-            saves=run.bound(0.0, share, "no more than this backward pass takes"),
+            saves=run.bound(0.0, share, "this backward pass takes"),
             confidence="high",
             evidence=[
                 *known("backward pass", unused.where),

@@ -88,7 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
     ]
     exposed = run.unstretched(max(exchange, run.measured.share("exchange_ns")))
     most = (
-        "no more than the exposed communication, without waiting for late ranks, and "
+        "the exposed communication, without waiting for late ranks, plus "
         f"{MARKING_NS / 1e3:g} us for each of {tensors} tensors"
     )
     saves = run.saving(changes, run.bound(0.0, min(1.0, exposed + marking), most))

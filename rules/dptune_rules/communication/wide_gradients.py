@@ -201,7 +201,7 @@ def _within(run: RunView, saves: Saving, exposed: float) -> Saving:
     if saves.high_share <= exposed:
         return saves
     if saves.basis == "bound":
-        bound = run.bound(0.0, exposed, "no more than the exposed transfer of gradients")
+        bound = run.bound(0.0, exposed, "the exposed transfer of gradients")
         return bound.without_prediction(saves.unpredicted or "")
     low, likely = min(saves.low_share, exposed), min(saves.predicted_share or 0.0, exposed)
-    return run.narrowed(saves, low, likely, exposed, "and no more than the exposed transfer of gradients")
+    return run.narrowed(saves, low, likely, exposed, "up to the exposed transfer of gradients")

@@ -1,14 +1,13 @@
-"""Values of all pairs are written out by broadcasting and then reduced, where one call computes the result.
+"""Broadcasting materializes values of all pairs and then reduces them, where one call computes the result.
 
 ## What it measures
 
-Differences or products of two tensors whose result is 16 times as large as either or more, for example
-`a[:, None] - b[None]`, which elementwise operators and a reduction then read and nothing else: sums of squared or
-absolute differences, norms, and sums of products. Calls of `F.cosine_similarity` and `F.pairwise_distance` on
-such operands count, because they write the same tensor inside. Read from the order, input sizes and strides of
-operators in the detailed window, outside of backward passes. Counted are these operators and the nodes of their
-backward pass by autograd's sequence numbers. The share is of the untraced step. On a GPU it is the time
-of the kernels that they launch.
+Differences or products of two broadcast tensors, for example `a[:, None] - b[None]`, with at least 16 times the
+elements of the larger input, read only by elementwise operators and a reduction: sums of squared or absolute
+differences, norms, and sums of products. Calls of `F.cosine_similarity` and `F.pairwise_distance` on such operands
+count, because they materialize the same tensor. Read from the order, input sizes and strides of operators in the
+detailed window, outside of backward passes. The time is that of these operators and their backward nodes, matched by
+autograd's sequence numbers, as a share of the untraced step. On a GPU it is the time of the kernels that they launch.
 
 ## Why it matters
 
@@ -30,8 +29,8 @@ The saving is an upper bound: all of this time.
 
 ## When to leave it alone
 
-- Distances of rows that nearly agree decide something. The matrix product subtracts large numbers, so small distances
-  lose digits: `torch.cdist(..., compute_mode="donot_use_mm_for_euclid_dist")` does not, and is slower.
+- Small distances matter: the matrix product subtracts large numbers and loses digits.
+  `torch.cdist(..., compute_mode="donot_use_mm_for_euclid_dist")` does not, but is slower.
 - `torch.compile` fuses these operators.
 - Under autocast a matrix product computes in lower precision than these operators; `torch.cdist` does not.
 
@@ -69,7 +68,7 @@ RULE = Rule(
     name="broadcast-reductions",
     family="host",
     kind="time",
-    summary="values of all pairs are written out by broadcasting and then reduced",
+    summary="broadcasting materializes values of all pairs and then reduces them",
     since="0.1",
     thresholds=(WORTH_SHARE, LEAST_TIMES),
 )
@@ -107,12 +106,12 @@ def check(run: RunView) -> Iterator[Advice]:
             kind=RULE.kind,
             impact=impact,
             title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step on "
-            f"{WHAT[function.kind]} of all pairs, written out as {_size(function.whole)}{through}: use "
+            f"{WHAT[function.kind]} of all pairs, which materializes {_size(function.whole)} elements{through}: use "
             f"{REMEDIES[function.kind]}",
             why=f"Each operator reads and writes a tensor {_times(function):,.0f} times as large as its inputs; one "
             "call computes the result without it.",
             changes=[],
-            saves=run.bound(0.0, function.share, "no more than these operators and their backward pass"),
+            saves=run.bound(0.0, function.share, "these operators and their backward pass"),
             confidence="medium" if found.basis == "untraced" else "low",
             evidence=_evidence(function),
             numerics="changes" if _casts(run, function.kind) else "same",
@@ -130,7 +129,7 @@ def _seen(run: RunView) -> bool:
 
 
 def _times(function: BroadcastReduction) -> float:
-    """How many times as large as the larger input what is written out is."""
+    """The elements of the materialized tensor, relative to the larger input."""
     return prod(function.whole) / max(1, prod(function.left), prod(function.right))
 
 
@@ -163,12 +162,12 @@ def _watch(kind: PairKind, *, casts: bool) -> str:
 def _evidence(function: BroadcastReduction) -> list[Evidence]:
     label = f"{function.name} at {function.at}"
     backward_ms = function.backward_ns / 1e6
-    backward = Evidence(label="their backward pass", value=backward_ms, unit="ms a step", rank=function.rank)
+    backward = Evidence(label="their backward pass", value=backward_ms, unit="ms per step", rank=function.rank)
     return [
-        Evidence(label=label, value=function.cost_ns / 1e6, unit="ms a step", rank=function.rank),
+        Evidence(label=label, value=function.cost_ns / 1e6, unit="ms per step", rank=function.rank),
         *([backward] if function.backward_ns else []),
         Evidence(label="first input", value=_size(function.left)),
         Evidence(label="second input", value=_size(function.right)),
-        Evidence(label="written out", value=_size(function.whole)),
-        Evidence(label="times", value=round(function.calls, 1), unit="a step"),
+        Evidence(label="materialized", value=_size(function.whole)),
+        Evidence(label="calls", value=round(function.calls, 1), unit="per step"),
     ]

@@ -14,7 +14,7 @@ def costs(label: str, function: FunctionOperators) -> list[Evidence]:
     """The time of its operators in a step, and of their backward pass where it has one."""
     parts = {label: function.cost_ns, "their backward pass": function.backward_ns}
     return [
-        Evidence(label=part, value=cost_ns / 1e6, unit="ms a step", rank=function.rank)
+        Evidence(label=part, value=cost_ns / 1e6, unit="ms per step", rank=function.rank)
         for part, cost_ns in parts.items()
         if cost_ns or part == label
     ]

@@ -6,8 +6,8 @@ The larger of two shares of the step, each the mean over all GPUs:
 
 - time in which a GPU is idle while the script is blocked in a call that waits for it, or launches the next operation
   after such a call;
-- time for which copies to the host block the script, but no more than the GPU's idle time while the script launches or
-  runs Python. A script that waits has launched nothing ahead, so its next operations find the GPU idle.
+- time for which copies to the host block the script, up to the GPU idle time that the host causes (blocking calls,
+  launches, Python). A script that waits has launched nothing ahead, so its next operations find the GPU idle.
 
 If a single GPU waits that long and holds up the others, `late-rank` reports it.
 
@@ -24,10 +24,9 @@ Keep losses and metrics on the GPU, add them up there, and read them every N ste
 `non_blocking=True`, and read them a step later. Replace shapes that depend on values (`nonzero`, masks) by
 `torch.where`. With a detailed window, `dptune report` names the functions that request copies to the host.
 
-The saving is an upper bound: that time, in each step on the GPU where it is longest. Without these copies a step takes
-at least what the GPU is busy for, and at least what the host runs for besides them. Traced steps have more idle time,
-because the profiler slows the host. The bound is therefore limited to the untraced step, minus what the busiest GPU
-computed.
+The saving is an upper bound: in each step, the time of the GPU that idles longest. A step cannot get shorter than the
+GPU's busy time, nor than the remaining host time. Traced steps have more idle time, because the profiler slows the
+host. The bound is therefore limited to the untraced step, minus what the busiest GPU computed.
 
 ## When to leave it alone
 
@@ -39,9 +38,9 @@ computed.
 
 - PyTorch, "Performance Tuning Guide", "Avoid unnecessary CPU-GPU synchronization":
   https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
-- Tried on public traces: recommendation training on an A100, where 10 copies a step block the script for 12.6 of
-  77.4 ms, and the GPU idles for as long. Scripts on an H200 that read one value a step, or one in each layer of a step
-  that waits for launches anyway, are left alone.
+- Tried on public traces: recommendation training on an A100, where 10 copies per step block the script for 12.6 of
+  77.4 ms, and the GPU idles for the same time. Not reported on an H200: one value read per step, or one per layer in
+  a step that is launch-bound anyway.
 """
 
 from __future__ import annotations
@@ -79,14 +78,14 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     most = run.most_share("sync_idle_ns")
     title = f"The GPU idles {100 * share:.0f} % of a step because the script waits for it: read results back less often"
-    how = "no more than the idle time of calls that wait for the GPU"
+    how = "the idle time of calls that wait for the GPU"
     if held > idle:
         most = max(most, held)
         title = (
             f"Copies to the host block the script, and the GPU idles {100 * share:.0f} % of a step afterwards: read "
             "results back less often"
         )
-        how = "no more than the time for which they block it, and than the idle time beside launches and Python"
+        how = "time blocked in these copies, or GPU idle time caused by the host, whichever is smaller"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -126,7 +125,7 @@ def _blocked(run: RunView) -> float:
 
 
 def _copies(run: RunView) -> Iterator[Evidence]:
-    """Copies to the host that hold the script, and where the most of them are asked for."""
+    """Copies to the host that block the script, and where most of them are issued."""
     back = [
         copy for copy in run.measured.known("copies") or [] if copy.direction == "d2h" and copy.known("blocking_calls")
     ]

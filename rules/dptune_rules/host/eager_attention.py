@@ -100,7 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
             + (", and the backward pass reads it again" if found.backward_ns else "")
             + ". A fused kernel never stores it.",
             changes=[],
-            saves=run.bound(0.0, found.share, "no more than these operators and their backward pass"),
+            saves=run.bound(0.0, found.share, "these operators and their backward pass"),
             confidence="medium" if found.keys is not None else "low",
             evidence=_evidence(found),
             numerics="same",
@@ -145,6 +145,6 @@ def _evidence(found: EagerAttention) -> list[Evidence]:
     return [
         *costs(place, found),
         Evidence(label="outside the two matrix products", value=found.other_share, unit="of a step"),
-        Evidence(label="calls of attention", value=round(found.calls, 1), unit="a step"),
+        Evidence(label="calls of attention", value=round(found.calls, 1), unit="per step"),
         *([Evidence(label="keys of a query", value=found.keys)] if found.keys is not None else []),
     ]

@@ -74,13 +74,13 @@ def check(run: RunView) -> Iterator[Advice]:
             impact,
             spends=f"sorting rows of {function.length:,} values{_remedy(function)}",
             why="Selecting the first k of N values takes about N comparisons, sorting them N log2(N).",
-            most="no more than the sorts",
+            most="the sorts",
             confidence="medium" if found.basis == "untraced" and function.read is not None else "low",
             details=[
-                Evidence(label="values of a row", value=function.length),
-                *([] if function.read is None else [Evidence(label="of them read", value=function.read)]),
+                Evidence(label="row length", value=function.length),
+                *([] if function.read is None else [Evidence(label="values read per row", value=function.read)]),
                 Evidence(label="rows", value=function.rows),
-                Evidence(label="sorts", value=round(function.calls, 1), unit="a step"),
+                Evidence(label="sorts", value=round(function.calls, 1), unit="per step"),
             ],
             numerics="same",
             watch="torch.topk may order equal values differently."

@@ -108,7 +108,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=_predicted(run)
         or run.bound_of_all(
             most,
-            "no more than the collection time of all ranks together, and no more than the time without compute",
+            "the collection time of all ranks together, or the time without compute, whichever is smaller",
             mean_steps,
         ),
         confidence="medium" if of_loader else "high",

@@ -74,11 +74,11 @@ def check(run: RunView) -> Iterator[Advice]:
             why=f"The input grows from {found.shortest} to {found.longest} positions, one per call, and each call "
             "computes all earlier positions again. With a cache of keys and values it computes only the new one.",
             changes=[],
-            saves=run.bound(0.0, saved, "no more than the positions that were computed before"),
+            saves=run.bound(0.0, saved, "the positions that were computed before"),
             confidence="medium",
             evidence=[
-                Evidence(label=f"calls of {found.module}", value=round(found.calls, 1), unit="a step"),
-                Evidence(label="their time", value=found.cost_ns / 1e6, unit="ms a step", rank=found.rank),
+                Evidence(label=f"calls of {found.module}", value=round(found.calls, 1), unit="per step"),
+                Evidence(label="their time", value=found.cost_ns / 1e6, unit="ms per step", rank=found.rank),
             ],
             numerics="same",
             watch=f"Only if `{found.module}` is causal. Results agree up to floating-point rounding, so sampled text "

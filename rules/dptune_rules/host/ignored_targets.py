@@ -104,9 +104,7 @@ def check(run: RunView) -> Iterator[Advice]:
             f"loss ({where}): select the labelled positions before the output projection",
             why="The output projection, the loss and their backward pass compute on these rows as on any other.",
             changes=[],
-            saves=run.bound(
-                0.0, share, "no more than the rows without a label in the projection, the loss and their backward pass"
-            ),
+            saves=run.bound(0.0, share, "the rows without a label in the projection, the loss and their backward pass"),
             confidence="medium" if found.basis == "untraced" else "low",
             evidence=_evidence(head, facts),
             numerics="same",
@@ -122,5 +120,5 @@ def _evidence(head: OutputLoss, facts: IgnoredTargetFacts) -> list[Evidence]:
         Evidence(label="rows of logits without a label", value=facts.unread_share, unit="of all rows"),
         *costs(label, head),
         Evidence(label="classes", value=head.classes),
-        Evidence(label="rows of logits", value=round(head.rows), unit="a step"),
+        Evidence(label="rows of logits", value=round(head.rows), unit="per step"),
     ]

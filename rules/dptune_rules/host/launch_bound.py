@@ -160,9 +160,9 @@ def _waited(waited: LaunchIdleFigures) -> Iterator[Evidence]:
     if optimizer is not None:
         each = "one tensor at a time" if optimizer.for_each_tensor else "foreach or fused"
         yield Evidence(
-            label=f"launches of {optimizer.name} ({each})",
+            label=f"{optimizer.name} launches ({each})",
             value=round(optimizer.per_step, 1),
-            unit=f"per step, of {optimizer.of_per_step:,.0f}",
+            unit=f"of {optimizer.of_per_step:,.0f} launches per step",
         )
 
 

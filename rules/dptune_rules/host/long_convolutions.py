@@ -86,12 +86,12 @@ def check(run: RunView) -> Iterator[Advice]:
             "(torch.fft.rfft, multiply, torch.fft.irfft)",
             why="A direct convolution computes one multiply-add per tap for each output; an FFT needs about log2(N) "
             "operations per element.",
-            most="no more than the convolutions and their backward pass",
+            most="the convolutions and their backward pass",
             confidence="medium" if found.basis == "untraced" else "low",
             details=[
                 Evidence(label="taps of the longest kernel", value=function.taps),
                 Evidence(label="padded length of its input", value=function.length),
-                Evidence(label="long convolutions", value=round(function.calls, 1), unit="a step"),
+                Evidence(label="long convolutions", value=round(function.calls, 1), unit="per step"),
             ],
             numerics="same",
             watch="Results agree up to floating-point rounding. conv1d correlates: flip the kernel, or multiply by the "

@@ -98,13 +98,13 @@ def check(run: RunView) -> Iterator[Advice]:
             f"{REMEDIES.get(decomposition.operator, OTHERWISE)}",
             why="A decomposition runs in short dependent steps on few cores, so it takes many times as long as a "
             "matrix product of that size.",
-            most="no more than the decompositions and their backward pass",
+            most="the decompositions and their backward pass",
             confidence="medium" if surest else "low",
             details=[
                 Evidence(
                     label=f"calls of torch.linalg.{decomposition.operator}",
                     value=round(decomposition.calls, 1),
-                    unit="a step",
+                    unit="per step",
                 )
             ],
             numerics="changes",

@@ -80,12 +80,12 @@ def check(run: RunView) -> Iterator[Advice]:
             spends=f"multiplying one-hot rows over {function.classes:,} classes"
             f"{_backward(function)}: {SUM if function.sums else LOOKUP}",
             why="All but one element of each row are zero, and the product reads and multiplies them all.",
-            most="no more than the one-hot rows, the products and their backward pass",
+            most="the one-hot rows, the products and their backward pass",
             confidence="medium" if found.basis == "untraced" else "low",
             details=[
                 Evidence(label="classes", value=function.classes),
                 Evidence(label="one-hot rows", value=function.rows),
-                Evidence(label="products", value=round(function.calls, 1), unit="a step"),
+                Evidence(label="products", value=round(function.calls, 1), unit="per step"),
             ],
             numerics="same",
             watch="Results agree up to floating-point rounding if the rows are exactly one-hot and need no gradient."

@@ -218,12 +218,12 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
     times = 1 + BACKWARD_TIMES if loop.phase == "forward" and loop.backward else 1
     collects = run.collects_experience(loop.name)
     computes = _computes(run, loop)
-    most = "no more than the loop" + (", and twice its time in the backward pass" if times > 1 else "")
+    most = "the loop" + (", plus twice its time in the backward pass" if times > 1 else "")
     saves = _predicted(run, loop, called) or run.bound(0.0, min(1.0, times * loop.share), most)
     impact = "low" if collects else run.impact(loop.share, WORTH_SHARE) or "low"
     share = f"{100 * loop.share:.0f} % of the step"
     if computes:
-        saves = run.bound(0.0, saves.high_share or 0.0, "no more than the loop and its backward pass")
+        saves = run.bound(0.0, saves.high_share or 0.0, "the loop and its backward pass")
         impact = "medium" if impact == "high" else impact
         share += f", mostly compute (at least {digits((loop.least_computed_ns or 0) / 1e6)} ms in a traced step)"
     return Advice(
@@ -238,7 +238,7 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
         saves=saves,
         confidence="low" if collects or computes else confidence,
         evidence=[
-            Evidence(label=f"{loop.name} at {loop.at}", value=loop.cost_ns / 1e6, unit="ms a step", rank=loop.rank),
+            Evidence(label=f"{loop.name} at {loop.at}", value=loop.cost_ns / 1e6, unit="ms per step", rank=loop.rank),
             Evidence(label=f"calls of {loop.operator}", value=loop.repeats, unit="per call of the function"),
             *(
                 [Evidence(label="compute, at least", value=loop.least_computed_share, unit="of the loop's operators")]

@@ -95,7 +95,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="The threads of an operator wait for the slowest one, and there are fewer cores than threads."
         + (f" The script calls torch.set_num_threads, which overrides {VARIABLE}={now}." if by_script else ""),
         changes=[] if by_script else [Change(knob=f"env.{VARIABLE}", now=now, then=then)],
-        saves=run.bound(0.0, most, "no more than the step, without waiting for input"),
+        saves=run.bound(0.0, most, "the step, without waiting for input"),
         confidence="medium",
         evidence=[
             Evidence(label="threads of torch", value=round(threads), unit="on this host"),

@@ -103,13 +103,13 @@ def check(run: RunView) -> Iterator[Advice]:
                 why="Each call costs the host a few microseconds however small the tensor is; one foreach call updates "
                 "all tensors.",
                 changes=[],
-                saves=run.bound(0.0, site.share, "no more than the time in this function"),
+                saves=run.bound(0.0, site.share, "the time in this function"),
                 confidence="medium" if found.basis == "untraced" else "low",
                 evidence=[
                     Evidence(
-                        label=f"{site.name} at {site.at}", value=site.cost_ns / 1e6, unit="ms a step", rank=site.rank
+                        label=f"{site.name} at {site.at}", value=site.cost_ns / 1e6, unit="ms per step", rank=site.rank
                     ),
-                    Evidence(label=f"calls of {site.operator}", value=round(site.operator_calls, 1), unit="a step"),
+                    Evidence(label=f"calls of {site.operator}", value=round(site.operator_calls, 1), unit="per step"),
                     Evidence(label="parameter tensors", value=tensors),
                 ],
                 numerics="same",

@@ -102,7 +102,7 @@ def check(run: RunView) -> Iterator[Advice]:
         + (f" Last failure: {again.reason.rstrip('.')}." if again else ""),
         changes=[],
         saves=_predicted(run, share, sum(compiled_ns) / sum(took_ns))
-        or run.bound_of_all(share, "no more than the time spent compiling in the timed steps", took_ns),
+        or run.bound_of_all(share, "the time spent compiling in the timed steps", took_ns),
         confidence="high",
         evidence=[
             Evidence(label="compiling", value=share, unit="of the steps (untraced)"),

@@ -78,11 +78,11 @@ def check(run: RunView) -> Iterator[Advice]:
             title=_title(found),
             why=_why(found, forward, backward),
             changes=[],
-            saves=run.bound(0.0, share, f"no more than {needed}{', with the backward pass' if backward else ''}"),
+            saves=run.bound(0.0, share, f"{needed}{', with the backward pass' if backward else ''}"),
             confidence="medium" if found.prefixes else "high",
             evidence=[
                 *([Evidence(label="called at", value=_places(found.lines))] if found.lines else []),
-                Evidence(label=f"calls of {found.module}", value=found.calls, unit="a step"),
+                Evidence(label=f"calls of {found.module}", value=found.calls, unit="per step"),
                 Evidence(label="forward calls not needed", value=forward, unit="of a step"),
                 *([Evidence(label="backward pass through them", value=backward, unit="of a step")] if backward else []),
             ],

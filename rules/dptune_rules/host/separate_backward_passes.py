@@ -68,11 +68,11 @@ def check(run: RunView) -> Iterator[Advice]:
             why=f"All passes but the first take {100 * share:.0f} % of the step. Each computes the gradients of the "
             "shared part of the model again.",
             changes=[],
-            saves=run.bound(0.0, share, "no more than all passes but the first"),
+            saves=run.bound(0.0, share, "all passes but the first"),
             confidence="high",
             evidence=[
                 *known("called at", found.where),
-                Evidence(label="backward passes with retain_graph", value=round(found.passes, 1), unit="a step"),
+                Evidence(label="backward passes with retain_graph", value=round(found.passes, 1), unit="per step"),
                 Evidence(label="all but the first", value=share, unit="of a step (untraced)"),
             ],
             numerics="same",

@@ -81,7 +81,7 @@ def check(run: RunView) -> Iterator[Advice]:
         if impact is None:
             continue
         rank = "" if work.everywhere else f" on rank {work.rank}"
-        bound = run.bound(0.0, work.most_share, "no more than the sampled time, including its sampling error")
+        bound = run.bound(0.0, work.most_share, "the sampled time, including its sampling error")
         name = f"`{work.name}`" if work.name else work.kind
         yield Advice(
             rule=RULE.code,

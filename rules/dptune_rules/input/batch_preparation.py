@@ -14,10 +14,11 @@ def slow_part(run: RunView, preparing: PreparingFigures, a_core: float) -> str |
     """What most of preparing a batch is; None where it is neither part."""
     if preparing.reading_share >= run.limit(MOST_SHARE):
         computes = preparing.reading_computed_share >= COMPUTED_SHARE * a_core
-        how = "computes" if computes else "mostly waits, for example for storage"
-        return f"reading and transforming samples is {100 * preparing.reading_share:.0f} % of that, and {how}"
+        how = "compute" if computes else "mostly waiting, for example for storage"
+        part = f"{100 * preparing.reading_share:.0f} % of batch preparation"
+        return f"reading and transforming samples takes {part} ({how})"
     if preparing.collating_share >= run.limit(MOST_SHARE):
-        return f"collating is {100 * preparing.collating_share:.0f} % of that"
+        return f"collating takes {100 * preparing.collating_share:.0f} % of batch preparation"
     return None
 
 

@@ -178,7 +178,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if changes and loader and not now and loader.persistent_workers is False:
         changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
     most = max(longest_idle, min(spare_share(run), longest_idle + share_of_cores(run, preparing)))
-    how = "no more than the wait"
+    how = "the wait"
     if most > longest_idle:
         how += ", plus the compute time saved by the cores that batch preparation uses"
     elif longest_idle < longest:
@@ -186,7 +186,7 @@ def check(run: RunView) -> Iterator[Advice]:
     saves = of_cheaper = run.bound(0.0, most, how)
     if then is not None:
         most = min(longest_idle * prepared, 1 - (now or longest) / then)
-        how = "no more than the wait, and no more than this number of workers can hide"
+        how = "the wait, or what this number of workers can hide, whichever is smaller"
         saves = run.bound(0.0, most, how)
         saves = run.saving(changes, saves) if run.times_hold else saves
     reason, remedy = "", cheaper  # why workers are no remedy, and what is
@@ -222,7 +222,7 @@ def check(run: RunView) -> Iterator[Advice]:
     elif then is None:
         reason = f"no core is left for {f'more than its {now} workers' if now else 'workers'}"
     else:
-        remedy = f"give it {then} workers instead of {now}" if now else f"it has no workers, give it {then}"
+        remedy = f"use {then} {'worker' if then == 1 else 'workers'} {f'instead of {now}' if now else '(now none)'}"
     waits = f"step waits {100 * wait:.0f} % of its time for the data loader"
     if longest_idle >= _UNEVEN * wait:
         waits += f" ({100 * longest_idle:.0f} % on the rank that waits most)"

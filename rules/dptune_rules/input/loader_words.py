@@ -78,5 +78,5 @@ def _parts(preparing: PreparingFigures, workers: int | None) -> Iterator[Evidenc
         ("reading and transforming samples", preparing.reading_share, preparing.read_by),
         ("collating", preparing.collating_share, preparing.collated_by),
     ):
-        yield Evidence(label=label, value=share, unit=f"of that{f', by {by}' if by else ''}")
-    yield Evidence(label="computing", value=preparing.computed_share, unit="of that; in the rest it waits")
+        yield Evidence(label=label, value=share, unit=f"of batch preparation{f', by {by}' if by else ''}")
+    yield Evidence(label="compute, not waiting", value=preparing.computed_share, unit="of batch preparation")

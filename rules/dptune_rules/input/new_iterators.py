@@ -75,7 +75,7 @@ def check(run: RunView) -> Iterator[Advice]:
         if impact is None or found.a_step < run.limit(LEAST_STEPS_SHARE):
             continue
         line, workers = found.line, found.line.num_workers
-        bound = run.bound(0.0, found.share, "no more than the time to set up and tear down these iterators")
+        bound = run.bound(0.0, found.share, "the time to set up and tear down these iterators")
         how = "the time to set up and tear down these iterators"
         predicted = None if workers else run.removed_of_steps(found.spent_ns, how)
         yield Advice(
@@ -95,7 +95,7 @@ def check(run: RunView) -> Iterator[Advice]:
             confidence="high",
             evidence=[
                 Evidence(label="setting up and tearing down iterators", value=found.share, unit="of a step (untraced)"),
-                Evidence(label="iterators", value=round(found.a_step, 2), unit="a step"),
+                Evidence(label="iterators", value=round(found.a_step, 2), unit="per step"),
                 Evidence(label="batches drawn from each", value=round(line.batches / line.made, 2)),
                 *(
                     [Evidence(label="batches of an epoch", value=line.epoch_batches)]

@@ -184,9 +184,7 @@ def _shrinking(run: RunView) -> float:
 
 def _saving(run: RunView, padding: float) -> Saving:
     most = (1 - (1 - padding) ** 2) * _shrinking(run)
-    return run.bound(
-        0.0, most, "no more than compute and waiting for ranks, which shrink with the square of the length"
-    )
+    return run.bound(0.0, most, "compute and waiting for ranks, which shrink with the square of the length")
 
 
 def _where(loader: LoaderFacts) -> str | None:

@@ -74,7 +74,7 @@ def check(run: RunView) -> Iterator[Advice]:
     most = run.unstretched(share + held)
     rates = [pageable_copy.gb_per_s for pageable_copy in pageable if pageable_copy.known("gb_per_s") is not None]
     bound = run.bound(
-        0.0, most, "no more than the exposed copies from pageable memory, and the idle time while they hold the script"
+        0.0, most, "the exposed copies from pageable memory, plus the idle time while they block the script"
     )
     alone = "" if changes else "The script uses no DataLoader: pin tensors with tensor.pin_memory(). "
     yield Advice(

@@ -72,7 +72,7 @@ def check(run: RunView) -> Iterator[Advice]:
             else ""
         ),
         changes=[],
-        saves=run.bound(0.0, min(1.0, share), "no more than the wait for reading samples"),
+        saves=run.bound(0.0, min(1.0, share), "the wait for reading samples"),
         confidence="medium",
         evidence=[
             Evidence(label="waiting for samples to be read", value=share, unit="of a step").at(

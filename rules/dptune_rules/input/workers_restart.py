@@ -121,7 +121,7 @@ def check(run: RunView) -> Iterator[Advice]:
             [change],
             run.bound_of_all(
                 share,
-                "no more than the extra time of steps that start an epoch, compared to the median step",
+                "the extra time of steps that start an epoch, compared to the median step",
                 durations_ns,
             ),
         ),

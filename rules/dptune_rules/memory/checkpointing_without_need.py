@@ -187,6 +187,6 @@ def _predicted(run: RunView, share: float) -> Saving | None:
 def _bound(run: RunView, share: float, on_cpu: bool) -> Saving:
     """A CPU saves at most the recomputation and the cost of checkpoints, a GPU at most what it recomputes."""
     if not on_cpu:
-        return run.bound(0.0, min(1.0, share), "no more than the compute time of the repeated forward passes")
-    how = f"no more than {MOST:g} times the recomputation, because checkpoint hooks also cost time"
+        return run.bound(0.0, min(1.0, share), "the compute time of the repeated forward passes")
+    how = f"{MOST:g} times the recomputation, because checkpoint hooks also cost time"
     return run.bound(0.0, min(1.0, MOST * share), how)

@@ -75,7 +75,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"The parameters {whose} are float64{place}: float32 takes half the memory{sends}",
         why="float64 takes twice the memory and bandwidth, and at most half the arithmetic throughput.",
         changes=[],
-        saves=run.bound(0.0, share, "no more than compute and exposed communication"),
+        saves=run.bound(0.0, share, "compute and exposed communication"),
         confidence="high",
         evidence=[
             Evidence(label=label, value=", ".join(dtypes)),

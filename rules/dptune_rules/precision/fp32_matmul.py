@@ -78,7 +78,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"{100 * share:.0f} % of a step is fp32 matrix products that tensor cores could run in TF32",
         why="fp32 products leave tensor cores idle. TF32 uses them, and bf16 autocast saves more.",
         changes=[Change(knob="precision.float32_matmul", now=now, then="high")],
-        saves=run.bound(0.0, share, "no more than the time of the fp32 matrix product and convolution kernels"),
+        saves=run.bound(0.0, share, "the time of the fp32 matrix product and convolution kernels"),
         confidence="medium",
         evidence=[
             Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step").at(

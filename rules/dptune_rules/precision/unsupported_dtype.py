@@ -182,7 +182,7 @@ def _on_gpu(run: RunView, facts: Any) -> Iterator[Advice]:
         f"{'.'.join(map(str, least))})",
         why=f"This GPU emulates {dtype}: no tensor cores, and conversions around each operation.",
         changes=changes,
-        saves=run.bound(0.0, share, "no more than the GPU's compute time"),
+        saves=run.bound(0.0, share, "the GPU's compute time"),
         confidence="medium",
         evidence=[
             Evidence(label="compute capability", value=capability),

@@ -130,7 +130,7 @@ def check(run: RunView) -> Iterator[Advice]:
             + ("All ranks wait for it." if run.measured.world_size > 1 else "Training stops for it."),
             changes=[],
             saves=(None if _meanwhile(cause, causes) else run.without_slow_steps(cause, durations_ns))
-            or run.bound_of_all(cause.share, "no more than the extra time of those steps", durations_ns),
+            or run.bound_of_all(cause.share, "the extra time of those steps", durations_ns),
             confidence="low" if of_method else "high" if cause.periods else "medium",
             evidence=[
                 Evidence(label="slow steps", value=len(cause.steps), unit=f"of {len(durations_ns)} timed"),

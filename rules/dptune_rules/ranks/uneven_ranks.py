@@ -116,7 +116,7 @@ def check(run: RunView) -> Iterator[Advice]:
     bound = run.bound(
         0.0,
         run.unstretched(most),
-        "no more than the delay of each step's latest rank, or the wait for it if longer",
+        "the delay of each step's latest rank, or the wait for it, whichever is larger",
     )
     moves = late is not None and bool(late.moves)
     saves = run.saving({"straggler.balanced": True}, bound) if moves else bound

@@ -115,7 +115,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"The ranks that communicate most are on different hosts: {_listed(across.of)} send {_mb(now)} a step "
+        title=f"The ranks that communicate most are on different hosts: {_listed(across.of)} send {_mb(now)} per step "
         f"each, "
         f"{_listed(within.of)} on one host {_mb(then)}",
         why="Links between hosts are several times slower than those within, and all ranks of a host share them.",
@@ -123,7 +123,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(
             0.0,
             run.unstretched(exposed * (1 - then / now)),
-            "no more than the exposed transfer (where known), by the bytes that would stay within hosts",
+            "the exposed transfer (where known), by the bytes that would stay within hosts",
         ),
         confidence="medium",
         evidence=[

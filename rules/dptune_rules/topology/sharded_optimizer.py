@@ -76,7 +76,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"{SHARDED} broadcasts parameters for {100 * share:.0f} % of a step: a plain optimizer sends none",
         why="Each rank updates its shard of the parameters and broadcasts it, and no compute overlaps with that.",
         changes=[],
-        saves=run.bound(0.0, run.most_exposed(rows), "no more than the exposed communication of the optimizer phase"),
+        saves=run.bound(0.0, run.most_exposed(rows), "the exposed communication of the optimizer phase"),
         confidence="medium",
         evidence=[
             Evidence(label=f"exposed communication of the optimizer{where}", value=share, unit="of a step").at(

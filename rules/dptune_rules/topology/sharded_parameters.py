@@ -58,8 +58,8 @@ from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.known import known
 
 AGAIN = " and again before its backward pass"
-_ALL = "no more than the time of FSDP's collectives, hooks and copies, and of the optimizer"
-_AGAIN = "no more than the time of all-gathers in backward passes"
+_ALL = "the time of FSDP's collectives, hooks and copies, and of the optimizer"
+_AGAIN = "the time of all-gathers in backward passes"
 COPIES = 4  # of the parameters, at most: themselves, gradients and two of Adam's
 FULL_SHARE = 0.9  # of a device's memory, that may be taken then
 ROOM_SHARE = 0.7  # of a device's memory: where the peak is below, a rank has room to keep gathered layers

@@ -92,9 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=[
             Change(knob=f"env.{name}", now=value, then="0") for name, value in switched.items() if name in DISABLE
         ],
-        saves=run.bound(
-            0.0, run.unstretched(exposed), "no more than the exposed communication, without waiting for late ranks"
-        ),
+        saves=run.bound(0.0, run.unstretched(exposed), "the exposed communication, without waiting for late ranks"),
         confidence="low",
         evidence=[
             *(Evidence(label=via, value=count, unit="channels") for via, count in by_transport.most_common()),

@@ -45,8 +45,8 @@ from dptune.measured import Missing, ShardMessages, digits, shard_messages
 from dptune.rule import Rule, RunView, Threshold
 
 MIB = 2**20
-_UNITS = "no more than FSDP's collectives, hooks and copies take"
-_WITH_OPTIMIZER = "no more than the time of FSDP's collectives, hooks and copies, and of the optimizer"
+_UNITS = "FSDP's collectives, hooks and copies take"
+_WITH_OPTIMIZER = "the time of FSDP's collectives, hooks and copies, and of the optimizer"
 
 LEAST_UNITS = Threshold(
     "least_units", 8, "fewer units issue at most two dozen collectives per step, with few start-ups"
@@ -115,7 +115,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(
                 label="sharded modules", value=", ".join(dict.fromkeys(m for fsdp in sharded for m in fsdp.modules))
             ),
-            Evidence(label=f"{kind}s", value=messages.per_step, unit="a step"),
+            Evidence(label=f"{kind}s", value=messages.per_step, unit="per step"),
             Evidence(label=f"mean {kind}", value=messages.mean_bytes / 2**10, unit="KiB"),
         ],
         numerics="same",

@@ -172,10 +172,10 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
         title=f"{what} takes {100 * site.share:.0f} % of the step{ranks}{WORDS[site.phase]}",
         why=f"Training waits for it {digits(site.cost_ns / 1e6)} ms in each step{inside}. {_cause(site)}",
         changes=[],
-        saves=saves or run.bound(0.0, site.share, "no more than the time in this function"),
+        saves=saves or run.bound(0.0, site.share, "the time in this function"),
         confidence="medium" if basis == "untraced" and not of_method else "low",
         evidence=[
-            Evidence(label=f"{site.name} at {site.at}", value=site.cost_ns / 1e6, unit="ms a step", rank=site.rank),
+            Evidence(label=f"{site.name} at {site.at}", value=site.cost_ns / 1e6, unit="ms per step", rank=site.rank),
             Evidence(label="most of it in", value=site.mostly),
         ],
         numerics="same",

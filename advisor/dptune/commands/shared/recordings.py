@@ -101,14 +101,16 @@ def _at_commit(name: str, found: Sequence[Recording], besides: set[Path]) -> lis
     fitting = [each for each in found if _COMMIT.fullmatch(name) and _same_commit(each.commit, digits)]
     commits = {each.commit.removesuffix("+") for each in fitting}
     if len(commits) > 1:
-        raise UsageError(f"{name} fits {len(commits)} commits: {_listed(sorted(commits))}", "give more digits")
+        raise UsageError(f"{name} matches {len(commits)} commits: {_listed(sorted(commits))}", "give more digits")
     exact = [each for each in fitting if each.commit.endswith("+") == name.endswith("+")]
     if fitting and not exact:
         (commit,) = {each.commit for each in fitting}
-        words = "files differ from the commit in each" if commit.endswith("+") else "no files differ from the commit"
-        raise UsageError(f"no recording at {name}: {words}", f"--baseline {commit}")
+        words = "all have uncommitted changes" if commit.endswith("+") else "none has uncommitted changes"
+        raise UsageError(f"no match among the recordings at {name}: {words}", f"--baseline {commit}")
     if exact and not (left := [each for each in exact if each.folder.resolve() not in besides]):
-        raise UsageError(f"the only recording at {name} is the one that is checked", "record the baseline, too")
+        raise UsageError(
+            f"every recording at {name} is being checked, none is left as the baseline", "record the baseline, too"
+        )
     if not exact:
         raise UsageError(
             f"no recording in {RUNS} has the name or the commit {name}", "`dptune history` lists names and commits"

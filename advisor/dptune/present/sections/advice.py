@@ -30,6 +30,7 @@ _HOW = {
     "timed": "Predicted",
     "bound": "Upper bound",
 }
+_OUTCOMES = {"better": "faster", "worse": "slower", "inconclusive": "inconclusive"}
 IMPACT_ROLES: dict[str, Role] = {"high": "error", "medium": "warning", "low": "note"}
 
 
@@ -86,13 +87,20 @@ def in_words(proof: Verified) -> str:
         return f"inconclusive{of}: {proof.reason}"
     between = ""
     if proof.low_ratio is not None and proof.high_ratio is not None:
-        between = f"{changes(proof.low_ratio, proof.high_ratio)}; "
+        between = f"interval {_interval(proof.ratio, proof.low_ratio, proof.high_ratio)}, "
     steps = " of the fastest steps" if proof.fast_steps else ""
     trials = f"{several(proof.trials, 'trial')} per side"
-    words = f"{proof.outcome}: {proof.objective}{steps} {change(proof.ratio)} ({between}{trials})"
+    words = f"{_OUTCOMES[proof.outcome]}: {change(proof.ratio)} {proof.objective}{steps} ({between}{trials})"
     other = [f"training results differ: {proof.learning}"] if proof.learns == "other" else []
     verdict = f"{words}{of}" if proof.outcome != "inconclusive" else f"{words}{of}: {proof.reason}"
     return "; ".join([verdict, *other, *proof.warnings])
+
+
+def _interval(ratio: float, low: float, high: float) -> str:
+    """`28.5-39.8 %` where it is in the direction of the ratio, else `5.0 % less to 1.0 % more`."""
+    text, direction = changes(low, high), change(ratio).rpartition(" ")[2]
+    same = text.count(" % ") == 1 and text.endswith(f" {direction}")
+    return text.removesuffix(f" {direction}").replace(" to ", "-") if same else text
 
 
 def change(ratio: float) -> str:
@@ -146,7 +154,7 @@ def body(card: Advice, report: Report, width: int, indent: str = "", fold_code: 
     if card.saves:
         step_ns = measured.step.known("time_ns")
         if verified:
-            yield from labelled(_HOW[card.saves.basis], _expected(card.saves, step_ns), width, indent=indent)
+            yield from labelled(_HOW[card.saves.basis], f"saves {_expected(card.saves, step_ns)}", width, indent=indent)
         else:
             yield from labelled("Saves", saving(card.saves, step_ns), width, indent=indent, role="strong")
         per_sample = "" if card.saves.large_unknown else _per_sample(card.saves)
@@ -157,11 +165,12 @@ def body(card: Advice, report: Report, width: int, indent: str = "", fold_code: 
         yield from labelled("Change", _change(change), width, indent=indent)
         yield from code(change.paste, f"{indent}{' ' * 12}" if width >= NARROW else f"{indent}  ", fold_at)
     for number_of, evidence in enumerate(card.evidence):
-        yield from labelled("" if number_of else "Evidence", _evidence(evidence, measured), width, indent=indent)
+        text = _evidence(evidence, measured)
+        yield from labelled("" if number_of else "Evidence", text, width, indent=indent, hang="  ")
     if card.saves:
         if not verified:
             yield from labelled(_HOW[card.saves.basis], card.saves.how, width, indent=indent)
-        if card.saves.unpredicted and not verified:
+        if card.saves.unpredicted and not verified and not card.saves.large_unknown:
             yield from labelled("Prediction", f"none: {card.saves.unpredicted}", width, indent=indent)
     yield from labelled("Confidence", card.confidence, width, indent=indent)
     yield from labelled("Results", _results(card), width, indent=indent)
@@ -202,12 +211,12 @@ def savings(card: Advice, verified: Sequence[Verified], step_ns: int | None) -> 
 
 
 def _large_unknown(saves: Saving, step_ns: int | None) -> str:
-    """`unknown, may be large. Upper bound: 34.2 ms of each 52.1 ms step (65.6 %); no prediction narrows it`."""
+    """`unknown; upper bound 34.2 ms of each 52.1 ms step (65.6 %), not predicted`."""
     most = f"{milliseconds(saves.high_ms)} of {_step(saves, step_ns)} ({percent(saves.high_share)})"
     if saves.samples_times != 1:
         many = f"with {saves.samples_times:g}x the samples per step"
         most = f"{percent(saves.high_share)} of the time per sample, {many}"
-    return f"unknown, may be large. Upper bound: {most}; no prediction narrows it"
+    return f"unknown; upper bound {most}, not predicted"
 
 
 def _step(saves: Saving, step_ns: int | None) -> str:

@@ -57,6 +57,6 @@ def _sources(sources: SourceFigures, title: str, width: int) -> Iterator[Line]:
 def _basis(found: AttributionFigures) -> str:
     window = "detailed window" if found.window == "detailed" else "trace"
     return (
-        f"Read from rank {found.rank}, {several(found.steps, 'step')} of its {window}, of which the device computes "
-        f"in {percent(found.compute_share)}."
+        f"From rank {found.rank}, {several(found.steps, 'step')} of its {window} (compute: "
+        f"{percent(found.compute_share)} of {'it' if found.steps == 1 else 'them'})."
     )

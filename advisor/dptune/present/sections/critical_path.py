@@ -78,13 +78,16 @@ def _bound(measured: Measured, found: CriticalPath, account: Account) -> str:
     idle = step_milliseconds(measured, idle_share)
     if not isinstance(idle, str):
         return str(idle)
-    words = f"While the host is on the critical path, the device of rank {found.rank} computes nothing for {idle}"
     if waiting + unsplit < _LEAST_SHARE:
-        return f"{words}: faster host code can save at most that."
+        idles = f"while the host is on the critical path, rank {found.rank}'s device does not compute"
+        return f"Faster host code saves up to {idle}: {idles}."
     waits = step_milliseconds(measured, waiting + unsplit)
     most = step_milliseconds(measured, min(idle_share + waiting + unsplit, computes_not))
     verb = "may wait up to" if unsplit >= waiting else "waits"
-    return f"{words}, and the rank {verb} {waits} for other ranks: faster host code can save at most {most}."
+    return (
+        f"Faster host code saves up to {most}: while the host is on the critical path, rank {found.rank}'s device does "
+        f"not compute for {idle}; rank {found.rank} {verb} {waits} for other ranks."
+    )
 
 
 def _named(operation: OnPath, path_ns: int, steps: int, report: Report, distinct: bool) -> list[Cell]:

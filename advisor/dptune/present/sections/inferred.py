@@ -26,7 +26,10 @@ def inferred(report: Report, width: int) -> Iterator[Line]:
     for part, record, text in _rows(found):
         label = f"  {part:<{_LABEL}}"
         yield from wrapped(f"{text} ({_least(found, record)} confidence)", width, label, " " * len(label))
-    words = "Rules use these facts in place of recorded ones. Their advice has no higher confidence than the facts."
+    words = (
+        "Rules use these facts instead of recorded ones. The confidence of a recommendation is capped at that of its "
+        "facts."
+    )
     yield from wrapped(words, width, "  ", role="dim")
 
 
@@ -45,7 +48,7 @@ def _rows(found: InferredFacts) -> Iterator[tuple[str, str, str]]:
     if "optimizers" in known:
         yield "optimizer", "optimizers", "; ".join(map(_optimizer, facts.optimizers))
     if "loaders" in known:
-        yield "DataLoader", "loaders", _loader(facts.loaders[0]) if facts.loaders else "none"
+        yield "DataLoader", "loaders", _loader(facts.loaders[0]) if facts.loaders else "none seen in the trace"
     if "grad_scaler" in known:
         yield "GradScaler", "grad_scaler", "yes" if facts.grad_scaler else "none"
     if "compiled" in known:
@@ -57,8 +60,8 @@ def _ddp(ddp: DdpFacts) -> str:
     if sizes := ddp.rebuilt_bucket_sizes:
         listed = ", ".join(data(size) for size in sizes[:_MOST_BUCKETS])
         more = ", ..." if len(sizes) > _MOST_BUCKETS else ""
-        of = f" of {several(ddp.parameter_tensors, 'gradient')}" if ddp.parameter_tensors else ""
-        parts.append(f"{several(len(sizes), 'bucket')}{of}: {listed}{more}")
+        gradients = f"{several(ddp.parameter_tensors, 'gradient')} in " if ddp.parameter_tensors else ""
+        parts.append(f"{gradients}{several(len(sizes), 'bucket')}: {listed}{more}")
     else:
         parts.append("yes")
     if ddp.comm_hook:

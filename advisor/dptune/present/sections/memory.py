@@ -18,13 +18,13 @@ _COLUMNS = (
     Column("reserved"),
     Column("of all"),
     Column("unused"),
-    Column("asked for"),
+    Column("allocated"),
     Column("growth"),
     Column("mallocs"),
 )
 _WORDS = (
     "Tensors and reserved are the most that tensors took and that torch's allocator held, {basis}; of all is reserved "
-    "as a share of the device; unused is the part of reserved that no tensor took at the peak. Asked for is the sum of "
+    "as a share of the device; unused is the part of reserved that no tensor took at the peak. Allocated is the sum of "
     "the allocations of a step, growth what a step leaves behind (as traced{window}). Mallocs are "
     "cudaMalloc and cudaFree calls per step, which can make the device wait."
 )
@@ -41,7 +41,7 @@ def memory(report: Report, width: int) -> Iterator[Line]:
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
     if all(figures.known("peak_allocated_bytes") is None for figures in found):
-        yield from wrapped(f"How full it is: {Hole(found[0].missing['peak_allocated_bytes'])}.", width, "  ")
+        yield from wrapped(f"Peak memory: {Hole(found[0].missing['peak_allocated_bytes'])}.", width, "  ")
         for sentence in (_asked(found), _mallocs(found)):
             yield from wrapped(sentence, width, "  ")
         return

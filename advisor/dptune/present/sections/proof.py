@@ -69,10 +69,9 @@ def page(proof: Proof, width: int, predicted: str = "") -> Iterator[Line]:
     yield from heading("Trials", width)
     yield from table(_TRIALS, [_row(trial) for trial in proof.trials], width)
     words = (
-        f"Times are of untraced steps: their mean, and the one than which a tenth are faster. The verdict "
-        f"is on {proof.objective}: the median of B / A over {_compared(proof)}, which need not be the ratio of the two "
-        f"medians. Sides that do not differ are called better or worse in at most "
-        f"{100 * proof.level:.1f} % of cases."
+        f"Times are of untraced steps: mean and 10th percentile. The verdict is on {proof.objective}: the median of "
+        f"B / A over {_compared(proof)}; it can differ from the ratio of the medians. If the sides are equal, the "
+        f"error rate is at most {100 * proof.level:.1f} %."
     )
     yield from wrapped(words, width, "  ", role="dim")
     lost = [

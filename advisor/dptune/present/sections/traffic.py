@@ -40,7 +40,7 @@ _DIRECTIONS = {
     "unknown": "unknown",
 }
 _DOUBTS: dict[MatchBasis, str] = {
-    "order": " Calls without a number are matched across ranks by their order.",
+    "order": " Calls without a sequence number are matched across ranks by order.",
     "shift": " ~ approximate: ranks recorded different calls, matched by the best alignment of kinds and sizes.",
 }
 _AT_MOST = 12
@@ -78,7 +78,7 @@ def collective_words(rows: Sequence[CollectiveFigures]) -> str:
 
 
 def copies(report: Report, width: int) -> Iterator[Line]:
-    """Copies by direction: how many, how fast, whether they hold the script, and where they are asked for."""
+    """Copies by direction: how many, how fast, whether they block the script, and where they are issued."""
     yield from heading("Copies (traced, per step and rank)", width)
     try:
         found = report.measured.copies
@@ -92,7 +92,7 @@ def copies(report: Report, width: int) -> Iterator[Line]:
     words = (
         "All but GB/s: per step and rank, the mean over all. ms: sum of durations; exposed: ms not overlapped by "
         "compute or communication. GB/s is the median of the large ones, 1 MiB or more "
-        "(8 MiB on the device), or with ~ that of all, in which start-up weighs. Blocking are those that hold the "
+        "(8 MiB on the device), or with ~ that of all, in which start-up weighs. Blocking are those that block the "
         "script until the data is copied or staged: copies of pinned memory with non_blocking=True do not."
     )
     yield from wrapped(words, width, "  ", role="dim")

@@ -27,7 +27,7 @@ def heading(view: TimelineView) -> str:
     names: dict[Mode, str] = {
         "all": several(len(view.group or view.numbers), "rank"),
         "rank": f"rank {view.rank}",
-        "pair": f"rank {view.rank} beside rank {view.other}",
+        "pair": f"rank {view.rank} vs rank {view.other}",
     }
     (first, last), count = _shown(view), len(view.rows)
     part = f"; {first + 1}-{last} of {count}" if last - first < count else ""

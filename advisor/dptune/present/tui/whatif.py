@@ -69,7 +69,7 @@ def _of_ddp(run: Run) -> Iterator[Dial]:
         yield Dial("loader.batch_size", "loader batch size", (UNCHANGED, *batches), str(loader.batch_size))
     if loader and not loader.num_workers:
         yield Dial("loader.num_workers", "loader workers", (UNCHANGED, 1, 2, 4, 8), "0")
-    yield Dial("ddp.no_sync", "sync once per step", (UNCHANGED, True))
+    yield Dial("ddp.no_sync", "all-reduce once per step", (UNCHANGED, True))
 
 
 def _of_links(measured: Measured) -> Iterator[Dial]:
@@ -96,7 +96,7 @@ _SAME = 0.02
 _OF_GPUS = (
     Dial("host.times", "host time factor", (0.0, 0.5, UNCHANGED, 2.0)),
     Dial("compute.times", "kernel time factor", (0.25, 0.5, UNCHANGED, 2.0)),
-    Dial("syncs.removed", "no synchronization", (UNCHANGED, True)),
+    Dial("syncs.removed", "no host-device syncs", (UNCHANGED, True)),
 )
 
 

@@ -230,8 +230,8 @@ def _pinned(program: Program) -> Program:
 def _no_products(program: Program) -> Program:
     """Kernels that may multiply matrices or convolve in fp32 take no time, and collectives no longer share the device.
 
-    Beside kernels a collective takes longer than alone: two ranks on an H200 all-reduced 50 MB in 17.1 ms of a step, and
-    in 12.8 ms by `dptune links`; with TF32 the step was shorter than a bound that kept the 17.1 ms.
+    Beside kernels a collective takes longer than alone: two ranks on an H200 all-reduced 50 MB in 17.1 ms of a step,
+    and in 12.8 ms by `dptune links`; with TF32 the step was shorter than a bound that kept the 17.1 ms.
     """
     return _times(_times(program, (Kind.PRODUCT,), 0.0), (Kind.EXCHANGE, Kind.WAIT), _ALONE)
 
