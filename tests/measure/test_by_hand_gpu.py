@@ -223,7 +223,7 @@ def test_what_a_foreign_trace_cannot_say_is_missing_with_a_reason(measured):
         (lambda: measured.samples_per_step, "not recorded by"),
         (lambda: measured.step.untraced_median_ns, "untraced steps are recorded by"),
         (lambda: measured.step.detailed_median_ns, "no window with shapes and stacks"),
-        (lambda: measured.accumulation.backwards_per_step, "shows no backward pass"),
+        (lambda: measured.accumulation.backwards_per_step, "which nodes of backward passes add gradients"),
         (lambda: measured.ranks[0].host, "does not name the host"),
     ):
         with pytest.raises(Missing, match=why):

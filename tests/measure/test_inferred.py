@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ import pytest
 
 from dptune.measure import measure
 from dptune.measured import InferredFacts, Measured
+from dptune.rule import RunView
 from dptune.runfile.facts import Facts
 from dptune.trace import Run, load
+from dptune_rules.communication.broadcast_buffers import check as check_buffers
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = ROOT.parent / "shared" / "real_traces"
@@ -163,3 +167,85 @@ def test_the_hosts_time_for_buffers_of_a_public_trace() -> None:
     measured = measure(load([PUBLIC / "hta_training" / "b4b6dce_nccl_data.json.gz"]))
     assert 0.170 < measured.buffer_sync_share < 0.180
     assert measure(load([SAMPLES / "healthy"])).known("buffer_sync_share") is None
+
+
+def _altered(tmp_path: Path, alter: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Measured:
+    """The figures of the trace of DDP on an A100 with other events."""
+    with gzip.open(PUBLIC / "hta_training" / "b4b6dce_nccl_data.json.gz", "rt", encoding="utf-8") as source:
+        trace = json.load(source)
+    trace["traceEvents"] = alter(trace["traceEvents"])
+    target = tmp_path / "rank-0.json"
+    target.write_text(json.dumps(trace))
+    return measure(load([target]))
+
+
+def _named(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [event for event in events if event.get("name") == name and event.get("cat") != "gpu_user_annotation"]
+
+
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
+def test_what_the_model_broadcasts_itself_is_not_counted_with_the_buffers(tmp_path: Path) -> None:
+    def alter(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        own = [
+            {**event, "name": "c10d::broadcast_", "cat": "cpu_op", "ts": event["ts"] + 0.95 * event["dur"], "dur": 50}
+            for event in _named(events, "DistributedDataParallel.forward")
+        ]
+        return [*events, *own]
+
+    assert 0.170 < _altered(tmp_path, alter).buffer_sync_share < 0.180
+
+
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
+def test_buffers_end_where_a_compiled_model_begins_and_nested_modules_count_once(tmp_path: Path) -> None:
+    def alter(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        forwards = _named(events, "DistributedDataParallel.forward")
+        for forward in forwards:
+            for event in events:
+                if event.get("cat") == "cpu_op" and 38_900 < event["ts"] - forward["ts"] < forward["dur"]:
+                    event["name"] = "triton_poi_fused_0"
+        inner = [{**forward, "ts": forward["ts"] + 10, "dur": forward["dur"] - 20} for forward in forwards]
+        return [*events, *inner]
+
+    measured = _altered(tmp_path, alter)
+    assert 0.165 < measured.buffer_sync_share < 0.180
+    assert measured.inferred.facts.ddp[0].buffer_bytes == 212_904
+    assert not {"probability_losses", "ignored_targets", "dense_tables"} & measured.inferred.confidence.keys()
+
+
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
+def test_reduced_gradients_speak_against_a_run_without_ddp(tmp_path: Path) -> None:
+    measured = _altered(
+        tmp_path,
+        lambda events: [
+            event
+            for event in events
+            if "reducer::" not in str(event.get("name")) and event.get("name") != "DistributedDataParallel.forward"
+        ],
+    )
+    assert measured.accumulation.synchronised_backwards_per_step == 1
+    assert "ddp" not in measured.inferred.confidence
+
+
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
+def test_of_a_forward_pass_that_was_not_recorded_nothing_is_absent(tmp_path: Path) -> None:
+    def alter(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        (thread,) = {event["tid"] for event in _named(events, "DistributedDataParallel.forward")}
+        return [event for event in events if event.get("cat") != "cpu_op" or event.get("tid") != thread]
+
+    confidence = _altered(tmp_path, alter).inferred.confidence
+    assert confidence["ddp"] == "high"  # the reducer runs on autograd's thread
+    assert (
+        not {"grad_scaler", "probability_losses", "ignored_targets", "dense_tables", "checkpointing"}
+        & confidence.keys()
+    )
+
+
+@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
+def test_buffers_are_reported_also_where_no_optimizer_marks_the_phases(tmp_path: Path) -> None:
+    measured = _altered(
+        tmp_path, lambda events: [event for event in events if not str(event.get("name")).startswith("Optimizer.")]
+    )
+    run = RunView(measured, [])
+    (advice,) = check_buffers(run)
+    assert advice.saves is not None
+    assert 0.17 < advice.saves.high_share < 0.18

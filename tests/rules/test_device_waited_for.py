@@ -137,7 +137,8 @@ def test_copies_that_block_a_script_which_then_launches_late(ask, hand_made, mak
     said = ask("DP606", blocked(hand_made, held, idle), [make_facts()])
     assert [one.saves.high_share for one in said] == ([] if saved is None else [pytest.approx(saved, abs=1e-6)])
     if said:
-        assert said[0].title.startswith("Copies to the host block the script")
+        blocked_part = f"block the script for {held} % of a step, and the GPU idles {idle} % because of the host"
+        assert blocked_part in said[0].title
         values = {one.label: one.value for one in said[0].evidence}
         assert values["blocked in copies to the host"] == pytest.approx(held / 100, abs=1e-6)
 

@@ -98,7 +98,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="medium",
         evidence=[
             Evidence(label="exposed broadcasts in forward", value=exposed, unit="of a step").at(
-                rows[0].known("longest")
+                rows[0].known("longest") if rows else None
             ),
             *(
                 [Evidence(label="host time to flatten, send and copy buffers", value=hosted, unit="of a traced step")]

@@ -1,56 +1,71 @@
 """How long the host takes to broadcast DDP's buffers before forward passes: flattening, sending, copying back.
 
-Source: torch, `DistributedDataParallel._sync_buffers`, at the begin of `forward`, and broadcast_coalesced in comm.hpp:
+Source: torch, `DistributedDataParallel._sync_buffers`, at the start of `forward`, and broadcast_coalesced in comm.hpp:
 buffers are flattened by type, each flat tensor is broadcast, and its views are copied back into the buffers one by one.
-It ends where the first operator begins that does something else.
+It ends where the first operator or range begins that does something else: what the model broadcasts comes later.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.intervals import Ints
 from dptune.measure.views import RankView
 from dptune.trace.kernels import RANGE_CATEGORIES
 
 NO_BUFFERS = "no forward pass of a DDP module broadcasts buffers"
 _FORWARD = re.compile(r"DistributedDataParallel\.forward$")
+_FLATTENED = re.compile(r"aten::flatten_dense_tensors$")
 _BROADCAST = re.compile(r"c10d::broadcast_$")
-_OPERATOR = re.compile(r"aten::")
-_MOVES = re.compile(
-    r"aten::(un)?flatten_dense_tensors$|"
-    r"aten::(view|cat|_cat|narrow|slice|as_strided|copy_|detach|split|split_with_sizes|empty|reshape|contiguous)$"
+_PART = re.compile(
+    r"DistributedDataParallel\.forward$|c10d::broadcast_$|record_param_comms$|(nccl|gloo|mpi|ucc):|"
+    r"aten::((un)?flatten_dense_tensors|view|_?cat|narrow|slice|as_strided|copy_|_to_copy|to|clone|detach|split|"
+    r"split_with_sizes|empty|empty_like|empty_strided|reshape|contiguous)$"
 )
 
 
 def buffer_sync_share(views: Sequence[RankView]) -> float | None:
     """The host's time for it / the steps, the mean over ranks; None where no rank sends buffers in its steps."""
-    shares = [share for view in views if (share := _share(view)) is not None]
-    return float(np.mean(shares)) if shares else None
+    shares = [_spent_ns(view) / (view.steps[-1].end_ns - view.steps[0].start_ns) for view in views if view.steps]
+    return float(np.mean(found)) if (found := [share for share in shares if share]) else None
 
 
-def _share(view: RankView) -> float | None:
+def _spent_ns(view: RankView) -> int:
+    return sum(end - begin for begin, end in buffer_syncs(view))
+
+
+def buffer_syncs(view: RankView) -> Iterator[tuple[int, int]]:
+    """Begin and end, ns, of each time that DDP sends buffers before a forward pass in the steps.
+
+    None for a forward pass in which nothing else follows: where it ends is not known.
+    """
     if not view.steps:
-        return None
+        return
     columns, thread = view.columns, view.columns.thread
-    forwards = columns.rows(RANGE_CATEGORIES, _FORWARD.match)
     first, last = view.steps[0].start_ns, view.steps[-1].end_ns
+    forwards = columns.rows(RANGE_CATEGORIES, _FORWARD.match)
     forwards = forwards[(columns.ts_ns[forwards] >= first) & (columns.ends(forwards) <= last)]
-    sent = columns.rows(RANGE_CATEGORIES, _BROADCAST.match)
-    others = columns.rows(RANGE_CATEGORIES, lambda name: _OPERATOR.match(name) and not _MOVES.match(name))
-    spent = []
+    if not len(forwards):
+        return
+    forwards = forwards[Ranges.of_rows(columns, forwards).parents() == NOWHERE]
+    rows = columns.rows(RANGE_CATEGORIES)
+    rows = rows[np.argsort(columns.ts_ns[rows], kind="stable")]
+    kinds = [rows[columns.named(pattern.match, rows)] for pattern in (_FLATTENED, _BROADCAST)]
+    kinds.append(rows[~columns.named(_PART.match, rows)])
     for row in forwards.tolist():
         begin, end = int(columns.ts_ns[row]), int(columns.ts_ns[row] + columns.dur_ns[row])
-        sends = _starts(columns.ts_ns[sent[thread[sent] == thread[row]]], begin, end)
-        if not len(sends):
+        times = [columns.ts_ns[kind[thread[kind] == thread[row]]] for kind in kinds]
+        flattened, sends, others = (_between(each, begin, end) for each in times)
+        if not len(flattened) or not len(sends):
             continue
-        then = _starts(columns.ts_ns[others[thread[others] == thread[row]]], int(sends[-1]), end)
-        spent.append((int(then[0]) if len(then) else end) - begin)
-    return sum(spent) / (last - first) if spent else None
+        after = others[others > flattened[0]]
+        if len(after) and flattened[0] < sends[0] < after[0]:
+            yield begin, int(after[0])
 
 
-def _starts(times_ns: Ints, begin: int, end: int) -> Ints:
-    return np.sort(times_ns[(times_ns >= begin) & (times_ns < end)])
+def _between(times_ns: Ints, begin: int, end: int) -> Ints:
+    return times_ns[(times_ns >= begin) & (times_ns < end)]

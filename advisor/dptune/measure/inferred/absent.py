@@ -27,13 +27,13 @@ _WHOLE = ["float32"]
 def absent(host: HostEvents, wrapped: Sequence[DdpFacts], passes: Sequence[int]) -> list[Inferred]:
     """What the script does not have; `passes` counts the backward passes of each step.
 
-    A compiled graph runs no operators: nothing is inferred of a script that compiles.
+    A compiled graph runs no operators, and a trace may lack those of the forward pass: then nothing is inferred.
     """
-    if not host.trains or host.compiles:
+    forward = host.rows(_FORWARD)
+    if not host.trains or host.compiles or not len(forward):
         return []
     found = [Inferred.of(name, value, "high") for name, (value, needs) in _WITHOUT.items() if not len(host.rows(needs))]
-    forward = host.rows(_FORWARD)
-    if len(forward) and not host.inside(forward, host.backward).any():
+    if not host.inside(forward, host.backward).any():
         found.append(Inferred.of("checkpointing", None, "high"))
     if any(ddp.gradient_dtypes == _WHOLE for ddp in wrapped):
         found.append(Inferred.of("lost_updates", [], "high"))

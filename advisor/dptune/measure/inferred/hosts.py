@@ -58,6 +58,10 @@ class HostEvents:
         """How many gradients each backward pass adds, in order of time."""
         return [int(count) for count in np.unique(self._pass_of(self.gradients), return_counts=True)[1]]
 
+    def usual_count(self, rows: Ints) -> int:
+        """How many of these rows lie in a backward pass: the median over the passes that have any."""
+        return round(float(np.median(np.unique(self._pass_of(rows), return_counts=True)[1])))
+
     def passes(self, synchronised_by: Ints) -> tuple[list[int], list[int]]:
         """The backward passes of each step, and those of them since whose begin one of these rows issued a reduction.
 

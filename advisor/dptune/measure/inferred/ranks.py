@@ -21,6 +21,8 @@ from dptune.measure.views import RankView
 from dptune.measured import AccumulationFigures, InferredFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 
+_NO_PASSES = "the trace does not show which nodes of backward passes add gradients"
+
 
 def inferred_facts(view: RankView, calls: Sequence[Call], world_size: int | None) -> InferredFacts | None:
     """What the trace of a rank says of facts that a recording would have; `calls` are its collectives in steps.
@@ -51,7 +53,9 @@ def inferred_accumulation(view: RankView, calls: Sequence[Call], world_size: int
     issued = _issued(view, calls)
     passes, synchronised = host.passes(np.array([row for row, _ in issued.reduced], dtype=np.int64))
     every = (round(median(passes)) or None) if passes else None
-    missing = {} if every else {"backwards_per_step": "the trace shows no backward pass"}
+    missing = (
+        {} if every else {"backwards_per_step": "the trace does not show which nodes of backward passes add gradients"}
+    )
     held = None
     if world_size == 1:
         missing["synchronised_backwards_per_step"] = "a single process averages no gradients"

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dptune.advice import Confidence
+from dptune.measure.communication.buffers import buffer_syncs
 from dptune.measure.communication.calls import Call
 from dptune.measure.inferred.finding import Inferred
 from dptune.measure.inferred.hosts import HostEvents
@@ -37,7 +38,7 @@ def replicas(host: HostEvents, reduced: Sequence[tuple[int, Call]], sent: Sequen
     """
     forwards, divided, copied = (host.rows(pattern) for pattern in (_FORWARD, _DIVIDED, _COPIED))
     if not len(forwards) and not len(divided) and not len(copied):
-        return [Inferred.of("ddp", [], "high")] if host.trains else []
+        return [Inferred.of("ddp", [], "high")] if host.trains and not host.compiles and not reduced else []
     facts = DdpFacts(module="")
     parts: dict[str, Confidence] = {}
     if passes := _passes(host, forwards, reduced):
@@ -54,7 +55,7 @@ def replicas(host: HostEvents, reduced: Sequence[tuple[int, Call]], sent: Sequen
     in_buckets = divided if len(divided) else copied
     synced = len(passes)
     if synced and len(in_buckets):
-        facts.parameter_tensors, parts["parameter_tensors"] = round(len(in_buckets) / synced), "medium"
+        facts.parameter_tensors, parts["parameter_tensors"] = host.usual_count(in_buckets), "medium"
     if len(host.rows(_COPIED_BACK)):
         facts.gradient_as_bucket_view, parts["gradient_as_bucket_view"] = False, "high"
     elif len(in_buckets) == 0 and synced:
@@ -63,7 +64,7 @@ def replicas(host: HostEvents, reduced: Sequence[tuple[int, Call]], sent: Sequen
     if searched or len(in_buckets):
         facts.find_unused_parameters = searched
         parts["find_unused_parameters"] = "high" if searched else "medium"  # a static graph is searched only once
-    if buffers := _buffers(host, forwards, sent):
+    if buffers := _buffers(host, sent):
         facts.broadcast_buffers, parts["broadcast_buffers"] = True, "high"
         facts.buffer_bytes, parts["buffer_bytes"] = buffers, "medium"
     return [Inferred.of("ddp", [facts], "high", **parts)]
@@ -98,13 +99,12 @@ def _hook(dtypes: list[str]) -> tuple[str, Confidence]:
     return (known, "medium") if known else ("a communication hook", "low")
 
 
-def _buffers(host: HostEvents, forwards: Ints, sent: Sequence[tuple[int, Call]]) -> int:
+def _buffers(host: HostEvents, sent: Sequence[tuple[int, Call]]) -> int:
     """Bytes that DDP broadcasts before a forward pass; 0 where it sends none, or their size is not known."""
-    rows = np.array([row for row, _ in sent], dtype=np.int64)
-    if not len(rows) or not len(forwards):
-        return 0
-    inside = host.inside(rows, forwards)
-    sizes = [call.message_bytes for (_, call), within in zip(sent, inside.tolist(), strict=True) if within]
+    spans = list(buffer_syncs(host.view))
+    begins = [int(host.columns.ts_ns[row]) for row, _ in sent]
+    inside = [any(begin <= at < end for begin, end in spans) for at in begins]
+    sizes = [call.message_bytes for (_, call), within in zip(sent, inside, strict=True) if within]
     if not sizes or None in sizes:
         return 0
-    return round(sum(size for size in sizes if size is not None) / len(forwards))
+    return round(sum(size for size in sizes if size is not None) / len(spans))

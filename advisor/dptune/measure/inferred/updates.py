@@ -17,6 +17,7 @@ _FUSED = re.compile(r"aten::_fused_")
 _FOREACH = re.compile(r"aten::_foreach_(?!zero_|add_?$)")  # fused ones count their steps with _foreach_add_
 _SINGLE = re.compile(r"aten::(addcdiv_|addcmul_|add_|mul_|lerp_|sqrt|div_)$")
 _SCALED = re.compile(r"aten::_amp_(foreach_non_finite_check_and_unscale_|update_scale_)")
+_OPERATOR = re.compile(r"aten::")
 _AROUND = ("ZeroRedundancyOptimizer",)  # steps another one
 _MANY = 3  # operators of single tensors for each parameter, at least, in a loop over them: SGD with momentum has two
 
@@ -29,7 +30,9 @@ def updates(host: HostEvents) -> list[Inferred]:
     found = []
     if len(host.updates):
         found.append(_optimizers(host))
-        found.append(Inferred.of("grad_scaler", len(host.rows(_SCALED)) > 0, "high"))
+        scaled = len(host.rows(_SCALED)) > 0
+        if scaled or len(_inside(host, _OPERATOR, host.updates)):  # apex and Megatron scale by kernels of their own
+            found.append(Inferred.of("grad_scaler", scaled, "high"))
     if host.trains:
         found.append(Inferred.of("compiled", CompileFacts(where=[None]) if host.compiles else None, "medium"))
     return found

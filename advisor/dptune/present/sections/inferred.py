@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import CONFIDENCES, Report
-from dptune.measured import InferredFacts
+from dptune.measured import InferredFacts, short_name
 from dptune.present.amounts import data, several
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.visible import visible
@@ -80,7 +80,7 @@ def _fsdp(fsdp: FsdpFacts) -> str:
 def _optimizer(optimizer: OptimizerFacts) -> str:
     how = "fused" if optimizer.fused else "foreach" if optimizer.foreach else ""
     how = how or ("loops over the parameters" if optimizer.foreach is False else "")
-    return ", ".join(filter(None, (visible(optimizer.name), how)))
+    return ", ".join(filter(None, (short_name(visible(optimizer.name)), how)))
 
 
 def _loader(loader: LoaderFacts) -> str:
