@@ -115,7 +115,8 @@ def _html(args: argparse.Namespace) -> int:
     steps, shown = timeline_steps(run, report.measured), report
     if args.anonymous:
         steps, shown = [unnamed(step) for step in steps], anonymous(report)
-    _write(page(shown, RunDetails(steps, step_history(run, report.measured), sizes)), args.output)
+    can_patch = _can_patch(report, root_of(args.paths))
+    _write(page(shown, RunDetails(steps, step_history(run, report.measured), sizes, can_patch)), args.output)
     return 0
 
 

@@ -225,7 +225,7 @@ def check(run: RunView) -> Iterator[Advice]:
         remedy = f"use {then} {'worker' if then == 1 else 'workers'} {f'instead of {now}' if now else '(now none)'}"
     waits = f"step waits {100 * wait:.0f} % of its time for the data loader"
     if longest_idle >= _UNEVEN * wait:
-        waits += f" ({100 * longest_idle:.0f} % on the rank that waits most)"
+        waits += f" ({100 * longest_idle:.0f} % with the rank that waits longest in each step)"
     title = f"A {waits}: {reason + ', so ' if reason else ''}{remedy}"
     if culprit and remedy == cheaper:
         title = f"Make {culprit[0]} cheaper: a {waits}, {100 * culprit[1]:.0f} % of that in this function"

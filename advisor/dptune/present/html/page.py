@@ -29,17 +29,22 @@ from dptune.present.sections.skipped import skipped
 
 @dataclass(frozen=True)
 class RunDetails:
-    """What the page shows of the run that the report lacks: steps to draw, step times, bucket sizes that were tried."""
+    """What the page shows of the run that the report lacks: steps to draw, step times, bucket sizes that were tried.
+
+    `patches`: whether the first fix can be made as a patch of the script that is here.
+    """
 
     steps: Sequence[StepLanes] = ()
     history: Sequence[WindowHistory] = ()
     sizes: Sequence[BucketSize] = ()
+    patches: bool = True
 
 
 def page(report: Report, details: RunDetails | None = None) -> str:
     """The whole page, one file that fetches nothing."""
-    screen = first_screen(report)
-    sections = list(_sections(report, details or RunDetails()))
+    details = details or RunDetails()
+    screen = first_screen(report, patches=details.patches)
+    sections = list(_sections(report, details))
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
