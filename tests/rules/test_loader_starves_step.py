@@ -572,7 +572,7 @@ def test_a_rank_that_waits_more_than_the_others_is_in_the_title(ask, make_measur
         for one, wait in zip(measured.ranks, (0.0, 0.2), strict=True)
     ]
     (advice,) = ask("DP501", measured.model_copy(update={"ranks": ranks}))
-    assert "A step waits 10 % of its time for the data loader (20 % with the rank that waits longest in each step)" in advice.title
+    assert "10 % of its time for the data loader (20 % with the rank that waits longest in each step)" in advice.title
     (advice,) = ask("DP501", make_measured(input=waits, spent=[hand_made.account(0.0, 0.1, 0.1)], world=2))
     assert "that waits most" not in advice.title
 
