@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from tests.gpu import pairs_table
 from tests.gpu.keeping import RESULTS, SAMPLES
 from tests.gpu.stages.known import WITHIN, WITHIN_PAGEABLE
 
@@ -184,3 +185,7 @@ def test_the_wait_for_a_loader_is_the_same_in_every_part_of_a_report_and_what_wo
     )["medians_ms"]
     mended, planted = (median(pairs[f"starved loader: {side}"]) for side in ("mended", "planted"))
     assert mended / planted == pytest.approx(1 - share, abs=0.02)
+
+
+def test_the_table_of_changes_is_that_of_the_results() -> None:
+    assert "\n".join(pairs_table.rows()) in (RESULTS.parents[1] / "GPU.md").read_text()
