@@ -203,6 +203,18 @@ def test_what_took_no_effect_is_not_timed(settings, ends, verdict, why):
         assert f"No verdict: {verdict}" in told
 
 
+@pytest.mark.parametrize(("has", "ends"), [(["ddp.bucket_cap_mb", "env.X"], True), (["env.X"], False), ([], False)])
+def test_a_script_that_was_patched_meanwhile_is_not_compared_with_itself(has, ends):
+    made = [trial("A", 1, has_change=has)]
+    settings = {"ddp.bucket_cap_mb": 1, "env.X": "1"}
+    assert engine._over(task(**settings), made, 0.0) == ("without effect" if ends else None)
+    if ends:
+        proof = judging.proof(task(**settings), made, "without effect")
+        shown = " ".join(span.text for line in page(proof, 400) for span in line)
+        assert proof.reason == "the script has this change already, so both sides are the same"
+        assert "No verdict: both sides are the same" in shown
+
+
 def test_a_learning_rate_that_the_script_sets_itself_leaves_the_time_to_be_told():
     made = [trial("A", 1), trial("B", 1, without_effect={"optimizer.lr": "a scheduler sets it"})]
     settings = {"optimizer.lr": 0.1, "loader.batch_size": 8}

@@ -189,8 +189,9 @@ def _run(
         for path, why in islice((copy.exposed() if copy and number == 1 else {}).items(), scratch.MOST_NAMED):
             warn(f"{path} is not copied ({why}): if the script writes there, trials overwrite your files")
         written = {name: task.settings["B"][name] for name in task.written} if side == "B" else {}
+        change = {name: task.settings["B"][name] for name in task.changed} if side == "A" else {}
         settings, mark = task.from_outside(side), folders.mark(folder)
-        made = trial.run(task.launches[side], side, number, settings, bounds, trial_folder, cwd, mark, written)
+        made = trial.run(task.launches[side], side, number, settings, bounds, trial_folder, cwd, mark, written, change)
         if copy is None:
             return made
         changed = {str(path): why for path, why in copy.written_over().items()}
@@ -213,6 +214,8 @@ def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
         if not count and sum(earlier.side == side for earlier in trials) >= _LEAST_FAILED:
             return "cannot run"
     if any(_is_in_vain(task, earlier) for earlier in trials if earlier.side == "B" and earlier.status == "ran"):
+        return "without effect"
+    if any(earlier.status == "ran" and judging.is_changed_already(task, earlier) for earlier in trials):
         return "without effect"
     if all(ran.values()) and judging.incomparable(trials):
         return "not comparable"

@@ -154,6 +154,11 @@ _STOPPED = {
 }
 
 
+def is_changed_already(task: Task, trial: Trial) -> bool:
+    """Whether side A ran with the whole change: the script was patched after it was recorded."""
+    return trial.side == "A" and bool(task.changed) and task.changed <= set(trial.has_change)
+
+
 def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task) -> str:
     failed = "".join(f"; {words}" for words in failures(trials))
     if ended == "cannot run":
@@ -161,6 +166,8 @@ def _reason(ended: Ended, last: Look | None, trials: Sequence[Trial], task: Task
         first = next(trial for trial in trials if trial.side == side and trial.status != "ran")
         what = task.side(side).name
         return f"side {side} ({what}) cannot run: {first.status}: {first.note}{_elsewhere(task, side)}"
+    if ended == "without effect" and is_changed_already(task, trials[-1]):
+        return "the script has this change already, so both sides are the same"
     if ended == "without effect":
         why_not = "; ".join(f"{name}: {why}" for name, why in trials[-1].without_effect.items())
         some = (

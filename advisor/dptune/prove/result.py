@@ -100,6 +100,9 @@ class Trial(Figures):
         False, description="whether its copy also had links to the siblings of the working directory and of its parents"
     )
     without_effect: dict[str, str] = Field(default_factory=dict, description="settings that did not take effect -> why")
+    has_change: list[str] = Field(
+        default_factory=list, description="side A: settings of the change that the script there has already"
+    )
 
     @property
     def in_vain(self) -> set[str]:

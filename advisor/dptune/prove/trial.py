@@ -61,9 +61,11 @@ def run(
     cwd: Path | None,
     environment: Mapping[str, str],
     written: Mapping[str, Value] | None = None,
+    change: Mapping[str, Value] | None = None,
 ) -> Trial:
     """Run it with a few more variables, and put what it recorded into `folder`, which is new. Whatever it comes to is a
-    result. `settings` are set from outside; `written` are those that the code there makes itself.
+    result. `settings` are set from outside; `written` are those that the code there makes itself; `change` are those
+    of the other side, which the script may have already.
     """
     folder.mkdir(parents=True)
     options = Options(
@@ -120,6 +122,7 @@ def run(
         samples_per_step=samples,
         losses=facts[0].losses if facts else [],
         without_effect={**made.without_effect, **effect.without_effect(written or {}, facts)},
+        has_change=[name for name, value in (change or {}).items() if effect.in_force(name, value, facts)],
         missing=missing,
     )
 

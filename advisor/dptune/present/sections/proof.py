@@ -102,6 +102,8 @@ def _verdict(proof: Proof) -> str:
     ratio = proof.known("ratio")
     if proof.ended == "cannot run":
         return "Cannot be tried: one side does not run."
+    if proof.ended == "without effect" and proof.trials[-1].has_change:
+        return "No verdict: both sides are the same."
     if proof.ended == "without effect":
         some = proof.changes.keys() - proof.trials[-1].in_vain
         words = f"not all of {proof.b.name} took effect" if some else f"{proof.b.name} did not take effect"
