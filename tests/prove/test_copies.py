@@ -57,7 +57,7 @@ class Trials:
         self.found: list[dict[str, Any]] = []
 
     def run(self, launch: object, side: Any, number: int, settings: Any, bounds: object, *more: Any) -> Trial:
-        folder, cwd, _, written = more
+        folder, cwd, _, written, _ = more
         folder.mkdir(parents=True)
         script = (cwd / "train.py").read_text()
         self.found.append({"side": side, "cwd": cwd, "script": script, "set": settings, "written": written})
