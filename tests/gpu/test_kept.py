@@ -130,23 +130,12 @@ def test_predictions_of_another_batch_and_bounds_of_precision_hold_on_the_card()
         assert found.known("high_ns") is None or took_ns <= found.high_ns, name
 
 
-def steps_of_pairs() -> dict[str, float]:
-    """The median step of the later rank for each change of DDP and FSDP2 that was run over NCCL, ms."""
-    found: dict[str, float] = {}
-    for path in sorted(RESULTS.glob("*.json")):
-        pairs = json.loads(path.read_text())["stages"].get("pairs", {}).get("figures", {})
-        found |= (
-            {name: median(map(max, each)) for name, each in pairs["measured"]["medians_ms"].items()} if pairs else {}
-        )
-    return found
-
-
 def test_less_sharding_saves_on_the_card_no_more_than_is_promised() -> None:
     """FSDP2 beside DDP: DDP's step is 26 % shorter, and gathering each layer once saves 14 %."""
     _, report = _read(SAMPLES / "ranks-nccl-fsdp")
     (advice,) = [one for one in report.advice if one.rule == "DP204"]
     assert report.advice[0] == advice
-    steps = steps_of_pairs()
+    steps = {name: median(each) for name, each in pairs_table.rounds().items()}
     for other in ("ddp", "fsdp keep"):
         saved = 1 - steps[other] / steps["fsdp"]
         assert saved > 0.1
@@ -156,11 +145,7 @@ def test_less_sharding_saves_on_the_card_no_more_than_is_promised() -> None:
 
 def test_bounds_of_precision_hold_where_ranks_share_the_card() -> None:
     """TF32 and bf16 of DDP and FSDP2, recorded in fp32, in every round that was run."""
-    rounds: dict[str, list[float]] = {}
-    for path in sorted(RESULTS.glob("*.json")):
-        pairs = json.loads(path.read_text())["stages"].get("pairs", {}).get("figures", {})
-        for name, each in pairs.get("measured", {}).get("medians_ms", {}).items():
-            rounds.setdefault(name, []).extend(map(max, each))
+    rounds = pairs_table.rounds()
     for strategy, sample in (("ddp", "ranks-nccl-ddp"), ("fsdp", "ranks-nccl-fsdp")):
         run = load([SAMPLES / sample])
         ground = RunModel.of(run, measure(run))

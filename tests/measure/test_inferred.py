@@ -21,7 +21,6 @@ from dptune.trace import Run, load
 from dptune_rules.communication.broadcast_buffers import check as check_buffers
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLIC = ROOT.parent / "shared" / "real_traces"
 RECORDED = ROOT / "tests" / "rules" / "recorded" / "runs"
 SAMPLES = ROOT / "sample_traces"
 # One of each kind of script, on CPUs and on an H200.
@@ -138,10 +137,9 @@ def test_real_nccl_buckets_of_a_recording_on_a_card() -> None:
     assert wrapped.parameter_tensors == 48
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
-def test_a_public_trace_of_ddp_on_an_a100() -> None:
+def test_a_public_trace_of_ddp_on_an_a100(real_traces: Path) -> None:
     """ResNet-50 without its last layer's bias in 161 tensors: 25,557,032 parameters, in five buckets."""
-    measured = measure(load([PUBLIC / "hta_training" / "b4b6dce_nccl_data.json.gz"]))
+    measured = measure(load([real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz"]))
     (wrapped,) = measured.inferred.facts.ddp
     assert wrapped.rebuilt_bucket_sizes == [8196000, 31502336, 26255360, 26550272, 9724160]
     assert wrapped.gradient_bytes == 4 * 25_557_032
@@ -153,25 +151,23 @@ def test_a_public_trace_of_ddp_on_an_a100() -> None:
     assert (optimizer.name, optimizer.foreach, optimizer.fused) == ("SGD", True, False)
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
-def test_what_a_trace_would_not_show_is_not_inferred_to_be_absent() -> None:
+def test_what_a_trace_would_not_show_is_not_inferred_to_be_absent(real_traces: Path) -> None:
     """Kernels alone: no operator of the host was recorded, so nothing is known of DDP, optimizers or loaders."""
-    measured = measure(load([next((PUBLIC / "gpu_only_mi210").iterdir())]))
+    measured = measure(load([next((real_traces / "gpu_only_mi210").iterdir())]))
     inferred = measured.known("inferred")
     assert inferred is None or not inferred.confidence.keys() & {"ddp", "fsdp", "optimizers", "loaders"}
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
-def test_the_hosts_time_for_buffers_of_a_public_trace() -> None:
+def test_the_hosts_time_for_buffers_of_a_public_trace(real_traces: Path) -> None:
     """By hand: forward passes begin 38.0 to 39.3 ms before their first convolution, of steps of 220 ms."""
-    measured = measure(load([PUBLIC / "hta_training" / "b4b6dce_nccl_data.json.gz"]))
+    measured = measure(load([real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz"]))
     assert 0.170 < measured.buffer_sync_share < 0.180
     assert measure(load([SAMPLES / "healthy"])).known("buffer_sync_share") is None
 
 
-def _altered(tmp_path: Path, alter: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Measured:
+def _altered(public: Path, tmp_path: Path, alter: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Measured:
     """The figures of the trace of DDP on an A100 with other events."""
-    with gzip.open(PUBLIC / "hta_training" / "b4b6dce_nccl_data.json.gz", "rt", encoding="utf-8") as source:
+    with gzip.open(public / "hta_training" / "b4b6dce_nccl_data.json.gz", "rt", encoding="utf-8") as source:
         trace = json.load(source)
     trace["traceEvents"] = alter(trace["traceEvents"])
     target = tmp_path / "rank-0.json"
@@ -183,8 +179,7 @@ def _named(events: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [event for event in events if event.get("name") == name and event.get("cat") != "gpu_user_annotation"]
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
-def test_what_the_model_broadcasts_itself_is_not_counted_with_the_buffers(tmp_path: Path) -> None:
+def test_what_the_model_broadcasts_itself_is_not_counted_with_the_buffers(real_traces: Path, tmp_path: Path) -> None:
     def alter(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         own = [
             {**event, "name": "c10d::broadcast_", "cat": "cpu_op", "ts": event["ts"] + 0.95 * event["dur"], "dur": 50}
@@ -192,11 +187,12 @@ def test_what_the_model_broadcasts_itself_is_not_counted_with_the_buffers(tmp_pa
         ]
         return [*events, *own]
 
-    assert 0.170 < _altered(tmp_path, alter).buffer_sync_share < 0.180
+    assert 0.170 < _altered(real_traces, tmp_path, alter).buffer_sync_share < 0.180
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
-def test_buffers_end_where_a_compiled_model_begins_and_nested_modules_count_once(tmp_path: Path) -> None:
+def test_buffers_end_where_a_compiled_model_begins_and_nested_modules_count_once(
+    real_traces: Path, tmp_path: Path
+) -> None:
     def alter(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         forwards = _named(events, "DistributedDataParallel.forward")
         for forward in forwards:
@@ -206,15 +202,15 @@ def test_buffers_end_where_a_compiled_model_begins_and_nested_modules_count_once
         inner = [{**forward, "ts": forward["ts"] + 10, "dur": forward["dur"] - 20} for forward in forwards]
         return [*events, *inner]
 
-    measured = _altered(tmp_path, alter)
+    measured = _altered(real_traces, tmp_path, alter)
     assert 0.165 < measured.buffer_sync_share < 0.180
     assert measured.inferred.facts.ddp[0].buffer_bytes == 212_904
     assert not {"probability_losses", "ignored_targets", "dense_tables"} & measured.inferred.confidence.keys()
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
-def test_reduced_gradients_speak_against_a_run_without_ddp(tmp_path: Path) -> None:
+def test_reduced_gradients_speak_against_a_run_without_ddp(real_traces: Path, tmp_path: Path) -> None:
     measured = _altered(
+        real_traces,
         tmp_path,
         lambda events: [
             event
@@ -226,13 +222,12 @@ def test_reduced_gradients_speak_against_a_run_without_ddp(tmp_path: Path) -> No
     assert "ddp" not in measured.inferred.confidence
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
-def test_of_a_forward_pass_that_was_not_recorded_nothing_is_absent(tmp_path: Path) -> None:
+def test_of_a_forward_pass_that_was_not_recorded_nothing_is_absent(real_traces: Path, tmp_path: Path) -> None:
     def alter(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         (thread,) = {event["tid"] for event in _named(events, "DistributedDataParallel.forward")}
         return [event for event in events if event.get("cat") != "cpu_op" or event.get("tid") != thread]
 
-    confidence = _altered(tmp_path, alter).inferred.confidence
+    confidence = _altered(real_traces, tmp_path, alter).inferred.confidence
     assert confidence["ddp"] == "high"  # the reducer runs on autograd's thread
     assert (
         not {"grad_scaler", "probability_losses", "ignored_targets", "dense_tables", "checkpointing"}
@@ -240,10 +235,11 @@ def test_of_a_forward_pass_that_was_not_recorded_nothing_is_absent(tmp_path: Pat
     )
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not here")
-def test_buffers_are_reported_also_where_no_optimizer_marks_the_phases(tmp_path: Path) -> None:
+def test_buffers_are_reported_also_where_no_optimizer_marks_the_phases(real_traces: Path, tmp_path: Path) -> None:
     measured = _altered(
-        tmp_path, lambda events: [event for event in events if not str(event.get("name")).startswith("Optimizer.")]
+        real_traces,
+        tmp_path,
+        lambda events: [event for event in events if not str(event.get("name")).startswith("Optimizer.")],
     )
     run = RunView(measured, [])
     (advice,) = check_buffers(run)

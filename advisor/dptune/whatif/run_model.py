@@ -48,7 +48,7 @@ ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15
 MORE_STEPS = f"record more traced steps (--light {ENOUGH_STEPS})"
 # How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
 # change makes, of the step that it makes, and of what that computes, which varies more than what it exchanges; and how
-# much of how far processes lie apart, for the steps before and after a change are both measured, one beside the other.
+# much of the spread between processes, because the steps before and after a change are both measured.
 # Of the third to the sixth round of predictions (74 changes, predicted again) 61 effects lay within, as wide as 9.6 %
 # of the step in the median; of the 63 that change no more than the model does (no 16-bit hooks, which change what the C
 # library does with freed memory, too) 55, as wide as 9.9 %. Ranks that share cores vary more: of nine changes of the

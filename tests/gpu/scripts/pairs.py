@@ -11,8 +11,6 @@ import gc
 import gzip
 import json
 import shutil
-import time
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -21,24 +19,7 @@ import torch.distributed as dist
 from ranks import Training, join
 from ranks import parser as variant_parser
 from torch.profiler import ProfilerActivity, profile, schedule
-
-
-def timed(training, warmup, steps):
-    """Milliseconds of each step after the warm-up: between events on a GPU, by the clock elsewhere."""
-    on_gpu = training.device.type == "cuda"
-    for _ in range(warmup):
-        training.step()
-    marks = []
-    for number in range(steps + 1):
-        marks.append(torch.cuda.Event(enable_timing=True) if on_gpu else time.perf_counter() * 1e3)
-        if on_gpu:
-            marks[-1].record()
-        if number < steps:
-            training.step()
-    if on_gpu:
-        torch.cuda.synchronize()
-        return [earlier.elapsed_time(later) for earlier, later in pairwise(marks)]
-    return [later - earlier for earlier, later in pairwise(marks)]
+from train import timed
 
 
 def traced(training, target, steps):

@@ -2,7 +2,7 @@
 
 Source: torch, `DistributedDataParallel._sync_buffers`, at the start of `forward`, and broadcast_coalesced in comm.hpp:
 buffers are flattened by type, each flat tensor is broadcast, and its views are copied back into the buffers one by one.
-It ends where the first operator or range begins that does something else: what the model broadcasts comes later.
+It ends at the first operator or range that does something else, so broadcasts of the model itself are not counted.
 """
 
 from __future__ import annotations

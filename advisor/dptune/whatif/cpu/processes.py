@@ -22,8 +22,8 @@ _STUDENT_90 = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)  # two-side
 def unsure_ns(windows: Sequence[Window], own_ns: float, repeats_ns: Sequence[float] = ()) -> float:
     """How far the median step of a few further processes may be from that of the recorded ones: 90 %.
 
-    How far processes lie apart is estimated from those there are and, as if by three more, from blocks of steps of the
-    recorded one, whose median step is `own_ns`.
+    The spread between processes is estimated from the processes that were timed and, counted as three more, from blocks
+    of steps of the recorded one, whose median step is `own_ns`.
     """
     steps: int = min(window.steps for window in windows)
     count = min(_BLOCKS, max(2, steps // _STEPS_OF_A_BLOCK))
