@@ -16,7 +16,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install $(INSTALL_OPTIONS)
 BY := -c constraints.txt
 ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests) # the others need not be collected
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+# three processes on two cores: tests that record wait for the processes they start, about a third of their time
+WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -49,17 +50,17 @@ types: ## mypy --strict
 layers: ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-tests: tests-together tests-alone ## pytest on two cores, each file on one of them, then tests that measure the machine; says what was skipped and why
+tests: tests-together tests-alone ## pytest in three processes, each file in one of them, then tests that measure the machine; says what was skipped and why
 
 tests-together: compiled
-	$(BIN)/python -m pytest -rs $(TWO) --durations=25 -m "not thorough and not alone"
+	$(BIN)/python -m pytest -rs $(WORKERS) --durations=25 -m "not thorough and not alone"
 
 tests-alone: compiled # with nothing beside it: it measures what this machine and its links do; CI's other steps end first
 	@while [ -e "$(WAIT_FOR)" ]; do sleep 1; done
 	$(BIN)/python -m pytest -rs --durations=5 -m "alone and not thorough" $(ALONE)
 
 test-quick: compiled ## without recordings, other programs, public traces, pictures and the full-screen report: about a minute
-	$(BIN)/python -m pytest -q $(TWO) -m quick
+	$(BIN)/python -m pytest -q $(WORKERS) -m quick
 
 compiled: # once, not in every process that a test starts: many run without a bytecode cache
 	@$(BIN)/python -m compileall -q advisor rules
@@ -71,7 +72,7 @@ fuzz-sets: $(VENV)/.test ## reports of 20,000 damaged sets of 2 to 4 ranks (long
 	$(BIN)/python -m tests.fuzz.sets
 
 test-thorough: $(VENV)/.test compiled ## the tests that `make test` leaves out: more kinds of scripts (long)
-	$(BIN)/python -m pytest -rs $(TWO) -m "thorough and not alone"
+	$(BIN)/python -m pytest -rs $(WORKERS) -m "thorough and not alone"
 	$(BIN)/python -m pytest -rs -m "thorough and alone" $(ALONE)
 
 gpu-wheels: ## download what a bare GPU machine without a network needs for gpu-check, into gpu-wheels/

@@ -63,6 +63,7 @@ LONG_FILES = {
     "docs/test_readme.py",
     "fuzz/test_fuzz.py",
     "gpu/test_kept.py",
+    "measure/test_inferred.py",
     "present/test_html.py",
     "present/test_tui.py",
     "present/test_tui_run.py",

@@ -80,6 +80,7 @@ def test_the_checked_recording_is_no_baseline_of_itself(runs: Path) -> None:
         resolved(["0123f"], ["dptune-runs/2026-11-21T10-00-00-train"])
 
 
+@pytest.mark.long
 def test_a_baseline_by_its_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

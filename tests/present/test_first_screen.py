@@ -108,6 +108,7 @@ def test_a_straggler_that_the_report_does_not_name_is_not_marked() -> None:
     assert not any(bar.marked for bar in first_screen(quiet).bars)
 
 
+@pytest.mark.long
 def test_a_thousand_ranks_take_few_bars() -> None:
     report = of_ranks([(number % 50 / 100, 0) for number in range(1000)], late=7)
     bars = first_screen(report).bars

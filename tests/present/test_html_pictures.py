@@ -123,6 +123,7 @@ def test_the_parts_of_a_bar_are_as_wide_as_their_shares() -> None:
     assert "1 %" not in drawn  # no room for it
 
 
+@pytest.mark.long
 def test_the_latest_of_many_ranks_are_drawn_and_the_table_has_all(report: Report) -> None:
     """Rank 713 of 1,000 alone arrives late."""
     lags = [[3.0 if rank == 713 else 0.001 * rank] * 5 for rank in range(1000)]

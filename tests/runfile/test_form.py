@@ -17,6 +17,7 @@ from dptune.runfile.window import Window
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(facts=st.from_type(Facts).map(lambda facts: dataclasses.replace(facts, schema_version=SCHEMA_VERSION)))
 def test_facts_come_back_as_they_were_written(facts: Facts) -> None:

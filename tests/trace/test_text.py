@@ -94,6 +94,7 @@ def test_reading_stops_at_the_limit(tmp_path, unpacker, pack):
     assert (len(found), reader.limited) == (len(data), False)
 
 
+@pytest.mark.long
 def test_a_bomb_is_unpacked_in_small_pieces(tmp_path, unpacker):
     """A gigabyte of blanks in a megabyte of gzip: no block is much larger than the others."""
     bomb = gzip.compress(b" " * 2**26)
