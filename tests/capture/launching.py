@@ -7,7 +7,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from dptune.advise.disturbance import BUSY, SHARED, UNSTEADY
 from dptune.capture import processes
 from dptune.runfile import form
 from dptune.runfile.facts import Facts
@@ -17,6 +19,7 @@ from .conftest import environment
 
 BIN = Path(sys.executable).parent
 DPTUNE = (sys.executable, "-m", "dptune")
+LOAD = {BUSY, UNSTEADY, SHARED}  # findings of data quality that other processes cause, whatever is recorded
 
 # Data-parallel wherever a launcher says so, alone otherwise; slow enough to be met while it runs.
 TRAIN = """\
@@ -96,3 +99,8 @@ def left_behind(folder: Path) -> list[list[str]]:
         if any(one.startswith(b"DPTUNE_CAPTURE=") and entry in one for one in processes.environ(pid))
         and processes.alive(pid)
     ]
+
+
+def limits_of(report: dict[str, Any]) -> set[str]:
+    """Codes of the findings that make a report partial or not judgeable."""
+    return {finding["code"] for finding in report["trust"]["findings"] if finding["level"] != "info"}

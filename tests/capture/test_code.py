@@ -18,6 +18,7 @@ from dptune.runfile.record import RunRecord
 from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import environment
 from .kinds_of_scripts import QUIET
+from .launching import LOAD, limits_of
 
 pytestmark = pytest.mark.records
 pytest.importorskip("torch", reason="recording needs torch")
@@ -95,7 +96,7 @@ def test_a_loop_is_recorded_and_goes_on(tmp_path: Path) -> None:
     assert (facts.loaders[0].batch_size, facts.optimizers[0].name) == (4, "SGD")
     record = form.read(tmp_path / "mine" / "run.json", RunRecord)
     assert (record.ending.how, record.launched_by, record.command) == ("complete", "code", ["python", "train.py"])
-    assert report(tmp_path / "mine")["trust"]["level"] == "sound"
+    assert limits_of(report(tmp_path / "mine")) <= LOAD
 
 
 @pytest.mark.thorough

@@ -64,7 +64,7 @@ def decided(difference, alike, together=0.0):
         (0.4, 0.0, LEVEL),
         pytest.param(1.0, 0.0, 0.012, marks=pytest.mark.thorough),
         pytest.param(0.4, 0.25, 0.019, marks=pytest.mark.thorough),
-        (0.4, 0.5, 0.017),
+        pytest.param(0.4, 0.5, 0.017, marks=pytest.mark.thorough),
     ],
 )
 def test_sides_that_do_not_differ_are_told_apart_as_rarely_as_is_said(alike, together, wrong):
@@ -78,7 +78,7 @@ def test_sides_that_do_not_differ_are_told_apart_as_rarely_as_is_said(alike, tog
         (1.0, 0.0, 0.0, 0.97),
         pytest.param(1.5, 1.0, 0.0, 0.99, marks=pytest.mark.thorough),
         pytest.param(1.5, 0.0, 0.0, 1.0, marks=pytest.mark.thorough),
-        (1.0, 1.0, 0.25, 0.915),
+        pytest.param(1.0, 1.0, 0.25, 0.915, marks=pytest.mark.thorough),
         pytest.param(1.0, 0.0, 0.25, 0.99, marks=pytest.mark.thorough),
         pytest.param(1.0, 1.0, 0.5, 0.98, marks=pytest.mark.thorough),
         pytest.param(1.0, 0.0, 0.5, 1.0, marks=pytest.mark.thorough),
