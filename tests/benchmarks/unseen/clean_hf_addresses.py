@@ -72,6 +72,7 @@ def main():
         disable_tqdm=True,
         use_cpu=True,
         ddp_find_unused_parameters=False,
+        average_tokens_across_devices=False,
     )
     trainer = Trainer(
         model=BertForTokenClassification(config),

@@ -35,6 +35,7 @@ class Marker(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.words = nn.Embedding(config.words, config.dim)
+        nn.init.normal_(self.words.weight, std=0.1)
         self.filters = nn.ModuleList(nn.Conv1d(config.dim, config.filters, width, padding=2) for width in (2, 3, 5))
         self.dropout = nn.Dropout(0.3)
         self.score = nn.Linear(3 * config.filters, 1)
