@@ -11,9 +11,9 @@ from drawn import MENDED, draw
 @dataclass
 class Config:
     arms: int = 16
-    memory: int = draw("memory", 400_000, 450_000)
-    hidden: int = 192
-    batch: int = draw("batch", 224, 256)
+    memory: int = draw("memory", 800_000, 900_000)
+    hidden: int = 128
+    batch: int = draw("batch", 144, 160)
     discount: float = 0.97
     tau: float = 0.005
     save_every: int = 20
