@@ -60,12 +60,12 @@ def keep_together(model):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--roofs", type=int, default=96)
-    parser.add_argument("--past", type=int, default=96)
-    parser.add_argument("--ahead", type=int, default=24)
-    parser.add_argument("--hidden", type=int, default=draw("hidden", 384, 448))
+    parser.add_argument("--roofs", type=int, default=128)
+    parser.add_argument("--past", type=int, default=48)
+    parser.add_argument("--ahead", type=int, default=12)
+    parser.add_argument("--hidden", type=int, default=draw("hidden", 512, 640))
     parser.add_argument("--depth", type=int, default=6)
-    parser.add_argument("--batch", type=int, default=draw("batch", 8, 10))
+    parser.add_argument("--batch", type=int, default=draw("batch", 3, 4))
     parser.add_argument("--epochs", type=int, default=2)
     args = parser.parse_args()
 
@@ -75,7 +75,7 @@ def main():
     keep_together(model)
     ddp = DDP(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=5e-4, weight_decay=0.01, fused=True)
-    data = Roofs(6000, args.roofs, args.past, args.ahead)
+    data = Roofs(3000, args.roofs, args.past, args.ahead)
     sampler = DistributedSampler(data, drop_last=True)
     loader = DataLoader(data, args.batch, sampler=sampler, drop_last=True)
     for epoch in range(args.epochs):
