@@ -40,6 +40,8 @@ class OptimizerLaunches(Model):
     of_per_step: float = Field(description="all kernel launches per rank and step")
     idle_share: float = Field(description="share of the time waited for launches that was waited for these")
     for_each_tensor: bool = Field(description="whether it runs neither foreach nor fused operators or kernels")
+    zeroing_per_step: float = Field(0.0, description="its kernel launches in `zero_grad`, per rank and step")
+    zeroing_host_ns: int = Field(0, description="host time in `zero_grad`, over the steps of all ranks")
 
 
 class QueuedSteps(Model):

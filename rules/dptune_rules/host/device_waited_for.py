@@ -83,7 +83,7 @@ def check(run: RunView) -> Iterator[Advice]:
         most = max(most, held)
         title = (
             f"Copies to the host block the script for {100 * _blocked(run):.0f} % of a step, and the GPU idles "
-            f"{100 * _caused(run):.0f} % because of the host: read results back less often"
+            f"{100 * run.host_caused_idle_share():.0f} % because of the host: read results back less often"
         )
         how = "time blocked in these copies, or GPU idle time caused by the host, whichever is smaller"
     yield Advice(
@@ -114,12 +114,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _held(run: RunView) -> float:
     """The share of a step for which copies to the host block the script, and the GPU idles for the host's sake."""
-    return min(_blocked(run), _caused(run))
-
-
-def _caused(run: RunView) -> float:
-    """The share of a step in which the GPU idles while the script is blocked, launches or runs Python."""
-    return sum(run.measured.share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
+    return min(_blocked(run), run.host_caused_idle_share())
 
 
 def _blocked(run: RunView) -> float:

@@ -92,7 +92,7 @@ from dptune_rules.input.loader_cores import (
     spare_share,
     workers_that_keep_up,
 )
-from dptune_rules.input.loader_waits import batches_per_step, device_idle, longest_wait
+from dptune_rules.input.loader_waits import batches_per_step, device_idle, longest_wait, waits_for_workers
 
 HANDOVER_MS = Threshold(
     "handover_ms",
@@ -282,7 +282,7 @@ def _impact(run: RunView, share: float) -> Impact:
 
 def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high"]:
     if now is None:
-        return "low"
+        return "medium" if waits_for_workers(run) else "low"
     # where the model computes on the CPU, workers take cores from it
     sure = run.times_hold and run.measured.input.basis == "untraced" and run.measured.known("device_kind") != "cpu"
     return "high" if sure else "medium"

@@ -36,3 +36,12 @@ def batches_per_step(run: RunView) -> int:
     """Batches that a step draws: the median of the untraced steps of the first rank; 1 where that is not known."""
     window = run.facts[0].window("untraced") if run.facts else None
     return max(1, statistics.median_low(window.loader_batches) if window and window.loader_batches else 1)
+
+
+def waits_for_workers(run: RunView) -> bool:
+    """Whether a trace that dptune did not record shows a loader with workers.
+
+    The profiler slows the training process and not them, so that untraced steps wait at least as long.
+    """
+    inferred = None if run.facts else run.measured.known("inferred")
+    return inferred is not None and bool(inferred.facts.loaders) and "loaders.num_workers" not in inferred.confidence
