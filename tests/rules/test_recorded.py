@@ -82,6 +82,11 @@ OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", 
 PUBLIC = {
     "DP401": ("single_gpu/d4c3f21_trace_04.json.gz", "nanogpt_8xh100"),
     "DP404": ("kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz", "torchrec_resnet18_2xv100"),
+    "DP409": ("hta_training/b1ceb4c_control.json.gz", "nanogpt_8xh100"),
+    "DP410": (
+        "hta_training/b4b6dce_nccl_data.json.gz",
+        "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz",
+    ),
     "DP503": ("single_gpu/29571b7_resnet_kineto.json.gz", "nanogpt_8xh100"),
     "DP601": (
         "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz",

@@ -140,7 +140,9 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         ranks=ranks,
         input=input_wait.input_figures(list(waits.values()), run.facts.values()),
         accumulation=_accumulation(run, views, together),
-        matmul=matmul.matmul(views, next((rank_facts.device for rank_facts in facts if rank_facts.device), None)),
+        matmul=matmul.matmul(
+            views, next((rank_facts.device for rank_facts in facts if rank_facts.device), None), detail
+        ),
     )
 
 

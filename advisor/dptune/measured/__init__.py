@@ -27,6 +27,7 @@ from dptune.measured.device import (
     OnPath,
     Phase,
     PhaseFigures,
+    UnalignedProduct,
 )
 from dptune.measured.exchange import (
     CollectiveFigures,
@@ -176,6 +177,7 @@ __all__ = [
     "StepTime",
     "StepsFigures",
     "StragglerFigures",
+    "UnalignedProduct",
     "UncachedGeneration",
     "UserCodeFigures",
     "by_profiler",

@@ -83,8 +83,8 @@ class Measured(Figures):
     )
     longest: dict[str, Place] = Field(
         default_factory=dict,
-        description="the longest stretch of each class of the account, by its field, and of 'optimizer', 'fp32 matmul' "
-        "and 'malloc'; only those that occur in a step",
+        description="the longest stretch of each class of the account, by its field, and of 'optimizer', 'fp32 "
+        "matmul', 'unaligned matmul', 'layout change' and 'malloc'; only those that occur in a step",
     )
     path: Figure[CriticalPath] = Field(ABSENT, description="the chain of work that the end of a step waits for")
     launching: Figure[LaunchFigures] = Field(ABSENT, description="how far the host runs ahead of the devices")

@@ -24,6 +24,9 @@ Keep losses and metrics on the GPU, add them up there, and read them every N ste
 `non_blocking=True`, and read them a step later. Replace shapes that depend on values (`nonzero`, masks) by
 `torch.where`. With a detailed window, `dptune report` names the functions that request copies to the host.
 
+Where copies block the script, the cause is certain: the profiler slows the host, but not the GPU that the copies wait
+for. Otherwise the confidence is low without untraced steps.
+
 The saving is an upper bound: in each step, the time of the GPU that idles longest. A step cannot get shorter than the
 GPU's busy time, nor than the remaining host time. Traced steps have more idle time, because the profiler slows the
 host. The bound is therefore limited to the untraced step, minus what the busiest GPU computed.
@@ -95,7 +98,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="While the script waits it launches nothing, so the GPU runs out of work.",
         changes=[],
         saves=run.bound(0.0, min(run.unstretched(most), run.idle_share()), how),
-        confidence="medium" if run.measured.step.basis == "untraced" else "low",
+        confidence="medium" if run.measured.step.basis == "untraced" or held > idle else "low",
         evidence=[
             Evidence(label="idle while the script waits for the GPU", value=idle, unit="of a traced step").at(
                 run.measured.where("sync_idle_ns")
