@@ -12,7 +12,16 @@ from dptune.measure.communication import arrivals, buffers, collectives, links, 
 from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
-from dptune.measure.host import attention, attribution, generation, launch_idle, launching, optimizer_loops, user_code
+from dptune.measure.host import (
+    attention,
+    attribution,
+    compiling,
+    generation,
+    launch_idle,
+    launching,
+    optimizer_loops,
+    user_code,
+)
 from dptune.measure.inferred import inferred_accumulation, inferred_facts
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
@@ -93,6 +102,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             launch_idle.launch_idle(windowed, phased),
             launch_idle.NONE_WAITED if windowed else no_steps,
         ),
+        "compiling": (compiling.compiling(stepped), no_steps),
         "phases": (
             phases.phases(windowed, phased) if windowed and not isinstance(phased, str) else None,
             phased if windowed and isinstance(phased, str) else no_steps,

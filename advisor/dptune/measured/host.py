@@ -68,6 +68,14 @@ def by_profiler(queued: QueuedSteps) -> str:
     )
 
 
+class CompilingFigures(Model):
+    """torch.compile in the traced steps, of each step on the rank that compiles longest."""
+
+    steps_ns: list[int] = Field(description="how long each step took, on the rank where it took longest")
+    compile_ns: list[int] = Field(description="how long of that torch.compile compiled")
+    compilations: int = Field(description="times that one function had been compiled, the most of any; 0 if not shown")
+
+
 class LaunchIdleFigures(Figures):
     """Time in which devices waited for launches: by phase, by operator, and by the operation that was waited for."""
 

@@ -18,6 +18,7 @@ from dptune.measured.exchange import CollectiveFigures, LinkFigures, OverlapFigu
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import (
     AttributionFigures,
+    CompilingFigures,
     EagerAttention,
     LaunchFigures,
     LaunchIdleFigures,
@@ -89,6 +90,7 @@ class Measured(Figures):
     path: Figure[CriticalPath] = Field(ABSENT, description="the chain of work that the end of a step waits for")
     launching: Figure[LaunchFigures] = Field(ABSENT, description="how far the host runs ahead of the devices")
     launch_idle: Figure[LaunchIdleFigures] = Field(ABSENT, description="time in which devices waited for launches")
+    compiling: Figure[CompilingFigures] = Field(ABSENT, description="torch.compile in the traced steps")
     phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")
     overlap: Figure[OverlapFigures] = Field(ABSENT, description="how compute and communication share the steps")
     sharding: Figure[ShardingFigures] = Field(ABSENT, description="the time that FSDP takes in the steps")
