@@ -95,6 +95,13 @@ PUBLIC = {
     "DP606": ("hta_training/b1ceb4c_control.json.gz", "hta_training/b4b6dce_nccl_data.json.gz"),
     "DP801": ("single_gpu_mi300/941dea2_train_resnet18.json.gz", "single_gpu/1eeffb3_trace_05.json.gz"),
 }
+# What an engineer who read the raw events would change first, and then.
+EXPERTS = {
+    "single_gpu/29571b7_resnet_kineto.json.gz": ["DP501", "DP404", "DP503"],
+    "hta_training/b1ceb4c_control.json.gz": ["DP606"],
+    "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz": ["DP404", "DP603"],
+    "single_gpu/d4c3f21_trace_04.json.gz": ["DP401"],
+}
 SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer"}  # a second fault of one rule
 # Further faults of a rule that is in the table, and another rule that must not take them for its own.
 BESIDE = {"gathered-for-logging": ("DP105", "DP204"), "metrics-reduced": ("DP105", "DP103")}
@@ -196,6 +203,11 @@ def test_the_lines_that_wrap_and_unfreeze():
 def test_it_speaks_of_a_sample_and_not_of_the_healthy_one(code):
     assert speaking(SAMPLES / OF_SAMPLES[code])[0] == code
     assert code in told(SAMPLES / "healthy").quiet
+
+
+@pytest.mark.parametrize("trace", EXPERTS)
+def test_what_is_said_first_is_what_an_engineer_would_change_first(real_traces, trace):
+    assert speaking(real_traces / trace)[: len(EXPERTS[trace])] == EXPERTS[trace]
 
 
 @pytest.mark.parametrize("code", PUBLIC)

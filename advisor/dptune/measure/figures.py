@@ -21,6 +21,7 @@ from dptune.measure.host import (
     launching,
     optimizer_loops,
     user_code,
+    wait_sites,
 )
 from dptune.measure.inferred import inferred_accumulation, inferred_facts
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
@@ -98,6 +99,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             launching.launching((rank_view, device) for rank_view, device, _ in together.spent),
             "no call that launched an operation was recorded: it computes on a CPU, or the trace lacks them",
         ),
+        "wait_sites": (wait_sites.wait_sites(stepped, detail) if stepped else None, no_steps),
         "launch_idle": (
             launch_idle.launch_idle(windowed, phased),
             launch_idle.NONE_WAITED if windowed else no_steps,

@@ -66,6 +66,7 @@ from dptune.measured.host import (
     SourceTime,
     UncachedGeneration,
     UserCodeFigures,
+    WaitSite,
     by_profiler,
 )
 from dptune.measured.inferred import InferredFacts
@@ -182,6 +183,7 @@ __all__ = [
     "UnalignedProduct",
     "UncachedGeneration",
     "UserCodeFigures",
+    "WaitSite",
     "by_profiler",
     "collective",
     "digits",

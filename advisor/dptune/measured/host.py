@@ -23,6 +23,23 @@ class LaunchFigures(Figures):
     empty_share: Figure[float] = Field(ABSENT, description="share of operations launched while the device was idle")
 
 
+class WaitSite(Figures):
+    """Where the script waits for a device, in the steps of one rank: the call and what is around it."""
+
+    rank: int = Field(description="the rank whose trace was read; the others are assumed to do the same")
+    window: Literal["light", "detailed"] = Field(description="source window")
+    call: str = Field(description="the call of the driver or runtime: `cudaStreamSynchronize`, `cudaMemcpyAsync`")
+    operator: Figure[str] = Field(ABSENT, description="the outermost of the aten operators directly around the call")
+    module: Figure[str] = Field(ABSENT, description="the innermost nn.Module around the call")
+    function: Figure[str] = Field(ABSENT, description="the innermost function of the user around it")
+    annotation: Figure[str] = Field(
+        ABSENT, description="the innermost range around it that the script or a library names"
+    )
+    calls_per_step: float = Field(description="calls per step")
+    held_ns: int = Field(description="how long they block the script, over the steps")
+    share: float = Field(description="that / the steps")
+
+
 class IdlePart(Model):
     """A part of the time in which devices waited for launches."""
 

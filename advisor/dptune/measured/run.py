@@ -25,6 +25,7 @@ from dptune.measured.host import (
     OptimizerLoop,
     UncachedGeneration,
     UserCodeFigures,
+    WaitSite,
 )
 from dptune.measured.inferred import InferredFacts
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
@@ -89,6 +90,9 @@ class Measured(Figures):
     )
     path: Figure[CriticalPath] = Field(ABSENT, description="the chain of work that the end of a step waits for")
     launching: Figure[LaunchFigures] = Field(ABSENT, description="how far the host runs ahead of the devices")
+    wait_sites: Figure[list[WaitSite]] = Field(
+        ABSENT, description="where the script waits for a device, the longest first, at most five"
+    )
     launch_idle: Figure[LaunchIdleFigures] = Field(ABSENT, description="time in which devices waited for launches")
     compiling: Figure[CompilingFigures] = Field(ABSENT, description="torch.compile in the traced steps")
     phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")

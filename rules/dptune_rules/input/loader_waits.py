@@ -38,10 +38,12 @@ def batches_per_step(run: RunView) -> int:
     return max(1, statistics.median_low(window.loader_batches) if window and window.loader_batches else 1)
 
 
-def waits_for_workers(run: RunView) -> bool:
-    """Whether a trace that dptune did not record shows a loader with workers.
+def has_workers(run: RunView) -> bool | None:
+    """Whether the loader of a trace that dptune did not record has workers; None where that is not known.
 
-    The profiler slows the training process and not them, so that untraced steps wait at least as long.
+    The profiler slows the training process and not the workers, so that untraced steps wait for them at least as long.
     """
     inferred = None if run.facts else run.measured.known("inferred")
-    return inferred is not None and bool(inferred.facts.loaders) and "loaders.num_workers" not in inferred.confidence
+    if inferred is None or not inferred.facts.loaders:
+        return None
+    return "loaders.num_workers" not in inferred.confidence
