@@ -85,6 +85,7 @@ CAN_BE_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 UNUSED_SHARE = 0.75  # of an embedding table's rows: `dense-tables` proposes sparse gradients from here
 SGD_LARGE = 0.55  # of the time of SGD's loop over large tensors: fusing saves no more, see References
 PYTHON_NS = 100_000  # between the operators of one tensor, with the profiler, at most: see References
+LEAST_LAUNCHES = 20  # per step on a GPU: of few tensors a foreach step launches hardly fewer kernels
 LARGE_BYTES = 2**18  # of a tensor: from here reading and writing it takes longer than the calls, see References
 
 WORTH_SHARE = Threshold("worth_share", 0.1, "a fused step still takes half: below 10 % the saving is within noise")
@@ -139,7 +140,10 @@ def _of_torch(run: RunView) -> Iterator[Advice]:
         sum(phase_figures.compute_ns + phase_figures.exposed_communication_ns for phase_figures in optimizer_phases)
         / run.measured.account.window_ns
     )
-    zeroing = None if cpu else _zeroing(run)
+    launches = None if cpu else _launches(run)
+    zeroing = launches if launches is not None and launches.zeroing_per_step >= 1 else None
+    if launches is not None and launches.per_step < LEAST_LAUNCHES:
+        return
     if not cpu:
         zeroing_ns = zeroing.zeroing_host_ns if zeroing else 0
         share = min(share + zeroing_ns / host_ns if host_ns else 0.0, run.host_caused_idle_share() + computed)
@@ -286,11 +290,11 @@ def _loop_ns(run: RunView, optimizer_phases: Sequence[PhaseFigures], tensors: in
     return operators_ns + max(0, between_ns)
 
 
-def _zeroing(run: RunView) -> OptimizerLaunches | None:
-    """What `zero_grad` launches for each tensor; None where it launches nothing."""
+def _launches(run: RunView) -> OptimizerLaunches | None:
+    """What the optimizer launches for each tensor; None where that is not known."""
     waited = run.measured.known("launch_idle")
     launches: OptimizerLaunches | None = waited.known("optimizer") if waited else None
-    return launches if launches is not None and launches.zeroing_per_step >= 1 and launches.for_each_tensor else None
+    return launches if launches is not None and launches.for_each_tensor else None
 
 
 def _counts(looping: Sequence[Any], zeroing: OptimizerLaunches | None) -> Iterator[Evidence]:
