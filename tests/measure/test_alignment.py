@@ -87,7 +87,9 @@ def test_lengths_of_rows(tmp_path: Path, dims: object, strides: object, lengths:
     )
 
 
-@pytest.mark.parametrize("dims", ["[[1, 2]]", [[None, 7], [7, 3]], [[7], [7, 3]], {}, [[2**80, 7], [7, True]]])
+@pytest.mark.parametrize(
+    "dims", ["[[1, 2]]", [[None, 7], [7, 3]], [[7], [7, 3]], {}, [[2**80, 7], [7, 3]], [[-3, 7], [7, True]]]
+)
 def test_damaged_sizes_are_not_read(tmp_path: Path, dims: object) -> None:
     figures = found(tmp_path, BF16, "aten::mm", **{"Input Dims": dims})
     assert [product.sizes for product in figures.unaligned] == [[]]

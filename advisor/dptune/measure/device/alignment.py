@@ -43,6 +43,7 @@ _OPERANDS = {  # operator -> where its factors are among the inputs
     "aten::baddbmm": 1,
     "aten::baddbmm_": 1,
 }
+_NO_LENGTH = 2**48  # no tensor has as many elements
 _MOST_READ = 2_000  # operators whose sizes are read
 
 
