@@ -130,7 +130,11 @@ def _factors(operator: str, call: Mapping[str, Any]) -> list[_Factor]:
 
 def _lists(written: object, first: int) -> list[tuple[int, ...]]:
     inputs = written[first : first + 2] if isinstance(written, list) else []
-    return [tuple(size) for size in inputs if isinstance(size, list) and all(type(length) is int for length in size)]
+    return [tuple(size) for size in inputs if isinstance(size, list) and all(map(_is_length, size))]
+
+
+def _is_length(value: object) -> bool:
+    return type(value) is int and 0 <= value < _NO_LENGTH
 
 
 def _contiguous(factors: Sequence[_Factor]) -> Iterator[int]:
