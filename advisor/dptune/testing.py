@@ -150,7 +150,13 @@ def measured_run(
         "input": figures(InputFigures, wait_share=wait_share, basis="untraced"),
         "accumulation": figures(AccumulationFigures, synchronised_backwards_per_step=synchronised),
         "matmul": figures(
-            MatmulFigures, fp32_share=fp32_share, tensor_cores=tensor_cores, operator_shares=operators and {**operators}
+            MatmulFigures,
+            fp32_share=fp32_share,
+            unaligned_share=0.0,
+            layout_share=0.0,
+            layout_calls=0.0,
+            tensor_cores=tensor_cores,
+            operator_shares=operators and {**operators},
         ),
     }
     return figures(Measured, **{**known, **changed})

@@ -125,7 +125,15 @@ def measured() -> Measured:
         ),
         accumulation=AccumulationFigures(backwards_per_step=4, synchronised_backwards_per_step=4),
         matmul=MatmulFigures(
-            fp32_share=0.2, tensor_core_share=0.3, unclassified_share=0.02, tensor_cores=True, operator_shares={}
+            fp32_share=0.2,
+            tensor_core_share=0.3,
+            unclassified_share=0.02,
+            unaligned_share=0.0,
+            unaligned_sized_share=0.0,
+            layout_share=0.0,
+            layout_calls=0.0,
+            tensor_cores=True,
+            operator_shares={},
         ),
     )
 

@@ -1,7 +1,6 @@
 import pytest
 
-from dptune.measured import CopyFigures, MemoryFigures
-from dptune.measured.device import CopySite
+from dptune.measured import CopyFigures, MemoryFigures, WaitSite
 
 
 def run(hand_made, share, **more):
@@ -25,26 +24,34 @@ def back(hand_made, **more):
 
 
 def test_a_gpu_that_runs_dry(ask, hand_made, make_facts):
-    site = hand_made.figures(
-        CopySite,
-        rank=0,
-        window="detailed",
-        operator="aten::item",
-        function="train.py(40): log",
-        calls_per_step=1.0,
-        every_step=True,
-        total_ns=9,
-        blocking_calls=3,
-    )
-    (advice,) = ask("DP606", run(hand_made, 0.24, copies=[back(hand_made, sites=[site])]), [make_facts()])
+    sites = [
+        hand_made.figures(
+            WaitSite,
+            rank=0,
+            window="detailed",
+            call="cudaStreamSynchronize",
+            operator="aten::item",
+            function=function,
+            annotation="## log ##",
+            calls_per_step=1.0,
+            held_ns=9,
+            share=share,
+        )
+        for function, share in (("train.py(40): log", 0.2), (None, 0.015), ("train.py(9): rare", 0.009))
+    ]
+    measured = run(hand_made, 0.24, copies=[back(hand_made)], wait_sites=sites)
+    (advice,) = ask("DP606", measured, [make_facts()])
     assert advice.title == (
-        "The GPU idles 24 % of a step because the script waits for it: read results back less often"
+        "The GPU idles 24 % of a step because the script waits for it (longest: `aten::item` in `train.py(40): log`): "
+        "read results back less often"
     )
     assert (advice.impact, advice.saves.basis, advice.saves.low_share) == ("high", "bound", 0.0)
     assert advice.saves.high_share == pytest.approx(0.24)
     told = {one.label: one.value for one in advice.evidence}
     assert told["copies to the host that block the script"] == 1.3  # 4 of 6, two a step
-    assert told["most of them are issued in"] == "train.py(40): log"
+    assert told["blocked in cudaStreamSynchronize, `aten::item` in `train.py(40): log`"] == 0.2
+    assert told["blocked in cudaStreamSynchronize, `aten::item` in `## log ##`"] == 0.015
+    assert not any("rare" in label for label in told)
 
 
 def test_where_it_is_asked_for_is_left_out_where_it_is_not_known(ask, hand_made, make_facts):

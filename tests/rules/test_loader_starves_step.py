@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.measured import InputFigures, LoadFigures, Missing, PreparingFigures
+from dptune.measured import InferredFacts, InputFigures, LoadFigures, Missing, PreparingFigures
 from dptune.runfile.facts import DeviceFacts
 from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.window import SampledFacts, Window
@@ -592,3 +592,20 @@ def test_rows_of_tensors_are_indexed_a_batch_at_a_time(ask, make_measured, make_
     facts = make_facts(loaders=[loader(**more)], device=device)
     (advice,) = ask("DP501", make_measured(input=waiting(preparing=made_of)), [facts])
     assert ("at once instead of sample by sample (train.py:12)" in advice.title) == named
+
+
+@pytest.mark.parametrize(
+    ("known", "confidence", "remedy"),
+    [
+        ({"loaders.num_workers": "high"}, "low", "give the DataLoader workers (it has none), or"),
+        ({}, "medium", "give the DataLoader more workers, or"),  # the iterator's name shows that it has some
+    ],
+)
+def test_a_trace_alone_shows_whether_there_are_workers(ask, make_measured, make_facts, known, confidence, remedy):
+    """The profiler makes a process without workers slower, but not the workers that the others wait for."""
+    inferred = InferredFacts(
+        facts=make_facts(loaders=[LoaderFacts(num_workers=0 if known else None)]),
+        confidence={"loaders": "high", **known},
+    )
+    (advice,) = ask("DP501", make_measured(wait_share=0.3, inferred=inferred))
+    assert (advice.confidence, remedy in advice.title) == (confidence, True)

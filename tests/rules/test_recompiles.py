@@ -1,6 +1,6 @@
 import pytest
 
-from dptune.measured import Missing
+from dptune.measured import CompilingFigures, Missing
 from dptune.runfile.facts import CompileFacts, RecompileFacts
 from dptune.runfile.window import Window
 
@@ -76,3 +76,25 @@ def test_on_a_cpu_the_time_spent_compiling_goes_away(ask, make_measured, make_fa
     facts = [make_facts(**recompiling((8, 8, 2, 2)))]
     (advice,) = ask("DP607", make_measured(world=1, device="cpu"), facts)
     assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.2))
+
+
+def of_trace(compile_ms):
+    """Figures of a trace that dptune did not record, of steps of 10 ms."""
+    found = CompilingFigures(steps_ns=[10**7] * 4, compile_ns=[ms * 10**6 for ms in compile_ms], compilations=28)
+    return {"compiling": found}
+
+
+def test_a_trace_alone_shows_compilations(ask, make_measured):
+    (advice,) = ask("DP607", make_measured(**of_trace((0, 4, 4, 4))))
+    assert advice.title == (
+        "Recompilation takes 30 % of the time, in 3 of 4 traced steps: if shapes vary, pass dynamic=True or pad "
+        "batches to a few lengths"
+    )
+    assert (advice.confidence, advice.saves.high_share) == ("medium", pytest.approx(0.3))
+    assert advice.evidence[-1].value == 28
+    assert "TORCH_LOGS=recompiles" in advice.watch
+
+
+@pytest.mark.parametrize("compile_ms", [(0, 0, 0, 0), (9, 0, 0, 0), (0, 0, 0, 9), (9, 9, 0, 0)])
+def test_quiet_of_a_trace_that_hardly_compiles_again(ask, make_measured, compile_ms):
+    assert ask("DP607", make_measured(**of_trace(compile_ms))) == []

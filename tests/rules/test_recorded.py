@@ -82,6 +82,11 @@ OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", 
 PUBLIC = {
     "DP401": ("single_gpu/d4c3f21_trace_04.json.gz", "nanogpt_8xh100"),
     "DP404": ("kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz", "torchrec_resnet18_2xv100"),
+    "DP409": ("hta_training/b1ceb4c_control.json.gz", "nanogpt_8xh100"),
+    "DP410": (
+        "hta_training/b4b6dce_nccl_data.json.gz",
+        "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz",
+    ),
     "DP503": ("single_gpu/29571b7_resnet_kineto.json.gz", "nanogpt_8xh100"),
     "DP601": (
         "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz",
@@ -89,6 +94,13 @@ PUBLIC = {
     ),
     "DP606": ("hta_training/b1ceb4c_control.json.gz", "hta_training/b4b6dce_nccl_data.json.gz"),
     "DP801": ("single_gpu_mi300/941dea2_train_resnet18.json.gz", "single_gpu/1eeffb3_trace_05.json.gz"),
+}
+# What an engineer who read the raw events would change first, and then.
+EXPERTS = {
+    "single_gpu/29571b7_resnet_kineto.json.gz": ["DP501", "DP404", "DP503"],
+    "hta_training/b1ceb4c_control.json.gz": ["DP606"],
+    "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz": ["DP404", "DP603"],
+    "single_gpu/d4c3f21_trace_04.json.gz": ["DP401"],
 }
 SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer"}  # a second fault of one rule
 # Further faults of a rule that is in the table, and another rule that must not take them for its own.
@@ -191,6 +203,19 @@ def test_the_lines_that_wrap_and_unfreeze():
 def test_it_speaks_of_a_sample_and_not_of_the_healthy_one(code):
     assert speaking(SAMPLES / OF_SAMPLES[code])[0] == code
     assert code in told(SAMPLES / "healthy").quiet
+
+
+def test_how_long_pageable_copies_block_the_script(real_traces):
+    """Six copies of 19 MB hold it for 40.0, 3.1, 3.1, 3.1, 3.9 and 3.0 ms, and their waits for 0.35 ms."""
+    report = told(real_traces / PUBLIC["DP404"][0])
+    (advice,) = [one for one in report.advice if one.rule == "DP503"]
+    (share,) = [each.value for each in advice.evidence if each.label == "they block the script for"]
+    assert share * report.measured.step.time_ns / 1e6 == pytest.approx(9.43, abs=0.02)
+
+
+@pytest.mark.parametrize("trace", EXPERTS)
+def test_what_is_said_first_is_what_an_engineer_would_change_first(real_traces, trace):
+    assert speaking(real_traces / trace)[: len(EXPERTS[trace])] == EXPERTS[trace]
 
 
 @pytest.mark.parametrize("code", PUBLIC)

@@ -1,11 +1,23 @@
 import pytest
 
-from dptune.measured import CodeSite, Missing, OptimizerLoop, UserCodeFigures
+from dptune.measured import (
+    Account,
+    CodeSite,
+    InferredFacts,
+    LaunchIdleFigures,
+    Missing,
+    OptimizerLaunches,
+    OptimizerLoop,
+    UserCodeFigures,
+)
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.window import SampledFacts, Window
 
 ADAM = {"name": "AdamW", "where": "train.py:22", "parameter_tensors": 400, "parameters": 10_000}
+
+
+LAUNCHING = Account(window_ns=10_000_000, compute_ns=4_000_000, launch_idle_ns=6_000_000)  # a GPU waits for launches
 
 
 def facts(make_facts, **more):
@@ -40,7 +52,7 @@ def test_of_several_optimizers_it_is_not_told_which_takes_the_time(ask, make_mea
     ],
 )
 def test_quiet_where_nothing_loops(ask, make_measured, make_facts, hand_made, device, told):
-    run = make_measured(device=device, phases=hand_made.phases(0.3, 0.5, 0.2))
+    run = make_measured(device=device, phases=hand_made.phases(0.3, 0.5, 0.2), spent=[LAUNCHING])
     assert ask("DP603", run, facts(make_facts, **told)) == []
     assert len(ask("DP603", run, facts(make_facts, foreach=False))) == 1
 
@@ -91,12 +103,55 @@ def of_script(hand_made, *sites):
 def test_functions_of_the_script_in_the_step_are_taken_off(ask, make_measured, make_facts, hand_made, device, foreach):
     """The phase is 25 of 50 ms, and a hook takes 2 ms in each of 5 steps of 2 ranks: 5 ms are left, a tenth."""
     code = of_script(hand_made, ("hook", "optimizer", 1.5), ("write", "optimizer", 0.5), ("log", "loop", 3.0))
-    run = make_measured(device=device, phases=hand_made.phases(0.3, 0.2, 0.5), user_code=code)
+    run = make_measured(device=device, phases=hand_made.phases(0.3, 0.2, 0.5), user_code=code, spent=[LAUNCHING])
     (advice,) = ask("DP603", run, facts(make_facts, foreach=foreach))
     assert advice.evidence[0].value == pytest.approx(0.1)
     more = of_script(hand_made, ("hook", "optimizer", 2.1))
     run = run.model_copy(update={"user_code": more})
     assert ask("DP603", run, facts(make_facts, foreach=foreach)) == []
+
+
+def of_trace(hand_made, make_facts, *, zeroing=161.0, foreach=False, launches=644.0):
+    """A GPU trace that dptune did not record: its ranges name SGD, and `zero_grad` takes 3 of 50 ms."""
+    optimizer = OptimizerFacts("SGD", fused=False, foreach=foreach)
+    inferred = InferredFacts(
+        facts=make_facts(optimizers=[optimizer]), confidence={"optimizers": "high", "optimizers.fused": "medium"}
+    )
+    launches = OptimizerLaunches(
+        name="SGD",
+        per_step=launches,
+        of_per_step=1478.0,
+        idle_share=0.2,
+        for_each_tensor=True,
+        zeroing_per_step=zeroing,
+        zeroing_host_ns=3_000_000 if zeroing else 0,
+    )
+    waited = hand_made.figures(
+        LaunchIdleFigures, idle_ns=1, operators=[], operations=[], optimizer=launches, compiled=False
+    )
+    return {"inferred": inferred, "launch_idle": waited, "phases": hand_made.phases(0.35, 0.5, 0.15)}
+
+
+def test_a_trace_alone_shows_the_loop_and_zero_grad(ask, make_measured, make_facts, hand_made):
+    (advice,) = ask("DP603", make_measured(spent=[LAUNCHING], **of_trace(hand_made, make_facts)))
+    assert advice.title == (
+        "SGD takes 21 % of a step updating tensors one at a time: pass fused=True, and set_to_none=True to zero_grad"
+    )
+    counts = {each.label: each.value for each in advice.evidence}
+    assert counts["launches in zero_grad"] == 161
+    assert not {"tensors", "parameters"} & counts.keys()  # the trace shows neither
+    run = make_measured(spent=[LAUNCHING], **of_trace(hand_made, make_facts, zeroing=0.0))
+    assert "zero_grad" not in ask("DP603", run)[0].title
+    for quiet in ({"foreach": True}, {"zeroing": 4.0, "launches": 7.0}):
+        assert ask("DP603", make_measured(spent=[LAUNCHING], **of_trace(hand_made, make_facts, **quiet))) == []
+
+
+def test_a_gpu_gains_no_more_than_it_idles_because_of_the_host(ask, make_measured, make_facts, hand_made):
+    busy = Account(window_ns=10_000_000, compute_ns=8_800_000, launch_idle_ns=1_000_000, host_idle_ns=200_000)
+    (advice,) = ask("DP603", make_measured(spent=[busy], **of_trace(hand_made, make_facts)))
+    assert advice.saves.high_share == pytest.approx(0.12)
+    starved = Account(window_ns=10_000_000, compute_ns=4_000_000, launch_idle_ns=900_000, input_idle_ns=5_100_000)
+    assert ask("DP603", make_measured(spent=[starved], **of_trace(hand_made, make_facts))) == []
 
 
 def test_operators_count_whatever_the_script_does_beside_them(ask, make_measured, make_facts, hand_made):

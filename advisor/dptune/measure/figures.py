@@ -12,7 +12,17 @@ from dptune.measure.communication import arrivals, buffers, collectives, links, 
 from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
-from dptune.measure.host import attention, attribution, generation, launch_idle, launching, optimizer_loops, user_code
+from dptune.measure.host import (
+    attention,
+    attribution,
+    compiling,
+    generation,
+    launch_idle,
+    launching,
+    optimizer_loops,
+    user_code,
+    wait_sites,
+)
 from dptune.measure.inferred import inferred_accumulation, inferred_facts
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
@@ -89,10 +99,12 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             launching.launching((rank_view, device) for rank_view, device, _ in together.spent),
             "no call that launched an operation was recorded: it computes on a CPU, or the trace lacks them",
         ),
+        "wait_sites": (wait_sites.wait_sites(stepped, detail) if stepped else None, no_steps),
         "launch_idle": (
             launch_idle.launch_idle(windowed, phased),
             launch_idle.NONE_WAITED if windowed else no_steps,
         ),
+        "compiling": (compiling.compiling(stepped), no_steps),
         "phases": (
             phases.phases(windowed, phased) if windowed and not isinstance(phased, str) else None,
             phased if windowed and isinstance(phased, str) else no_steps,
@@ -140,7 +152,9 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         ranks=ranks,
         input=input_wait.input_figures(list(waits.values()), run.facts.values()),
         accumulation=_accumulation(run, views, together),
-        matmul=matmul.matmul(views, next((rank_facts.device for rank_facts in facts if rank_facts.device), None)),
+        matmul=matmul.matmul(
+            views, next((rank_facts.device for rank_facts in facts if rank_facts.device), None), detail
+        ),
     )
 
 

@@ -27,6 +27,7 @@ from dptune.measured.device import (
     OnPath,
     Phase,
     PhaseFigures,
+    UnalignedProduct,
 )
 from dptune.measured.exchange import (
     CollectiveFigures,
@@ -45,6 +46,7 @@ from dptune.measured.host import (
     BroadcastReduction,
     CodePhase,
     CodeSite,
+    CompilingFigures,
     Decomposition,
     EagerAttention,
     FullSort,
@@ -64,6 +66,7 @@ from dptune.measured.host import (
     SourceTime,
     UncachedGeneration,
     UserCodeFigures,
+    WaitSite,
     by_profiler,
 )
 from dptune.measured.inferred import InferredFacts
@@ -116,6 +119,7 @@ __all__ = [
     "Collective",
     "CollectiveFigures",
     "CommunicationFigures",
+    "CompilingFigures",
     "CopyFigures",
     "CopySite",
     "CriticalPath",
@@ -176,8 +180,10 @@ __all__ = [
     "StepTime",
     "StepsFigures",
     "StragglerFigures",
+    "UnalignedProduct",
     "UncachedGeneration",
     "UserCodeFigures",
+    "WaitSite",
     "by_profiler",
     "collective",
     "digits",

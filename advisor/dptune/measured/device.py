@@ -130,6 +130,18 @@ class CriticalPath(Figures):
 PATH = tuple(name for name in CriticalPath.model_fields if name.endswith("_ns") and name != "path_ns")
 
 
+class UnalignedProduct(Model):
+    """Matrix products on tensor cores of one size, whose kernels load less than 16 bytes at once."""
+
+    operator: str = Field(description="the operator; empty where the trace does not show it")
+    dtype: Literal["bf16", "fp16", "tf32"] = Field(description="type of the operands, from the kernel's name")
+    multiple: int = Field(description="elements of 16 bytes: rows of such lengths are aligned")
+    sizes: list[list[int]] = Field(description="sizes of both factors; empty where the trace lacks them")
+    lengths: list[int] = Field(description="lengths of rows, of the factors or the result, that are no such multiple")
+    calls_per_step: float = Field(description="kernels per step")
+    part: float = Field(description="of the time of all such kernels, on the rank and in the window that was read")
+
+
 class MatmulFigures(Figures):
     """Matrix products (and convolutions) on the device, and whether they used tensor cores."""
 
@@ -139,6 +151,19 @@ class MatmulFigures(Figures):
         ABSENT,
         description="matrix work of a precision that its kernels' names do not show / all kernels' time in the steps",
     )
+    unaligned_share: Figure[float] = Field(
+        ABSENT, description="tensor-core kernels of matrix products that load less than 16 bytes at once / step"
+    )
+    unaligned_sized_share: Figure[float] = Field(
+        ABSENT, description="the part of it in products with a row whose length is no multiple of 16 bytes / step"
+    )
+    unaligned: list[UnalignedProduct] = Field(
+        default_factory=list, description="their products by operator and size on one rank, most time first, at most 8"
+    )
+    layout_share: Figure[float] = Field(
+        ABSENT, description="cuDNN's kernels that transpose between NCHW and NHWC around convolutions / step"
+    )
+    layout_calls: Figure[float] = Field(ABSENT, description="these kernels per rank and step")
     tensor_cores: Figure[bool] = Field(ABSENT, description="whether this device has tensor cores (or matrix cores)")
     operator_shares: Figure[dict[str, float]] = Field(
         ABSENT,

@@ -23,6 +23,23 @@ class LaunchFigures(Figures):
     empty_share: Figure[float] = Field(ABSENT, description="share of operations launched while the device was idle")
 
 
+class WaitSite(Figures):
+    """Where the script waits for a device, in the steps of one rank: the call and what is around it."""
+
+    rank: int = Field(description="the rank whose trace was read; the others are assumed to do the same")
+    window: Literal["light", "detailed"] = Field(description="source window")
+    call: str = Field(description="the call of the driver or runtime: `cudaStreamSynchronize`, `cudaMemcpyAsync`")
+    operator: Figure[str] = Field(ABSENT, description="the outermost of the aten operators directly around the call")
+    module: Figure[str] = Field(ABSENT, description="the innermost nn.Module around the call")
+    function: Figure[str] = Field(ABSENT, description="the innermost function of the user around it")
+    annotation: Figure[str] = Field(
+        ABSENT, description="the innermost range around it that the script or a library names"
+    )
+    calls_per_step: float = Field(description="calls per step")
+    held_ns: int = Field(description="how long they block the script, over the steps")
+    share: float = Field(description="that / the steps")
+
+
 class IdlePart(Model):
     """A part of the time in which devices waited for launches."""
 
@@ -40,6 +57,8 @@ class OptimizerLaunches(Model):
     of_per_step: float = Field(description="all kernel launches per rank and step")
     idle_share: float = Field(description="share of the time waited for launches that was waited for these")
     for_each_tensor: bool = Field(description="whether it runs neither foreach nor fused operators or kernels")
+    zeroing_per_step: float = Field(0.0, description="its kernel launches in `zero_grad`, per rank and step")
+    zeroing_host_ns: int = Field(0, description="host time in `zero_grad`, over the steps of all ranks")
 
 
 class QueuedSteps(Model):
@@ -64,6 +83,14 @@ def by_profiler(queued: QueuedSteps) -> str:
         f"the profiler slows kernel launches: {which} started with {queued.queued} launches queued and took "
         f"{digits(queued.length_ns / 1e6)} ms without waiting for a launch; the other steps took {others}"
     )
+
+
+class CompilingFigures(Model):
+    """torch.compile in the traced steps, of each step on the rank that compiles longest."""
+
+    steps_ns: list[int] = Field(description="how long each step took, on the rank where it took longest")
+    compile_ns: list[int] = Field(description="how long of that torch.compile compiled")
+    compilations: int = Field(description="times that one function had been compiled, the most of any; 0 if not shown")
 
 
 class LaunchIdleFigures(Figures):

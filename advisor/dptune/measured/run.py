@@ -18,12 +18,14 @@ from dptune.measured.exchange import CollectiveFigures, LinkFigures, OverlapFigu
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import (
     AttributionFigures,
+    CompilingFigures,
     EagerAttention,
     LaunchFigures,
     LaunchIdleFigures,
     OptimizerLoop,
     UncachedGeneration,
     UserCodeFigures,
+    WaitSite,
 )
 from dptune.measured.inferred import InferredFacts
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
@@ -83,12 +85,16 @@ class Measured(Figures):
     )
     longest: dict[str, Place] = Field(
         default_factory=dict,
-        description="the longest stretch of each class of the account, by its field, and of 'optimizer', 'fp32 matmul' "
-        "and 'malloc'; only those that occur in a step",
+        description="the longest stretch of each class of the account, by its field, and of 'optimizer', 'fp32 "
+        "matmul', 'unaligned matmul', 'layout change' and 'malloc'; only those that occur in a step",
     )
     path: Figure[CriticalPath] = Field(ABSENT, description="the chain of work that the end of a step waits for")
     launching: Figure[LaunchFigures] = Field(ABSENT, description="how far the host runs ahead of the devices")
+    wait_sites: Figure[list[WaitSite]] = Field(
+        ABSENT, description="where the script waits for a device, the longest first, at most five"
+    )
     launch_idle: Figure[LaunchIdleFigures] = Field(ABSENT, description="time in which devices waited for launches")
+    compiling: Figure[CompilingFigures] = Field(ABSENT, description="torch.compile in the traced steps")
     phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")
     overlap: Figure[OverlapFigures] = Field(ABSENT, description="how compute and communication share the steps")
     sharding: Figure[ShardingFigures] = Field(ABSENT, description="the time that FSDP takes in the steps")

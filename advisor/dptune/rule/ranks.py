@@ -223,6 +223,10 @@ class RanksView(RecordedView):
         waits = self.measured.step_share("input_idle_ns") if untraced else 0.0
         return max(0.0, 1 - computed_ns / self.measured.recorded_step_ns - waits)
 
+    def host_caused_idle_share(self) -> float:
+        """The share of a traced step in which devices idle while the script is blocked, launches or runs Python."""
+        return sum(self.measured.share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
+
     def allocating_share(self) -> float:
         """The share of a step in the driver's memory calls, on the rank with the largest share; 0 if not known."""
         shares = [memory.known("malloc_share") for memory in self.measured.known("memory") or []]

@@ -22,7 +22,11 @@ mask, `torch.cuda.synchronize()` and gradient clipping with `error_if_nonfinite`
 
 Keep losses and metrics on the GPU, add them up there, and read them every N steps. Copy values that must be read with
 `non_blocking=True`, and read them a step later. Replace shapes that depend on values (`nonzero`, masks) by
-`torch.where`. With a detailed window, `dptune report` names the functions that request copies to the host.
+`torch.where`. The evidence names the operator and the named range around the longest waits, and the function where
+the trace has Python's stacks, as the detailed window has.
+
+Where copies block the script, the cause is certain: the profiler slows the host, but not the GPU that the copies wait
+for. Otherwise the confidence is low without untraced steps.
 
 The saving is an upper bound: in each step, the time of the GPU that idles longest. A step cannot get shorter than the
 GPU's busy time, nor than the remaining host time. Traced steps have more idle time, because the profiler slows the
@@ -48,9 +52,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
+from dptune.measured import WaitSite
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is often one loss read in each step")
+
+WORTH_NAMING = 0.01  # of a step, for a place where the script waits
 
 RULE = Rule(
     code="DP606",
@@ -77,13 +84,13 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.allocating_share() >= share / 2:
         return
     most = run.most_share("sync_idle_ns")
-    title = f"The GPU idles {100 * share:.0f} % of a step because the script waits for it: read results back less often"
+    title = f"The GPU idles {100 * share:.0f} % of a step because the script waits for it"
     how = "the idle time of calls that wait for the GPU"
     if held > idle:
         most = max(most, held)
         title = (
             f"Copies to the host block the script for {100 * _blocked(run):.0f} % of a step, and the GPU idles "
-            f"{100 * _caused(run):.0f} % because of the host: read results back less often"
+            f"{100 * run.host_caused_idle_share():.0f} % because of the host"
         )
         how = "time blocked in these copies, or GPU idle time caused by the host, whichever is smaller"
     yield Advice(
@@ -91,11 +98,11 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=title,
+        title=f"{title}{_longest(run)}: read results back less often",
         why="While the script waits it launches nothing, so the GPU runs out of work.",
         changes=[],
         saves=run.bound(0.0, min(run.unstretched(most), run.idle_share()), how),
-        confidence="medium" if run.measured.step.basis == "untraced" else "low",
+        confidence="medium" if run.measured.step.basis == "untraced" or held > idle else "low",
         evidence=[
             Evidence(label="idle while the script waits for the GPU", value=idle, unit="of a traced step").at(
                 run.measured.where("sync_idle_ns")
@@ -106,6 +113,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 else []
             ),
             *_copies(run),
+            *_sites(run),
         ],
         numerics="same",
         fingerprint=RULE.code,
@@ -114,12 +122,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _held(run: RunView) -> float:
     """The share of a step for which copies to the host block the script, and the GPU idles for the host's sake."""
-    return min(_blocked(run), _caused(run))
-
-
-def _caused(run: RunView) -> float:
-    """The share of a step in which the GPU idles while the script is blocked, launches or runs Python."""
-    return sum(run.measured.share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
+    return min(_blocked(run), run.host_caused_idle_share())
 
 
 def _blocked(run: RunView) -> float:
@@ -129,7 +132,7 @@ def _blocked(run: RunView) -> float:
 
 
 def _copies(run: RunView) -> Iterator[Evidence]:
-    """Copies to the host that block the script, and where most of them are issued."""
+    """Copies to the host that block the script."""
     back = [
         copy for copy in run.measured.known("copies") or [] if copy.direction == "d2h" and copy.known("blocking_calls")
     ]
@@ -140,9 +143,24 @@ def _copies(run: RunView) -> Iterator[Evidence]:
             value=round(share * copy.calls_per_step, 1),
             unit="per rank and step",
         )
-    sites = [site for copy in back for site in copy.known("sites") or [] if site.known("blocking_calls")]
-    most = max(sites, key=lambda site: site.calls_per_step, default=None)
-    if most is not None:
-        named = most.known("function") or most.known("module") or most.known("operator")
-        if named:
-            yield Evidence(label="most of them are issued in", value=named)
+
+
+def _sites(run: RunView) -> Iterator[Evidence]:
+    """Where the script waits longest."""
+    for site in run.measured.known("wait_sites") or []:
+        if site.share >= WORTH_NAMING:
+            unit = f"of a {'detailed' if site.window == 'detailed' else 'traced'} step"
+            yield Evidence(label=f"blocked in {site.call}, {_place(site)}", value=site.share, unit=unit, rank=site.rank)
+
+
+def _longest(run: RunView) -> str:
+    """The place where the script waits longest, for the title."""
+    first = next(iter(run.measured.known("wait_sites") or []), None)
+    return f" (longest: {_place(first)})" if first is not None and first.share >= WORTH_NAMING else ""
+
+
+def _place(site: WaitSite) -> str:
+    around = site.known("function") or site.known("annotation") or site.known("module")
+    operator = site.known("operator")
+    named = [f"`{name}`" for name in (operator, around) if name]
+    return " in ".join(named) or "outside of any operator"

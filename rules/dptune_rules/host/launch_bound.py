@@ -121,9 +121,11 @@ def _remedy(run: RunView, waited: LaunchIdleFigures | None) -> str:
     """What to do about what most of the time is waited for."""
     optimizer = waited.known("optimizer") if waited else None
     if optimizer is not None and _loops(optimizer):
+        zeroing = f", {optimizer.zeroing_per_step:.0f} of them in zero_grad" if optimizer.zeroing_per_step else ""
         return (
             f"{optimizer.name} makes {optimizer.per_step:.0f} of {optimizer.of_per_step:.0f} launches, one "
-            "tensor at a time. Pass foreach=True or fused=True"
+            f"tensor at a time{zeroing}. Pass foreach=True or fused=True"
+            + (", and set_to_none=True to zero_grad" if zeroing else "")
         )
     first = next(iter(waited.operations), None) if waited else None
     if waited is not None and first is not None and first.share >= ONE_KERNEL_SHARE:
@@ -161,7 +163,7 @@ def _waited(waited: LaunchIdleFigures) -> Iterator[Evidence]:
         each = "one tensor at a time" if optimizer.for_each_tensor else "foreach or fused"
         yield Evidence(
             label=f"{optimizer.name} launches ({each})",
-            value=round(optimizer.per_step, 1),
+            value=round(optimizer.per_step),
             unit=f"of {optimizer.of_per_step:,.0f} launches per step",
         )
 

@@ -5,7 +5,7 @@
 The time in which torch.compile compiles, in untraced steps, as a share of their time: in each step on the rank that
 spends most, because the others wait for it. If the second half of the steps compiles less, its share counts:
 compilations that end soon cost a long run nothing. Which function is compiled again, and the guard that failed, are as
-torch reports them.
+torch reports them. Of a trace that dptune did not record: the ranges in which torch compiles, in the traced steps.
 
 ## Why it matters
 
@@ -20,6 +20,8 @@ longest sample, each new length is another input.
 - Or pad batches to a few lengths (buckets, for example multiples of 64): one compilation for each.
 - The last batch of an epoch: `drop_last=True`.
 - A Python number that changes (a step, a learning rate): pass it as a tensor.
+
+`TORCH_LOGS=recompiles python train.py` prints the guard that fails each time.
 
 On a CPU the saving is predicted: the time spent compiling, less a fifth for what is still compiled once. It is an upper
 bound if the second half of the steps compiles less: in a longer run, compiling may stop once all shapes have been seen.
@@ -39,7 +41,7 @@ bound if the second half of the steps compiles less: in a longer run, compiling 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dptune.advice import Advice, Evidence, Saving
@@ -74,15 +76,13 @@ class _Again(NamedTuple):
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose dynamic shapes where compiling takes a share of the timed steps."""
-    facts = run.recorded_about("compiled")
-    if facts is None or facts.compiled is None:
+    if not run.facts:
+        yield from _of_trace(run)
+        return
+    if run.facts[0].compiled is None:
         return
     took_ns, compiled_ns = _by_step(run)
-    later = len(took_ns) // 2
-    share = min(
-        1.0, sum(compiled_ns) / sum(took_ns), sum(compiled_ns[later:]) / sum(took_ns[later:])
-    )  # of a run that goes on
-    steps = sum(1 for ns in compiled_ns if ns)
+    share, steps = _share(took_ns, compiled_ns), sum(1 for ns in compiled_ns if ns)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or steps < LEAST_STEPS:
         return
@@ -115,6 +115,47 @@ def check(run: RunView) -> Iterator[Advice]:
         watch="Dynamic shapes can select other kernels, which round differently.",
         fingerprint=RULE.code,
     )
+
+
+def _of_trace(run: RunView) -> Iterator[Advice]:
+    """By the ranges of a trace that dptune did not record, which names neither the function nor the guard."""
+    found = run.measured.compiling
+    share, steps = _share(found.steps_ns, found.compile_ns), sum(1 for ns in found.compile_ns if ns)
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None or steps < LEAST_STEPS:
+        return
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"Recompilation takes {100 * share:.0f} % of the time, in {steps} of {len(found.steps_ns)} traced steps: "
+        "if shapes vary, pass dynamic=True or pad batches to a few lengths",
+        why="torch.compile recompiles whenever an input fails the guards of the compiled code.",
+        changes=[],
+        saves=run.bound_of_all(share, "the time spent compiling in the traced steps", found.steps_ns),
+        confidence="medium",
+        evidence=[
+            Evidence(label="compiling", value=share, unit="of the steps (traced)"),
+            Evidence(label="steps that compile", value=steps, unit=f"of {len(found.steps_ns)} traced"),
+            Evidence(label="compile time of these steps", value=sum(found.compile_ns) / steps / 1e6, unit="ms"),
+            *(
+                [Evidence(label="compilations of one function so far", value=found.compilations)]
+                if found.compilations > 1
+                else []
+            ),
+        ],
+        numerics="same",
+        watch="Run with TORCH_LOGS=recompiles to see which guard fails. Dynamic shapes can select other kernels, which "
+        "round differently.",
+        fingerprint=RULE.code,
+    )
+
+
+def _share(took_ns: Sequence[float], compiled_ns: Sequence[float]) -> float:
+    """The share of the steps spent compiling; that of the second half if it is less: the run goes on."""
+    later = len(took_ns) // 2
+    return min(1.0, sum(compiled_ns) / sum(took_ns), sum(compiled_ns[later:]) / sum(took_ns[later:]))
 
 
 def _predicted(run: RunView, share: float, of_all: float) -> Saving | None:

@@ -92,7 +92,7 @@ from dptune_rules.input.loader_cores import (
     spare_share,
     workers_that_keep_up,
 )
-from dptune_rules.input.loader_waits import batches_per_step, device_idle, longest_wait
+from dptune_rules.input.loader_waits import batches_per_step, device_idle, has_workers, longest_wait
 
 HANDOVER_MS = Threshold(
     "handover_ms",
@@ -212,7 +212,8 @@ def check(run: RunView) -> Iterator[Advice]:
         more = "more workers" if now else "workers"
         reason = f"that is {digits(batch_ms)} ms per batch, too little for {more} to help"
     elif now is None:
-        remedy = f"give the DataLoader more workers, or {cheaper}"
+        more = "workers (it has none)" if has_workers(run) is False else "more workers"
+        remedy = f"give the DataLoader {more}, or {cheaper}"
     elif then is None and cores is None:
         reason = f"more than its {now} workers would hardly help"
     elif then and culprit and saves.basis == "bound" and then == cores and then * (1 - longest) < (now or longest):
@@ -282,7 +283,7 @@ def _impact(run: RunView, share: float) -> Impact:
 
 def _confidence(run: RunView, now: int | None) -> Literal["low", "medium", "high"]:
     if now is None:
-        return "low"
+        return "medium" if has_workers(run) else "low"
     # where the model computes on the CPU, workers take cores from it
     sure = run.times_hold and run.measured.input.basis == "untraced" and run.measured.known("device_kind") != "cpu"
     return "high" if sure else "medium"

@@ -36,3 +36,14 @@ def batches_per_step(run: RunView) -> int:
     """Batches that a step draws: the median of the untraced steps of the first rank; 1 where that is not known."""
     window = run.facts[0].window("untraced") if run.facts else None
     return max(1, statistics.median_low(window.loader_batches) if window and window.loader_batches else 1)
+
+
+def has_workers(run: RunView) -> bool | None:
+    """Whether the loader of a trace that dptune did not record has workers; None where that is not known.
+
+    The profiler slows the training process and not the workers, so that untraced steps wait for them at least as long.
+    """
+    inferred = None if run.facts else run.measured.known("inferred")
+    if inferred is None or not inferred.facts.loaders:
+        return None
+    return "loaders.num_workers" not in inferred.confidence

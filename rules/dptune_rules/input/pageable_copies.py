@@ -70,7 +70,8 @@ def check(run: RunView) -> Iterator[Advice]:
     changes = [Change(knob="loader.pin_memory", now=now, then=True, at=where)]
     if run.facts and trained is None:
         changes = []  # what is copied is of no loader
-    held = min(sum(pageable_copy.most_held_share for pageable_copy in pageable), run.most_share("other_idle_ns"))
+    blocked = sum(pageable_copy.most_held_share for pageable_copy in pageable)
+    held = min(blocked, run.most_share("other_idle_ns"))
     most = run.unstretched(share + held)
     rates = [pageable_copy.gb_per_s for pageable_copy in pageable if pageable_copy.known("gb_per_s") is not None]
     bound = run.bound(
@@ -92,6 +93,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="exposed copies from pageable memory", value=share, unit="of a step").at(
                 run.measured.where("copy_ns")
             ),
+            Evidence(label="they block the script for", value=blocked, unit="of a traced step"),
             Evidence(
                 label="such copies",
                 value=round(sum(pageable_copy.calls_per_step for pageable_copy in pageable), 2),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from dptune.measure.device.alignment import is_unaligned
+from dptune.measure.device.matmul import is_layout_change
 from dptune.measure.device.memory import MALLOC
 from dptune.measure.device.phases import DeviceTimeline, Phased, bounds
 from dptune.measure.device.precisions import is_fp32
@@ -16,9 +18,15 @@ from dptune.measured import CLASSES, Place
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import KERNEL_CATEGORIES, LAUNCH_CATEGORIES
 
+_KERNELS: dict[str, Callable[[str], bool]] = {
+    "fp32 matmul": is_fp32,
+    "unaligned matmul": is_unaligned,
+    "layout change": is_layout_change,
+}
+
 
 def longest(spent: Sequence[DeviceTimeline], phased: Phased | str) -> dict[str, Place]:
-    """By the field of each class of the account, `optimizer`, `fp32 matmul` and `malloc`: the longest of all ranks.
+    """By the field of each class of the account, `optimizer`, kind of kernel and `malloc`: the longest of all ranks.
 
     What no step holds is not there.
     """
@@ -26,7 +34,7 @@ def longest(spent: Sequence[DeviceTimeline], phased: Phased | str) -> dict[str, 
     for view, device, timeline in spent:
         times = [(name, timeline.classes[name]) for name in CLASSES]
         times += _of_host(view, phased)
-        times.append(("fp32 matmul", _of_rows(view.columns, _fp32(view.columns, device.operations.rows))))
+        times += [(name, _of_kernels(view.columns, device.operations.rows, named)) for name, named in _KERNELS.items()]
         for name, time in times:
             longest_place = longer(found.get(name), place(view.rank, time, device.windows))
             if longest_place is not None:
@@ -58,8 +66,8 @@ def _of_host(view: RankView, phased: Phased | str) -> Iterator[tuple[str, Interv
     yield "malloc", _of_rows(view.columns, view.columns.rows(LAUNCH_CATEGORIES, MALLOC.search))
 
 
-def _fp32(columns: Columns, rows: Ints) -> Ints:
-    return rows[columns.of_category(KERNEL_CATEGORIES, rows) & columns.named(is_fp32, rows)]
+def _of_kernels(columns: Columns, rows: Ints, named: Callable[[str], bool]) -> Intervals:
+    return _of_rows(columns, rows[columns.of_category(KERNEL_CATEGORIES, rows) & columns.named(named, rows)])
 
 
 def _of_rows(columns: Columns, rows: Ints) -> Intervals:

@@ -1,26 +1,45 @@
-"""Time in matrix products and convolutions: in fp32, and on tensor cores."""
+"""Time in matrix products and convolutions: in fp32, on tensor cores, on unaligned operands, in transposed layouts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
+from dptune.measure.device.alignment import is_unaligned, unaligned_products
 from dptune.measure.device.operator_kinds import operator_shares
+from dptune.measure.device.phases import bounds
 from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core, is_unclassified
-from dptune.measure.intervals import Intervals
-from dptune.measure.views import RankView
+from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.views import DeviceView, RankView
 from dptune.measured import MatmulFigures
 from dptune.runfile.facts import DeviceFacts
+from dptune.trace.collective_kernels import MOST_CHARACTERS
 from dptune.trace.events import Device
 from dptune.trace.kernels import KERNEL_CATEGORIES
 
-_SHARES = ("fp32_share", "tensor_core_share", "unclassified_share")
+_SHARES = (
+    "fp32_share",
+    "tensor_core_share",
+    "unclassified_share",
+    "unaligned_share",
+    "unaligned_sized_share",
+    "layout_share",
+    "layout_calls",
+)
+_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw", re.IGNORECASE)
+_MOST = 8  # unaligned products that are listed
+_READ_FROM = 0.01  # of the steps: the sizes of fewer unaligned products are not read
 _ON_GPU = "operators compute on a CPU only: this run computes on another device"
 _NONE = "no matrix product and no convolution ran in the steps"
+_NO_SIZES = "few products are unaligned, or the trace lacks the sizes of operators"
 _ON_CPU = "precision is known from GPU kernel names only: this run computes on the CPU"
 
 
-def matmul(views: Sequence[RankView], device: DeviceFacts | None) -> MatmulFigures:
-    """Shares of the steps' windows, over all ranks and devices; unions, as everywhere."""
+def matmul(views: Sequence[RankView], device: DeviceFacts | None, detail: RankView | None = None) -> MatmulFigures:
+    """Shares of the steps' windows, over all ranks and devices; unions, as everywhere.
+
+    `detail` is a window with sizes; without it they are read from the first of `views`.
+    """
     on_cpu = (
         device.kind == "cpu"
         if device
@@ -44,7 +63,19 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None) -> MatmulFigur
     kernels = sum(_time(v, lambda _: True) for v in views)
     if not kernels:
         missing |= {"unclassified_share": "no kernel ran in the steps"}
+    unaligned_share = sum(_time(v, is_unaligned) for v in views) / whole
+    products = []
+    if unaligned_share >= _READ_FROM:
+        products = unaligned_products(detail or next(v for v in views if v.devices))
+    sized_share = unaligned_share * sum(product.part for product in products if product.lengths)
+    if not any(product.sizes for product in products):
+        missing["unaligned_sized_share"] = _NO_SIZES
     return MatmulFigures(
+        unaligned_share=unaligned_share,
+        unaligned_sized_share=None if "unaligned_sized_share" in missing else sized_share,
+        unaligned=products[:_MOST],
+        layout_share=sum(_time(v, is_layout_change) for v in views) / whole,
+        layout_calls=sum(_calls(v, is_layout_change) for v in views) / sum(v.windows for v in views),
         fp32_share=sum(_time(v, is_fp32) for v in views) / whole,
         tensor_core_share=sum(_time(v, is_tensor_core) for v in views) / whole,
         unclassified_share=sum(_time(v, is_unclassified) for v in views) / kernels if kernels else None,
@@ -53,15 +84,30 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None) -> MatmulFigur
     )
 
 
+def is_layout_change(name: str) -> bool:
+    """Whether a kernel of this name is cuDNN's that transposes between NCHW and NHWC."""
+    return _LAYOUT.search(name[:MOST_CHARACTERS]) is not None
+
+
 def _time(view: RankView, wanted: Callable[[str], bool]) -> int:
-    columns = view.columns
     total = 0
     for device in view.devices:
-        ran = device.operations.rows
-        rows = ran[columns.of_category(KERNEL_CATEGORIES, ran) & columns.named(wanted, ran)]
-        time = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
+        rows = _kernels(view, device, wanted)
+        time = Intervals.union(view.columns.ts_ns[rows], view.columns.ends(rows))
         total += sum(time.within(window.start_ns, window.end_ns).total_ns for window in device.windows)
     return total
+
+
+def _calls(view: RankView, wanted: Callable[[str], bool]) -> int:
+    return sum(
+        int(Intervals.union(*bounds(device.windows)).hold(view.columns.ts_ns[_kernels(view, device, wanted)]).sum())
+        for device in view.devices
+    )
+
+
+def _kernels(view: RankView, device: DeviceView, wanted: Callable[[str], bool]) -> Ints:
+    rows = device.operations.rows
+    return rows[view.columns.of_category(KERNEL_CATEGORIES, rows) & view.columns.named(wanted, rows)]
 
 
 def _identity(views: Sequence[RankView], device: DeviceFacts | None) -> tuple[str, int | None]:

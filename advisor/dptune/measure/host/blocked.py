@@ -25,16 +25,18 @@ _NONE = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Blocked:
-    """`time`: when any call holds the host. `copying`: by row of a call that copies in it, the row of the copy that it
-    returns with. `full_ends_ns`: when calls return that a full queue blocked.
+    """`time`: when any call holds the host. `waiting`: rows of the calls that wait for a device. `copying`: by row of a
+    call that copies in it, the row of the copy that it returns with. `full_ends_ns`: when calls return that a full
+    queue blocked.
     """
 
     time: Intervals
+    waiting: Ints
     copying: dict[int, int]
     full_ends_ns: Ints
 
 
-NEVER = Blocked(NOTHING, {}, _NONE)
+NEVER = Blocked(NOTHING, _NONE, {}, _NONE)
 
 
 def blocked(columns: Columns, devices: Sequence[Operations], threads: Ints) -> Blocked:
@@ -54,6 +56,7 @@ def blocked(columns: Columns, devices: Sequence[Operations], threads: Ints) -> B
         Intervals.union(
             np.concatenate((columns.ts_ns[calls], since)), np.concatenate((columns.ends(calls), columns.ends(full)))
         ),
+        np.unique(calls),
         dict(zip(launch[held].tolist(), rows[held].tolist(), strict=True)),
         np.sort(columns.ends(full)),
     )

@@ -44,8 +44,8 @@ def callers(columns: Columns, launch: Ints) -> list[Caller]:
     operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not ENCLOSING.match(name))
     caller_rows = (
         _operators(columns, holding(columns, operators, columns.ts_ns[launch]), launch),
-        _innermost(columns, columns.rows(PYTHON_CATEGORIES, _MODULE.match), launch),
-        _innermost(columns, columns.rows(PYTHON_CATEGORIES, is_users), launch),
+        innermost(columns, columns.rows(PYTHON_CATEGORIES, _MODULE.match), launch),
+        innermost(columns, columns.rows(PYTHON_CATEGORIES, is_users), launch),
     )
     return [
         Caller(
@@ -57,7 +57,8 @@ def callers(columns: Columns, launch: Ints) -> list[Caller]:
     ]
 
 
-def _innermost(columns: Columns, rows: Ints, launch: Ints) -> Ints:
+def innermost(columns: Columns, rows: Ints, launch: Ints) -> Ints:
+    """For each call the innermost of these rows around it, NOWHERE where there is none."""
     rows = holding(columns, rows, columns.ts_ns[launch])
     found = Ranges.of_rows(columns, rows).at(columns.thread[launch], columns.ts_ns[launch])
     return np.where(found == NOWHERE, NOWHERE, np.append(rows, NOWHERE)[found])

@@ -28,6 +28,7 @@ NONE_WAITED = "no device waited for a launch"
 _NO_OPTIMIZER = "no range of the trace names the optimizer"
 _NOT_QUEUED = "the first traced steps do not show the untraced step time"
 _OPTIMIZER = re.compile(r"^Optimizer\.(?:step|zero_grad)#([^.]+)")
+_ZEROING = re.compile(r"^Optimizer\.zero_grad#")
 _TOGETHER = re.compile(r"_foreach_|_fused_|multi_tensor_apply")
 # Ranges and kernels of torch.compile; a Triton kernel may also be written by hand, so that its own name says nothing.
 _COMPILED = re.compile(r"^(## Call CompiledFxGraph|Torch-Compiled Region|CompiledFunction|triton_(poi|per|red)_fused)")
@@ -170,7 +171,7 @@ def _calls(waits: Sequence[_Waits], names: Sequence[str]) -> Counter[str]:
 
 
 def _optimizer(waits: Sequence[_Waits], idle_ns: int, steps: int) -> OptimizerLaunches | None:
-    launches = launched = waited_ns = 0
+    launches = launched = zeroing = waited_ns = 0
     names: Counter[str] = Counter()
     together = False
     for wait in waits:
@@ -186,6 +187,7 @@ def _optimizer(waits: Sequence[_Waits], idle_ns: int, steps: int) -> OptimizerLa
         calls = np.unique(operations.launch[counted])
         inside = _inside(columns, ranges, calls)
         launched, launches = launched + len(calls), launches + int(inside.sum())
+        zeroing += int(_inside(columns, columns.rows(RANGE_CATEGORIES, _ZEROING.match), calls).sum())
         waited_ns += int(wait.lengths[np.isin(operations.launch[wait.operations], calls[inside])].sum())
         names.update(match[1] for row in ranges.tolist() if (match := _OPTIMIZER.match(columns.name(row))))
         kernels = operations.rows[np.isin(operations.launch, calls[inside])]
@@ -199,7 +201,17 @@ def _optimizer(waits: Sequence[_Waits], idle_ns: int, steps: int) -> OptimizerLa
         of_per_step=launched / max(1, steps),
         idle_share=waited_ns / idle_ns,
         for_each_tensor=not together,
+        zeroing_per_step=zeroing / max(1, steps),
+        zeroing_host_ns=sum(_zeroing_ns(view) for view in {wait.view.rank: wait.view for wait in waits}.values()),
     )
+
+
+def _zeroing_ns(view: RankView) -> int:
+    """Host time in `zero_grad`, in the steps that have a window on a device of the rank."""
+    columns, counted = view.columns, {window.number for device in view.devices for window in device.windows}
+    rows = columns.rows(RANGE_CATEGORIES, _ZEROING.match)
+    steps = Intervals.union(*bounds([step for step in view.steps if step.number in counted]))
+    return (Intervals.union(columns.ts_ns[rows], columns.ends(rows)) & steps).total_ns
 
 
 def _inside(columns: Columns, ranges: Ints, rows: Ints) -> Mask:
