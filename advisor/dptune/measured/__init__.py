@@ -29,8 +29,11 @@ from dptune.measured.device import (
     PhaseFigures,
 )
 from dptune.measured.exchange import (
+    BucketCopyFigures,
     CollectiveFigures,
     CommunicationFigures,
+    DelayCause,
+    DelayedFigures,
     LinkFigures,
     LinkSize,
     MatchBasis,
@@ -111,6 +114,7 @@ __all__ = [
     "ArrivalFigures",
     "AttributionFigures",
     "BroadcastReduction",
+    "BucketCopyFigures",
     "CodePhase",
     "CodeSite",
     "Collective",
@@ -120,6 +124,8 @@ __all__ = [
     "CopySite",
     "CriticalPath",
     "Decomposition",
+    "DelayCause",
+    "DelayedFigures",
     "DeviceFigures",
     "DifferenceKind",
     "EagerAttention",
