@@ -62,7 +62,7 @@ def check(run: RunView) -> Iterator[Advice]:
     wrapped = run.any_facts("ddp", "ddp.gradient_as_bucket_view").ddp
     if copies is None or not wrapped:
         return
-    beside = sum(run.measured.share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
+    beside = sum(run.measured.step_share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
     held = min(copies.host_share, beside, run.idle_share())
     share = max(held, copies.device_share)
     impact = run.impact(share, WORTH_SHARE)
