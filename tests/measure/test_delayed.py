@@ -103,6 +103,13 @@ def test_gradients_that_are_sent_after_the_pass(tmp_path, called, elements, dela
         assert delays["after_backward"].bytes_per_step == 2**20 / 2
 
 
+def test_what_an_optimizer_averages_beside_gradients_is_left_alone(tmp_path):
+    """DDP sent more in the pass."""
+    bucket = reduced(42, 60, 62, 5, 8, elements=MIB_OF_FLOATS + 1)
+    layers = (launched("gemm", 37, 60, 80, 4, thread=2), launched("gemm", 47, 80, 100, 6, thread=2))
+    assert found(tmp_path, backward(bucket, *layers, reduced(60, 100, 160, 7, 8, thread=1))) == {}
+
+
 OWN = ("FSDP::pre_forward ({})", "FullyShardedDataParallel._pre_forward")
 AHEAD = ("FSDP::forward_prefetch for {}", "FullyShardedDataParallel._pre_forward_prefetch")
 

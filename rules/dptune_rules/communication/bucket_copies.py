@@ -59,9 +59,9 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.device_kind == "cpu":
         return
     copies = run.measured.known("bucket_copies")
-    wrapped = run.any_facts("ddp", "ddp.gradient_as_bucket_view").ddp
-    if copies is None or not wrapped:
+    if copies is None:
         return
+    wrapped = run.any_facts("ddp", "ddp.gradient_as_bucket_view").ddp
     beside = sum(run.measured.step_share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
     held = min(copies.host_share, beside, run.idle_share())
     share = max(held, copies.device_share)
@@ -92,5 +92,5 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="copies", value=round(copies.copies_per_step, 1), unit="per step and rank"),
         ],
         numerics="same",
-        fingerprint=f"{RULE.code}:ddp.gradient_as_bucket_view:{wrapped[0].module}",
+        fingerprint=f"{RULE.code}:ddp.gradient_as_bucket_view",
     )

@@ -1,9 +1,9 @@
 """Gradients that are sent only after the backward pass, although those of the last layers were ready before.
 
 They are the reductions that the host issues between the last gradient of a step and the end of its optimizer step, with
-`LEAST_BYTES` together: a loss, a metric or a norm is less. FSDP's are left out:
-only those of its last unit end up there. In a compiled graph all gradients become ready at its end; then no compute is
-left that could overlap them.
+`LEAST_BYTES` together: a loss, a metric or a norm is less. Where the pass itself sends more, as DDP's does, the rest
+are no gradients. FSDP's are left out: only those of its last unit end up there. In a compiled graph all gradients
+become ready at its end; then no compute is left that could overlap them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ def after_backward(
     """Of each step the reductions after its last backward pass; `calls` are the collectives by row."""
     issued_ns = view.columns.ts_ns[of.issued_by]
     reduces = np.isin(of.kinds, REDUCING) & (of.purpose != SHARDING)
+    sizes = np.array([calls[row].message_bytes or 0 for row in of.rows.tolist()], dtype=np.int64)
     for each in passes:
-        late = reduces & (of.step == each.step) & (issued_ns >= each.last_ns) & (issued_ns < each.until_ns)
-        places = np.flatnonzero(late)
-        sizes = [calls[row].message_bytes or 0 for row in of.rows[places].tolist()]
-        if each.last and sum(sizes) >= LEAST_BYTES:
-            yield Delayed(places, computed(view, device, each, each.first_ns))
+        of_step = reduces & (of.step == each.step)
+        late = of_step & (issued_ns >= each.last_ns) & (issued_ns < each.until_ns)
+        inside = of_step & (issued_ns >= each.first_ns) & (issued_ns < each.last_ns)
+        if each.last and sizes[late].sum() >= max(LEAST_BYTES, sizes[inside].sum()):
+            yield Delayed(np.flatnonzero(late), computed(view, device, each, each.first_ns))
