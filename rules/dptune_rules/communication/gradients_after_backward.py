@@ -4,8 +4,8 @@
 
 All-reduces and reduce-scatters of 1 MiB or more together that the script issues between the last gradient of a backward
 pass and the end of the optimizer step: their exposed time, and the compute of the backward pass after its first
-gradient was ready. FSDP's reduce-scatters are not counted, nor what is reduced beside larger collectives of the pass
-itself, as DDP's buckets are.
+gradient was ready. FSDP's reduce-scatters are not counted, and nothing where the pass itself sends more bytes, as with
+DDP.
 
 ## Why it matters
 
