@@ -119,6 +119,7 @@ def measured_run(
         "account": total if steps and world else None,
         "collectives": None if collectives is None else list(collectives),
         "copies": [],
+        "delayed": [] if steps and world else None,
         "step": StepTime(
             basis="untraced",
             time_ns=STEP_NS,

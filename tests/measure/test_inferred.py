@@ -20,6 +20,9 @@ from dptune.runfile.facts import Facts
 from dptune.trace import Run, load
 from dptune_rules.communication.broadcast_buffers import check as check_buffers
 
+from .handmade import annotation, launched, measure_events, operator, step
+
+ACCUMULATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "tests" / "rules" / "recorded" / "runs"
 SAMPLES = ROOT / "sample_traces"
@@ -245,3 +248,20 @@ def test_buffers_are_reported_also_where_no_optimizer_marks_the_phases(real_trac
     (advice,) = check_buffers(run)
     assert advice.saves is not None
     assert 0.17 < advice.saves.high_share < 0.18
+
+
+def test_units_of_flat_parameters_are_counted_by_their_reductions(tmp_path: Path) -> None:
+    """FullyShardedDataParallel names none: three units in each of two steps, and a gradient for each."""
+    events: list[dict[str, Any]] = []
+    for number, begin in enumerate((0, 100)):
+        events += [step(number, begin, begin + 100), operator("aten::mm", begin + 1, begin + 9)]
+        events += launched("gemm", begin + 2, begin + 10, begin + 20, number + 1)
+        events.append(annotation("FullyShardedDataParallel._pre_forward", begin, begin + 1))
+        for unit in range(3):
+            at = begin + 30 + 10 * unit
+            events.append(operator(ACCUMULATES, at, at + 5, thread=2))
+            events.append(annotation("FullyShardedDataParallel._post_backward_hook", at + 1, at + 4, thread=2))
+    inferred = measure_events(tmp_path, events).inferred
+    (sharded,) = inferred.facts.fsdp
+    assert (sharded.version, sharded.units) == (1, 3)
+    assert inferred.confidence["fsdp.units"] == "medium"

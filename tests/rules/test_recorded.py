@@ -77,9 +77,16 @@ FAULTS = {
     "DP805": "kept-by-reference",
     "DP901": "uncovered-cost",
 }
+PLAIN = {"DP114": "gradients-after-backward"}  # traces of torch.profiler, made by recorded/plain.py
+OF_CARDS = {"DP206": ("ranks-nccl-fsdp", "ranks-nccl-ddp")}  # where it fires, and where it is quiet
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
 # Where it fires, and where it is quiet.
 PUBLIC = {
+    "DP116": (
+        "hta_training/b4b6dce_nccl_data.json.gz",
+        "hta_training/e8fe4d1_rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
+    ),
+    "DP207": ("nanogpt_8xh100", "hta_training/b4b6dce_nccl_data.json.gz"),
     "DP401": ("single_gpu/d4c3f21_trace_04.json.gz", "nanogpt_8xh100"),
     "DP404": ("kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz", "torchrec_resnet18_2xv100"),
     "DP409": ("hta_training/b1ceb4c_control.json.gz", "nanogpt_8xh100"),
@@ -120,7 +127,7 @@ def speaking(place: Path) -> list[str]:
 def test_every_rule_stands_in_a_table():
     ours = {one.rule.code for one in packs.load_packs() if one.module.startswith("dptune_rules")}
     ours -= {one.rule.code for one in packs.load_packs() if one.rule.preview}
-    assert ours == {*FAULTS, *OF_SAMPLES, *PUBLIC}
+    assert ours == {*FAULTS, *OF_SAMPLES, *PUBLIC, *PLAIN, *OF_CARDS}
     faults = {*FAULTS.values(), *SECOND, *BESIDE}
     assert {one.name for one in RUNS.iterdir()} == {*faults, *QUIET, *(f"{name}-mended" for name in faults)}
 
@@ -223,6 +230,34 @@ def test_it_speaks_of_one_public_trace_and_not_of_another(real_traces, code):
     fires, quiet = PUBLIC[code]
     assert code in speaking(real_traces / fires)
     assert code in told(real_traces / quiet).quiet
+
+
+@pytest.mark.parametrize("code", PLAIN)
+def test_it_speaks_of_a_fault_in_a_trace_of_torch_alone_before_anything_else(code):
+    place = RUNS.parent / "plain" / PLAIN[code]
+    assert speaking(place)[0] == code
+    assert told(place).advice[0].evidence[0].start_ns is not None
+    assert code in told(place.with_name(f"{place.name}-mended")).quiet
+
+
+def test_small_units_in_a_trace_of_torch_alone():
+    """The units are counted by their hooks."""
+    (advice,) = told(RUNS.parent / "plain" / "small-shard-units").advice
+    assert advice.title.startswith("10 FSDP units are too small: ")
+    assert "DP205" in told(RUNS.parent / "plain" / "small-shard-units-mended").quiet
+
+
+@pytest.mark.parametrize("code", OF_CARDS)
+def test_it_speaks_of_one_recording_of_a_card_and_not_of_another(code):
+    fires, quiet = OF_CARDS[code]
+    assert code in speaking(SAMPLES / "gpu" / fires)
+    assert code in told(SAMPLES / "gpu" / quiet).quiet
+
+
+def test_the_bound_of_prefetching_is_what_prefetching_saved():
+    """13 % of a step with two units gathered ahead, on that card: tests/benchmarks/GPU.md."""
+    (advice,) = [advice for advice in told(SAMPLES / "gpu" / "ranks-nccl-fsdp").advice if advice.rule == "DP206"]
+    assert advice.saves.high_share == pytest.approx(0.13, abs=0.005)
 
 
 # Rules of which nothing can be shown in a trace, and why.

@@ -3,7 +3,7 @@
 import pytest
 
 from dptune.advise.ranking import ranked
-from dptune.measured import LinkFigures, Missing, ShardingFigures
+from dptune.measured import InferredFacts, LinkFigures, Missing, ShardingFigures
 from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import DeviceFacts, OptimizerFacts
 
@@ -143,3 +143,33 @@ def test_it_comes_before_sharding_less(said):
     assert [one.confidence for one in said(code="DP204", rows=rows)] == ["low"]
     assert [one.confidence for one in said(code="DP204", rows=rows, sizes=[(1024, 40)])] == ["medium"]
     assert [one.confidence for one in said(code="DP204", rows=rows, collectives=None)] == ["medium"]
+
+
+def test_without_a_recording_units_are_those_of_the_trace(ask, make_measured, make_facts, make_all_reduce, hand_made):
+    sent = [with_(make_all_reduce(300 * KIB, 40, kind="all_gather"), group="0", group_size=2)]
+    overlap = with_(hand_made.overlap(*ROWS), rows=[with_(row, group="0") for row in hand_made.overlap(*ROWS).rows])
+    facts = make_facts(fsdp=[FsdpFacts(2, units=20)])
+
+    def say(**confidence):
+        inferred = InferredFacts(facts=facts, confidence={"fsdp": "high", **confidence})
+        return ask("DP205", make_measured(overlap=overlap, sharding=TAKEN, collectives=sent, inferred=inferred))
+
+    (advice,) = say(**{"fsdp.units": "medium"})
+    assert advice.title.startswith("20 FSDP units are too small: ")
+    assert "sharded modules" not in [evidence.label for evidence in advice.evidence]
+    with pytest.raises(Missing, match="into how many units"):
+        say()
+
+
+@pytest.mark.parametrize(("large_us", "speaks"), [(100, True), (1500, False), (9, True)])
+def test_calls_of_other_sizes_stand_for_a_link(said, make_all_reduce, large_us, speaks):
+    """The shortest call of 100 KiB takes 20 us, that of 8000 KiB longer or not; the mean is 149 KiB."""
+    sent = [
+        with_(make_all_reduce(kib * KIB, calls, shortest_ns=us * 1000, kind="all_gather"), group="0", group_size=2)
+        for kib, calls, us in ((100, 160, 20), (8000, 1, large_us))
+    ]
+    found = said(collectives=sent)
+    assert [advice.rule for advice in found] == speaks * ["DP205"]
+    if large_us > 20 and speaks:
+        assert found[0].confidence == "low"
+        assert "its start-up takes 19 us, its transfer 1.5" in found[0].why

@@ -8,9 +8,10 @@ from dataclasses import replace
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
 from dptune.measure.across_ranks import Across, across, host_of
-from dptune.measure.communication import arrivals, buffers, collectives, links, overlap, sharding
+from dptune.measure.communication import arrivals, bucket_copies, buffers, collectives, links, overlap, sharding
 from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
+from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
 from dptune.measure.host import (
     attention,
@@ -114,6 +115,11 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
             no_steps if account is None else overlap.NO_COMMUNICATION,
         ),
         "buffer_sync_share": (buffers.buffer_sync_share(accounted), buffers.NO_BUFFERS if stepped else no_steps),
+        "delayed": (delayed(windowed, together.calls) if windowed else None, UNSEEN if windowed else no_steps),
+        "bucket_copies": (
+            bucket_copies.bucket_copies(windowed) if windowed else None,
+            bucket_copies.NO_COPIES if windowed else no_steps,
+        ),
         "sharding": (
             sharding.sharding(windowed, phased) if windowed and not isinstance(phased, str) else None,
             (phased if isinstance(phased, str) else sharding.NOT_SHARDED) if windowed else no_steps,

@@ -30,8 +30,11 @@ from dptune.measured.device import (
     UnalignedProduct,
 )
 from dptune.measured.exchange import (
+    BucketCopyFigures,
     CollectiveFigures,
     CommunicationFigures,
+    DelayCause,
+    DelayedFigures,
     LinkFigures,
     LinkSize,
     MatchBasis,
@@ -114,6 +117,7 @@ __all__ = [
     "ArrivalFigures",
     "AttributionFigures",
     "BroadcastReduction",
+    "BucketCopyFigures",
     "CodePhase",
     "CodeSite",
     "Collective",
@@ -124,6 +128,8 @@ __all__ = [
     "CopySite",
     "CriticalPath",
     "Decomposition",
+    "DelayCause",
+    "DelayedFigures",
     "DeviceFigures",
     "DifferenceKind",
     "EagerAttention",

@@ -12,6 +12,7 @@ from dptune.measured.place import Place
 
 MatchBasis = Literal["sequence", "order", "shift"]  # the most certain first
 Purpose = Literal["gradients", "sharding", "other"]
+DelayCause = Literal["after_backward", "waited_for_in_backward", "not_prefetched"]
 
 
 class CollectiveFigures(Figures):
@@ -132,6 +133,42 @@ class OverlapFigures(Figures):
     slowdown_pairs: int = Field(
         0, description="places in the step where an operation ran both with and without overlapping communication"
     )
+
+
+class DelayedFigures(Figures):
+    """Collectives that compute of the same step could overlap and does not, of one cause, in the steps of every rank.
+
+    Compute that could overlap: after_backward, the backward pass after its first gradient; waited_for_in_backward, the
+    backward pass after the first such collective; not_prefetched, the compute of the pass between gathers.
+    """
+
+    cause: DelayCause = Field(
+        description="after_backward: gradients are sent after the backward pass that computed them; "
+        "waited_for_in_backward: the pass waits for each; not_prefetched: FSDP gathers a unit when it needs it"
+    )
+    kinds: list[str] = Field(description="all_reduce, reduce_scatter, all_gather, ...")
+    group: Figure[str] = Field(ABSENT, description="name of the process group, where all have the same")
+    streams: list[int] = Field(description="streams of the device, empty on a CPU")
+    on_compute_stream: bool = Field(description="whether all ran on the stream that computes most")
+    calls_per_step: float = Field(description="collectives per rank and step")
+    bytes_per_step: Figure[float] = Field(ABSENT, description="their message bytes per rank and step")
+    exposed_ns: int = Field(description="their exposed time that is not known to be waiting for a late rank")
+    could_hide_ns: int = Field(description="the part of it that the compute is long enough to overlap")
+    most_share: float = Field(
+        description="their exposed time, waiting included, that the compute could overlap / steps, on the device where "
+        "this share is largest"
+    )
+    most_transfer_share: float = Field(description="the same without waiting for a late rank")
+    longest: Figure[Place] = Field(ABSENT, description="the longest stretch of the exposed time")
+
+
+class BucketCopyFigures(Figures):
+    """Copies of averaged gradients out of DDP's buckets, over the steps of every rank."""
+
+    copies_per_step: float = Field(description="copies per rank and step")
+    host_share: float = Field(description="host time of these copies / steps (mean over ranks)")
+    device_share: float = Field(description="time of these copies on a GPU / steps (mean over ranks); 0 on a CPU")
+    longest: Figure[Place] = Field(ABSENT, description="the longest of these copies on the host")
 
 
 class ShardingFigures(Model):

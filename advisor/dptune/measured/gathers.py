@@ -11,11 +11,13 @@ from dptune.measured.run import Measured
 
 KINDS = tuple(sorted(kind_row.kind for kind_row in COLLECTIVES if kind_row.shards))
 
+SPAN = 8  # times the smallest message that the largest one is, at least: as for a fit of links
+
 
 @dataclass(frozen=True)
 class ShardMessages:
     """FSDP's collectives of one kind. `startup_us` and `transfer_us` are of the mean message over the link between the
-    ranks; None where the link is not known.
+    ranks; None where the link is not known. `estimated`: they are from the shortest calls of the run, not from a fit.
     """
 
     kind: str
@@ -23,6 +25,7 @@ class ShardMessages:
     mean_bytes: float
     startup_us: float | None = None
     transfer_us: float | None = None
+    estimated: bool = False
 
     def latency_bound(self, small_bytes: float) -> bool:
         """Whether start-up takes longer than transfer; with unknown links whether messages are below a size."""
@@ -57,8 +60,30 @@ def _of(measured: Measured, kind: str, sent: list[CollectiveFigures]) -> ShardMe
     mean_bytes = sum(collective.message_bytes * collective.calls_per_step for collective in sent) / per_step
     link = _link(measured, kind, sent)
     if link is None:
-        return ShardMessages(kind, per_step, mean_bytes)
+        line = _shortest_calls(measured, kind, {collective.known("group") for collective in sent})
+        if line is None:
+            return ShardMessages(kind, per_step, mean_bytes)
+        startup_us, us_per_byte = line
+        return ShardMessages(kind, per_step, mean_bytes, startup_us, mean_bytes * us_per_byte, estimated=True)
     return ShardMessages(kind, per_step, mean_bytes, link.alpha_us, mean_bytes / link.algbw_gb_per_s / 1e3)
+
+
+def _shortest_calls(measured: Measured, kind: str, groups: set[str | None]) -> tuple[float, float] | None:
+    """Start-up, us, and us per byte, by the shortest call of the smallest and of the largest message of a group.
+
+    None where sizes are too close to each other, or where the larger one is not slower.
+    """
+    shortest_ns: dict[int, int] = {}
+    for collective in measured.collectives:
+        size = collective.known("message_bytes")
+        if collective.kind == kind and collective.known("group") in groups and size:
+            shortest_ns[size] = min(collective.shortest_ns, shortest_ns.get(size, collective.shortest_ns))
+    small, large = min(shortest_ns, default=0), max(shortest_ns, default=0)
+    if not small or large < SPAN * small or shortest_ns[large] <= shortest_ns[small]:
+        return None
+    ns_per_byte = (shortest_ns[large] - shortest_ns[small]) / (large - small)
+    startup_ns = shortest_ns[small] - small * ns_per_byte
+    return (startup_ns / 1e3, ns_per_byte / 1e3) if startup_ns > 0 else None
 
 
 def _link(measured: Measured, kind: str, sent: list[CollectiveFigures]) -> LinkFigures | None:

@@ -14,7 +14,14 @@ from dptune.measured.device import (
     MemoryFigures,
     PhaseFigures,
 )
-from dptune.measured.exchange import CollectiveFigures, LinkFigures, OverlapFigures, ShardingFigures
+from dptune.measured.exchange import (
+    BucketCopyFigures,
+    CollectiveFigures,
+    DelayedFigures,
+    LinkFigures,
+    OverlapFigures,
+    ShardingFigures,
+)
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import (
     AttributionFigures,
@@ -97,6 +104,12 @@ class Measured(Figures):
     compiling: Figure[CompilingFigures] = Field(ABSENT, description="torch.compile in the traced steps")
     phases: Figure[list[PhaseFigures]] = Field(ABSENT, description="forward, backward and optimizer of the steps")
     overlap: Figure[OverlapFigures] = Field(ABSENT, description="how compute and communication share the steps")
+    delayed: Figure[list[DelayedFigures]] = Field(
+        ABSENT, description="collectives that compute of the same step could overlap and does not, by cause"
+    )
+    bucket_copies: Figure[BucketCopyFigures] = Field(
+        ABSENT, description="copies of reduced gradients out of DDP's buckets"
+    )
     sharding: Figure[ShardingFigures] = Field(ABSENT, description="the time that FSDP takes in the steps")
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="compute by place in the script")
     user_code: Figure[UserCodeFigures] = Field(

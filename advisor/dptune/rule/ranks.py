@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from dptune.advice import Evidence
-from dptune.measured import CommunicationFigures, StragglerFigures
+from dptune.measured import CommunicationFigures, DelayedFigures, StragglerFigures
 from dptune.rule.recorded import RecordedView
 
 _LAG_SHARE = 0.1  # of the step, from which a rank is late: on shared machines healthy ranks lag by a few per cent
@@ -72,6 +72,13 @@ class RanksView(RecordedView):
         was traced; half of the spread was 1, 3 and 5 %.
         """
         return self.most_of_process(sum(map(self._most_share, rows)))
+
+    def most_overlapped(self, delay: DelayedFigures) -> float:
+        """What compute could overlap of delayed collectives on the rank with most of it, as a share of the step.
+
+        It is an upper bound. Where one rank is late, waiting for it is left out, see `held_up_share`.
+        """
+        return self.most_of_process(delay.most_transfer_share if self.one_is_late else delay.most_share)
 
     def _most_share(self, row: CommunicationFigures) -> float:
         """On the rank with most of it; without waiting for one late rank, see `held_up_share`, which others lack."""

@@ -323,6 +323,8 @@ WORDS = {  # what a trace lacks, by the names of facts that rules ask for
     "ddp.gradient_bytes": "how large the gradients are that DDP all-reduces",
     "optimizers.fused": "whether the optimizer is fused",
     "ddp.buffer_bytes": "how large the buffers are that DDP broadcasts",
+    "ddp.gradient_as_bucket_view": "whether gradients are views of DDP's buckets",
+    "fsdp.units": "into how many units FSDP shards the model",
     "optimizers.parameter_tensors": "how many tensors the optimizer updates",
     "loaders.num_workers": "how many workers the DataLoader has",
 }

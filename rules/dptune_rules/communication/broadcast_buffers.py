@@ -125,7 +125,7 @@ def _hosted(run: RunView) -> float:
     spent = run.measured.known("buffer_sync_share")
     if spent is None or run.measured.device_kind == "cpu":
         return 0.0
-    beside = sum(run.measured.share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
+    beside = sum(run.measured.step_share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
     return float(min(spent, beside, run.idle_share()))
 
 

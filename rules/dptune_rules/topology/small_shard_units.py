@@ -5,7 +5,9 @@
 The units of FullyShardedDataParallel or `fully_shard`: how many there are, the mean size of the all-gathers that their
 hooks issue, and the exposed transfer of these all-gathers and reduce-scatters in a step. Units are small where the
 start-up of an all-gather of the mean size takes longer than its transfer, by the latency and bandwidth measured between
-these ranks; where those are not known, below 1 MiB.
+these ranks. Where those are not known, and messages differ 8 times in size, the shortest calls of the smallest and the
+largest are taken instead, with low confidence; otherwise units are small below 1 MiB. In a plain trace the units are
+counted by the hooks of a backward pass.
 
 ## Why it matters
 
@@ -40,9 +42,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Confidence, Evidence
 from dptune.measured import Missing, ShardMessages, digits, shard_messages
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.known import known
 
 MIB = 2**20
 _UNITS = "FSDP's collectives, hooks and copies take"
@@ -69,9 +72,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose larger units where many small ones hold up steps."""
-    if (facts := run.recorded_about("fsdp")) is None:
-        return
-    sharded = [fsdp for fsdp in facts.fsdp if fsdp.mesh]  # not roots without parameters of their own
+    found = run.any_facts("fsdp", "fsdp.units").fsdp
+    sharded = [fsdp for fsdp in found if fsdp.mesh or not run.facts]  # not roots without parameters of their own
     units = sum(fsdp.units for fsdp in sharded)
     if units < run.limit(LEAST_UNITS) or run.measured.world_size == 1:
         return
@@ -101,7 +103,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why=_why(messages),
         changes=[],
         saves=run.bound(0.0, run.most_of_process(most), how),
-        confidence="medium" if messages.startup_us is None else "high",
+        confidence=_confidence(messages),
         evidence=[
             *(
                 Evidence(
@@ -112,9 +114,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 for collective in rows
             ),
             Evidence(label="units", value=units),
-            Evidence(
-                label="sharded modules", value=", ".join(dict.fromkeys(m for fsdp in sharded for m in fsdp.modules))
-            ),
+            *known("sharded modules", ", ".join(dict.fromkeys(m for fsdp in sharded for m in fsdp.modules))),
             Evidence(label=f"{kind}s", value=messages.per_step, unit="per step"),
             Evidence(label=f"mean {kind}", value=messages.mean_bytes / 2**10, unit="KiB"),
         ],
@@ -122,6 +122,13 @@ def check(run: RunView) -> Iterator[Advice]:
         watch="Watch memory: each rank holds one whole unit at a time, plus the next one, which is gathered ahead.",
         fingerprint=f"{RULE.code}:{next(iter(finest.modules), 'units')}",
     )
+
+
+def _confidence(messages: ShardMessages) -> Confidence:
+    """High where a link was measured, low where the run's shortest calls stand for it."""
+    if messages.startup_us is None:
+        return "medium"
+    return "low" if messages.estimated else "high"
 
 
 def _why(messages: ShardMessages) -> str:

@@ -56,11 +56,11 @@ class HostEvents:
 
     def gradients_by_pass(self) -> list[int]:
         """How many gradients each backward pass adds, in order of time."""
-        return [int(count) for count in np.unique(self._pass_of(self.gradients), return_counts=True)[1]]
+        return [int(count) for count in np.unique(self.pass_of(self.gradients), return_counts=True)[1]]
 
     def usual_count(self, rows: Ints) -> int:
         """How many of these rows lie in a backward pass: the median over the passes that have any."""
-        return round(float(np.median(np.unique(self._pass_of(rows), return_counts=True)[1])))
+        return round(float(np.median(np.unique(self.pass_of(rows), return_counts=True)[1])))
 
     def passes(self, synchronised_by: Ints) -> tuple[list[int], list[int]]:
         """The backward passes of each step, and those of them since whose begin one of these rows issued a reduction.
@@ -68,7 +68,7 @@ class HostEvents:
         FSDP reduces the last gradients after the last node of the pass.
         """
         steps, columns = self.view.steps, self.columns
-        _, first = np.unique(self._pass_of(self.gradients), return_index=True)
+        _, first = np.unique(self.pass_of(self.gradients), return_index=True)
         begin_ns = columns.ts_ns[self.gradients[first]]
         at = np.searchsorted([step.start_ns for step in steps], begin_ns, side="right") - 1
         kept = at >= 0
@@ -77,7 +77,7 @@ class HostEvents:
         every = np.bincount(at[kept], minlength=len(steps))
         return every.tolist(), np.bincount(at[kept & with_reductions], minlength=len(steps)).tolist()
 
-    def _pass_of(self, rows: Ints) -> Ints:
+    def pass_of(self, rows: Ints) -> Ints:
         """A number for the backward pass of each row. Passes are apart where other operators begin between them."""
         return np.searchsorted(self._others_ns, self.columns.ts_ns[rows]).astype(np.int64)
 

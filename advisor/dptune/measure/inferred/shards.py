@@ -12,6 +12,7 @@ from dptune.runfile.communication import FsdpFacts
 
 _SECOND = re.compile(r"FSDP::(?P<what>\w+)(?: \((?P<unit>.*)\))?")
 _FIRST = re.compile(r"FullyShardedDataParallel\.")
+_REDUCES = re.compile(r"FullyShardedDataParallel\._post_backward_hook$")
 _GATHERS = re.compile(r"FSDP::all_gather(?: \(.*\))?$")
 
 
@@ -21,8 +22,17 @@ def shards(host: HostEvents) -> list[Inferred]:
     if len(gathers):
         return [_second(host, [host.columns.name(row) for row in gathers.tolist()])]
     if len(host.rows(_FIRST)):
-        return [Inferred.of("fsdp", [FsdpFacts(version=1)], "high", version="high")]
+        return [_first(host)]
     return [Inferred.of("fsdp", [], "high")] if host.trains and not host.compiles else []
+
+
+def _first(host: HostEvents) -> Inferred:
+    """FullyShardedDataParallel names no unit: each reduces its gradients once in a backward pass."""
+    units = host.usual_count(reduced) if len(reduced := host.rows(_REDUCES)) else 0
+    parts: dict[str, Confidence] = {"version": "high"}
+    if units:
+        parts["units"] = "medium"
+    return Inferred.of("fsdp", [FsdpFacts(version=1, units=units)], "high", **parts)
 
 
 def _second(host: HostEvents, names: list[str]) -> Inferred:

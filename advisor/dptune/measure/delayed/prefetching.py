@@ -1,0 +1,58 @@
+"""All-gathers of FSDP that a unit issues when it needs its parameters, after the compute of the unit before.
+
+torch names the hooks: a gather of `FSDP::pre_forward` or `FullyShardedDataParallel._pre_forward` is the unit's own, one
+in a range of prefetching was issued ahead. Gathers that overlap the unit before on the device are no matter of order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from dptune.measure.communication.purposes import SHARDING
+from dptune.measure.delayed.sent import Delayed, Sent
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.intervals import Intervals, Mask
+from dptune.measure.views import DeviceView, RankView
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import RANGE_CATEGORIES, Work
+
+_FLAT = r"FullyShardedDataParallel\._"
+_AHEAD = re.compile(rf"FSDP::\w+_prefetch for |{_FLAT}(pre_forward|pre_backward|post_backward)_prefetch$")
+_BACKWARD = re.compile(
+    rf"FSDP::(pre_backward\b|backward_prefetch for )|{_FLAT}(pre_backward_hook|post_backward_prefetch)$"
+)
+_OWN = re.compile(rf"FSDP::(pre_forward|pre_backward)\b|{_FLAT}(pre_forward|pre_backward_hook)$")
+
+
+def not_prefetched(view: RankView, device: DeviceView, of: Sent) -> Iterator[Delayed]:
+    """Of each pass the gathers that units issued themselves, but the first, with the compute before each of them.
+
+    None on a CPU, where a gather blocks the script.
+    """
+    columns, operations = view.columns, device.operations
+    if operations.on_cpu:
+        return
+    own = _inside(columns, _OWN, of) & ~_inside(columns, _AHEAD, of)
+    backward = _inside(columns, _BACKWARD, of)
+    rows = operations.rows[operations.work == Work.COMPUTE]
+    compute = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
+    places = np.flatnonzero((of.purpose == SHARDING) & np.isin(of.kinds, ("all_gather",)))
+    passes: dict[tuple[int, bool], list[int]] = {}
+    for place in places.tolist():
+        passes.setdefault((int(of.step[place]), bool(backward[place])), []).append(place)
+    for gathers in passes.values():
+        late = [(before, place) for before, place in pairwise(gathers) if own[place]]
+        if late:
+            before, own_places = np.array(late, dtype=np.int64).T
+            between = Intervals.union(columns.ends(of.rows[before]), columns.ts_ns[of.rows[own_places]])
+            yield Delayed(own_places, compute & between)
+
+
+def _inside(columns: Columns, pattern: re.Pattern[str], of: Sent) -> Mask:
+    ranges = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, pattern.match))
+    found: Mask = ranges.at(columns.thread[of.issued_by], columns.ts_ns[of.issued_by]) != NOWHERE
+    return found

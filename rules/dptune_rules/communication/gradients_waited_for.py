@@ -1,0 +1,87 @@
+"""The backward pass waits for the collective of each gradient: hooks issue it synchronously, or on the compute stream.
+
+## What it measures
+
+On GPUs, collectives that a hook issues as autograd accumulates a gradient, where the backward pass continues only when
+they have ended: they run on the stream that computes, or the next operation of that stream was already launched and
+starts at their end. DDP's own buckets are not waited for. The exposed time is compared with the compute that the pass
+still has to do after the first of them.
+
+## Why it matters
+
+The optimizer needs the averaged gradient, the rest of the backward pass does not. A collective on another stream is
+overlapped by that pass.
+
+## What to change
+
+Pass `async_op=True` in the hook, keep the handle, and call `wait()` on all handles before the optimizer step. With
+NCCL, since torch 2.8 a collective without `async_op=True` runs on the current stream, so it blocks compute. Or wrap the
+model in `DistributedDataParallel`, which does all this in buckets.
+
+The upper bound is the exposed time of these collectives, or the compute of the backward pass after the first of them,
+whichever is smaller.
+
+## When to leave it alone
+
+- The hook needs the result, for example to clip the averaged gradient: do that after the backward pass.
+
+## References
+
+- torch.distributed, "Synchronous and asynchronous collective operations":
+  https://pytorch.org/docs/stable/distributed.html
+- Tensor.register_post_accumulate_grad_hook:
+  https://pytorch.org/docs/stable/generated/torch.Tensor.register_post_accumulate_grad_hook.html
+- Preview: tested on traces made by hand, no recorded run has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice
+from dptune.measured import digits
+from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.delays import delay_of, evidence_of, named, overlap_share
+
+WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
+
+_HOW = "the exposed time of these collectives, at most the backward compute after the first of them"
+
+RULE = Rule(
+    code="DP115",
+    name="gradients-waited-for",
+    family="communication",
+    kind="time",
+    summary="the backward pass waits for the collective of each gradient, which its compute could overlap",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+    preview=True,
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Propose asynchronous collectives where the backward pass waits for each."""
+    delay = delay_of(run, "waited_for_in_backward")
+    if delay is None:
+        return
+    share = overlap_share(run, delay)
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
+        return
+    where = " on the compute stream" if delay.on_compute_stream else ""
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"Backward waits for {digits(delay.calls_per_step)} {named(delay)} of gradients per step{where}: "
+        f"{100 * share:.0f} % of a step could be overlapped with async_op=True, and wait() before the optimizer step",
+        why="Only the optimizer needs the averaged gradients; the rest of the backward pass does not.",
+        changes=[],
+        saves=run.bound(0.0, run.most_overlapped(delay), _HOW),
+        confidence="medium",
+        evidence=evidence_of(run, delay),
+        numerics="same",
+        watch="Without wait() before the optimizer step, it reads gradients that are not averaged yet.",
+        fingerprint=f"{RULE.code}:{' '.join(delay.kinds)}",
+    )

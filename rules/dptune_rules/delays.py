@@ -1,0 +1,47 @@
+"""What rules about delayed collectives share: the figures of one cause, and the evidence."""
+
+from __future__ import annotations
+
+from dptune.advice import Evidence
+from dptune.measured import DelayCause, DelayedFigures, digits
+from dptune.rule import RunView
+
+
+def delay_of(run: RunView, cause: DelayCause) -> DelayedFigures | None:
+    """The collectives that one cause delays; None where there are none."""
+    return next((delay for delay in run.measured.delayed if delay.cause == cause), None)
+
+
+def overlap_share(run: RunView, delay: DelayedFigures) -> float:
+    """The exposed transfer that compute could overlap, as a share of the traced step: the mean over ranks."""
+    share: float = delay.could_hide_ns / run.measured.account.window_ns
+    return share
+
+
+def size_of(delay: DelayedFigures) -> str:
+    """The bytes of a step; the number of collectives where these are not known."""
+    sent = delay.known("bytes_per_step")
+    if sent is None:
+        return f"{digits(delay.calls_per_step)} {named(delay)}"
+    return f"{digits(sent / 2**20)} MiB" if sent >= 2**20 else f"{digits(sent / 2**10)} KiB"
+
+
+def named(delay: DelayedFigures) -> str:
+    """The kinds of collective: `all-reduces and reduce-scatters`."""
+    return " and ".join(f"{kind.replace('_', '-')}s" for kind in delay.kinds)
+
+
+def evidence_of(run: RunView, delay: DelayedFigures) -> list[Evidence]:
+    """What is sent, how long it is exposed, and how much of that compute could overlap."""
+    window_ns = run.measured.account.window_ns
+    group = delay.known("group")
+    places = [f"process group {group}"] if group is not None else []
+    places += [f"stream {', '.join(map(str, delay.streams))}"] if delay.streams else []
+    sent = delay.known("bytes_per_step")
+    label = f"exposed {named(delay)}" + (f" ({', '.join(places)})" if places else "")
+    return [
+        Evidence(label=label, value=delay.exposed_ns / window_ns, unit="of a traced step").at(delay.known("longest")),
+        Evidence(label="compute could overlap", value=overlap_share(run, delay), unit="of a traced step"),
+        Evidence(label=named(delay), value=round(delay.calls_per_step, 1), unit="per step and rank"),
+        *([] if sent is None else [Evidence(label="sent", value=round(sent), unit="bytes per step and rank")]),
+    ]

@@ -1,0 +1,39 @@
+"""FSDP units that are gathered when they are needed: the rule, on runs made by hand."""
+
+import pytest
+
+from dptune.measured import DelayedFigures
+from dptune.runfile.communication import FsdpFacts
+
+
+@pytest.fixture
+def said(ask, make_measured, make_facts, hand_made):
+    def say(*fsdp, share=0.08):
+        steps_ns = make_measured().account.window_ns
+        figures = {"exposed_ns": int(0.2 * steps_ns), "could_hide_ns": int(share * steps_ns), "calls_per_step": 3.0}
+        known = {"kinds": ["all_gather"], "streams": [9], "on_compute_stream": False, "group": "0"}
+        shares = {"most_share": 0.1, "most_transfer_share": share, "bytes_per_step": 36 * 2**20}
+        delay = hand_made.figures(DelayedFigures, cause="not_prefetched", **figures, **known, **shares)
+        return ask("DP206", make_measured(delayed=[delay]), [make_facts(fsdp=[*fsdp])])
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("version", "setting"), [(1, "set forward_prefetch=True"), (2, "use set_modules_to_forward_prefetch")]
+)
+def test_units_that_gather_themselves(said, version, setting):
+    (advice,) = said(FsdpFacts(version, units=4, where="train.py:31", modules=["Block"], mesh=[2]))
+    assert advice.title == (
+        "FSDP gathers units (train.py:31) only when they are needed: compute of the unit before could overlap 8 % of a "
+        f"step. Prefetch them: {setting}"
+    )
+    assert (advice.impact, advice.saves.basis, advice.fingerprint) == ("medium", "bound", "DP206:Block")
+    assert "memory" in advice.watch
+
+
+def test_quiet(said, ask, make_measured, make_facts):
+    units = FsdpFacts(2, units=4)
+    assert said(units, share=0.01) == []
+    assert said() == []
+    assert ask("DP206", make_measured(), [make_facts(fsdp=[units])]) == []
