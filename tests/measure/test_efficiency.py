@@ -21,6 +21,7 @@ from dptune.trace import load
 
 from .handmade import annotation, launched, measure_events, operator, step
 
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces" / "gpu"
 STEPS_READ = 2  # of three: the last has no end
 WIDTH, TOKENS, LENGTH, BATCH, WORDS = 32, 32, 16, 2, 1024
 BLOCK = WIDTH * 3 * WIDTH + WIDTH * WIDTH + 2 * WIDTH * 4 * WIDTH  # weights
@@ -317,3 +318,17 @@ def test_peaks_have_sources_and_are_dense():
 def test_peaks(name, dtype, tflops):
     found = peak(name, dtype)
     assert (None if found is None else found.flops_per_s) == (tflops and pytest.approx(tflops * 1e12))
+
+
+def test_what_computes_attention_does_not_change_the_model():
+    """Two recordings of one model on an H200: attention by operators, and fused, which computes its scores again."""
+    eager = measure(load([SAMPLES / "planted-naive-attention"], cached=False)).efficiency
+    fused = measure(load([SAMPLES / "planted-starved-loader"], cached=False)).efficiency
+    assert eager.model_flops_per_step == fused.model_flops_per_step == eager.flops_per_step
+    scores = next(kind.flops for kind in fused.kinds if kind.kind == "attention") // 7  # of 2 products and 5
+    assert fused.flops_per_step - fused.model_flops_per_step == scores == fused.recomputed_flops
+    assert eager.tokens_per_step == fused.tokens_per_step == 8192
+    for found in (eager, fused):
+        assert found.window == "detailed"
+        assert found.peak_flops_per_s == 989.5e12
+        assert 0.1 < found.mfu <= found.hfu < 0.25

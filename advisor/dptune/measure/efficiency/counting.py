@@ -45,6 +45,7 @@ _NAMES = {
 }
 _COMPILED_BACKWARD = re.compile(r"CompiledFunctionBackward")
 _MOST = 100_000  # operators whose sizes are read: of more, those of the first steps
+_PROBED = 20  # operators that show whether sizes were recorded
 UNKNOWN_TYPE = "unknown"
 
 NO_OPERATORS = "no matrix product, convolution or attention operator was recorded in the steps"
@@ -84,12 +85,13 @@ def count(view: RankView) -> Counted | str:
     if not len(rows):
         return NO_OPERATORS
     try:
+        first = arguments(view.trace, rows[:_PROBED].tolist())
+        if not any(Arguments.of(args).sized for args in first):
+            return NO_SIZES
         found = arguments(view.trace, rows.tolist())
     except TraceError as error:
         return str(error)
     called = [Arguments.of(args) for args in found]
-    if not any(each.sized for each in called):
-        return NO_SIZES
     names = [columns.name(row) for row in rows.tolist()]
     parents = Ranges.of_rows(columns, rows).parents()
     flops = [possible(each) for each in _flops(names, called, parents)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.device.kernel_kinds import MATRIX_WORK, kernel_kind
-from dptune.measure.device.precisions import is_fp32, is_tensor_core
+from dptune.measure.device.precisions import precision
 from dptune.measure.efficiency.counting import Operator
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
@@ -42,26 +42,29 @@ def kernel_time(view: RankView, steps: Sequence[Step], operators: Sequence[Opera
     columns = view.columns
     rows = np.array([operator.row for operator in operators], dtype=np.int64)
     kinds = np.array([operator.kind for operator in operators], dtype=np.str_)
-    names = list(dict.fromkeys(operator.kind for operator in operators))
+    counted_kinds = list(dict.fromkeys(operator.kind for operator in operators))
     if all(device.operations.on_cpu for device in view.devices):
-        by_kind = {kind: _union_ns(columns, rows[kinds == kind]) for kind in names}
+        by_kind = {kind: _union_ns(columns, rows[kinds == kind]) for kind in counted_kinds}
         return KernelTime(list(operators), by_kind, None, [None] * len(operators))
     around = Ranges.of_rows(columns, rows)
-    by_kind = dict.fromkeys(names, 0)
+    by_kind = dict.fromkeys(counted_kinds, 0)
     on_units, on_others, launched = (np.zeros(len(rows), dtype=np.int64) for _ in range(3))
     matrix_ns = counted_ns = 0
     for device in view.devices:
         kernels, launch = _launched(view, device, steps)
         owner = around.at(columns.thread[launch], columns.ts_ns[launch])
         owned, took = owner != NOWHERE, columns.dur_ns[kernels]
-        for kind in names:
+        for kind in counted_kinds:
             by_kind[kind] += _union_ns(columns, kernels[owned & (kinds[owner] == kind)])
-        matrix = columns.named(lambda name: kernel_kind(name) in MATRIX_WORK, kernels)
+        numbers, at = np.unique(columns.name_id[kernels], return_inverse=True)
+        names = [columns.names[number] for number in numbers.tolist()]
+        matrix = np.array([kernel_kind(name) in MATRIX_WORK for name in names], dtype=np.bool_)[at]
+        precisions = np.array([precision(name) or "" for name in names], dtype=np.str_)[at]
         matrix_ns += int(took[matrix].sum())
         counted_ns += int(took[matrix & owned].sum())
         np.add.at(launched, owner[owned], 1)
-        for total, named in ((on_units, is_tensor_core), (on_others, is_fp32)):
-            chosen = owned & columns.named(named, kernels)
+        for total, wanted in ((on_units, "matrix units"), (on_others, "fp32")):
+            chosen = owned & (precisions == wanted)
             np.add.at(total, owner[chosen], took[chosen])
     ran = np.flatnonzero(launched).tolist()
     units = [None if on_units[at] == on_others[at] == 0 else bool(on_units[at] > on_others[at]) for at in ran]
