@@ -236,6 +236,12 @@ def test_without_sizes_the_report_says_how_to_get_them(tmp_path):
     assert found.missing["flops"].startswith("no matrix product, convolution or attention operator")
 
 
+def test_sizes_of_no_real_tensors_are_refused(tmp_path):
+    huge = [product(at, 2 * 10**5, 10**6, 10**6) for at in range(10, 90, 4)]
+    found = measure_events(tmp_path, [step(1, 0, 100), *huge]).efficiency
+    assert found.missing["flops"] == "the sizes of operator inputs are not those of real tensors"
+
+
 def test_gradients_of_gradients_are_no_recomputation(tmp_path):
     """Operators of a backward pass with numbers of their own compute more than its forward pass did."""
     numbered = {"Sequence number": 7}

@@ -46,9 +46,11 @@ _NAMES = {
 _COMPILED_BACKWARD = re.compile(r"CompiledFunctionBackward")
 _MOST = 100_000  # operators whose sizes are read: of more, those of the first steps
 _PROBED = 20  # operators that show whether sizes were recorded
+_MOST_FLOPS = 2**62  # of all steps: a device computes for an hour
 UNKNOWN_TYPE = "unknown"
 
 NO_OPERATORS = "no matrix product, convolution or attention operator was recorded in the steps"
+_NO_REAL_SIZES = "the sizes of operator inputs are not those of real tensors"
 NO_SIZES = (
     "the trace has no sizes of operator inputs: set `record_shapes=True` in torch.profiler, or record with "
     "`dptune profile` and a detailed window"
@@ -96,6 +98,8 @@ def count(view: RankView) -> Counted | str:
     parents = Ranges.of_rows(columns, rows).parents()
     flops = [possible(each) for each in _flops(names, called, parents)]
     kept, unknown = _chosen(names, flops, parents)
+    if sum(known.total for at in kept if (known := flops[at]) is not None) > _MOST_FLOPS:
+        return _NO_REAL_SIZES
     phases = _Phases.of(columns, rows)
     operators = [
         Operator(

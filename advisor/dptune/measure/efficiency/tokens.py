@@ -21,6 +21,7 @@ _EMBEDDING = "aten::embedding"
 _SOFTMAX = frozenset({"aten::_softmax", "aten::softmax"})
 _ATTENTION = "aten::_scaled_dot_product_"
 _LEAST_VOCABULARY = 1000  # words
+_MOST_TOKENS = 10**12  # of a step: more is no size of real tensors
 _MOST = 20_000  # operators whose sizes are read
 
 
@@ -53,7 +54,7 @@ def per_step(view: RankView) -> int | None:
     if len(looked_up) != 1:
         return None
     counts = set(looked_up.popitem()[1])
-    return counts.pop() if len(counts) == 1 else None
+    return counts.pop() if len(counts) == 1 and max(counts) <= _MOST_TOKENS else None
 
 
 def _keys(name: str, called: Arguments) -> int | None:
