@@ -23,7 +23,7 @@ from dptune.measured import (
 # Kinds of kernels that read and write more than they compute.
 MEMORY_BOUND = ("indexing", "elementwise", "normalisation", "optimizer", "softmax and loss", "pooling", "reduction")
 
-NO_DETAILED = "the recording has no detailed window, which has sizes of operator inputs: record with `--detailed 1`"
+NO_DETAILED = "the recording has no detailed window, which has sizes of operator inputs: record with `--detailed 3`"
 _ON_CPU = "a CPU's peak is not known: it depends on clocks and vector units that nothing records"
 _LEAST_COUNTED = 0.5  # of the time of matrix kernels
 _MOST_UNCOUNTED = "operators of known sizes launched {:.0f} % of the time of matrix kernels only"

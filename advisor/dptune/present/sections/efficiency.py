@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Cost, Report
+from dptune.advice import Cost, CostSaving, Report
 from dptune.measured import EfficiencyFigures, KindFlops, Missing
 from dptune.present.amounts import Hole, flops, milliseconds, number, percent, several, shown
 from dptune.present.lines import Line, heading, labelled, wrapped
@@ -151,10 +151,11 @@ def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
     )
     yield "Cost", str(text)
     for saving in cost.savings:
-        if saving.large_unknown:
-            words = "large, unknown"
-        elif number(saving.low) in ("0", number(saving.high)):
-            words = f"up to {number(saving.high)}"
-        else:
-            words = f"{number(saving.low)} to {number(saving.high)}"
-        yield f"{saving.rule} saves", f"{words} per 1,000 steps"
+        yield f"{saving.rule} saves", _saved(saving)
+
+
+def _saved(saving: CostSaving) -> str:
+    low, high = number(saving.low), number(saving.high)
+    if saving.large_unknown:
+        return "large, unknown"
+    return f"up to {high} per 1,000 steps" if low in ("0", high) else f"{low} to {high} per 1,000 steps"
