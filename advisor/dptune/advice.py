@@ -12,7 +12,7 @@ from pydantic import Field, computed_field, field_validator, model_validator
 from dptune.errors import UsageError
 from dptune.finding import Finding
 from dptune.knobs import ENVIRONMENT, Value, knob
-from dptune.measured import Measured, Model, Place
+from dptune.measured import ABSENT, Figure, Figures, Measured, Model, Place
 
 Kind = Literal["time", "risk", "convergence"]
 Impact = Literal["low", "medium", "high"]
@@ -301,6 +301,24 @@ class Verified(Model):
     )
 
 
+class CostSaving(Model):
+    """What one recommendation saves of the cost of 1,000 steps, at the same number of samples."""
+
+    rule: str = Field(description="the rule's code")
+    low: float = Field(description="lower end of the interval")
+    high: float = Field(description="upper end of the interval")
+    large_unknown: bool = Field(description="whether the saving may be large and is not known")
+
+
+class Cost(Figures):
+    """What the devices cost at a price per hour, and what recommendations save of it; savings do not add up."""
+
+    gpu_hour_price: float = Field(description="price of one device for an hour, in the currency of the user")
+    devices: Figure[int] = Field(ABSENT, description="devices that are paid for")
+    per_1000_steps: Figure[float] = Field(ABSENT, description="cost of 1,000 steps on all devices")
+    savings: list[CostSaving] = Field(default_factory=list, description="one for each recommendation that saves time")
+
+
 class Report(Model):
     """The report on a run."""
 
@@ -318,3 +336,4 @@ class Report(Model):
     quiet: list[str] = Field(description="rules with no findings")
     measured: Measured
     verified: list[Verified] = Field(default_factory=list, description="changes that were verified, the latest last")
+    cost: Cost | None = Field(None, description="where a price was given")

@@ -41,6 +41,20 @@ def test_one_section_is_printed_alone(traces: Path, capsys: pytest.CaptureFixtur
     assert "Step time breakdown" not in section
 
 
+def test_tokens_and_a_price_are_taken_from_the_command_line(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--tokens-per-step", "4096", "--gpu-hour-price", "2.5"]
+    assert main(["report", str(traces), "--no-cache", "--format", "json", *options]) == 0
+    report = Report.model_validate_json(capsys.readouterr().out)
+    found, cost = report.measured.efficiency, report.cost
+    assert found.tokens_per_step == 4096
+    assert found.tokens_per_s == pytest.approx(4096 / found.step_ns * 1e9)
+    assert cost is not None
+    assert cost.per_1000_steps == pytest.approx(1000 * found.step_ns / 3600e9 * cost.devices * 2.5)
+    for option, wrong in (("--tokens-per-step", "0"), ("--gpu-hour-price", "nan"), ("--gpu-hour-price", "-1")):
+        assert main(["report", str(traces), f"{option}={wrong}"]) == 2
+        assert option in capsys.readouterr().err
+
+
 def test_json_is_a_report_and_nothing_else(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(traces), "--format", "json"]) == 0
     said = capsys.readouterr()

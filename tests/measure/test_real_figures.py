@@ -26,6 +26,7 @@ NOT_IN_THE_MANIFEST = "mtia/"  # the manifest counts GPUs; tests/trace/test_kern
 def test_whole_account_equals_the_manifest(real_traces, manifest_entry):
     run = load([real_traces / manifest_entry["file"]])
     measured = measure(run)
+    assert_possible(measured.known("efficiency"))
     devices = measured.ranks[0].devices
     figures = manifest_entry["interval_union_figures"]
     if manifest_entry["file"] in NOT_ACCOUNTED:
@@ -50,6 +51,24 @@ def test_whole_account_equals_the_manifest(real_traces, manifest_entry):
     tolerance = 20 if manifest_entry["file"] == FRACTIONAL_EPOCH else TOLERANCE_US
     for name, value_ns in found.items():
         assert value_ns / 1e3 == pytest.approx(figures[name], abs=tolerance), name
+
+
+def assert_possible(efficiency):
+    """No device computes faster than its peak; parts sum to the whole; a model needs no more than is computed."""
+    if efficiency is None or efficiency.known("flops") is None:
+        return
+    for parts in (efficiency.kinds, efficiency.dtypes):
+        assert sum(part.flops for part in parts) == efficiency.flops > 0
+    model = efficiency.known("model_flops_per_step")
+    assert model is None or 0 < model <= efficiency.flops_per_step
+    assert 0 <= (efficiency.known("memory_bound_share") or 0) <= 1
+    assert 0 <= (efficiency.known("counted_share") or 0) <= 1
+    peak = efficiency.known("peak_flops_per_s")
+    if peak is None:
+        return
+    assert 0 < efficiency.mfu <= efficiency.hfu < 1
+    fastest = max(part.peak_flops_per_s for part in efficiency.dtypes if part.known("peak_flops_per_s"))
+    assert all(kind.flops_per_s < fastest for kind in efficiency.kinds if kind.known("flops_per_s"))
 
 
 def plain_steps(path):

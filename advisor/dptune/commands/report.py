@@ -11,6 +11,7 @@ examples:
   dptune report --full | less
   dptune report --section ranks --section collectives
   dptune report rank*_trace.json --format json -o report.json
+  dptune report --section efficiency --tokens-per-step 524288 --gpu-hour-price 2.50
   dptune report --format html -o report.html
   dptune report --patch | git apply
 """
@@ -24,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dptune.commands.shared.amounts import price, tokens
 from dptune.commands.shared.reading import reading_options, record_of, report_of, root_of
 from dptune.commands.shared.sweeps import links_option
 from dptune.errors import UsageError
@@ -31,11 +33,12 @@ from dptune.present import terminal
 
 if TYPE_CHECKING:
     from dptune.advice import Advice, Change, Report
+    from dptune.trace import Run
 
 # of `dptune.present.text.SECTIONS`, which is slow to import for a help page
 SECTION_NAMES = (
     *("quality", "advice", "breakdown", "phases", "path", "gaps", "steps", "ranks", "collectives", "links", "copies"),
-    *("kernels", "sources", "memory", "input", "inferred", "skipped", "files"),
+    *("kernels", "efficiency", "sources", "memory", "input", "inferred", "skipped", "files"),
 )
 
 
@@ -67,6 +70,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--advice", action="append", default=[], metavar="CODE", help=words)
     reading_options(parser)
     links_option(parser)
+    group = parser.add_argument_group("efficiency")
+    words = "tokens per optimizer step over all ranks, if the trace does not show them"
+    group.add_argument("--tokens-per-step", type=tokens, metavar="N", help=words)
+    words = "price of one GPU for an hour: adds the cost of 1,000 steps, and what each recommendation saves of it"
+    group.add_argument("--gpu-hour-price", type=price, metavar="PRICE", help=words)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,20 +94,32 @@ def run(args: argparse.Namespace) -> int:
     if chosen == "html":
         return _html(args)
     if chosen == "tui":
-        from dptune.commands.shared.reading import run_and_report
         from dptune.present.tui import show
 
-        run, report = run_and_report(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
+        run, report = _read(args)
         show(report, run)
     else:
-        report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
+        report = _read(args)[1]
         _write(_text(report, chosen, args), args.output)
     return 0
 
 
+def _read(args: argparse.Namespace) -> tuple[Run, Report]:
+    """The run and its report, with its cost where a price is given."""
+    from dptune.commands.shared.reading import run_and_report
+
+    run, report = run_and_report(
+        args.paths, args.jobs, cached=not args.no_cache, links=args.links, tokens=args.tokens_per_step
+    )
+    if args.gpu_hour_price is None:
+        return run, report
+    from dptune.advise.cost import with_cost
+
+    return run, with_cost(report, args.gpu_hour_price)
+
+
 def _html(args: argparse.Namespace) -> int:
     """Write the page, with what the report alone does not hold: steps to draw, step times, bucket sizes tried."""
-    from dptune.commands.shared.reading import run_and_report
     from dptune.measure.lanes import unnamed
     from dptune.measure.steps.history import step_history
     from dptune.measure.straggler_lanes import timeline_steps
@@ -107,7 +127,7 @@ def _html(args: argparse.Namespace) -> int:
     from dptune.present.html import RunDetails, page
     from dptune.whatif.predicting import search
 
-    run, report = run_and_report(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
+    run, report = _read(args)
     sizes = []
     if report.measured.known("device_kind") == "cpu":
         with contextlib.suppress(Exception):  # a model that fails is a finding of the report, and no end of the page

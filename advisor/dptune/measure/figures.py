@@ -13,6 +13,7 @@ from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
+from dptune.measure.efficiency import figures as efficiency
 from dptune.measure.host import (
     attention,
     attribution,
@@ -44,10 +45,11 @@ from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
 
-def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
+def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = None) -> Measured:
     """All figures of a run; one that could not be measured says why under `missing`.
 
-    `sweep` is what `dptune links` measured; it is left out where it does not fit the run.
+    `sweep` is what `dptune links` measured; it is left out where it does not fit the run. `tokens` are those of a step,
+    over all ranks, where the user gives them.
     """
     facts = list(run.facts.values())
     viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks], run.world_size)
@@ -77,6 +79,11 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     phased = together.phased
     noisy = noise.noise(facts, run.world_size)
     loads = load.load(facts, run.world_size)
+    step = steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices))
+    kernel_figures = kernels.kernels(
+        ((rank_view, device) for rank_view in stepped for device in rank_view.devices), account
+    )
+    reached = efficiency.Steps(step, account, kernel_figures, run.world_size, samples, tokens)
     fitting = sweep if sweep is not None and sweep.fits(backend, run.world_size) else None
     figures = {
         "world_size": (run.world_size, "neither the recording nor the traces say how many ranks the run had"),
@@ -140,8 +147,12 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
         ),
         "copies": (copies.copies(stepped, detail) if stepped else None, copies.NO_LAUNCH if stepped else no_steps),
         "kernels": (
-            kernels.kernels(((rank_view, device) for rank_view in stepped for device in rank_view.devices), account),
+            kernel_figures,
             no_steps if account is None else "no kernel and no operator runs in the steps",
+        ),
+        "efficiency": (
+            efficiency.efficiency(_read_for_flops(run, detail, stepped[0]), reached) if stepped else None,
+            no_steps,
         ),
         "inferred": _inferred(run, views, together),
         "load": (None, loads) if isinstance(loads, str) else (loads, ""),
@@ -154,7 +165,7 @@ def measure(run: Run, sweep: links.Sweep | None = None) -> Measured:
     return Measured.of(
         figures,
         longest=longest.longest(windowed, phased),
-        step=steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices)),
+        step=step,
         ranks=ranks,
         input=input_wait.input_figures(list(waits.values()), run.facts.values()),
         accumulation=_accumulation(run, views, together),
@@ -236,6 +247,17 @@ def _attention(run: Run, first: RankView | None, stepped: list[RankView]) -> lis
     if not stepped:
         return None
     return attention.eager_attention(_two_detailed(run, first) if first else stepped[:1], _untraced_ns(run))
+
+
+def _read_for_flops(run: Run, detail: RankView | None, first: RankView) -> efficiency.Source | str:
+    """The detailed window of a recording, whose light one has no sizes; else the first rank with steps."""
+    if run.facts and detail is None:
+        return efficiency.NO_DETAILED
+    read = detail or first
+    facts, listed = run.facts.get(read.rank), matmul.device_of(read)
+    recorded = facts.device.name if facts and facts.device else None
+    name = recorded or (listed.name if listed else "")
+    return efficiency.Source(read, "light" if detail is None else "detailed", name)
 
 
 def _two_detailed(run: Run, first: RankView) -> list[RankView]:

@@ -7,7 +7,7 @@ figure is `null`, and `missing` has the reason.
 Units are in the names: `_ns` nanoseconds, `_bytes` bytes, `_share` a fraction of the step between 0 and 1,
 `_gb_per_s` 1e9 bytes per second.
 
-The modules are named like the packages of `dptune.measure`: steps, device, host, exchange.
+The modules are named like the packages of `dptune.measure`: steps, device, host, exchange, efficiency.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dptune.measured.device import (
     PhaseFigures,
     UnalignedProduct,
 )
+from dptune.measured.efficiency import DtypeFlops, EfficiencyFigures, FlopKind, KindFlops
 from dptune.measured.exchange import (
     BucketCopyFigures,
     CollectiveFigures,
@@ -132,9 +133,12 @@ __all__ = [
     "DelayedFigures",
     "DeviceFigures",
     "DifferenceKind",
+    "DtypeFlops",
     "EagerAttention",
+    "EfficiencyFigures",
     "Figure",
     "Figures",
+    "FlopKind",
     "FullSort",
     "FunctionOperators",
     "GapFigures",
@@ -143,6 +147,7 @@ __all__ = [
     "InputFigures",
     "KernelFigures",
     "KernelTime",
+    "KindFlops",
     "LagCause",
     "LagDifference",
     "LaunchFigures",

@@ -14,6 +14,7 @@ from dptune.measured.device import (
     MemoryFigures,
     PhaseFigures,
 )
+from dptune.measured.efficiency import EfficiencyFigures
 from dptune.measured.exchange import (
     BucketCopyFigures,
     CollectiveFigures,
@@ -127,6 +128,7 @@ class Measured(Figures):
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")
     memory: Figure[list[MemoryFigures]] = Field(ABSENT, description="memory of each device")
+    efficiency: Figure[EfficiencyFigures] = Field(ABSENT, description="FLOPs of the steps, and what share of the peak")
     noise: Figure[NoiseFigures] = Field(ABSENT, description="the batch size above which larger batches help little")
     load: Figure[list[LoadFigures]] = Field(
         ABSENT, description="CPU time of this job and of other processes while steps were recorded, by machine"

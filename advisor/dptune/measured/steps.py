@@ -134,6 +134,11 @@ class StepTime(Figures):
         return self.basis == "traced" and bool(low and middle and high and high - low > _UNEVEN * middle)
 
     @property
+    def rate_ns(self) -> float | None:
+        """The step time that rates refer to: the mean untraced step where steps vary a lot."""
+        return self.untraced_mean_ns if self.slow_share else self.known("time_ns")
+
+    @property
     def slow_share(self) -> float:
         """The share of the time that steps take longer than the median one; 0 where that is little."""
         typical_ns = self.known("untraced_median_ns") or 0

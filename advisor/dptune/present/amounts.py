@@ -63,6 +63,12 @@ def data(size: int) -> str:
     return f"{size} bytes" if units[0] == "bytes" else f"{number(value)} {units[0]}"
 
 
+def flops(value: float, unit: str = "FLOP") -> str:
+    """Floating-point operations, or with "FLOP/s" a rate of them: `11.2 TFLOP`, `268.6 TFLOP/s`."""
+    prefix, scale = next(((p, s) for p, s in (("P", 1e15), ("T", 1e12), ("G", 1e9)) if value >= s), ("M", 1e6))
+    return f"{number(value / scale)} {prefix}{unit}"
+
+
 def times(value: float) -> str:
     """How often, as a whole number where it is one."""
     return f"{value:,.0f}" if value == round(value) else number(value)

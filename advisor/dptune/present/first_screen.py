@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from dptune.advice import Advice, Report, Saving, Verified
-from dptune.measured import Account, Measured, RankFigures
+from dptune.measured import Account, EfficiencyFigures, Measured, RankFigures
 from dptune.present.amounts import milliseconds, percent, several
 from dptune.present.lines import Role
 from dptune.present.step_classes import PARTS, Part
@@ -154,17 +154,28 @@ def _devices(measured: Measured) -> str:
 
 
 def _rates(measured: Measured) -> list[str]:
-    """Step time and samples per second; how the step was timed where it was traced."""
+    """Step time, samples per second and MFU; how the step was timed where it was traced."""
     time_ns = measured.step.known("time_ns")
     if time_ns is None:
         return []
     basis = "" if measured.step.basis == "untraced" else " (traced)"
-    mean_ns = measured.step.untraced_mean_ns if measured.step.slow_share else time_ns
+    mean_ns = measured.step.rate_ns or time_ns
     found = [f"{milliseconds(time_ns / 1e6)}/step{basis}"]
     if measured.step.slow_share:
         found[0] = f"{milliseconds(mean_ns / 1e6)}/step (median {milliseconds(time_ns / 1e6)})"
     samples = measured.known("samples_per_step")
-    return [*found, f"{samples / mean_ns * 1e9:,.0f} samples/s"] if samples and mean_ns else found
+    if samples and mean_ns:
+        found.append(f"{samples / mean_ns * 1e9:,.0f} samples/s")
+    return [*found, *_utilization(measured.known("efficiency"))]
+
+
+def _utilization(efficiency: EfficiencyFigures | None) -> Iterator[str]:
+    """`MFU 41 % of bf16 peak`, of the types that have most of the FLOPs."""
+    mfu = efficiency.known("mfu") if efficiency else None
+    if efficiency is None or mfu is None:
+        return
+    least = "at least " if efficiency.lower_bound else ""
+    yield f"MFU {least}{percent(mfu)} of {'/'.join(efficiency.main_dtypes)} peak"
 
 
 def _sentences(report: Report) -> list[str]:

@@ -12,6 +12,7 @@ from dptune.present.sections.account import account
 from dptune.present.sections.advice import advice
 from dptune.present.sections.attribution import attribution
 from dptune.present.sections.critical_path import path
+from dptune.present.sections.efficiency import efficiency
 from dptune.present.sections.first import first
 from dptune.present.sections.gaps import gaps
 from dptune.present.sections.headline import headline, source, trust, which
@@ -40,6 +41,7 @@ _PAGE = (
     links,
     copies,
     kernels,
+    efficiency,
     attribution,
     memory,
     data_loading,
@@ -63,6 +65,7 @@ SECTIONS: dict[str, without_steps.Section] = {
     "links": links,
     "copies": copies,
     "kernels": kernels,
+    "efficiency": efficiency,
     "sources": attribution,
     "memory": memory,
     "input": data_loading,

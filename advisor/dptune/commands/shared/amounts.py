@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_MOST_PRICE = 1e6  # of a device for an hour
+_MOST_TOKENS = 10**12  # of a step
 _COUNTED = ("auto", "cpu", "gpu", "xpu")  # torchrun counts these itself
 
 
@@ -59,6 +61,22 @@ def percent(text: str) -> float:
     if not text.endswith("%") or not 0 < number < 100:
         raise argparse.ArgumentTypeError(f"must be between 0% and 100%, as 3%, not {text}")
     return number / 100
+
+
+def price(text: str) -> float:
+    """An amount of money above 0."""
+    number = _as(float, text)
+    if not 0 < number < _MOST_PRICE:
+        raise argparse.ArgumentTypeError(f"must be above 0 and below {_MOST_PRICE:,.0f}, not {text}")
+    return number
+
+
+def tokens(text: str) -> int:
+    """Tokens of a step."""
+    number = positive(text)
+    if number > _MOST_TOKENS:
+        raise argparse.ArgumentTypeError(f"must be at most {_MOST_TOKENS:,}, not {text:.30}")
+    return number
 
 
 def _as(kind: type[int] | type[float], text: str) -> int | float:

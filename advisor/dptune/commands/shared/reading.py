@@ -73,9 +73,14 @@ def read_run(
 
 
 def measured_of(
-    paths: Sequence[str | Path], jobs: int | None = None, *, cached: bool = True, links: Path | None = None
+    paths: Sequence[str | Path],
+    jobs: int | None = None,
+    *,
+    cached: bool = True,
+    links: Path | None = None,
+    tokens: int | None = None,
 ) -> tuple[Run, Measured]:
-    """Read the traces and measure them; else as `report_of`."""
+    """Read the traces and measure them; `tokens` are those of a step as the user gives them; else as `report_of`."""
     from dptune.measure import measure
     from dptune.present.progress import progress
     from dptune.trace import load
@@ -86,7 +91,7 @@ def measured_of(
         run = load(chosen, progress=show, jobs=jobs or usable_cores(), cached=cached)
         if show:
             show("measuring", 0, 0)
-        measured = measure(run, sweep)
+        measured = measure(run, sweep, tokens)
     check_fit(sweep, measured)
     return run, measured
 
@@ -98,6 +103,7 @@ def run_and_report(
     cached: bool = True,
     links: Path | None = None,
     advised: bool = True,
+    tokens: int | None = None,
 ) -> tuple[Run, Report]:
     """The same with the run that the report is of."""
     from dptune import config
@@ -110,7 +116,7 @@ def run_and_report(
 
         settings.check_budgets(BUDGETS)
     chosen: Sequence[str | Path] = [recorded(path) for path in paths] or [latest(RUNS)]
-    run, measured = measured_of(chosen, jobs, cached=cached, links=links)
+    run, measured = measured_of(chosen, jobs, cached=cached, links=links, tokens=tokens)
     with progress() as show:
         if show:
             show("running rules and predictions", 0, 0)

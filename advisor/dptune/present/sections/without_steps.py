@@ -9,6 +9,7 @@ from dptune.advice import Report
 from dptune.measured import Figures
 from dptune.present.lines import BLANK, Line, wrapped
 from dptune.present.sections.attribution import attribution
+from dptune.present.sections.efficiency import efficiency
 from dptune.present.sections.gaps import gaps
 from dptune.present.sections.kernels import kernels
 from dptune.present.sections.links import links
@@ -25,6 +26,7 @@ _OF_STEPS: dict[Section, tuple[str, tuple[str, ...]]] = {
     links: ("links", ("links",)),
     copies: ("copies", ("copies",)),
     kernels: ("kernels", ("kernels",)),
+    efficiency: ("efficiency", ("efficiency",)),
     attribution: ("compute time by source", ("attribution",)),
 }
 _SHORT, _LOST = "no steps were found", "device events are missing"

@@ -1,0 +1,34 @@
+"""What steps cost at a price per device and hour, and what each recommendation saves of it."""
+
+from __future__ import annotations
+
+from dptune.advice import Cost, CostSaving, Report
+
+_HOUR_NS = 3600e9
+STEPS = 1000
+
+
+def with_cost(report: Report, gpu_hour_price: float) -> Report:
+    """The report with its cost: of the mean step, on all devices of the run; of those that were read, if it is unknown
+    how many there are.
+    """
+    measured = report.measured
+    efficiency = measured.known("efficiency")
+    read = sum(bool(device.steps) for rank in measured.ranks for device in rank.devices)
+    devices = (efficiency.known("all_devices") if efficiency else None) or read or None
+    step_ns = measured.step.rate_ns
+    cost = STEPS * step_ns / _HOUR_NS * devices * gpu_hour_price if step_ns and devices else None
+    no_cost = "the number of devices is not known" if step_ns else "the step time is not known"
+    savings = [
+        CostSaving(
+            rule=advice.rule,
+            low=cost * advice.saves.low_share,
+            high=cost * advice.saves.high_share,
+            large_unknown=advice.saves.large_unknown,
+        )
+        for advice in report.advice
+        if cost is not None and advice.saves is not None
+    ]
+    figures = {"devices": (devices, "the number of devices is not known"), "per_1000_steps": (cost, no_cost)}
+    found = Cost.of(figures, gpu_hour_price=gpu_hour_price, savings=savings)
+    return report.model_copy(update={"cost": found})

@@ -1,0 +1,250 @@
+"""The operators of the steps that multiply matrices, each with its FLOPs, element type and phase.
+
+Of operators inside each other the innermost with known sizes counts: those around it state the sizes of the whole of a
+tensor that is sharded over ranks. What a convolution or fused attention calls counts as part of it.
+
+Recomputation shows in autograd's sequence numbers: an operator has one where gradients are enabled. Inside a backward
+pass they are enabled where a checkpointed module runs forward again. A compiled backward pass shows no numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dptune.errors import TraceError
+from dptune.measure.communication.dtypes import dtype_of
+from dptune.measure.efficiency import convolutions
+from dptune.measure.efficiency.formulas import FORMULAS, Arguments, Flops, possible
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.intervals import Ints, Mask
+from dptune.measure.steps.windows import Step
+from dptune.measure.views import RankView
+from dptune.measured import FlopKind
+from dptune.trace.columns import Columns
+from dptune.trace.kernels import BACKWARD_NAME, OPERATOR_CATEGORIES, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
+from dptune.trace.kineto.arguments import arguments
+
+# Operators that multiply matrices and of which no formula is known.
+_OTHER = re.compile(
+    r"^(?!autograd::|torch::)[\w.]+::[\w.]*(?:attention|flash|gemm|_mm|lstm|gru|rnn_layer|cudnn_rnn)\w*$"
+)
+_NAMES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "int8": "int8",
+    "uint8": "int8",
+}
+_COMPILED_BACKWARD = re.compile(r"CompiledFunctionBackward")
+_MOST = 100_000  # operators whose sizes are read: of more, those of the first steps
+_PROBED = 20  # operators that show whether sizes were recorded
+_MOST_FLOPS = 2**62  # of all steps: a device computes for an hour
+UNKNOWN_TYPE = "unknown"
+
+NO_OPERATORS = "no matrix product, convolution or attention operator was recorded in the steps"
+_NO_REAL_SIZES = "the sizes of operator inputs are not those of real tensors"
+NO_SIZES = (
+    "the trace has no sizes of operator inputs: set `record_shapes=True` in torch.profiler, or record with "
+    "`dptune profile` and a detailed window"
+)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator that counts. `compiled`: it ran in a compiled backward pass."""
+
+    row: int
+    kind: FlopKind
+    flops: Flops
+    dtype: str
+    backward: bool
+    recomputed: bool
+    optimizer: bool
+    compiled: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """Operators of these steps; `uncounted` names those whose FLOPs are not known, the most frequent first."""
+
+    steps: Sequence[Step]
+    operators: Sequence[Operator]
+    uncounted: Sequence[str]
+
+
+def count(view: RankView) -> Counted | str:
+    """The operators of the steps of a rank, or why none can be counted."""
+    columns = view.columns
+    steps, rows = _of_steps(view)
+    if not len(rows):
+        return NO_OPERATORS
+    try:
+        first = arguments(view.trace, rows[:_PROBED].tolist())
+        if not any(Arguments.of(args).sized for args in first):
+            return NO_SIZES
+        found = arguments(view.trace, rows.tolist())
+    except TraceError as error:
+        return str(error)
+    called = [Arguments.of(args) for args in found]
+    names = [columns.name(row) for row in rows.tolist()]
+    parents = Ranges.of_rows(columns, rows).parents()
+    flops = [possible(each) for each in _flops(names, called, parents)]
+    kept, unknown = _chosen(names, flops, parents)
+    if sum(known.total for at in kept if (known := flops[at]) is not None) > _MOST_FLOPS:
+        return _NO_REAL_SIZES
+    phases = _Phases.of(columns, rows)
+    operators = [
+        Operator(
+            int(rows[at]),
+            _kind(names[at]),
+            known,
+            _dtype(names[at], called[at]),
+            bool(phases.backward[at]),
+            bool(phases.backward[at]) and _numbered(found[at]),
+            bool(phases.optimizer[at]),
+            bool(phases.compiled[at]),
+        )
+        for at in kept
+        if (known := flops[at]) is not None
+    ]
+    return Counted(steps, operators, _most_frequent([names[at] for at in unknown]))
+
+
+def _of_steps(view: RankView) -> tuple[list[Step], Ints]:
+    """As many steps as have no more operators than are read, and the rows of their operators, ascending."""
+    columns = view.columns
+    rows = columns.rows(OPERATOR_CATEGORIES, _wanted)
+    starts = columns.ts_ns[rows]
+    taken: list[Step] = []
+    kept = np.zeros(len(rows), dtype=np.bool_)
+    for step in view.steps:
+        more = kept | ((starts >= step.start_ns) & (starts < step.end_ns))
+        if taken and more.sum() > _MOST:
+            break
+        taken, kept = [*taken, step], more
+    return taken, rows[kept][:_MOST]
+
+
+def _wanted(name: str) -> bool:
+    return (
+        name in FORMULAS
+        or name in convolutions.OPERATORS
+        or name in convolutions.FORMER_GRADIENT
+        or _OTHER.match(name) is not None
+    )
+
+
+def _flops(names: Sequence[str], called: Sequence[Arguments], parents: Ints) -> Iterator[Flops | None]:
+    gradients = np.zeros(len(names), dtype=np.int64)
+    for name, parent in zip(names, parents.tolist(), strict=True):
+        if name in convolutions.FORMER_GRADIENT and parent != NOWHERE:
+            gradients[parent] += 1
+    backward = convolutions.BACKWARD | convolutions.FORMER_BACKWARD
+    given = [
+        convolutions.sizes_of_backward(name, each) for name, each in zip(names, called, strict=True) if name in backward
+    ]
+    outputs = convolutions.outputs_by_sizes([sizes for sizes in given if sizes is not None])
+    for at, (name, each) in enumerate(zip(names, called, strict=True)):
+        if name in FORMULAS:
+            yield FORMULAS[name].flops(each)
+        elif name in convolutions.FORWARD:
+            yield convolutions.forward(each, outputs)
+        elif name in backward:
+            yield convolutions.backward(name, each, int(gradients[at]))
+        else:
+            yield None
+
+
+def _chosen(names: Sequence[str], flops: Sequence[Flops | None], parents: Ints) -> tuple[list[int], list[int]]:
+    """Which operators count, and which are known to multiply but count neither themselves nor by what is inside."""
+    above = parents.tolist()
+    order = _outer_first(above)
+    part = [False] * len(names)  # of a convolution or attention that counts
+    for at in order:
+        parent = above[at]
+        if parent != NOWHERE:
+            same = _kind(names[at]) == _kind(names[parent])
+            part[at] = part[parent] or (not same and flops[parent] is not None)
+    counts_inside = [False] * len(names)
+    kept, unknown = [], []
+    for at in reversed(order):
+        counts = counts_inside[at]
+        if not counts and not part[at] and flops[at] is not None:
+            kept.append(at)
+            counts = True
+        if above[at] != NOWHERE and counts:
+            counts_inside[above[at]] = True
+    counted = set(kept)
+    shown = [False] * len(names)
+    for at in order:
+        parent = above[at]
+        inside = parent != NOWHERE and (parent in counted or shown[parent])
+        shown[at] = inside or at in counted
+        if not inside and not counts_inside[at] and at not in counted and names[at] not in convolutions.FORMER_GRADIENT:
+            unknown.append(at)
+            shown[at] = True
+    return kept, unknown
+
+
+def _outer_first(above: Sequence[int]) -> list[int]:
+    """Every operator after the one around it."""
+    depth: dict[int, int] = {}
+    for start in range(len(above)):
+        chain = []
+        at = start
+        while at != NOWHERE and at not in depth:
+            chain.append(at)
+            at = above[at]
+        level = depth[at] if at != NOWHERE else -1
+        for each in reversed(chain):
+            level += 1
+            depth[each] = level
+    return sorted(depth, key=lambda at: depth[at])
+
+
+def _kind(name: str) -> FlopKind:
+    if name in FORMULAS:
+        return FORMULAS[name].kind
+    return "convolution" if name in convolutions.OPERATORS or name in convolutions.FORMER_GRADIENT else "attention"
+
+
+def _dtype(name: str, called: Arguments) -> str:
+    """The type of the first factor."""
+    at = FORMULAS[name].typed_by if name in FORMULAS else 0
+    word = called.types[at] if at < len(called.types) else None
+    return _NAMES.get(dtype_of(word) or "", UNKNOWN_TYPE)
+
+
+def _numbered(args: Mapping[str, Any]) -> bool:
+    number = args.get("Sequence number")
+    return isinstance(number, int) and number >= 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Phases:
+    """Which operators run in a backward pass, in a compiled one, and in an optimizer."""
+
+    backward: Mask
+    compiled: Mask
+    optimizer: Mask
+
+    @classmethod
+    def of(cls, columns: Columns, rows: Ints) -> _Phases:
+        def inside(pattern: re.Pattern[str]) -> Mask:
+            around = columns.rows(RANGE_CATEGORIES, pattern.search)
+            found = Ranges.of_rows(columns, around).at(columns.thread[rows], columns.ts_ns[rows]) != NOWHERE
+            return np.asarray(found, dtype=np.bool_)
+
+        return cls(inside(BACKWARD_NAME), inside(_COMPILED_BACKWARD), inside(OPTIMIZER_STEP_NAME))
+
+
+def _most_frequent(names: Sequence[str]) -> list[str]:
+    return sorted(set(names), key=lambda name: (-names.count(name), name))

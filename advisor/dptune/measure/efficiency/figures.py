@@ -1,0 +1,259 @@
+"""FLOPs per step, what share of the device's peak they reach, and rates of samples and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dptune.measure.efficiency import peaks, tokens
+from dptune.measure.efficiency.counting import UNKNOWN_TYPE, Operator, count
+from dptune.measure.efficiency.kernel_time import KernelTime, kernel_time
+from dptune.measure.views import RankView
+from dptune.measured import (
+    Account,
+    DtypeFlops,
+    EfficiencyFigures,
+    FlopKind,
+    KernelFigures,
+    KindFlops,
+    StepTime,
+)
+
+# Kinds of kernels that read and write more than they compute.
+MEMORY_BOUND = ("indexing", "elementwise", "normalisation", "optimizer", "softmax and loss", "pooling", "reduction")
+
+NO_DETAILED = "the recording has no detailed window, which has sizes of operator inputs: record with `--detailed 3`"
+_ON_CPU = "a CPU's peak is not known: it depends on clocks and vector units that nothing records"
+_LEAST_COUNTED = 0.5  # of the time of matrix kernels
+_MOST_UNCOUNTED = "operators of known sizes launched {:.0f} % of the time of matrix kernels only"
+_NO_KERNELS = "no operator of known sizes launched a kernel, as where the steps are replayed CUDA graphs"
+_NO_TIME = "their kernels were not recorded"
+_COMPILED = (
+    "the backward pass is compiled and computes more than its forward pass explains: the trace does not show what it "
+    "recomputes, so MFU and HFU cannot be distinguished"
+)
+_DIFFERENTIATED = (
+    "operators inside the backward pass record gradients of their own, as recomputation does, so MFU and HFU cannot be "
+    "distinguished"
+)
+_NO_SAMPLES = "samples per step are not known"
+_NO_TOKENS = "the trace does not show tokens: give them as `--tokens-per-step N`"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What rates of the steps follow from, besides their operators; `tokens` is as the user gives it."""
+
+    time: StepTime
+    account: Account | None
+    kernels: KernelFigures | None
+    world_size: int | None
+    samples: int | None
+    tokens: int | None
+
+    @property
+    def per_second(self) -> float | None:
+        """Steps per second."""
+        step_ns = self.time.rate_ns
+        return 1e9 / step_ns if step_ns else None
+
+    @property
+    def no_time(self) -> str:
+        """Why there is no step time."""
+        return self.time.missing.get("time_ns", "the step time is not known")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rank whose operators are read: the window that they are from, and the name of its device."""
+
+    view: RankView
+    window: Literal["light", "detailed"]
+    device_name: str
+
+    @property
+    def devices(self) -> int:
+        """On how many devices the rank computes."""
+        return sum(bool(device.windows) for device in self.view.devices)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether these are the host's own threads."""
+        return all(device.operations.on_cpu for device in self.view.devices)
+
+
+def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
+    """All figures; `source` is the rank whose operators are read, or why there is none."""
+    counted = source if isinstance(source, str) else count(source.view)
+    devices = 0 if isinstance(source, str) else source.devices
+    figures = _rates(source, devices, steps)
+    if isinstance(source, str) or isinstance(counted, str):
+        return EfficiencyFigures.of({**dict.fromkeys(_OF_OPERATORS, (None, str(counted))), **figures}, devices=devices)
+    uncounted = list(counted.uncounted)
+    if not counted.operators:
+        why = f"the sizes of these operators are not known: {', '.join(uncounted)}"
+        figures = {**dict.fromkeys(_OF_OPERATORS, (None, why)), **figures}
+        return EfficiencyFigures.of(figures, devices=devices, uncounted=uncounted)
+    spent = kernel_time(source.view, counted.steps, counted.operators)
+    if not spent.ran:
+        figures = {**dict.fromkeys(_OF_OPERATORS, (None, _NO_KERNELS)), **figures}
+        return EfficiencyFigures.of(figures, devices=devices, uncounted=uncounted)
+    figures |= _flops(spent, len(counted.steps) * devices, source, steps)
+    return EfficiencyFigures.of(figures, steps=len(counted.steps), devices=devices, uncounted=uncounted)
+
+
+def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[Any, str]]:
+    """What needs no FLOPs."""
+    per_second, world_size = steps.per_second, steps.world_size
+    seen = None if steps.tokens or isinstance(source, str) else tokens.per_step(source.view)
+    tokens_per_step = steps.tokens or (seen * world_size if seen and world_size else None)
+    no_devices = source if isinstance(source, str) else "the number of ranks is not known"
+    return {
+        "step_ns": (steps.time.rate_ns, steps.no_time),
+        "all_devices": (world_size * devices if world_size and devices else None, no_devices),
+        "memory_bound_share": _memory_bound(steps.account, steps.kernels),
+        "samples_per_s": (
+            steps.samples * per_second if steps.samples and per_second else None,
+            _NO_SAMPLES if per_second else steps.no_time,
+        ),
+        "tokens_per_step": (tokens_per_step, _NO_TOKENS),
+        "tokens_per_s": (
+            tokens_per_step * per_second if tokens_per_step and per_second else None,
+            steps.no_time if tokens_per_step else _NO_TOKENS,
+        ),
+    }
+
+
+_OF_OPERATORS = (
+    *("rank", "window", "flops", "recomputed_flops", "optimizer_flops", "flops_per_step", "model_flops_per_step"),
+    *("kinds", "dtypes", "counted_share", "flops_per_s", "total_flops_per_s", "peak_flops_per_s", "mfu", "hfu"),
+)
+
+
+def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict[str, tuple[Any, str]]:
+    """What follows from the operators; `shared` counts the steps of all devices of the rank."""
+    operators = spent.ran
+    total = sum(operator.flops.total for operator in operators)
+    optimizing = sum(operator.flops.total for operator in operators if operator.optimizer)
+    recomputed = _recomputed(operators)
+    again, no_model = (recomputed, "") if isinstance(recomputed, int) else (None, recomputed)
+    model = None if again is None else (total - optimizing - again) / shared
+    dtypes = [_dtype(name, flops, source) for name, flops in _by_dtype(spent, source).items()]
+    peak, no_peak = _mixed_peak(dtypes)
+    if spent.counted_share is not None and spent.counted_share < _LEAST_COUNTED:
+        peak, no_peak = None, _MOST_UNCOUNTED.format(spent.counted_share * 100)
+    per_second = steps.per_second
+    each = total / shared * per_second if per_second else None
+    all_devices = steps.world_size * source.devices if steps.world_size else None
+    no_rate = "" if each is not None else steps.no_time
+    return {
+        "rank": (source.view.rank, ""),
+        "window": (source.window, ""),
+        "flops": (total, ""),
+        "recomputed_flops": (again, no_model),
+        "optimizer_flops": (optimizing, ""),
+        "flops_per_step": (total / shared, ""),
+        "model_flops_per_step": (model, no_model),
+        "kinds": (_kinds(spent), ""),
+        "dtypes": (dtypes, ""),
+        "counted_share": (spent.counted_share, "a CPU runs no kernels" if source.on_cpu else _NO_TIME),
+        "flops_per_s": (each, no_rate),
+        "total_flops_per_s": (
+            each * all_devices if each is not None and all_devices else None,
+            no_rate or "the number of ranks is not known",
+        ),
+        "peak_flops_per_s": (peak, no_peak),
+        "mfu": (
+            model * per_second / peak if model is not None and per_second and peak else None,
+            no_model or no_rate or no_peak,
+        ),
+        "hfu": (each / peak if each is not None and peak else None, no_rate or no_peak),
+    }
+
+
+def _memory_bound(account: Account | None, kernels: KernelFigures | None) -> tuple[float | None, str]:
+    kinds = kernels.known("kinds_ns") if kernels else None
+    if account is None or not account.window_ns:
+        return None, "no step was found"
+    if kinds is None:
+        return None, "kernels were not recorded: a CPU runs none"
+    return sum(kinds.get(kind, 0) for kind in MEMORY_BOUND) / account.window_ns, ""
+
+
+def _recomputed(operators: Sequence[Operator]) -> int | str:
+    """FLOPs that repeat a forward pass, or why that is not known.
+
+    A forward pass is repeated once at most, and a backward pass has two gradients: what is beyond shows nothing.
+    """
+    forward = [operator for operator in operators if not operator.backward and not operator.optimizer]
+    backward = [operator for operator in operators if operator.backward]
+    of_forward = sum(operator.flops.total for operator in forward)
+    repeated = sum(operator.flops.total for operator in backward if operator.recomputed)
+    if repeated > of_forward:
+        return _DIFFERENTIATED
+    scores = sum(operator.flops.recomputed for operator in backward)
+    gradients = sum(operator.flops.total for operator in backward) - repeated - scores
+    if any(operator.compiled for operator in backward) and gradients > 2 * of_forward:
+        return _COMPILED
+    return repeated + scores
+
+
+def _kinds(spent: KernelTime) -> list[KindFlops]:
+    """The kind with the most FLOPs first."""
+    flops: dict[FlopKind, int] = {}
+    for operator in spent.ran:
+        flops[operator.kind] = flops.get(operator.kind, 0) + operator.flops.total
+    found = []
+    for kind in sorted(flops, key=lambda kind: -flops[kind]):
+        time_ns = spent.by_kind.get(kind) or None
+        rate = flops[kind] / time_ns * 1e9 if time_ns else None
+        figures = {"time_ns": (time_ns, _NO_TIME), "flops_per_s": (rate, _NO_TIME)}
+        found.append(KindFlops.of(figures, kind=kind, flops=flops[kind]))
+    return found
+
+
+def _by_dtype(spent: KernelTime, source: Source) -> dict[str, int]:
+    """FLOPs by element type, the most first; fp32 on the tensor cores of a GPU that has TF32 is TF32."""
+    model = None if source.on_cpu else peaks.model_of(source.device_name)
+    has_tf32 = model is not None and "tf32" in model.tflops
+    flops: dict[str, int] = {}
+    for operator, units in zip(spent.ran, spent.on_matrix_units, strict=True):
+        name = operator.dtype
+        if name == "fp32" and has_tf32 and units is not False:
+            name = "tf32" if units else "fp32 or tf32"
+        flops[name] = flops.get(name, 0) + operator.flops.total
+    return dict(sorted(flops.items(), key=lambda item: -item[1]))
+
+
+def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
+    peak = None if source.on_cpu else peaks.peak(source.device_name, name)
+    if source.on_cpu:
+        why = _ON_CPU
+    elif not source.device_name:
+        why = "the trace does not name the device"
+    elif name == UNKNOWN_TYPE:
+        why = "the trace does not name the element type"
+    elif peaks.model_of(source.device_name) is None:
+        why = f"dptune has no peak for {source.device_name}"
+    else:
+        why = f"dptune has no {name} peak for {source.device_name}"
+    figures = {
+        "peak_flops_per_s": (peak.flops_per_s if peak else None, why),
+        "source": (peak.source if peak else None, why),
+    }
+    return DtypeFlops.of(figures, dtype=name, flops=flops)
+
+
+def _mixed_peak(dtypes: Sequence[DtypeFlops]) -> tuple[float | None, str]:
+    """FLOPs over the least time that they can take; types of less than a thousandth of the FLOPs are left out."""
+    total = sum(each.flops for each in dtypes)
+    counted = [each for each in dtypes if each.flops * 1000 >= total and each.flops]
+    seconds = 0.0
+    for each in counted:
+        peak = each.known("peak_flops_per_s")
+        if peak is None:
+            return None, each.missing["peak_flops_per_s"]
+        seconds += each.flops / peak
+    known = sum(each.flops for each in counted)
+    return (known / seconds, "") if seconds else (None, "no operator computed anything")

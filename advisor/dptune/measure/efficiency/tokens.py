@@ -1,0 +1,67 @@
+"""Tokens of a step, where embeddings and attention of the trace show them.
+
+A forward pass looks tokens up in an embedding by indices of batch x sequence. That they are tokens shows in attention:
+its scores have as many keys as the sequence is long. Smaller embeddings are of positions, their distances, or types.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dptune.errors import TraceError
+from dptune.measure.efficiency.formulas import Arguments, Shape
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.views import RankView
+from dptune.trace.kernels import BACKWARD_NAME, OPERATOR_CATEGORIES, RANGE_CATEGORIES
+from dptune.trace.kineto.arguments import arguments
+
+_EMBEDDING = "aten::embedding"
+_SOFTMAX = frozenset({"aten::_softmax", "aten::softmax"})
+_ATTENTION = "aten::_scaled_dot_product_"
+_LEAST_VOCABULARY = 1000  # words
+_MOST_TOKENS = 10**12  # of a step: more is no size of real tensors
+_MOST = 20_000  # operators whose sizes are read
+
+
+def per_step(view: RankView) -> int | None:
+    """Tokens of one rank in a step; None where the trace does not show them, steps differ, or vocabularies do."""
+    columns = view.columns
+    rows = columns.rows(
+        OPERATOR_CATEGORIES, lambda name: name == _EMBEDDING or name in _SOFTMAX or name.startswith(_ATTENTION)
+    )
+    back = columns.rows(RANGE_CATEGORIES, BACKWARD_NAME.search)
+    rows = rows[Ranges.of_rows(columns, back).at(columns.thread[rows], columns.ts_ns[rows]) == NOWHERE]
+    names = [columns.name(row) for row in rows.tolist()]
+    if _EMBEDDING not in names or len(rows) > _MOST:
+        return None
+    try:
+        called = [Arguments.of(args) for args in arguments(view.trace, rows.tolist())]
+    except TraceError:
+        return None
+    keys = {length for name, each in zip(names, called, strict=True) if (length := _keys(name, each)) is not None}
+    looked_up: dict[Shape, list[int]] = {}
+    starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
+    ends = np.array([step.end_ns for step in view.steps], dtype=np.int64)
+    at_step = np.searchsorted(starts, columns.ts_ns[rows], side="right") - 1
+    for row, name, each, at in zip(rows.tolist(), names, called, at_step.tolist(), strict=True):
+        weight, indices = each.shape(0), each.shape(1)
+        if name != _EMBEDDING or at < 0 or columns.ts_ns[row] >= ends[at] or weight is None or indices is None:
+            continue
+        if len(indices) == 2 and indices[1] in keys and weight[0] >= _LEAST_VOCABULARY:
+            looked_up.setdefault(weight, [0] * len(starts))[at] += math.prod(indices)
+    if len(looked_up) != 1:
+        return None
+    counts = set(looked_up.popitem()[1])
+    return counts.pop() if len(counts) == 1 and max(counts) <= _MOST_TOKENS else None
+
+
+def _keys(name: str, called: Arguments) -> int | None:
+    """How many keys attention has."""
+    if name == _EMBEDDING:
+        return None
+    shape = called.shape(1 if name.startswith(_ATTENTION) else 0)
+    if shape is None or len(shape) < 3:
+        return None
+    return shape[-2] if name.startswith(_ATTENTION) else shape[-1]

@@ -1,0 +1,161 @@
+"""How much of the device's peak the steps reach, rates of samples and tokens, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Cost, CostSaving, Report
+from dptune.measured import EfficiencyFigures, KindFlops, Missing
+from dptune.present.amounts import Hole, flops, milliseconds, number, percent, several, shown
+from dptune.present.lines import Line, heading, labelled, wrapped
+from dptune.present.table import Cell, Column, table
+
+COLUMNS = (
+    Column("operators", right=False),
+    Column("FLOPs per step"),
+    Column("share"),
+    Column("achieved in their kernels"),
+)
+NOTE = (
+    "FLOPs are those of matrix products, convolutions and attention, from operator input sizes, 2 per multiply-add; "
+    "causal masks are not subtracted. MFU counts forward and backward passes without recomputation (PaLM, appendix B), "
+    "HFU everything."
+)
+
+
+def efficiency(report: Report, width: int) -> Iterator[Line]:
+    """MFU, HFU and the peak, FLOPs by kind of operator, shares of the step, rates, cost."""
+    try:
+        found = report.measured.efficiency
+    except Missing as missing:
+        yield from heading("Efficiency", width)
+        yield from wrapped(str(Hole(missing.reason)), width, "  ")
+        return
+    yield from heading(title(found), width)
+    for label, text in summary(report, found):
+        yield from labelled(label, text, width, column=18, indent="  ")
+    yield from table(COLUMNS, rows(found), width)
+    if found.known("flops"):
+        yield from wrapped(NOTE, width, "  ", role="dim")
+
+
+def title(found: EfficiencyFigures) -> str:
+    """What the FLOPs are from."""
+    rank, window = found.known("rank"), found.known("window")
+    if rank is None:
+        return "Efficiency"
+    return f"Efficiency (FLOPs of rank {rank}, {several(found.steps, 'traced step')}, {window} window)"
+
+
+def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str]]:
+    """Labels and texts, in the order of the section."""
+    least = "at least " if found.lower_bound else ""
+    mfu = shown(lambda: found.mfu, lambda share: f"{least}{percent(share)}")
+    hfu = shown(lambda: found.hfu, lambda share: f"{least}{percent(share)}")
+    flops_known = found.known("flops") is not None
+    if isinstance(mfu, Hole) and mfu == hfu:
+        yield "MFU, HFU", str(mfu)
+    else:
+        yield "MFU", str(mfu)
+        yield "HFU", str(hfu)
+    if found.known("peak_flops_per_s") is not None:
+        yield "Peak", _peak(found)
+    if flops_known:
+        yield "FLOPs", _flops(found)
+        yield "Achieved", str(shown(lambda: found.flops_per_s, lambda rate: _achieved(found, rate)))
+        if found.lower_bound:
+            yield "Not counted", _uncounted(found)
+    memory = "of the step in kernels that move memory (elementwise, normalisation, reductions, optimizer, ...)"
+    yield "Memory-bound", str(shown(lambda: found.memory_bound_share, lambda share: f"{percent(share)} {memory}"))
+    matmul = report.measured.matmul
+    yield "Tensor cores", str(shown(lambda: matmul.tensor_core_share, lambda share: f"{percent(share)} of the step"))
+    yield "Samples", str(shown(lambda: found.samples_per_s, lambda rate: _rate(found, rate)))
+    kinds: list[KindFlops] = found.known("kinds") or []
+    if found.known("tokens_per_s") is not None or any(kind.kind == "attention" for kind in kinds):
+        yield "Tokens", str(shown(lambda: found.tokens_per_s, lambda rate: _rate(found, rate)))
+    if report.cost is not None:
+        yield from _cost(report.cost)
+
+
+def rows(found: EfficiencyFigures) -> list[list[Cell]]:
+    """FLOPs by kind of operator."""
+    kinds: list[KindFlops] = found.known("kinds") or []
+    shared = found.steps * found.devices
+    return [
+        [
+            kind.kind,
+            flops(kind.flops / shared),
+            percent(kind.flops / found.flops),
+            shown(lambda kind=kind: kind.flops_per_s, lambda rate: flops(rate, "FLOP/s")),  # type: ignore[misc]
+        ]
+        for kind in kinds
+    ]
+
+
+def _peak(found: EfficiencyFigures) -> str:
+    total = sum(each.flops for each in found.dtypes)
+    parts = [
+        f"{each.dtype} {flops(each.peak_flops_per_s, 'FLOP/s')}"
+        + (f" ({percent(each.flops / total)} of FLOPs)" if len(found.dtypes) > 1 else "")
+        for each in found.dtypes
+        if each.known("peak_flops_per_s") is not None and each.flops * 1000 >= total
+    ]
+    sources = dict.fromkeys(each.source for each in found.dtypes if each.known("source"))
+    mixed = f"{flops(found.peak_flops_per_s, 'FLOP/s')} for this mix: " if len(parts) > 1 else ""
+    return f"{mixed}{', '.join(parts)} per device, dense. Source: {'; '.join(sources)}"
+
+
+def _flops(found: EfficiencyFigures) -> str:
+    shared = found.steps * found.devices
+    text = f"{flops(found.flops_per_step)} per step and device"
+    parts = [
+        f"{flops(value / shared)} {what}"
+        for value, what in (
+            (found.known("recomputed_flops"), "recomputed"),
+            (found.known("optimizer_flops"), "in the optimizer"),
+        )
+        if value
+    ]
+    return f"{text}, of it {' and '.join(parts)}" if parts else text
+
+
+def _achieved(found: EfficiencyFigures, rate: float) -> str:
+    total = shown(lambda: found.total_flops_per_s, lambda every: f", {flops(every, 'FLOP/s')} in total")
+    several_devices = (found.known("all_devices") or 1) > 1 and isinstance(total, str)
+    return f"{flops(rate, 'FLOP/s')} per device{total if several_devices else ''} ({_per_step(found)})"
+
+
+def _per_step(found: EfficiencyFigures) -> str:
+    return f"{milliseconds(found.step_ns / 1e6)} per step"
+
+
+def _uncounted(found: EfficiencyFigures) -> str:
+    share = found.known("counted_share")
+    parts = [] if not found.uncounted else [f"{', '.join(found.uncounted[:4])} (sizes not known)"]
+    if share is not None and share < 1:
+        parts.append(f"operators that launched {percent(1 - share)} of the time of matrix kernels")
+    return "; ".join(parts)
+
+
+def _rate(found: EfficiencyFigures, rate: float) -> str:
+    devices = found.known("all_devices")
+    each = f", {number(rate / devices)} per device" if devices and devices > 1 else ""
+    return f"{number(rate)} per second{each}"
+
+
+def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
+    price = number(cost.gpu_hour_price)
+    text = shown(
+        lambda: cost.per_1000_steps,
+        lambda total: f"{number(total)} per 1,000 steps ({several(cost.devices, 'device')} at {price} an hour)",
+    )
+    yield "Cost", str(text)
+    for saving in cost.savings:
+        yield f"{saving.rule} saves", _saved(saving)
+
+
+def _saved(saving: CostSaving) -> str:
+    low, high = number(saving.low), number(saving.high)
+    if saving.large_unknown:
+        return "large, unknown"
+    return f"up to {high} per 1,000 steps" if low in ("0", high) else f"{low} to {high} per 1,000 steps"

@@ -1,0 +1,340 @@
+"""FLOPs of recorded models: as torch's own counter has them, by hand, and of public traces by hand; and peaks.
+
+The models are those of `counted_models.py`, recorded with torch.profiler and counted by FlopCounterMode.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dptune.measure import measure
+from dptune.measure.efficiency.peaks import MODELS, peak
+from dptune.measured import EfficiencyFigures, Missing
+from dptune.trace import load
+
+from .handmade import annotation, launched, measure_events, operator, step
+
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces" / "gpu"
+STEPS_READ = 2  # of three: the last has no end
+WIDTH, TOKENS, LENGTH, BATCH, WORDS = 32, 32, 16, 2, 1024
+BLOCK = WIDTH * 3 * WIDTH + WIDTH * WIDTH + 2 * WIDTH * 4 * WIDTH  # weights
+ATTENTION = 4 * BATCH * LENGTH * LENGTH * WIDTH  # scores and values, all heads
+FORWARD = 2 * (2 * TOKENS * BLOCK + ATTENTION)  # of both blocks
+MLP = 24 * 48 + 48 * 48 + 48 * 10
+RESNET50, RESNET18, STEM = 4_089_184_256, 1_814_073_344, 118_013_952  # multiply-adds of an image of 224 x 224
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EfficiencyFigures]:
+    folder = tmp_path_factory.mktemp("models")
+    script = Path(__file__).parent / "counted_models.py"
+    environment = {**os.environ, "KINETO_LOG_LEVEL": "5"}
+    subprocess.run([sys.executable, script, folder], check=True, capture_output=True, env=environment)
+    found = {path.stem: efficiency(path) for path in folder.glob("*.json") if path.stem != "counts"}
+    counts = json.loads((folder / "counts.json").read_text())
+    assert found.keys() == counts.keys()
+    assert {figures.steps for figures in found.values()} == {STEPS_READ}
+    found["counts"] = counts
+    return found
+
+
+def efficiency(path: Path) -> EfficiencyFigures:
+    return measure(load([path], cached=False)).efficiency
+
+
+def a_step(found: EfficiencyFigures) -> float:
+    return found.flops / found.steps
+
+
+@pytest.mark.records
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("mlp", "convolutions", "products", "transformer", "fused", "reentrant", "checkpointed"),
+        *("checkpointed_fused", "optimizer"),
+    ],
+)
+def test_flops_are_those_of_torchs_counter(recorded, model):
+    found = recorded[model]
+    assert a_step(found) == recorded["counts"][model] == found.flops_per_step
+    assert found.uncounted == []
+    assert [kind.flops for kind in found.kinds] == sorted((kind.flops for kind in found.kinds), reverse=True)
+
+
+@pytest.mark.records
+def test_flops_by_hand(recorded):
+    """The first layer needs no gradient of its input."""
+    assert a_step(recorded["mlp"]) == 2 * 32 * (3 * MLP - 24 * 48)
+    first = 8 * 10 * (3 * 8 * 25)  # 16 x 20 by strides of 2
+    second = 8 * 10 * (8 * 8 * 9)  # padded by as much as three taps at distances of 2 reach
+    up = 8 * 10 * (8 * 4 * 16)  # of the input
+    line, out = 20 * (4 * 6 * 7), 6 * 10
+    by_kind = {kind.kind: kind.flops / STEPS_READ for kind in recorded["convolutions"].kinds}
+    assert by_kind["matrix product"] == 2 * 2 * 3 * out
+    assert by_kind["convolution"] == 2 * 2 * (2 * first + 3 * (second + up + line))
+    transformer = 3 * (FORWARD + 2 * TOKENS * WIDTH * WORDS)
+    assert recorded["transformer"].model_flops_per_step == transformer
+    assert a_step(recorded["transformer"]) == transformer
+
+
+@pytest.mark.records
+def test_recomputation_is_in_hfu_only(recorded):
+    """All these train the same model: its FLOPs are the same, whatever computes its attention and is computed again."""
+    plain = recorded["transformer"].model_flops_per_step
+    scores = 2 * ATTENTION // 2  # of both blocks
+    for name, again in {
+        "transformer": 0,
+        "fused": scores,
+        "reentrant": FORWARD,
+        "checkpointed": FORWARD,
+        "checkpointed_fused": FORWARD + scores,
+    }.items():
+        found = recorded[name]
+        assert found.model_flops_per_step == plain
+        assert found.recomputed_flops == again * STEPS_READ
+    assert {kind.kind for kind in recorded["fused"].kinds} == {"matrix product", "attention"}
+
+
+@pytest.mark.records
+def test_what_differs_from_torchs_counter(recorded):
+    """Weight gradients of groups; and the operator at which recomputation stops: a CPU's trace shows it as called."""
+    forward = 2 * 2 * 7 * 7 * (16 * 2 * 9)
+    assert a_step(recorded["grouped"]) == 2 * forward
+    assert recorded["counts"]["grouped"] == forward + 4 * forward
+    assert a_step(recorded["stopped"]) - recorded["counts"]["stopped"] == 2 * 2 * TOKENS * 4 * WIDTH * WIDTH
+
+
+@pytest.mark.records
+def test_products_of_an_optimizer_are_not_the_models(recorded):
+    found, plain = recorded["optimizer"], recorded["mlp"]
+    weights = [(48, 24), (48, 48), (10, 48)]
+    assert found.optimizer_flops / STEPS_READ == sum(4 * rows * rows * columns for rows, columns in weights)
+    assert found.model_flops_per_step == plain.model_flops_per_step
+
+
+@pytest.mark.records
+def test_a_cpu_has_no_peak(recorded):
+    found = recorded["mlp"]
+    assert found.flops_per_s == pytest.approx(found.flops_per_step / found.step_ns * 1e9)
+    for name in ("mfu", "hfu", "peak_flops_per_s"):
+        assert "a CPU's peak is not known" in found.missing[name]
+
+
+@pytest.mark.parametrize(
+    ("file", "model_flops", "peak_tflops"),
+    [
+        ("kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz", 64 * (3 * RESNET50 - STEM), 15.7),
+        ("kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz", 64 * (3 * RESNET50 - STEM), None),
+        ("single_gpu_mi300/941dea2_train_resnet18.json.gz", 1024 * (3 * RESNET18 - STEM), 1307.4),
+        (
+            "single_gpu/d4c3f21_trace_04.json.gz",  # 4 layers of 512, 8192 words, 4 x 256 tokens: 6ND and attention
+            6 * 1024 * (4 * (4 * 512 * 512 + 2 * 512 * 2048) + 512 * 8192) + 4 * 12 * 4 * 256 * 256 * 512,
+            12.7,
+        ),
+    ],
+)
+def test_public_traces_by_hand(real_traces, file, model_flops, peak_tflops):
+    found = efficiency(real_traces / file)
+    assert found.model_flops_per_step == pytest.approx(model_flops, rel=1e-12)
+    assert found.known("peak_flops_per_s") == (peak_tflops and pytest.approx(peak_tflops * 1e12))
+    assert found.counted_share == pytest.approx(1, abs=1e-3)
+    assert not found.lower_bound
+    if peak_tflops:
+        assert found.mfu == pytest.approx(model_flops / found.step_ns / peak_tflops / 1e3)
+        assert found.mfu <= found.hfu < 1
+
+
+def test_nanogpt_on_eight_gpus_by_hand(real_traces):
+    """6ND of 16,384 tokens a rank, a head in fp8, gates, and Muon's products beside the model's.
+
+    Attention is over packed documents, whose lengths no trace has: it is not counted, and the report says so.
+    """
+    found = efficiency(real_traces / "nanogpt_8xh100/42f4e74_Baseline_-_12-11_-_e049e-rank0-chrome-trace.json.gz")
+    tokens, width = 16_384, 768
+    layers = 10 * (4 * width * width + 12 * 6) + 11 * 2 * width * 4 * width
+    gate = 12 * (tokens - 1)
+    model = 6 * (tokens * (layers + width * 50_304) + gate)
+    assert found.model_flops_per_step == model
+    assert {each.dtype: each.flops / 4 for each in found.dtypes} == {
+        "bf16": found.flops / 4 - 6 * tokens * width * 50_304,
+        "fp8": 6 * tokens * width * 50_304,
+    }
+    muon = 5 * 2 * (12 + 2 * 6 * 6 * 12 + 8 * width**3 + 2 * width * width * 4 * width)
+    assert found.optimizer_flops == 4 * muon
+    least_s = sum(each.flops / each.peak_flops_per_s for each in found.dtypes)
+    assert found.peak_flops_per_s == pytest.approx(found.flops / least_s)
+    assert found.lower_bound
+    assert found.uncounted == ["flash_attn_3::_flash_attn_backward", "flash_attn_3::_flash_attn_forward"]
+    assert 0.2 < found.mfu < found.hfu < 0.25
+    assert found.total_flops_per_s == pytest.approx(8 * found.flops_per_s)
+
+
+def product(start, rows, inner, columns, kind="float", name="aten::mm", thread=1, **more):
+    dims, types = [[rows, inner], [inner, columns]], [kind, kind]
+    return operator(name, start, start + 4, thread=thread, **{"Input Dims": dims, "Input type": types, **more})
+
+
+GEMM = "ampere_sgemm_128x64_tn"
+TF32 = "ampere_s1688gemm_128x64_ldg8_f2f_tn"
+
+
+def test_a_gpu_by_hand(tmp_path):
+    """Types by what the kernels ran on, the innermost of operators, and one that launched nothing."""
+    events = [
+        step(1, 0, 100),
+        step(2, 100, 200),
+        operator("aten::linear", 9, 20, **{"Input Dims": [[80, 80], [80, 80]], "Input type": ["float", "float"]}),
+        product(10, 8, 8, 8),
+        *launched(GEMM, 11, 30, 40, 1),
+        product(14, 8, 8, 8),
+        *launched(TF32, 15, 50, 55, 2),
+        product(21, 1000, 1000, 1000),  # on the CPU
+        product(110, 8, 8, 16),
+        *launched(GEMM, 111, 130, 150, 3),
+    ]
+    found = measure_events(tmp_path, events).efficiency
+    assert found.flops == 2 * 2 * 8**3 + 2 * 8 * 8 * 16
+    (kind,) = found.kinds
+    assert kind.time_ns == 35_000
+    assert kind.flops_per_s == pytest.approx(found.flops / 35e-6)
+    assert found.counted_share == 1
+    assert found.missing["mfu"] == "the trace does not name the device"
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("aten::mm", {"Input Dims": [[8, 9], [8, 8]]}),
+        ("aten::mm", {"Input Dims": [[8, -8], [8, 8]]}),
+        ("aten::mm", {"Input Dims": [[10**9, 10**9], [10**9, 8]]}),
+        ("aten::mm", {"Input Dims": ["x", [8, 8]], "Input type": 7}),
+        ("aten::bmm", {"Input Dims": [[2, 8, 8]]}),
+        ("aten::convolution", {"Input Dims": [[1, 8, 8, 8], [8, 8, 3, 3]], "Concrete Inputs": ["", "", "", "[0]"]}),
+        ("aten::convolution_backward", {"Input Dims": [[1, 8, 8, 8], [1, 8, 8, 8], [8, 8, 3, 3]]}),
+        ("aten::_flash_attention_forward", {"Input Dims": [[99, 8, 8], [99, 8, 8], [99, 8, 8], [4]]}),
+        ("some::flash_attention", {"Input Dims": [[1, 8, 8, 8]]}),
+    ],
+)
+def test_what_cannot_be_counted_is_named(tmp_path, name, args):
+    events = [step(1, 0, 100), step(2, 100, 200), operator(name, 10, 14, **args), *launched(GEMM, 11, 30, 40, 1)]
+    found = measure_events(tmp_path, events).efficiency
+    assert found.uncounted == [name]
+    assert found.missing["mfu"] == f"the sizes of these operators are not known: {name}"
+
+
+def test_without_sizes_the_report_says_how_to_get_them(tmp_path):
+    found = measure_events(tmp_path, [step(1, 0, 100), operator("aten::mm", 10, 14)]).efficiency
+    assert "record_shapes=True" in found.missing["flops"]
+    found = measure_events(tmp_path, [step(1, 0, 100), operator("aten::relu", 10, 14)]).efficiency
+    assert found.missing["flops"].startswith("no matrix product, convolution or attention operator")
+
+
+def test_sizes_of_no_real_tensors_are_refused(tmp_path):
+    huge = [product(at, 2 * 10**5, 10**6, 10**6) for at in range(10, 90, 4)]
+    found = measure_events(tmp_path, [step(1, 0, 100), *huge]).efficiency
+    assert found.missing["flops"] == "the sizes of operator inputs are not those of real tensors"
+
+
+def test_gradients_of_gradients_are_no_recomputation(tmp_path):
+    """Operators of a backward pass with numbers of their own compute more than its forward pass did."""
+    numbered = {"Sequence number": 7}
+    events = [
+        step(1, 0, 100),
+        product(1, 8, 8, 8, **numbered),
+        annotation("autograd::engine::evaluate_function: MmBackward0", 10, 30),
+        product(11, 8, 8, 8, **numbered),
+        product(16, 8, 8, 8, **numbered),
+    ]
+    found = measure_events(tmp_path, events).efficiency
+    assert found.flops == 3 * 2 * 8**3
+    assert "distinguished" in found.missing["model_flops_per_step"]
+    with pytest.raises(Missing, match="distinguished"):
+        assert found.mfu
+
+
+def test_tokens_are_seen_where_attention_has_as_many_keys(tmp_path):
+    def looked_up(start, words, batch, length):
+        return operator("aten::embedding", start, start + 1, **{"Input Dims": [[words, 32], [batch, length]]})
+
+    def softmax(start, keys):
+        return operator("aten::_softmax", start, start + 1, **{"Input Dims": [[2, 4, 16, keys], [], []]})
+
+    listed = [
+        step(1, 0, 100),
+        looked_up(1, 5000, 2, 16),
+        looked_up(3, 16, 2, 16),
+        softmax(5, 16),
+        looked_up(7, 5000, 2, 16),
+    ]
+    run = measure_events(tmp_path, listed, listed)
+    assert run.efficiency.tokens_per_step == 2 * 64
+    assert run.efficiency.tokens_per_s == pytest.approx(128 / run.efficiency.step_ns * 1e9)
+    without = measure_events(tmp_path, [listed[0], listed[1], softmax(5, 12)]).efficiency
+    assert "--tokens-per-step" in without.missing["tokens_per_step"]
+
+
+def test_peaks_have_sources_and_are_dense():
+    assert all(model.source and model.tflops for model in MODELS)
+    for model in MODELS:
+        rates = model.tflops
+        assert all(math.isfinite(rate) and rate > 0 for rate in rates.values())
+        if "fp8" in rates:  # twice the rate of 16 bits, in every vendor's table
+            assert rates["fp8"] == pytest.approx(2 * rates["bf16"], rel=0.015), model.name.pattern
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", "bf16", 989.5),
+        ("NVIDIA H100 PCIe", "bf16", 756.5),
+        ("NVIDIA H100 NVL", "fp16", 835.5),
+        ("NVIDIA H200", "fp8", 1979),
+        ("NVIDIA H200 NVL", "bf16", 835.5),
+        ("NVIDIA GH200 480GB", "bf16", 989.5),
+        ("NVIDIA B200", "bf16", 2250),
+        ("NVIDIA GB200", "bf16", 2500),
+        ("NVIDIA A100-SXM4-80GB", "tf32", 156),
+        ("NVIDIA A100-PG509-200", "bf16", 312),
+        ("NVIDIA A100 80GB PCIe", "fp32", 19.5),
+        ("Tesla V100-SXM2-16GB", "fp16", 125),
+        ("Tesla V100-PCIE-16GB", "fp16", 112),
+        ("AMD Instinct MI300X VF", "bf16", 1307.4),
+        ("AMD Instinct MI250X", "bf16", 191.5),
+        ("NVIDIA L4", "bf16", 121),
+        ("NVIDIA L40S", "bf16", 362),
+        ("NVIDIA A10", "bf16", 125),
+        ("Tesla T4", "fp16", 65),
+        ("NVIDIA GeForce RTX 3090", "bf16", 71),
+        ("NVIDIA GeForce RTX 4090", "bf16", 165.2),
+        ("Tesla T4", "bf16", None),
+        ("NVIDIA A10G", "bf16", None),
+        ("NVIDIA H100", "bf16", None),  # which of its forms is not known
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+        ("NVIDIA GeForce RTX 3080 Laptop GPU", "bf16", None),
+        ("", "bf16", None),
+    ],
+)
+def test_peaks(name, dtype, tflops):
+    found = peak(name, dtype)
+    assert (None if found is None else found.flops_per_s) == (tflops and pytest.approx(tflops * 1e12))
+
+
+def test_what_computes_attention_does_not_change_the_model():
+    """Two recordings of one model on an H200: attention by operators, and fused, which computes its scores again."""
+    eager = measure(load([SAMPLES / "planted-naive-attention"], cached=False)).efficiency
+    fused = measure(load([SAMPLES / "planted-starved-loader"], cached=False)).efficiency
+    assert eager.model_flops_per_step == fused.model_flops_per_step == eager.flops_per_step
+    scores = next(kind.flops for kind in fused.kinds if kind.kind == "attention") // 7  # of 2 products and 5
+    assert fused.flops_per_step - fused.model_flops_per_step == scores == fused.recomputed_flops
+    assert eager.tokens_per_step == fused.tokens_per_step == 8192
+    for found in (eager, fused):
+        assert found.window == "detailed"
+        assert found.peak_flops_per_s == 989.5e12
+        assert 0.1 < found.mfu <= found.hfu < 0.25

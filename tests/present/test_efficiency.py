@@ -1,0 +1,134 @@
+"""The section of efficiency, its line on the first screen, and cost, from figures set by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dptune.advice import Report
+from dptune.advise.cost import with_cost
+from dptune.measured import DtypeFlops, EfficiencyFigures, KindFlops
+from dptune.present.html import page
+from dptune.present.text import first_screen, sections
+
+from .test_device import with_figures
+
+TERA = 10**12
+PEAK = DtypeFlops(dtype="bf16", flops=40 * TERA, peak_flops_per_s=1e15, source="A datasheet")
+
+
+def efficiency(**changed: object) -> EfficiencyFigures:
+    known = {
+        "rank": 1,
+        "window": "detailed",
+        "steps": 4,
+        "devices": 1,
+        "flops": 40 * TERA,
+        "recomputed_flops": 8 * TERA,
+        "optimizer_flops": 0,
+        "flops_per_step": 10e12,
+        "model_flops_per_step": 8e12,
+        "kinds": [
+            KindFlops(kind="matrix product", flops=30 * TERA, time_ns=60_000_000, flops_per_s=500e12),
+            KindFlops.only("no kernel", kind="attention", flops=10 * TERA),
+        ],
+        "dtypes": [PEAK],
+        "counted_share": 1.0,
+        "step_ns": 20e6,
+        "flops_per_s": 500e12,
+        "total_flops_per_s": 1e15,
+        "peak_flops_per_s": 1e15,
+        "mfu": 0.4,
+        "hfu": 0.5,
+        "memory_bound_share": 0.25,
+        "samples_per_s": 3200.0,
+        "all_devices": 2,
+    }
+    return EfficiencyFigures.only("not seen", **{**known, **changed})
+
+
+@pytest.fixture
+def reached(report: Report) -> Report:
+    return with_figures(report, efficiency=efficiency())
+
+
+def shown(report: Report) -> str:
+    return " ".join(sections(report, ["efficiency"]).split())
+
+
+def test_the_section(reached: Report) -> None:
+    page = shown(reached)
+    for words in (
+        "Efficiency (FLOPs of rank 1, 4 traced steps, detailed window)",
+        "MFU 40.0 % HFU 50.0 %",
+        "bf16 1.00 PFLOP/s per device, dense. Source: A datasheet",
+        "10.0 TFLOP per step and device, of it 2.00 TFLOP recomputed",
+        "500.0 TFLOP/s per device, 1.00 PFLOP/s in total (20.0 ms per step)",
+        "25.0 % of the step in kernels that move memory",
+        "3,200 per second, 1,600 per device",
+        "Tokens not measured: not seen",
+        "matrix product 7.50 TFLOP 75.0 % 500.0 TFLOP/s",
+        "attention 2.50 TFLOP 25.0 % [a]",
+    ):
+        assert words in page
+    assert "Not counted" not in page
+    assert "Cost" not in page
+
+
+def test_what_is_not_counted_makes_a_lower_bound(report: Report) -> None:
+    less = efficiency(counted_share=0.8, uncounted=["some::attention"])
+    page = shown(with_figures(report, efficiency=less))
+    assert "MFU at least 40.0 %" in page
+    assert "some::attention (sizes not known); operators that launched 20.0 % of the time of matrix kernels" in page
+
+
+def test_a_mix_of_types(report: Report) -> None:
+    half = PEAK.model_copy(update={"flops": 20 * TERA})
+    other = DtypeFlops(dtype="fp8", flops=20 * TERA, peak_flops_per_s=2e15, source="A datasheet")
+    mixed = efficiency(dtypes=[half, other], peak_flops_per_s=4e15 / 3)
+    page = shown(with_figures(report, efficiency=mixed))
+    assert "1.33 PFLOP/s for this mix: bf16 1.00 PFLOP/s (50.0 % of FLOPs), fp8 2.00 PFLOP/s" in page
+    assert "MFU 40.0 % of bf16/fp8 peak" in first_screen(with_figures(report, efficiency=mixed))
+
+
+def test_the_first_screen_has_mfu_and_stays_within_its_lines(reached: Report) -> None:
+    screen = first_screen(reached)
+    assert "MFU 40.0 % of bf16 peak" in screen
+    assert len(screen.splitlines()) <= 24
+    assert max(map(len, screen.splitlines())) <= 80
+    assert "MFU" not in first_screen(with_figures(reached, efficiency=EfficiencyFigures.only("no sizes")))
+
+
+def test_missing_figures_say_why(report: Report) -> None:
+    page = shown(with_figures(report, efficiency=EfficiencyFigures.only("no sizes")))
+    assert "MFU, HFU not measured: no sizes" in page
+    assert "operators" not in page
+
+
+def test_cost_and_what_each_recommendation_saves(reached: Report) -> None:
+    priced = with_cost(reached, 3.6)
+    assert priced.cost is not None
+    step_s = reached.measured.step.rate_ns / 1e9
+    assert priced.cost.per_1000_steps == pytest.approx(1000 * step_s / 3600 * 2 * 3.6)
+    saving = [advice for advice in reached.advice if advice.saves]
+    assert [each.rule for each in priced.cost.savings] == [advice.rule for advice in saving]
+    for each, advice in zip(priced.cost.savings, saving, strict=True):
+        assert each.high == pytest.approx(priced.cost.per_1000_steps * advice.saves.high_share)
+    page = shown(priced)
+    assert "per 1,000 steps (2 devices at 3.60 an hour)" in page
+    assert f"{saving[0].rule} saves" in page
+    read_back = Report.model_validate_json(priced.model_dump_json())
+    assert read_back.cost == priced.cost
+
+
+def test_the_page_has_the_section(reached: Report) -> None:
+    written = page(reached)
+    assert '<section id="efficiency">' in written
+    assert "A datasheet" in written
+
+
+def test_json_has_the_figures(reached: Report) -> None:
+    document = json.loads(reached.model_dump_json())
+    assert document["measured"]["efficiency"]["mfu"] == 0.4
+    assert document["cost"] is None
