@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from dptune.advise import packs
+from dptune.advise.asking import Questioner
+from dptune.config import Settings
 from dptune.measure import measure
 from dptune.measured import InferredFacts, Measured
 from dptune.rule import RunView
@@ -245,3 +248,13 @@ def test_buffers_are_reported_also_where_no_optimizer_marks_the_phases(real_trac
     (advice,) = check_buffers(run)
     assert advice.saves is not None
     assert 0.17 < advice.saves.high_share < 0.18
+
+
+def test_rules_that_need_a_recording_find_nothing_on_a_trace() -> None:
+    needing = [loaded for loaded in packs.load_packs() if loaded.rule.needs == "recording"]
+    assert len(needing) > 30
+    for path in [path for path in RUNS if path.name in FEW]:
+        _, measured = stripped(path)
+        answers = [Questioner(measured, [], Settings()).ask(loaded) for loaded in needing]
+        assert not [answer for answer in answers if answer.said or answer.failed], path
+        assert any(answer.missing for answer in answers)

@@ -151,7 +151,8 @@ def run_rules(
             answer = asked.ask(loaded, tuple(outcome.advice) if loaded.rule.last else ())
         outcome.advice.extend(answer.said)
         if answer.missing or answer.failed:
-            outcome.skipped.append(Skipped(rule=code, reason=answer.missing or answer.failed))
+            needs = loaded.rule.needs if answer.missing and not facts else ""
+            outcome.skipped.append(Skipped(rule=code, reason=answer.missing or answer.failed, needs=needs))
         elif not answer.said:
             outcome.quiet.append(code)
         if answer.failed:

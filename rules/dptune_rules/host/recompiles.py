@@ -60,6 +60,7 @@ RULE = Rule(
     summary="torch.compile compiles the model again in training steps",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    needs="recording",
 )
 
 
