@@ -73,6 +73,7 @@ from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
 from dptune.measured import Missing, PhaseFigures
 from dptune.rule import Rule, RunView, Share, Threshold
 from dptune_rules.host.written_optimizers import FUSED_ADAM, Written, unknown, written
+from dptune_rules.known import known
 
 ADAM = ("Adam", "AdamW")
 FUSED_SAVES = (0.5, 1.0)  # of the time of Adam's loop; see the references
@@ -157,8 +158,8 @@ def _of_torch(run: RunView) -> Iterator[Advice]:
             Evidence(
                 label="upper bound, assuming no profiler overhead in the loop", value=most, unit="of an untraced step"
             ),
-            Evidence(label="tensors", value=tensors),
-            Evidence(label="parameters", value=sum(optimizer_facts.parameters for optimizer_facts in looping)),
+            *known("tensors", tensors),
+            *known("parameters", sum(optimizer_facts.parameters for optimizer_facts in looping)),
         ],
         numerics="same",
         watch="Weights agree up to floating-point rounding.",
@@ -172,7 +173,7 @@ def _of_script(run: RunView) -> Iterator[Advice]:
     if unknown(run) and phase >= run.limit(WORTH_SHARE):
         raise Missing(run.measured.missing["optimizer_loops"])
     cpu = run.measured.known("device_kind") == "cpu"
-    alone = len(run.any_facts().optimizers) == 1
+    alone = len(run.any_facts("optimizers").optimizers) == 1
     for optimizer in written(run):
         remedy = optimizer.replacement(cpu=cpu)
         found = run.sampled_phase("optimizer") if alone else None
@@ -276,6 +277,8 @@ def _loop_ns(run: RunView, optimizer_phases: Sequence[PhaseFigures], tensors: in
 
 def _reason(tensors: int, total_bytes: int) -> str:
     """Why the loop takes long, by the mean size of its tensors."""
+    if not tensors:
+        return "updating tensors one at a time"
     if total_bytes >= LARGE_BYTES * tensors:
         return f"reading and writing each of {tensors} tensors several times"
     return f"updating {tensors} tensors one at a time"
