@@ -305,3 +305,16 @@ def test_rules_that_need_a_recording_find_nothing_on_a_trace() -> None:
         answers = [Questioner(measured, [], Settings()).ask(loaded) for loaded in needing]
         assert not [answer for answer in answers if answer.said or answer.failed], path
         assert any(answer.missing for answer in answers)
+
+
+def test_what_else_a_trace_shows(real_traces: Path) -> None:
+    def traits(measured: Measured) -> dict[str, str]:
+        return {trait.name: trait.value for trait in measured.inferred.traits}
+
+    served = traits(stripped(SAMPLES / "gpu" / "planted-starved-loader")[1])
+    assert served == {"attention": "cuDNN attention (scaled_dot_product_attention)"}
+    again = traits(stripped(RECORDED / "checkpointing-without-need")[1])
+    assert again == {"checkpointing": "operators of the forward pass run again in the backward pass"}
+    graphs = traits(measure(load([real_traces / "single_gpu" / "1eeffb3_trace_05.json.gz"])))
+    assert graphs == {"CUDA graphs": "2 launches per step"}
+    assert traits(stripped(RECORDED / "broadcast-buffers")[1]) == {}

@@ -78,7 +78,7 @@ FAULTS = {
     "DP901": "uncovered-cost",
 }
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
-# Where it fires, and where it is quiet.
+# Where it fires, and where it is quiet; a sample where no public trace has a place for the evidence.
 PUBLIC = {
     "DP401": ("single_gpu/d4c3f21_trace_04.json.gz", "nanogpt_8xh100"),
     "DP404": ("kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz", "torchrec_resnet18_2xv100"),
@@ -88,7 +88,7 @@ PUBLIC = {
         "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz",
     ),
     "DP606": ("hta_training/b1ceb4c_control.json.gz", "hta_training/b4b6dce_nccl_data.json.gz"),
-    "DP801": ("single_gpu_mi300/941dea2_train_resnet18.json.gz", "single_gpu/1eeffb3_trace_05.json.gz"),
+    "DP801": (SAMPLES / "gpu" / "planted-empty_cache-in-every-step", "single_gpu/1eeffb3_trace_05.json.gz"),
 }
 SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer"}  # a second fault of one rule
 # Further faults of a rule that is in the table, and another rule that must not take them for its own.

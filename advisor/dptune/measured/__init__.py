@@ -66,7 +66,7 @@ from dptune.measured.host import (
     UserCodeFigures,
     by_profiler,
 )
-from dptune.measured.inferred import InferredFacts
+from dptune.measured.inferred import InferredFacts, Trait
 from dptune.measured.lag import (
     LAG_CAUSES,
     LAG_CLASSES,
@@ -176,6 +176,7 @@ __all__ = [
     "StepTime",
     "StepsFigures",
     "StragglerFigures",
+    "Trait",
     "UncachedGeneration",
     "UserCodeFigures",
     "by_profiler",

@@ -20,6 +20,7 @@ from dptune.measure.inferred.precision import autocast
 from dptune.measure.inferred.replicas import replicas
 from dptune.measure.inferred.shards import shards
 from dptune.measure.inferred.switches import switches
+from dptune.measure.inferred.traits import traits
 from dptune.measure.inferred.updates import updates
 from dptune.measure.views import RankView
 from dptune.measured import AccumulationFigures, InferredFacts
@@ -51,7 +52,7 @@ def inferred_facts(view: RankView, calls: Sequence[Call], world_size: int | None
         confidence |= {f"{found.name}.{part}": sure for part, sure in found.parts.items()}
     if (device := _device(view)) is not None:
         facts.device, confidence["device"] = device, "high"
-    return InferredFacts(facts=facts, confidence=confidence)
+    return InferredFacts(facts=facts, confidence=confidence, traits=list(traits(host)))
 
 
 def inferred_world_size(view: RankView) -> int | None:

@@ -26,6 +26,9 @@ def inferred(report: Report, width: int) -> Iterator[Line]:
     for part, record, text in _rows(found):
         label = f"  {part:<{_LABEL}}"
         yield from wrapped(f"{text} ({_least(found, record)} confidence)", width, label, " " * len(label))
+    for trait in found.traits:
+        label = f"  {trait.name:<{_LABEL}}"
+        yield from wrapped(f"{trait.value} ({trait.confidence} confidence)", width, label, " " * len(label))
     words = (
         "Rules use these facts instead of recorded ones. The confidence of a recommendation is capped at that of its "
         "facts."
