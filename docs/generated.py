@@ -38,6 +38,8 @@ def rule_page(rule: Any, doc: str) -> str:
     facts = [("Family", rule.family), ("Kind of advice", rule.kind), ("Since", rule.since)]
     if rule.preview:
         facts.append(("Preview", "runs with `preview = true`, or when its whole code is selected"))
+    if rule.needs:
+        facts.append(("Needs", "a recording by `dptune profile`"))
     text = inspect.cleandoc(doc).removeprefix(rule.summary).strip()
     parts = [f"# {rule.code} {rule.name}", f"**{rule.summary}**", _table(("", ""), facts), text]
     if rule.thresholds:

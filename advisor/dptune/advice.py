@@ -15,6 +15,7 @@ from dptune.knobs import ENVIRONMENT, Value, knob
 from dptune.measured import ABSENT, Figure, Figures, Measured, Model, Place
 
 Kind = Literal["time", "risk", "convergence"]
+Needs = Literal["", "recording"]
 Impact = Literal["low", "medium", "high"]
 Confidence = Literal["low", "medium", "high"]
 Basis = Literal["measured", "replayed", "sampled", "timed", "bound"]
@@ -221,6 +222,14 @@ class Skipped(Model):
         description="it had advice that was superseded by other advice, or that may save nothing according to its "
         "prediction",
     )
+    needs: Needs = Field(
+        "", description="recording: it judges objects of the live process, which only `dptune profile` records"
+    )
+
+    @property
+    def could_not_run(self) -> bool:
+        """Whether it lacks something that a trace can hold."""
+        return not self.set_aside and not self.needs
 
     @classmethod
     def giving_way(cls, rule: str, reason: str) -> Skipped:

@@ -401,4 +401,17 @@ def test_the_report_of_a_foreign_trace(make_measured):
     assert (report.run.command, report.run.recorded, report.run.how_it_ended, report.run.torch) == (None,) * 4
     unrecorded = {one.rule for one in report.skipped if "needs a recording by `dptune profile`" in one.reason}
     assert {"DP102", "DP103", "DP301", "DP602"} <= unrecorded
+    needing = {one.rule for one in report.skipped if one.needs == "recording"}
+    assert {"DP301", "DP602"} <= needing
+    assert not needing & {"DP102", "DP103"}  # which a trace can answer
+    could_not = sum(one.could_not_run for one in report.skipped)
+    assert f"{could_not} of " in report.headline.why
+    assert f", {len(needing)} more need a recording by `dptune profile`." in report.headline.why
+
+
+def test_a_rule_that_needs_a_recording_could_not_run_where_there_is_one(make_measured, make_facts):
+    facts = {0: make_facts(ended="complete")}
+    report = engine.build_report(RecordedRun(facts), make_measured(), Settings())
+    assert {one.rule for one in report.skipped if one.could_not_run} >= {"DP703"}
+    assert not [one for one in report.skipped if one.needs]
     assert {"DP101", "DP401", "DP501"} <= set(report.quiet)

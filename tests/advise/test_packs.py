@@ -103,6 +103,8 @@ WORDLESS = "class E(Exception):\n    def __str__(self): raise SystemExit\nraise 
         (rule(kind="'speed'"), "RULE.kind is none of time, risk, convergence"),
         (rule(kind="[]"), "RULE.kind is none of time, risk, convergence"),
         (rule(preview="'yes'"), "RULE.preview is neither True nor False"),
+        (rule(needs="'a GPU'"), "RULE.needs is neither '' nor 'recording'"),
+        (rule(needs="[]"), "RULE.needs is neither '' nor 'recording'"),
         *((rule(thresholds=thresholds), named) for thresholds, named in ODD_THRESHOLDS),
         (rule(name="'good'", code="'ACME002'"), "is rule good already"),
         (rule(name="'loader-starves-step'"), "is rule loader-starves-step already"),

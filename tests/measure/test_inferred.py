@@ -13,12 +13,19 @@ from typing import Any
 
 import pytest
 
+from dptune.advise import packs
+from dptune.advise.asking import Questioner
+from dptune.config import Settings
 from dptune.measure import measure
 from dptune.measured import InferredFacts, Measured
 from dptune.rule import RunView
+from dptune.runfile.discarded_gradients import discarding
 from dptune.runfile.facts import Facts
 from dptune.trace import Run, load
 from dptune_rules.communication.broadcast_buffers import check as check_buffers
+from dptune_rules.host.debug_switches import check as check_switches
+from dptune_rules.memory.allocator_churn import check as check_allocator
+from dptune_rules.precision.double_precision import check as check_doubles
 
 from .handmade import annotation, launched, measure_events, operator, step
 
@@ -31,20 +38,24 @@ RUNS = [
     *(
         RECORDED / name
         for name in (
-            "averaged-one-by-one", "broadcast-buffers", "checkpointing-without-need", "dense-tables",
-            "dense-tables-mended", "evaluation-mode-kept", "frozen-batch-norm", "gathered-for-logging",
-            "gradients-discarded", "iterable-dataset", "kept-outputs", "late-rank", "metrics-reduced", "new-iterators",
-            "parameters-without-optimizer-mended", "rank-placement", "recompiles", "repeated-forward",
-            "scaler-without-need", "separate-backward-passes", "sharded-optimizer", "sharded-parameters", "small-batch",
-            "small-shard-units", "unfrozen-after-wrapping-mended", "unfused-optimizer", "unfused-optimizer-mended",
-            "unsynchronized-gradients", "unused-gradients", "unused-parameters-searched", "wide-gradients-mended",
-            "workers-restart",
+            "averaged-one-by-one", "broadcast-buffers", "checkpointing-without-need", "debug-switches", "dense-tables",
+            "dense-tables-mended", "double-precision", "evaluation-mode-kept", "frozen-batch-norm",
+            "gathered-for-logging", "gradients-discarded", "iterable-dataset", "kept-outputs", "late-rank",
+            "metrics-reduced", "new-iterators", "parameters-without-optimizer-mended", "rank-placement", "recompiles",
+            "repeated-forward", "scaler-without-need", "separate-backward-passes", "sharded-optimizer",
+            "sharded-parameters", "small-batch", "small-shard-units", "unfrozen-after-wrapping-mended",
+            "unfused-optimizer", "unfused-optimizer-mended", "unsynchronized-gradients", "unused-gradients",
+            "unused-parameters-searched", "wide-gradients-mended", "workers-restart",
         )
     ),
     *(SAMPLES / name for name in ("healthy", "tiny_buckets", "accumulation_without_no_sync", "starved_loader")),
     *(
         SAMPLES / "gpu" / name
-        for name in ("ranks-nccl-ddp", "ranks-nccl-fsdp", "link-default", "planted-starved-loader", "predict-base")
+        for name in (
+            "known-parts", "link-default", "planted-empty_cache-in-every-step", "planted-fp32-without-TF32",
+            "planted-fp64", "planted-item-in-every-layer", "planted-naive-attention", "planted-starved-loader",
+            "predict-base", "ranks-nccl-ddp", "ranks-nccl-fsdp",
+        )
     ),
 ]  # fmt: skip
 AS_IF_RECORDED = ("fused", "foreach")  # None where the script left torch to choose: what it chose is not recorded
@@ -72,6 +83,10 @@ def values(inferred: InferredFacts, recorded: Facts) -> Iterator[tuple[str, str,
                 found, true = bool(found), bool(true)
         elif record == "device":
             found, true = (found.name, found.capability), (true.name, true.capability)
+        elif record == "discarded_gradients":
+            found, true = discarding([found]), discarding([true])
+        elif record == "environment":
+            found, true = set(inferred.facts.debug_switches), set(recorded.debug_switches)
         elif isinstance(found, list) or record == "compiled":
             found, true = bool(found), bool(true)
         yield name, confidence, found, true
@@ -83,6 +98,7 @@ FEW = {
     "scaler-without-need", "separate-backward-passes", "sharded-optimizer", "sharded-parameters",
     "unfused-optimizer", "unsynchronized-gradients", "unused-parameters-searched", "wide-gradients-mended",
     "workers-restart", "accumulation_without_no_sync", "ranks-nccl-ddp", "ranks-nccl-fsdp", "link-default",
+    "planted-fp64", "planted-starved-loader",
 }  # fmt: skip
 
 
@@ -152,6 +168,9 @@ def test_a_public_trace_of_ddp_on_an_a100(real_traces: Path) -> None:
     assert measured.accumulation.synchronised_backwards_per_step == 1
     (optimizer,) = measured.inferred.facts.optimizers
     assert (optimizer.name, optimizer.foreach, optimizer.fused) == ("SGD", True, False)
+    assert (optimizer.dtypes, measured.inferred.facts.autocast) == (["float32"], None)
+    assert measured.inferred.confidence["environment"] == "medium"
+    assert measured.inferred.facts.debug_switches == {}
 
 
 def test_what_a_trace_would_not_show_is_not_inferred_to_be_absent(real_traces: Path) -> None:
@@ -265,3 +284,57 @@ def test_units_of_flat_parameters_are_counted_by_their_reductions(tmp_path: Path
     (sharded,) = inferred.facts.fsdp
     assert (sharded.version, sharded.units) == (1, 3)
     assert inferred.confidence["fsdp.units"] == "medium"
+
+
+def test_what_kernels_name_of_parameters_and_autocast() -> None:
+    doubles = stripped(SAMPLES / "gpu" / "planted-fp64")[1]
+    assert doubles.inferred.facts.optimizers[0].dtypes == ["float64"]
+    (advice,) = check_doubles(RunView(doubles, []))
+    assert advice.title == "The parameters that AdamW updates are float64: float32 takes half the memory"
+    assert stripped(SAMPLES / "gpu" / "planted-starved-loader")[1].inferred.facts.autocast == "cuda:bfloat16"
+
+
+def test_a_public_trace_without_the_caching_allocator(real_traces: Path) -> None:
+    """By hand: 1,460 calls of hipMalloc and 1,360 of hipFree for 1,225 tensors, in 5 steps."""
+    measured = measure(load([real_traces / "single_gpu_mi300"]))
+    assert measured.inferred.facts.debug_switches == {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    (advice,) = check_switches(RunView(measured, []))
+    assert advice.title.startswith("The driver allocates and frees memory for each tensor")
+    assert list(check_allocator(RunView(measured, []))) == []  # which would advise another setting of the cache
+    assert measured.world_size == 1
+
+
+def test_launches_that_last_until_their_kernel_has_ended(real_traces: Path, tmp_path: Path) -> None:
+    def alter(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        kernels = {
+            event["args"]["correlation"]: event["ts"] + event["dur"] for event in events if event.get("cat") == "kernel"
+        }
+        for event in events:
+            if event.get("cat") == "cuda_runtime" and (end := kernels.get(event["args"].get("correlation"))):
+                event["dur"] = max(event["dur"], end - event["ts"] + 1)
+        return events
+
+    assert _altered(real_traces, tmp_path, alter).inferred.facts.debug_switches == {"CUDA_LAUNCH_BLOCKING": "1"}
+
+
+def test_rules_that_need_a_recording_find_nothing_on_a_trace() -> None:
+    needing = [loaded for loaded in packs.load_packs() if loaded.rule.needs == "recording"]
+    assert len(needing) > 30
+    for path in [path for path in RUNS if path.name in FEW]:
+        _, measured = stripped(path)
+        answers = [Questioner(measured, [], Settings()).ask(loaded) for loaded in needing]
+        assert not [answer for answer in answers if answer.said or answer.failed], path
+        assert any(answer.missing for answer in answers)
+
+
+def test_what_else_a_trace_shows(real_traces: Path) -> None:
+    def traits(measured: Measured) -> dict[str, str]:
+        return {trait.name: trait.value for trait in measured.inferred.traits}
+
+    served = traits(stripped(SAMPLES / "gpu" / "planted-starved-loader")[1])
+    assert served == {"attention": "cuDNN attention (scaled_dot_product_attention)"}
+    again = traits(stripped(RECORDED / "checkpointing-without-need")[1])
+    assert again == {"checkpointing": "operators of the forward pass run again in the backward pass"}
+    graphs = traits(measure(load([real_traces / "single_gpu" / "1eeffb3_trace_05.json.gz"])))
+    assert graphs == {"CUDA graphs": "2 launches per step"}
+    assert traits(stripped(RECORDED / "broadcast-buffers")[1]) == {}

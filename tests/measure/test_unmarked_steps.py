@@ -206,8 +206,12 @@ def test_layers_and_requests_of_a_model_that_only_runs_forward_yield_none(tmp_pa
         script.pause(100).launch(COPY, *FORWARD, "Memcpy DtoH (Device -> Pinned)")
     _, steps, why = found(script.trace(tmp_path))
     assert steps == []
-    assert "no backward pass" in why
+    assert "the host's operators, which would show a backward pass, were not recorded" in why
     assert "marks no steps" in why
+    script.around("aten::linear", *FORWARD)
+    _, steps, why = found(script.trace(tmp_path))
+    assert steps == []
+    assert "it shows no backward pass: this looks like inference" in why
 
 
 def test_a_shuffled_run_yields_none(tmp_path):

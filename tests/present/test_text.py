@@ -182,6 +182,15 @@ def test_nothing_to_change_is_said(report: Report) -> None:
     assert "No findings, but 2 rules could not run (see below)." in text(some)
 
 
+def test_rules_that_need_a_recording_are_one_line(report: Report) -> None:
+    why = "the trace does not show it"
+    needing = [Skipped(rule=code, reason=why, needs="recording") for code in ("DP303", "DP504")]
+    page = text(report.model_copy(update={"advice": [], "skipped": [*report.skipped, *needing]}))
+    assert section(page, "2 rules that need a recording: dptune profile train.py").startswith("DP303, DP504")
+    assert why not in page
+    assert "No findings, but 2 rules could not run and 2 more need a recording (see below)." in flat(page)
+
+
 def test_the_last_words_are_a_command_to_type(report: Report, foreign: Report) -> None:
     assert section(text(report), "Next command").startswith("$ dptune rules explain DP102")
     assert section(text(foreign), "Next command").startswith("$ dptune profile train.py")

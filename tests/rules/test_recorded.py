@@ -80,7 +80,7 @@ FAULTS = {
 PLAIN = {"DP114": "gradients-after-backward"}  # traces of torch.profiler, made by recorded/plain.py
 OF_CARDS = {"DP206": ("ranks-nccl-fsdp", "ranks-nccl-ddp")}  # where it fires, and where it is quiet
 OF_SAMPLES = {"DP101": "tiny_buckets", "DP102": "accumulation_without_no_sync", "DP501": "starved_loader"}
-# Where it fires, and where it is quiet.
+# Where it fires, and where it is quiet; a sample where no public trace has a place for the evidence.
 PUBLIC = {
     "DP116": (
         "hta_training/b4b6dce_nccl_data.json.gz",
@@ -100,7 +100,7 @@ PUBLIC = {
         "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz",
     ),
     "DP606": ("hta_training/b1ceb4c_control.json.gz", "hta_training/b4b6dce_nccl_data.json.gz"),
-    "DP801": ("single_gpu_mi300/941dea2_train_resnet18.json.gz", "single_gpu/1eeffb3_trace_05.json.gz"),
+    "DP801": (SAMPLES / "gpu" / "planted-empty_cache-in-every-step", "single_gpu/1eeffb3_trace_05.json.gz"),
 }
 # What an engineer who read the raw events would change first, and then.
 EXPERTS = {

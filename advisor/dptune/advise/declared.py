@@ -9,7 +9,7 @@ from math import isfinite
 from types import ModuleType
 from typing import get_args
 
-from dptune.advice import Kind
+from dptune.advice import Kind, Needs
 from dptune.rule import Rule, Threshold
 
 CODE = re.compile(r"[A-Z]{2,}[0-9]{3,}\Z")
@@ -38,6 +38,8 @@ def faults(module: ModuleType, *, ours: bool) -> Iterator[str]:
         yield f"'{rule.name}' is not the name of a rule: small letters and digits, in words joined by hyphens"
     if rule.kind not in get_args(Kind):
         yield f"RULE.kind is none of {', '.join(get_args(Kind))}"
+    if rule.needs not in get_args(Needs):
+        yield "RULE.needs is neither '' nor 'recording'"
     if not isinstance(rule.preview, bool):
         yield "RULE.preview is neither True nor False"
     yield from _thresholds(rule)

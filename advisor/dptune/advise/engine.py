@@ -98,7 +98,9 @@ def assemble(
         text = f"no rule is selected: `select` and `ignore` in {settings.source} leave none of {len(installed.rules)}"
         of_rules.append(Finding(code="no-rule-selected", level="info", text=text))
     trust = judge(measured, facts, [*findings, *of_rules])
-    refused = {loaded.rule.code: why for loaded in chosen if (why := why_not_asked(loaded.rule, trust))}
+    refused = {
+        loaded.rule.code: why for loaded in chosen if (why := why_not_asked(loaded.rule, trust, recorded=bool(facts)))
+    }
     asked = [loaded for loaded in chosen if loaded.rule.code not in refused]
     outcome = run_rules(asked, measured, facts, settings, predictor, times_hold=trust.level != "unjudgeable")
     outcome.skipped += [Skipped(rule=code, reason=why) for code, why in refused.items()]
@@ -151,7 +153,8 @@ def run_rules(
             answer = asked.ask(loaded, tuple(outcome.advice) if loaded.rule.last else ())
         outcome.advice.extend(answer.said)
         if answer.missing or answer.failed:
-            outcome.skipped.append(Skipped(rule=code, reason=answer.missing or answer.failed))
+            needs = loaded.rule.needs if answer.missing and not facts else ""
+            outcome.skipped.append(Skipped(rule=code, reason=answer.missing or answer.failed, needs=needs))
         elif not answer.said:
             outcome.quiet.append(code)
         if answer.failed:

@@ -36,6 +36,7 @@ from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by
 
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
 
+_RECORDING = "they need a recording by `dptune profile`"
 _SLOW = {"host": "host", "kernels": "device", "copies": "link to the device"}
 _SUBJECTS = {  # class of the account that limits a step -> how the names of the settings begin that lessen it
     INPUT.class_ns: ("loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"),
@@ -103,10 +104,8 @@ def headline(
         | {skipped_rule.rule for skipped_rule in skipped if skipped_rule.set_aside}
     )
     unanswered = {skipped_rule.rule for skipped_rule in skipped} - answered
-    if not answered and not unanswered:
-        why += " No rules were selected."
-    elif unanswered:
-        why += f" {len(unanswered)} of {len(answered | unanswered)} rules could not run."
+    needing = {skipped_rule.rule for skipped_rule in skipped if skipped_rule.needs} - answered
+    why += _coverage(len(answered), len(unanswered - needing), len(needing))
     if first is not None and first.threatens_results:
         return Headline(
             label="Results at risk",
@@ -161,6 +160,16 @@ def headline(
         else _SELECT,
         rule=first.rule if first else "",
     )
+
+
+def _coverage(answered: int, could_not: int, needing: int) -> str:
+    """How many rules ran; those that need a recording are counted apart."""
+    found = [f"{could_not} of {answered + could_not} rules could not run"] if could_not else []
+    if needing:
+        found.append(f"{needing} {'more need' if found else 'rules need'} a recording by `dptune profile`")
+    if not answered and not found:
+        return " No rules were selected."
+    return f" {', '.join(found)}." if found else ""
 
 
 def _are_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping[Limit, float]) -> bool:
@@ -319,7 +328,9 @@ def _lacking(
     if limit is None or not unanswered or not advice or advice[0].impact != "low":
         return ""
     (why, many), *_ = Counter(
-        skipped_rule.reason for skipped_rule in skipped if skipped_rule.rule in unanswered
+        _RECORDING if skipped_rule.needs else skipped_rule.reason
+        for skipped_rule in skipped
+        if skipped_rule.rule in unanswered
     ).most_common(1)
     what = "rule could explain this bottleneck but was" if many == 1 else "rules could explain this bottleneck but were"
     return f" {many} more {what} skipped: {why}."

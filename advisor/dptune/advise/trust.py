@@ -101,6 +101,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
 
 # What makes the times of a run no basis for advice. Rules that read no times are asked all the same.
 OF_TIMES = frozenset((disturbance.BUSY, disturbance.UNSTEADY, physics.OPTIMIZER))
+_OF_STEPS = frozenset(("steps-missing", "steps-few"))
 _QUEUED_SHARE = 0.05  # of the time that a step computes: where that is off by less, nothing is said
 _OF_FAMILIES = {physics.COLLECTIVES: ("communication", "topology"), physics.COPIES: ("input",)}
 
@@ -110,10 +111,15 @@ def only_times(trust: Trust) -> bool:
     return all(finding.code in OF_TIMES for finding in trust.findings if finding.level == "unjudgeable")
 
 
-def why_not_asked(rule: Rule, trust: Trust) -> str:
-    """Why a rule cannot run on this recording; empty if it can. `asked_when_busy` rules need no reliable times."""
+def why_not_asked(rule: Rule, trust: Trust, *, recorded: bool = True) -> str:
+    """Why a rule cannot run on this recording; empty if it can. `asked_when_busy` rules need no reliable times.
+
+    On traces that dptune did not record, rules that judge no times need no steps either.
+    """
     if rule.kind != "time":
-        return "" if only_times(trust) else _first(trust)
+        needless = OF_TIMES if recorded else OF_TIMES | _OF_STEPS
+        lacking = [finding for finding in trust.findings if finding.level == "unjudgeable"]
+        return "" if all(finding.code in needless for finding in lacking) else _first(trust)
     if trust.level == "unjudgeable" and not (rule.asked_when_busy and only_times(trust)):
         return _first(trust)
     wrong = (finding for finding in trust.findings if rule.family in _OF_FAMILIES.get(finding.code, ()))
@@ -164,7 +170,7 @@ def _account(measured: Measured) -> Iterator[Finding]:
         yield _unjudgeable("gpu-events-missing", "the run used GPUs, but the traces hold no GPU kernel")
     elif most == 0:
         why = f": {measured.missing['steps']}" if measured.known("steps") is None else ""
-        yield _unjudgeable("steps-missing", f"no steps were found, so there are no figures per step{why}")
+        yield _unjudgeable("steps-missing", f"no steps were found{why}")
     elif most < LEAST_JUDGED_STEPS:
         recorded = "step was recorded" if most == 1 else "steps were recorded"
         text = f"only {most} steady {recorded}; a verdict needs {LEAST_JUDGED_STEPS}"

@@ -74,7 +74,10 @@ def judge(
     worst = max(reports, key=lambda candidate: _WORST.index(candidate.trust.level))
     unknown = {skipped_rule.rule: skipped_rule for report in reports for skipped_rule in report.skipped}
     could_not = {
-        skipped_rule.rule for report in reports for skipped_rule in report.skipped if not skipped_rule.set_aside
+        skipped_rule.rule
+        for report in reports
+        for skipped_rule in report.skipped
+        if skipped_rule.could_not_run or skipped_rule.needs
     }
     return decided(
         Gate(

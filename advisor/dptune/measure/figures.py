@@ -8,11 +8,11 @@ from dataclasses import replace
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
 from dptune.measure.across_ranks import Across, across, host_of
-from dptune.measure.communication import arrivals, bucket_copies, buffers, collectives, links, overlap, sharding
+from dptune.measure.communication import arrivals, bucket_copies, buffers, links, overlap, sharding
 from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
-from dptune.measure.device import accounts, copies, critical, gaps, kernels, longest, matmul, memory, phases
+from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
 from dptune.measure.efficiency import figures as efficiency
 from dptune.measure.host import (
     attention,
@@ -25,10 +25,12 @@ from dptune.measure.host import (
     user_code,
     wait_sites,
 )
-from dptune.measure.inferred import inferred_accumulation, inferred_facts
+from dptune.measure.host.callers import has_stacks
+from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_world_size
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
+from dptune.measure.tables import tables
 from dptune.measure.views import MANY_EVENTS, RankView, view
 from dptune.measured import (
     AccumulationFigures,
@@ -75,27 +77,26 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         lost.setdefault(rank, []).append(loss)
     ranks = [_rank(rank, run, together, waits[rank], lost.get(rank, [])) for rank in _ranks(run)]
     detail = _detailed(run)
+    stacked = detail or _stacked(run, stepped)
+    tabled = tables(run, views, accounted, together, detail)
     windowed = [each for each in together.spent if each[1].windows]
     phased = together.phased
     noisy = noise.noise(facts, run.world_size)
     loads = load.load(facts, run.world_size)
     step = steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices))
-    kernel_figures = kernels.kernels(
-        ((rank_view, device) for rank_view in stepped for device in rank_view.devices), account
-    )
-    reached = efficiency.Steps(step, account, kernel_figures, run.world_size, samples, tokens)
+    reached = efficiency.Steps(step, account, tabled.kernels, run.world_size, samples, tokens)
     fitting = sweep if sweep is not None and sweep.fits(backend, run.world_size) else None
     figures = {
-        "world_size": (run.world_size, "neither the recording nor the traces say how many ranks the run had"),
+        "world_size": (
+            run.world_size or _alone(run, views),
+            "neither the recording nor the traces say how many ranks the run had",
+        ),
         "backend": (backend, no_backend),
         "device_kind": (device_kind, no_device),
         "samples_per_step": (samples, no_samples),
         "steps": (steady.figures(accounted, aside, cut, tails.queued_before_ns(accounted), taken, surplus), no_steps),
         "account": (account, no_steps),
-        "collectives": (
-            collectives.collectives(together.calls, together.exchanges, _stepped(views)) if stepped else None,
-            no_steps,
-        ),
+        "collectives": (tabled.collectives, no_steps),
         "links": (
             links.links(together.exchanges, together.calls, ranks, fitting),
             links.NO_EXCHANGE if stepped else no_steps,
@@ -135,21 +136,18 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             attribution.attribution(detail, next(iter(stepped), None)),
             attribution.NOTHING_SHOWN if stepped else no_steps,
         ),
-        "user_code": (_user_code(run, detail), user_code.NO_STACKS),
+        "user_code": (_user_code(run, stacked), user_code.NO_STACKS),
         "attention": (_attention(run, detail, stepped), no_steps),
         "optimizer_loops": (
-            optimizer_loops.optimizer_loops(_two_detailed(run, detail), _untraced_ns(run)) if detail else None,
+            optimizer_loops.optimizer_loops(_two_detailed(run, stacked), _untraced_ns(run)) if stacked else None,
             user_code.NO_STACKS,
         ),
         "generations": (
-            generation.uncached_generations(_two_detailed(run, detail)) if detail else None,
+            generation.uncached_generations(_two_detailed(run, stacked)) if stacked else None,
             user_code.NO_STACKS,
         ),
-        "copies": (copies.copies(stepped, detail) if stepped else None, copies.NO_LAUNCH if stepped else no_steps),
-        "kernels": (
-            kernel_figures,
-            no_steps if account is None else "no kernel and no operator runs in the steps",
-        ),
+        "copies": (tabled.copies, copies.NO_LAUNCH if tabled.views else no_steps),
+        "kernels": (tabled.kernels, "no kernel and no operator runs in the steps" if tabled.views else no_steps),
         "efficiency": (
             efficiency.efficiency(_read_for_flops(run, detail, stepped[0]), reached) if stepped else None,
             no_steps,
@@ -164,13 +162,16 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     }
     return Measured.of(
         figures,
+        tables_of="recording" if tabled.whole else "steps",
         longest=longest.longest(windowed, phased),
         step=step,
         ranks=ranks,
         input=input_wait.input_figures(list(waits.values()), run.facts.values()),
         accumulation=_accumulation(run, views, together),
         matmul=matmul.matmul(
-            views, next((rank_facts.device for rank_facts in facts if rank_facts.device), None), detail
+            tabled.views if tabled.whole else views,
+            next((rank_facts.device for rank_facts in facts if rank_facts.device), None),
+            detail,
         ),
     )
 
@@ -183,6 +184,11 @@ def _inferred(run: Run, views: list[RankView], together: Across) -> tuple[Inferr
     if lowest is None or lowest.no_steps:
         return None, lowest.no_steps if lowest is not None else "no trace was recorded"
     return inferred_facts(lowest, _calls(lowest, together), run.world_size), ""
+
+
+def _alone(run: Run, views: list[RankView]) -> int | None:
+    """1 where a single trace shows that its process communicates with no other."""
+    return None if run.facts or len(views) != 1 else inferred_world_size(views[0])
 
 
 def _accumulation(run: Run, views: list[RankView], together: Across) -> AccumulationFigures:
@@ -236,6 +242,11 @@ def _detailed(run: Run) -> RankView | None:
         rank_view = None if trace is None else view(rank.rank, trace)
         return None if rank_view is None or rank_view.no_steps else rank_view
     return None
+
+
+def _stacked(run: Run, stepped: list[RankView]) -> RankView | None:
+    """The first trace that has Python's stacks, of a run that dptune did not record."""
+    return None if run.facts else next((rank_view for rank_view in stepped if has_stacks(rank_view.columns)), None)
 
 
 def _user_code(run: Run, first: RankView | None) -> UserCodeFigures | None:

@@ -73,7 +73,7 @@ from dptune.measured.host import (
     WaitSite,
     by_profiler,
 )
-from dptune.measured.inferred import InferredFacts
+from dptune.measured.inferred import InferredFacts, Trait
 from dptune.measured.lag import (
     LAG_CAUSES,
     LAG_CLASSES,
@@ -191,6 +191,7 @@ __all__ = [
     "StepTime",
     "StepsFigures",
     "StragglerFigures",
+    "Trait",
     "UnalignedProduct",
     "UncachedGeneration",
     "UserCodeFigures",

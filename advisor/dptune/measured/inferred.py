@@ -11,6 +11,14 @@ from dptune.measured.figure import Model
 from dptune.runfile.facts import Facts
 
 
+class Trait(Model):
+    """Something a trace shows of how the model runs that no recording holds as a fact."""
+
+    name: str
+    value: str
+    confidence: Literal["low", "medium", "high"]
+
+
 class InferredFacts(Model):
     """Facts of the lowest rank, as a recording would have them, and the confidence in each."""
 
@@ -18,6 +26,7 @@ class InferredFacts(Model):
     confidence: dict[str, Literal["low", "medium", "high"]] = Field(
         description="by fact, or by field of its records (ddp.bucket_sizes); what is not listed is not known"
     )
+    traits: list[Trait] = Field(default_factory=list, description="what else the trace shows")
 
     @field_serializer("facts")
     def _only_known(self, facts: Facts) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from dptune.measured.account import Account, DeviceFigures
@@ -124,6 +126,11 @@ class Measured(Figures):
     )
     generations: Figure[list[UncachedGeneration]] = Field(
         ABSENT, description="modules that generate a sequence without a cache, from the detailed window"
+    )
+    tables_of: Literal["steps", "recording"] = Field(
+        "steps",
+        description="what kernels, collectives, copies and matmul cover. Without any steps it is the whole recording, "
+        "which their figures per step then count as one step",
     )
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")

@@ -334,13 +334,16 @@ def _commands(first: Advice | None, path: str, patches: bool) -> list[tuple[str,
 def _unseen(report: Report) -> list[str]:
     """Limits of the data, and the checks that could not run with what most of them lack."""
     found = [finding.text for finding in report.trust.findings if finding.level != "unjudgeable"][:1]
-    skipped = [skip for skip in report.skipped if not skip.set_aside]
     answered = {advice.rule for advice in report.advice} | set(report.quiet)
-    lacking = {skip.rule for skip in skipped} - answered
-    if lacking and report.trust.level != "unjudgeable":
-        reasons = Counter(skip.reason for skip in skipped if skip.rule in lacking)
-        reason, count = reasons.most_common(1)[0]
+    lacking = [skip for skip in report.skipped if skip.could_not_run and skip.rule not in answered]
+    needing = [skip for skip in report.skipped if skip.needs]
+    if (lacking or needing) and report.trust.level != "unjudgeable":
         ran = len({skip.rule for skip in report.skipped if skip.set_aside} | answered)
-        why = f"need{reason.removeprefix('needs')}" if reason.startswith("needs ") else f"could not: {reason}"
-        found.append(f"{ran} of {ran + len(lacking)} rules ran; {count} {why}")
+        words = [f"{ran} of {ran + len({skip.rule for skip in lacking}) + len(needing)} rules ran"]
+        if needing:
+            words.append(f"{len(needing)} need a recording by `dptune profile`")
+        if lacking:
+            reason, count = Counter(skip.reason for skip in lacking).most_common(1)[0]
+            words.append(f"{count} could not: {reason}")
+        found.append("; ".join(words))
     return found

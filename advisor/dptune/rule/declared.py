@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dptune.advice import Kind
+from dptune.advice import Kind, Needs
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Rule:
 
     A `preview` rule runs with `preview = true`, or when its whole code is selected. A `last` rule runs after all others
     and sees their advice in `RunView.advised`. A rule with `asked_when_busy` also runs where step times are too
-    unreliable for advice; `RunView.times_hold` is then False.
+    unreliable for advice; `RunView.times_hold` is then False. A rule that `needs` a "recording" judges what only the
+    live process has: a trace that dptune did not record can show at most that there is nothing to judge.
     """
 
     code: str
@@ -35,3 +36,4 @@ class Rule:
     preview: bool = False
     last: bool = False
     asked_when_busy: bool = False
+    needs: Needs = ""

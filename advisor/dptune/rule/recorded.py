@@ -87,6 +87,22 @@ class RecordedView:
             return None
         return self.any_facts()
 
+    def has_none(self, name: str) -> bool:
+        """Whether a trace that dptune did not record shows that the run has no such records, as `loaders`."""
+        inferred = None if self.facts else self.measured.known("inferred")
+        return inferred is not None and name in inferred.confidence and not getattr(inferred.facts, name)
+
+    def shows(self, name: str) -> bool:
+        """Whether a trace that dptune did not record shows this fact, as `any_facts` names it."""
+        inferred = None if self.facts else self.measured.known("inferred")
+        return inferred is not None and name in inferred.confidence
+
+    def debug_switches(self) -> set[str]:
+        """Debug variables that are on, on any rank: as recorded, or as the trace shows them."""
+        inferred = self.measured.known("inferred")
+        all_facts = self.facts or ([] if inferred is None else [inferred.facts])
+        return {name for facts in all_facts for name in facts.debug_switches}
+
     def confidence_in(self) -> Confidence:
         """How sure the facts are that the rule asked for: high where they were recorded."""
         inferred = None if self.facts else self.measured.known("inferred")
@@ -308,6 +324,9 @@ WORDS = {  # what a trace lacks, by the names of facts that rules ask for
     "optimizers": "which optimizer updates the model",
     "loaders": "which DataLoader the script draws from",
     "grad_scaler": "whether gradients are scaled",
+    "autocast": "whether autocast is used",
+    "environment": "whether debug options are on",
+    "optimizers.dtypes": "of which dtype the parameters are",
     "compiled": "whether the model is compiled",
     "device": "which device it ran on",
     "ddp.find_unused_parameters": "whether DDP looks for unused parameters",
@@ -322,6 +341,7 @@ WORDS = {  # what a trace lacks, by the names of facts that rules ask for
     "ddp.comm_hook": "whether DDP has a communication hook",
     "ddp.gradient_bytes": "how large the gradients are that DDP all-reduces",
     "optimizers.fused": "whether the optimizer is fused",
+    "ddp.gradient_dtypes": "of which dtype the gradients are",
     "ddp.buffer_bytes": "how large the buffers are that DDP broadcasts",
     "ddp.gradient_as_bucket_view": "whether gradients are views of DDP's buckets",
     "fsdp.units": "into how many units FSDP shards the model",

@@ -114,7 +114,8 @@ def _any(patterns: Iterable[str]) -> re.Pattern[str]:
 # A name of one maker's call is no other's, but those of privateuse1, which any maker may choose.
 _NAMED = [vendor for vendor in VENDORS if vendor.runtime != _PRIVATE]
 KERNEL_LAUNCH_NAME = _any(vendor.launch for vendor in _NAMED)
-LAUNCH_NAME = _any((*(vendor.launch for vendor in _NAMED), *(vendor.graph for vendor in _NAMED)))
+GRAPH_LAUNCH_NAME = _any(vendor.graph for vendor in _NAMED)
+LAUNCH_NAME = _any((KERNEL_LAUNCH_NAME.pattern, GRAPH_LAUNCH_NAME.pattern))
 WAIT_NAME = _any(vendor.wait for vendor in _NAMED)
 # Calls that copy without waiting for the copy; a fill of nothing may have no operation, and is not asked for one.
 COPY_CALL_NAME = re.compile(r"^(cuda|hip)Memcpy(2D|3D|Peer|HtoD|DtoH|DtoD)?(Async|WithStream)$")

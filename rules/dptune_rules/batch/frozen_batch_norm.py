@@ -50,6 +50,7 @@ RULE = Rule(
     kind="risk",
     summary="frozen BatchNorm layers run in training mode and overwrite their statistics",
     since="0.1",
+    needs="recording",
 )
 
 

@@ -60,6 +60,7 @@ RULE = Rule(
     summary="gradients are cleared before the optimizer uses them",
     since="0.1",
     asked_when_busy=True,
+    needs="recording",
 )
 
 

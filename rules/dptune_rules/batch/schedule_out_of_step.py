@@ -56,6 +56,7 @@ RULE = Rule(
     summary="a learning-rate schedule advances faster or slower than the training that it is built for",
     since="0.1",
     asked_when_busy=True,
+    needs="recording",
 )
 
 LEAST_STEPS_PER_EPOCH = 10  # below, a length in steps and one in epochs cannot be distinguished

@@ -99,6 +99,7 @@ RULE = Rule(
     summary="batch too small: fixed per-step costs dominate",
     since="0.1",
     thresholds=(WORTH_SHARE, WORTH_ACCUMULATED_SHARE, LOOP_SHARE, ROOM_SHARE),
+    needs="recording",
 )
 
 

@@ -64,6 +64,7 @@ RULE = Rule(
     summary="the script averages gradients or parameters itself, with one collective per parameter",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    needs="recording",
 )
 
 

@@ -101,6 +101,7 @@ RULE = Rule(
     summary="collectives that the script calls itself hold up each step",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    needs="recording",
 )
 
 

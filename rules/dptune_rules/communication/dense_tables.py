@@ -79,6 +79,7 @@ RULE = Rule(
     since="0.1",
     thresholds=(WORTH_SHARE, UNUSED_SHARE, CONDITIONS_SHARE),
     asked_when_busy=True,
+    needs="recording",
 )
 
 

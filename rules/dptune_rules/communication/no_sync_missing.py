@@ -74,7 +74,7 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose `no_sync` where one DDP module is synchronised several times per optimizer step."""
     facts = run.any_facts("ddp")
     wrapped = facts.ddp
-    if not wrapped:
+    if not wrapped or run.measured.known("world_size") == 1:
         return
     if discarding([facts.discarded_gradients for facts in run.facts]) is not None:
         raise Missing("gradients are cleared before the optimizer uses them, so they do not accumulate")

@@ -53,6 +53,7 @@ RULE = Rule(
     summary="parameters get gradients but no optimizer holds them: they are never updated",
     since="0.1",
     asked_when_busy=True,
+    needs="recording",
 )
 
 

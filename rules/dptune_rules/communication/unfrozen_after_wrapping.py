@@ -63,6 +63,7 @@ RULE = Rule(
     since="0.1",
     asked_when_busy=True,
     thresholds=(AVERAGED_SHARE,),
+    needs="recording",
 )
 
 

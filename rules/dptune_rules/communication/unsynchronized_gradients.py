@@ -66,6 +66,7 @@ RULE = Rule(
     summary="an optimizer steps on gradients that were not averaged over the ranks",
     since="0.1",
     thresholds=(AVERAGED_SHARE,),
+    needs="recording",
 )
 
 

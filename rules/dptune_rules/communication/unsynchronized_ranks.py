@@ -63,6 +63,7 @@ RULE = Rule(
     summary="ranks of one process group train models that are never synchronized",
     since="0.1",
     thresholds=(METRICS_BYTES,),
+    needs="recording",
 )
 
 

@@ -67,6 +67,7 @@ RULE = Rule(
     summary="a backward pass computes gradients that no optimizer uses",
     since="0.1",
     thresholds=(WORTH_SHARE, TENSORS_SHARE),
+    needs="recording",
 )
 
 

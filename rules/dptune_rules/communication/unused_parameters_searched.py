@@ -56,6 +56,7 @@ RULE = Rule(
     summary="DDP searches for unused parameters in every step, and there are none",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    needs="recording",
 )
 
 

@@ -3,7 +3,8 @@
 ## What it measures
 
 `CUDA_LAUNCH_BLOCKING`, `TORCH_DISTRIBUTED_DEBUG=DETAIL` and `PYTORCH_NO_CUDA_MEMORY_CACHING` in the environment of the
-ranks, and torch's anomaly detection.
+ranks, and torch's anomaly detection. A trace that dptune did not record shows two of them: launches that last until
+their kernel has ended, and calls of the driver for the memory of each tensor.
 
 ## Why it matters
 
@@ -39,6 +40,10 @@ OFF = {
     "CUDA_LAUNCH_BLOCKING": "0",
     "TORCH_DISTRIBUTED_DEBUG": "OFF",
 }  # what is on whatever it is set to can only be taken out
+SHOWN_BY = {  # in a trace that does not have the environment
+    "CUDA_LAUNCH_BLOCKING": "each launch lasts until its kernel has ended",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "the driver allocates and frees memory for each tensor",
+}
 
 RULE = Rule(
     code="DP605",
@@ -52,7 +57,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the switches that are on, on any rank."""
-    run.any_facts()
+    if not run.facts:
+        yield from map(_seen, run.any_facts("environment").debug_switches)
+        return
     on = {name: value for facts in run.facts for name, value in facts.debug_switches.items()}
     anomaly = any(rank_facts.settings.get("anomaly_mode") for rank_facts in run.facts)
     if not on and not anomaly:
@@ -70,4 +77,24 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[Evidence(label="is on", value=switch) for switch in named],
         numerics="same",
         fingerprint=RULE.code,
+    )
+
+
+def _seen(name: str) -> Advice:
+    """Of a switch that a trace shows by what it does."""
+    return Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact="medium",
+        title=f"{SHOWN_BY[name].capitalize()}: {name} appears to be set",
+        why="The host waits for the device at each of these calls.",
+        changes=[],
+        confidence="medium",
+        evidence=[Evidence(label="inferred from the trace", value=name)],
+        numerics="same",
+        watch=f"Check the environment of the job. A memory allocator of another library has the same effect as {name}."
+        if name not in OFF
+        else "",
+        fingerprint=f"{RULE.code}:{name}",
     )

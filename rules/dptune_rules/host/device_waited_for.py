@@ -74,7 +74,7 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose to read results back less often where the GPU idles for it."""
     if run.measured.device_kind == "cpu":
         return
-    if any("CUDA_LAUNCH_BLOCKING" in facts.debug_switches for facts in run.facts):
+    if "CUDA_LAUNCH_BLOCKING" in run.debug_switches():
         return  # each launch waits for its kernel: another rule says so
     idle, held = run.measured.share("sync_idle_ns"), _held(run)
     share = min(max(idle, held), run.idle_share())

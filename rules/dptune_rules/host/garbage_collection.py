@@ -66,6 +66,7 @@ RULE = Rule(
     summary="garbage-collection pauses inside the training step",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    needs="recording",
 )
 
 

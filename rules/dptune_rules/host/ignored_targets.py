@@ -71,6 +71,7 @@ RULE = Rule(
     summary="logits are computed for positions whose targets the loss ignores",
     since="0.1",
     thresholds=(WORTH_SHARE, LEAST_SHARE),
+    needs="recording",
 )
 
 

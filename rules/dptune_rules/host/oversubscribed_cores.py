@@ -53,6 +53,7 @@ RULE = Rule(
     summary="the ranks of a host compute with more threads than it has cores",
     since="0.1",
     thresholds=(TIMES,),
+    needs="recording",
 )
 
 

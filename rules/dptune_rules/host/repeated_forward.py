@@ -58,6 +58,7 @@ RULE = Rule(
     summary="a module computes the same forward pass several times in each step",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    needs="recording",
 )
 
 

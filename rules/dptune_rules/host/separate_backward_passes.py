@@ -45,6 +45,7 @@ RULE = Rule(
     summary="several backward passes through one graph, where one pass over the summed losses is enough",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    needs="recording",
 )
 
 

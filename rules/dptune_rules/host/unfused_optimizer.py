@@ -78,6 +78,7 @@ from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
 from dptune.measured import Missing, OptimizerLaunches, PhaseFigures
 from dptune.rule import Rule, RunView, Share, Threshold
 from dptune_rules.host.written_optimizers import FUSED_ADAM, Written, unknown, written
+from dptune_rules.known import known
 
 ADAM = ("Adam", "AdamW")
 FUSED_SAVES = (0.5, 1.0)  # of the time of Adam's loop; see the references
@@ -188,7 +189,7 @@ def _of_script(run: RunView) -> Iterator[Advice]:
     if unknown(run) and phase >= run.limit(WORTH_SHARE):
         raise Missing(run.measured.missing["optimizer_loops"])
     cpu = run.measured.known("device_kind") == "cpu"
-    alone = len(run.any_facts().optimizers) == 1
+    alone = len(run.any_facts("optimizers").optimizers) == 1
     for optimizer in written(run):
         remedy = optimizer.replacement(cpu=cpu)
         found = run.sampled_phase("optimizer") if alone else None
@@ -299,12 +300,8 @@ def _launches(run: RunView) -> OptimizerLaunches | None:
 
 def _counts(looping: Sequence[Any], zeroing: OptimizerLaunches | None) -> Iterator[Evidence]:
     """How many tensors and parameters are updated, where that is known, and what `zero_grad` launches."""
-    for label, count in (
-        ("tensors", sum(optimizer_facts.parameter_tensors for optimizer_facts in looping)),
-        ("parameters", sum(optimizer_facts.parameters for optimizer_facts in looping)),
-    ):
-        if count:
-            yield Evidence(label=label, value=count)
+    yield from known("tensors", sum(optimizer_facts.parameter_tensors for optimizer_facts in looping))
+    yield from known("parameters", sum(optimizer_facts.parameters for optimizer_facts in looping))
     if zeroing is not None:
         launches = f"of {zeroing.per_step:,.0f} launches of {zeroing.name} per step"
         yield Evidence(label="launches in zero_grad", value=round(zeroing.zeroing_per_step), unit=launches)

@@ -71,6 +71,7 @@ RULE = Rule(
     summary="logging, metrics, plotting or saving in every step",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    needs="recording",
 )
 
 

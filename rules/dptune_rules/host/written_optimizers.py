@@ -52,7 +52,7 @@ class Written:
 def written(run: RunView) -> Iterator[Written]:
     """The classes whose step is a loop over tensors, as far as the detailed window shows them."""
     for loop in run.measured.known("optimizer_loops") or []:
-        own = [optimizer for optimizer in run.any_facts().optimizers if optimizer.name == loop.optimizer]
+        own = [optimizer for optimizer in run.any_facts("optimizers").optimizers if optimizer.name == loop.optimizer]
         tensors = sum(optimizer.parameter_tensors for optimizer in own)
         found = Written(loop, tensors, sum(optimizer.parameters for optimizer in own))
         if tensors and found.calls >= CALLS_EACH * tensors:
@@ -61,5 +61,5 @@ def written(run: RunView) -> Iterator[Written]:
 
 def unknown(run: RunView) -> bool:
     """Whether a class that torch lacks steps, and no detailed window shows who wrote it."""
-    others = any(optimizer.name not in OF_TORCH for optimizer in run.any_facts().optimizers)
+    others = any(optimizer.name not in OF_TORCH for optimizer in run.any_facts("optimizers").optimizers)
     return others and run.measured.known("optimizer_loops") is None

@@ -63,6 +63,7 @@ RULE = Rule(
     summary="steps create a new DataLoader iterator for one batch",
     since="0.1",
     thresholds=(WORTH_SHARE, LEAST_STEPS_SHARE),
+    needs="recording",
 )
 
 

@@ -75,6 +75,7 @@ RULE = Rule(
     summary="batches are mostly padding: no sample reaches their length, or lengths differ within them",
     since="0.1",
     thresholds=(WORTH_SHARE, LEAST_SHARE, MOST_MEAN_LENGTH),
+    needs="recording",
 )
 
 

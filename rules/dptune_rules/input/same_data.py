@@ -56,6 +56,7 @@ RULE = Rule(
     summary="ranks train on the same data, or see it in the same order in every epoch",
     since="0.1",
     thresholds=(LEAST_LOSSES,),
+    needs="recording",
 )
 
 

@@ -59,6 +59,7 @@ RULE = Rule(
     summary="workers, ranks or epochs draw the same random numbers to prepare their samples",
     since="0.1",
     asked_when_busy=True,
+    needs="recording",
 )
 
 

@@ -42,6 +42,7 @@ RULE = Rule(
     summary="the data set prepares samples that it drops",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    needs="recording",
 )
 
 

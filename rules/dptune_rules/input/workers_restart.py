@@ -63,6 +63,7 @@ RULE = Rule(
     summary="the loader restarts its workers for each epoch, and epochs are short",
     since="0.1",
     thresholds=(WORTH_SHARE, LEAST_EPOCHS),
+    needs="recording",
 )
 
 

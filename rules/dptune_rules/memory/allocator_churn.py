@@ -70,7 +70,7 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose segments that can grow where calls of the driver for memory take a share of the steps worth it."""
     if run.measured.device_kind == "cpu":
         return
-    if any("PYTORCH_NO_CUDA_MEMORY_CACHING" in facts.debug_switches for facts in run.facts):
+    if "PYTORCH_NO_CUDA_MEMORY_CACHING" in run.debug_switches():
         return  # there is no cache: another rule says so
     figures = [memory for memory in run.measured.memory if memory.known("malloc_share") is not None]
     if not figures:

@@ -68,6 +68,7 @@ RULE = Rule(
     summary="activation checkpointing recomputes forward passes although memory has room for the activations",
     since="0.1",
     thresholds=(WORTH_SHARE, FULL_SHARE, HOST_SHARE),
+    needs="recording",
 )
 
 

@@ -57,6 +57,7 @@ RULE = Rule(
     summary="the model is trained in evaluation mode, without dropout and with fixed BatchNorm statistics",
     since="0.1",
     asked_when_busy=True,
+    needs="recording",
 )
 
 

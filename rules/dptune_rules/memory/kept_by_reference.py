@@ -51,6 +51,7 @@ RULE = Rule(
     summary="weights are kept without a copy, and training changes them",
     since="0.1",
     asked_when_busy=True,
+    needs="recording",
 )
 
 

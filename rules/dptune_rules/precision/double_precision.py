@@ -63,7 +63,8 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = impact_of(share / 2)  # a CPU computes twice as many floats at a time, and half of the bytes travel
     if impact is None:
         return
-    default, doubled = run.any_facts().settings.get("default_dtype"), run.any_facts().doubled
+    default = run.facts[0].settings.get("default_dtype") if run.facts else None
+    doubled = run.facts[0].doubled if run.facts else None
     made = [doubled.through, doubled.where] if doubled and doubled.where else []
     place = ", set by `{}` at {}".format(*made) if made else ""
     sends = " and sends half the bytes" if run.measured.world_size != 1 else ""
@@ -93,7 +94,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _wide(run: RunView) -> tuple[str, str, Sequence[str]] | None:
     """Whose parameters are all float64, what was looked at, and its dtypes; None where most are not."""
-    facts = run.any_facts()
+    facts = run.any_facts(*(["ddp"] if run.shows("ddp.gradient_dtypes") else ["optimizers", "optimizers.dtypes"]))
     for module in facts.ddp:
         if module.gradient_dtypes and set(module.gradient_dtypes) <= set(WIDE):
             return f"of {module.module}", "dtype of the gradients", module.gradient_dtypes

@@ -52,6 +52,7 @@ RULE = Rule(
     summary="predictions and targets broadcast in the loss: each prediction is compared with each target",
     since="0.1",
     asked_when_busy=True,
+    needs="recording",
 )
 
 

@@ -46,8 +46,9 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name a GradScaler that is enabled where autocast is not fp16."""
-    if (facts := run.recorded_about("grad_scaler")) is None:
+    if not run.any_facts("grad_scaler").grad_scaler:
         return
+    facts = run.any_facts("grad_scaler", "autocast", "fsdp")
     kind = (facts.autocast or "").rpartition(":")[2]
     half = kind == "float16" or any("float16" in ddp.gradient_dtypes for ddp in facts.ddp)
     if not facts.grad_scaler or half or facts.fsdp or facts.engine:

@@ -53,6 +53,7 @@ RULE = Rule(
     summary="a loss that expects logits is given the outputs of a softmax or a sigmoid",
     since="0.1",
     asked_when_busy=True,
+    needs="recording",
 )
 
 

@@ -69,11 +69,10 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose fp32 where a CPU is slower in the script's dtype, and fp16 where a GPU has no bf16."""
-    facts = run.any_facts()
     if run.measured.device_kind == "cpu":
-        yield from _on_cpu(run, facts)
+        yield from _on_cpu(run, run.any_facts())
     elif run.measured.device_kind == "cuda":
-        yield from _on_gpu(run, facts)
+        yield from _on_gpu(run)
 
 
 def _on_cpu(run: RunView, facts: Any) -> Iterator[Advice]:
@@ -152,16 +151,22 @@ def _without_autocast(dtype: str, where: str | None) -> Change:
     )
 
 
-def _on_gpu(run: RunView, facts: Any) -> Iterator[Advice]:
-    capability = facts.device.capability if facts.device else ""
+def _on_gpu(run: RunView) -> Iterator[Advice]:
+    if run.shows("device") and _supports_all(run.any_facts("device").device):
+        return
+    facts = run.any_facts("autocast")
     used = _dtypes(facts, "cuda")
     since = next(
         ((name, least) for name, least in _SINCE.items() if any(name in used_dtype for used_dtype in used)), None
     )
-    if not capability or since is None:
+    if since is None:
+        return
+    device = run.any_facts("device").device
+    capability = device.capability if device else ""
+    if not capability:
         return
     name, least = since
-    version = tuple(int(part) for part in capability.split("."))
+    version = _version(capability)
     if version >= least:
         return
     share = run.unstretched(run.measured.share("compute_ns"))
@@ -194,6 +199,14 @@ def _on_gpu(run: RunView, facts: Any) -> Iterator[Advice]:
         else "fp32 takes more memory: check that the model still fits.",
         fingerprint=f"{RULE.code}:precision.autocast",
     )
+
+
+def _supports_all(device: Any) -> bool:
+    return device is not None and bool(device.capability) and _version(device.capability) >= max(_SINCE.values())
+
+
+def _version(capability: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in capability.split("."))
 
 
 def _dtypes(facts: Any, device: str) -> set[str]:

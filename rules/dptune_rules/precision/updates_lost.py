@@ -69,6 +69,7 @@ RULE = Rule(
     since="0.1",
     thresholds=(LOST_SHARE, LEAST_STEPS),
     asked_when_busy=True,
+    needs="recording",
 )
 
 

@@ -160,7 +160,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.world_size == 1:
         return
     if len(run.measured.ranks) < 2:
-        raise Missing("only traces of several ranks show which rank is late")
+        raise Missing("only traces of several ranks show which rank is late: pass those of all ranks")
     arrivals = {traced_rank.rank: traced_rank.arrival for traced_rank in run.measured.ranks}
     late = run.measured.known("straggler")
     if late is None:

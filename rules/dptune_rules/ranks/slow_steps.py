@@ -77,6 +77,7 @@ RULE = Rule(
     summary="periodic slow steps (checkpointing, logging, evaluation)",
     since="0.1",
     thresholds=(TIMES, WORTH_SHARE),
+    needs="recording",
 )
 
 

@@ -61,6 +61,7 @@ RULE = Rule(
     summary="process groups are mapped badly to hosts: heavy traffic crosses hosts, light traffic stays inside",
     since="0.1",
     thresholds=(LESS, WORTH_SHARE),
+    needs="recording",
 )
 
 

@@ -84,6 +84,7 @@ RULE = Rule(
     summary="FSDP all-gathers are exposed although the parameters would fit unsharded",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    needs="recording",
 )
 
 

@@ -58,6 +58,7 @@ RULE = Rule(
     since="0.1",
     thresholds=(WORTH_SHARE,),
     preview=True,
+    needs="recording",
 )
 
 

@@ -55,7 +55,7 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None, detail: RankVi
     tensor_cores = has_tensor_cores(*_identity(views, device))
     missing = {"operator_shares": _ON_GPU}
     if tensor_cores is None:
-        missing["tensor_cores"] = "the trace does not name the device"
+        missing["tensor_cores"] = "the trace does not name the device: record with `dptune profile`"
     whole = sum(window.length_ns for v in views for rank_device in v.devices for window in rank_device.windows)
     if not whole:
         why = next((v.no_steps for v in views if v.no_steps), "no step was recorded")

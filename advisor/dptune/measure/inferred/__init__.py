@@ -4,6 +4,6 @@ Torch names its own parts: DDP's reducer, FSDP's hooks, optimizers, loaders. Wha
 what a recording reads from the objects. A part that the trace would show and does not show is absent, as a fact.
 """
 
-from dptune.measure.inferred.ranks import inferred_accumulation, inferred_facts
+from dptune.measure.inferred.ranks import inferred_accumulation, inferred_facts, inferred_world_size
 
-__all__ = ["inferred_accumulation", "inferred_facts"]
+__all__ = ["inferred_accumulation", "inferred_facts", "inferred_world_size"]

@@ -8,13 +8,28 @@ from functools import cached_property
 
 import numpy as np
 
+from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Ints, Mask
+from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import RankView
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import BACKWARD_NAME, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
+from dptune.trace.kernels import (
+    BACKWARD_NAME,
+    KERNEL_CATEGORIES,
+    LAUNCH_CATEGORIES,
+    OPTIMIZER_STEP_NAME,
+    RANGE_CATEGORIES,
+)
 
 _GRADIENT = re.compile(r"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad$")
+_GRADIENT_ALONE = re.compile(r"torch::autograd::AccumulateGrad$")  # as torch 1.9 and earlier name it
+_FORWARD = re.compile(
+    r"aten::(linear|matmul|conv[123]d|convolution|layer_norm|batch_norm|embedding|gelu|relu|silu|dropout|"
+    r"scaled_dot_product_attention)$"
+)
+_COMMUNICATES = re.compile(r"c10d|nccl|rccl|gloo:|mpi:|ucc:|hccl|xccl|oneccl|record_param_comms|horovod", re.IGNORECASE)
 _COMPILED = re.compile(r"Torch-Compiled Region|## Call CompiledFxGraph|CompiledFunction$|triton_")
 _OPERATOR = re.compile(r"aten::")
 
@@ -36,11 +51,31 @@ class HostEvents:
         rows = rows[self._in_steps(rows)]
         return rows[np.argsort(self.columns.ts_ns[rows], kind="stable")]
 
+    def calls(self, pattern: re.Pattern[str]) -> Ints:
+        """Rows of calls of the device's runtime in the steps whose name the pattern matches."""
+        rows = self.columns.rows(LAUNCH_CATEGORIES, pattern.match)
+        return rows[self._in_steps(rows)]
+
     def _in_steps(self, rows: Ints) -> Mask:
         if not self.view.steps:
             return np.zeros(len(rows), dtype=np.bool_)
         start_ns = self.columns.ts_ns[rows]
         found: Mask = (start_ns >= self.view.steps[0].start_ns) & (start_ns < self.view.steps[-1].end_ns)
+        return found
+
+    def kernel_names(self, within: Ints | None = None) -> set[str]:
+        """Names of the kernels of the steps, as far as a call inside one of these rows launched them."""
+        columns, found = self.columns, set[str]()
+        for device in self.view.devices:
+            ran = device.operations
+            if ran.on_cpu:
+                continue
+            chosen = (device.launched_in != OUTSIDE) & columns.of_category(KERNEL_CATEGORIES, ran.rows)
+            if within is not None:
+                launched = ran.launch != UNLAUNCHED
+                chosen[~launched] = False
+                chosen[launched] &= self.inside(ran.launch[launched], within)
+            found |= {columns.names[name] for name in np.unique(columns.name_id[ran.rows[chosen]]).tolist()}
         return found
 
     def inside(self, rows: Ints, around: Ints) -> Mask:
@@ -52,7 +87,8 @@ class HostEvents:
     @cached_property
     def gradients(self) -> Ints:
         """Rows in which autograd adds a gradient to its parameter: one for each, in every backward pass."""
-        return self.rows(_GRADIENT)
+        found = self.rows(_GRADIENT)
+        return found if len(found) else self.rows(_GRADIENT_ALONE)
 
     def gradients_by_pass(self) -> list[int]:
         """How many gradients each backward pass adds, in order of time."""
@@ -99,6 +135,22 @@ class HostEvents:
         """Rows of the nodes of backward passes."""
         rows = self.columns.rows(RANGE_CATEGORIES, BACKWARD_NAME.search)
         return rows[self._in_steps(rows)]
+
+    @cached_property
+    def forward(self) -> Ints:
+        """Rows of operators that only forward passes have, also those that a checkpoint runs again."""
+        return self.rows(_FORWARD)
+
+    @cached_property
+    def forwards(self) -> bool:
+        """Whether operators of a forward pass were recorded."""
+        return len(self.forward) > 0
+
+    @cached_property
+    def alone(self) -> bool:
+        """Whether the process trains or runs a model, and no event but Python's functions is of communication."""
+        named = self.columns.rows(None, _COMMUNICATES.search)
+        return (self.forwards or self.trains) and bool(self.columns.of_category(PYTHON_CATEGORIES, named).all())
 
     @cached_property
     def trains(self) -> bool:

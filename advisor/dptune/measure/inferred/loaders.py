@@ -20,7 +20,7 @@ def loaders(host: HostEvents) -> list[Inferred]:
     """
     rows = host.rows(_DRAWN)
     if not len(rows):
-        return [Inferred.of("loaders", [], "medium")] if host.trains else []
+        return [Inferred.of("loaders", [], "medium")] if host.trains or host.forwards else []
     names = {host.columns.name(row) for row in rows.tolist()}
     found = LoaderFacts()
     parts: dict[str, Confidence] = {}

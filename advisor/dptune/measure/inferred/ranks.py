@@ -9,19 +9,25 @@ from statistics import median
 
 import numpy as np
 
+from dptune.advice import Confidence
 from dptune.measure.communication.calls import Call
 from dptune.measure.communication.purposes import GRADIENTS, SHARDING, issuers, purposes
+from dptune.measure.device.matmul import device_of
 from dptune.measure.inferred.absent import absent
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.inferred.loaders import loaders
+from dptune.measure.inferred.precision import autocast
 from dptune.measure.inferred.replicas import replicas
 from dptune.measure.inferred.shards import shards
+from dptune.measure.inferred.switches import switches
+from dptune.measure.inferred.traits import traits
 from dptune.measure.inferred.updates import updates
 from dptune.measure.views import RankView
 from dptune.measured import AccumulationFigures, InferredFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 
 _NO_PASSES = "the trace does not show which nodes of backward passes add gradients"
+_NONE_AVERAGE = "the trace shows no backward pass that averages gradients"
 
 
 def inferred_facts(view: RankView, calls: Sequence[Call], world_size: int | None) -> InferredFacts | None:
@@ -34,17 +40,24 @@ def inferred_facts(view: RankView, calls: Sequence[Call], world_size: int | None
     host = HostEvents(view)
     issued = _issued(view, calls)
     facts = Facts(view.rank, world_size=world_size or 1, backend=view.trace.distributed.backend, ended="")
-    confidence = {}
-    wrapped = replicas(host, issued.buckets, issued.sent)
+    confidence: dict[str, Confidence] = {"world_size": "medium"} if world_size is None and host.alone else {}
+    wrapped, sharded, updated = replicas(host, issued.buckets, issued.sent), shards(host), updates(host)
     passes, _ = host.passes(np.empty(0, dtype=np.int64))
-    lacking = absent(host, [ddp for found in wrapped for ddp in found.value], passes)
-    for found in (*wrapped, *shards(host), *updates(host), *loaders(host), *lacking):
+    optimizers = [optimizer for found in updated if found.name == "optimizers" for optimizer in found.value]
+    lacking = absent(host, [ddp for found in wrapped for ddp in found.value], optimizers, passes)
+    precise = autocast(host, optimizers, sharded=not sharded or bool(sharded[0].value))
+    for found in (*wrapped, *sharded, *updated, *precise, *loaders(host), *switches(host), *lacking):
         setattr(facts, found.name, found.value)
         confidence[found.name] = found.confidence
         confidence |= {f"{found.name}.{part}": sure for part, sure in found.parts.items()}
     if (device := _device(view)) is not None:
         facts.device, confidence["device"] = device, "high"
-    return InferredFacts(facts=facts, confidence=confidence)
+    return InferredFacts(facts=facts, confidence=confidence, traits=list(traits(host)))
+
+
+def inferred_world_size(view: RankView) -> int | None:
+    """1 where the trace shows forward passes and nothing that communicates; None where it may be more."""
+    return 1 if HostEvents(view).alone else None
 
 
 def inferred_accumulation(view: RankView, calls: Sequence[Call], world_size: int | None) -> AccumulationFigures:
@@ -53,14 +66,12 @@ def inferred_accumulation(view: RankView, calls: Sequence[Call], world_size: int
     issued = _issued(view, calls)
     passes, synchronised = host.passes(np.array([row for row, _ in issued.reduced], dtype=np.int64))
     every = (round(median(passes)) or None) if passes else None
-    missing = (
-        {} if every else {"backwards_per_step": "the trace does not show which nodes of backward passes add gradients"}
-    )
+    missing = {} if every else {"backwards_per_step": _NO_PASSES}
     held = None
     if world_size == 1:
         missing["synchronised_backwards_per_step"] = "a single process averages no gradients"
     elif not every or not issued.reduced:
-        missing["synchronised_backwards_per_step"] = "the trace shows no backward pass that averages gradients"
+        missing["synchronised_backwards_per_step"] = _NONE_AVERAGE
     else:
         held = round(median(synchronised))
     return AccumulationFigures(backwards_per_step=every, synchronised_backwards_per_step=held, missing=missing)
@@ -101,12 +112,11 @@ def _issued(view: RankView, calls: Sequence[Call]) -> _Issued:
 
 
 def _device(view: RankView) -> DeviceFacts | None:
-    """The only device that the trace lists and computes on."""
+    """The only device that the trace computes on, if it lists it."""
     used = {device.operations.device for device in view.devices if not device.operations.on_cpu}
-    listed = [device for device in view.trace.devices if len(view.trace.devices) == 1 or f"{device.index}" in used]
-    if len(used) != 1 or len(listed) != 1:
+    device = device_of(view)
+    if len(used) != 1 or device is None or used != {f"cuda:{device.index}"}:
         return None
-    (device,) = listed
     capability = None if device.compute_major is None else f"{device.compute_major}.{device.compute_minor or 0}"
     return DeviceFacts(
         kind="cuda",

@@ -38,7 +38,7 @@ def replicas(host: HostEvents, reduced: Sequence[tuple[int, Call]], sent: Sequen
     """
     forwards, divided, copied = (host.rows(pattern) for pattern in (_FORWARD, _DIVIDED, _COPIED))
     if not len(forwards) and not len(divided) and not len(copied):
-        return [Inferred.of("ddp", [], "high")] if host.trains and not host.compiles and not reduced else []
+        return _none(host, reduced)
     facts = DdpFacts(module="")
     parts: dict[str, Confidence] = {}
     if passes := _passes(host, forwards, reduced):
@@ -68,6 +68,18 @@ def replicas(host: HostEvents, reduced: Sequence[tuple[int, Call]], sent: Sequen
         facts.broadcast_buffers, parts["broadcast_buffers"] = True, "high"
         facts.buffer_bytes, parts["buffer_bytes"] = buffers, "medium"
     return [Inferred.of("ddp", [facts], "high", **parts)]
+
+
+def _none(host: HostEvents, reduced: Sequence[tuple[int, Call]]) -> list[Inferred]:
+    """No DDP, where its forward pass or its reducer would be in the trace.
+
+    A compiled model may leave out the range of its forward pass, not what the reducer does in AccumulateGrad.
+    """
+    if reduced:
+        return []
+    if (host.trains or host.forwards) and not host.compiles:
+        return [Inferred.of("ddp", [], "high")]
+    return [Inferred.of("ddp", [], "medium")] if len(host.gradients) else []
 
 
 def _passes(host: HostEvents, forwards: Ints, reduced: Sequence[tuple[int, Call]]) -> list[tuple[int, ...]]:

@@ -23,7 +23,9 @@ def shards(host: HostEvents) -> list[Inferred]:
         return [_second(host, [host.columns.name(row) for row in gathers.tolist()])]
     if len(host.rows(_FIRST)):
         return [_first(host)]
-    return [Inferred.of("fsdp", [], "high")] if host.trains and not host.compiles else []
+    if host.compiles:  # hooks run outside of compiled graphs, and only some are ranges
+        return [Inferred.of("fsdp", [], "medium")] if host.trains else []
+    return [Inferred.of("fsdp", [], "high")] if host.trains or host.forwards else []
 
 
 def _first(host: HostEvents) -> Inferred:

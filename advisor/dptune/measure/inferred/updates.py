@@ -10,6 +10,7 @@ import numpy as np
 from dptune.advice import Confidence
 from dptune.measure.inferred.finding import Inferred
 from dptune.measure.inferred.hosts import HostEvents
+from dptune.measure.inferred.precision import update_dtypes
 from dptune.measure.intervals import Ints
 from dptune.runfile.facts import CompileFacts, OptimizerFacts
 
@@ -33,6 +34,8 @@ def updates(host: HostEvents) -> list[Inferred]:
         scaled = len(host.rows(_SCALED)) > 0
         if scaled or len(_inside(host, _OPERATOR, host.updates)):  # apex and Megatron scale by kernels of their own
             found.append(Inferred.of("grad_scaler", scaled, "high"))
+    elif host.forwards and not host.trains:  # without a backward pass there is nothing to update
+        found += [Inferred.of("optimizers", [], "medium"), Inferred.of("grad_scaler", False, "medium")]
     if host.trains:
         found.append(Inferred.of("compiled", CompileFacts(where=[None]) if host.compiles else None, "medium"))
     return found
@@ -59,6 +62,10 @@ def _optimizers(host: HostEvents) -> Inferred:
         sure.append("high" if fused or foreach else "medium")
         facts.append(optimizer)
     parts: dict[str, Confidence] = {"name": "high", "fused": sure[0], "foreach": sure[0]}
+    if dtypes := update_dtypes(host):
+        parts["dtypes"] = "high"
+        for optimizer in facts:
+            optimizer.dtypes = dtypes
     if len(facts) == 1 and (tensors := _tensors(host)):
         facts[0].parameter_tensors, parts["parameter_tensors"] = tensors, "medium"
     return Inferred.of("optimizers", facts, "high", **parts)

@@ -20,10 +20,17 @@ from dptune.measure.intervals import Ints, Mask
 from dptune.measure.steps.period import LEAST, LEAST_ALIKE, alike, period, segments, similarity
 from dptune.measure.steps.sequence import Sequence
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import BACKWARD_KERNEL_NAME, BACKWARD_NAME, OPTIMIZER_KERNEL_NAME, RANGE_CATEGORIES
+from dptune.trace.kernels import (
+    BACKWARD_KERNEL_NAME,
+    BACKWARD_NAME,
+    OPERATOR_CATEGORIES,
+    OPTIMIZER_KERNEL_NAME,
+    RANGE_CATEGORIES,
+)
 
 NO_LAUNCHES = "the calls that launched most operations were not recorded, so no repetition can be found"
-NO_BACKWARD = "it holds no backward pass: what repeats in it may be layers or requests"
+NO_BACKWARD = "it shows no backward pass: this looks like inference"
+NO_OPERATORS = "the host's operators, which would show a backward pass, were not recorded"
 NO_BACKWARD_EACH = "what repeats in it does not hold a backward pass each time: it may be layers, or few steps"
 NO_PERIOD = f"its operations do not repeat {LEAST} times from beginning to end"
 NO_WHOLE = f"what repeats in it is no whole step {LEAST} times"
@@ -45,7 +52,7 @@ def repetition(columns: Columns, sequence: Sequence) -> Repetition | str:
     optimizer = _called(sequence, OPTIMIZER_KERNEL_NAME)
     backward = _backward(columns, sequence, optimizer)
     if not len(backward):
-        return NO_BACKWARD
+        return NO_BACKWARD if len(columns.rows(OPERATOR_CATEGORIES)) else NO_OPERATORS
     places = period(sequence.codes)
     if places is None:
         return NO_PERIOD

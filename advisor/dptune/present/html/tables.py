@@ -70,10 +70,11 @@ def kernel_table(report: Report) -> Iterator[Section]:
     if found is None or not found.top:
         return
     noun = found.counted.capitalize()
-    columns = kernels.columns(found)
+    columns = kernels.columns(report.measured, found)
     body = table(columns, [kernels.row(kernel) for kernel in found.top], noun)
     longest = f"The {several(len(found.top), found.counted.removesuffix('s'))} with the most time."
-    yield Section("kernel-table", f"{noun} (traced times)", noun, f"{body}{note(f'{longest} {kernels.words(found)}')}")
+    title = f"{noun}{kernels.of_recording(report.measured)} (traced times)"
+    yield Section("kernel-table", title, noun, f"{body}{note(f'{longest} {kernels.words(report.measured, found)}')}")
 
 
 def collective_table(report: Report) -> Iterator[Section]:
@@ -84,9 +85,9 @@ def collective_table(report: Report) -> Iterator[Section]:
     body = table(traffic.COLLECTIVES, [traffic.collective(row) for row in found], "Collectives")
     yield Section(
         "collective-table",
-        "Collectives (traced times)",
+        f"Collectives{kernels.of_recording(report.measured)} (traced times)",
         "Collectives",
-        f"{body}{note(traffic.collective_words(found))}",
+        f"{body}{note(traffic.collective_words(report.measured, found))}",
     )
 
 

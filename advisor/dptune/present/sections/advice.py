@@ -124,9 +124,12 @@ def nothing_to_say(report: Report) -> str:
     """What an empty list of advice means on this run."""
     if report.trust.level == "unjudgeable":
         return "Not enough reliable data for a verdict: an empty list does not mean that the run is healthy."
-    could_not = sum(not skip.set_aside for skip in report.skipped)
-    if could_not:
-        return f"No findings, but {several(could_not, 'rule')} could not run (see below)."
+    could_not = several(sum(skip.could_not_run for skip in report.skipped), "rule")
+    needing = sum(bool(skip.needs) for skip in report.skipped)
+    if needing:
+        return f"No findings, but {could_not} could not run and {needing} more need a recording (see below)."
+    if any(skip.could_not_run for skip in report.skipped):
+        return f"No findings, but {could_not} could not run (see below)."
     if not report.quiet and not report.skipped:
         return "No rules were selected, so an empty list says nothing about the run."
     return "All rules ran; no findings."

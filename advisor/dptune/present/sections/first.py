@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dptune.advice import Report
 from dptune.present.first_screen import Bar, FirstScreen, Fix, first_screen, sentences_of, verdict_role
 from dptune.present.lines import BLANK, Line, Role, Span, command_line, line, wrapped
+from dptune.present.sections import kernels
 from dptune.present.step_classes import PARTS, cells
 from dptune.present.table import Column, table
 from dptune.present.visible import visible
@@ -14,6 +15,7 @@ from dptune.present.visible import visible
 _WIDEST_BAR = 60
 _LONGEST_NAME = 14
 MOST_LINES, _USUAL = 24, 80  # lines and columns that the screen fits
+_MOST_KERNELS = 5
 _LEAST_PARTS = 3  # of what ran: script, ranks, devices
 _MOST_SENTENCE, _MOST_CAUSE, _MOST_NEXT, _MOST_UNSEEN = 2, 3, 2, 2  # lines at 80 columns
 _COLUMNS = (
@@ -40,6 +42,7 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
         *_sentences(screen, width),
         *_bars(screen, width),
         *_fixes(screen, width, keys),
+        *_kernels(report, width),
         BLANK,
         *_commands(screen, width),
     ]
@@ -138,6 +141,17 @@ def _fixes(screen: FirstScreen, width: int, keys: bool) -> Iterator[Line]:
         yield line(f"   and {screen.more_fixes} more: {'key 2' if keys else '--section advice'}", "dim")
     if screen.together:
         yield from _short(screen.together, width, 1, "   ")
+
+
+def _kernels(report: Report, width: int) -> Iterator[Line]:
+    """Of a recording without steps: the kernels with the most time."""
+    found = report.measured.known("kernels")
+    if report.measured.tables_of == "recording" and found is not None and found.top:
+        yield BLANK
+        columns = kernels.columns(report.measured, found)
+        kept = [at for at, column in enumerate(columns) if column.heading != "kind" or found.known("kinds_ns")]
+        rows = [kernels.row(kernel) for kernel in found.top[:_MOST_KERNELS]]
+        yield from table([columns[at] for at in kept], [[row[at] for at in kept] for row in rows], width, " ")
 
 
 def _cell_texts(number: int, fix: Fix, placed: bool) -> list[str]:

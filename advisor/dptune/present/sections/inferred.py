@@ -26,6 +26,9 @@ def inferred(report: Report, width: int) -> Iterator[Line]:
     for part, record, text in _rows(found):
         label = f"  {part:<{_LABEL}}"
         yield from wrapped(f"{text} ({_least(found, record)} confidence)", width, label, " " * len(label))
+    for trait in found.traits:
+        label = f"  {trait.name:<{_LABEL}}"
+        yield from wrapped(f"{trait.value} ({trait.confidence} confidence)", width, label, " " * len(label))
     words = (
         "Rules use these facts instead of recorded ones. The confidence of a recommendation is capped at that of its "
         "facts."
@@ -46,13 +49,19 @@ def _rows(found: InferredFacts) -> Iterator[tuple[str, str, str]]:
     if "fsdp" in known:
         yield "FSDP", "fsdp", _fsdp(facts.fsdp[0]) if facts.fsdp else "none"
     if "optimizers" in known:
-        yield "optimizer", "optimizers", "; ".join(map(_optimizer, facts.optimizers))
+        yield "optimizer", "optimizers", "; ".join(map(_optimizer, facts.optimizers)) or "none seen in the trace"
     if "loaders" in known:
         yield "DataLoader", "loaders", _loader(facts.loaders[0]) if facts.loaders else "none seen in the trace"
     if "grad_scaler" in known:
         yield "GradScaler", "grad_scaler", "yes" if facts.grad_scaler else "none"
+    if "autocast" in known:
+        yield "autocast", "autocast", (facts.autocast or "none").rpartition(":")[2]
     if "compiled" in known:
         yield "torch.compile", "compiled", "yes" if facts.compiled else "none"
+    if "environment" in known:
+        yield "debug options", "environment", ", ".join(map(visible, facts.debug_switches)) or "none seen in the trace"
+    if "world_size" in known:
+        yield "ranks", "world_size", "1: the trace shows no communication"
 
 
 def _ddp(ddp: DdpFacts) -> str:
@@ -80,7 +89,8 @@ def _fsdp(fsdp: FsdpFacts) -> str:
 def _optimizer(optimizer: OptimizerFacts) -> str:
     how = "fused" if optimizer.fused else "foreach" if optimizer.foreach else ""
     how = how or ("loops over the parameters" if optimizer.foreach is False else "")
-    return ", ".join(filter(None, (short_name(visible(optimizer.name)), how)))
+    dtypes = ", ".join(f"{dtype} parameters" for dtype in optimizer.dtypes)
+    return ", ".join(filter(None, (short_name(visible(optimizer.name)), how, dtypes)))
 
 
 def _loader(loader: LoaderFacts) -> str:

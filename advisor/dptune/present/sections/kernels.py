@@ -26,26 +26,34 @@ def kernels(report: Report, width: int) -> Iterator[Line]:
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
     title = "Kernels" if found.counted == "kernels" else "CPU operators by self time"
-    yield from heading(f"{title} (traced times)", width)
+    yield from heading(f"{title}{of_recording(measured)} (traced times)", width)
     for label, text in _summary(measured, found):
         yield from labelled(label, text, width, column=18, indent="  ")
-    yield from table(columns(found), [row(kernel) for kernel in found.top], width)
-    yield from wrapped(words(found), width, "  ", role="dim")
+    yield from table(columns(measured, found), [row(kernel) for kernel in found.top], width)
+    yield from wrapped(words(measured, found), width, "  ", role="dim")
 
 
-def columns(found: KernelFigures) -> tuple[Column, ...]:
+def of_recording(measured: Measured) -> str:
+    """What a title adds where figures are not of steps."""
+    return " in the whole recording" if measured.tables_of == "recording" else ""
+
+
+def columns(measured: Measured, found: KernelFigures) -> tuple[Column, ...]:
     """Headings of the cells of `row`."""
     return (
         Column(found.counted.removesuffix("s"), right=False, least=_LEAST),
         Column("kind", right=False),
-        Column("per step"),
+        Column("calls" if measured.tables_of == "recording" else "per step"),
         Column("median us"),
         Column("share"),
     )
 
 
-def words(found: KernelFigures) -> str:
+def words(measured: Measured, found: KernelFigures) -> str:
     """What the columns mean."""
+    if measured.tables_of == "recording":
+        nested = "" if found.counted == "kernels" else " us and share exclude nested operators."
+        return f"Calls: of one rank; share: of the recording.{nested}"
     if found.counted == "kernels":
         return (
             "Per step: calls of one rank; share: of the step. Overlapping kernels are counted once; compute takes "
@@ -57,16 +65,21 @@ def words(found: KernelFigures) -> str:
 def _summary(measured: Measured, found: KernelFigures) -> Iterator[tuple[str, str]]:
     short = shown(lambda: found.short_share, lambda share: f"; {percent(share)} of them are shorter than 10 us")
     median = number(found.median_ns / 1e3)
-    yield "Per step", f"{times(found.per_step)}, median {median} us{short if isinstance(short, str) else ''}"
+    whole = measured.tables_of == "recording"
+    of = "of the recording" if whole else "of the step"
+    yield (
+        "Calls" if whole else "Per step",
+        f"{times(found.per_step)}, median {median} us{short if isinstance(short, str) else ''}",
+    )
     kinds = found.known("kinds_ns")
     if kinds is None:
         return
     most = sorted(kinds.items(), key=lambda item: -item[1])
     yield "Their time", ", ".join(f"{kind} {percent(time_ns / found.total_ns)}" for kind, time_ns in most)
-    yield "Tensor cores", str(shown(lambda: measured.matmul.tensor_core_share, lambda s: f"{percent(s)} of the step"))
+    yield "Tensor cores", str(shown(lambda: measured.matmul.tensor_core_share, lambda s: f"{percent(s)} {of}"))
     unclear = "of kernel time is in matrix kernels whose names do not show their precision"
     yield "Unclassified", str(shown(lambda: measured.matmul.unclassified_share, lambda s: f"{percent(s)} {unclear}"))
-    yield "Launch-bound", str(shown(lambda: found.launch_bound_share, lambda share: f"{percent(share)} of the step"))
+    yield "Launch-bound", str(shown(lambda: found.launch_bound_share, lambda share: f"{percent(share)} {of}"))
     queue = shown(lambda: measured.launching.queue_median, lambda ahead: f"{number(ahead)} operations ahead")
     yield "Host runs", str(queue)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
+from dptune.present.amounts import several
 from dptune.present.lines import Line, heading, labelled, wrapped
 
 _UNJUDGED = "the run cannot be judged"
@@ -13,13 +14,19 @@ _UNJUDGED = "the run cannot be judged"
 def skipped(report: Report, width: int) -> Iterator[Line]:
     """Rules by the reason they could not run for, and those that ran and were quiet."""
     reasons: dict[str, list[str]] = {}
+    needing = [skip.rule for skip in report.skipped if skip.needs]
     for skip in report.skipped:
+        if skip.needs:
+            continue
         reason = _UNJUDGED if skip.reason.startswith(_UNJUDGED) else skip.reason  # the headline says why
         reasons.setdefault(reason, []).append(skip.rule)
     if reasons:
         yield from heading("Skipped rules (missing data, or superseded)", width)
     for reason, rules in reasons.items():
         yield from wrapped(f"{', '.join(rules)}: {reason}", width, "  ", "    ")
+    if needing:
+        yield from heading(f"{several(len(needing), 'rule')} that need a recording: dptune profile train.py", width)
+        yield from wrapped(", ".join(needing), width, "  ")
     if report.quiet and report.trust.level != "unjudgeable":
         yield from heading("Rules with no findings", width)
         yield from wrapped(", ".join(sorted(report.quiet)), width, "  ")

@@ -8,6 +8,7 @@ from dptune.advice import Report
 from dptune.measured import CollectiveFigures, CopyFigures, CopySite, MatchBasis, Measured, Missing, NoiseFigures
 from dptune.present.amounts import Hole, data, ns_as_ms, number, percent, several, shown, times
 from dptune.present.lines import Line, heading, labelled, wrapped
+from dptune.present.sections.kernels import of_recording
 from dptune.present.table import Cell, Column, table
 
 COLLECTIVES = (
@@ -49,27 +50,32 @@ _SITES = 3  # places that are shown of each kind of copy
 
 def collectives(report: Report, width: int) -> Iterator[Line]:
     """Exchanges between ranks: how many, how big, how long."""
-    yield from heading("Collectives (traced times)", width)
+    yield from heading(f"Collectives{of_recording(report.measured)} (traced times)", width)
     try:
         found = report.measured.collectives
     except Missing as missing:
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
     if not found:
-        yield from wrapped("None inside the steps.", width, "  ")
+        yield from wrapped(_none(report.measured), width, "  ")
         return
     yield from table(COLLECTIVES, [collective(row) for row in found[:_AT_MOST]], width)
     if len(found) > _AT_MOST:
         more = several(len(found) - _AT_MOST, "more kind and size", "more kinds and sizes")
         yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
-    yield from wrapped(collective_words(found[:_AT_MOST]), width, "  ", role="dim")
+    yield from wrapped(collective_words(report.measured, found[:_AT_MOST]), width, "  ", role="dim")
 
 
-def collective_words(rows: Sequence[CollectiveFigures]) -> str:
+def _none(measured: Measured) -> str:
+    return "None in the recording." if measured.tables_of == "recording" else "None inside the steps."
+
+
+def collective_words(measured: Measured, rows: Sequence[CollectiveFigures]) -> str:
     """What the columns of these rows mean."""
     in_groups = any(_calls(row) != row.calls_per_step for row in rows)
+    per = "rank" if measured.tables_of == "recording" else "step and rank"
     words = (
-        f"Calls are per step and rank{' of the group' if in_groups else ''}. ms: median call duration, including "
+        f"Calls are per {per}{' of the group' if in_groups else ''}. ms: median call duration, including "
         f"time spent waiting for late ranks. transfer: ms in which data moved, the shortest over ranks. GB/s: bus "
         f"bandwidth during the transfer (busbw of nccl-tests)."
     )
@@ -79,18 +85,20 @@ def collective_words(rows: Sequence[CollectiveFigures]) -> str:
 
 def copies(report: Report, width: int) -> Iterator[Line]:
     """Copies by direction: how many, how fast, whether they block the script, and where they are issued."""
-    yield from heading("Copies (traced, per step and rank)", width)
+    measured = report.measured
+    per = "rank" if measured.tables_of == "recording" else "step and rank"
+    yield from heading(f"Copies{of_recording(measured)} (traced, per {per})", width)
     try:
         found = report.measured.copies
     except Missing as missing:
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
     if not found:
-        yield from wrapped("None inside the steps.", width, "  ")
+        yield from wrapped(_none(measured), width, "  ")
         return
     yield from table(_COPIES, [_copy(copy) for copy in found[:_AT_MOST]], width)
     words = (
-        "All but GB/s: per step and rank, the mean over all. ms: sum of durations; exposed: ms not overlapped by "
+        f"All but GB/s: per {per}, the mean over all. ms: sum of durations; exposed: ms not overlapped by "
         "compute or communication. GB/s is the median of the large ones, 1 MiB or more "
         "(8 MiB on the device), or with ~ that of all, in which start-up weighs. Blocking are those that block the "
         "script until the data is copied or staged: copies of pinned memory with non_blocking=True do not."
@@ -98,7 +106,8 @@ def copies(report: Report, width: int) -> Iterator[Line]:
     yield from wrapped(words, width, "  ", role="dim")
     sites = [(copy, site) for copy in found[:_AT_MOST] for site in (copy.known("sites") or [])[:_SITES]]
     if sites:
-        asked = f"Call sites (per step of rank {sites[0][1].rank}), most time first:"
+        step = "" if measured.tables_of == "recording" else "step of "
+        asked = f"Call sites (per {step}rank {sites[0][1].rank}), most time first:"
         yield from wrapped(asked, width, "  ")
     for copy, site in sites:
         yield from wrapped(_site(copy, site, _steps(report.measured, site)), width, "  ", "    ")

@@ -153,12 +153,14 @@ class Cards(Container):
 
     def _rest_in_short(self) -> str:
         """What is not in the table, in words."""
-        could_not = sum(not skip.set_aside for skip in self._report.skipped)
+        could_not = sum(skip.could_not_run for skip in self._report.skipped)
+        needing = sum(bool(skip.needs) for skip in self._report.skipped)
         left_out = len(self._ranked) - len(self._advice)
         words = [
             f"{several(left_out, 'recommendation')} without this text" if left_out else "",
             "no recommendations" if not self._report.advice else "",
             f"{several(could_not, 'rule')} could not run" if could_not else "",
+            f"{several(needing, 'rule')} need{'s' if needing == 1 else ''} a recording" if needing else "",
             f"{several(len(self._report.quiet), 'rule')} found nothing",
         ]
         return ", ".join(filter(None, words))

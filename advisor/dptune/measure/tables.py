@@ -1,0 +1,65 @@
+"""Kernels, collectives and copies: of the steps, or of the whole recording where no rank has steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dptune.measure.across_ranks import Across, across
+from dptune.measure.communication import collectives
+from dptune.measure.device import accounts, copies, kernels
+from dptune.measure.steps.windows import Step
+from dptune.measure.views import RankView
+from dptune.measured import CollectiveFigures, CopyFigures, KernelFigures
+from dptune.trace.run import Run
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The figures, None where there are none, and the ranks they are of; `whole`: of the whole recording."""
+
+    kernels: KernelFigures | None
+    collectives: list[CollectiveFigures] | None
+    copies: list[CopyFigures] | None
+    views: list[RankView]
+    whole: bool
+
+
+def tables(
+    run: Run, views: Sequence[RankView], accounted: Sequence[RankView], together: Across, detail: RankView | None
+) -> Tables:
+    """Of the ranks with steps; where there are none, of all whose trace is not known to lack work of the device."""
+    stepped, counted = _stepped(views), _stepped(accounted)
+    whole = not counted
+    if whole:
+        stepped = counted = [_undivided(view) for view in accounted if view.devices and not view.losses_fatal]
+        together = across(run, counted) if counted else together
+    account = accounts.total([device for rank in together.devices.values() for device in rank])
+    return Tables(
+        kernels=kernels.kernels(((view, device) for view in counted for device in view.devices), account),
+        collectives=collectives.collectives(together.calls, together.exchanges, stepped) if counted else None,
+        copies=copies.copies(counted, detail) if counted else None,
+        views=counted,
+        whole=whole and bool(counted),
+    )
+
+
+def _stepped(views: Sequence[RankView]) -> list[RankView]:
+    return [view for view in views if not view.no_steps]
+
+
+def _undivided(view: RankView) -> RankView:
+    """The rank with everything that its devices did as one step."""
+    devices = [
+        replace(
+            device,
+            windows=[Step(0, *device.operations.span_ns)],
+            launched_in=np.zeros(len(device.operations.rows), dtype=np.int64),
+        )
+        for device in view.devices
+    ]
+    spans = [device.operations.span_ns for device in devices]
+    step = Step(0, min(begin for begin, _ in spans), max(end for _, end in spans))
+    return replace(view, steps=[step], devices=devices, no_steps="")
