@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from dptune.advice import Advice, Report, Saving, Verified
+from dptune.advise.trust import PROFILER_CHEAP
 from dptune.measured import Account, Measured, RankFigures
 from dptune.present.amounts import milliseconds, percent, several
 from dptune.present.lines import Role
@@ -147,22 +148,22 @@ def _source(sources: Sequence[str]) -> str:
 def _devices(measured: Measured) -> str:
     names = Counter(_TRADE.sub("", str(name)) for rank in measured.ranks if (name := rank.known("device_name")))
     kind, backend = measured.known("device_kind"), measured.known("backend")
-    what = " + ".join(name if kind == "cpu" else f"{count} x {name}" for name, count in names.most_common(2))
+    what = " + ".join(name if kind == "cpu" else f"{count:,} x {name}" for name, count in names.most_common(2))
     how = ", ".join(filter(None, ("CPU" if kind == "cpu" and what else "", backend)))
     what = what or (str(kind).upper() if kind else "")
     return f"{what} ({how})" if what and how else what or how
 
 
 def _rates(measured: Measured) -> list[str]:
-    """Step time and samples per second; how the step was timed where it was traced."""
+    """Step time and samples per second; which average it is where that is no median of untraced steps."""
     time_ns = measured.step.known("time_ns")
     if time_ns is None:
         return []
-    basis = "" if measured.step.basis == "untraced" else " (traced)"
+    basis = "" if measured.step.basis == "untraced" else " (traced mean)"
     mean_ns = measured.step.untraced_mean_ns if measured.step.slow_share else time_ns
     found = [f"{milliseconds(time_ns / 1e6)}/step{basis}"]
     if measured.step.slow_share:
-        found[0] = f"{milliseconds(mean_ns / 1e6)}/step (median {milliseconds(time_ns / 1e6)})"
+        found[0] = f"{milliseconds(mean_ns / 1e6)}/step (mean; median {milliseconds(time_ns / 1e6)})"
     samples = measured.known("samples_per_step")
     return [*found, f"{samples / mean_ns * 1e9:,.0f} samples/s"] if samples and mean_ns else found
 
@@ -172,9 +173,7 @@ def _sentences(report: Report) -> list[str]:
     said = headline.verdict.removeprefix(f"{headline.label}: ") if headline.label else headline.verdict
     found = [said[:1].upper() + said[1:] if not re.match(r"\S*[._/]", said) else said]
     if headline.cause:
-        found += sorted(
-            sentences_of(headline.cause), key=lambda cause: "unknown" not in cause
-        )  # a part of the cause must not look like all
+        found += sentences_of(headline.cause)
     elif report.trust.level == "unjudgeable" or not _bars(report):
         found.append(headline.why)
     return found
@@ -259,7 +258,7 @@ def fix_of(advice: Advice, verified: Sequence[Verified]) -> Fix:
         slug=advice.slug,
         where=f"{PurePath(at.file).name}:{at.line}" if at else "",
         saves=_expected(advice) if proof is None else _measured(proof, advice),
-        confidence=advice.confidence,
+        confidence="verified" if proof is not None and proof.outcome != "inconclusive" else advice.confidence,
         results="unchanged" if advice.numerics == "same" else "may change",
     )
 
@@ -269,13 +268,13 @@ def _expected(advice: Advice) -> str:
 
 
 def _measured(proof: Verified, advice: Advice) -> str:
-    """What running the change showed: `28-40 % verified`, `slower: verified`, `19-38 %, not verified`."""
+    """What running the change showed: `28-40 %`, `slower`, `19-38 %, not verified`."""
     if proof.outcome == "worse":
-        return "slower: verified"
+        return "slower"
     if proof.outcome == "inconclusive" or proof.low_ratio is None or proof.high_ratio is None:
         return f"{_expected(advice)}, not verified"
     low, high = sorted((1 - proof.low_ratio, 1 - proof.high_ratio))
-    return f"{_interval(low, high)} verified"
+    return _interval(low, high)
 
 
 def _saves(saves: Saving) -> str:
@@ -322,7 +321,11 @@ def _commands(first: Advice | None, path: str, patches: bool) -> list[tuple[str,
 
 def _unseen(report: Report) -> list[str]:
     """Limits of the data, and the checks that could not run with what most of them lack."""
-    found = [finding.text for finding in report.trust.findings if finding.level != "unjudgeable"][:1]
+    found = [
+        finding.text
+        for finding in report.trust.findings
+        if finding.level != "unjudgeable" and finding.code != PROFILER_CHEAP
+    ][:1]
     skipped = [skip for skip in report.skipped if not skip.set_aside]
     answered = {advice.rule for advice in report.advice} | set(report.quiet)
     lacking = {skip.rule for skip in skipped} - answered

@@ -56,8 +56,8 @@ pre { background: var(--paper); border: 1px solid var(--line); border-radius: .2
 code { font-size: .9em; background: var(--paper); border: 1px solid var(--line); border-radius: .2rem;
   padding: 0 .2rem; }
 .scroll { overflow-x: auto; background:
-  linear-gradient(to right, var(--paper), transparent) left / 1.5rem 100% no-repeat local,
-  linear-gradient(to left, var(--paper), transparent) right / 1.5rem 100% no-repeat local,
+  linear-gradient(to right, var(--paper) 40%, transparent) left / 1.5rem 100% no-repeat local,
+  linear-gradient(to left, var(--paper) 40%, transparent) right / 1.5rem 100% no-repeat local,
   linear-gradient(to right, var(--faint), transparent) left / .4rem 100% no-repeat scroll,
   linear-gradient(to left, var(--faint), transparent) right / .4rem 100% no-repeat scroll; }
 .table { max-height: 30rem; overflow-y: auto; margin: .5rem 0; }

@@ -13,13 +13,15 @@ from dptune.present.visible import visible
 
 _WIDEST_BAR = 60
 _LONGEST_NAME = 14
+_LONGEST_WHERE = 20
+_LEAST_NAME = 12  # of the script or folder that was read
 MOST_LINES, _USUAL = 24, 80  # lines and columns that the screen fits
 _LEAST_PARTS = 3  # of what ran: script, ranks, devices
 _MOST_SENTENCE, _MOST_CAUSE, _MOST_NEXT, _MOST_UNSEEN = 2, 3, 2, 2  # lines at 80 columns
 _COLUMNS = (
     Column("#"),
     Column("FIX", right=False, least=20),
-    Column("WHERE", right=False, least=10),
+    Column("WHERE", right=False),
     Column("SAVES", right=False),
     Column("CONFIDENCE", right=False),
     Column("RESULTS", right=False),
@@ -57,10 +59,13 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
 
 
 def _run(screen: FirstScreen, width: int) -> Iterator[Line]:
-    """What ran, on one line of a usual page: without the last parts where they do not fit."""
-    parts, between = list(screen.run), " · "
+    """What ran, on one line of a usual page: without the last parts, and with a shorter name, where they do not fit."""
+    parts, between = [visible(part) for part in screen.run], " · "
     while len(parts) > _LEAST_PARTS and width >= _USUAL and len(between.join(parts)) >= width:
         del parts[-1]
+    excess = len(between.join(parts)) + 1 - width
+    if excess > 0 and width >= _USUAL:
+        parts[0] = _ending(parts[0], max(_LEAST_NAME, len(parts[0]) - excess))
     yield from wrapped(between.join(parts), width, " ", role="dim")
 
 
@@ -141,15 +146,20 @@ def _fixes(screen: FirstScreen, width: int, keys: bool) -> Iterator[Line]:
 
 
 def _cell_texts(number: int, fix: Fix, placed: bool) -> list[str]:
-    where = [fix.where] if placed else []
+    where = [_ending(fix.where, _LONGEST_WHERE)] if placed else []
     return [str(number), f"{fix.rule} {fix.slug}", *where, fix.saves, fix.confidence, fix.results]
+
+
+def _ending(text: str, most: int) -> str:
+    """The end of a name, which tells more than its begin: a line number, a file."""
+    return text if len(text) <= most else f"..{text[2 - most :]}"
 
 
 def _commands(screen: FirstScreen, width: int) -> Iterator[Line]:
     if screen.next:
         yield from _labelled("Next", [*_fitting(sentences_of(screen.next), width - 10, _MOST_NEXT, "")])
     for label, command in screen.commands:
-        yield from command_line(label, command)
+        yield from command_line(label, command, width)
 
 
 def _labelled(label: str, rows: list[Line]) -> Iterator[Line]:
