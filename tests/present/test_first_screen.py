@@ -111,6 +111,19 @@ def test_a_long_name_leaves_room_for_ranks_and_devices() -> None:
     assert len(shown) <= 80
 
 
+def test_what_to_do_next_is_not_cut_where_there_is_room_and_repeats_no_command() -> None:
+    _, report = reading.sample("healthy")
+    rule = "dptune rules explain DP101"
+    first = f"{'This is what to do next. ' * 3}".replace(". This", ", this")
+    headline = report.headline.model_copy(update={"next": f"{first}{'and more of it ' * 8}to the end. How: `{rule}`."})
+    card = reading.sample("tiny_buckets")[1].advice[0]
+    shown = text.first_screen(report.model_copy(update={"headline": headline, "advice": [card]}), patches=False)
+    assert "to the end." in shown
+    assert "How:" not in shown
+    assert f" Explain  {rule}" in shown
+    assert len(shown.splitlines()) <= 24
+
+
 def test_overhead_of_the_profiler_within_the_noise_is_no_limit() -> None:
     _, report = reading.sample("healthy")
     cheap = Finding(code=PROFILER_CHEAP, level="info", text="within the noise")

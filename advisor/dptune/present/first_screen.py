@@ -23,6 +23,7 @@ from dptune.runfile.ranks import spans
 
 MOST_FIXES = 3
 MOST_BARS = 4
+_BESIDE = 15  # characters, of a sentence that is no more than a command: `How: ...`
 _ALIKE = 0.03  # of a step, by which no class of two ranks differs that share a bar
 _LEAST_SHARE = 0.005  # of a step: a class of less is not in the legend
 _TRADE = re.compile(r"\((R|TM)\)| Processor| CPU(?= @|$)| @ [0-9.]+ ?GHz")  # of a device's name, says nothing
@@ -97,6 +98,7 @@ def first_screen(report: Report, *, patches: bool = True) -> FirstScreen:
     """What the report's first screen shows; `patches`: whether the script can be read here, for a diff of it."""
     headline, path = report.headline, _path(report)
     first = next((advice for advice in report.advice if advice.rule == headline.rule), None)
+    commands = _commands(first or next(iter(report.advice), None), path, patches)
     return FirstScreen(
         run=tuple(_run(report)),
         label=headline.label or headline.verdict.partition(":")[0].rstrip("."),
@@ -106,8 +108,8 @@ def first_screen(report: Report, *, patches: bool = True) -> FirstScreen:
         fixes=tuple(fix_of(advice, report.verified) for advice in report.advice[:MOST_FIXES]),
         more_fixes=max(0, len(report.advice) - MOST_FIXES),
         together=_together(report),
-        commands=tuple(_commands(first or next(iter(report.advice), None), path, patches)),
-        next=headline.next,
+        commands=tuple(commands),
+        next=_without_commands(headline.next, commands),
         unseen=tuple(_unseen(report)),
         path=path,
     )
@@ -317,6 +319,16 @@ def _commands(first: Advice | None, path: str, patches: bool) -> list[tuple[str,
         run = f" {path}" if path else ""
         found.append(("Apply", f"dptune report{run} --patch --advice {first.rule} | git apply"))
     return found or [("Explain", f"dptune rules explain {first.rule}")]
+
+
+def _without_commands(text: str, commands: Sequence[tuple[str, str]]) -> str:
+    """The text without sentences that name a command shown below it."""
+    kept = [
+        sentence
+        for sentence in sentences_of(text)
+        if not any(f"`{command}`" in sentence and len(sentence) < len(command) + _BESIDE for _, command in commands)
+    ]
+    return " ".join(kept)
 
 
 def _unseen(report: Report) -> list[str]:

@@ -17,7 +17,8 @@ _LONGEST_WHERE = 20
 _LEAST_NAME = 12  # of the script or folder that was read
 MOST_LINES, _USUAL = 24, 80  # lines and columns that the screen fits
 _LEAST_PARTS = 3  # of what ran: script, ranks, devices
-_MOST_SENTENCE, _MOST_CAUSE, _MOST_NEXT, _MOST_UNSEEN = 2, 3, 2, 2  # lines at 80 columns
+_MOST_SENTENCE, _MOST_CAUSE = 2, 3  # lines at 80 columns
+_MOST_NEXT, _MOST_UNSEEN = 2, 2  # one more where there is room
 _COLUMNS = (
     Column("#"),
     Column("FIX", right=False, least=20),
@@ -43,12 +44,14 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
         *_bars(screen, width),
         *_fixes(screen, width, keys),
         BLANK,
-        *_commands(screen, width),
     ]
+    above += _next(screen, width, MOST_LINES - len(above) - 1)
     yield from above
     room = MOST_LINES - len(above) - 1
     for number, text in enumerate(reversed(screen.unseen)):  # what was not checked matters more than how times are had
-        rows = list(_short(text, width - 10, _MOST_UNSEEN, "", role="dim"))
+        further = _MOST_UNSEEN * (len(screen.unseen) - number - 1)
+        most = _MOST_UNSEEN + (room - further > _MOST_UNSEEN)
+        rows = list(_short(text, width - 10, most, "", role="dim"))
         if number and len(rows) > room and width >= _USUAL:
             break
         room -= len(rows)
@@ -155,9 +158,21 @@ def _ending(text: str, most: int) -> str:
     return text if len(text) <= most else f"..{text[2 - most :]}"
 
 
-def _commands(screen: FirstScreen, width: int) -> Iterator[Line]:
+def _next(screen: FirstScreen, width: int, room: int) -> list[Line]:
+    """What to do next: a line more where all limits fit beside it, or where its first sentence would be cut."""
+    first, *_ = sentences_of(screen.next)
+    limits = len(screen.unseen)
+    if len(list(wrapped(first, width - 10))) > _MOST_NEXT:
+        limits = min(1, limits)
+    longer = list(_commands(screen, width, _MOST_NEXT + 1))
+    fits = len(longer) + _MOST_UNSEEN * limits <= room
+    return longer if fits else list(_commands(screen, width, _MOST_NEXT))
+
+
+def _commands(screen: FirstScreen, width: int, most: int) -> Iterator[Line]:
+    """What to do next, in at most that many lines, and the commands for it."""
     if screen.next:
-        yield from _labelled("Next", [*_fitting(sentences_of(screen.next), width - 10, _MOST_NEXT, "")])
+        yield from _labelled("Next", [*_fitting(sentences_of(screen.next), width - 10, most, "")])
     for label, command in screen.commands:
         yield from command_line(label, command, width)
 
