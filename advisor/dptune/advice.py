@@ -94,8 +94,9 @@ class Saving(Model):
     """How much time of a step a change saves at the stated global batch, as an interval.
 
     `bound`: the saving cannot exceed `high_ms`; how much will be saved is not known. A bound above half of the step
-    does not count as a saving: `large_unknown`. `sampled`: predicted from stack samples of untraced steps,
-    in code that is removed or called less often. `timed`: predicted from the time measured in that code.
+    does not count as a saving unless a replay supports it: `large_unknown`. `sampled`: predicted from stack samples of
+    untraced steps, in code that is removed or called less often. `timed`: predicted from the time measured in that
+    code.
     """
 
     low_ms: float = Field(ge=0, description="lower end of the interval, milliseconds per step")
@@ -114,22 +115,26 @@ class Saving(Model):
     )
     predicted_share: float | None = Field(None, description="the predicted share; null for a bound")
     unpredicted: str | None = Field(None, description="for a bound: why there is no prediction")
+    replayed_share: float | None = Field(
+        None, description="for a bound: the share that a replay of the traced steps saves; its interval is unknown"
+    )
     basis: Basis
     how: str = Field(description="one sentence: how the figures were obtained")
 
     @computed_field(  # type: ignore[prop-decorator]
-        description="a bound above half of the step: the saving may be large, is not known, and does not count"
+        description="a bound above half of the step, and no replay: the saving may be large, is not known, and does "
+        "not count"
     )
     @property
     def large_unknown(self) -> bool:
-        """Whether it is a bound above half of the step, which does not show how much is saved."""
-        return self.basis == "bound" and self.high_share > LARGE_SHARE
+        """Whether it is a bound above half of the step that no replay supports: how much is saved is not known."""
+        return self.basis == "bound" and self.high_share > LARGE_SHARE and self.replayed_share is None
 
     @property
     def expected_share(self) -> float:
         """What the change is expected to save, for the order of advice: the middle of the interval.
 
-        A bound above half of the step counts as one of half of it.
+        A bound above half of the step that no replay supports counts as one of half of it.
         """
         high = max(self.low_share, LARGE_SHARE) if self.large_unknown else self.high_share
         return (self.low_share + high) / 2
@@ -182,6 +187,7 @@ class Advice(Model):
     title: str = Field(description="one sentence with its numbers")
     why: str = Field(description="the mechanism, in one or two sentences")
     changes: list[Change]
+    remedy: str = Field("", description="what to change in the script, where that is no setting: one sentence")
     saves: Saving | None = Field(None, description="for kind time")
     confidence: Confidence
     evidence: list[Evidence]

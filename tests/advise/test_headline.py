@@ -17,7 +17,7 @@ def said(measured, trust=SOUND, advice=(), skipped=(), quiet=QUIET, recorded=Tru
 def test_a_healthy_run(make_measured):
     told = said(make_measured(exposed_share=0.03))
     assert told.verdict.startswith("No bottleneck found")
-    assert told.why == "A step takes 10 ms (untraced): compute 97 %, exposed communication 3 %."
+    assert told.why == "The median step takes 10 ms (untraced): compute 97 %, exposed communication 3 %."
     assert told.next.startswith("Nothing to change")
 
 
@@ -268,7 +268,9 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
     assert said(slow, advice=[one, of_slow]).verdict == told.verdict
     assert said(slow, advice=[one]).verdict.startswith("Communication-bound")
     little = step.model_copy(update={"untraced_mean_ns": 12_000_000})
-    assert said(measured.model_copy(update={"step": little}), advice=[of_slow]).why.startswith("A step takes 10 ms")
+    assert said(measured.model_copy(update={"step": little}), advice=[of_slow]).why.startswith(
+        "The median step takes 10 ms ("
+    )
 
 
 def test_a_located_cost_is_the_verdict_where_nothing_else_stands_out(make_measured, make_advice):

@@ -109,10 +109,10 @@ def said(measured, advice=(), busy_ms=None):
 
 def test_a_rank_that_sleeps_holds_the_others_up(make_late):
     told = said(make_late(6_000))
-    assert told.verdict == "Straggler: rank 1 is 6 ms late in the median traced step (60 %)."
+    assert told.verdict == "Straggler: rank 1 is 6 ms late in the median traced step (60 % of a step)."
     # the mean of two ranks: 60 % of one is 30 %, for the waiting of rank 0 and for the idling of rank 1
     assert told.why == (
-        "A step takes 10 ms (untraced): compute 40 %, waiting for ranks 30 %, idle 30 %. "
+        "The median step takes 10 ms (untraced): compute 40 %, waiting for ranks 30 %, idle 30 %. "
         "All of rank 1's lag: its device idles while the host runs Python, file I/O, sleeps, blocking calls or "
         "launches. The other ranks spend 60 % of their time waiting."
     )
@@ -143,11 +143,14 @@ def test_only_a_large_lag_that_lasts_and_costs_something_heads_a_report(make_lat
 
 def test_the_larger_of_straggler_and_loader_heads_and_the_other_stands_in_why(make_late):
     told = said(make_late(4_000, input_us=3_000))
-    assert told.verdict == "Straggler: rank 1 is 4 ms late in the median traced step (40 %)."
+    assert told.verdict == "Straggler: rank 1 is 4 ms late in the median traced step (40 % of a step)."
     assert "the script waits for its data loader 30 % of the time" in told.why
     told = said(make_late(3_000, input_us=4_000))
     assert told.verdict == "Input-bound: 40 % of each step waits for the data loader."
-    assert "Also, rank 1 is a straggler, 3 ms late in the median traced step (30 %). All of rank 1's lag: " in told.why
+    assert (
+        "Also, rank 1 is a straggler, 3 ms late in the median traced step (30 % of a step). All of rank 1's lag: "
+        in told.why
+    )
 
 
 def test_what_the_late_rank_idles_is_not_held_against_it(make_late):
@@ -259,12 +262,11 @@ def test_what_differs_is_named_with_times_and_its_share_and_the_rest_is_unexplai
     ]
     told = said(make_late(5_000, gain=0.4, found=found))
     assert told.why.endswith(
+        " 100 % of its lag: its device waits for the host. "
         "`# arch` takes 5.3 ms on rank 1, 1.2 ms on the others: no operator runs for 4.01 ms before `aten::empty` "
         "(0 ms on the others); this explains 3 ms (60 %) of its lag. Kernels, mainly `gemm`, take 2 ms on rank "
-        "1, 1 ms on the others; this explains 1.25 ms (25 %) of its lag. Not all of that time adds to its lag. "
-        "In total, "
-        "100 % of its lag is its device waiting for the host; the cause of 13 % of the lag is unknown. The other ranks "
-        "spend 50 % of their time waiting; replayed without its delays, a step is 40 % shorter."
+        "1, 1 ms on the others; this explains 1.25 ms (25 %) of its lag. What causes the other 13 % is not known. "
+        "The other ranks spend 50 % of their time waiting; replayed without its delays, a step is 40 % shorter."
     )
     assert told.next == "Find out what differs on rank 1 in `# arch`."
 
@@ -274,9 +276,7 @@ def test_differences_longer_than_the_lag_say_how_much_of_it_they_explain(make_la
     found = [difference("operator", name, 20.2, 0, 0.352) for name in ("_AlltoAllSingle", "_AlltoAllSingleBackward")]
     told = said(make_late(28_700, cause=None, found=found)).why
     assert told.count("; this explains 10.1 ms (35 %) of its lag.") == 2
-    assert "(35 %) of its lag. Not all of that time adds to its lag. 30 % of its lag is unexplained." in told
-    less = [difference("operator", "_AlltoAllSingle", 10.1, 0, 0.352)]
-    assert "Not all of that time" not in said(make_late(28_700, cause=None, found=less)).why
+    assert "(35 %) of its lag. 30 % of its lag is unexplained." in told
 
 
 @pytest.mark.parametrize(("cause", "covers"), [(None, 0), ("host", 0.9)])

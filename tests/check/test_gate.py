@@ -192,7 +192,7 @@ def compared(outcome: str, ratio: float | None = None, high: float | None = None
         (
             compared("inconclusive", 1.04, 1.09),
             "inconclusive",
-            "Time per sample is 4.0 % more, which decides nothing: too few runs",
+            "Time per sample is 4.0 % more, not significant: too few runs",
         ),
         (compared("inconclusive"), "inconclusive", "Too few runs"),
         (compared("not comparable"), "inconclusive", "Too few runs"),

@@ -106,7 +106,7 @@ def test_a_report_of_odd_figures_is_compared_all_the_same(
 def test_runs_of_the_same_settings_are_said_to_have_them(recorded: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", recorded("a"), recorded("b", 1.1)]) == 0
     page = said(capsys)
-    assert page.startswith("Verdict Inconclusive: one run per side")
+    assert page.startswith("Verdict No verdict yet: B is ")
     assert "; no recorded fact differs." in page
     assert "None of the recorded settings." in page
 

@@ -78,7 +78,7 @@ def test_the_text_names_the_commands_to_open_and_compare(runs: Path, capsys: pyt
     printed = capsys.readouterr().out
     assert "01234567+" in printed
     assert "Input-bound" in printed
-    words = " ".join(printed.split())
+    words = " ".join(printed.replace("\\\n", " ").split())  # as a shell reads it
     assert f"Open dptune report {runs}/same-order" in words
     assert f"Compare dptune compare {runs}/starved_loader {runs}/same-order" in words
     assert "████████" in printed  # the longest step

@@ -65,7 +65,7 @@ def test_text_where_the_full_screen_is_not_wanted(words: list[str], environment:
     shown = Terminal(["report", str(traces), *words], **environment)
     assert shown.status == 0
     assert "\x1b[?1049h" not in shown.seen.decode()
-    assert "ms/step (traced)" in shown.text
+    assert "ms/step (traced mean)" in shown.text
     assert "--section NAME" in shown.text
 
 

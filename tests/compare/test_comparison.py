@@ -263,8 +263,19 @@ def test_steps_of_one_process_never_decide() -> None:
     assert found.verdict.outcome == "inconclusive"
     assert found.verdict.ratio == 1000
     told = build_comparison(Sides([run("a", 10)], [long])).headline
-    assert "a verdict needs at least 4 per side" in told.verdict
+    assert told.verdict == (
+        "No verdict yet: B is 1,000x as slow in this pair of runs. One run per side cannot rule out noise: a verdict "
+        "needs at least 4 per side."
+    )
     assert "a1 a2 a3 a4 -- b1 b2 b3 b4" in told.next
+
+
+@pytest.mark.parametrize(
+    ("ns", "words"),
+    [(25, "B is 4x as fast"), (88, "B is 12 % faster"), (104, "B is 4.0 % slower")],
+)
+def test_without_a_verdict_the_measured_difference_is_known(ns: int, words: str) -> None:
+    assert words in build_comparison(Sides([run("a", 100)], [run("b", ns)])).headline.verdict
 
 
 def test_untraced_is_never_set_against_traced() -> None:

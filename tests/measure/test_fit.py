@@ -85,10 +85,13 @@ def test_one_size_far_from_the_line_makes_it_less_sure():
 @pytest.mark.parametrize(
     ("sizes", "why"),
     [
-        ([], "0 message sizes: a fit needs at least 3 that span 8 times the smallest"),
-        ([4096], "1 message size: a fit needs at least 3"),
-        ([4096, 1 << 20], "2 message sizes from 4,096 to 1,048,576 bytes: a fit needs at least 3"),
-        ([4096, 8192, 16384], "3 message sizes from 4,096 to 16,384 bytes: a fit needs at least 3 that span 8"),
+        ([], "0 message sizes; a fit needs at least 3 sizes, the largest 8x the smallest"),
+        ([4096], "1 message size; a fit needs at least 3"),
+        ([4096, 1 << 20], "2 message sizes from 4,096 to 1,048,576 bytes; a fit needs at least 3"),
+        (
+            [4096, 8192, 16384],
+            "3 message sizes from 4,096 to 16,384 bytes; a fit needs at least 3 sizes, the largest 8x",
+        ),
     ],
 )
 def test_too_few_sizes_or_too_near(sizes, why):

@@ -50,7 +50,7 @@ def test_of_three_ranks_the_one_that_fits_no_other_is_named():
     (culprit,) = (found := uneven_clocks(exchanges([0] * 4, [0] * 4, [0, 0, 1000 * MS, 1000 * MS]))).values()
     assert list(found) == [2]
     assert culprit.fatal
-    assert "shifts by at least 999 ms against rank 0's" in culprit.text
+    assert "shifts by at least 999 ms relative to that of rank 0" in culprit.text
 
 
 def test_a_rank_that_comes_late_has_no_other_clock():

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from dptune import testing
-from dptune.advice import Headline, Report
+from dptune.advice import Headline, Location, Report
+from dptune.advise.trust import PROFILER_CHEAP
 from dptune.commands.report import SECTION_NAMES
 from dptune.finding import Finding
 from dptune.measured import StragglerFigures
 from dptune.present import text
 from dptune.present.first_screen import PARTS, first_screen
+from dptune.present.lines import command_line
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .conftest import EVIL, account, make_report
@@ -51,7 +55,7 @@ def test_it_fits_a_terminal_of_80_by_24(name: str) -> None:
     _, report = reading.sample(name)
     shown = text.first_screen(report).splitlines()
     assert len(shown) <= 24
-    assert all(len(row) <= 80 or "dptune " in row for row in shown)  # commands are one line, to be copied
+    assert all(len(row) <= 80 for row in shown)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -61,7 +65,7 @@ def test_it_fits_for_public_traces(name: str, real_traces: Path) -> None:
     _, report = run_and_report([str(real_traces / name)], cached=False)
     shown = text.first_screen(report).splitlines()
     assert len(shown) <= 24
-    assert all(len(row) <= 80 or "dptune " in row for row in shown)
+    assert all(len(row) <= 80 for row in shown)
     assert shown[0].startswith(f" {name} · ")
 
 
@@ -70,9 +74,63 @@ def test_it_says_what_ran_what_limits_it_and_what_to_do() -> None:
     shown = text.first_screen(report)
     assert shown.startswith(" train.py · 2 ranks · Intel Xeon (CPU, gloo) · torch 2.13.0 · 2026-11-22 04:00\n")
     assert "COMMUNICATION-BOUND    72.1 ms/step   14,200 samples/s" in shown  # 1,024 samples / 72.1 ms
-    assert " 1  DP102 no-sync-missing  train.py:76  29-40 % verified  high        unchanged" in shown
-    assert "--patch --advice DP102 | git apply" in shown
+    assert " 1  DP102 no-sync-missing    train.py:76  29-40 %     verified    unchanged" in shown
+    command = re.sub(r" \\\n +", " ", shown)  # as a shell reads it
+    assert re.search(r" Apply    dptune report \S+ --patch --advice DP102 \| git apply\n", command)
     assert "Next     DP102: In train.py:76, use `with model.no_sync()" in shown
+
+
+def test_a_long_command_continues_as_a_shell_reads_it() -> None:
+    """No word is cut, and none that is quoted is parted."""
+    path = f"'run of {'x' * 30} -- it'"
+    command = f"dptune report {path} --patch --advice DP102 | git apply"
+    rows = ["".join(span.text for span in row) for row in command_line("Apply", command, 80)]
+    assert rows[0].startswith(" Apply    dptune report 'run of ")
+    assert all(len(row) <= 80 for row in rows)
+    assert shlex.split(" ".join(row[10:] for row in rows).replace(" \\ ", " ")) == shlex.split(command)
+    assert len(list(command_line("Apply", "dptune report x --patch", 80))) == 1
+
+
+@pytest.mark.parametrize(("name", "shown"), [("train.py:12", "train.py:12"), (f"{'x' * 40}.py:1234", "xxx.py:1234")])
+def test_a_long_place_keeps_its_line_number(name: str, shown: str) -> None:
+    _, report = reading.sample("starved_loader")
+    card = report.advice[0]
+    file, _, line = name.rpartition(":")
+    change = card.changes[0].model_copy(update={"at": Location(file=file, line=int(line))})
+    long = report.model_copy(update={"advice": [card.model_copy(update={"changes": [change]})]})
+    rows = text.first_screen(long).splitlines()
+    assert any(shown in row and "DP501" in row for row in rows)
+    assert all(len(row) <= 80 for row in rows)
+
+
+def test_a_long_name_leaves_room_for_ranks_and_devices() -> None:
+    _, report = reading.sample("starved_loader")
+    run = report.run.model_copy(update={"command": f"python {'pretrain' * 10}.py"})
+    shown = text.first_screen(report.model_copy(update={"run": run})).splitlines()[0]
+    assert shown.endswith("pretrain.py · 2 ranks · Intel Xeon (CPU, gloo)")
+    assert len(shown) <= 80
+
+
+def test_what_to_do_next_is_not_cut_where_there_is_room_and_repeats_no_command() -> None:
+    _, report = reading.sample("healthy")
+    rule = "dptune rules explain DP101"
+    first = f"{'This is what to do next. ' * 3}".replace(". This", ", this")
+    headline = report.headline.model_copy(update={"next": f"{first}{'and more of it ' * 8}to the end. How: `{rule}`."})
+    card = reading.sample("tiny_buckets")[1].advice[0]
+    shown = text.first_screen(report.model_copy(update={"headline": headline, "advice": [card]}), patches=False)
+    assert "to the end." in shown
+    assert "How:" not in shown
+    assert f" Explain  {rule}" in shown
+    assert len(shown.splitlines()) <= 24
+
+
+def test_overhead_of_the_profiler_within_the_noise_is_no_limit() -> None:
+    _, report = reading.sample("healthy")
+    cheap = Finding(code=PROFILER_CHEAP, level="info", text="within the noise")
+    shown = text.first_screen(
+        report.model_copy(update={"trust": report.trust.model_copy(update={"findings": [cheap]})})
+    )
+    assert "within the noise" not in shown
 
 
 def test_no_diff_is_offered_where_the_script_cannot_be_read() -> None:
@@ -176,9 +234,9 @@ def test_the_saving_that_was_measured_replaces_the_predicted_one() -> None:
         learning="",
     )
     fix = first_screen(report.model_copy(update={"verified": [proof]})).fixes[0]
-    assert fix.saves == "28-40 % verified"  # 1 - 0.72 and 1 - 0.602
+    assert (fix.saves, fix.confidence) == ("28-40 %", "verified")  # 1 - 0.72 and 1 - 0.602
     slower = proof.model_copy(update={"outcome": "worse"})
-    assert first_screen(report.model_copy(update={"verified": [slower]})).fixes[0].saves == "slower: verified"
+    assert first_screen(report.model_copy(update={"verified": [slower]})).fixes[0].saves == "slower"
 
 
 def test_each_section_can_be_printed_by_its_name() -> None:

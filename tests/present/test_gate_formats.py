@@ -315,7 +315,9 @@ def test_an_annotation_without_a_change_stands_at_the_line_that_the_advice_names
 
 
 def test_markdown_has_the_first_screen_of_the_run(report: Report) -> None:
-    shown = markdown.text(gate(), [report])
+    shown = markdown.text(gate(), [(report, True)])
     assert f"\n```text\n{first_screen(report)}```\n" in shown
+    assert "git apply" in shown
+    assert "git apply" not in markdown.text(gate(), [(report, False)])  # the script is not here
     quoting = report.model_copy(update={"headline": report.headline.model_copy(update={"next": "```` end"})})
-    assert "\n`````text\n" in markdown.text(gate(), [quoting])  # a fence that nothing in the block ends
+    assert "\n`````text\n" in markdown.text(gate(), [(quoting, True)])  # a fence that nothing in the block ends

@@ -146,6 +146,16 @@ def test_the_latest_of_many_ranks_are_drawn_and_the_table_has_all(report: Report
     assert len(whole) < 500_000
 
 
+def test_of_many_ranks_that_are_not_late_few_are_drawn(report: Report) -> None:
+    """Rank 713 of 1,000 alone arrives late: seven others to compare it with are enough."""
+    lags = [[3.0 if rank == 713 else 0.0] * 5 for rank in range(1000)]
+    measured = measured_run(world=1000, lags_ms=lags, spent=[account(0.2, 0.1, 0.0)] * 1000)
+    for written in (body(ranks(of(report, measured))), body(lateness(of(report, measured)))):
+        names = re.findall(r'<div class="name">r(\d+)<', written)
+        assert names == [*map(str, range(7)), "713"]
+        assert "The 8 of 1,000 ranks that arrive latest; the rank table has all." in written
+
+
 def test_a_cell_is_darker_where_the_rank_is_later(report: Report) -> None:
     measured = measured_run(lags_ms=[[0, 0], [5, 10]], steps=2)
     boxes = elements(body(lateness(of(report, measured))), "rect")

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from dptune.measured import LinkFigures, LinkSize
-from dptune.runfile.communication import DdpFacts
+from dptune.measured import LinkFigures, LinkSize, Missing
+from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.loader import LoaderFacts
 from dptune.whatif.cpu.building import ALL, Recorded, _buffers_ns, _fixed_share
-from dptune.whatif.cpu.ddp import low_rank_of
+from dptune.whatif.cpu.ddp import ddp_of, low_rank_of
 from dptune.whatif.cpu.latency import latency_of
 from dptune.whatif.cpu.latency import seen as seen_in
 from dptune.whatif.cpu.model import Latency, LowRank, Pass, RankStep
@@ -183,3 +183,16 @@ def test_what_a_pass_takes_whatever_the_batch():
     stretch = {0: Stretch(1.0, 2.0)}
     assert _fixed_share({0: told}, stretch, 10_000) == pytest.approx((6 + 38 + 9) / 140)
     assert _fixed_share({0: replace(told, view_ns=0.0)}, stretch, 10_000) == pytest.approx((6 + 30 + 9) / 140)
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "why"),
+    [
+        ({"fsdp": [FsdpFacts(2)]}, "the model is sharded by FSDP"),
+        ({}, "the script has no DistributedDataParallel module"),
+        ({"ddp": [DDP, DDP]}, "the script has 2 DistributedDataParallel modules"),
+    ],
+)
+def test_what_the_model_of_cpu_steps_does_not_support_is_named(wrapped, why):
+    with pytest.raises(Missing, match=why):
+        ddp_of(Facts(rank=0, **wrapped))

@@ -25,6 +25,7 @@ from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.changes import bounded, changed, with_quickest_host, without_profiler
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
+from dptune.whatif.predicting import search
 from dptune.whatif.run_model import RunModel
 
 from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
@@ -42,6 +43,7 @@ from ..measure.handmade import (  # noqa: TID252 - tests are no installed packag
     step,
 )
 
+SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
 LINK = Link(0.0, 1.0)
 
 
@@ -316,6 +318,13 @@ def test_workers_that_are_kept_are_bounded_as_workers(tmp_path: Path) -> None:
     assert us(changed(made, asked)) == pytest.approx(100)
     with pytest.raises(Missing):
         changed(made, {"loader.persistent_workers": True})
+
+
+def test_only_what_the_run_has_is_listed() -> None:
+    """A sharded run that draws from no DataLoader, and has no all-reduces."""
+    run = load([str(SAMPLES / "ranks-nccl-fsdp")], cached=False)
+    asked = {name for prediction in search(run, measure(run)).predictions for name in prediction.changes}
+    assert asked == {"host.times", "syncs.removed", "compute.times", "precision.autocast"}
 
 
 def test_what_a_trace_does_not_tell(tmp_path: Path) -> None:

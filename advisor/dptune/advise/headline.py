@@ -37,7 +37,11 @@ from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
 
 _RECORDING = "they need a recording by `dptune profile`"
-_SLOW = {"host": "host", "kernels": "device", "copies": "link to the device"}
+_SLOW = {  # what is slower on a late rank -> what to compare with the other ranks
+    "host": ("host", "CPU pinning and NUMA node, other processes, work that only this rank does"),
+    "kernels": ("device", "clock, temperature, power limit, other processes"),
+    "copies": ("link to the device", "PCIe slot and NUMA node, pinned memory"),
+}
 _SUBJECTS = {  # class of the account that limits a step -> how the names of the settings begin that lessen it
     INPUT.class_ns: ("loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"),
     COMMUNICATION.class_ns: ("ddp.", "fsdp."),
@@ -196,7 +200,7 @@ def _slowed_by_profiler(measured: Measured) -> QueuedSteps | None:
 
 def _why(measured: Measured) -> str:
     step = measured.step
-    takes = f"A step takes {milliseconds(step.time_ns)}"
+    takes = f"The {step.average} step takes {milliseconds(step.time_ns)}"
     if step.slow_share:
         takes = f"The median step takes {milliseconds(step.time_ns)}, the mean {milliseconds(step.untraced_mean_ns)}"
     why = f"{takes} ({step.basis}): {parts(measured)}."
@@ -242,7 +246,8 @@ def _unlimited(
         )
     if whole:
         return "Healthy", "No bottleneck found: the device computes nearly all the time, and no rule has a finding."
-    return "No findings", "No findings, but some rules could not run."
+    spent = f"compute takes {percent(computing)} of {step}, and no rule that ran has a finding"
+    return "No findings", f"No findings: {spent}."
 
 
 def _saves_more(first: Advice | None, late: Straggler) -> bool:
@@ -267,8 +272,11 @@ def _look_at(late: StragglerFigures) -> str:
             f"Open the trace of rank {late.rank} in https://ui.perfetto.dev and compare a step with the same step of "
             "another rank."
         )
-    if named.kind in ("host", "kernels", "copies"):
-        return f"Find out why the {_SLOW[named.kind]} of rank {late.rank} is slower than on the other ranks."
+    if named.kind in _SLOW:
+        slow, compared = _SLOW[named.kind]
+        return f"Compare the {slow} of rank {late.rank} with the others: {compared}."
+    if named.kind == "gap":
+        return f"Find out what rank {late.rank} does before `{named.short}`: Python, file I/O or sleeps."
     where = f" ({named.at})" if named.known("at") else ""
     return f"Find out what differs on rank {late.rank} in `{named.short}`{where}."
 
@@ -295,7 +303,7 @@ def _next(
     if limit:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
-        return "See which rules could not run, and why (`--section skipped`)."
+        return "No change to recommend. Rules that could not run: `--section skipped`."
     if costliest := costliest_function(measured):
         return f"No rule has a remedy. {costliest} Check whether every step needs it."
     return "Nothing to change. Record again after the next change to the script."
@@ -343,6 +351,8 @@ def _action(advice: Advice, late: Straggler | None, step_ns: int | None) -> str:
         return f"{named}: {advice.watch} Details: `dptune rules explain {advice.rule}`."
     if advice.changes:
         return f"{named}: {_change(advice, step_ns)}"
+    if advice.remedy:
+        return f"{named}: {advice.remedy}"
     if late is not None and late.is_subject_of(advice) and not late.figures.does_more:
         return f"{named}: {_look_at(late.figures)}"
     return f"{named}: {sentence(advice.title)} How: `dptune rules explain {advice.rule}`."

@@ -50,7 +50,7 @@ class Straggler:
     def lag(self) -> str:
         """How late it comes."""
         when = self.figures.when.replace("median step", "median traced step").replace("the steps", "the traced steps")
-        share = f"{100 * self.lag_share:.0f} %" + (" of the mean step" if self.figures.late_share < 1 else "")
+        share = f"{100 * self.lag_share:.0f} % of {'the mean' if self.figures.late_share < 1 else 'a'} step"
         return f"{milliseconds(self.figures.lag_ns)} late {when} ({share})"
 
     @property
@@ -123,7 +123,7 @@ def _only_while_traced(worst: StragglerFigures, busy_ns: Mapping[int, float]) ->
 
 
 def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
-    """What takes longer on the straggler than on the others, and how much of its lag is unexplained."""
+    """What the lag consists of, what takes longer on the straggler than on the others, and what is unexplained."""
     found = [difference for difference in figures.differences if difference.share >= LEAST_NAMED_SHARE][:MOST_NAMED]
     if not found:
         return meanwhile(arrival, f"rank {figures.rank}'s")
@@ -132,8 +132,6 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
         f"({percent(longer.share)}) of its lag"
         for longer in found
     ]
-    if sum(lag_difference.rank_ns - lag_difference.others_ns for lag_difference in found) > figures.lag_ns:
-        words.append("not all of that time adds to its lag")
     said = ". ".join(text[:1].upper() + text[1:] for text in words)
     left = 1 - figures.explained_share
     if left < LEAST_NAMED_SHARE:
@@ -142,8 +140,8 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     if known in (None, "unexplained") or covers is None or covers < figures.explained_share + LEAST_NAMED_SHARE:
         return f"{said}. {percent(left)} of its lag is unexplained."
     return (
-        f"{said}. In total, {percent(min(1.0, covers))} of its lag is {LAG_CLASSES[known]}; the cause of "
-        f"{percent(left)} of the lag is unknown."
+        f"{percent(min(1.0, covers))} of its lag: {LAG_CLASSES[known]}. {said}. What causes the other {percent(left)} "
+        "is not known."
     )
 
 

@@ -102,6 +102,8 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
 # What makes the times of a run no basis for advice. Rules that read no times are asked all the same.
 OF_TIMES = frozenset((disturbance.BUSY, disturbance.UNSTEADY, physics.OPTIMIZER))
 _OF_STEPS = frozenset(("steps-missing", "steps-few"))
+PROFILER_CHEAP = "profiler-cheap"
+_COSTLY = 1.1  # times an untraced step, that a traced one takes: from there on the overhead may change shares
 _QUEUED_SHARE = 0.05  # of the time that a step computes: where that is off by less, nothing is said
 _OF_FAMILIES = {physics.COLLECTIVES: ("communication", "topology"), physics.COPIES: ("input",)}
 
@@ -210,9 +212,8 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         yield Finding(code="last-step-cut-short", level="info", text=text)
     if (longer := _longer_by_queue_ns(measured, steps)) is not None:
         text = (
-            f"record more steps: device work queued before the first traced one "
-            f"({milliseconds(steps.queued_before_ns)}) overstates the mean step and its parts by up to "
-            f"{milliseconds(longer)}"
+            f"work queued on the device before the first traced step ({milliseconds(steps.queued_before_ns)}) "
+            f"lengthens the mean step by up to {milliseconds(longer)}: record more steps"
         )
         yield Finding(code="work-queued-before", level="info", text=text)
     if steps.surplus:
@@ -302,8 +303,9 @@ def _times(measured: Measured) -> Iterator[Finding]:
             else f"times are scaled to {'the median of all processes' if step.repeats_ns else 'the untraced step'}"
         )
         if light < untraced:
-            text = f"machine noise exceeds profiler overhead: traced steps were faster than untraced ones {times}"
-        yield Finding(code="profiler-cost", level="info", text=text)
+            text = f"profiler overhead is within the noise: traced steps were faster than untraced ones {times}"
+        code = "profiler-cost" if light >= _COSTLY * untraced else PROFILER_CHEAP
+        yield Finding(code=code, level="info", text=text)
     yield from _noisy(measured, "untraced")
     yield from _noisy(measured, "light")
 

@@ -181,7 +181,7 @@ def _regression(
         limits = f", and {_change(mean.most)} is not excluded" if mean.most is not None else ""
         outcome, text = "inconclusive", f"{more}{limits}; {allowed}"
     else:
-        outcome, text = "inconclusive", f"{more}, which decides nothing: {reason}" if more else reason
+        outcome, text = "inconclusive", f"{more}, not significant: {reason}" if more else reason
     return Regression(
         objective=objective,
         limit_share=limit,

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.shared.amounts import price, tokens
+from dptune.commands.shared.patchable import can_patch
 from dptune.commands.shared.reading import reading_options, record_of, report_of, root_of
 from dptune.commands.shared.sweeps import links_option
 from dptune.errors import UsageError
@@ -135,8 +136,8 @@ def _html(args: argparse.Namespace) -> int:
     steps, shown = timeline_steps(run, report.measured), report
     if args.anonymous:
         steps, shown = [unnamed(step) for step in steps], anonymous(report)
-    can_patch = _can_patch(report, root_of(args.paths))
-    _write(page(shown, RunDetails(steps, step_history(run, report.measured), sizes, can_patch)), args.output)
+    patches = can_patch(report, root_of(args.paths))
+    _write(page(shown, RunDetails(steps, step_history(run, report.measured), sizes, patches)), args.output)
     return 0
 
 
@@ -254,18 +255,7 @@ def _text(report: Report, chosen: str, args: argparse.Namespace) -> str:
         return text.text(report, width, colour, blocks)
     if args.section:
         return text.sections(report, args.section, width, colour, blocks)
-    return text.first_screen(report, width, colour, blocks, patches=_can_patch(report, root_of(args.paths)))
-
-
-def _can_patch(report: Report, root: Path) -> bool:
-    """Whether the script of the recommended change is here, and can be patched."""
-    advice = next((advice for advice in report.advice if advice.rule == report.headline.rule), None)
-    changes = [change for change in advice.changes if change.at] if advice else []
-    if not changes or not all((root / change.at.file).is_file() for change in changes if change.at):
-        return False
-    from dptune.patch.diff import patches  # slow to import
-
-    return bool(patches(changes, root).diff)
+    return text.first_screen(report, width, colour, blocks, patches=can_patch(report, root_of(args.paths)))
 
 
 def _write(text: str, output: Path | None) -> None:

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from dptune import __version__
 from dptune.advice import Headline
 from dptune.advise.limits import milliseconds
+from dptune.advise.sentence import sentence
 from dptune.compare.comparison import compare
 from dptune.compare.result import Compared, Comparison, FactDifference
 from dptune.compare.sides import Sides
 from dptune.knobs import Value
+from dptune.measured import digits
 
+_LEAST_DIFFERENCE = 0.005
+_MUCH_FASTER = 2 / 3  # of the time, from which on a factor is said and no percentage
 _AT_MOST = 3  # classes in the sentence
 _WORTH_SHARE = 0.2  # of the largest: a class that changed by less is not in the sentence
 _FACTS_AT_MOST = 2
@@ -56,7 +60,10 @@ def headline(compared: Compared) -> Headline:
     verdict = compared.verdict
     said = f"{verdict.outcome[:1].upper()}{verdict.outcome[1:]}"
     subject = f"B is {verdict.outcome}" if verdict.outcome in ("better", "worse") else said
-    return Headline(verdict=f"{subject}: {verdict.reason}.", why=why(compared), next=_next(compared))
+    text = f"{subject}: {verdict.reason}."
+    if verdict.outcome == "inconclusive" and (measured := _measured(compared)):
+        text = f"No verdict yet: {measured}. {sentence(verdict.reason)}"
+    return Headline(verdict=text, why=why(compared), next=_next(compared))
 
 
 def why(compared: Compared) -> str:
@@ -64,6 +71,18 @@ def why(compared: Compared) -> str:
     parts = [_difference(compared), _classes(compared), _settings(compared)]
     first, *rest = [part for part in parts if part]
     return f"{first}: {'; '.join(rest)}." if rest else f"{first}."
+
+
+def _measured(compared: Compared) -> str:
+    """What is known without a verdict: `B is 4.0x as fast in this pair of runs`."""
+    ratio = compared.known("ratio")
+    if not ratio or abs(ratio - 1) < _LEAST_DIFFERENCE or any(run.unjudged for run in compared.runs):
+        return ""
+    pair = "in this pair of runs" if len(compared.runs) == 2 else "by the medians of the runs"
+    fast = f"{digits(1 / ratio)}x as fast" if ratio < _MUCH_FASTER else ""
+    slow = f"{digits(ratio)}x as slow" if ratio > 1 / _MUCH_FASTER else ""
+    than = f"{_percent(abs(ratio - 1))} {'slower' if ratio > 1 else 'faster'}"
+    return f"B is {fast or slow or than} {pair}"
 
 
 def changes(compared: Compared) -> list[tuple[str, int]]:

@@ -47,8 +47,8 @@ def uneven_clocks(exchanges: Iterable[Exchange]) -> dict[int, Loss]:
         rank: Loss(
             code="clock-uneven",
             fatal=True,
-            text=f"its clock shifts by at least {digits(by_ns / 1e6)} ms against rank {other}'s between collectives of "
-            "both, so no step can be timed",
+            text=f"its clock shifts by at least {digits(by_ns / 1e6)} ms relative to that of rank {other} between "
+            "their collectives, so no step can be timed",
         )
         for rank, other, by_ns in _culprits(off)
     }

@@ -172,18 +172,19 @@ class BucketCopyFigures(Figures):
 
 
 class ShardingFigures(Model):
-    """Time that FSDP takes in the steps of every rank, overlapped or not: an upper bound of the saving without it."""
+    """Time that FSDP takes in the steps of every rank: an upper bound of the saving without it."""
 
     hooks_ns: int = Field(description="host time in FSDP's hooks")
     communication_ns: int = Field(description="collectives issued by the hooks")
     most_share: float = Field(
         description="(collectives, copies and host time of the hooks, and the optimizer) / steps, on the device where "
-        "this share is largest"
+        "this share is largest; on a GPU without collectives overlapped by compute"
     )
     units_most_share: float = Field(
         0.0,
         description="the same without the optimizer: the part that depends on how parameters are split into units",
     )
     again_most_share: float = Field(
-        description="gathering parameters again in backward passes / steps, on the device where this share is largest"
+        description="gathering parameters again in backward passes, overlapped or not / steps, on the device where "
+        "this share is largest"
     )

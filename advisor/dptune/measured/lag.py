@@ -34,14 +34,14 @@ LAG_CAUSES: dict[LagCause, str] = {
     "unexplained": "its device is idle, cause unknown",
 }
 
-# The same causes as parts of its lag.
+# The same causes, briefly.
 LAG_CLASSES: dict[LagCause, str] = {
     "input": "waiting for its data loader",
     "copies": "copies",
     "slower compute": "slower compute",
     "more compute": "more compute",
     "gc": "garbage collection",
-    "host": "its device waiting for the host",
+    "host": "its device waits for the host",
     "communication": "other collectives",
     "unexplained": "idle time of unknown cause",
 }

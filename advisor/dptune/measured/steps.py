@@ -128,6 +128,11 @@ class StepTime(Figures):
     detailed_steps: int = Field(0, description="steps of the detailed window, on the rank with most")
 
     @property
+    def average(self) -> Literal["mean", "median"]:
+        """Which average of the steps `time_ns` is."""
+        return "mean" if self.basis == "traced" else "median"
+
+    @property
     def uneven(self) -> bool:
         """Whether the step time is a mean of traced steps that vary a lot: few steps take that long."""
         low, middle, high = self.known("light_q1_ns"), self.known("light_median_ns"), self.known("light_q3_ns")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from dptune.advice import Advice, Report, Saving, Verified
+from dptune.advise.trust import PROFILER_CHEAP
 from dptune.measured import Account, EfficiencyFigures, Measured, RankFigures
 from dptune.present.amounts import milliseconds, percent, several
 from dptune.present.lines import Role
@@ -22,6 +23,7 @@ from dptune.runfile.ranks import spans
 
 MOST_FIXES = 3
 MOST_BARS = 4
+_BESIDE = 15  # characters, of a sentence that is no more than a command: `How: ...`
 _ALIKE = 0.03  # of a step, by which no class of two ranks differs that share a bar
 _LEAST_SHARE = 0.005  # of a step: a class of less is not in the legend
 _TRADE = re.compile(r"\((R|TM)\)| Processor| CPU(?= @|$)| @ [0-9.]+ ?GHz")  # of a device's name, says nothing
@@ -96,6 +98,7 @@ def first_screen(report: Report, *, patches: bool = True) -> FirstScreen:
     """What the report's first screen shows; `patches`: whether the script can be read here, for a diff of it."""
     headline, path = report.headline, _path(report)
     first = next((advice for advice in report.advice if advice.rule == headline.rule), None)
+    commands = _commands(first or next(iter(report.advice), None), path, patches)
     return FirstScreen(
         run=tuple(_run(report)),
         label=headline.label or headline.verdict.partition(":")[0].rstrip("."),
@@ -105,8 +108,8 @@ def first_screen(report: Report, *, patches: bool = True) -> FirstScreen:
         fixes=tuple(fix_of(advice, report.verified) for advice in report.advice[:MOST_FIXES]),
         more_fixes=max(0, len(report.advice) - MOST_FIXES),
         together=_together(report),
-        commands=tuple(_commands(first or next(iter(report.advice), None), path, patches)),
-        next=headline.next,
+        commands=tuple(commands),
+        next=_without_commands(headline.next, commands),
         unseen=tuple(_unseen(report)),
         path=path,
     )
@@ -147,22 +150,22 @@ def _source(sources: Sequence[str]) -> str:
 def _devices(measured: Measured) -> str:
     names = Counter(_TRADE.sub("", str(name)) for rank in measured.ranks if (name := rank.known("device_name")))
     kind, backend = measured.known("device_kind"), measured.known("backend")
-    what = " + ".join(name if kind == "cpu" else f"{count} x {name}" for name, count in names.most_common(2))
+    what = " + ".join(name if kind == "cpu" else f"{count:,} x {name}" for name, count in names.most_common(2))
     how = ", ".join(filter(None, ("CPU" if kind == "cpu" and what else "", backend)))
     what = what or (str(kind).upper() if kind else "")
     return f"{what} ({how})" if what and how else what or how
 
 
 def _rates(measured: Measured) -> list[str]:
-    """Step time, samples per second and MFU; how the step was timed where it was traced."""
+    """Step time, samples per second and MFU; which average it is where that is no median of untraced steps."""
     time_ns = measured.step.known("time_ns")
     if time_ns is None:
         return []
-    basis = "" if measured.step.basis == "untraced" else " (traced)"
+    basis = "" if measured.step.basis == "untraced" else " (traced mean)"
     mean_ns = measured.step.rate_ns or time_ns
     found = [f"{milliseconds(time_ns / 1e6)}/step{basis}"]
     if measured.step.slow_share:
-        found[0] = f"{milliseconds(mean_ns / 1e6)}/step (median {milliseconds(time_ns / 1e6)})"
+        found[0] = f"{milliseconds(mean_ns / 1e6)}/step (mean; median {milliseconds(time_ns / 1e6)})"
     samples = measured.known("samples_per_step")
     if samples and mean_ns:
         found.append(f"{samples / mean_ns * 1e9:,.0f} samples/s")
@@ -183,9 +186,7 @@ def _sentences(report: Report) -> list[str]:
     said = headline.verdict.removeprefix(f"{headline.label}: ") if headline.label else headline.verdict
     found = [said[:1].upper() + said[1:] if not re.match(r"\S*[._/]", said) else said]
     if headline.cause:
-        found += sorted(
-            sentences_of(headline.cause), key=lambda cause: "unknown" not in cause
-        )  # a part of the cause must not look like all
+        found += sentences_of(headline.cause)
     elif report.trust.level == "unjudgeable" or not _bars(report):
         found.append(headline.why)
     return found
@@ -270,7 +271,7 @@ def fix_of(advice: Advice, verified: Sequence[Verified]) -> Fix:
         slug=advice.slug,
         where=f"{PurePath(at.file).name}:{at.line}" if at else "",
         saves=_expected(advice) if proof is None else _measured(proof, advice),
-        confidence=advice.confidence,
+        confidence="verified" if proof is not None and proof.outcome != "inconclusive" else advice.confidence,
         results="unchanged" if advice.numerics == "same" else "may change",
     )
 
@@ -280,13 +281,13 @@ def _expected(advice: Advice) -> str:
 
 
 def _measured(proof: Verified, advice: Advice) -> str:
-    """What running the change showed: `28-40 % verified`, `slower: verified`, `19-38 %, not verified`."""
+    """What running the change showed: `28-40 %`, `slower`, `19-38 %, not verified`."""
     if proof.outcome == "worse":
-        return "slower: verified"
+        return "slower"
     if proof.outcome == "inconclusive" or proof.low_ratio is None or proof.high_ratio is None:
         return f"{_expected(advice)}, not verified"
     low, high = sorted((1 - proof.low_ratio, 1 - proof.high_ratio))
-    return f"{_interval(low, high)} verified"
+    return _interval(low, high)
 
 
 def _saves(saves: Saving) -> str:
@@ -331,9 +332,23 @@ def _commands(first: Advice | None, path: str, patches: bool) -> list[tuple[str,
     return found or [("Explain", f"dptune rules explain {first.rule}")]
 
 
+def _without_commands(text: str, commands: Sequence[tuple[str, str]]) -> str:
+    """The text without sentences that name a command shown below it."""
+    kept = [
+        sentence
+        for sentence in sentences_of(text)
+        if not any(f"`{command}`" in sentence and len(sentence) < len(command) + _BESIDE for _, command in commands)
+    ]
+    return " ".join(kept)
+
+
 def _unseen(report: Report) -> list[str]:
     """Limits of the data, and the checks that could not run with what most of them lack."""
-    found = [finding.text for finding in report.trust.findings if finding.level != "unjudgeable"][:1]
+    found = [
+        finding.text
+        for finding in report.trust.findings
+        if finding.level != "unjudgeable" and finding.code != PROFILER_CHEAP
+    ][:1]
     answered = {advice.rule for advice in report.advice} | set(report.quiet)
     lacking = [skip for skip in report.skipped if skip.could_not_run and skip.rule not in answered]
     needing = [skip for skip in report.skipped if skip.needs]

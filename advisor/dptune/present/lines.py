@@ -24,6 +24,8 @@ class Span(NamedTuple):
 
 Line = tuple[Span, ...]
 BLANK: Line = ()
+_LABEL = 10  # columns of the label of a command
+_CONTINUES = " \\"
 NARROW = 60  # below it code is folded: on a page this narrow a line that runs over cannot be read
 
 
@@ -85,9 +87,28 @@ def labelled(
             yield (span,)
 
 
-def command_line(label: str, command: str) -> Iterator[Line]:
-    """A command to copy beside its label, on one line however long it is."""
-    yield Span(f" {label:<9}", "dim"), Span(visible(command), "code")
+_WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")  # of a shell command
+
+
+def command_line(label: str, command: str, width: int) -> Iterator[Line]:
+    """A command to copy beside its label: folded between words where it is too long, as a shell continues lines."""
+    for number, row in enumerate(_continued(visible(command), width - _LABEL)):
+        yield Span(f" {'' if number else label:<{_LABEL - 1}}", "dim"), Span(row, "code")
+
+
+def _continued(command: str, room: int) -> Iterator[str]:
+    words = _WORD.findall(command)
+    if len(command) <= room or " ".join(words) != command:
+        yield command
+        return
+    row = words[0]
+    for word in words[1:]:
+        if len(row) + len(word) + len(" ") + len(_CONTINUES) > room:
+            yield row + _CONTINUES
+            row = f"  {word}"
+        else:
+            row += f" {word}"
+    yield row
 
 
 def code(text: str, indent: str, fold_at: int | None = None) -> Iterator[Line]:

@@ -85,6 +85,16 @@ class RanksView(RecordedView):
         transfer, exposed = self.held_up_share(row), row.exposed_ns / self.measured.account.window_ns
         return row.most_share if transfer >= exposed else min(transfer, row.most_share)
 
+    def slowed_share(self, purpose: str) -> float:
+        """Compute that hidden communication for this purpose adds by slowing it, as a share of the traced step; 0 on a
+        CPU, or where the slowdown was not measured.
+        """
+        slowdown = self.measured.overlap.known("slowdown") or 1.0
+        if slowdown <= 1 or self.measured.known("device_kind") == "cpu":
+            return 0.0
+        hidden_ns = sum(row.hidden_ns for row in self.measured.overlap.rows if row.known("purpose") == purpose)
+        return hidden_ns / self.measured.account.window_ns * (1 - 1 / slowdown)
+
     def most_of_process(self, share: float, *, traced: bool = True) -> float:
         """A share of the steps of one rank as an upper bound for any process: see `most_exposed`."""
         return min(1.0, (self.unstretched(share) if traced else share) + self._apart())

@@ -27,7 +27,6 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("ddp.comm_hook", "bf16"),
     ("precision.autocast", "bf16"),
 )
-_OF_MANY = ("ddp.comm_hook",)  # ranks
 
 
 class Predictor:
@@ -113,9 +112,18 @@ def search(run: Run, measured: Measured) -> WhatIf:
     except Missing as lack:
         return nothing(lack.reason)
     if not isinstance(ground.model, StepModel):
-        asked = [setting for setting in _OF_GPUS if ground.model.world_size > 1 or setting[0] not in _OF_MANY]
+        asked = [setting for setting in _OF_GPUS if _applies(setting[0], measured)]
         return ground.result([ground.predict({name: value}) for name, value in asked])
     if ground.missed:
         return ground.result([])
     accumulates = all(facts.accumulates() for facts in ground.facts)
     return ground.result([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
+
+
+def _applies(knob: str, measured: Measured) -> bool:
+    """Whether the run has what the knob sets: a DataLoader that steps draw from, all-reduces between ranks."""
+    if knob.startswith("loader."):
+        return measured.input.known("wait_share") is not None
+    if knob.startswith("ddp."):
+        return any(collective.kind == "all_reduce" for collective in measured.known("collectives") or ())
+    return True

@@ -288,7 +288,7 @@ def _accumulated(run: RunView, times: int) -> str:
     if passes % times:
         return ""
     left = f"accumulating {passes // times} instead of {passes}" if passes > times else "without accumulating"
-    return f" Or, {left}, the global batch stays, and the learning rate with it: what that saves is not predicted."
+    return f" Alternatively keep the global batch and the learning rate, {left} (saving not predicted)."
 
 
 def _fits(run: RunView, times: int) -> bool:
@@ -321,9 +321,9 @@ def _scaled_rate(run: RunView, times: int) -> _Rate:
     first = optimizers[0] if len(optimizers) == 1 else None
     now = None if first is None else _rate(first.first_learning_rate, first.learning_rates, first.default_learning_rate)
     if first is None or not now or _is_set_otherwise(run, now, first.default_learning_rate):
-        larger = f"The global batch is {times}x as large: scale the learning rate with it"
         names = {optimizer.name for optimizer in optimizers}
-        return _Rate([], f"{larger} (in the scheduler or parameter group that sets it) ({_in_words(names, times)}).")
+        larger = f"The global batch is {times}x as large. Scale the learning rate ({_in_words(names, times)})"
+        return _Rate([], f"{larger} in the scheduler or parameter group that sets it.")
     fewer = f"Step-based schedules get {times}x fewer steps."
     where = Location.parse(first.where)
     if first.name == "SGD":

@@ -8,6 +8,8 @@ from dptune.advice import Evidence
 from dptune.measured import PreparingFigures
 from dptune.rule import RunView
 
+_DIFFERS = 0.01  # of a step: a smaller difference between ranks is noise
+
 SENDING = (
     "With num_workers=0 the training process prepares every batch itself. A worker would copy each batch into shared "
     "memory, which takes cores from the model."
@@ -49,15 +51,16 @@ def evidence(
     run: RunView, host: float, wait: float, now: int | None, cores: int | None, where: str
 ) -> Iterator[Evidence]:
     """The wait, on which rank it is longest, the workers and cores, and what preparing a batch takes."""
-    yield Evidence(label="waiting for the loader", value=host, unit=f"of a step ({run.measured.input.basis})").at(
-        run.measured.where("input_idle_ns")
-    )
+    yield Evidence(
+        label="waiting for the loader", value=host, unit=f"of a step ({run.measured.input.basis}, median over ranks)"
+    ).at(run.measured.where("input_idle_ns"))
     if wait < host:
         yield Evidence(label="of this wait, with the device idle", value=wait, unit="of a traced step")
     waits = {rank.rank: rank.known("loader_wait_share") for rank in run.measured.ranks}
     slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
-    if slowest is not None and len(waits) > 1 and waits[slowest] is not None:
-        yield Evidence(label="on the rank that waits most", value=waits[slowest], unit="of a step", rank=slowest)
+    longest = (waits[slowest] if slowest is not None else None) or 0.0
+    if longest - host >= _DIFFERS:
+        yield Evidence(label="the rank that waits longest", value=longest, unit="of its step", rank=slowest)
     if now is not None:
         yield Evidence(label="workers", value=now, unit="processes")
     if cores is not None:

@@ -183,6 +183,8 @@ def check(run: RunView) -> Iterator[Advice]:
     share = saves.predicted_share
     if share is None:
         share = late.waiting_share if gain is None else gain
+    if saves.basis == "bound" and gain:
+        saves = saves.model_copy(update={"replayed_share": gain})
     least = run.limit(WARNING_SHARE) / 2
     if max(late.waiting_share, gain or 0.0) < least:
         return
@@ -290,17 +292,14 @@ def _of_more_work(run: RunView, late: StragglerFigures) -> str | None:
 
 def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterator[Evidence]:
     """How late it is, what that costs, and where to look."""
-    yield Evidence(label="late", value=lag_share, unit="of a traced step", rank=late.rank).at(
+    yield Evidence(label="mean lag", value=lag_share, unit="of a traced step", rank=late.rank).at(
         run.measured.where_late(late.rank)
     )
     unit = "of the steps" if late.late_share == 1 else "of the steps in which it is late"
-    yield Evidence(label="late and last", value=late.steps_share, unit=unit, rank=late.rank)
-    yield Evidence(label="all ranks wait for the last to arrive", value=late.waiting_share, unit="of a step").at(
+    yield Evidence(label="last to arrive", value=late.steps_share, unit=unit, rank=late.rank)
+    yield Evidence(label="mean wait of all ranks for the last", value=late.waiting_share, unit="of a step").at(
         run.measured.where("exposed_waiting_ns")
     )
-    gain = late.known("gain_share")
-    if gain is not None:
-        yield Evidence(label="predicted saving without its delays", value=gain, unit="of a traced step")
     ratio = late.known("work_ratio")
     if ratio is not None and late.does_more:
         unit = "times that of the others, by tensor shapes"
@@ -311,7 +310,7 @@ def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> I
     """The causes of its lag, with the share that each explains."""
     for difference in late.differences:
         yield Evidence(
-            label=f"share of its lag from `{difference.short}`",
+            label=f"explained by `{difference.short}`",
             value=difference.share,
             unit="of its lag",
             rank=late.rank,
@@ -340,10 +339,10 @@ def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float,
     ]
     least_wait = min(waits, default=gain)
     if gain >= least_wait:
-        return gain, f"what a replay without the rank's delays saves, {_percent(gain)} of a traced step"
+        return gain, "what a replay without the rank's delays saves"
     return least_wait, (
-        f"the time that every other rank waits, {_percent(least_wait)} of a traced step; a replay without the rank's "
-        f"delays saves {_percent(gain)}, but does not include how much waiting kernels slow the others"
+        f"the time that every other rank waits, {_percent(least_wait)} of a traced step; the replay does not include "
+        "that waiting kernels slow the others"
     )
 
 

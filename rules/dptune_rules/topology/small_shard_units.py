@@ -22,9 +22,9 @@ root module, which takes the parameters that are left. Where blocks are small, p
 `fully_shard([block1, block2])`. With FullyShardedDataParallel, wrap by `ModuleWrapPolicy({Block})`, or raise
 `min_num_params` of the size-based policy.
 
-The upper bound is all the time that FSDP takes in a step: its collectives, overlapped or not, the host's time in its
-hooks, and the copies into and out of gathered buffers; with FullyShardedDataParallel the optimizer as well, which
-updates a tensor for each unit.
+The upper bound is all the time that FSDP takes in a step: its collectives (on a GPU, overlapped ones count by how much
+they slow the compute), the host's time in its hooks, and the copies into and out of gathered buffers; with
+FullyShardedDataParallel the optimizer as well, which updates a tensor for each unit.
 
 ## When to leave it alone
 
@@ -102,7 +102,7 @@ def check(run: RunView) -> Iterator[Advice]:
         "so shard whole blocks instead",
         why=_why(messages),
         changes=[],
-        saves=run.bound(0.0, run.most_of_process(most), how),
+        saves=run.bound(0.0, run.most_of_process(most + run.slowed_share("sharding")), how),
         confidence=_confidence(messages),
         evidence=[
             *(

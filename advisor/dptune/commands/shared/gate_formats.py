@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dptune.commands.shared.patchable import can_patch
 from dptune.errors import UsageError
 from dptune.present import terminal
 
@@ -76,7 +77,8 @@ def _formatted(form: str, gate: Gate, target: Path | None, started: Path, report
     if form == "markdown":
         from dptune.present.machine import markdown
 
-        return markdown.text(gate, reports)
+        shown = reports[: markdown.MOST_SCREENS]
+        return markdown.text(gate, [(report, can_patch(report, started)) for report in shown])
     if form in _IN_REPOSITORY:
         gate = _from_the_top(gate, started)
     text: str = import_module(f"dptune.present.machine.{form}").text(gate)

@@ -24,6 +24,8 @@ def sharding(spent: Sequence[DeviceTimeline], phased: Phased) -> ShardingFigures
 
     What the hooks launch counts as long as it runs on the device, and the hooks themselves where nothing is computed
     meanwhile. The optimizer is with them: it updates sharded parameters through DTensor, which costs time of its own.
+    On a GPU, collectives overlapped by compute are not counted, except where parameters are gathered again: without
+    these gathers, the collectives after them start earlier.
     """
     hooks_ns = communication_ns = 0
     most, most_units, most_again, found = 0.0, 0.0, 0.0, False
@@ -35,15 +37,16 @@ def sharding(spent: Sequence[DeviceTimeline], phased: Phased) -> ShardingFigures
         found |= bool(len(ranges))
         by = issuers(view, device)
         hooks, again = _spans(columns, ranges), ranges[columns.named(_AGAIN.match, ranges)]
-        issued = _inside(columns, ranges, by)
-        sent = operations.rows[issued & (operations.work == Work.COMMUNICATION)]
+        issued, sends = _inside(columns, ranges, by), operations.work == Work.COMMUNICATION
+        sent = _spans(columns, operations.rows[issued & sends])
         computed = timeline.classes["compute_ns"]
-        units = _spans(columns, operations.rows[issued]) | (hooks - computed)
+        held_up = sent if operations.on_cpu else sent - computed
+        units = held_up | _spans(columns, operations.rows[issued & ~sends]) | (hooks - computed)
         updates = _spans(columns, operations.rows[phased.operations[at] == OPTIMIZER])
         held = units | updates | (phased.hosts[view.rank].optimizing - computed)
         gathered = _spans(columns, operations.rows[_inside(columns, again, by)]) | (_spans(columns, again) - computed)
         hooks_ns += int(hooks.lengths(begin, end).sum())
-        communication_ns += int(_spans(columns, sent).lengths(begin, end).sum())
+        communication_ns += int(sent.lengths(begin, end).sum())
         most = max(most, int(held.lengths(begin, end).sum()) / steps_ns)
         most_units = max(most_units, int(units.lengths(begin, end).sum()) / steps_ns)
         most_again = max(most_again, int(gathered.lengths(begin, end).sum()) / steps_ns)

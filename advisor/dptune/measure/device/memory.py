@@ -35,7 +35,7 @@ MALLOC = re.compile(
 _NO_EVENTS = "no allocations were recorded in its steps: only the detailed window has them, and it is read for one rank"
 _NO_RUN = "torch did not say at the end of the run, and no allocations were recorded in its steps"
 _NO_TOTALS = "torch did not say at the end of the run, and the trace has sizes of allocations, not what they come to"
-_ON_CPU = "torch counts the memory of a CPU only from when it records it"
+_ON_CPU = "torch counts CPU memory only while the profiler runs"
 _NO_CAPACITY = "neither the recording nor the trace says how much memory the device has"
 _NO_CALLS = "the trace holds no step, or no call of the runtime"
 _SEVERAL = "the rank uses several devices, and the call does not say which it is for"
@@ -126,7 +126,7 @@ def _figures(
             events.growth() if events is not None else None,
             _NO_EVENTS
             if events is None
-            else "it takes two steps in a row, and what is allocated after each allocation",
+            else "growth needs two consecutive steps, with the allocated total after each allocation",
         ),
         "least_growth_bytes": (
             events.least_growth() if events is not None else None,

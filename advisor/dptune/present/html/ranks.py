@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from dptune.advice import Report
 from dptune.measured import Account, RankFigures
@@ -14,6 +15,9 @@ from dptune.present.sections.ranks import latest
 from dptune.present.step_classes import CLASSES, NAMES, color_of
 
 _LEAST_SHARE = 0.0005
+_LATE = 0.1  # of the lag of the latest rank: with less, a rank of many is not drawn
+_LEAST_ROWS = 8
+_Rank = TypeVar("_Rank")
 _Row = tuple[str, list[tuple[str, float]]]
 
 
@@ -22,7 +26,7 @@ def ranks(report: Report) -> Iterator[Section]:
     measured = report.measured
     account = measured.known("account")
     accounts = [(rank, total) for rank in measured.ranks if (total := _total(rank, whole=account is None))]
-    latest = sorted(accounts, key=lambda pair: -_lag_ns(pair[0]))[: charts.MOST_ROWS]
+    latest = _latest(accounts, lambda pair: _lag_ns(pair[0]))
     rows = [] if account is None else [("all ranks" if len(accounts) > 1 else "all steps", _shares(account))]
     if len(accounts) > 1 or account is None:
         rows += [(f"r{rank.rank}", _shares(total)) for rank, total in sorted(latest, key=lambda pair: pair[0].rank)]
@@ -31,18 +35,23 @@ def ranks(report: Report) -> Iterator[Section]:
     took = measured.step.known("time_ns")
     words = "No steps were found: shares of the whole recording."
     if account is not None:
-        words = f"A step takes {milliseconds(took / 1e6)}. Shares are of the traced steps." if took else ""
+        words = ""
+        if took:
+            words = (
+                f"The {measured.step.average} step takes {milliseconds(took / 1e6)}. Shares are of the traced steps."
+            )
     used = {field for _, shares in rows for field, share in shares if share >= _LEAST_SHARE}
     colors = [(kind.color, f"{kind.name}: {kind.words}") for kind in CLASSES if kind.field in used]
     body = f"{paragraph(words)}{charts.rows((name, _bar(name, shares)) for name, shares in rows)}{key(colors)}"
     title = "Step time breakdown" if account else "Time breakdown of the recording"
-    yield Section("ranks", title, "Breakdown", f"{body}{_left_out(len(accounts), late=any(map(_late, latest)))}")
+    left_out = _left_out(len(latest), len(accounts), late=any(map(_late, latest)))
+    yield Section("ranks", title, "Breakdown", f"{body}{left_out}")
 
 
 def lateness(report: Report) -> Iterator[Section]:
     """A row of cells for each rank: the stronger the color, the later it arrives in that step."""
     known = [(rank.rank, arrival) for rank in report.measured.ranks if (arrival := rank.known("arrival")) is not None]
-    late = sorted(known, key=lambda pair: -sum(step.lag_ns for step in pair[1].steps))[: charts.MOST_ROWS]
+    late = _latest(known, lambda pair: sum(step.lag_ns for step in pair[1].steps))
     rows = [(rank, [(step.number, step.lag_ns) for step in arrival.steps]) for rank, arrival in sorted(late)]
     most = max((lag_ns for _, lags in rows for _, lag_ns in lags), default=0)
     if len(rows) < 2 or not most:
@@ -50,7 +59,7 @@ def lateness(report: Report) -> Iterator[Section]:
     cells = [(f"r{rank}", charts.strip(_cells(rank, lags, most), f"Lateness of rank {rank}")) for rank, lags in rows]
     words = f"A row per rank, a cell per step. The strongest color is {ns_as_ms(most)} ms late."
     body = f"{paragraph(latest(report))}{charts.rows(cells)}{note(words)}"
-    yield Section("lateness", "Late ranks", "Late ranks", f"{body}{_left_out(len(known), late=True)}")
+    yield Section("lateness", "Late ranks", "Late ranks", f"{body}{_left_out(len(late), len(known), late=True)}")
 
 
 def _cells(rank: int, lags: Sequence[tuple[int, int]], most: int) -> Iterator[charts.Box]:
@@ -87,9 +96,16 @@ def _late(pair: tuple[RankFigures, Account]) -> bool:
     return _lag_ns(pair[0]) > 0
 
 
-def _left_out(count: int, *, late: bool) -> str:
+def _latest(ranks: Sequence[_Rank], lag_ns: Callable[[_Rank], int]) -> list[_Rank]:
+    """All of them, the latest first; of many ranks those about as late as the latest, and some to compare with."""
+    if len(ranks) <= charts.MOST_ROWS:
+        return sorted(ranks, key=lag_ns, reverse=True)
+    latest = sorted(ranks, key=lag_ns, reverse=True)[: charts.MOST_ROWS]
+    least_ns = _LATE * lag_ns(latest[0])
+    return [rank for place, rank in enumerate(latest) if place < _LEAST_ROWS or lag_ns(rank) >= max(1, least_ns)]
+
+
+def _left_out(shown: int, count: int, *, late: bool) -> str:
     """That a picture does not show all ranks, where it does not."""
-    if count <= charts.MOST_ROWS:
-        return ""
     which = "that arrive latest" if late else "with the lowest numbers"
-    return note(f"The {charts.MOST_ROWS} of {count:,} ranks {which}; the rank table has all.")
+    return note(f"The {shown} of {count:,} ranks {which}; the rank table has all.") if shown < count else ""

@@ -56,8 +56,8 @@ pre { background: var(--paper); border: 1px solid var(--line); border-radius: .2
 code { font-size: .9em; background: var(--paper); border: 1px solid var(--line); border-radius: .2rem;
   padding: 0 .2rem; }
 .scroll { overflow-x: auto; background:
-  linear-gradient(to right, var(--paper), transparent) left / 1.5rem 100% no-repeat local,
-  linear-gradient(to left, var(--paper), transparent) right / 1.5rem 100% no-repeat local,
+  linear-gradient(to right, var(--paper) 40%, transparent) left / 1.5rem 100% no-repeat local,
+  linear-gradient(to left, var(--paper) 40%, transparent) right / 1.5rem 100% no-repeat local,
   linear-gradient(to right, var(--faint), transparent) left / .4rem 100% no-repeat scroll,
   linear-gradient(to left, var(--faint), transparent) right / .4rem 100% no-repeat scroll; }
 .table { max-height: 30rem; overflow-y: auto; margin: .5rem 0; }
@@ -116,7 +116,7 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
   .fixes td:first-child, .fixes td:empty { display: none; }
   .fixes td::before { content: attr(data-name); color: var(--faint); white-space: pre; }
   .fixes td:nth-child(2) { display: block; font-weight: 600; }
-  .sortable { font-size: .8rem; } .sortable td, .sortable th { padding-right: .45rem; }
+  .sortable { font-size: .75rem; } .sortable td, .sortable th { padding-right: .35rem; }
   .sortable th.right { white-space: normal; } #kernel-table td:first-child { min-width: 6rem; }
   #collective-table td:first-child { min-width: 5.5rem; } .x span:nth-child(even) { display: none; } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } * { print-color-adjust: exact; }

@@ -15,7 +15,7 @@ from dptune.present.sections.gate import budget_value, opening
 from dptune.present.text import first_screen
 from dptune.present.visible import visible
 
-_MOST_SCREENS = 4
+MOST_SCREENS = 4
 MOST = 50  # pieces of advice, runs, findings
 _MOST_CHARACTERS = 500  # of a cell: a title or a name out of a trace may be as long as someone likes
 # What Markdown or HTML would take for its own; addresses and names are not to become links or mentions either.
@@ -25,15 +25,17 @@ _SIGNS = re.compile(r"([\\`*_{}\[\]#|~<>&@]|:(?=//|[\w+-]+:))")
 _LINKING = re.compile(r"(@|#(?=\d)|\bwww)")
 
 
-def text(gate: Gate, reports: Sequence[Report] = ()) -> str:
-    """The whole of it, ending with a line break; with the first screen of each report."""
-    screens = [row for report in reports[:_MOST_SCREENS] for row in _screen(report)]
+def text(gate: Gate, reports: Sequence[tuple[Report, bool]] = ()) -> str:
+    """The whole of it, ending with a line break; with the first screen of each report, and whether its first fix can be
+    made as a patch.
+    """
+    screens = [row for report, patches in reports[:MOST_SCREENS] for row in _screen(report, patches)]
     return "\n".join([*_rows(gate), *screens]) + "\n"
 
 
-def _screen(report: Report) -> Iterator[str]:
+def _screen(report: Report, patches: bool) -> Iterator[str]:
     """The first screen as a block of code, whose fence is longer than any row of backquotes in it."""
-    shown = first_screen(report)
+    shown = first_screen(report, patches=patches)
     fence = "`" * max([3, *(len(row) + 1 for row in re.findall("`+", shown))])
     yield from ("", f"{fence}text", shown.rstrip("\n"), fence)
 

@@ -51,9 +51,12 @@ def account(report: Report, width: int) -> Iterator[Line]:
         if share >= _LEAST_SHARE or kind.field in _ALWAYS:
             yield from _row(measured, kind, share, step_milliseconds(measured, share), width)
     step = shown(lambda: measured.step.time_ns, lambda ns: milliseconds(ns / 1e6))
-    mean = "A step" if measured.step.basis == "untraced" else "The mean step"
+    average = measured.step.average
     yield from wrapped(
-        f"{mean} takes {step}." if isinstance(step, str) else f"Step time {step}", width, "  ", role="strong"
+        f"The {average} step takes {step}." if isinstance(step, str) else f"Step time {step}",
+        width,
+        "  ",
+        role="strong",
     )
     if measured.step.slow_share:
         mean = milliseconds(measured.step.untraced_mean_ns / 1e6)
@@ -62,7 +65,7 @@ def account(report: Report, width: int) -> Iterator[Line]:
         )
     stepped = sum(any(device.steps for device in rank.devices) for rank in measured.ranks)
     if stepped > 1:
-        yield from wrapped(f"The rows are the mean over {stepped} ranks.", width, "  ", role="dim")
+        yield from wrapped(f"The rows are the mean over {stepped:,} ranks.", width, "  ", role="dim")
     yield from wrapped(_hidden(measured.step_account, "step"), width, "  ")
     yield from wrapped(f"{basis(measured)}.", width, "  ", role="dim")
 

@@ -167,13 +167,18 @@ def body(card: Advice, report: Report, width: int, indent: str = "", fold_code: 
     for change in card.changes:
         yield from labelled("Change", _change(change), width, indent=indent)
         yield from code(change.paste, f"{indent}{' ' * 12}" if width >= NARROW else f"{indent}  ", fold_at)
+    if card.remedy:
+        yield from labelled("Change", card.remedy, width, indent=indent)
     for number_of, evidence in enumerate(card.evidence):
         text = _evidence(evidence, measured)
         yield from labelled("" if number_of else "Evidence", text, width, indent=indent, hang="  ")
     if card.saves:
         if not verified:
             yield from labelled(_HOW[card.saves.basis], card.saves.how, width, indent=indent)
-        if card.saves.unpredicted and not verified and not card.saves.large_unknown:
+        if card.saves.replayed_share is not None and not verified:
+            replayed = f"{percent(card.saves.replayed_share)} less time per traced step (interval unknown)"
+            yield from labelled("Replayed", replayed, width, indent=indent)
+        elif card.saves.unpredicted and not verified and not card.saves.large_unknown:
             yield from labelled("Prediction", f"none: {card.saves.unpredicted}", width, indent=indent)
     yield from labelled("Confidence", card.confidence, width, indent=indent)
     yield from labelled("Results", _results(card), width, indent=indent)

@@ -166,7 +166,7 @@ def _ranks(compared: Compared, width: int) -> Iterator[Line]:
     found = compared.known("ranks")
     if found is None or len(found) < 2:
         return
-    yield from heading(f"Ranks ({len(found)})", width)
+    yield from heading(f"Ranks ({len(found):,})", width)
     largest = sorted(found, key=lambda rank: -abs(rank.step_ns.known("difference") or 0))[:_AT_MOST]
     yield from table(_RANKS, [_rank(rank) for rank in largest], width)
     if len(found) > _AT_MOST:

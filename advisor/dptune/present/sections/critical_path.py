@@ -79,14 +79,17 @@ def _bound(measured: Measured, found: CriticalPath, account: Account) -> str:
     if not isinstance(idle, str):
         return str(idle)
     if waiting + unsplit < _LEAST_SHARE:
-        idles = f"while the host is on the critical path, rank {found.rank}'s device does not compute"
+        idles = f"the time that rank {found.rank}'s device does not compute while the host is on the critical path"
         return f"Faster host code saves up to {idle}: {idles}."
     waits = step_milliseconds(measured, waiting + unsplit)
     most = step_milliseconds(measured, min(idle_share + waiting + unsplit, computes_not))
-    verb = "may wait up to" if unsplit >= waiting else "waits"
+    up_to = "up to " if unsplit >= waiting else ""
+    waits = f"rank {found.rank} waits {up_to}{waits} for other ranks"
+    if idle_share < _LEAST_SHARE:
+        return f"Faster host code on other ranks saves up to {most}: {waits}."
     return (
-        f"Faster host code saves up to {most}: while the host is on the critical path, rank {found.rank}'s device does "
-        f"not compute for {idle}; rank {found.rank} {verb} {waits} for other ranks."
+        f"Faster host code saves up to {most}: rank {found.rank}'s device does not compute for {idle} while the host "
+        f"is on the critical path, and {waits}."
     )
 
 

@@ -14,14 +14,17 @@ from dptune.present.visible import visible
 
 _WIDEST_BAR = 60
 _LONGEST_NAME = 14
+_LONGEST_WHERE = 20
+_LEAST_NAME = 12  # of the script or folder that was read
 MOST_LINES, _USUAL = 24, 80  # lines and columns that the screen fits
 _MOST_KERNELS = 5
 _LEAST_PARTS = 3  # of what ran: script, ranks, devices
-_MOST_SENTENCE, _MOST_CAUSE, _MOST_NEXT, _MOST_UNSEEN = 2, 3, 2, 2  # lines at 80 columns
+_MOST_SENTENCE, _MOST_CAUSE = 2, 3  # lines at 80 columns
+_MOST_NEXT, _MOST_UNSEEN = 2, 2  # one more where there is room
 _COLUMNS = (
     Column("#"),
     Column("FIX", right=False, least=20),
-    Column("WHERE", right=False, least=10),
+    Column("WHERE", right=False),
     Column("SAVES", right=False),
     Column("CONFIDENCE", right=False),
     Column("RESULTS", right=False),
@@ -44,12 +47,14 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
         *_fixes(screen, width, keys),
         *_kernels(report, width),
         BLANK,
-        *_commands(screen, width),
     ]
+    above += _next(screen, width, MOST_LINES - len(above) - 1)
     yield from above
     room = MOST_LINES - len(above) - 1
     for number, text in enumerate(reversed(screen.unseen)):  # what was not checked matters more than how times are had
-        rows = list(_short(text, width - 10, _MOST_UNSEEN, "", role="dim"))
+        further = _MOST_UNSEEN * (len(screen.unseen) - number - 1)
+        most = _MOST_UNSEEN + (room - further > _MOST_UNSEEN)
+        rows = list(_short(text, width - 10, most, "", role="dim"))
         if number and len(rows) > room and width >= _USUAL:
             break
         room -= len(rows)
@@ -60,10 +65,13 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
 
 
 def _run(screen: FirstScreen, width: int) -> Iterator[Line]:
-    """What ran, on one line of a usual page: without the last parts where they do not fit."""
-    parts, between = list(screen.run), " · "
+    """What ran, on one line of a usual page: without the last parts, and with a shorter name, where they do not fit."""
+    parts, between = [visible(part) for part in screen.run], " · "
     while len(parts) > _LEAST_PARTS and width >= _USUAL and len(between.join(parts)) >= width:
         del parts[-1]
+    excess = len(between.join(parts)) + 1 - width
+    if excess > 0 and width >= _USUAL:
+        parts[0] = _ending(parts[0], max(_LEAST_NAME, len(parts[0]) - excess))
     yield from wrapped(between.join(parts), width, " ", role="dim")
 
 
@@ -155,15 +163,32 @@ def _kernels(report: Report, width: int) -> Iterator[Line]:
 
 
 def _cell_texts(number: int, fix: Fix, placed: bool) -> list[str]:
-    where = [fix.where] if placed else []
+    where = [_ending(fix.where, _LONGEST_WHERE)] if placed else []
     return [str(number), f"{fix.rule} {fix.slug}", *where, fix.saves, fix.confidence, fix.results]
 
 
-def _commands(screen: FirstScreen, width: int) -> Iterator[Line]:
+def _ending(text: str, most: int) -> str:
+    """The end of a name, which tells more than its begin: a line number, a file."""
+    return text if len(text) <= most else f"..{text[2 - most :]}"
+
+
+def _next(screen: FirstScreen, width: int, room: int) -> list[Line]:
+    """What to do next: a line more where all limits fit beside it, or where its first sentence would be cut."""
+    first, *_ = sentences_of(screen.next)
+    limits = len(screen.unseen)
+    if len(list(wrapped(first, width - 10))) > _MOST_NEXT:
+        limits = min(1, limits)
+    longer = list(_commands(screen, width, _MOST_NEXT + 1))
+    fits = len(longer) + _MOST_UNSEEN * limits <= room
+    return longer if fits else list(_commands(screen, width, _MOST_NEXT))
+
+
+def _commands(screen: FirstScreen, width: int, most: int) -> Iterator[Line]:
+    """What to do next, in at most that many lines, and the commands for it."""
     if screen.next:
-        yield from _labelled("Next", [*_fitting(sentences_of(screen.next), width - 10, _MOST_NEXT, "")])
+        yield from _labelled("Next", [*_fitting(sentences_of(screen.next), width - 10, most, "")])
     for label, command in screen.commands:
-        yield from command_line(label, command)
+        yield from command_line(label, command, width)
 
 
 def _labelled(label: str, rows: list[Line]) -> Iterator[Line]:

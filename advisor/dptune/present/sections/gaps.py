@@ -58,7 +58,9 @@ def around(gap: GapFigures) -> str:
 def _ahead(launching: LaunchFigures) -> str:
     latency = shown(lambda: launching.latency_median_ns, lambda ns: f"{number(ns / 1e3)} us")
     took = "" if isinstance(latency, Hole) else f"; launch latency is then {latency} (median)"
+    median = launching.queue_median
+    ahead = f"{times(median)} operation{'' if median == 1 else 's'}"
     return (
-        f"The host runs {times(launching.queue_median)} operations ahead of the device (median); "
-        f"{percent(launching.empty_share)} of operations were launched to an idle device{took}."
+        f"The host runs {ahead} ahead of the device (median); "
+        f"{percent(launching.empty_share)} of operations were launched while the device was idle{took}."
     )

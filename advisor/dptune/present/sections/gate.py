@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice
-from dptune.check.result import Budget, Gate
+from dptune.check.result import Budget, Gate, Regression
 from dptune.present.amounts import several
 from dptune.present.lines import Line, Role, wrapped
-from dptune.present.sections.advice import savings, tag
+from dptune.present.sections.advice import change, savings, tag
 
 _OPENING: dict[str, tuple[str, Role]] = {
     "unjudgeable": ("UNJUDGEABLE: {why}, so it does not pass.", "error"),
@@ -86,7 +86,7 @@ def at_level(gate: Gate) -> str:
 
 def _why(gate: Gate) -> str:
     if gate.outcome == "inconclusive":
-        return "unknown whether it is slower than the baseline"
+        return _undecided(gate.regression)
     broken = [budget for budget in gate.budgets if budget.value is not None and not budget.kept]
     unknown = [unmeasured for unmeasured in gate.budgets if unmeasured.value is None]
     if gate.outcome == "unjudgeable":
@@ -101,6 +101,15 @@ def _why(gate: Gate) -> str:
         known = gate.regression.outcome == "failed"
         reasons.append("slower than the baseline" if known else "a slowdown against the baseline is not excluded")
     return ", ".join(reasons)
+
+
+def _undecided(regression: Regression | None) -> str:
+    """What is known of a comparison without a verdict: what was measured."""
+    if regression is None or regression.ratio is None or regression.ratio == 1:
+        return "unknown whether it is slower than the baseline"
+    steps = " of the fastest steps" if regression.fast_steps else ""
+    measured = f"{change(regression.ratio)} {regression.objective}{steps} than the baseline"
+    return f"{measured}, too uncertain for a verdict"
 
 
 def _of_number(findings: str, number: int) -> str:

@@ -31,17 +31,17 @@ def page(history: History, width: int) -> Iterator[Line]:
     for entry in history.entries:
         if entry.error:
             yield from wrapped(f"{PurePath(entry.folder).name}: {entry.error}", width, " ", "   ", "warning")
-    yield from _commands(read)
+    yield from _commands(read, width)
 
 
-def _commands(read: list[Entry]) -> Iterator[Line]:
+def _commands(read: list[Entry], width: int) -> Iterator[Line]:
     if not read:
         return
     yield BLANK
-    yield from command_line("Open", f"dptune report {shlex.quote(read[-1].folder)}")
+    yield from command_line("Open", f"dptune report {shlex.quote(read[-1].folder)}", width)
     if len(read) > 1:
         before, after = (shlex.quote(entry.folder) for entry in read[-2:])
-        yield from command_line("Compare", f"dptune compare {before} {after}")
+        yield from command_line("Compare", f"dptune compare {before} {after}", width)
 
 
 def _table(read: list[Entry]) -> tuple[list[Column], list[list[Cell]]]:

@@ -23,10 +23,10 @@ _COLUMNS = (
     Column("mallocs"),
 )
 _WORDS = (
-    "Tensors and reserved are the most that tensors took and that torch's allocator held, {basis}; of all is reserved "
-    "as a share of the device; unused is the part of reserved that no tensor took at the peak. Allocated is the sum of "
-    "the allocations of a step, growth what a step leaves behind (as traced{window}). Mallocs are "
-    "cudaMalloc and cudaFree calls per step, which can make the device wait."
+    "tensors: peak memory in tensors; reserved: peak memory held by torch's allocator, {basis}; of all: reserved as a "
+    "share of the device; unused: part of reserved that no tensor used at the peak; allocated: sum of a step's "
+    "allocations; growth: memory that a step leaves allocated (as traced{window}); mallocs: cudaMalloc and cudaFree "
+    "calls per step, which can make the device wait."
 )
 _BASIS = {"run": "over the whole run", "steps": "in the traced steps"}
 _WINDOW = {"detailed": ", detailed window", "light": ""}
@@ -76,7 +76,7 @@ def _mallocs(found: list[MemoryFigures]) -> str:
     most = max(known, key=lambda one: one.malloc_share)
     return (
         f"cudaMalloc and cudaFree calls: {times(most.malloc_calls_per_step)} per step, "
-        f"{percent(most.malloc_share)} of it (rank {most.rank})."
+        f"{percent(most.malloc_share)} of the step (rank {most.rank})."
     )
 
 

@@ -38,7 +38,7 @@ _LEAST_LAG_SHARE = 0.01  # of a step: a smaller lag holds up nobody
 def ranks(report: Report, width: int) -> Iterator[Line]:
     """The table of ranks, and what is wrong with the file of any."""
     rows = list(rank_rows(report))
-    yield from heading(f"Ranks ({len(report.measured.ranks)})", width)
+    yield from heading(f"Ranks ({len(report.measured.ranks):,})", width)
     yield from table(COLUMNS, rows[:_AT_MOST], width)
     if len(rows) > _AT_MOST:
         yield from wrapped(
@@ -96,6 +96,8 @@ def straggler(measured: Measured, named: bool = True) -> str:
     if max(step.lag_ns for step in arrival.steps) < _LEAST_LAG_SHARE * measured.traced_step_ns:
         return f"No rank arrives late by {100 * _LEAST_LAG_SHARE:.0f} % of a step or more."
     of_steps = f"{percent(worst.steps_share)} of {'the steps' if worst.late_share == 1 else 'these'}"
+    if worst.steps_share == worst.late_share == 1:
+        of_steps = "every step"
     lag = f"{ns_as_ms(worst.lag_ns)} ms late {worst.when}"
     who = f"{'Straggler' if named else 'Latest'}: rank {worst.rank} is {lag} and last to arrive in {of_steps}."
     often = worst.steps_share > _MOST_STEPS

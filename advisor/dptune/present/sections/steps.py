@@ -91,7 +91,7 @@ def _window(step: StepTime, median: str, count: int) -> str:
     time = shown(lambda: int(getattr(step, median)), lambda ns: milliseconds(ns / 1e6))
     if isinstance(time, Hole):
         return str(time)
-    return f"{time}, {several(count, 'step')}{_half(step, median)}"
+    return f"{time}, {several(count, 'step')}{_half(step, median) if count > 1 else ''}"
 
 
 def _mean(step: StepTime) -> str:

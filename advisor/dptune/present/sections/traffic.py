@@ -98,10 +98,10 @@ def copies(report: Report, width: int) -> Iterator[Line]:
         return
     yield from table(_COPIES, [_copy(copy) for copy in found[:_AT_MOST]], width)
     words = (
-        f"All but GB/s: per {per}, the mean over all. ms: sum of durations; exposed: ms not overlapped by "
-        "compute or communication. GB/s is the median of the large ones, 1 MiB or more "
-        "(8 MiB on the device), or with ~ that of all, in which start-up weighs. Blocking are those that block the "
-        "script until the data is copied or staged: copies of pinned memory with non_blocking=True do not."
+        f"Per {per} (means). ms: sum of durations; exposed: ms not overlapped by compute or communication. "
+        "GB/s: median of copies of at least 1 MiB (8 MiB on the device); ~ median of all copies, which start-up time "
+        "lowers. blocking: copies that block the script until the data is copied or staged; copies of pinned memory "
+        "with non_blocking=True do not."
     )
     yield from wrapped(words, width, "  ", role="dim")
     sites = [(copy, site) for copy in found[:_AT_MOST] for site in (copy.known("sites") or [])[:_SITES]]

@@ -153,18 +153,18 @@ def _comm_hook(program: Program, value: Value) -> Program:
     if value not in ("fp16", "bf16"):
         raise Missing(f"the effect of the hook {value} cannot be predicted from a GPU trace")
 
-    link = _link(program)
-
     def halved(message: Message) -> bool:
         return message.kind == "all_reduce" and message.dtype in _HALVED
+
+    if not any(map(halved, program.messages)):
+        raise Missing("no fp32 all-reduce was found on all its ranks")
+    link = _link(program)
 
     def times(message: Message) -> float:
         return (
             link.alone_ns(message.message_bytes / 2) / link.alone_ns(message.message_bytes) if halved(message) else 1.0
         )
 
-    if not any(map(halved, program.messages)):
-        raise Missing("no fp32 all-reduce was found on all its ranks")
     return _messages(program, times)
 
 
