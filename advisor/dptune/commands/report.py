@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         from dptune.present.tui import show
 
         run, report = run_and_report(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
-        show(report, run)
+        show(report, run, args.paths, _can_patch(report, root_of(args.paths)))
     else:
         report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
         _write(_text(report, chosen, args), args.output)

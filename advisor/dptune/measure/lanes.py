@@ -36,7 +36,8 @@ _KINDS = {
 class Piece:
     """Something that ran, or several things of a kind: from where drawing begins, ns, as far as it is drawn.
 
-    `name` is of the longest, which takes `longest_ns` in all, drawn or not; 0 where no single thing is known.
+    `name` is of the longest, which takes `longest_ns` in all, drawn or not; 0 where no single thing is known. Something
+    ran in `busy_ns` of it; None: in all of it.
     """
 
     start_ns: int
@@ -45,6 +46,12 @@ class Piece:
     name: str
     count: int
     longest_ns: int = 0
+    busy_ns: int | None = None
+
+    @property
+    def busy_share(self) -> float:
+        """The share of it in which something ran."""
+        return 1.0 if self.busy_ns is None else self.busy_ns / max(self.length_ns, 1)
 
 
 @dataclass(frozen=True)
@@ -253,10 +260,11 @@ def _pieces(
         return []
     apart = start[1:] > end[:-1] + max(step.length_ns // PARTS, 1)
     first, last = np.concatenate(([True], apart)), np.concatenate((apart, [True]))
+    ran = np.add.reduceat(end - start, np.flatnonzero(first))
     found = []
-    for begin, until in zip(start[first].tolist(), end[last].tolist(), strict=True):
+    for begin, until, busy_ns in zip(start[first].tolist(), end[last].tolist(), ran.tolist(), strict=True):
         of = (kind, 1, 0) if columns is None or rows is None else _longest(columns, rows, begin, until, step.start_ns)
-        found.append(Piece(begin - step.start_ns, until - begin, kind, *of))
+        found.append(Piece(begin - step.start_ns, until - begin, kind, *of, busy_ns=busy_ns))
     return found
 
 

@@ -15,6 +15,7 @@ from textual.worker import get_current_worker
 from dptune.advice import Report
 from dptune.measure.rank_time import RunTime
 from dptune.present.tui import timeline_picture
+from dptune.present.tui.background import uncollected
 from dptune.present.tui.pane import FRAMED, Pane
 from dptune.present.tui.rows import LABEL
 from dptune.present.tui.timeline_view import TimelineView
@@ -62,7 +63,9 @@ class Timeline(Container, can_focus=True):
             key_display="+ -",
         ),
         Binding("minus", "go('zoom', -1)", "Out", id="time.out", tooltip="Zoom out", key_display="-", show=False),
-        Binding("n", "go('step', 1)", "Step", id="step.next", tooltip="The next step"),
+        Binding(
+            "n", "go('step', 1)", "Step", id="step.next", tooltip="The next step; p: the previous", key_display="n p"
+        ),
         Binding("p", "go('step', -1)", "Step before", id="step.before", tooltip="The previous step", show=False),
         Binding("0", "go('step', 0)", "Whole step", id="step.whole", tooltip="The whole step again", show=False),
         Binding("r", "go('rank', 1)", "Rank", id="rank.next", tooltip="The next rank, at the same step"),
@@ -116,7 +119,8 @@ class Timeline(Container, can_focus=True):
                 self.app.call_from_thread(self._draw)
 
         try:
-            found = RunTime(self.view.run, progress)
+            with uncollected():
+                found = RunTime(self.view.run, progress)
         except Exception as error:
             self._failure = f"the ranks cannot be compared: {type(error).__name__}: {error}"
             found = None
@@ -142,7 +146,7 @@ class Timeline(Container, can_focus=True):
         self._draw()
 
     def go_to(self, rank: int, start_ns: int | None = None, end_ns: int | None = None) -> None:
-        """Show a stretch of a rank's time, with as much again on both sides; its median step where none is named."""
+        """Show a stretch of a rank's time, and some around it; its median step where none is named."""
         self._waiting = []
         self.view.go_to(rank, start_ns, end_ns)
         self._draw()
