@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from functools import partial
 from math import isclose
 from typing import ClassVar, NamedTuple
 
@@ -169,7 +168,9 @@ class WhatIfPane(Container, can_focus=True):
         self._draw()
         if self._ground is not None and self.changes and not self._replaying:
             self._replaying = True
-            self.run_worker(partial(self._predict, self._ground, self.changes), thread=True)
+            ground, changes = self._ground, self.changes
+            # A partial of the model would be written out by textual, with its million edges.
+            self.run_worker(lambda: self._predict(ground, changes), thread=True)
 
     def _predict(self, ground: RunModel, changes: dict[str, Value]) -> None:
         try:
