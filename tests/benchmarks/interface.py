@@ -35,16 +35,17 @@ RESULTS = Path(__file__).parent / "results" / "interface.json"
 ROUNDS = 3
 LIMIT_S = 180.0
 SIZE = (40, 140)
+_REPORT = "ms/step"  # beside the title, and in the verdict
 # What is pressed, and what is seen once it is answered.
 KEYS = (
-    ("2", "Advice as ranked"),
-    ("3", "The rank under the cursor"),
+    ("2", "Recommendations as ranked"),
+    ("3", "Selected rank"),
     ("4", "Collectives (traced times)"),
     ("5", "Longest gaps (traced times)"),
     ("6", "from left to right"),
     ("+", "from left to right"),
-    ("7", "ddp.bucket_cap_mb"),
-    ("1", "Verdict"),
+    ("7", "Predicted step"),
+    ("1", _REPORT),
 )
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?<>=]*[A-Za-z]|[()][A-Z0-9]|[=>]|\][^\x07]*\x07|P[^\x1b]*\x1b\\)")
 
@@ -96,7 +97,7 @@ def once(paths: Sequence[str], cached: bool) -> dict[str, Any]:
     words = [sys.executable, "-m", "dptune", "report", *paths, *([] if cached else ["--no-cache"])]
     terminal = Terminal(words, env)
     first = terminal.wait_for("")
-    report = first + terminal.wait_for("Verdict")
+    report = first + terminal.wait_for(_REPORT)
     keys = [terminal.press(key, words) for key, words in KEYS]
     terminal.end()
     return {"first_s": first, "report_s": report, "keys_s": dict(zip((key for key, _ in KEYS), keys, strict=True))}

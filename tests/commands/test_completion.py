@@ -94,6 +94,8 @@ def test_recordings_and_their_commits(tmp_path: Path) -> None:
     assert offered("dptune check new --baseline 2026", tmp_path) == {folder.name}
     assert offered("dptune check new --baseline 0123", tmp_path) == {"0123456789ab"}
     assert offered("dptune check new --baseline dp", tmp_path) == {"dptune-runs/"}
+    for command in ("report", "verify"):
+        assert offered(f"dptune {command} 20", tmp_path) == {folder.name}
 
 
 @pytest.mark.parametrize("shell", SHELLS)

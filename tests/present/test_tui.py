@@ -13,9 +13,10 @@ from dptune.advice import Report
 from dptune.present.tui.app import ReportApp
 from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
+from dptune.present.tui.idle import Gaps
+from dptune.present.tui.overview import Overview
 from dptune.present.tui.page import PageScreen
 from dptune.present.tui.rank_table import RankTable, heat
-from dptune.present.tui.target import Places
 from dptune.present.tui.timeline import Timeline
 from dptune.present.tui.whatif import WhatIfPane
 
@@ -118,6 +119,19 @@ async def test_the_last_entry_says_what_could_not_run(report: Report) -> None:
         await see(pilot, "2 rules could not run, 2 rules found nothing")
 
 
+async def test_a_change_is_offered_where_it_can_be_applied(report: Report) -> None:
+    for patches in (True, False):
+        async with ReportApp(report, patches=patches).run_test(size=LARGE) as pilot:
+            assert ("Apply" in await see(pilot, "DP102 no-sync")) == patches
+            await see(pilot, "medium impact, high confidence: DP102", "enter")  # leads to the recommendations
+
+
+async def test_help_begins_with_the_keys_of_the_open_tab(report: Report) -> None:
+    async with ReportApp(report).run_test(size=LARGE) as pilot:
+        seen = flat(await see(pilot, "Keys (Escape closes)", "3", "question_mark"))
+        assert seen.index("Sort by the next column") < seen.index("Everywhere") < seen.index("Open the recommendations")
+
+
 async def test_code_can_be_copied(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE, notifications=True) as pilot:
         await see(pilot, "torch.set_float32_matmul_precision", "2", "down")
@@ -141,7 +155,9 @@ async def test_help_is_made_from_the_bindings(report: Report) -> None:
         assert "Keys (Escape closes)" not in screen(pilot)
 
 
-@pytest.mark.parametrize("owner", [ReportApp, PageScreen, Cards, RankTable, Places, Timeline, WhatIfPane, Finder])
+@pytest.mark.parametrize(
+    "owner", [ReportApp, Overview, PageScreen, Cards, RankTable, Gaps, Timeline, WhatIfPane, Finder]
+)
 def test_every_binding_has_an_id_and_a_tooltip(owner: type[DOMNode]) -> None:
     assert owner.BINDINGS
     for binding in owner.BINDINGS:
@@ -346,7 +362,7 @@ async def test_the_palette_runs_commands_by_name(report: Report) -> None:
         await see(pilot, "Search for commands", "ctrl+p")
         await pilot.press(*"ranks")
         await pilot.pause(0.3)
-        await see(pilot, "The rank under the cursor", "enter")
+        await see(pilot, "Selected rank", "enter")
         await see(pilot, "Search for commands", "ctrl+p")
         await see(pilot, "Theme", *"theme")
 

@@ -16,12 +16,12 @@ from textual.widgets import Static
 from dptune.advice import Evidence, Report
 from dptune.commands.shared.reading import run_and_report
 from dptune.measure.lanes import Lane, Piece, RankLanes
-from dptune.measure.rank_time import RunTime
+from dptune.measure.rank_time import SHOWN, RunTime
 from dptune.present.tui.app import ReportApp
-from dptune.present.tui.rows import Row, cell_kinds, seen_rows
+from dptune.present.tui.rows import PARTLY, Row, lane_cells, seen_rows, time_cells
 from dptune.present.tui.scene import folded, usual_rank
 from dptune.present.tui.timeline import Timeline
-from dptune.present.tui.whatif import UNCHANGED, WhatIfPane, _around, _bar, dials
+from dptune.present.tui.whatif import UNCHANGED, WhatIfPane, _around, bar, dials
 from dptune.trace import load
 from dptune.trace.run import Run
 
@@ -40,6 +40,11 @@ def picture(pilot: Pilot[None]) -> str:
     """The timeline with its title, row by row."""
     lanes = pilot.app.query_one("#lanes", Static)
     return f"{lanes.border_title}\n{lanes.content}"
+
+
+def named_rows(pilot: Pilot[None]) -> list[str]:
+    """The first line of each row of the timeline."""
+    return [row for row in picture(pilot).splitlines()[2:-1] if row[1:16].strip()]
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
@@ -183,12 +188,14 @@ async def test_the_bar_of_more_samples_a_step_is_of_one_sample(recorded: tuple[R
         assert then[1].count("█") < now[1].count("█")
 
 
-def test_a_bar_shows_the_interval() -> None:
-    assert _bar(1.0, 1.0) == "█" * 20
-    assert _bar(0.5, 1.0) == "█" * 10 + "▒" * 10
-    assert _bar(1.5, 5.0) == "█" * 30 + "▒" * 9 + "▶"
-    assert _bar(3.0, 5.0) == "█" * 39 + "▶"
-    assert _bar(0.0, 0.0) == "█"
+def test_a_bar_shows_the_interval_and_where_now_is() -> None:
+    assert bar(1.0, 1.0, 40) == "█" * 20
+    assert bar(0.5, 1.0, 40) == "█" * 10 + "▒" * 10
+    assert bar(0.5, 0.75, 40) == "█" * 10 + "▒" * 5 + " " * 5 + "│"
+    assert bar(0.9, 1.1, 40) == "█" * 18 + "▒" * 2 + "│" + "▒"
+    assert bar(1.5, 5.0, 40) == "█" * 20 + "│" + "█" * 9 + "▒" * 9 + "▶"
+    assert bar(3.0, 5.0, 40) == "█" * 20 + "│" + "█" * 18 + "▶"
+    assert bar(0.0, 0.0, 40) == "█" + " " * 19 + "│"
 
 
 async def test_why_nothing_can_be_predicted_is_said(tmp_path: Path) -> None:
@@ -229,10 +236,20 @@ async def test_help_has_the_keys_of_every_tab(recorded: tuple[Run, Report]) -> N
 
 
 def test_a_cell_shows_what_most_of_it_is() -> None:
-    """Ten cells of 10 ns."""
+    """Ten cells of 10 ns; a thin bar where a cell is idle for longer than anything runs in it."""
     pieces = [Piece(0, 30, "compute", "a", 1), Piece(34, 2, "copy", "b", 1), Piece(36, 4, "communication", "c", 1)]
-    assert cell_kinds(Lane("x", pieces), 100, 10) == ["compute"] * 3 + ["communication"] + [""] * 6
-    assert cell_kinds(Lane("x", []), 100, 10) == [""] * 10
+    sparse = [Piece(61, 2, "compute", "d", 1), Piece(80, 20, "compute", "e", 9, busy_ns=4)]
+    cells = lane_cells(Lane("x", [*pieces, *sparse]), 100, 10)
+    assert "".join(cell.sign for cell in cells) == f"███▓  {PARTLY} {PARTLY}{PARTLY}"
+    assert cells[6].style == cells[0].style != cells[3].style
+    assert {cell.sign for cell in lane_cells(Lane("x", []), 100, 10)} == {" "}
+
+
+def test_a_cell_of_a_rank_is_its_largest_share() -> None:
+    shares = {name: np.zeros(5) for name in SHOWN}
+    shares["compute_ns"][:] = (0.6, 0.3, 0.01, 0.0, 0.0)
+    shares["other_idle_ns"][:] = (0.4, 0.7, 0.99, 1.0, 0.0)
+    assert "".join(cell.sign for cell in time_cells(shares)) == f"█{PARTLY}·· "
 
 
 def test_dials_begin_as_it_is(recorded: tuple[Run, Report]) -> None:
@@ -351,7 +368,7 @@ async def test_what_is_found_is_named_on_its_lane(recorded: tuple[Run, Report]) 
         await see(pilot, "2 ranks, around step", "6")
         await see(pilot, "rank 0, around step", "enter")
         for words, lane, named in (
-            ("aten::t", "compute: compute", "Found aten::t"),
+            ("aten::t", "operator: aten::t", "Found aten::t"),
             ("Optimizer.step", "range: Optimizer.step#AdamW.step", "Found Optimizer.step#AdamW.step"),
             ("gloo:", "gloo ", "Found gloo:all_reduce"),
         ):
@@ -385,7 +402,12 @@ async def test_no_operation_is_left_out(recorded: tuple[Run, Report]) -> None:
         await see(pilot, "2 ranks, around step", "6")
         await see(pilot, "rank 0, around step", "enter")
         timeline = pilot.app.query_one(Timeline)
-        found = [int(timeline.find("aten::").split()[0].replace(",", "")) for _ in range(20)]
+        found = []
+        for _ in range(20):
+            found.append(int(timeline.find("aten::").split()[0].replace(",", "")))
+            hit = timeline.view.found
+            assert hit is not None
+            assert hit.end_ns - hit.start_ns >= (timeline.view.end - timeline.view.begin) / timeline.view.columns
         assert found == [*range(found[0], found[0] + 20)]
 
 
@@ -429,11 +451,12 @@ async def test_all_ranks_are_seen_at_once_the_straggler_first(real_traces: Path)
     run, report = run_and_report([str(real_traces / "torchrec_straggler_4xv100")], cached=False)
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
         seen = await see(pilot, "4 ranks, around step", "6")
-        rows = picture(pilot).splitlines()[2:6]
+        rows = named_rows(pilot)
         assert [row.split()[0].lstrip(">▶") for row in rows] == ["r2", "r0", "r1", "r3"]
         assert rows[0].count("·") > 40
         assert all(row.count("▒") > 40 for row in rows[1:])
         assert "# running sparse arch (1,010 ms)" in flat(seen)
+        assert seen.splitlines()[0].endswith("STRAGGLER  1,097 ms/step (traced)")
         await see(pilot, "rank 2 vs rank", "b")
         assert [row[1:].split()[0] for row in picture(pilot).splitlines()[2:-1] if row[1:3] != "  "].count("r2") == 1
         assert {row[1:].split()[0] for row in picture(pilot).splitlines()[2:-1] if row[1:3] != "  "} & {
@@ -445,6 +468,10 @@ async def test_all_ranks_are_seen_at_once_the_straggler_first(real_traces: Path)
         await see(pilot, "rank 2, around step", "enter")
         await pilot.press(*["down"] * 12)
         assert "# running sparse arch" in picture(pilot)
+        ranks = flat(await see(pilot, "Straggler: rank 2", "3"))
+        assert ranks.index("▶2 ███") < ranks.index("cuda:0") < ranks.index("cuda:1")
+        heading = (await see(pilot, "DP701", "2")).splitlines()[4]
+        assert heading.strip("│ ").split() == ["fix", "saves", "confidence", "results"]  # nothing has a place
 
 
 async def test_a_range_is_opened_until_the_cursor_is_at_its_innermost(recorded: tuple[Run, Report]) -> None:
@@ -469,7 +496,7 @@ async def test_two_ranks_are_drawn_over_the_same_moments(recorded: tuple[Run, Re
     run, report = recorded
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
         await see(pilot, "2 ranks, around step", "6")
-        rows = picture(pilot).splitlines()[2:4]
+        rows = named_rows(pilot)
         await see(pilot, "rank 0 vs rank 1, around step", "b")
         beside = [row for row in picture(pilot).splitlines() if row[1:3] in ("r0", "r1")]
         assert [row[16:] for row in beside] == [row[16:] for row in rows]
@@ -503,8 +530,9 @@ def test_whom_a_rank_is_compared_with() -> None:
 async def test_evidence_of_a_straggler_leads_to_the_range_that_holds_it_up(real_traces: Path) -> None:
     run, report = run_and_report([str(real_traces / "torchrec_straggler_4xv100")], cached=False)
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        await see(pilot, "Recommendations as ranked", "2")
-        await see(pilot, "rank 2, around step", "e")
+        await see(pilot, "rank 2, around step", "e")  # from the overview, of the first recommendation
+        view = pilot.app.query_one(Timeline).view
+        assert view.end - view.begin < 1.2 * view.steps[view.step].length_ns  # the whole step, and little around it
         await see(pilot, "range: # running sparse arch")
         await pilot.app.workers.wait_for_complete()  # all ranks on one clock: a row more, the same one chosen
         assert pilot.app.query_one(Timeline).view.rows[0].label == "r2 +1,005 ms"
@@ -527,7 +555,7 @@ async def test_a_host_is_opened_to_its_ranks(recorded: tuple[Run, Report]) -> No
             run, ranks=[replace((first, second)[number % 2], rank=number) for number in range(32)]
         )
         timeline.look(timeline.view.begin, timeline.view.end)
-        names = [row[1:16].strip() for row in picture(pilot).splitlines()[2:-1]]
+        names = [row[1:16].strip() for row in named_rows(pilot)]
         assert names == ["node-0 x8", "node-1 x8", "node-2 x8", "node-3 x8"]
         assert "█" in picture(pilot).splitlines()[2]
         assert "Ranks 8-15 on node-1" in flat(await see(pilot, "Ranks 8-15", "down"))
@@ -603,4 +631,4 @@ async def test_where_python_functions_are(recorded: tuple[Run, Report], real_tra
     found, shown = run_and_report([str(real_traces / "torchrec_resnet18_2xv100")], cached=False)
     async with ReportApp(shown, found).run_test(size=SMALL) as pilot:
         await see(pilot, "2 ranks, around step", "6")
-        await see(pilot, "Python functions: not recorded; `dptune profile` or with_stack=True does", "enter")
+        await see(pilot, "Python functions: none; `dptune profile` or with_stack=True records them", "enter")

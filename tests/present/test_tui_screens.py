@@ -21,7 +21,7 @@ TABS = {
     "2": "high impact, high confidence: DP102 no-sync-missing",
     "3": "late by step",
     "4": "Collectives (traced times)",
-    "5": "The gap under the cursor",
+    "5": "Selected gap",
     "6": "█ compute ▓ exposed transfer ▒ waiting ≡ copies ~ input · idle",
     "7": "dptune whatif",
 }

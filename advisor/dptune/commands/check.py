@@ -4,12 +4,12 @@ Without PATH, the latest recording in ./dptune-runs is checked. It fails on find
 on a budget of [tool.dptune.budget] that is exceeded, and on a slowdown against a baseline. High impact is at least
 15 % of a step, medium 5 %, low 2 %.
 
-With --baseline, PATHs and baseline are runs: run folders, or reports written by `dptune report --format json`. A
-baseline may also be the name of a recording in dptune-runs, or a commit: all recordings at it (`dptune history` lists
-both). A verdict needs at least four runs on each side, recorded in random order. Findings that the baseline has too do
-not fail the gate. With --script, both sides run here instead, a commit or a folder each, as in `dptune compare
---script`, until a slowdown beyond --max-regression is found or excluded; findings and budgets apply to recordings only.
-If the result is inconclusive, --inconclusive decides (default: pass).
+With --baseline, PATHs and baseline are runs: run folders, reports written by `dptune report --format json`, or names or
+commits of recordings in dptune-runs (`dptune history` lists both). A commit means all recordings at it; what exists as
+a path, such as `..`, is read as a path. A verdict needs at least four runs on each side, recorded in random order.
+Findings that the baseline has too do not fail the gate. With --script, both sides run here instead, a commit or a
+folder each, as in `dptune compare --script`, until a slowdown beyond --max-regression is found or excluded; findings
+and budgets apply to recordings only. If the result is inconclusive, --inconclusive decides (default: pass).
 
 Accepted findings are listed by fingerprint in a file: --accept FILE reads it, --update-accepted adds to it whatever
 would fail the gate.
@@ -22,7 +22,7 @@ loader_wait_share, peak_memory_gb.
 
 examples:
   dptune check
-  dptune check dptune-runs/2026-11-20T23-31-08-train
+  dptune check 2026-11-20T23-31-08-train
   dptune check traces/ --fail-on high --format json
   dptune check b1 b2 b3 b4 --baseline a1 a2 a3 a4 --max-regression time_per_sample=5%
   dptune check b1 b2 b3 b4 --baseline 1f3870be274f
@@ -44,7 +44,7 @@ from dptune.commands.shared.amounts import impact_and_confidence
 from dptune.commands.shared.gate_formats import FORMATS, OUTPUT, outputs, write
 from dptune.commands.shared.proving import how_to_go_on
 from dptune.commands.shared.reading import is_report, latest, read_run, reading_options, report_of, root_of
-from dptune.commands.shared.recordings import resolved
+from dptune.commands.shared.recordings import RUN_HELP, resolved, resolved_singly
 from dptune.commands.shared.repeating import prove_sources, refuse_without_script, repeating_arguments
 from dptune.commands.shared.sweeps import links_option
 from dptune.errors import RunError, UsageError
@@ -62,7 +62,7 @@ _SHARE = re.compile(r"(?:time_per_sample=)?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="run folder or traces (default: the latest recording)")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help=RUN_HELP)
     parser.add_argument(
         "--fail-on",
         type=impact_and_confidence,
@@ -112,8 +112,9 @@ def run(args: argparse.Namespace) -> int:
     from dptune.check.gate import decided
     from dptune.check.result import PassedOver
 
-    if not (args.paths or args.script):
-        args.paths = [str(latest(RUNS))]
+    if not args.script:
+        named = resolved(args.paths) if args.baseline else resolved_singly(args.paths)
+        args.paths = named or [str(latest(RUNS))]
     targets = outputs(args)
     terms = _terms(args)
     gate, reports = _gate(args, terms)

@@ -1,7 +1,8 @@
 """Show what changed between two runs, or two sets of runs, and why.
 
-A and B are run folders of `dptune profile`, a trace, a folder or a quoted glob of the traces of one run, or a report
-written by `dptune report --format json`. A is before, B is after: a positive difference means that B takes longer.
+A and B are run folders of `dptune profile`, a trace, a folder or a quoted glob of the traces of one run, a report
+written by `dptune report --format json`, or a recording in dptune-runs by its name (`dptune history` lists them). A
+commit means all recordings at it. A is before, B is after: a positive difference means that B takes longer.
 
 Two runs of the same script differ by chance, on a busy machine by 5 % and more. With one run per side the difference
 is shown and the verdict is inconclusive. A verdict needs at least four runs per side, separated by --, recorded in
@@ -24,9 +25,10 @@ The exit status is 0 whatever the verdict, and 2 if the runs are not comparable 
 examples:
   dptune compare before after
   dptune compare a1 a2 a3 a4 -- b1 b2 b3 b4
+  dptune compare 1f3870be274f 8a51c3d07e92
   dptune compare --script 'train.py --epochs 1' main HEAD --nproc-per-node 2
   dptune compare --script 'train.py --workers 0' --script 'train.py --workers 4'
-  dptune compare baseline.json dptune-runs/2026-11-20T23-31-08-train --format json
+  dptune compare baseline.json 2026-11-20T23-31-08-train --format json
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from typing import TYPE_CHECKING
 
 from dptune.commands.shared.parsing import BETWEEN, Parser
 from dptune.commands.shared.reading import reading_options
+from dptune.commands.shared.recordings import resolved
 from dptune.commands.shared.repeating import refuse_without_script, repeated, repeating_arguments
 from dptune.errors import RunError, UsageError
 from dptune.present import terminal
@@ -50,7 +53,12 @@ def arguments(parser: Parser) -> None:
     """Declare the options."""
     parser.keeps_between = True
     parser.usage = f"{parser.prog} [options] A B\n       {parser.prog} [options] A1 A2 ... -- B1 B2 ..."
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="run folder, traces of one run, or JSON report")
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="run folder, traces of one run, JSON report, or a recording by name or commit",
+    )
     parser.add_argument("--anyway", action="store_true", help="show the difference even if the runs are not comparable")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     reading_options(parser)
@@ -79,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def sides(names: list[str]) -> tuple[list[str], list[str]]:
-    """The names of the runs of A and of B. Raises UsageError where it does not show which is which."""
+    """The runs of A and of B, by their paths. Raises UsageError where it does not show which is which."""
     if names.count(BETWEEN) > 1:
         raise UsageError("more than two sides: -- is given more than once", "compare two sides at a time")
     if BETWEEN in names:
@@ -94,6 +102,7 @@ def sides(names: list[str]) -> tuple[list[str], list[str]]:
             f"give two runs, or two sides separated by --; got {len(names)}",
             "dptune compare A B, or: dptune compare A1 A2 ... -- B1 B2 ...",
         )
+    a, b = resolved(a), resolved(b)
     for side in (a, b):
         twice = next((name for name in side if side.count(name) > 1), None)
         if twice:

@@ -1,7 +1,7 @@
 """Print the shell completion script.
 
-Completes options, knobs and their values after --set, rules after --advice, recordings and commits after --baseline,
-formats, run folders and files. It asks `dptune` at each Tab and needs nothing else.
+Completes options, knobs and their values after --set, rules after --advice, names and commits of recordings, formats,
+run folders and files. It asks `dptune` at each Tab and needs nothing else.
 
 examples:
   eval "$(dptune completion bash)"      in ~/.bashrc
@@ -27,7 +27,7 @@ from dptune.runfile.paths import RUNS
 SHELLS = ("bash", "zsh", "fish", "powershell")
 _OF_KNOBS = ("settings", "sweep")  # where options keep KNOB=VALUE
 _OF_RULES = ("advice", "code")
-_OF_RECORDINGS = "baseline"
+_OF_RECORDINGS = ("baseline", "paths", "runs", "words", "folders")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +72,7 @@ class _Names(BaseCompleter):
         if action.dest in _OF_RULES:
             rules = [loaded.rule for loaded in packs.load_packs()]
             return [rule.name if prefix[:1].islower() else rule.code for rule in rules]
-        if action.dest == _OF_RECORDINGS:
+        if action.dest in _OF_RECORDINGS:
             names = (name for run in recordings([RUNS]) for name in (run.folder.name, run.commit) if name)
             return [*dict.fromkeys(names), *FilesCompleter()(prefix)]
         return FilesCompleter()(prefix)

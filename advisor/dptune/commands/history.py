@@ -1,7 +1,8 @@
 """List recordings: step time, throughput and verdict of each.
 
-FOLDER holds run folders of `dptune profile`, or is one. Recordings are listed by their time, the oldest first, with the
-git commit they were made at. A recording that cannot be read is listed with the reason.
+FOLDER holds run folders of `dptune profile`, or is one; or it is the name or commit of recordings in dptune-runs. They
+are listed by their time, the oldest first, with the git commit they were made at. A recording that cannot be read is
+listed with the reason.
 
 One recording more or less proves nothing: two runs of the same script differ, too. `dptune compare` and
 `dptune check --baseline` test whether a difference is more than chance; --baseline takes a run's name or commit.
@@ -9,6 +10,7 @@ One recording more or less proves nothing: two runs of the same script differ, t
 examples:
   dptune history
   dptune history dptune-runs --last 50 --format json
+  dptune history 1f3870be274f
   dptune check new-run --baseline $(dptune history dptune-runs --last 5 --format paths)
   dptune check new1 new2 new3 new4 --baseline 1f3870be274f
 """
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.shared.reading import reading_options
-from dptune.commands.shared.recordings import recordings
+from dptune.commands.shared.recordings import recordings, resolved
 from dptune.errors import DptuneError, RunError, UsageError
 from dptune.present import terminal
 from dptune.runfile.paths import RUNS
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "folders", nargs="*", metavar="FOLDER", help=f"run folders, or a folder of them (default: {RUNS})"
+        "folders",
+        nargs="*",
+        metavar="FOLDER",
+        help=f"run folders, a folder of them, or recordings by name or commit (default: {RUNS})",
     )
     parser.add_argument("--last", type=_count, default=20, metavar="N", help="list the N latest (default: 20; 0: all)")
     parser.add_argument(
@@ -50,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from dptune import __version__
     from dptune.history import History
 
-    found = recordings(_folders(args.folders))
+    found = recordings(_folders(resolved(args.folders)))
     if not found:
         raise RunError(f"no recordings in {', '.join(args.folders) or RUNS}", "record one: `dptune profile train.py`")
     listed = found[-args.last :] if args.last else found

@@ -1,13 +1,15 @@
 """Show where step time goes and what to change.
 
-PATH is a run folder of `dptune profile`, one trace, several traces, or a folder of traces of torch.profiler. Without
-PATH, the latest recording in ./dptune-runs is read. A terminal gets the full-screen report; a pipe or a file gets the
-first screen as text, with --full the whole report, with --section one part of it. Partial data is reported and marked
-as partial. Several recordings at once are refused, except for the folders of several nodes of one run.
+PATH is a run folder of `dptune profile`, one trace, several traces, a folder of traces of torch.profiler, or the name
+or commit of a recording in ./dptune-runs (`dptune history` lists both; the start of a name is enough). What exists as a
+path is read as a path. Without PATH, the latest recording is read. A terminal gets the full-screen report; a pipe or a
+file gets the first screen as text, with --full the whole report, with --section one part of it. Partial data is
+reported and marked as partial. Several recordings at once are refused, except for the folders of several nodes of one
+run.
 
 examples:
   dptune report
-  dptune report dptune-runs/2026-11-20T23-31-08-train --no-tui
+  dptune report 2026-11-20T23-31 --no-tui
   dptune report --full | less
   dptune report --section ranks --section collectives
   dptune report rank*_trace.json --format json -o report.json
@@ -28,6 +30,7 @@ from typing import TYPE_CHECKING
 from dptune.commands.shared.amounts import price, tokens
 from dptune.commands.shared.patchable import can_patch
 from dptune.commands.shared.reading import reading_options, record_of, report_of, root_of
+from dptune.commands.shared.recordings import RUN_HELP, resolved_singly
 from dptune.commands.shared.sweeps import links_option
 from dptune.errors import UsageError
 from dptune.present import terminal
@@ -45,7 +48,7 @@ SECTION_NAMES = (
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="run folder or traces (default: the latest recording)")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help=RUN_HELP)
     parser.add_argument(
         "--format", choices=("text", "json", "html", "tui"), help="output format (default: tui on a terminal)"
     )
@@ -80,6 +83,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show the report in the chosen format; 0 also where only a part could be read."""
+    args.paths = resolved_singly(args.paths)
     if args.patch:
         return _patch(args)
     if args.full and args.section:
@@ -98,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         from dptune.present.tui import show
 
         run, report = _read(args)
-        show(report, run)
+        show(report, run, args.paths, can_patch(report, root_of(args.paths)))
     else:
         report = _read(args)[1]
         _write(_text(report, chosen, args), args.output)

@@ -1,10 +1,11 @@
 """Verify a change by running the script with and without it.
 
-RUN is a run folder of `dptune profile` (default: the latest recording). Its script runs again, unchanged and with the
-change, in separate processes and random order; each trial times some untraced steps and ends. A test on one time per
-trial decides; if the trials are not clear enough, the verdict is inconclusive. Trials end with the verdict, or continue
-until the saving is known more precisely (--within). Your files are not edited: a recommendation with a patch is
-verified in a patched copy, any other change is set from outside, and changes without effect are reported.
+RUN is a run folder of `dptune profile`, or the name of a recording in dptune-runs (default: the latest). Its script
+runs again, unchanged and with the change, in separate processes and random order; each trial times some untraced steps
+and ends. A test on one time per trial decides; if the trials are not clear enough, the verdict is inconclusive. Trials
+end with the verdict, or continue until the saving is known more precisely (--within). Your files are not edited: a
+recommendation with a patch is verified in a patched copy, any other change is set from outside, and changes without
+effect are reported.
 
 Trials run in a copy of the recorded working directory, with DPTUNE_TRIAL=1 and WANDB_MODE=disabled. A script that
 writes to an absolute path, or over a large file of its own, still writes there. A script that fails in the copy runs
@@ -20,7 +21,7 @@ The exit status is 0 whatever the verdict, and 1 if one side cannot run.
 
 examples:
   dptune verify --set ddp.bucket_cap_mb=1
-  dptune verify dptune-runs/2026-11-20T23-31-08-train --advice DP102
+  dptune verify 2026-11-20T23-31-08-train --advice DP102
   dptune verify --set ddp.comm_hook=fp16 --time-limit 10m
   dptune verify --advice DP102 --within 3% --time-limit 1h
 """
@@ -38,6 +39,7 @@ from dptune.commands.shared.amounts import percent, seconds
 from dptune.commands.shared.consent import ask_before_running
 from dptune.commands.shared.parsing import Parser
 from dptune.commands.shared.proving import caution, folder_name, progress, show, trial_arguments
+from dptune.commands.shared.recordings import RUN_HELP, resolved_singly
 from dptune.commands.shared.setting import parsed
 from dptune.errors import UsageError
 from dptune.present.visible import visible
@@ -57,7 +59,7 @@ def arguments(parser: Parser) -> None:
     """Declare the options."""
     parser.takes_command = True
     parser.usage = f"{parser.prog} [options] [RUN] [-- train.py ...]"
-    parser.add_argument("words", nargs="*", metavar="RUN", help="run folder (default: the latest recording)")
+    parser.add_argument("words", nargs="*", metavar="RUN", help=RUN_HELP)
     change = parser.add_argument_group("the change")
     change.add_argument("--advice", metavar="CODE", help="verify the change this rule (code or name) recommends")
     change.add_argument(
@@ -149,7 +151,7 @@ def _folder(words: list[str]) -> Path:
 
     if len(words) > 1:
         raise UsageError(f"give one run; got {len(words)}", "dptune verify RUN --set KNOB=VALUE")
-    folder = Path(recorded(words[0])) if words else latest(RUNS)
+    folder = Path(recorded(resolved_singly(words)[0])) if words else latest(RUNS)
     if not (folder / RUN_JSON).is_file():
         raise RunError(f"{folder} is not a dptune run folder", "record one with: dptune profile train.py")
     return folder

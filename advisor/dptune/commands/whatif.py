@@ -1,8 +1,8 @@
 """Predict step time after changes, from a recording alone.
 
-RUN is a run folder of `dptune profile` (default: the latest recording). A model of the step (compute of each rank,
-when each gradient is ready, communication) is replayed with the changes. The report starts with the error of the
-replay without changes. If that is too large, only an upper bound is given.
+RUN is a run folder of `dptune profile`, or the name of a recording in dptune-runs (default: the latest). A model of the
+step (compute of each rank, when each gradient is ready, communication) is replayed with the changes. The report starts
+with the error of the replay without changes. If that is too large, only an upper bound is given.
 
 Without options it searches for the best bucket sizes and the best combination of changes that leaves training results
 unchanged. --set gives changes, predicted together. --sweep tries several values of one knob on top of --set; without
@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.shared.parsing import Parser
+from dptune.commands.shared.recordings import RUN_HELP, resolved_singly
 from dptune.commands.shared.setting import parsed
 from dptune.errors import UsageError
 from dptune.present import terminal
@@ -59,7 +60,7 @@ def arguments(parser: Parser) -> None:
     """Declare the options."""
     from dptune.commands.shared.reading import reading_options
 
-    parser.add_argument("paths", nargs="*", metavar="RUN", help="run folder (default: the latest recording)")
+    parser.add_argument("paths", nargs="*", metavar="RUN", help=RUN_HELP)
     change = parser.add_argument_group("the changes")
     change.add_argument(
         "--set",
@@ -96,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
     if args.strategies and wanted:
         raise UsageError("--strategies cannot be combined with changes", "ask for the changes without it")
+    args.paths = resolved_singly(args.paths)
     named = shlex.join(args.paths)
     found, measured = measured_of(args.paths or [latest(RUNS)], args.jobs, cached=not args.no_cache, links=args.links)
     trust = trust_in(found, measured)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -36,7 +37,8 @@ _KINDS = {
 class Piece:
     """Something that ran, or several things of a kind: from where drawing begins, ns, as far as it is drawn.
 
-    `name` is of the longest, which takes `longest_ns` in all, drawn or not; 0 where no single thing is known.
+    `name` is of the longest, which takes `longest_ns` in all, drawn or not; 0 where no single thing is known. Something
+    ran in `busy_ns` of it; None: in all of it.
     """
 
     start_ns: int
@@ -45,6 +47,12 @@ class Piece:
     name: str
     count: int
     longest_ns: int = 0
+    busy_ns: int | None = None
+
+    @property
+    def busy_share(self) -> float:
+        """The share of it in which something ran."""
+        return 1.0 if self.busy_ns is None else self.busy_ns / max(self.length_ns, 1)
 
 
 @dataclass(frozen=True)
@@ -140,9 +148,8 @@ class RankLanes:
     def _lane_of(self, row: int) -> int:
         """Which of the lanes of `between` an event belongs to."""
         before = 1
-        for device in self._seen.devices:
+        for device, place in zip(self._seen.devices, self._places, strict=True):
             operations = device.operations
-            place = _places(operations, self._seen.columns)
             lanes: list[int] = np.unique(place).tolist()
             if row in operations.rows:
                 return before + lanes.index(int(place[operations.rows == row][0]))
@@ -159,8 +166,31 @@ class RankLanes:
         """What ran between two moments of the trace's clock. Every lane is there, whatever it holds then."""
         drawn = Step(0, start_ns, end_ns)
         several = len(self._seen.devices) > 1
-        devices = [lane for each in self._seen.devices for lane in _device(self._seen, each, drawn, several)]
-        return [_host(self._seen, drawn), *devices]
+        devices = [
+            lane
+            for device, place in zip(self._seen.devices, self._places, strict=True)
+            for lane in _device(self._seen, device, place, drawn, several)
+        ]
+        return [self._script(drawn), *devices]
+
+    @cached_property
+    def _places(self) -> list[Ints]:
+        """By device, the lane of each operation."""
+        return [_places(device.operations, self._seen.columns) for device in self._seen.devices]
+
+    @cached_property
+    def _phases(self) -> list[tuple[str, Intervals]]:
+        """When the script waits for its loader, goes back, optimizes."""
+        phases = host_phases(self._seen.columns)
+        found: list[tuple[str, Intervals]] = [("loader", self._seen.host.loading)]
+        if not isinstance(phases, str):
+            found += [("backward", phases.going_back - phases.optimizing), ("optimizer", phases.optimizing)]
+        return found
+
+    def _script(self, step: Step) -> Lane:
+        """What the script does: its loader, its backward pass, its optimizer."""
+        pieces = [piece for kind, busy in self._phases for piece in _pieces(busy, step, kind)]
+        return Lane("script", sorted(pieces, key=lambda drawn_piece: drawn_piece.start_ns))
 
 
 def unnamed(step: StepLanes) -> StepLanes:
@@ -190,22 +220,11 @@ def drawn(rank_lanes: RankLanes, step: Step) -> StepLanes:
     return StepLanes(rank_lanes.rank, step.number, step.length_ns, lanes)
 
 
-def _host(seen: RankView, step: Step) -> Lane:
-    """What the script does: its loader, its backward pass, its optimizer."""
-    phases = host_phases(seen.columns)
-    spans: list[tuple[str, Intervals]] = [("loader", seen.host.loading)]
-    if not isinstance(phases, str):
-        spans += [("backward", phases.going_back - phases.optimizing), ("optimizer", phases.optimizing)]
-    pieces = [piece for kind, busy in spans for piece in _pieces(busy, step, kind)]
-    return Lane("script", sorted(pieces, key=lambda drawn_piece: drawn_piece.start_ns))
-
-
-def _device(seen: RankView, device: DeviceView, step: Step, several: bool) -> list[Lane]:
+def _device(seen: RankView, device: DeviceView, place: Ints, step: Step, several: bool) -> list[Lane]:
     """A lane for each stream of a GPU, one of `several` or not; of a CPU one for compute and one for each thread that
-    exchanges.
+    exchanges. `place`: the lane of each operation.
     """
     operations, columns = device.operations, seen.columns
-    place = _places(operations, columns)
     start, end = columns.ts_ns[operations.rows], columns.ends(operations.rows)
     inside = np.flatnonzero((start < step.end_ns) & (end > step.start_ns))
     inside = inside[np.argsort(start[inside], kind="stable")]
@@ -253,10 +272,11 @@ def _pieces(
         return []
     apart = start[1:] > end[:-1] + max(step.length_ns // PARTS, 1)
     first, last = np.concatenate(([True], apart)), np.concatenate((apart, [True]))
+    ran = np.add.reduceat(end - start, np.flatnonzero(first))
     found = []
-    for begin, until in zip(start[first].tolist(), end[last].tolist(), strict=True):
+    for begin, until, busy_ns in zip(start[first].tolist(), end[last].tolist(), ran.tolist(), strict=True):
         of = (kind, 1, 0) if columns is None or rows is None else _longest(columns, rows, begin, until, step.start_ns)
-        found.append(Piece(begin - step.start_ns, until - begin, kind, *of))
+        found.append(Piece(begin - step.start_ns, until - begin, kind, *of, busy_ns=busy_ns))
     return found
 
 

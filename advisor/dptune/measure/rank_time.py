@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dptune.measure.across_ranks import across, host_of
 from dptune.measure.complete import complete
 from dptune.measure.device.timeline import Timeline
-from dptune.measure.intervals import Ints
+from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import RankView, busiest, view
 from dptune.measured import CLASSES
@@ -29,7 +29,8 @@ class RankTime:
     """One rank. `offset_ns` is what to add to a time of its trace to read it by the clock of the first rank's trace.
 
     `aligned`: whether collectives or a shared host clock give it; else its steps are placed at those of the first rank.
-    `missing` says why nothing is known of its device.
+    `spent` is the time of each class of `SHOWN` that has any, device by device. `missing` says why nothing is known of
+    its device.
     """
 
     rank: int
@@ -37,7 +38,8 @@ class RankTime:
     view: RankView
     offset_ns: int
     aligned: bool
-    devices: tuple[Timeline, ...]
+    devices: int
+    spent: tuple[tuple[str, Intervals], ...]
     missing: str = ""
 
     @property
@@ -54,12 +56,10 @@ class RankTime:
         What lies outside the recording is of no class.
         """
         cuts = cuts - self.offset_ns
-        length = np.maximum(np.diff(cuts), 1) * max(len(self.devices), 1)
+        length = np.maximum(np.diff(cuts), 1) * max(self.devices, 1)
         found = {name: np.zeros(len(cuts) - 1) for name in SHOWN}
-        for device in self.devices:
-            for name in CLASSES:
-                shown = OTHER_IDLE if name.endswith("_idle_ns") and name != INPUT else name
-                found[shown] += device.classes[name].lengths(cuts[:-1], cuts[1:]) / length
+        for name, spent in self.spent:
+            found[name] += np.diff(spent.before(cuts)) / length
         return found
 
 
@@ -88,10 +88,11 @@ class RunTime:
             if not aligned:
                 offset = _by_steps(first, rank_view)
             fatal = next((loss.text for loss in rank_view.losses if loss.fatal), "")
-            devices = tuple(timelines.get(number, ()))
+            devices = timelines.get(number, [])
             missing = "" if devices else fatal or rank_view.no_steps or _NO_DEVICE
             host = host_of(run, number) or ""
-            self.ranks[number] = RankTime(number, host, rank_view, offset, aligned, devices, missing)
+            shown = tuple(part for device in devices for part in _shown(device))
+            self.ranks[number] = RankTime(number, host, rank_view, offset, aligned, len(devices), shown, missing)
 
     @property
     def recorded_ns(self) -> tuple[int, int]:
@@ -109,6 +110,14 @@ class RunTime:
         if not found:
             return None
         return Step(number, min(step.start_ns for step in found), max(step.end_ns for step in found))
+
+
+def _shown(device: Timeline) -> Iterator[tuple[str, Intervals]]:
+    """The time of each class of `SHOWN` that has any."""
+    found = dict.fromkeys(SHOWN, NOTHING)
+    for name in CLASSES:
+        found[OTHER_IDLE if name.endswith("_idle_ns") and name != INPUT else name] |= device.classes[name]
+    return ((name, spent) for name, spent in found.items() if len(spent))
 
 
 def _span(rank_view: RankView) -> list[tuple[int, int]]:

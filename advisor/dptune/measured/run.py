@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from pydantic import Field
@@ -158,7 +159,7 @@ class Measured(Figures):
 
         The traced account where no step was timed without the profiler, and on a CPU, whose operators it slows.
         """
-        return self._without_profiler(self.account)
+        return self.without_profiler()(self.account)
 
     def device_step_account(self, rank: int, device: str) -> Account:
         """The account of the steps of one device, as `step_account` is that of all; raises Missing without steps."""
@@ -172,18 +173,23 @@ class Measured(Figures):
         device_figures = next(found, None)
         if device_figures is None:
             raise Missing("no steps were found in the trace of this rank")
-        return self._without_profiler(device_figures.total)
+        return self.without_profiler()(device_figures.total)
 
-    def _without_profiler(self, account: Account) -> Account:
+    def without_profiler(self) -> Callable[[Account], Account]:
+        """What makes of a traced account one without the profiler; made once for the accounts of many ranks."""
+        if self.known("device_kind") in ("cpu", None) or self.step.basis == "traced":
+            return lambda account: account
         steps = sum(len(device.steps) for rank in self.ranks for device in rank.devices)
-        if self.known("device_kind") in ("cpu", None) or self.step.basis == "traced" or not steps:
-            return account
-        traced_ns, step_ns = self.traced_step_ns, self.recorded_step_ns
-        if step_ns >= traced_ns:
-            return account
-        window_ns = round(account.window_ns * step_ns / traced_ns)
+        if not steps or self.recorded_step_ns >= self.traced_step_ns:
+            return lambda account: account
+        step_ns, traced_ns = self.recorded_step_ns, self.traced_step_ns
         waits = self.input.known("wait_share") if self.input.basis == "untraced" else None
-        return account.within(window_ns, None if waits is None else round(waits * window_ns))
+
+        def scaled(account: Account) -> Account:
+            window_ns = round(account.window_ns * step_ns / traced_ns)
+            return account.within(window_ns, None if waits is None else round(waits * window_ns))
+
+        return scaled
 
     @property
     def recorded_step_ns(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
@@ -199,8 +199,8 @@ def sentences_of(text: str) -> list[str]:
 
 def _bars(report: Report) -> list[Bar]:
     """A bar per kind of rank: a straggler that is reported by itself, others together where their steps look alike."""
-    measured = report.measured
-    accounts = [(rank.rank, total) for rank in measured.ranks if (total := _account(measured, rank)) is not None]
+    ranks, scaled = report.measured.ranks, report.measured.without_profiler()
+    accounts = [(rank.rank, total) for rank in ranks if (total := _account(rank, scaled)) is not None]
     late = reported_straggler(report) if len(accounts) > 1 else None
     shares = {rank: tuple(sum(map(total.share, part.classes)) for part in PARTS) for rank, total in accounts}
     others = [rank for rank in shares if rank != late]
@@ -254,9 +254,9 @@ def _bar(ranks: Sequence[int], shares: dict[int, tuple[float, ...]]) -> Bar:
     return Bar(tuple(sorted(ranks)), tuple(sum(column) / len(ranks) for column in columns))
 
 
-def _account(measured: Measured, rank: RankFigures) -> Account | None:
+def _account(rank: RankFigures, without_profiler: Callable[[Account], Account]) -> Account | None:
     """The account of a rank's devices together: of its steps, else of the recording; None where it ran nothing."""
-    stepped = [measured.device_step_account(rank.rank, device.device) for device in rank.devices if device.steps]
+    stepped = [without_profiler(device.total) for device in rank.devices if device.steps]
     found = stepped or [device.whole for device in rank.devices if device.whole.window_ns]
     total = sum(found[1:], found[0]) if found else None
     return total if total is not None and total.window_ns else None

@@ -10,16 +10,18 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 
 from dptune.errors import UsageError
-from dptune.runfile.paths import RUNS
+from dptune.runfile.paths import LATEST, RUNS
 from dptune.runfile.recognition import is_run_folder, record_of
 from dptune.runfile.record import RunRecord
 
 _COMMIT = re.compile(r"[0-9a-f]{4,40}\+?")
 _MOST_NAMED = 4
+RUN_HELP = f"run folder or traces; or a recording in {RUNS}, by name or commit (default: the latest)"
 
 
 @dataclass(frozen=True)
@@ -70,21 +72,46 @@ def _inside(folder: Path, levels: int = 2) -> list[Path]:
     return [run for child in children for run in _inside(child, levels - 1)]
 
 
-def resolved(names: Sequence[str], besides: Sequence[str]) -> list[str]:
+def resolved(names: Sequence[str], besides: Sequence[str] = ()) -> list[str]:
     """The runs that names mean: a path as it is; else recordings of dptune-runs by the name of their folder, or by
     their commit, which all recordings at that commit are meant by, without those of `besides`.
     """
     return [run for name in names for run in ([name] if _is_path(name, besides) else _named(name, besides))]
 
 
+def resolved_singly(names: Sequence[str]) -> list[str]:
+    """The same for commands that read one run: a commit of several recordings is refused."""
+    found = []
+    for name in names:
+        runs = resolved([name])
+        if len(runs) > 1:
+            listed = _listed(Path(run).name for run in runs)
+            raise UsageError(f"{len(runs)} recordings at commit {name}: {listed}", "name one of them")
+        found += runs
+    return found
+
+
 def _is_path(name: str, besides: Sequence[str]) -> bool:
-    return name in besides or "://" in name or os.sep in name or glob.has_magic(name) or Path(name).exists()
+    if name in besides or name in ("", "-") or name.startswith("~") or "://" in name:
+        return True
+    return os.sep in name or glob.has_magic(name) or _exists(Path(name))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists() or path.is_symlink()
+    except (OSError, ValueError):  # what cannot be opened is reported where it is read
+        return True
 
 
 def _named(name: str, besides: Sequence[str]) -> list[str]:
     found = recordings([RUNS])
+    if not found:
+        return [name]  # reported as a path where it is read
+    if name == LATEST:
+        return [str(RUNS / LATEST)]
     named = [each for each in found if each.folder.name == name] or [
-        each for each in found if name and each.folder.name.startswith(name)
+        each for each in found if each.folder.name.startswith(name)
     ]
     if len(named) > 1:
         raise UsageError(
@@ -106,16 +133,24 @@ def _at_commit(name: str, found: Sequence[Recording], besides: set[Path]) -> lis
     if fitting and not exact:
         (commit,) = {each.commit for each in fitting}
         words = "all have uncommitted changes" if commit.endswith("+") else "none has uncommitted changes"
-        raise UsageError(f"no match among the recordings at {name}: {words}", f"--baseline {commit}")
+        raise UsageError(f"no match among the recordings at {name}: {words}", f"name them by {commit}")
     if exact and not (left := [each for each in exact if each.folder.resolve() not in besides]):
         raise UsageError(
             f"every recording at {name} is being checked, none is left as the baseline", "record the baseline, too"
         )
     if not exact:
         raise UsageError(
-            f"no recording in {RUNS} has the name or the commit {name}", "`dptune history` lists names and commits"
+            f"{name} does not exist, and no recording in {RUNS} has that name or commit", _near_misses(name, found)
         )
     return [str(each.folder) for each in left]
+
+
+def _near_misses(name: str, found: Sequence[Recording]) -> str:
+    """Names and commits that may be meant: those that contain the text, else those that differ by a few letters."""
+    known = [*dict.fromkeys(known for each in reversed(found) for known in (each.folder.name, each.commit) if known)]
+    near = [each for each in known if name in each] or get_close_matches(name, known, _MOST_NAMED)
+    lists = "`dptune history` lists names and commits"
+    return f"did you mean {_listed(near, ' or ')}? {lists}" if near else lists
 
 
 def _same_commit(recorded: str, digits: str) -> bool:
@@ -124,7 +159,7 @@ def _same_commit(recorded: str, digits: str) -> bool:
     return bool(commit) and (commit.startswith(digits) or digits.startswith(commit))
 
 
-def _listed(names: Iterable[str]) -> str:
+def _listed(names: Iterable[str], between: str = ", ") -> str:
     every = list(names)
     more = f" and {len(every) - _MOST_NAMED} more" if len(every) > _MOST_NAMED else ""
-    return ", ".join(every[:_MOST_NAMED]) + more
+    return between.join(every[:_MOST_NAMED]) + more

@@ -39,10 +39,14 @@ def ahead(measured: Measured, width: int) -> Iterator[Line]:
 
 def where(gap: GapFigures) -> str:
     """How long it is, of which rank and step, and why."""
-    causes = sorted(gap.causes_ns, key=lambda cause: -gap.causes_ns[cause])
-    shares = [(NAMES[f"{cause}_idle_ns"], gap.causes_ns[cause] / gap.length_ns) for cause in causes]
-    named = ", ".join(f"{name} {percent(share)}" for name, share in shares)
-    return f"{number(gap.length_ns / 1e6)} ms  rank {gap.rank}, step {gap.step}: {named}"
+    return f"{number(gap.length_ns / 1e6)} ms  rank {gap.rank}, step {gap.step}: {causes(gap)}"
+
+
+def causes(gap: GapFigures) -> str:
+    """Why the device was idle, the longest cause first: `host 64.7 %, launching 35.3 %`."""
+    ordered = sorted(gap.causes_ns, key=lambda cause: -gap.causes_ns[cause])
+    shares = [(NAMES[f"{cause}_idle_ns"], gap.causes_ns[cause] / gap.length_ns) for cause in ordered]
+    return ", ".join(f"{name} {percent(share)}" for name, share in shares)
 
 
 def around(gap: GapFigures) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import ClassVar, Protocol
 
 from rich.text import Text
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding
+from textual.containers import Horizontal
 from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.widgets import Footer, Static, TabbedContent, TabPane
@@ -16,6 +17,7 @@ from textual.widgets import Footer, Static, TabbedContent, TabPane
 from dptune.advice import Report
 from dptune.measure.steps.history import step_history
 from dptune.present.amounts import several
+from dptune.present.first_screen import first_screen, verdict_role
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.sections.bandwidth import plot
 from dptune.present.sections.links import links
@@ -25,12 +27,13 @@ from dptune.present.sections.traffic import collectives
 from dptune.present.tui.cards import Cards
 from dptune.present.tui.finder import Finder
 from dptune.present.tui.help import keys
-from dptune.present.tui.idle import Idle
-from dptune.present.tui.overview import overview
+from dptune.present.tui.idle import Gaps, Idle
+from dptune.present.tui.overview import Overview, overview
 from dptune.present.tui.page import PageScreen
-from dptune.present.tui.pane import Pane
+from dptune.present.tui.palette import DARK, LIGHT
+from dptune.present.tui.pane import Pane, style_of
 from dptune.present.tui.rank_table import RankTable
-from dptune.present.tui.target import GoTo, Places
+from dptune.present.tui.target import GoTo
 from dptune.present.tui.timeline import Timeline
 from dptune.present.tui.whatif import WhatIfPane
 from dptune.present.visible import visible
@@ -55,9 +58,21 @@ _PARTS = {
     "whatif": ("whatif-tab", "#whatif", "#prediction"),
 }
 _OF_TAB = {tab: name for name, (tab, _, _) in _PARTS.items()}
-_WITH_KEYS = (Cards, RankTable, Places, Timeline, WhatIfPane)  # parts of tabs
+_WITH_KEYS = (Overview, Cards, RankTable, Gaps, Timeline, WhatIfPane)  # parts of tabs
 TOAST_S = 2  # it covers the lines it speaks of
+_LONGEST_VERDICT = 24  # letters beside the title
 _NO_RUN = "Not available: only a report was loaded, not the run."
+
+
+_TABS = (
+    ("1", "overview", "Overview", "Verdict and step time breakdown"),
+    ("2", "advice", "Advice", "Recommendations and savings"),
+    ("3", "ranks", "Ranks", "Stragglers and waiting"),
+    ("4", "links", "Links", "Collectives and link bandwidth"),
+    ("5", "idle", "Idle", "Longest gaps, and copies"),
+    ("6", "timeline", "Timeline", "All ranks, a rank, two ranks beside each other"),
+    ("7", "whatif", "What if", "Change settings, see the predicted step"),
+)
 
 
 class ReportApp(App[None]):
@@ -65,7 +80,10 @@ class ReportApp(App[None]):
 
     TITLE = "dptune"
     CSS = """
-    #title { height: 1; padding: 0 1; text-style: bold; background: $panel; }
+    #title { height: 1; padding: 0 1; background: $panel; }
+    #title Static { text-wrap: nowrap; text-overflow: ellipsis; }
+    #subject { width: 1fr; text-style: bold; }
+    #verdict { width: auto; margin: 0 0 0 2; }
     TabbedContent { height: 1fr; }
     TabPane { padding: 0; }
     .framed { border: round $foreground 30%; border-title-color: $text-muted; border-subtitle-color: $text-muted; }
@@ -76,15 +94,7 @@ class ReportApp(App[None]):
     BINDINGS: ClassVar = [
         *(
             Binding(key, f"show('{name}')", title, id=f"show.{name}", tooltip=words, show=False)
-            for key, name, title, words in (
-                ("1", "overview", "Overview", "Verdict and step time breakdown"),
-                ("2", "advice", "Advice", "Recommendations and savings"),
-                ("3", "ranks", "Ranks", "Stragglers and waiting"),
-                ("4", "links", "Links", "Collectives and link bandwidth"),
-                ("5", "idle", "Idle", "Longest gaps, and copies"),
-                ("6", "timeline", "Timeline", "All ranks, a rank, two ranks beside each other"),
-                ("7", "whatif", "What if", "Change settings, see the predicted step"),
-            )
+            for key, name, title, words in _TABS
         ),
         Binding("y", "copy", "Copy code", id="copy", tooltip="Copy the code or command on this tab", show=False),
         Binding(
@@ -103,8 +113,13 @@ class ReportApp(App[None]):
         Binding("q,ctrl+c", "quit", "Quit", id="quit", tooltip="Leave the report"),
     ]
 
-    def __init__(self, report: Report, run: Run | None = None) -> None:
+    def __init__(
+        self, report: Report, run: Run | None = None, *, paths: Sequence[str] = (), patches: bool = True
+    ) -> None:
+        """`paths`: the run as it was named; `patches`: whether the recommended change can be applied to the script."""
         super().__init__()
+        self.ansi_theme_dark, self.ansi_theme_light = DARK, LIGHT
+        self._named, self._patches = paths or report.run.sources, patches
         self._run = run if run is not None and run.ranks else None
         self.animation_level = "none"  # a text that glides is hard to read, and slow over ssh
         self._report = report
@@ -113,10 +128,12 @@ class ReportApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """Title, tabs, keys."""
-        yield Static(Text(f"dptune report: {visible(_subject(self._report))}"), id="title")
+        with Horizontal(id="title"):
+            yield Static(Text(f"dptune report: {visible(_subject(self._report))}"), id="subject")
+            yield Static(_verdict(self._report), id="verdict")
         with TabbedContent(initial="overview"):
             with TabPane("1 Overview", id="overview"):
-                yield Pane(lambda width: overview(self._report, width, self._history), id="overview-text")
+                yield Overview(self._overview, id="overview-text")
             with TabPane(f"2 Advice ({len(self._report.advice)})", id="advice"):
                 yield Cards(self._report, page_of)
             with TabPane(f"3 Ranks ({len(self._report.measured.ranks)})", id="ranks-tab"):
@@ -129,9 +146,12 @@ class ReportApp(App[None]):
                 with TabPane("6 Timeline", id="timeline-tab"):
                     yield Timeline(self._run, self._report)
                 with TabPane("7 What if", id="whatif-tab"):
-                    yield WhatIfPane(self._run, self._report)
+                    yield WhatIfPane(self._run, self._report, self._named)
         yield Finder()
         yield Footer(show_command_palette=False)
+
+    def _overview(self, width: int) -> Iterator[Line]:
+        return overview(self._report, width, self._history, self._patches)
 
     def on_mount(self) -> None:
         """Let the arrow keys scroll the overview at once."""
@@ -151,6 +171,10 @@ class ReportApp(App[None]):
         self.action_show("timeline")
         if self._run is not None:
             self.call_after_refresh(self.query_one(Timeline).go_to, where.rank, where.start_ns, where.end_ns)
+
+    def action_evidence(self) -> None:
+        """Show where the evidence of the first recommendation was seen."""
+        self.query_one(Cards).action_evidence()
 
     def action_find(self) -> None:
         """Ask for words."""
@@ -221,10 +245,20 @@ class ReportApp(App[None]):
 
     def action_help(self) -> None:
         """Show every key."""
-        bindings = {"Everywhere": _declared(self), "Advice": _declared(Cards), "Ranks": _declared(RankTable)}
-        bindings["List of gaps"] = _declared(Places)
-        if self._run is not None:
-            bindings |= {"Timeline": _declared(Timeline), "What if": _declared(WhatIfPane)}
+        parts: dict[str, type[DOMNode]] = {
+            "overview": Overview,
+            "advice": Cards,
+            "ranks": RankTable,
+            "idle": Gaps,
+            "timeline": Timeline,
+            "whatif": WhatIfPane,
+        }
+        opened = _OF_TAB[self.query_one(TabbedContent).active]
+        shown = [name for name in parts if self.query(f"#{_PARTS[name][0]}")]
+        titles = {name: title for _, name, title, _ in _TABS}
+        here = {titles[name]: _declared(parts[name]) for name in shown if name == opened}
+        others = {titles[name]: _declared(parts[name]) for name in shown if name != opened}
+        bindings = {**here, "Everywhere": _declared(self), **others}
         self.push_screen(PageScreen("Keys (Escape closes)", lambda width: keys(bindings, width)))
 
 
@@ -249,6 +283,17 @@ def _sections(report: Report, width: int, *sections: Callable[[Report, int], Ite
     """Sections of the text, one below the other; a sentence where none has anything."""
     lines = [line for section in sections for line in section(report, width)]
     yield from lines or wrapped("None in this run.", width)
+
+
+def _verdict(report: Report) -> Text:
+    """The verdict in a word or two, and the time of a step, in sight on every tab; a long verdict is on the first."""
+    screen = first_screen(report)
+    label = visible(screen.label.upper()) if len(screen.label) <= _LONGEST_VERDICT else ""
+    return (
+        Text()
+        .append(label, style_of(verdict_role(screen.label)))
+        .append("".join(f"  {rate}" for rate in screen.rates[:1]))
+    )
 
 
 def _subject(report: Report) -> str:

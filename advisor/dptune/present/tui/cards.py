@@ -25,7 +25,7 @@ from dptune.present.tui.row_table import RowTable
 from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
 
-_COLUMNS = ("fix", "saves", "confidence", "where", "results")
+_COLUMNS = ("fix", "where", "saves", "confidence", "results")
 _LONGEST = 44  # letters of a name in the table
 _ALL = 10_000  # columns: the text of a card, unfolded, to find words in
 _ORDERS: dict[str, Callable[[Advice], tuple[float | str, ...]]] = {
@@ -69,6 +69,8 @@ class Cards(Container):
         self._report, self._explain = report, explain
         self._ranked = [card for _, cards in sections(report.advice) for card in cards]
         self._advice = self._ranked
+        fixes = [fix_of(advice, report.verified) for advice in self._ranked]
+        self._columns = [heading for heading in _COLUMNS if heading != "where" or any(fix.where for fix in fixes)]
         self._order, self._words = "as ranked", ""
         self._looked_at = 0
 
@@ -82,7 +84,7 @@ class Cards(Container):
 
     def on_mount(self) -> None:
         """Fill the table."""
-        for heading in _COLUMNS:
+        for heading in self._columns:
             self._table.add_column(Text(heading))
         self._fill()
 
@@ -141,8 +143,9 @@ class Cards(Container):
         self._advice = [advice for advice in found if self._words.lower() in self._all_words(advice)]
         self._table.clear()
         for advice in self._advice:
-            self._table.add_row(*_cells(advice, self._report))
-        self._table.add_row(Text("other rules", "dim"), *(Text() for _ in _COLUMNS[1:]))
+            cells = _cells(advice, self._report)
+            self._table.add_row(*(cells[heading] for heading in self._columns))
+        self._table.add_row(Text("all other rules", "dim"), *(Text() for _ in self._columns[1:]))
         only = f", with '{visible(self._words)}'" if self._words else ""
         self._table.border_title = Text(f"Recommendations {self._order}{only}")
         self._table.border_subtitle = Text(self._rest_in_short())
@@ -171,12 +174,13 @@ class Cards(Container):
         return lambda width: _rest(self._report, width)
 
 
-def _cells(advice: Advice, report: Report) -> list[Text]:
-    """A row; what is of low confidence is dim."""
+def _cells(advice: Advice, report: Report) -> dict[str, Text]:
+    """A row by its columns; what is of low confidence is dim."""
     fix = fix_of(advice, report.verified)
     role = style_of(IMPACT_ROLES[advice.impact] if advice.confidence != "low" else "dim")
-    rest = (fix.saves, fix.confidence, fix.where, fix.results)
-    return [Text(_cut(f"{fix.rule} {fix.slug}"), role), *(Text(visible(cell)) for cell in rest)]
+    rest = {"where": fix.where, "saves": fix.saves, "confidence": fix.confidence, "results": fix.results}
+    first = Text(_cut(f"{fix.rule} {fix.slug}"), role)
+    return {"fix": first, **{heading: Text(visible(cell)) for heading, cell in rest.items()}}
 
 
 def _cut(name: str) -> str:

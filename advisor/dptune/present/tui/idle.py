@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Container
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
+from textual.widgets import DataTable
 
 from dptune.advice import Report
 from dptune.measured import GapFigures
-from dptune.present.lines import BLANK, Line, line, wrapped
-from dptune.present.sections.gaps import ahead, around, where
+from dptune.present.amounts import number
+from dptune.present.lines import BLANK, Line, labelled, wrapped
+from dptune.present.sections.gaps import ahead, around, causes
 from dptune.present.sections.traffic import copies, data_loading
 from dptune.present.tui.pane import FRAMED, Pane
-from dptune.present.tui.target import GoTo, Places
+from dptune.present.tui.row_table import RowTable
+from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
+
+_COLUMNS = ("ms", "rank", "step", "why the device was idle")
+
+
+class Gaps(RowTable):
+    """A table in which Enter means: show that gap in the timeline."""
+
+    BINDINGS: ClassVar = [
+        Binding(
+            "enter",
+            "select_cursor",
+            "In the timeline",
+            id="place.show",
+            tooltip="Show the gap in the timeline",
+        ),
+    ]
 
 
 class Idle(Container):
-    """List of gaps, then words."""
+    """Table of gaps, then words."""
 
     DEFAULT_CSS = """
     Idle { layout: vertical; }
-    Idle OptionList { height: 40%; }
+    Idle DataTable { height: auto; max-height: 40%; }
     Idle Pane { height: 1fr; }
     """
 
@@ -36,39 +55,47 @@ class Idle(Container):
         self._gaps: list[GapFigures] = report.measured.known("gaps") or []
 
     def compose(self) -> ComposeResult:
-        """The list, then the words."""
-        why = self._report.measured.missing.get("gaps")
-        none = "No gaps found." if why is None else f"Not known: {visible(why)}"
-        options = [Option(Text(where(gap))) for gap in self._gaps] or [Option(Text(none, "dim"))]
-        self._list = Places(*options, id="gap-list", markup=False, classes=FRAMED)
-        self._list.border_title = "Longest gaps (traced times): Enter opens one in the timeline"
-        yield self._list
+        """The table, then the words."""
+        self._table = Gaps(id="gap-list")
+        self._table.border_title = "Longest gaps (traced times)"
+        yield self._table
         self._words = Pane(lambda width: self._details(0, width), id="idle-text", classes=FRAMED)
+        self._words.border_title = "Selected gap"
         yield self._words
 
-    @on(OptionList.OptionHighlighted)
-    def show_gap(self, event: OptionList.OptionHighlighted) -> None:
+    def on_mount(self) -> None:
+        """Fill the table."""
+        for heading in _COLUMNS:
+            self._table.add_column(Text(heading))
+        for gap in self._gaps:
+            figures = (number(gap.length_ns / 1e6), str(gap.rank), str(gap.step))
+            self._table.add_row(*(Text(figure, justify="right") for figure in figures), Text(visible(causes(gap))))
+
+    @on(DataTable.RowHighlighted)
+    def show_gap(self, event: DataTable.RowHighlighted) -> None:
         """Show what lies around the one under the cursor."""
-        at = event.option_index
+        at = event.cursor_row
         self._words.show(lambda width: self._details(at, width))
 
-    @on(OptionList.OptionSelected)
+    @on(DataTable.RowSelected)
     def show_in_timeline(self) -> None:
         """Go there."""
-        at = self._list.highlighted or 0
+        at = self._table.cursor_row
         if at < len(self._gaps):
             gap = self._gaps[at]
             self.post_message(GoTo(gap.rank, gap.start_ns, gap.start_ns + gap.length_ns))
 
     def find(self, words: str) -> str:
-        """Find words below the list."""
+        """Find words below the table."""
         return self._words.find(words)
 
     def _details(self, at: int, width: int) -> Iterator[Line]:
         if at < len(self._gaps):
-            yield line("The gap under the cursor", "strong")
-            yield from wrapped(around(self._gaps[at]), width, "  ")
+            yield from labelled("Where", around(self._gaps[at]), width)
             yield BLANK
+        else:
+            why = self._report.measured.missing.get("gaps")
+            yield from wrapped("No gaps found." if why is None else f"Not known: {visible(why)}", width)
         yield from ahead(self._report.measured, width)
         for section in (copies, data_loading):
             yield from section(self._report, width)

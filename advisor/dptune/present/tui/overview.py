@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from textual.binding import Binding
 
 from dptune.advice import Report
 from dptune.measure.steps.history import WindowHistory
@@ -22,11 +25,7 @@ from dptune.present.sections.phases import phases
 from dptune.present.sections.step_history import step_columns
 from dptune.present.sections.steps import steps
 from dptune.present.sections.traffic import collectives, copies, data_loading
-
-
-def _first(report: Report, width: int) -> Iterator[Line]:
-    return first(report, width, keys=True)
-
+from dptune.present.tui.pane import Pane
 
 _BELOW = (
     account,
@@ -47,7 +46,16 @@ _BELOW = (
 )
 
 
-def overview(report: Report, width: int, history: Sequence[WindowHistory] = ()) -> Iterator[Line]:
+class Overview(Pane):
+    """The page, with keys to what its first lines speak of."""
+
+    BINDINGS: ClassVar = [
+        Binding("enter", "app.show('advice')", "Advice", id="overview.advice", tooltip="Open the recommendations"),
+        Binding("e", "app.evidence", "Evidence", id="overview.evidence", tooltip="Show the evidence in the timeline"),
+    ]
+
+
+def overview(report: Report, width: int, history: Sequence[WindowHistory] = (), patches: bool = True) -> Iterator[Line]:
     """The first screen; below it the time of each step, the account, phases, path, gaps, step times, trust, and what
     moves and what runs.
     """
@@ -57,4 +65,7 @@ def overview(report: Report, width: int, history: Sequence[WindowHistory] = ()) 
         only = measured.ranks[0].rank if len(measured.ranks) == 1 else None
         return step_columns(history, width, recorded=measured.step.basis == "untraced", rank=only)
 
-    return without_steps.page((_first, timed_steps, *_BELOW), report, width)
+    def first_screen(report: Report, width: int) -> Iterator[Line]:
+        return first(report, width, keys=True, patches=patches)
+
+    return without_steps.page((first_screen, timed_steps, *_BELOW), report, width)

@@ -58,12 +58,15 @@ class Folded:
 
     def __init__(self, layout_lines: Layout, words: str = "") -> None:
         self._layout_lines, self._words = layout_lines, words
+        self._made: tuple[int, Text] | None = None  # at the width drawn last: a layout asks several times
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        text = painted(self._layout_lines(options.max_width))
-        if self._words:
-            text.highlight_regex(_pattern(self._words), _FOUND)
-        yield text
+        if self._made is None or self._made[0] != options.max_width:
+            text = painted(self._layout_lines(options.max_width))
+            if self._words:
+                text.highlight_regex(_pattern(self._words), _FOUND)
+            self._made = options.max_width, text
+        yield self._made[1]
 
 
 class Pane(VerticalScroll):

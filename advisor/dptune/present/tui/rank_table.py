@@ -17,11 +17,12 @@ from textual.widgets import DataTable
 from dptune.advice import Report
 from dptune.measure.steps.history import step_history
 from dptune.present.amounts import Hole, ns_as_ms, several, shown
+from dptune.present.first_screen import reported_straggler
 from dptune.present.lines import BLANK, Line, labelled, line, wrapped
 from dptune.present.sections.ranks import COLUMNS, WORDS, lateness, latest, rank_of_row, rank_remarks, rank_rows
 from dptune.present.sections.step_history import step_columns
 from dptune.present.table import Cell, absent_throughout
-from dptune.present.tui.pane import FRAMED, Layout, Pane, hue
+from dptune.present.tui.pane import FRAMED, Layout, Pane, hue, style_of
 from dptune.present.tui.row_table import RowTable
 from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
@@ -70,6 +71,7 @@ class RankTable(Container):
         left_out = absent_throughout(self._rows) if self._rows else {}
         kept = [i for i in range(len(COLUMNS)) if i not in left_out and not self._on_one_host(i)]
         self._kept = sorted(kept, key=lambda i: COLUMNS[i].heading not in _FIRST)
+        self._late = reported_straggler(report)
         self._shown = list(range(len(self._rows)))  # in the order of the table
         self._by, self._words = -1, ""  # the column they are sorted by; none at first
         self._heat = _heat_of(report)
@@ -81,7 +83,7 @@ class RankTable(Container):
     def compose(self) -> ComposeResult:
         """Table, then words."""
         rows = _Rows(id="rank-rows")
-        rows.border_title = "Ranks: Enter opens one in the timeline"
+        rows.border_title = "Ranks"
         yield rows
         yield Pane(self._lines_of(0), id="rank-words", classes=FRAMED)
 
@@ -129,6 +131,7 @@ class RankTable(Container):
         """The rows that have the words, in order."""
         low = self._words.lower()
         self._shown = [at for at, row in enumerate(self._rows) if any(low in str(cell).lower() for cell in row)]
+        self._shown.sort(key=lambda at: self._ranks[at].rank != self._late)
         if self._by >= 0:
             self._shown.sort(key=lambda at: _size(self._rows[at][self._by]))
         rows = self.query_one(DataTable)
@@ -137,15 +140,18 @@ class RankTable(Container):
             first, *others = ((self._rows[at][i], "right" if COLUMNS[i].right else "left") for i in self._kept)
             heat = [Text(self._heat.get(self._ranks[at].rank, ""), hue("red"))] if self._heat else []
             row = [Text(_cell(cell), justify=side) for cell, side in (first, *others)]  # type: ignore[arg-type]
+            if self._ranks[at].rank == self._late:
+                row[0] = Text(f"▶{row[0].plain}", style_of("error"), justify="right")
             rows.add_row(row[0], *heat, *row[1:])
         words = self.query_one(Pane)
-        words.border_title = "The rank under the cursor" if self._by < 0 else f"Sorted by {COLUMNS[self._by].heading}"
+        words.border_title = "Selected rank" if self._by < 0 else f"Sorted by {COLUMNS[self._by].heading}"
         words.show(self._lines_of(0))
 
     def _lines_of(self, place: int) -> Layout:
         return lambda width: self._details(place, width)
 
     def _details(self, place: int, width: int) -> Iterator[Line]:
+        is_late = place < len(self._shown) and self._ranks[self._shown[place]].rank == self._late
         if place < len(self._shown):
             at = self._shown[place]
             rank = self._ranks[at]
@@ -155,6 +161,8 @@ class RankTable(Container):
                 yield from labelled("Host", host, width)
             yield from labelled("Device", str(rank.known("device_name") or "not named in the trace"), width)
             yield from labelled("Late", str(shown(lambda: lateness(rank))), width)
+            if is_late:
+                yield from labelled("Verdict", latest(self._report), width, role="warning")
             yield from self._steps(rank.rank, width)
             for column, cell in zip(COLUMNS, self._rows[at], strict=True):
                 if isinstance(cell, Hole):
@@ -163,7 +171,8 @@ class RankTable(Container):
             yield from wrapped(f"No row has '{self._words}'.", width, role="warning")
         if any(isinstance(row[i], Hole) for row in self._rows for i in self._kept):
             yield from wrapped("? not measured: select the row to see why.", width, role="dim")
-        yield from wrapped(latest(self._report), width)
+        if not is_late:
+            yield from wrapped(latest(self._report), width)
         for remark in rank_remarks(self._report):
             yield from wrapped(remark, width, role="warning")
         yield from wrapped(WORDS, width, role="dim")

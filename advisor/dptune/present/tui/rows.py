@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
 from rich.style import Style
 from rich.text import Text
 
@@ -21,7 +22,8 @@ from dptune.present.visible import visible
 LABEL = 16  # columns of a row's name
 _BLANK = " "
 _EDGE = "▏"  # starts an event, so that neighbours are distinct
-_LEAST_SHARE = 0.1  # of a cell that is not idle: less is not seen beside the idle time
+PARTLY = "▏"  # something ran in the cell, and it was idle for longer
+_LEAST_SHARE = 0.05  # of a cell of a rank's time: less is not drawn in an idle cell
 _MOST_LEVELS = 24
 _NEARLY_ALL = 0.9  # of what is drawn
 
@@ -77,13 +79,22 @@ class Row:
         return self.make()
 
 
-def painted_row(row: Row, column: int, chosen: bool) -> Text:
-    """The row with its name; the cursor at a column, reversed where the row is the chosen one."""
+def painted_row(row: Row, column: int, chosen: bool, lines: int = 1, between: int = 0) -> Iterator[Text]:
+    """The row on some lines, with its name on the first, and blank lines below it; the cursor at a column, reversed
+    where the row is the chosen one.
+    """
     mark = ">" if chosen else "▶" if row.late else " "
-    text = Text(
-        f"{mark}{visible(row.label)[: LABEL - 2]:<{LABEL - 1}}", "bold" if chosen else hue("red") if row.late else ""
-    )
-    cells = row.cells
+    name = f"{mark}{visible(row.label)[: LABEL - 2]:<{LABEL - 1}}"
+    style = "bold" if chosen else hue("red") if row.late else ""
+    for number in range(lines):
+        yield Text(name if not number else _BLANK * LABEL, style).append_text(_painted(row.cells, column, chosen))
+    blank = [_NO_SIGN] * len(row.cells)
+    for _ in range(between):
+        yield Text(_BLANK * LABEL).append_text(_painted(blank, column, chosen=False))
+
+
+def _painted(cells: Sequence[Sign], column: int, chosen: bool) -> Text:
+    text = Text()
     for style, group in groupby(range(len(cells)), lambda at: (cells[at].style, at == column)):
         drawn = "".join(cells[at].sign for at in group)
         if style[1]:
@@ -100,15 +111,21 @@ def parts_of(shares: dict[str, Shares]) -> list[tuple[Part, Shares]]:
 
 
 def time_cells(shares: dict[str, Shares]) -> list[Sign]:
-    """What most of each cell is, but for idle time beside something that runs; nothing outside the recording."""
+    """What the largest share of each cell is; where that is idle time, a thin bar of what else ran in the cell. Nothing
+    outside the recording.
+    """
     parts = parts_of(shares)
+    most = np.argmax([of for _, of in parts], axis=0).tolist()
+    busiest = np.argmax([of * (part.name != "idle") for part, of in parts], axis=0).tolist()
     found = []
-    for at in range(len(parts[0][1])):
-        part, share = max(
-            ((part, float(of[at]) * (_LEAST_SHARE if part.name == "idle" else 1.0)) for part, of in parts),
-            key=lambda each: each[1],
-        )
-        found.append(Sign(part.block, style_of(part.role)) if share > 0 else _NO_SIGN)
+    for at, (first, second) in enumerate(zip(most, busiest, strict=True)):
+        part, busy = parts[first][0], parts[second][0]
+        if parts[first][1][at] <= 0:
+            found.append(_NO_SIGN)
+        elif part.name == "idle" and parts[second][1][at] >= _LEAST_SHARE:
+            found.append(Sign(PARTLY, style_of(busy.role)))
+        else:
+            found.append(Sign(part.block, style_of(part.role)))
     return found
 
 
@@ -117,7 +134,7 @@ def lane_row(lane: Lane, number: int, rank: int, length_ns: int, columns: int) -
     return Row(
         lane.label,
         (rank,),
-        lambda: [SIGNS.get(kind, _NO_SIGN) for kind in cell_kinds(lane, length_ns, columns)],
+        lambda: lane_cells(lane, length_ns, columns),
         lane=lane,
         number=number,
     )
@@ -158,18 +175,25 @@ def level_cells(level: Sequence[Nested], begin: int, end: int, columns: int) -> 
     return cells
 
 
-def cell_kinds(lane: Lane, length_ns: int, columns: int) -> list[str]:
-    """What each cell shows: the kind that most of it is; nothing where most of it is idle and no piece begins there."""
+def lane_cells(lane: Lane, length_ns: int, columns: int) -> list[Sign]:
+    """What each cell shows: the kind that ran longest in it, as a thin bar where the cell was idle for longer."""
     per_cell = length_ns / columns
-    best, kinds = [0.0] * columns, [""] * columns
+    ran: list[dict[str, float]] = [{} for _ in range(columns)]
     for piece in lane.pieces:
         first = max(int(piece.start_ns / per_cell), 0)
         last = min(int((piece.start_ns + piece.length_ns) / per_cell), columns - 1)
         for cell in range(first, last + 1):
-            common = common_ns(piece, cell * per_cell, (cell + 1) * per_cell)
-            if common > best[cell]:
-                best[cell], kinds[cell] = common, piece.kind
-    return kinds
+            common = common_ns(piece, cell * per_cell, (cell + 1) * per_cell) * piece.busy_share
+            ran[cell][piece.kind] = ran[cell].get(piece.kind, 0.0) + max(common, 0.0)
+    return [_lane_cell(kinds, per_cell) for kinds in ran]
+
+
+def _lane_cell(kinds: dict[str, float], cell_ns: float) -> Sign:
+    kind = max(kinds, key=lambda kind: kinds[kind], default="")
+    if not kinds.get(kind):
+        return _NO_SIGN
+    sign = SIGNS.get(kind, _NO_SIGN)
+    return sign if kinds[kind] >= cell_ns - sum(kinds.values()) else Sign(PARTLY, sign.style)
 
 
 def common_ns(piece: Piece, low: float, high: float) -> float:

@@ -94,7 +94,7 @@ def rank_rows(
     lanes: RankLanes, window: Window, columns: int, time_rows: Sequence[Row], most: int | None = None
 ) -> list[Row]:
     """The time of a rank where it is known, its streams that run anything, the phases of its script, and the nested
-    ranges of its threads; `window` is by its own clock. With `most`, only so many: the outer ranges, then the rest.
+    ranges of its threads; `window` is by its own clock. With `most`, only so many: outer ranges before streams.
     """
     begin, end = window
     drawn = [(number, lane) for number, lane in enumerate(lanes.between(begin, end)) if lane.pieces]
@@ -105,5 +105,5 @@ def rank_rows(
     if most is None:
         return [*time_rows, *streams, *levels]
     room = most - len(time_rows)
-    shown = levels[: max(most // 2, room - len(streams), 2)]
-    return [*time_rows, *shown, *streams[: max(room - len(shown), 0)]]
+    levels = levels[: max(most // 2, room - len(streams), 2)]
+    return [*time_rows, *streams[: max(room - len(levels), 0)], *levels]

@@ -15,6 +15,7 @@ from textual.worker import get_current_worker
 from dptune.advice import Report
 from dptune.measure.rank_time import RunTime
 from dptune.present.tui import timeline_picture
+from dptune.present.tui.background import uncollected
 from dptune.present.tui.pane import FRAMED, Pane
 from dptune.present.tui.rows import LABEL
 from dptune.present.tui.timeline_view import TimelineView
@@ -62,7 +63,9 @@ class Timeline(Container, can_focus=True):
             key_display="+ -",
         ),
         Binding("minus", "go('zoom', -1)", "Out", id="time.out", tooltip="Zoom out", key_display="-", show=False),
-        Binding("n", "go('step', 1)", "Step", id="step.next", tooltip="The next step"),
+        Binding(
+            "n", "go('step', 1)", "Step", id="step.next", tooltip="The next step; p: the previous", key_display="n p"
+        ),
         Binding("p", "go('step', -1)", "Step before", id="step.before", tooltip="The previous step", show=False),
         Binding("0", "go('step', 0)", "Whole step", id="step.whole", tooltip="The whole step again", show=False),
         Binding("r", "go('rank', 1)", "Rank", id="rank.next", tooltip="The next rank, at the same step"),
@@ -99,13 +102,24 @@ class Timeline(Container, can_focus=True):
         yield pane
 
     def on_show(self) -> None:
-        """The ranks are put on one clock when someone looks, beside the interface."""
-        if len(self.view.numbers) > 1 and self.view.run_time is None and not self._reading:
+        """Ranks are read, and put on one clock, when someone looks, beside the interface."""
+        several = len(self.view.numbers) > 1
+        if not self._reading and (self.view.run_time is None if several else not self.view.rows):
             self._reading = "reading ..."
-            self.run_worker(self._read, thread=True)
-        if self.view.mode == "rank" and not self.view.end:
-            self.view.whole_median()
+            self.run_worker(self._read if several else self._read_one, thread=True)
         self._draw()
+
+    def _read_one(self) -> None:
+        """The only rank."""
+        try:
+            with uncollected():
+                lanes = self.view.lanes(self.view.rank)
+                lanes.between(0, 1)  # which sorts what every picture needs
+                lanes.host.between(0, 1)
+        except Exception as error:
+            self._failure = f"the rank cannot be drawn: {type(error).__name__}: {error}"
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._keep, None)
 
     def _read(self) -> None:
         worker = get_current_worker()
@@ -116,7 +130,8 @@ class Timeline(Container, can_focus=True):
                 self.app.call_from_thread(self._draw)
 
         try:
-            found = RunTime(self.view.run, progress)
+            with uncollected():
+                found = RunTime(self.view.run, progress)
         except Exception as error:
             self._failure = f"the ranks cannot be compared: {type(error).__name__}: {error}"
             found = None
@@ -126,7 +141,9 @@ class Timeline(Container, can_focus=True):
     def _keep(self, run_time: RunTime | None) -> None:
         """Show all ranks, then do what keys asked for meanwhile."""
         self._reading = ""
-        self.view.show_ranks(run_time)
+        can_be_drawn = len(self.view.numbers) > 1 or not self._failure
+        if run_time is not None or (can_be_drawn and not self.view.end):
+            self.view.show_ranks(run_time)
         waiting, self._waiting = self._waiting, []
         for name, by in waiting:
             self._moves[name](by)
@@ -142,7 +159,7 @@ class Timeline(Container, can_focus=True):
         self._draw()
 
     def go_to(self, rank: int, start_ns: int | None = None, end_ns: int | None = None) -> None:
-        """Show a stretch of a rank's time, with as much again on both sides; its median step where none is named."""
+        """Show a stretch of a rank's time, and some around it; its median step where none is named."""
         self._waiting = []
         self.view.go_to(rank, start_ns, end_ns)
         self._draw()
@@ -162,7 +179,7 @@ class Timeline(Container, can_focus=True):
         """Do what a key asks for; what needs all ranks waits until they are read, unless Escape cancels it."""
         if self._waiting and name == "back":
             self._waiting = []
-        elif self._reading and (self._waiting or self.view.mode == "all" or name in ("back", "beside")):
+        elif self._reading and (self._waiting or not self.view.rows or name in ("back", "beside")):
             self._waiting = [*self._waiting, (name, by)][:_MOST_WAITING]
         else:
             self._moves[name](by)

@@ -13,7 +13,7 @@ from dptune.present.lines import Line, labelled, wrapped
 from dptune.present.step_classes import PARTS, kind_name
 from dptune.present.tui import under_cursor
 from dptune.present.tui.pane import style_of
-from dptune.present.tui.rows import LABEL, SIGNS, Row, painted_row, seen_rows
+from dptune.present.tui.rows import LABEL, PARTLY, SIGNS, Row, painted_row, seen_rows
 from dptune.present.tui.scene import Window
 from dptune.present.tui.timeline_view import Mode, TimelineView
 
@@ -37,13 +37,21 @@ def heading(view: TimelineView) -> str:
 def picture(view: TimelineView) -> Text:
     """Axis, rows, legend; of a pair a line between the two ranks."""
     first, last = _shown(view)
+    lines, between = _lines_of_row(view)
     text = Text().append_text(_axis(view)).append("\n")
     for place in range(first, last):
         row = view.rows[place]
         if view.mode == "pair" and place > first and row.ranks != view.rows[place - 1].ranks:
             text.append(f" {'─' * (LABEL + view.columns - 1)}\n", "dim")
-        text.append_text(painted_row(row, view.column, place == view.lane)).append("\n")
+        for painted in painted_row(row, view.column, place == view.lane, lines, between):
+            text.append_text(painted).append("\n")
     return text.append_text(_legend(view, view.rows[first:last]))
+
+
+def _lines_of_row(view: TimelineView) -> tuple[int, int]:
+    """The lines of a row and the blank ones below it: of ranks more than one where the screen has lines for it."""
+    height = view.room // max(len(view.rows), 1) if view.mode == "all" else 1
+    return (2, 1) if height > 2 else (1, 1) if height == 2 else (1, 0)
 
 
 def _shown(view: TimelineView) -> Window:
@@ -76,7 +84,7 @@ def _round(least_ns: float) -> float:
 def _legend(view: TimelineView, rows: list[Row]) -> Text:
     """What the signs of the rows stand for: classes of a rank's time, kinds of work on a stream."""
     every = {part.block: (style_of(part.role), part.name) for part in PARTS if part.name != view.unnamed_part}
-    signs = every
+    signs = dict(every)
     if view.mode != "all":
         seen = {cell.sign for row in rows if row.lane is None and not row.level for cell in row.cells}
         signs = {sign: shown for sign, shown in every.items() if sign in seen}
@@ -84,6 +92,8 @@ def _legend(view: TimelineView, rows: list[Row]) -> Text:
         for kind, (sign, style) in SIGNS.items():
             if kind in kinds:
                 signs.setdefault(sign, (style, kind_name(kind)))
+    if any(cell.sign == PARTLY for row in rows if not row.level for cell in row.cells):
+        signs[PARTLY] = "", "partly busy"
     wide = sum(len(name) + 4 for _, name in signs.values()) <= LABEL + view.columns
     text = Text()
     for sign, (style, name) in signs.items():
@@ -131,4 +141,4 @@ def without_functions(view: TimelineView) -> tuple[str, str]:
     detailed = next(trace.detailed_source for trace in view.run.ranks if trace.rank == rank)
     if detailed is not None:
         return "Python functions: in the detailed trace; y copies its command", f"dptune report {shlex.quote(detailed)}"
-    return "Python functions: not recorded; `dptune profile` or with_stack=True does", ""
+    return "Python functions: none; `dptune profile` or with_stack=True records them", ""

@@ -23,6 +23,8 @@ from dptune.present.tui.scene import (
 from dptune.trace.run import Run
 
 _LEAST_NS = 1000  # that a screen shows
+_LEAST_CELLS = 4  # of what was found
+_MOST_OF_STEP, _MARGIN = 0.5, 0.05  # what takes more of a step is shown with little around it
 _ZOOM = 2.0
 _PAN = 0.25
 _OPENED_RANKS = 4  # whose lanes are kept
@@ -84,7 +86,9 @@ class TimelineView:
             self.whole_median()
 
     def go_to(self, rank: int, start_ns: int | None = None, end_ns: int | None = None) -> None:
-        """Show a stretch of a rank's time, with as much again on both sides; its median step where none is named."""
+        """Show a stretch of a rank's time, with as much again on both sides, with less of one that is most of a step;
+        its median step where none is named.
+        """
         if rank not in self.numbers:
             return
         self.mode, self.rank = "rank", rank
@@ -93,7 +97,9 @@ class TimelineView:
             return
         end = start_ns if end_ns is None else end_ns
         self.column = self.columns // 2
-        room, offset = max(end - start_ns, _LEAST_NS), self.offset(rank)
+        length, offset = max(end - start_ns, _LEAST_NS), self.offset(rank)
+        is_long = any(length > _MOST_OF_STEP * step.length_ns for step in self.steps)
+        room = int(length * (_MARGIN if is_long else 1))
         self.look(start_ns - room + offset, end + room + offset)
         self.lane = self._busy_row()
 
@@ -119,7 +125,7 @@ class TimelineView:
         if found is None:
             return "none on this rank"
         start, end = found.start_ns + offset, found.end_ns + offset
-        length = max(self.end - self.begin, end - start)
+        length = max(min(self.end - self.begin, (end - start) * self.columns // _LEAST_CELLS), end - start, _LEAST_NS)
         self.column = self.columns // 2
         self.mode = "rank"
         self.look((start + end - length) // 2, (start + end + length) // 2)

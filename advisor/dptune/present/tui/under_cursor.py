@@ -18,6 +18,7 @@ from dptune.present.tui.scene import Window, mean_shares
 from dptune.runfile.ranks import spans
 
 _DEEPEST = 6  # names of a path, the innermost
+_BUSY = 0.995  # of a piece: one with more is called busy throughout
 
 
 def of_ranks(
@@ -96,7 +97,8 @@ def _piece(piece: Piece, length_ns: int, width: int) -> Iterator[Line]:
         yield from labelled("Drawn", f"{ns_as_ms(piece.length_ns)} ms of it", width)
     if piece.count > 1:
         longest = f"the longest, of {ns_as_ms(piece.longest_ns)} ms, is named"
-        yield from labelled("Holds", f"{several(piece.count, 'operation')}; {longest}", width)
+        gaps = f", {percent(piece.busy_share)} busy" if piece.busy_share < _BUSY else ""
+        yield from labelled("Holds", f"{several(piece.count, 'operation')}{gaps}; {longest}", width)
 
 
 def piece_at(row: Row, cell: Window) -> Piece | None:

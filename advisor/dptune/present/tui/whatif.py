@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from functools import partial
 from math import isclose
 from typing import ClassVar, NamedTuple
 
@@ -21,8 +20,9 @@ from dptune.measure.steps.input_wait import drawn_from
 from dptune.measured import Measured, Missing, digits
 from dptune.predicted import Prediction
 from dptune.present.amounts import milliseconds, ns_as_ms, number
-from dptune.present.lines import BLANK, Line, labelled, wrapped
+from dptune.present.lines import BLANK, Line, Role, Span, labelled, wrapped
 from dptune.present.sections.advice import change, changes
+from dptune.present.tui.background import uncollected
 from dptune.present.tui.pane import FRAMED, Pane
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB
@@ -31,7 +31,7 @@ from dptune.whatif.run_model import RunModel
 
 UNCHANGED = "unchanged"
 _NAMED = 8  # runs or traces that a command names
-_BAR = 40
+_BAR, _LEAST_BAR, _LABEL = 40, 10, 12  # columns
 
 
 class Dial(NamedTuple):
@@ -50,6 +50,8 @@ def dials(run: Run, measured: Measured) -> list[Dial]:
     if world > 1:
         found += _of_links(measured)
         found.append(Dial("world_size", "ranks", (UNCHANGED, *(world * times for times in (2, 4, 8))), str(world)))
+    if world > 1 and measured.known("device_kind") == "cpu":
+        found.append(Dial("straggler.removed", "no straggler", (UNCHANGED, True)))
     return found
 
 
@@ -119,10 +121,11 @@ class WhatIfPane(Container, can_focus=True):
         Binding("0", "reset", "Reset", id="dial.reset", tooltip="Reset all settings"),
     ]
 
-    def __init__(self, run: Run, report: Report) -> None:
+    def __init__(self, run: Run, report: Report, paths: Sequence[str]) -> None:
+        """`paths`: the run as commands name it."""
         super().__init__(id="whatif")
         self._run, self._measured = run, report.measured
-        self._named = " ".join(map(shlex.quote, report.run.sources)) if len(report.run.sources) <= _NAMED else ""
+        self._named = shlex.join(paths) if len(paths) <= _NAMED else ""
         self._recorded = report.run.command is not None
         self._dials = dials(run, report.measured)
         self._at = [dial.values.index(UNCHANGED) for dial in self._dials]
@@ -140,6 +143,7 @@ class WhatIfPane(Container, can_focus=True):
         yield settings
         pane = Pane(self._words, id="prediction", classes=FRAMED)
         pane.border_title = "Predicted step"
+        pane.border_subtitle = "bar: time per sample, ▒ its interval, │ now"
         yield pane
 
     def on_show(self) -> None:
@@ -151,7 +155,8 @@ class WhatIfPane(Container, can_focus=True):
 
     def _make(self) -> None:
         try:
-            self._ground = RunModel.of(self._run, self._measured)
+            with uncollected():
+                self._ground = RunModel.of(self._run, self._measured)
         except Missing as lack:
             self._lack = lack.reason
         except Exception as error:
@@ -163,11 +168,14 @@ class WhatIfPane(Container, can_focus=True):
         self._draw()
         if self._ground is not None and self.changes and not self._replaying:
             self._replaying = True
-            self.run_worker(partial(self._predict, self._ground, self.changes), thread=True)
+            ground, changes = self._ground, self.changes
+            # A partial of the model would be written out by textual, with its million edges.
+            self.run_worker(lambda: self._predict(ground, changes), thread=True)
 
     def _predict(self, ground: RunModel, changes: dict[str, Value]) -> None:
         try:
-            prediction = ground.predict(changes)
+            with uncollected():
+                prediction = ground.predict(changes)
         except Exception as error:
             prediction = Prediction.only(_failed(error), changes=changes)
         if not get_current_worker().is_cancelled:
@@ -220,14 +228,14 @@ class WhatIfPane(Container, can_focus=True):
             self.query_one(Pane).show(self._words)
 
     def _settings(self) -> Text:
-        rows = []
+        rows, room = [], max(len(dial.what) for dial in self._dials)
         for place, (dial, at) in enumerate(zip(self._dials, self._at, strict=True)):
             value = dial.values[at]
             shown = (dial.now or UNCHANGED) if value == UNCHANGED else written(value)
             was = f"  (now {dial.now})" if dial.now and value != UNCHANGED else ""
             less, more = "<" if at else " ", ">" if at < len(dial.values) - 1 else " "
             mark = ">" if place == self._chosen else " "
-            row = f"{mark} {dial.what:<18} {less} {shown:^11} {more}  {dial.knob}{was}"
+            row = f"{mark} {dial.what:<{room}} {less} {shown:^11} {more}  {dial.knob}{was}"
             rows.append(Text(row, "bold" if place == self._chosen else "" if value != UNCHANGED else "dim"))
         return Text("\n").join(rows)
 
@@ -237,7 +245,7 @@ class WhatIfPane(Container, can_focus=True):
             return
         measured_ns = self._ground.step_ns
         before = self._measured.known("samples_per_step")
-        yield from labelled("Now", f"{_step(measured_ns, before)} {_bar(1.0, 1.0)}", width)
+        yield _measure("Now", measured_ns, before, (1.0, 1.0), width, "plain")
         if not self.changes:
             yield from wrapped("Up and down: select a setting. Left and right: change it.", width)
             return
@@ -248,23 +256,19 @@ class WhatIfPane(Container, can_focus=True):
         yield from self._predicted(prediction, measured_ns, width)
 
     def _predicted(self, prediction: Prediction, measured_ns: int, width: int) -> Iterator[Line]:
-        step_ns = prediction.known("step_ns")
+        before, after = self._measured.known("samples_per_step"), prediction.known("global_batch")
+        per_sample = (before / after if before and after else 1.0) / measured_ns
+        step_ns, samples = prediction.known("step_ns"), after or before
         if step_ns is None:
-            why, least = prediction.missing["step_ns"], prediction.known("low_ns")
-            words = f"not predicted: {why}" if least is None else f"at least {ns_as_ms(least)} ms: {why}"
-            yield from labelled("Then", words, width, role="warning")
+            yield from _bound(prediction, per_sample, samples, width)
         else:
-            before, after = self._measured.known("samples_per_step"), prediction.known("global_batch")
-            per_sample = (before / after if before and after else 1.0) / measured_ns
             times, low, high = (ns * per_sample for ns in (step_ns, prediction.low_ns, prediction.high_ns))
-            yield from labelled("Then", f"{_step(step_ns, after or before)} {_bar(low, high)}", width, role="strong")
+            role: Role = "warning" if low <= 1.0 <= high else "good" if times < 1.0 else "error"
+            yield _measure("Then", step_ns, samples, (low, high), width, role)
             between = f"{ns_as_ms(prediction.low_ns)} to {ns_as_ms(prediction.high_ns)} ms"
             yield from labelled("Interval", f"{between}, {changes(low, high)} per sample", width)
-            if low <= 1.0 <= high:
-                words = f"{change(times)}, but the interval includes no change: this may save nothing"
-                yield from labelled("Per sample", words, width, role="warning")
-            else:
-                yield from labelled("Per sample", change(times), width, role="good" if times < 1.0 else "error")
+            words = f"{change(times)}, but the interval includes no change: this may save nothing"
+            yield from labelled("Per sample", words if role == "warning" else change(times), width, role=role)
         for label, command in self.commands.items():
             yield from labelled(label, command, width, role="code")
         yield BLANK
@@ -272,18 +276,41 @@ class WhatIfPane(Container, can_focus=True):
             yield from labelled("Assumed", words, width, role="dim")
 
 
+def _bound(prediction: Prediction, per_sample: float, samples: int | None, width: int) -> Iterator[Line]:
+    """What is known where no step is predicted: the shortest step that there may be, if any, and why no more."""
+    why, least_ns = prediction.missing["step_ns"], prediction.known("low_ns")
+    if least_ns is None:
+        yield from labelled("Then", f"not predicted: {why}", width, role="warning")
+        return
+    low = least_ns * per_sample
+    yield _measure("At least", least_ns, samples, (low, max(low, 1.0)), width, "warning")
+    yield from labelled("Per sample", f"{'at most' if low < 1.0 else 'at least'} {change(low)}", width, role="warning")
+    yield from labelled("Why a bound", why, width, role="dim")
+
+
 def _failed(error: Exception) -> str:
     return f"the step model failed: {type(error).__name__}: {error}"
 
 
-def _step(step_ns: float, samples: int | None) -> str:
-    """The time of a step, and of a sample where their number is known; as wide as that of other settings."""
+def _measure(
+    label: str, step_ns: float, samples: int | None, interval: tuple[float, float], width: int, role: Role
+) -> Line:
+    """The time of a step, and of a sample where their number is known, beside the bar of that; the bar alone is cut."""
     each = f"{number(step_ns / samples / 1e3)} us/sample" if samples else ""
-    return f"{milliseconds(step_ns / 1e6):<10}{each:<20}"
+    words = f"{milliseconds(step_ns / 1e6):<10}{each:<18}"
+    drawn = bar(*interval, min(max(width - _LABEL - len(words), _LEAST_BAR), _BAR))
+    return Span(f"{label:<{_LABEL}}", "dim"), Span(words, "strong"), Span(drawn, role)
 
 
-def _bar(low: float, high: float) -> str:
-    """Time per sample: solid to the low end of its interval, shaded to the high end; what is now fills half of it."""
-    ends = [min(max(round(_BAR * times / 2), 1), _BAR) for times in (low, high)]
-    beyond = "▶" if round(_BAR * high / 2) > _BAR else ""  # longer than there is room
-    return f"{'█' * ends[0]}{'▒' * (ends[1] - ends[0])}"[: _BAR - len(beyond)] + beyond
+def bar(low: float, high: float, cells: int) -> str:
+    """Time per sample: solid to the low end of its interval, shaded to the high end; what is now fills half of it and
+    is marked where the interval ends elsewhere.
+    """
+    first, last = (min(max(round(cells * times / 2), 1), cells) for times in (low, high))
+    now = cells // 2
+    drawn = f"{'█' * first}{'▒' * (last - first)}"
+    if round(cells * high / 2) > cells:
+        drawn = f"{drawn[:-1]}▶"  # longer than there is room
+    if last == now:
+        return drawn
+    return f"{drawn:<{now}}│" if last < now else f"{drawn[:now]}│{drawn[now + 1 :]}"

@@ -8,7 +8,7 @@ for one, which does one thing after the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import repeat
 
 import numpy as np
@@ -264,7 +264,7 @@ def _tight(edges: list[Edge], recorded: Sequence[int], place: int) -> list[Edge]
     last = max(edges, key=lambda edge: recorded[edge.item] + edge.lag_ns, default=None)
     if last is None or recorded[last.item] + last.lag_ns >= recorded[place]:
         return edges
-    longer = replace(last, lag_ns=recorded[place] - recorded[last.item])
+    longer = last.lasting(recorded[place] - recorded[last.item])
     return [longer if edge is last else edge for edge in edges]
 
 

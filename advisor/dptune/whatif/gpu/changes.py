@@ -102,7 +102,7 @@ def _times(program: Program, kinds: tuple[Kind, ...], times: float) -> Program:
     """All edges of these kinds so many times as long."""
 
     def of(edge: Edge) -> Edge:
-        return replace(edge, lag_ns=edge.lag_ns * times) if edge.kind in kinds else edge
+        return edge.lasting(edge.lag_ns * times) if edge.kind in kinds else edge
 
     return _edges(program, of)
 
@@ -112,7 +112,7 @@ def _messages(program: Program, times: Callable[[Message], float]) -> Program:
     factors = [times(message) for message in program.messages]
 
     def of(edge: Edge) -> Edge:
-        return replace(edge, lag_ns=edge.lag_ns * factors[edge.message]) if edge.kind == Kind.EXCHANGE else edge
+        return edge.lasting(edge.lag_ns * factors[edge.message]) if edge.kind == Kind.EXCHANGE else edge
 
     return _edges(program, of)
 
