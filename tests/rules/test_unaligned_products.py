@@ -45,7 +45,9 @@ def test_tf32_needs_multiples_of_four(ask, make_measured, hand_made):
 def test_without_sizes_it_is_less_sure(ask, make_measured, hand_made):
     unknown = product([], [], 1.0)
     (advice,) = ask("DP409", run(make_measured, hand_made, 0.1, unknown))
-    assert advice.title == "10 % of a step is bf16 matrix products of unaligned sizes: make them multiples of 8"
+    assert advice.title == (
+        "10 % of a step is bf16 matrix products by kernels for unaligned operands: make their sizes multiples of 8"
+    )
     assert advice.confidence == "low"
     assert "record_shapes=True" in advice.watch
 

@@ -86,7 +86,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{100 * share:.0f} % of a step is {dtype} matrix products of unaligned sizes: {_remedy(products)}",
+        title=f"{100 * share:.0f} % of a step is {dtype} matrix products "
+        f"{'by kernels for unaligned operands' if sized is None else 'of unaligned sizes'}: {_remedy(products)}",
         why="Rows that do not start at multiples of 16 bytes are loaded in small pieces, by slower kernels.",
         changes=[],
         saves=run.bound(0.0, share, "the time of these kernels"),
@@ -116,7 +117,7 @@ def _remedy(products: Sequence[UnalignedProduct]) -> str:
             parts[key] = parts.get(key, 0.0) + product.part
     named = sorted(parts, key=lambda key: (-parts[key], -key[0]))[:MOST_NAMED]
     if not named:
-        return f"make them multiples of {max((product.multiple for product in products), default=8)}"
+        return f"make their sizes multiples of {max((product.multiple for product in products), default=8)}"
     words = [f"{length} to {-(-length // multiple) * multiple}" for length, multiple in named]
     return f"pad {', '.join(words[:-1])}{' and ' if words[1:] else ''}{words[-1]}"
 
