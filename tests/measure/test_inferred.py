@@ -15,6 +15,7 @@ import pytest
 
 from dptune.advise import packs
 from dptune.advise.asking import Questioner
+from dptune.advise.engine import build_report
 from dptune.config import Settings
 from dptune.measure import measure
 from dptune.measured import InferredFacts, Measured
@@ -338,3 +339,22 @@ def test_what_else_a_trace_shows(real_traces: Path) -> None:
     graphs = traits(measure(load([real_traces / "single_gpu" / "1eeffb3_trace_05.json.gz"])))
     assert graphs == {"CUDA graphs": "2 launches per step"}
     assert traits(stripped(RECORDED / "broadcast-buffers")[1]) == {}
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "hta_small/b2a719b_step_based_trace_2543932.json.gz",
+        "torchrec_resnet18_2xv100",
+        "single_gpu/c4adadd_dcb0aa1a78e7_4399.1752181589589738346.pt.trace.json.gz",
+    ],
+)
+def test_few_rules_could_not_run_on_a_public_trace(real_traces: Path, trace: str) -> None:
+    """At most a quarter of those that a trace can answer; each says what it lacks."""
+    run = load([real_traces / trace])
+    report = build_report(run, measure(run), Settings())
+    lacking = [skip for skip in report.skipped if skip.could_not_run]
+    needing = [skip for skip in report.skipped if skip.needs]
+    assert len(lacking) <= (len(report.quiet) + len(lacking)) / 4
+    assert all(skip.reason for skip in lacking)
+    assert f"{len(needing)} more need a recording" in report.headline.why or not lacking

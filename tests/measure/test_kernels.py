@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from dptune.measure import measure
 from dptune.measure.device.kernel_kinds import KERNEL_KINDS, kernel_kind
-from dptune.measured import Missing
 from dptune.trace import load
 
 from .handmade import BACKWARD, LOADER, NCCL, US, annotation, kernel, launch, launched, measure_events, operator, step
@@ -134,9 +133,12 @@ def test_operators_that_do_not_nest_leave_no_time_below_zero(tmp_path):
     assert {one.name: one.total_ns for one in found.top} == {"aten::one": 7 * US, "aten::other": 6 * US}
 
 
-def test_without_steps_there_are_no_kernels_of_steps(tmp_path):
-    with pytest.raises(Missing, match="no steps"):
-        _ = measure_events(tmp_path, launched(GEMM, 1, 10, 30, 1)).kernels
+def test_without_steps_kernels_are_those_of_the_whole_recording(tmp_path):
+    """One, from 10 to 30 us, which is all that the device did."""
+    measured = measure_events(tmp_path, launched(GEMM, 1, 10, 30, 1))
+    assert measured.tables_of == "recording"
+    (kernel,) = measured.kernels.top
+    assert (kernel.calls_per_step, kernel.step_share, measured.kernels.total_ns) == (1, 1.0, 20_000)
 
 
 @given(

@@ -24,7 +24,8 @@ def test_what_wraps_updates_and_feeds_the_model_of_a_trace() -> None:
     said = " ".join(section("gpu/ranks-nccl-ddp", recorded=False).split())
     assert said.startswith("Inferred from the trace of rank 0")
     assert "DDP 48 gradients in 2 buckets: 28.1 MiB, 20.0 MiB; gradient_as_bucket_view=False" in said
-    assert "optimizer AdamW, foreach, float32 parameters (medium confidence)" in said
+    assert "optimizer AdamW, foreach (medium confidence)" in said
+    assert "parameters float32 (high confidence)" in said
     assert "autocast none (high confidence)" in said
     assert "debug options none seen in the trace (medium confidence)" in said
     assert "FSDP none (high confidence)" in said

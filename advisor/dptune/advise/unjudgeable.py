@@ -34,8 +34,8 @@ _REMEDIES = {
     "device-unknown": "dptune reads torch.profiler traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices.",
     "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
     "`dptune profile --warmup 1 --untraced 4 --light 3 --detailed 1` before your script.",
-    "steps-missing": "See kernels, collectives and copies of the whole recording with `--full`. For a verdict on "
-    "training, call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",
+    "steps-missing": "`dptune report --full` shows kernels, collectives and copies of the whole recording. For a "
+    "verdict on training, call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",
     "steps-few": "Record more steps: `dptune profile --light 5` before your script, which must run that long, or a "
     "longer `active` in the profiler's schedule.",
     "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",

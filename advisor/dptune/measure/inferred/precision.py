@@ -42,16 +42,15 @@ _WHOLE = {"float32"}
 
 
 def update_dtypes(host: HostEvents) -> list[str]:
-    """The dtypes of the tensors that optimizers compute on, where they all are of one; empty where that is not known.
+    """The dtypes of the tensors that optimizers compute on, empty where they are not known.
 
-    Master copies are floats: of several types none is certain. Fused optimizers count their steps in floats, in kernels
-    of their own.
+    Of several, some may be of copies: of master weights, say. Fused optimizers count their steps in floats, in kernels
+    of their own, which are left out.
     """
     names = host.kernel_names(within=host.updates)
     names = {name for name in names if _FUSED.search(name)} or names
     first = [found[1] for name in names if (found := _ELEMENT.search(name[:MOST_CHARACTERS])) is not None]
-    dtypes = {_DTYPES[element] for element in first}
-    return sorted(dtypes) if len(dtypes) == 1 else []
+    return sorted({_DTYPES[element] for element in first})
 
 
 def autocast(host: HostEvents, optimizers: Sequence[OptimizerFacts], *, sharded: bool) -> list[Inferred]:

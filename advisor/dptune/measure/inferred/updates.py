@@ -63,7 +63,7 @@ def _optimizers(host: HostEvents) -> Inferred:
         facts.append(optimizer)
     parts: dict[str, Confidence] = {"name": "high", "fused": sure[0], "foreach": sure[0]}
     if dtypes := update_dtypes(host):
-        parts["dtypes"] = "high"
+        parts["dtypes"] = "high" if len(dtypes) == 1 else "low"
         for optimizer in facts:
             optimizer.dtypes = dtypes
     if len(facts) == 1 and (tensors := _tensors(host)):

@@ -13,6 +13,7 @@ from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.loader import LoaderFacts
 
+_DTYPES = "optimizers.dtypes"  # which has a row of its own
 _LABEL = 15  # of the longest label, and two blanks
 _MOST_BUCKETS = 8
 
@@ -38,7 +39,8 @@ def inferred(report: Report, width: int) -> Iterator[Line]:
 
 def _least(found: InferredFacts, record: str) -> str:
     """How sure the least sure part of a record is."""
-    names = [name for name in found.confidence if name == record or name.startswith(f"{record}.")]
+    parts = (name for name in found.confidence if name.startswith(f"{record}.") and name != _DTYPES)
+    names = [name for name in found.confidence if name == record] + list(parts)
     return min((found.confidence[name] for name in names), key=CONFIDENCES.index)
 
 
@@ -50,6 +52,8 @@ def _rows(found: InferredFacts) -> Iterator[tuple[str, str, str]]:
         yield "FSDP", "fsdp", _fsdp(facts.fsdp[0]) if facts.fsdp else "none"
     if "optimizers" in known:
         yield "optimizer", "optimizers", "; ".join(map(_optimizer, facts.optimizers)) or "none seen in the trace"
+    if _DTYPES in known:
+        yield "parameters", _DTYPES, " and ".join(facts.optimizers[0].dtypes)
     if "loaders" in known:
         yield "DataLoader", "loaders", _loader(facts.loaders[0]) if facts.loaders else "none seen in the trace"
     if "grad_scaler" in known:
@@ -89,8 +93,7 @@ def _fsdp(fsdp: FsdpFacts) -> str:
 def _optimizer(optimizer: OptimizerFacts) -> str:
     how = "fused" if optimizer.fused else "foreach" if optimizer.foreach else ""
     how = how or ("loops over the parameters" if optimizer.foreach is False else "")
-    dtypes = ", ".join(f"{dtype} parameters" for dtype in optimizer.dtypes)
-    return ", ".join(filter(None, (short_name(visible(optimizer.name)), how, dtypes)))
+    return ", ".join(filter(None, (short_name(visible(optimizer.name)), how)))
 
 
 def _loader(loader: LoaderFacts) -> str:
