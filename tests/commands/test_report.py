@@ -306,3 +306,16 @@ def test_names_that_ascii_cannot_hold_do_not_break_a_plain_terminal(traces: Path
         assert done.returncode == 0, done.stderr
         if chosen == "json":
             assert "größe" in json.loads(done.stdout)["run"]["sources"][0]
+
+
+def test_the_full_screen_report_offers_a_patch_only_where_the_script_is(
+    traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of traces alone there is no script; commands name the run as the user did."""
+    shown: list[tuple[list[str], bool]] = []
+    monkeypatch.setattr("dptune.present.terminal.no_interface", lambda: "")
+    monkeypatch.setattr("dptune.present.tui.show", lambda report, run, paths, patches: shown.append((paths, patches)))
+    assert main(["report", str(traces), "--format", "tui", "--no-cache"]) == 0
+    monkeypatch.setattr("dptune.commands.report._can_patch", lambda report, root: True)
+    assert main(["report", str(traces), "--format", "tui", "--no-cache"]) == 0
+    assert shown == [([str(traces)], False), ([str(traces)], True)]

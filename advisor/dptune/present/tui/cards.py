@@ -104,7 +104,7 @@ class Cards(Container):
         places = [evidence for evidence in self.chosen.evidence if evidence.start_ns is not None] if self.chosen else []
         if not places:
             words = "Based on figures over all steps, not on one place. Key 6 shows a step."
-            self.app.notify(words, markup=False, timeout=4)
+            self.app.notify(words if self.chosen else "No recommendation is selected.", markup=False, timeout=4)
             return
         self.post_message(_going(places[self._looked_at % len(places)]))
         self._looked_at += 1

@@ -94,7 +94,10 @@ def _legend(view: TimelineView, rows: list[Row]) -> Text:
                 signs.setdefault(sign, (style, kind_name(kind)))
     if any(cell.sign == PARTLY for row in rows if not row.level for cell in row.cells):
         signs[PARTLY] = "", "partly busy"
-    wide = sum(len(name) + 4 for _, name in signs.values()) <= LABEL + view.columns
+    room, letters = LABEL + view.columns, sum(len(name) + 3 for _, name in signs.values()) - 1
+    if letters > room:
+        signs.pop(PARTLY, None)
+    wide = letters + len(signs) <= room
     text = Text()
     for sign, (style, name) in signs.items():
         text.append(sign, style).append(f" {name}{'  ' if wide else ' '}", "dim")

@@ -107,7 +107,7 @@ class WhatIfPane(Container, can_focus=True):
 
     DEFAULT_CSS = """
     WhatIfPane { layout: vertical; }
-    WhatIfPane #dials { height: auto; padding: 0 1; }
+    WhatIfPane #dials { height: auto; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     WhatIfPane Pane { height: 1fr; }
     """
     BINDINGS: ClassVar = [
@@ -267,7 +267,7 @@ class WhatIfPane(Container, can_focus=True):
             yield _measure("Then", step_ns, samples, (low, high), width, role)
             between = f"{ns_as_ms(prediction.low_ns)} to {ns_as_ms(prediction.high_ns)} ms"
             yield from labelled("Interval", f"{between}, {changes(low, high)} per sample", width)
-            words = f"{change(times)}, but the interval includes no change: this may save nothing"
+            words = f"{change(times)}; the interval includes no change: this may save nothing"
             yield from labelled("Per sample", words if role == "warning" else change(times), width, role=role)
         for label, command in self.commands.items():
             yield from labelled(label, command, width, role="code")
@@ -298,7 +298,8 @@ def _measure(
     """The time of a step, and of a sample where their number is known, beside the bar of that; the bar alone is cut."""
     each = f"{number(step_ns / samples / 1e3)} us/sample" if samples else ""
     words = f"{milliseconds(step_ns / 1e6):<10}{each:<18}"
-    drawn = bar(*interval, min(max(width - _LABEL - len(words), _LEAST_BAR), _BAR))
+    room = min(max(width - _LABEL - len(words), _LEAST_BAR), _BAR)
+    drawn = bar(*interval, room - room % 2)
     return Span(f"{label:<{_LABEL}}", "dim"), Span(words, "strong"), Span(drawn, role)
 
 
