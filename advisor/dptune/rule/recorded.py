@@ -66,10 +66,8 @@ class RecordedView:
         if self.facts:
             return self.facts[0]
         inferred = self.measured.known("inferred")
-        if not names:
+        if not names or inferred is None:
             raise Missing("needs a recording by `dptune profile`")
-        if inferred is None:
-            raise Missing(self.measured.missing.get("inferred", "needs a recording by `dptune profile`"))
         if unknown := [name for name in names if name not in inferred.confidence and _holds(inferred.facts, name)]:
             raise Missing(f"the trace does not show {_in_words(unknown[0])}: record with `dptune profile`")
         self.used.update(names)
