@@ -127,7 +127,7 @@ class Saving(Model):
     )
     @property
     def large_unknown(self) -> bool:
-        """Whether it is a bound above half of the step that no replay supports: how much is saved is not known."""
+        """Whether it is a bound above half of the step that no replay supports, so that the saving is not known."""
         return self.basis == "bound" and self.high_share > LARGE_SHARE and self.replayed_share is None
 
     @property
@@ -187,7 +187,7 @@ class Advice(Model):
     title: str = Field(description="one sentence with its numbers")
     why: str = Field(description="the mechanism, in one or two sentences")
     changes: list[Change]
-    remedy: str = Field("", description="what to change in the script, where that is no setting: one sentence")
+    remedy: str = Field("", description="what to change in the script if it is not a setting: one or two sentences")
     saves: Saving | None = Field(None, description="for kind time")
     confidence: Confidence
     evidence: list[Evidence]
@@ -234,7 +234,7 @@ class Skipped(Model):
 
     @property
     def could_not_run(self) -> bool:
-        """Whether it lacks something that a trace can hold."""
+        """Whether the trace lacks data that other traces hold."""
         return not self.set_aside and not self.needs
 
     @classmethod
@@ -317,7 +317,7 @@ class Verified(Model):
 
 
 class CostSaving(Model):
-    """What one recommendation saves of the cost of 1,000 steps, at the same number of samples."""
+    """Saving of one recommendation in the cost of 1,000 steps, for the same number of samples."""
 
     rule: str = Field(description="the rule's code")
     low: float = Field(description="lower end of the interval")
@@ -326,7 +326,7 @@ class CostSaving(Model):
 
 
 class Cost(Figures):
-    """What the devices cost at a price per hour, and what recommendations save of it; savings do not add up."""
+    """Cost of the steps at a price per device and hour, and savings of recommendations; these do not add up."""
 
     gpu_hour_price: float = Field(description="price of one device for an hour, in the currency of the user")
     devices: Figure[int] = Field(ABSENT, description="devices that are paid for")

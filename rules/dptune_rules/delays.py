@@ -1,4 +1,4 @@
-"""What rules about delayed collectives share: the figures of one cause, and the evidence."""
+"""Figures and evidence for the rules on delayed collectives."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def delay_of(run: RunView, cause: DelayCause) -> DelayedFigures | None:
 
 
 def overlap_share(run: RunView, delay: DelayedFigures) -> float:
-    """The exposed transfer that compute could overlap, as a share of the traced step: the mean over ranks."""
+    """The exposed transfer that compute could overlap, as a share of the traced step (mean over ranks)."""
     share: float = delay.could_hide_ns / run.measured.account.window_ns
     return share
 
 
 def size_of(delay: DelayedFigures) -> str:
-    """The bytes of a step; the number of collectives where these are not known."""
+    """The bytes per step and rank, as `36.1 MiB`; the number of collectives if the bytes are not known."""
     sent = delay.known("bytes_per_step")
     if sent is None:
         return f"{digits(delay.calls_per_step)} {named(delay)}"
@@ -27,12 +27,12 @@ def size_of(delay: DelayedFigures) -> str:
 
 
 def named(delay: DelayedFigures) -> str:
-    """The kinds of collective: `all-reduces and reduce-scatters`."""
+    """The kinds of collective in words, as `all-reduces and reduce-scatters`."""
     return " and ".join(f"{kind.replace('_', '-')}s" for kind in delay.kinds)
 
 
 def evidence_of(run: RunView, delay: DelayedFigures) -> list[Evidence]:
-    """What is sent, how long it is exposed, and how much of that compute could overlap."""
+    """How long the collectives are exposed, how much of that compute could overlap, their number and bytes."""
     window_ns = run.measured.account.window_ns
     group = delay.known("group")
     places = [f"process group {group}"] if group is not None else []
@@ -41,7 +41,7 @@ def evidence_of(run: RunView, delay: DelayedFigures) -> list[Evidence]:
     label = f"exposed {named(delay)}" + (f" ({', '.join(places)})" if places else "")
     return [
         Evidence(label=label, value=delay.exposed_ns / window_ns, unit="of a traced step").at(delay.known("longest")),
-        Evidence(label="compute could overlap", value=overlap_share(run, delay), unit="of a traced step"),
+        Evidence(label="part that compute could overlap", value=overlap_share(run, delay), unit="of a traced step"),
         Evidence(label=named(delay), value=round(delay.calls_per_step, 1), unit="per step and rank"),
         *([] if sent is None else [Evidence(label="sent", value=round(sent), unit="bytes per step and rank")]),
     ]

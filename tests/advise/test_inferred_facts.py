@@ -34,7 +34,7 @@ def run_of(confidence: dict[str, str], **facts: Any) -> RunView:
 def test_a_rule_names_what_it_cannot_do_without() -> None:
     run = run_of({"ddp": "high"}, ddp=[DdpFacts("")])
     assert run.any_facts("ddp").ddp == [DdpFacts("")]
-    with pytest.raises(Missing, match="does not show how large the buffers are that DDP broadcasts"):
+    with pytest.raises(Missing, match="does not show the size of the buffers that DDP broadcasts"):
         run.any_facts("ddp", "ddp.buffer_bytes")
     with pytest.raises(Missing, match="does not show which DataLoader"):
         run.any_facts("loaders")

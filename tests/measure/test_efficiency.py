@@ -124,7 +124,7 @@ def test_a_cpu_has_no_peak(recorded):
     found = recorded["mlp"]
     assert found.flops_per_s == pytest.approx(found.flops_per_step / found.step_ns * 1e9)
     for name in ("mfu", "hfu", "peak_flops_per_s"):
-        assert "a CPU's peak is not known" in found.missing[name]
+        assert "no peak for CPUs" in found.missing[name]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_without_sizes_the_report_says_how_to_get_them(tmp_path):
 def test_sizes_of_no_real_tensors_are_refused(tmp_path):
     huge = [product(at, 2 * 10**5, 10**6, 10**6) for at in range(10, 90, 4)]
     found = measure_events(tmp_path, [step(1, 0, 100), *huge]).efficiency
-    assert found.missing["flops"] == "the sizes of operator inputs are not those of real tensors"
+    assert found.missing["flops"] == "operator input sizes are not those of real tensors"
 
 
 def test_gradients_of_gradients_are_no_recomputation(tmp_path):
@@ -254,8 +254,8 @@ def test_gradients_of_gradients_are_no_recomputation(tmp_path):
     ]
     found = measure_events(tmp_path, events).efficiency
     assert found.flops == 3 * 2 * 8**3
-    assert "distinguished" in found.missing["model_flops_per_step"]
-    with pytest.raises(Missing, match="distinguished"):
+    assert "recomputation" in found.missing["model_flops_per_step"]
+    with pytest.raises(Missing, match="recomputation"):
         assert found.mfu
 
 

@@ -63,9 +63,9 @@ def test_the_section(reached: Report) -> None:
         "Efficiency (FLOPs of rank 1, 4 traced steps, detailed window)",
         "MFU 40.0 % HFU 50.0 %",
         "bf16 1.00 PFLOP/s per device, dense. Source: A datasheet",
-        "10.0 TFLOP per step and device, of it 2.00 TFLOP recomputed",
+        "10.0 TFLOP per step and device, including 2.00 TFLOP of recomputation",
         "500.0 TFLOP/s per device, 1.00 PFLOP/s in total (20.0 ms per step)",
-        "25.0 % of the step in kernels that move memory",
+        "Memory-bound 25.0 % of the step (elementwise, ",
         "3,200 per second, 1,600 per device",
         "Tokens not measured: not seen",
         "matrix product 7.50 TFLOP 75.0 % 500.0 TFLOP/s",
@@ -80,7 +80,7 @@ def test_what_is_not_counted_makes_a_lower_bound(report: Report) -> None:
     less = efficiency(counted_share=0.8, uncounted=["some::attention"])
     page = shown(with_figures(report, efficiency=less))
     assert "MFU at least 40.0 %" in page
-    assert "some::attention (sizes not known); operators that launched 20.0 % of the time of matrix kernels" in page
+    assert "some::attention (sizes not known); 20.0 % of the time of matrix kernels" in page
 
 
 def test_a_mix_of_types(report: Report) -> None:

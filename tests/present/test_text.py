@@ -186,7 +186,7 @@ def test_rules_that_need_a_recording_are_one_line(report: Report) -> None:
     why = "the trace does not show it"
     needing = [Skipped(rule=code, reason=why, needs="recording") for code in ("DP303", "DP504")]
     page = text(report.model_copy(update={"advice": [], "skipped": [*report.skipped, *needing]}))
-    assert section(page, "2 rules that need a recording: dptune profile train.py").startswith("DP303, DP504")
+    assert section(page, "Rules that need a recording (2): dptune profile train.py").startswith("DP303, DP504")
     assert why not in page
     assert "No findings, but 2 rules could not run and 2 more need a recording (see below)." in flat(page)
 

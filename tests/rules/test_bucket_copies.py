@@ -26,8 +26,7 @@ def said(ask, make_facts, hand_made):
 def test_a_gpu_that_waits_for_its_host(said):
     (advice,) = said()
     assert (
-        advice.title
-        == "DDP copies 161 gradients out of its buckets (4 % of a step): make gradients views of the buckets"
+        advice.title == "DDP copies 161 gradients out of its buckets (4 % of a step): pass gradient_as_bucket_view=True"
     )
     (change,) = advice.changes
     assert (change.knob, change.now, change.then, str(change.at)) == (

@@ -20,13 +20,13 @@ def said(ask, make_measured, make_facts, hand_made):
 
 
 @pytest.mark.parametrize(
-    ("version", "setting"), [(1, "set forward_prefetch=True"), (2, "use set_modules_to_forward_prefetch")]
+    ("version", "setting"), [(1, "pass forward_prefetch=True"), (2, "call set_modules_to_forward_prefetch()")]
 )
 def test_units_that_gather_themselves(said, version, setting):
     (advice,) = said(FsdpFacts(version, units=4, where="train.py:31", modules=["Block"], mesh=[2]))
     assert advice.title == (
-        "FSDP gathers units (train.py:31) only when they are needed: compute of the unit before could overlap 8 % of a "
-        f"step. Prefetch them: {setting}"
+        "FSDP units (train.py:31) are not prefetched: compute of the previous unit could overlap 8 % of a step. "
+        f"To prefetch, {setting}"
     )
     assert (advice.impact, advice.saves.basis, advice.fingerprint) == ("medium", "bound", "DP206:Block")
     assert "memory" in advice.watch

@@ -205,7 +205,7 @@ def test_garbage_has_a_rule_of_its_own(ask, make_measured, make_facts):
 
 def test_one_rank_waits_for_nobody_and_one_of_several_does_not_tell(ask, make_measured):
     assert ask("DP701", make_measured(world=1)) == []
-    with pytest.raises(Missing, match="several ranks"):
+    with pytest.raises(Missing, match="the traces of all ranks"):
         ask("DP701", make_measured(world=1, world_size=8))
 
 

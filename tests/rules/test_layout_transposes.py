@@ -11,7 +11,7 @@ def run(make_measured, hand_made, share, **changed):
 def test_transposes_around_convolutions(ask, make_measured, hand_made):
     (advice,) = ask("DP410", run(make_measured, hand_made, 0.045))
     assert advice.title == (
-        "Convolutions transpose their tensors 211 times in a step, 4.5 % of it: use the channels_last memory format"
+        "Convolutions transpose their tensors 211 times per step (4.5 % of a step): use the channels_last memory format"
     )
     assert (advice.saves.basis, advice.saves.high_share, advice.numerics) == ("bound", 0.045, "same")
 

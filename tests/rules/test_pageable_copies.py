@@ -60,7 +60,7 @@ def test_what_they_hold_the_script_for_may_be_idle_time(ask, make_measured, hand
     )
     (advice,) = ask("DP503", make_measured(copies=[copied], spent=[account]))
     assert advice.saves.high_share == pytest.approx(0.16)
-    assert {each.label: each.value for each in advice.evidence}["they block the script for"] == pytest.approx(0.4)
+    assert {each.label: each.value for each in advice.evidence}["script blocked in these copies"] == pytest.approx(0.4)
 
 
 def test_the_gpu_that_pays_holds_up_the_others(ask, make_measured, hand_made):

@@ -216,7 +216,7 @@ def test_how_long_pageable_copies_block_the_script(real_traces):
     """Six copies of 19 MB hold it for 40.0, 3.1, 3.1, 3.1, 3.9 and 3.0 ms, and their waits for 0.35 ms."""
     report = told(real_traces / PUBLIC["DP404"][0])
     (advice,) = [one for one in report.advice if one.rule == "DP503"]
-    (share,) = [each.value for each in advice.evidence if each.label == "they block the script for"]
+    (share,) = [each.value for each in advice.evidence if each.label == "script blocked in these copies"]
     assert share * report.measured.step.time_ns / 1e6 == pytest.approx(9.43, abs=0.02)
 
 

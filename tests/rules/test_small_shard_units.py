@@ -157,7 +157,7 @@ def test_without_a_recording_units_are_those_of_the_trace(ask, make_measured, ma
     (advice,) = say(**{"fsdp.units": "medium"})
     assert advice.title.startswith("20 FSDP units are too small: ")
     assert "sharded modules" not in [evidence.label for evidence in advice.evidence]
-    with pytest.raises(Missing, match="into how many units"):
+    with pytest.raises(Missing, match="the number of FSDP units"):
         say()
 
 

@@ -14,7 +14,7 @@ V100 = {"device_name": "Tesla V100-SXM2-32GB"}
 def test_a_volta_whose_tensor_cores_are_idle(ask, make_measured, hand_made):
     """All of the products, 30 %, and half of the other 70 % that is computed."""
     (advice,) = ask("DP404", make_measured(matmul=products(hand_made, 0.3), **V100))
-    assert advice.title == "30 % of a step is fp32 matrix products beside idle tensor cores: use fp16 autocast"
+    assert advice.title == "30 % of a step is fp32 matrix products, and tensor cores idle: use fp16 autocast"
     assert [(one.knob, one.then) for one in advice.changes] == [("precision.autocast", "fp16")]
     assert advice.saves.high_share == pytest.approx(0.65)
     assert (advice.impact, advice.numerics, advice.saves.basis) == ("high", "changes", "bound")

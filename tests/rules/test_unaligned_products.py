@@ -46,7 +46,7 @@ def test_without_sizes_it_is_less_sure(ask, make_measured, hand_made):
     unknown = product([], [], 1.0)
     (advice,) = ask("DP409", run(make_measured, hand_made, 0.1, unknown))
     assert advice.title == (
-        "10 % of a step is bf16 matrix products by kernels for unaligned operands: make their sizes multiples of 8"
+        "10 % of a step is bf16 matrix products in kernels for unaligned operands: make their sizes multiples of 8"
     )
     assert advice.confidence == "low"
     assert "record_shapes=True" in advice.watch

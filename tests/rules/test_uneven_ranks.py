@@ -125,7 +125,7 @@ def test_quiet_where_the_clocks_do_not_tell_who_is_late(ask, make_measured, hand
 
 def test_one_rank_waits_for_nobody_and_one_of_several_does_not_tell(ask, make_measured):
     assert ask("DP702", make_measured(world=1)) == []
-    with pytest.raises(Missing, match="several ranks"):
+    with pytest.raises(Missing, match="the traces of all ranks"):
         ask("DP702", make_measured(world=1, world_size=8))
 
 

@@ -1,4 +1,4 @@
-"""What steps cost at a price per device and hour, and what each recommendation saves of it."""
+"""Cost of steps at a price per device and hour, and the saving of each recommendation."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def headline(
 
 
 def _coverage(answered: int, could_not: int, needing: int) -> str:
-    """How many rules ran; those that need a recording are counted apart."""
+    """How many rules could not run, and how many need a recording."""
     found = [f"{could_not} of {answered + could_not} rules could not run"] if could_not else []
     if needing:
         found.append(f"{needing} {'more need' if found else 'rules need'} a recording by `dptune profile`")

@@ -140,8 +140,8 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     if known in (None, "unexplained") or covers is None or covers < figures.explained_share + LEAST_NAMED_SHARE:
         return f"{said}. {percent(left)} of its lag is unexplained."
     return (
-        f"{percent(min(1.0, covers))} of its lag: {LAG_CLASSES[known]}. {said}. What causes the other {percent(left)} "
-        "is not known."
+        f"{percent(min(1.0, covers))} of its lag: {LAG_CLASSES[known]}. {said}. The other {percent(left)} is "
+        "unexplained."
     )
 
 

@@ -5,8 +5,8 @@ on a budget of [tool.dptune.budget] that is exceeded, and on a slowdown against 
 15 % of a step, medium 5 %, low 2 %.
 
 With --baseline, PATHs and baseline are runs: run folders, reports written by `dptune report --format json`, or names or
-commits of recordings in dptune-runs (`dptune history` lists both). A commit means all recordings at it; what exists as
-a path, such as `..`, is read as a path. A verdict needs at least four runs on each side, recorded in random order.
+commits of recordings in dptune-runs (`dptune history` lists both). A commit means all recordings at it; an existing
+path, for example `..`, takes precedence. A verdict needs at least four runs on each side, recorded in random order.
 Findings that the baseline has too do not fail the gate. With --script, both sides run here instead, a commit or a
 folder each, as in `dptune compare --script`, until a slowdown beyond --max-regression is found or excluded; findings
 and budgets apply to recordings only. If the result is inconclusive, --inconclusive decides (default: pass).

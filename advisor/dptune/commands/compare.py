@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def sides(names: list[str]) -> tuple[list[str], list[str]]:
-    """The runs of A and of B, by their paths. Raises UsageError where it does not show which is which."""
+    """The paths of the runs of A and of B. Raises UsageError if it is not clear which run is on which side."""
     if names.count(BETWEEN) > 1:
         raise UsageError("more than two sides: -- is given more than once", "compare two sides at a time")
     if BETWEEN in names:

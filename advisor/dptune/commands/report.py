@@ -1,11 +1,10 @@
 """Show where step time goes and what to change.
 
 PATH is a run folder of `dptune profile`, one trace, several traces, a folder of traces of torch.profiler, or the name
-or commit of a recording in ./dptune-runs (`dptune history` lists both; the start of a name is enough). What exists as a
-path is read as a path. Without PATH, the latest recording is read. A terminal gets the full-screen report; a pipe or a
-file gets the first screen as text, with --full the whole report, with --section one part of it. Partial data is
-reported and marked as partial. Several recordings at once are refused, except for the folders of several nodes of one
-run.
+or commit of a recording in ./dptune-runs (`dptune history` lists both; the start of a name is enough). An existing path
+takes precedence. Without PATH, the latest recording is read. A terminal gets the full-screen report; a pipe or a file
+gets the first screen as text, with --full the whole report, with --section one part of it. Partial data is reported and
+marked as partial. Several recordings at once are an error, unless they are the folders of several nodes of one run.
 
 examples:
   dptune report
@@ -77,7 +76,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("efficiency")
     words = "tokens per optimizer step over all ranks, if the trace does not show them"
     group.add_argument("--tokens-per-step", type=tokens, metavar="N", help=words)
-    words = "price of one GPU for an hour: adds the cost of 1,000 steps, and what each recommendation saves of it"
+    words = "price of a GPU-hour: adds the cost of 1,000 steps and the saving of each recommendation"
     group.add_argument("--gpu-hour-price", type=price, metavar="PRICE", help=words)
 
 
@@ -110,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(args: argparse.Namespace) -> tuple[Run, Report]:
-    """The run and its report, with its cost where a price is given."""
+    """The run and its report, with the cost of its steps if a price is given."""
     from dptune.commands.shared.reading import run_and_report
 
     run, report = run_and_report(

@@ -50,8 +50,8 @@ from dptune.trace.run import RankTrace, Run
 def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = None) -> Measured:
     """All figures of a run; one that could not be measured says why under `missing`.
 
-    `sweep` is what `dptune links` measured; it is left out where it does not fit the run. `tokens` are those of a step,
-    over all ranks, where the user gives them.
+    `sweep` is what `dptune links` measured; it is left out if it does not fit the run. `tokens`: per step over all
+    ranks, from the user.
     """
     facts = list(run.facts.values())
     viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks], run.world_size)
@@ -187,7 +187,7 @@ def _inferred(run: Run, views: list[RankView], together: Across) -> tuple[Inferr
 
 
 def _alone(run: Run, views: list[RankView]) -> int | None:
-    """1 where a single trace shows that its process communicates with no other."""
+    """World size 1 if there is a single trace and its process does not communicate; else None."""
     return None if run.facts or len(views) != 1 else inferred_world_size(views[0])
 
 

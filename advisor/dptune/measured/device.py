@@ -135,9 +135,9 @@ class UnalignedProduct(Model):
 
     operator: str = Field(description="the operator; empty where the trace does not show it")
     dtype: Literal["bf16", "fp16", "tf32"] = Field(description="type of the operands, from the kernel's name")
-    multiple: int = Field(description="elements of 16 bytes: rows of such lengths are aligned")
+    multiple: int = Field(description="elements in 16 bytes: rows are aligned if their length is a multiple")
     sizes: list[list[int]] = Field(description="sizes of both factors; empty where the trace lacks them")
-    lengths: list[int] = Field(description="lengths of rows, of the factors or the result, that are no such multiple")
+    lengths: list[int] = Field(description="row lengths of the factors or the result that are not such a multiple")
     calls_per_step: float = Field(description="kernels per step")
     part: float = Field(description="of the time of all such kernels, on the rank and in the window that was read")
 

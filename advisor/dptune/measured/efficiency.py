@@ -57,11 +57,11 @@ class EfficiencyFigures(Figures):
         default_factory=list, description="operators that multiply matrices and whose sizes are not known"
     )
     counted_share: Figure[float] = Field(
-        ABSENT, description="part of the time of matrix kernels that counted operators launched"
+        ABSENT, description="share of the time of matrix kernels that counted operators launched"
     )
     step_ns: Figure[float] = Field(ABSENT, description="the step time that the rates refer to")
     flops_per_s: Figure[float] = Field(ABSENT, description="hardware FLOPs of one device / step time")
-    total_flops_per_s: Figure[float] = Field(ABSENT, description="that of all devices of the run")
+    total_flops_per_s: Figure[float] = Field(ABSENT, description="hardware FLOPs of all devices of the run / step time")
     peak_flops_per_s: Figure[float] = Field(
         ABSENT, description="dense peak of one device for this mix of types: FLOPs / the least time they can take"
     )

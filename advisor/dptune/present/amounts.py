@@ -69,6 +69,11 @@ def flops(value: float, unit: str = "FLOP") -> str:
     return f"{number(value / scale)} {prefix}{unit}"
 
 
+def element_type(dtype: str) -> str:
+    """An element type as vendors write it: `bf16`, `TF32`."""
+    return dtype.replace("tf32", "TF32")
+
+
 def times(value: float) -> str:
     """How often, as a whole number where it is one."""
     return f"{value:,.0f}" if value == round(value) else number(value)

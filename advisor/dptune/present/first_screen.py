@@ -16,7 +16,7 @@ from pathlib import PurePath
 from dptune.advice import Advice, Report, Saving, Verified
 from dptune.advise.trust import PROFILER_CHEAP
 from dptune.measured import Account, EfficiencyFigures, Measured, RankFigures
-from dptune.present.amounts import milliseconds, percent, several
+from dptune.present.amounts import element_type, milliseconds, percent, several
 from dptune.present.lines import Role
 from dptune.present.step_classes import PARTS, Part
 from dptune.runfile.ranks import spans
@@ -178,7 +178,7 @@ def _utilization(efficiency: EfficiencyFigures | None) -> Iterator[str]:
     if efficiency is None or mfu is None:
         return
     least = "at least " if efficiency.lower_bound else ""
-    yield f"MFU {least}{percent(mfu)} of {'/'.join(efficiency.main_dtypes)} peak"
+    yield f"MFU {least}{percent(mfu)} of {'/'.join(map(element_type, efficiency.main_dtypes))} peak"
 
 
 def _sentences(report: Report) -> list[str]:
@@ -333,13 +333,13 @@ def _commands(first: Advice | None, path: str, patches: bool) -> list[tuple[str,
 
 
 def _without_commands(text: str, commands: Sequence[tuple[str, str]]) -> str:
-    """The text without sentences that name a command shown below it."""
-    kept = [
+    """The text without short sentences that only name a command shown below it."""
+    sentences = [
         sentence
         for sentence in sentences_of(text)
         if not any(f"`{command}`" in sentence and len(sentence) < len(command) + _BESIDE for _, command in commands)
     ]
-    return " ".join(kept)
+    return " ".join(sentences)
 
 
 def _unseen(report: Report) -> list[str]:
@@ -354,11 +354,13 @@ def _unseen(report: Report) -> list[str]:
     needing = [skip for skip in report.skipped if skip.needs]
     if (lacking or needing) and report.trust.level != "unjudgeable":
         ran = len({skip.rule for skip in report.skipped if skip.set_aside} | answered)
-        words = [f"{ran} of {ran + len({skip.rule for skip in lacking}) + len(needing)} rules ran"]
+        could_not = len({skip.rule for skip in lacking})
+        words = [f"{ran} of {ran + could_not + len(needing)} rules ran"]
         if needing:
             words.append(f"{len(needing)} need a recording by `dptune profile`")
         if lacking:
             reason, count = Counter(skip.reason for skip in lacking).most_common(1)[0]
-            words.append(f"{count} could not: {reason}")
+            part = f", {count} of them" if count < could_not else ""
+            words.append(f"{could_not} could not{part}: {reason}")
         found.append("; ".join(words))
     return found

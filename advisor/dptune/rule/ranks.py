@@ -74,7 +74,7 @@ class RanksView(RecordedView):
         return self.most_of_process(sum(map(self._most_share, rows)))
 
     def most_overlapped(self, delay: DelayedFigures) -> float:
-        """What compute could overlap of delayed collectives on the rank with most of it, as a share of the step.
+        """Exposed time of delayed collectives that compute could overlap / step, on the rank where it is longest.
 
         It is an upper bound. Where one rank is late, waiting for it is left out, see `held_up_share`.
         """
@@ -86,8 +86,8 @@ class RanksView(RecordedView):
         return row.most_share if transfer >= exposed else min(transfer, row.most_share)
 
     def slowed_share(self, purpose: str) -> float:
-        """Compute that hidden communication for this purpose adds by slowing it, as a share of the traced step; 0 on a
-        CPU, or where the slowdown was not measured.
+        """By how much hidden communication for this purpose slows compute, as a share of the traced step; 0 on a CPU,
+        or if the slowdown was not measured.
         """
         slowdown = self.measured.overlap.known("slowdown") or 1.0
         if slowdown <= 1 or self.measured.known("device_kind") == "cpu":

@@ -88,7 +88,7 @@ class RecordedView:
         return self.any_facts()
 
     def has_none(self, name: str) -> bool:
-        """Whether a trace that dptune did not record shows that the run has no such records, as `loaders`."""
+        """Whether a trace that dptune did not record shows that the run has none of these, for example no `loaders`."""
         inferred = None if self.facts else self.measured.known("inferred")
         return inferred is not None and name in inferred.confidence and not getattr(inferred.facts, name)
 
@@ -98,7 +98,7 @@ class RecordedView:
         return inferred is not None and name in inferred.confidence
 
     def debug_switches(self) -> set[str]:
-        """Debug variables that are on, on any rank: as recorded, or as the trace shows them."""
+        """Debug variables that are on, on any rank: recorded, or inferred from the trace."""
         inferred = self.measured.known("inferred")
         all_facts = self.facts or ([] if inferred is None else [inferred.facts])
         return {name for facts in all_facts for name in facts.debug_switches}
@@ -326,7 +326,7 @@ WORDS = {  # what a trace lacks, by the names of facts that rules ask for
     "grad_scaler": "whether gradients are scaled",
     "autocast": "whether autocast is used",
     "environment": "whether debug options are on",
-    "optimizers.dtypes": "of which dtype the parameters are",
+    "optimizers.dtypes": "the dtype of the parameters",
     "compiled": "whether the model is compiled",
     "device": "which device it ran on",
     "ddp.find_unused_parameters": "whether DDP looks for unused parameters",
@@ -339,12 +339,12 @@ WORDS = {  # what a trace lacks, by the names of facts that rules ask for
     "repeated_passes": "whether a step repeats a backward pass through the same graph",
     "discarded_gradients": "whether gradients are discarded before the optimizer uses them",
     "ddp.comm_hook": "whether DDP has a communication hook",
-    "ddp.gradient_bytes": "how large the gradients are that DDP all-reduces",
+    "ddp.gradient_bytes": "the size of the gradients that DDP all-reduces",
     "optimizers.fused": "whether the optimizer is fused",
-    "ddp.gradient_dtypes": "of which dtype the gradients are",
-    "ddp.buffer_bytes": "how large the buffers are that DDP broadcasts",
+    "ddp.gradient_dtypes": "the dtype of the gradients",
+    "ddp.buffer_bytes": "the size of the buffers that DDP broadcasts",
     "ddp.gradient_as_bucket_view": "whether gradients are views of DDP's buckets",
-    "fsdp.units": "into how many units FSDP shards the model",
+    "fsdp.units": "the number of FSDP units",
     "optimizers.parameter_tensors": "how many tensors the optimizer updates",
     "loaders.num_workers": "how many workers the DataLoader has",
 }

@@ -287,8 +287,8 @@ def _accumulated(run: RunView, times: int) -> str:
     passes = run.measured.accumulation.known("backwards_per_step") or 1
     if passes % times:
         return ""
-    left = f"accumulating {passes // times} instead of {passes}" if passes > times else "without accumulating"
-    return f" Alternatively keep the global batch and the learning rate, {left} (saving not predicted)."
+    fewer = f"accumulate {passes // times} micro-batches instead of {passes}" if passes > times else "do not accumulate"
+    return f" Alternatively {fewer}: the global batch and the learning rate stay the same (saving not predicted)."
 
 
 def _fits(run: RunView, times: int) -> bool:

@@ -1,14 +1,14 @@
-"""DDP copies every averaged gradient out of its bucket, which gradients that are views of buckets avoid.
+"""DDP copies every averaged gradient out of its bucket; gradients can be views of the buckets instead.
 
 ## What it measures
 
-On GPUs, the copies under `copy_bucket_to_grad`, one for each parameter: the host's time for them, as long as the GPU
-idles because of the host, or the GPU's time for them, whichever is more.
+On GPUs, the copies under `copy_bucket_to_grad`, one per parameter: their host time, up to the time that the GPU idles
+because of the host, or their GPU time, whichever is larger.
 
 ## Why it matters
 
-After the all-reduce of a bucket DDP copies each gradient back, one by one. The copies themselves are quick. Where the
-host launches too slowly to keep the GPU busy, each takes it about 50 us.
+After a bucket's all-reduce, DDP copies its gradients back one by one. The copies are short, but each costs the host
+about 50 us, and a launch-bound GPU waits for that.
 
 ## What to change
 
@@ -17,8 +17,7 @@ memory of the size of the gradients.
 
 ## When to leave it alone
 
-- The GPU is busy all the time: then the host's time does not matter. On an H200 that was busy, steps took 1.01 times as
-  long with this setting.
+- The GPU is always busy: then host time does not matter. On a busy H200, steps took 1.01x as long with this setting.
 - The script calls `detach_()` on gradients, which torch does not allow for views.
 
 ## References
@@ -48,7 +47,7 @@ RULE = Rule(
     name="bucket-copies",
     family="communication",
     kind="time",
-    summary="DDP copies every averaged gradient out of its bucket: gradients can be views of buckets",
+    summary="DDP copies every averaged gradient out of its bucket; gradients can be views of the buckets",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -62,9 +61,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if copies is None:
         return
     wrapped = run.any_facts("ddp", "ddp.gradient_as_bucket_view").ddp
-    beside = sum(run.measured.step_share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
-    held = min(copies.host_share, beside, run.idle_share())
-    share = max(held, copies.device_share)
+    host_idle = sum(run.measured.step_share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
+    share = max(min(copies.host_share, host_idle, run.idle_share()), copies.device_share)
     impact = run.impact(share, WORTH_SHARE)
     changes = [
         Change(knob="ddp.gradient_as_bucket_view", now=False, then=True, at=Location.parse(ddp.where))
@@ -79,8 +77,8 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact,
         title=f"DDP copies {copies.copies_per_step:.0f} gradients out of its buckets ({100 * share:.0f} % of a step): "
-        "make gradients views of the buckets",
-        why="Each copy is a launch of its own. Gradients that are views of the buckets need none.",
+        "pass gradient_as_bucket_view=True",
+        why="Each gradient takes a copy kernel. Gradients that are views of the buckets need none.",
         changes=changes,
         saves=run.bound(0.0, run.most_of_process(share), _HOW),
         confidence="medium",

@@ -1,16 +1,16 @@
-"""Gradients are sent only after the backward pass, although those of the last layers were ready long before.
+"""Gradients are sent only after the backward pass, although those of the last layers are ready long before.
 
 ## What it measures
 
-All-reduces and reduce-scatters of 1 MiB or more together that the script issues between the last gradient of a backward
-pass and the end of the optimizer step: their exposed time, and the compute of the backward pass after its first
-gradient was ready. FSDP's reduce-scatters are not counted, and nothing where the pass itself sends more bytes, as with
-DDP.
+The exposed time of the all-reduces and reduce-scatters (1 MiB or more in total) that the script issues between the last
+gradient of a backward pass and the end of the optimizer step, and the compute of the backward pass after its first
+gradient is ready. FSDP's reduce-scatters are not counted. If the backward pass itself sends more bytes, as with DDP,
+nothing is counted.
 
 ## Why it matters
 
-The gradients of the last layers are ready when the backward pass has barely started. Sent then, they are transferred
-while the pass computes the gradients of the other layers. Sent after the pass, nothing overlaps them.
+The gradients of the last layers are ready soon after the backward pass starts. Sent then, their transfer overlaps the
+compute of the other gradients. Sent after the pass, it overlaps nothing.
 
 ## What to change
 
@@ -33,8 +33,8 @@ whichever is smaller. The collective of the last gradient always remains.
   https://arxiv.org/abs/2006.15704
 - Tensor.register_post_accumulate_grad_hook:
   https://pytorch.org/docs/stable/generated/torch.Tensor.register_post_accumulate_grad_hook.html
-- Quiet on training of a GPT on eight H100 (public traces): it sends after the backward pass, which is one compiled
-  graph, so that 1 % of a step could be overlapped.
+- No finding for a GPT on eight H100 (public traces): it sends after the backward pass, but this is one compiled graph,
+  so only 1 % of a step could be overlapped.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.delays import delay_of, evidence_of, overlap_share, size_of
 
 REDUCING = ("all_reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "reduce")
-EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong to the steps
-LEAST_BYTES = 2**20  # of a line in each step, that sends gradients and not metrics
+EACH_STEP = 0.5  # calls per step; a line that calls less often is not part of every step
+LEAST_BYTES = 2**20  # per line and step; metrics send less
 NAMED_BY = ("DP105", "DP110")  # these rules name the same collectives, line by line
 
-_HOW = "the exposed time of these collectives, at most the backward compute after the first gradient was ready"
+_HOW = (
+    "the exposed time of these collectives, or the backward compute after the first gradient is ready, whichever is "
+    "smaller"
+)
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
@@ -82,9 +85,9 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{size_of(delay)} of gradients are sent after backward{where}: {100 * share:.0f} % of a step could be "
-        "overlapped by the backward pass. Wrap the model in DDP, or send each gradient from a hook",
-        why="The last layers' gradients are ready early in the backward pass. Sent then, its compute overlaps them.",
+        title=f"{size_of(delay)} of gradients are sent only after the backward pass{where}, which could overlap "
+        f"{100 * share:.0f} % of a step: wrap the model in DDP, or send each gradient from a hook",
+        why="The last layers' gradients are ready early in the backward pass: the rest of the pass can overlap them.",
         changes=[],
         saves=run.bound(0.0, run.most_overlapped(delay), _HOW),
         confidence="medium",

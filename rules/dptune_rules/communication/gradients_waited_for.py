@@ -2,15 +2,15 @@
 
 ## What it measures
 
-On GPUs, collectives that a hook issues as autograd accumulates a gradient, where the backward pass continues only when
-they have ended: they run on the stream that computes, or the next operation of that stream was already launched and
-starts at their end. DDP's own buckets are not waited for. The exposed time is compared with the compute that the pass
-still has to do after the first of them.
+On GPUs, collectives that a hook issues when autograd accumulates a gradient, and that the backward pass waits for: they
+run on the compute stream, or the next operation of that stream is already launched and starts when they end. DDP does
+not wait for its buckets like this. Their exposed time is compared with the compute left in the pass after the first of
+them.
 
 ## Why it matters
 
-The optimizer needs the averaged gradient, the rest of the backward pass does not. A collective on another stream is
-overlapped by that pass.
+Only the optimizer needs the averaged gradients. The rest of the backward pass can overlap a collective on another
+stream.
 
 ## What to change
 
@@ -31,7 +31,7 @@ whichever is smaller.
   https://pytorch.org/docs/stable/distributed.html
 - Tensor.register_post_accumulate_grad_hook:
   https://pytorch.org/docs/stable/generated/torch.Tensor.register_post_accumulate_grad_hook.html
-- Preview: tested on traces made by hand, no recorded run has it.
+- Preview: tested on synthetic traces; no recorded run has it.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from dptune_rules.delays import delay_of, evidence_of, named, overlap_share
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
-_HOW = "the exposed time of these collectives, at most the backward compute after the first of them"
+_HOW = "the exposed time of these collectives, or the backward compute after the first of them, whichever is smaller"
 
 RULE = Rule(
     code="DP115",
     name="gradients-waited-for",
     family="communication",
     kind="time",
-    summary="the backward pass waits for the collective of each gradient, which its compute could overlap",
+    summary="the backward pass waits for each gradient's collective instead of overlapping it",
     since="0.1",
     thresholds=(WORTH_SHARE,),
     preview=True,
@@ -74,8 +74,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Backward waits for {digits(delay.calls_per_step)} {named(delay)} of gradients per step{where}: "
-        f"{100 * share:.0f} % of a step could be overlapped with async_op=True, and wait() before the optimizer step",
+        title=f"The backward pass waits for {digits(delay.calls_per_step)} {named(delay)} of gradients per step{where} "
+        f"and could overlap {100 * share:.0f} % of a step: pass async_op=True, and wait() before the optimizer step",
         why="Only the optimizer needs the averaged gradients; the rest of the backward pass does not.",
         changes=[],
         saves=run.bound(0.0, run.most_overlapped(delay), _HOW),

@@ -3,8 +3,8 @@
 ## What it measures
 
 `CUDA_LAUNCH_BLOCKING`, `TORCH_DISTRIBUTED_DEBUG=DETAIL` and `PYTORCH_NO_CUDA_MEMORY_CACHING` in the environment of the
-ranks, and torch's anomaly detection. A trace that dptune did not record shows two of them: launches that last until
-their kernel has ended, and calls of the driver for the memory of each tensor.
+ranks, and torch's anomaly detection. Any trace shows two of them by their effect: launches that block until their
+kernel ends, and driver calls that allocate and free each tensor.
 
 ## Why it matters
 
@@ -41,7 +41,7 @@ OFF = {
     "TORCH_DISTRIBUTED_DEBUG": "OFF",
 }  # what is on whatever it is set to can only be taken out
 SHOWN_BY = {  # in a trace that does not have the environment
-    "CUDA_LAUNCH_BLOCKING": "each launch lasts until its kernel has ended",
+    "CUDA_LAUNCH_BLOCKING": "each launch blocks until its kernel ends",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "the driver allocates and frees memory for each tensor",
 }
 
@@ -81,7 +81,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _seen(name: str) -> Advice:
-    """Of a switch that a trace shows by what it does."""
+    """The finding on a switch whose effect a trace shows."""
     return Advice(
         rule=RULE.code,
         slug=RULE.name,

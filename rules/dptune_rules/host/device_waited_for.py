@@ -22,11 +22,11 @@ mask, `torch.cuda.synchronize()` and gradient clipping with `error_if_nonfinite`
 
 Keep losses and metrics on the GPU, add them up there, and read them every N steps. Copy values that must be read with
 `non_blocking=True`, and read them a step later. Replace shapes that depend on values (`nonzero`, masks) by
-`torch.where`. The evidence names the operator and the named range around the longest waits, and the function where
-the trace has Python's stacks, as the detailed window has.
+`torch.where`. The evidence names the operator and the range around the longest waits, and the function if the trace has
+Python stacks, as the detailed window has.
 
-Where copies block the script, the cause is certain: the profiler slows the host, but not the GPU that the copies wait
-for. Otherwise the confidence is low without untraced steps.
+For copies that block the script, confidence is medium: the profiler slows the host, not the GPU that they wait for. For
+other waits it is low without untraced steps.
 
 The saving is an upper bound: in each step, the time of the GPU that idles longest. A step cannot get shorter than the
 GPU's busy time, nor than the remaining host time. Traced steps have more idle time, because the profiler slows the
@@ -163,4 +163,4 @@ def _place(site: WaitSite) -> str:
     around = site.known("function") or site.known("annotation") or site.known("module")
     operator = site.known("operator")
     named = [f"`{name}`" for name in (operator, around) if name]
-    return " in ".join(named) or "outside of any operator"
+    return " in ".join(named) or "outside any operator"

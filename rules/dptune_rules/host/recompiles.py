@@ -5,7 +5,7 @@
 The time in which torch.compile compiles, in untraced steps, as a share of their time: in each step on the rank that
 spends most, because the others wait for it. If the second half of the steps compiles less, its share counts:
 compilations that end soon cost a long run nothing. Which function is compiled again, and the guard that failed, are as
-torch reports them. Of a trace that dptune did not record: the ranges in which torch compiles, in the traced steps.
+torch reports them. In traces that dptune did not record: the ranges in which torch compiles, in the traced steps.
 
 ## Why it matters
 
@@ -118,7 +118,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _of_trace(run: RunView) -> Iterator[Advice]:
-    """By the ranges of a trace that dptune did not record, which names neither the function nor the guard."""
+    """The finding on a trace that dptune did not record: it shows neither the function nor the guard."""
     found = run.measured.compiling
     share, steps = _share(found.steps_ns, found.compile_ns), sum(1 for ns in found.compile_ns if ns)
     impact = run.impact(share, WORTH_SHARE)
@@ -136,9 +136,9 @@ def _of_trace(run: RunView) -> Iterator[Advice]:
         saves=run.bound_of_all(share, "the time spent compiling in the traced steps", found.steps_ns),
         confidence="medium",
         evidence=[
-            Evidence(label="compiling", value=share, unit="of the steps (traced)"),
+            Evidence(label="compile time", value=share, unit="of the traced steps"),
             Evidence(label="steps that compile", value=steps, unit=f"of {len(found.steps_ns)} traced"),
-            Evidence(label="compile time of these steps", value=sum(found.compile_ns) / steps / 1e6, unit="ms"),
+            Evidence(label="mean compile time of these steps", value=sum(found.compile_ns) / steps / 1e6, unit="ms"),
             *(
                 [Evidence(label="compilations of one function so far", value=found.compilations)]
                 if found.compilations > 1
@@ -153,7 +153,7 @@ def _of_trace(run: RunView) -> Iterator[Advice]:
 
 
 def _share(took_ns: Sequence[float], compiled_ns: Sequence[float]) -> float:
-    """The share of the steps spent compiling; that of the second half if it is less: the run goes on."""
+    """The share of the steps spent compiling; that of their second half if it is smaller, because the run goes on."""
     later = len(took_ns) // 2
     return min(1.0, sum(compiled_ns) / sum(took_ns), sum(compiled_ns[later:]) / sum(took_ns[later:]))
 

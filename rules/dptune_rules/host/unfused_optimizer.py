@@ -4,8 +4,8 @@
 
 The share of the traced step that the optimizer's loop takes, where the optimizer is one that torch can fuse (Adam,
 AdamW, SGD, Adagrad) and is not fused; on a GPU only if it is not `foreach` either, torch's default there. On a GPU it
-is the host time of `step()` and of a `zero_grad()` that launches a kernel for each tensor, at most the time in which
-the GPU idles because of the host, or computes for the optimizer. Any trace with the optimizer's ranges shows this.
+is the host time of `step()` and of a `zero_grad()` that launches a kernel for each tensor, up to the time in which the
+GPU idles because of the host or runs the optimizer. Any trace with the optimizer's ranges shows this.
 
 On a CPU the loop is the operators inside the optimizer's step, plus at most 0.1 ms of Python between them for each
 tensor. Hooks, callbacks and closures that a script or a library runs inside the step take longer, and fusing does not
@@ -24,8 +24,8 @@ fused step reads and writes every element once.
 ## What to change
 
 `fused=True` of the optimizer. Where it is not supported (parameters on several kinds of devices, complex numbers), try
-`foreach=True`, which saves less on a CPU. Releases of torch before 2.0 loop on a GPU by default: `foreach=True`, or a
-newer release. `zero_grad(set_to_none=True)`, the default since then, launches nothing.
+`foreach=True`, which saves less on a CPU. Before 2.0, torch loops on a GPU by default: pass `foreach=True`, or upgrade.
+`zero_grad(set_to_none=True)`, the default since 2.0, launches nothing.
 
 For a class of the script: the class of `torch.optim` that computes the same, with `fused=True`. A step of elementwise
 operators with a square root may be Adam or AdamW, one of sums and products may be SGD with momentum. If torch has no
@@ -86,7 +86,7 @@ CAN_BE_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 UNUSED_SHARE = 0.75  # of an embedding table's rows: `dense-tables` proposes sparse gradients from here
 SGD_LARGE = 0.55  # of the time of SGD's loop over large tensors: fusing saves no more, see References
 PYTHON_NS = 100_000  # between the operators of one tensor, with the profiler, at most: see References
-LEAST_LAUNCHES = 20  # per step on a GPU: of few tensors a foreach step launches hardly fewer kernels
+LEAST_LAUNCHES = 20  # per step on a GPU: for few tensors, foreach launches hardly fewer kernels
 LARGE_BYTES = 2**18  # of a tensor: from here reading and writing it takes longer than the calls, see References
 
 WORTH_SHARE = Threshold("worth_share", 0.1, "a fused step still takes half: below 10 % the saving is within noise")
@@ -105,7 +105,7 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Propose the fused implementation where the optimizer loops, and takes a share of the step worth it."""
     yield from _of_torch(run)
-    if run.facts:  # no trace alone shows whose the class is
+    if run.facts:  # only a recording shows whether the script defines the class
         yield from _of_script(run)
 
 
@@ -178,7 +178,7 @@ def _of_torch(run: RunView) -> Iterator[Advice]:
         ],
         numerics="same",
         watch="Weights agree up to floating-point rounding."
-        + ("" if run.facts else " torch before 2.0 loops by default and fuses fewer optimizers: pass foreach=True."),
+        + ("" if run.facts else " Before torch 2.0, which fuses fewer optimizers, pass foreach=True."),
         fingerprint=f"{RULE.code}:optimizer.fused:{looping[0].name}",
     )
 
@@ -292,14 +292,14 @@ def _loop_ns(run: RunView, optimizer_phases: Sequence[PhaseFigures], tensors: in
 
 
 def _launches(run: RunView) -> OptimizerLaunches | None:
-    """What the optimizer launches for each tensor; None where that is not known."""
+    """The launches of an optimizer that launches kernels for each tensor; None if not known."""
     waited = run.measured.known("launch_idle")
     launches: OptimizerLaunches | None = waited.known("optimizer") if waited else None
     return launches if launches is not None and launches.for_each_tensor else None
 
 
 def _counts(looping: Sequence[Any], zeroing: OptimizerLaunches | None) -> Iterator[Evidence]:
-    """How many tensors and parameters are updated, where that is known, and what `zero_grad` launches."""
+    """The numbers of tensors and parameters, if known, and the launches in `zero_grad`."""
     yield from known("tensors", sum(optimizer_facts.parameter_tensors for optimizer_facts in looping))
     yield from known("parameters", sum(optimizer_facts.parameters for optimizer_facts in looping))
     if zeroing is not None:

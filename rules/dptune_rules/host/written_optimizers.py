@@ -52,9 +52,11 @@ class Written:
 def written(run: RunView) -> Iterator[Written]:
     """The classes whose step is a loop over tensors, as far as the detailed window shows them."""
     for loop in run.measured.known("optimizer_loops") or []:
-        own = [optimizer for optimizer in run.any_facts("optimizers").optimizers if optimizer.name == loop.optimizer]
-        tensors = sum(optimizer.parameter_tensors for optimizer in own)
-        found = Written(loop, tensors, sum(optimizer.parameters for optimizer in own))
+        optimizers = [
+            optimizer for optimizer in run.any_facts("optimizers").optimizers if optimizer.name == loop.optimizer
+        ]
+        tensors = sum(optimizer.parameter_tensors for optimizer in optimizers)
+        found = Written(loop, tensors, sum(optimizer.parameters for optimizer in optimizers))
         if tensors and found.calls >= CALLS_EACH * tensors:
             yield found
 

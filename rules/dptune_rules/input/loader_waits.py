@@ -41,7 +41,7 @@ def batches_per_step(run: RunView) -> int:
 def has_workers(run: RunView) -> bool | None:
     """Whether the loader of a trace that dptune did not record has workers; None where that is not known.
 
-    The profiler slows the training process and not the workers, so that untraced steps wait for them at least as long.
+    The profiler slows the training process, not the workers, so untraced steps wait for them at least as long.
     """
     inferred = None if run.facts else run.measured.known("inferred")
     if inferred is None or not inferred.facts.loaders:

@@ -60,7 +60,7 @@ def evidence(
     slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
     longest = (waits[slowest] if slowest is not None else None) or 0.0
     if longest - host >= _DIFFERS:
-        yield Evidence(label="the rank that waits longest", value=longest, unit="of its step", rank=slowest)
+        yield Evidence(label="longest wait of a rank", value=longest, unit="of its step", rank=slowest)
     if now is not None:
         yield Evidence(label="workers", value=now, unit="processes")
     if cores is not None:

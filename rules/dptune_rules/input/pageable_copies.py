@@ -93,7 +93,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="exposed copies from pageable memory", value=share, unit="of a step").at(
                 run.measured.where("copy_ns")
             ),
-            Evidence(label="they block the script for", value=blocked, unit="of a traced step"),
+            Evidence(label="script blocked in these copies", value=blocked, unit="of a traced step"),
             Evidence(
                 label="such copies",
                 value=round(sum(pageable_copy.calls_per_step for pageable_copy in pageable), 2),

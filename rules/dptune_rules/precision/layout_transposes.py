@@ -2,27 +2,27 @@
 
 ## What it measures
 
-The time of cuDNN's kernels `nchwToNhwc` and `nhwcToNchw` as a share of the step.
+The share of the step in cuDNN's kernels `nchwToNhwc` and `nhwcToNchw`.
 
 ## Why it matters
 
-Tensor cores compute convolutions in the NHWC layout, where the channels of a pixel are next to each other. torch makes
-tensors in NCHW by default. cuDNN then transposes the input, the weights and the result of each convolution, in the
-forward and in the backward pass. Each transpose reads and writes a whole tensor, and is a kernel to launch.
+Tensor cores compute convolutions in the NHWC layout, where the channels of a pixel are next to each other. torch's
+default is NCHW. cuDNN then transposes the input, the weights and the result of each convolution, in the forward and in
+the backward pass. Each transpose is a kernel that reads and writes a whole tensor.
 
 ## What to change
 
     model = model.to(memory_format=torch.channels_last)
     images = images.to(device, memory_format=torch.channels_last)
 
-Layers pass the layout on. For five dimensions use `torch.channels_last_3d`.
+Layers preserve the layout. For 3D convolutions use `torch.channels_last_3d`.
 
-The saving is an upper bound: all of the time in these kernels. Normalization and pooling may get faster, too.
+The upper bound is all time in these kernels. Normalization and pooling may get faster, too.
 
 ## When to leave it alone
 
-- Layers between the convolutions have no NHWC implementation: they copy their tensors, which costs the same.
-- Convolutions in full fp32 on a GPU without TF32: these compute in NCHW.
+- Layers between the convolutions lack an NHWC implementation: they copy their tensors, which costs as much.
+- Convolutions run in full fp32, on a GPU without TF32: they compute in NCHW.
 
 ## References
 
@@ -69,9 +69,9 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Convolutions transpose their tensors {run.measured.matmul.layout_calls:.0f} times in a step, "
-        f"{digits(100 * share)} % of it: use the channels_last memory format",
-        why="Tensor cores compute convolutions in NHWC, and these tensors are in NCHW.",
+        title=f"Convolutions transpose their tensors {run.measured.matmul.layout_calls:.0f} times per step "
+        f"({digits(100 * share)} % of a step): use the channels_last memory format",
+        why="Tensor cores compute convolutions in NHWC, but these tensors are in NCHW.",
         changes=[],
         saves=run.bound(0.0, share, "the time of these kernels"),
         confidence="medium",

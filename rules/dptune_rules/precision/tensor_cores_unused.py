@@ -80,7 +80,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{100 * share:.0f} % of a step is fp32 matrix products beside idle tensor cores: use fp16 autocast",
+        title=f"{100 * share:.0f} % of a step is fp32 matrix products, and tensor cores idle: use fp16 autocast",
         why="Tensor cores of this GPU compute in fp16 only, at eight times the peak of fp32.",
         changes=changes,
         saves=run.saving(changes, run.bound(0.0, (share + computed) / 2, most)),

@@ -1,31 +1,32 @@
-"""Matrix products have sizes that tensor cores load in small pieces.
+"""Matrix product sizes are not multiples of 8 (TF32: 4), so tensor cores load operands in small pieces.
 
 ## What it measures
 
-The time of tensor-core kernels of matrix products that load less than 16 bytes at once, as a share of the step. cuBLAS
-and CUTLASS write this into their names (`align1`, `align2`). They are used where rows in memory are no multiple of 16
-bytes long: 8 numbers in fp16 and bf16, 4 in TF32. If the trace has the sizes of operators (`record_shapes=True`, or the
-detailed window), the lengths are named, and products whose lengths are all multiples are left out.
+The share of the step in tensor-core matrix product kernels that load less than 16 bytes at once. cuBLAS and CUTLASS
+write this into kernel names (`align1`, `align2`). These kernels run if rows in memory are not a multiple of 16 bytes
+long: 8 numbers in fp16 and bf16, 4 in TF32. If the trace has operator input sizes (`record_shapes=True`, or the
+detailed window), the finding names the lengths, and products whose lengths are all multiples are not counted.
 
 ## Why it matters
 
-Tensor cores are fed from shared memory, which is filled by loads of 16 bytes for each thread. Rows that start in
-between need loads of 2 to 8 bytes, and kernels that were written for older GPUs: an H100 then runs kernels of Turing.
+Tensor cores read operands from shared memory, which threads fill with 16-byte loads. Rows that do not start at
+multiples of 16 bytes need loads of 2 to 8 bytes, and kernels written for older GPUs: an H100 then runs Turing kernels.
 
 ## What to change
 
-Pad the dimension to the next multiple, or choose sizes that are multiples: 50257 words of a vocabulary become 50264
-(50304 is a multiple of 64), a layer with 30 outputs gets 32. Pad inputs of odd width once with zeros, in the data set
-or with `F.pad`.
+Pad the dimension to the next multiple, or choose sizes that are multiples: a vocabulary of 50264 instead of 50257
+(50304 is a multiple of 64), 32 outputs of a layer instead of 30. Pad inputs of odd width once with zeros, in the data
+set or with `F.pad`.
 
 In attention use `F.scaled_dot_product_attention`, whose kernels handle any sequence length.
 
-The saving is an upper bound: all of the time in these kernels.
+The upper bound is all time in these kernels.
 
 ## When to leave it alone
 
-- The dimension changes from step to step and padding copies as much as it saves.
-- Padded classes take part in the softmax: never use them as targets, and mask their logits when sampling.
+- The dimension changes from step to step, and the copies for padding cost as much as it saves.
+
+Padded classes take part in the softmax: never use them as targets, and mask their logits when sampling.
 
 ## References
 
@@ -48,7 +49,7 @@ from dptune.measured import UnalignedProduct
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold(
-    "worth_share", 0.05, "aligned kernels took 35 to 57 % less in the trace under References: 2 % of a step from here"
+    "worth_share", 0.05, "aligned kernels took 35 to 57 % less time (see References): 2 % of a step is saved from here"
 )
 
 MOST_NAMED = 3  # lengths in the title, products in the evidence
@@ -60,7 +61,7 @@ RULE = Rule(
     name="unaligned-products",
     family="precision",
     kind="time",
-    summary="matrix products have sizes that are no multiple of 8 (TF32: 4)",
+    summary="matrix product sizes are not multiples of 8 (TF32: 4), which tensor cores need for full speed",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -87,13 +88,13 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact,
         title=f"{100 * share:.0f} % of a step is {dtype} matrix products "
-        f"{'by kernels for unaligned operands' if sized is None else 'of unaligned sizes'}: {_remedy(products)}",
+        f"{'in kernels for unaligned operands' if sized is None else 'of unaligned sizes'}: {_remedy(products)}",
         why="Rows that do not start at multiples of 16 bytes are loaded in small pieces, by slower kernels.",
         changes=[],
         saves=run.bound(0.0, share, "the time of these kernels"),
         confidence="low" if sized is None else "medium",
         evidence=[
-            Evidence(label="products by kernels for unaligned operands", value=share, unit="of a step").at(
+            Evidence(label="matrix products in kernels for unaligned operands", value=share, unit="of a step").at(
                 run.measured.where("unaligned matmul")
             ),
             *(
@@ -109,7 +110,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _remedy(products: Sequence[UnalignedProduct]) -> str:
-    """The lengths in most of the time, and what they become."""
+    """What to pad: the lengths that take most time, and the next multiples."""
     parts: dict[tuple[int, int], float] = {}
     for product in products:
         for length in product.lengths:
@@ -129,7 +130,7 @@ def _described(product: UnalignedProduct) -> str:
 
 def _watch(run: RunView, products: Sequence[UnalignedProduct]) -> str:
     if not any(product.sizes for product in products):
-        return "Record with record_shapes=True, or with `dptune profile`, to see which sizes these are."
+        return "To see the sizes, record with record_shapes=True or with `dptune profile`."
     words = "Pad with zeros. Padded classes take part in a softmax: never use them as targets."
     eager = run.measured.known("attention") and any(product.operator in BATCHED for product in products)
     return words + (" In attention use F.scaled_dot_product_attention instead." if eager else "")

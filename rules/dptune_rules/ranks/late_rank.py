@@ -160,7 +160,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.world_size == 1:
         return
     if len(run.measured.ranks) < 2:
-        raise Missing("only traces of several ranks show which rank is late: pass those of all ranks")
+        raise Missing("one trace does not show which rank is late: pass the traces of all ranks")
     arrivals = {traced_rank.rank: traced_rank.arrival for traced_rank in run.measured.ranks}
     late = run.measured.known("straggler")
     if late is None:
@@ -339,9 +339,9 @@ def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float,
     ]
     least_wait = min(waits, default=gain)
     if gain >= least_wait:
-        return gain, "what a replay without the rank's delays saves"
+        return gain, "the saving of a replay without the rank's delays"
     return least_wait, (
-        f"the time that every other rank waits, {_percent(least_wait)} of a traced step; the replay does not include "
+        f"the time that every other rank waits, {_percent(least_wait)} of a traced step; the replay does not model "
         "that waiting kernels slow the others"
     )
 

@@ -78,7 +78,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.measured.world_size == 1:
         return
     if len(run.measured.ranks) < 2:
-        raise Missing("only traces of several ranks show which rank is late: pass those of all ranks")
+        raise Missing("one trace does not show which rank is late: pass the traces of all ranks")
     ranks = len(run.measured.ranks)
     waiting = run.measured.share("exposed_waiting_ns")
     share = waiting * ranks / (ranks - 1)  # the latest rank of a step waits for none

@@ -1,30 +1,30 @@
-"""FSDP gathers each unit only when it is needed, after the unit before was computed: nothing overlaps the all-gather.
+"""FSDP units are not prefetched: each all-gather starts after the compute that could overlap it.
 
 ## What it measures
 
-On GPUs, all-gathers that a unit of FullyShardedDataParallel or `fully_shard` issues in its own hook and not ahead
-(prefetching): their exposed time, and the compute that ran between the gather of the unit before and theirs. The first
-gather of a pass is not counted: nothing precedes it.
+On GPUs, all-gathers that a unit of FullyShardedDataParallel or `fully_shard` issues in its own hook instead of
+prefetching them: their exposed time, and the compute between the previous unit's all-gather and theirs. The first
+all-gather of a pass is not counted: nothing precedes it.
 
 ## Why it matters
 
-A unit's parameters can be gathered while the unit before computes. `fully_shard` relies on the host for that: it runs
-ahead, and issues the next all-gather early. Where the host is late, or where the driver puts both streams into one
-hardware queue, the gather starts after that compute, and the next unit waits for all of it.
+A unit's parameters can be gathered while the previous unit computes. `fully_shard` relies on the host to run ahead and
+issue the next all-gather early. If the host is late, or the driver maps both streams to one hardware queue, the
+all-gather starts after that compute, and the next unit waits for all of it.
 
 ## What to change
 
 - `fully_shard`: `unit.set_modules_to_forward_prefetch([next unit, the one after it])`, and
-  `set_modules_to_backward_prefetch` in the opposite order for backward passes.
+  `set_modules_to_backward_prefetch` in reverse order for backward passes.
 - FullyShardedDataParallel: `forward_prefetch=True`, and for backward passes
   `backward_prefetch=BackwardPrefetch.BACKWARD_PRE`, which is the default.
 
-The upper bound is the exposed time of these gathers, or the compute that preceded them, whichever is smaller.
+The upper bound is the exposed time of these all-gathers, or the compute before them, whichever is smaller.
 
 ## When to leave it alone
 
-- Memory is short: each unit that is gathered ahead takes memory of its whole size.
-- The order of units changes between steps: a prefetched unit that is not used next costs time.
+- Memory is short: each prefetched unit needs memory for all its parameters.
+- The order of units changes between steps: prefetching a unit that is not used next costs time.
 
 ## References
 
@@ -44,15 +44,15 @@ from dptune_rules.delays import delay_of, evidence_of, overlap_share
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
-_HOW = "the exposed time of gathers that units issued themselves, at most the compute before them"
-_SETTINGS = {1: "set forward_prefetch=True", 2: "use set_modules_to_forward_prefetch"}
+_HOW = "the exposed time of all-gathers that were not prefetched, or the compute before them, whichever is smaller"
+_SETTINGS = {1: "pass forward_prefetch=True", 2: "call set_modules_to_forward_prefetch()"}  # by version of FSDP
 
 RULE = Rule(
     code="DP206",
     name="gathers-not-prefetched",
     family="topology",
     kind="time",
-    summary="FSDP gathers each unit only when it is needed: the compute of the unit before could overlap that",
+    summary="FSDP units are not prefetched: compute of the previous unit could overlap their all-gathers",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -75,14 +75,14 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"FSDP gathers units{where} only when they are needed: compute of the unit before could overlap "
-        f"{100 * share:.0f} % of a step. Prefetch them: {_SETTINGS[version]}",
-        why="Each unit issues its all-gather in its own hook, after the unit before, and then waits for it.",
+        title=f"FSDP units{where} are not prefetched: compute of the previous unit could overlap {100 * share:.0f} % "
+        f"of a step. To prefetch, {_SETTINGS[version]}",
+        why="Each unit issues its all-gather in its own hook, after the previous unit's compute, and waits for it.",
         changes=[],
         saves=run.bound(0.0, run.most_overlapped(delay), _HOW),
         confidence="medium",
         evidence=evidence_of(run, delay),
         numerics="same",
-        watch="Watch memory: each unit that is gathered ahead is held whole.",
+        watch="Each prefetched unit needs memory for all its parameters.",
         fingerprint=f"{RULE.code}:{next((name for fsdp in sharded for name in fsdp.modules), 'units')}",
     )

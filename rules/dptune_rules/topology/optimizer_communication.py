@@ -2,14 +2,14 @@
 
 ## What it measures
 
-Reduce-scatters, all-gathers and broadcasts that are issued inside the optimizer step, where the optimizer shards its
-work over the ranks by its own code: their exposed time. FSDP and ZeroRedundancyOptimizer are left out, which
-`sharded-parameters` and `sharded-optimizer` report. Waiting for a rank that is late by 10 % of the step is not counted.
+The exposed time of reduce-scatters, all-gathers and broadcasts inside the step of an optimizer that itself shards its
+work over the ranks. FSDP and ZeroRedundancyOptimizer are left out: `sharded-parameters` and `sharded-optimizer` report
+them. Waiting for a rank that is late by 10 % of the step is not counted.
 
 ## Why it matters
 
-Such an optimizer averages gradients by reduce-scatter, updates its part of the parameters and all-gathers the new ones.
-Within the optimizer step there is hardly any compute that could overlap this: an update is quick.
+Such an optimizer averages gradients by reduce-scatter, updates its shard of the parameters and all-gathers the new
+ones. The update computes too little to overlap this.
 
 ## What to change
 
@@ -59,7 +59,7 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Propose to start and await these collectives elsewhere where they hold up the optimizer step."""
+    """Propose to overlap these collectives where they hold up the optimizer step."""
     names = list(dict.fromkeys(optimizer.name for optimizer in run.any_facts("optimizers").optimizers))
     if SHARDED in names:
         return
@@ -80,19 +80,19 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"{_joined(sent).capitalize()} of {_joined(names) or 'the optimizer'} hold up {100 * share:.0f} % of a "
         "step: overlap them with the backward pass and the next forward pass",
-        why="An update is quick, so hardly any compute overlaps collectives inside the optimizer step.",
+        why="The update computes too little to overlap the collectives of the optimizer step.",
         changes=[],
         saves=run.bound(0.0, run.most_exposed(rows), "the exposed collectives of the optimizer step"),
         confidence="medium",
         evidence=[_of_kind(run, kind, [row for row in rows if row.kind == kind]) for kind in kinds],
         numerics="same",
-        watch="Each module must wait for its own parameters before it computes.",
+        watch="Each module must wait for its new parameters before it computes.",
         fingerprint=f"{RULE.code}:{' '.join(names)}",
     )
 
 
 def _gathers_shards(run: RunView) -> bool:
-    """Whether FSDP shards the parameters: the optimizer then gathers what it needs of them."""
+    """Whether FSDP shards the parameters: the optimizer then gathers those that it needs."""
     return any(row.known("purpose") == "sharding" for row in run.measured.overlap.rows)
 
 

@@ -26,10 +26,10 @@ If several forward passes precede a backward pass, each of them gathers every la
 
 The upper bound is all the time that sharding takes in a step: every collective of FSDP (also its reduce-scatters; DDP's
 all-reduces may be hidden), host time in its hooks, copies into and out of gathered buffers, and the optimizer, which
-updates sharded tensors one by one. On a CPU overlapped collectives count, because they use its cores; on a GPU they
-count by how much they slow the compute that overlaps them. If layers stay gathered, the bound is the gathering in
-backward passes, overlapped or not: the collectives after it then start earlier. On a GPU, less sharding is proposed
-only if memory has room for it. The parameters that the optimizer updates are counted as 32-bit floats; others, for
+updates sharded tensors one by one. On a CPU, overlapped collectives count too, because they use its cores; on a GPU,
+only the slowdown of compute that they cause. If layers stay gathered, the bound is the time of all-gathers in backward
+passes, overlapped or not: the collectives after them then start earlier. On a GPU, less sharding is proposed only if
+memory has room for it. The parameters that the optimizer updates are counted as 32-bit floats; others, for
 example a frozen base model, are not counted. On a CPU it is proposed if the host has this much memory left for all its
 ranks, and with low confidence if that was not recorded.
 
@@ -45,8 +45,8 @@ ranks, and with low confidence if that was not recorded.
 ## References
 
 - Zhao et al. 2023, "PyTorch FSDP", section 3.2 on sharding strategies: https://arxiv.org/abs/2304.11277
-- Measured with FSDP2 on one H200 with two ranks: DDP instead saved 26 % of a step, `reshard_after_forward=False` 14 %;
-  the bounds were 39 % and 25 %.
+- Measured with FSDP2 and two ranks on one H200: DDP saved 26 % of a step (bound 39 %), `reshard_after_forward=False`
+  14 % (bound 25 %).
 - fully_shard, `reshard_after_forward`: https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 
@@ -155,7 +155,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _remedy(version: int, where: str | None, whole: bool) -> str:
-    """What to change in the script: `whole` where memory has room for replicas."""
+    """What to change in the script; `whole`: memory has room for replicas."""
     wrapper, keeps = (
         ("FullyShardedDataParallel", "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP")
         if version == 1

@@ -5,9 +5,9 @@
 The units of FullyShardedDataParallel or `fully_shard`: how many there are, the mean size of the all-gathers that their
 hooks issue, and the exposed transfer of these all-gathers and reduce-scatters in a step. Units are small where the
 start-up of an all-gather of the mean size takes longer than its transfer, by the latency and bandwidth measured between
-these ranks. Where those are not known, and messages differ 8 times in size, the shortest calls of the smallest and the
-largest are taken instead, with low confidence; otherwise units are small below 1 MiB. In a plain trace the units are
-counted by the hooks of a backward pass.
+these ranks. If those are not known but message sizes span 8x, the shortest calls of the smallest and the largest size
+are used instead, with low confidence; otherwise units are small below 1 MiB. In a plain trace, units are counted by the
+hooks of a backward pass.
 
 ## Why it matters
 
@@ -22,8 +22,8 @@ root module, which takes the parameters that are left. Where blocks are small, p
 `fully_shard([block1, block2])`. With FullyShardedDataParallel, wrap by `ModuleWrapPolicy({Block})`, or raise
 `min_num_params` of the size-based policy.
 
-The upper bound is all the time that FSDP takes in a step: its collectives (on a GPU, overlapped ones count by how much
-they slow the compute), the host's time in its hooks, and the copies into and out of gathered buffers; with
+The upper bound is all the time that FSDP takes in a step: its collectives (overlapped ones on a GPU: only the slowdown
+of compute that they cause), host time in its hooks, and copies into and out of gathered buffers; with
 FullyShardedDataParallel the optimizer as well, which updates a tensor for each unit.
 
 ## When to leave it alone
@@ -125,7 +125,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _confidence(messages: ShardMessages) -> Confidence:
-    """High where a link was measured, low where the run's shortest calls stand for it."""
+    """High if the link was measured, low if it is estimated from the run's shortest calls."""
     if messages.startup_us is None:
         return "medium"
     return "low" if messages.estimated else "high"

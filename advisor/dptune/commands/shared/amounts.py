@@ -64,7 +64,7 @@ def percent(text: str) -> float:
 
 
 def price(text: str) -> float:
-    """An amount of money above 0."""
+    """A price above 0, for `--gpu-hour-price`. Raises ArgumentTypeError for other text."""
     number = _as(float, text)
     if not 0 < number < _MOST_PRICE:
         raise argparse.ArgumentTypeError(f"must be above 0 and below {_MOST_PRICE:,.0f}, not {text}")
@@ -72,7 +72,7 @@ def price(text: str) -> float:
 
 
 def tokens(text: str) -> int:
-    """Tokens of a step."""
+    """Tokens per step, for `--tokens-per-step`. Raises ArgumentTypeError for other text."""
     number = positive(text)
     if number > _MOST_TOKENS:
         raise argparse.ArgumentTypeError(f"must be at most {_MOST_TOKENS:,}, not {text:.30}")

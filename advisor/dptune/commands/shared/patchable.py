@@ -1,4 +1,4 @@
-"""Whether what a report recommends first can be made as a patch here."""
+"""Whether the first recommendation of a report can be applied as a patch here."""
 
 from __future__ import annotations
 

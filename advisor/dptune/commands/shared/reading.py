@@ -80,7 +80,7 @@ def measured_of(
     links: Path | None = None,
     tokens: int | None = None,
 ) -> tuple[Run, Measured]:
-    """Read the traces and measure them; `tokens` are those of a step as the user gives them; else as `report_of`."""
+    """Read the traces and measure them as `report_of` does; `tokens`: per step over all ranks, from the user."""
     from dptune.measure import measure
     from dptune.present.progress import progress
     from dptune.trace import load

@@ -80,7 +80,7 @@ def resolved(names: Sequence[str], besides: Sequence[str] = ()) -> list[str]:
 
 
 def resolved_singly(names: Sequence[str]) -> list[str]:
-    """The same for commands that read one run: a commit of several recordings is refused."""
+    """The same for commands that read one run. Raises UsageError for a commit of several recordings."""
     found = []
     for name in names:
         runs = resolved([name])

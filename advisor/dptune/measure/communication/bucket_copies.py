@@ -1,4 +1,4 @@
-"""Copies of averaged gradients out of DDP's buckets into the gradients of parameters, one for each.
+"""Copies of averaged gradients out of DDP's buckets, one per parameter.
 
 Source: torch, reducer.cpp, `finalize_bucket_dense`, unless gradients are views of the buckets.
 """
@@ -24,7 +24,7 @@ _COPY = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
 
 
 def bucket_copies(spent: Sequence[DeviceTimeline]) -> BucketCopyFigures | None:
-    """The copies in the steps of every rank; None where there are none."""
+    """The copies in the steps of every rank; None if there are none."""
     copies, steps = 0, 0
     host_shares, device_shares = [], []
     longest: Place | None = None

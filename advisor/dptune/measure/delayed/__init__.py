@@ -1,4 +1,4 @@
-"""Collectives that compute of the same step could overlap and does not: by what delays them."""
+"""Delayed collectives, by cause: compute of the same step could overlap them, but does not."""
 
 from dptune.measure.delayed.figures import UNSEEN, delayed
 

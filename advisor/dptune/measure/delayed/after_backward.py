@@ -1,9 +1,9 @@
 """Gradients that are sent only after the backward pass, although those of the last layers were ready before.
 
-They are the reductions that the host issues between the last gradient of a step and the end of its optimizer step, with
-`LEAST_BYTES` together: a loss, a metric or a norm is less. Where the pass itself sends more, as DDP's does, the rest
-are no gradients. FSDP's are left out: only those of its last unit end up there. In a compiled graph all gradients
-become ready at its end; then no compute is left that could overlap them.
+Counted are reductions that the host issues between the last gradient of a step and the end of its optimizer step, if
+they send `LEAST_BYTES` in total: a loss, a metric or a norm is smaller. If the pass itself sends more, as with DDP, the
+rest are not gradients. FSDP's are left out: only those of its last unit are issued there. In a compiled graph all
+gradients become ready at its end; then no compute is left that could overlap them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEAST_BYTES = 2**20  # the first bucket that DDP sends is as large
 def after_backward(
     view: RankView, device: DeviceView, passes: Sequence[BackwardPass], of: Sent, calls: dict[int, Call]
 ) -> Iterator[Delayed]:
-    """Of each step the reductions after its last backward pass; `calls` are the collectives by row."""
+    """Per step, the reductions after its last backward pass; `calls` are the collectives by row."""
     issued_ns = view.columns.ts_ns[of.issued_by]
     reduces = np.isin(of.kinds, REDUCING) & (of.purpose != SHARDING)
     sizes = np.array([calls[row].message_bytes or 0 for row in of.rows.tolist()], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""How long delayed collectives are exposed, and how much of that the compute of the step could overlap."""
+"""How long delayed collectives are exposed, and how much of that time compute of the step could overlap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HIDDEN = "none of them is exposed"
 
 
 def delayed(spent: Sequence[DeviceTimeline], ranks: Sequence[RankCalls]) -> list[DelayedFigures] | None:
-    """By cause, the largest first; None where no trace would show any. `ranks` are the collectives in steps."""
+    """Figures by cause, the largest first; None if no trace can show them. `ranks`: the collectives in steps."""
     found: dict[DelayCause, _Sum] = {}
     steps, shown = sum(len(device.windows) for _, device, _ in spent), False
     for spent_by in spent:
@@ -68,7 +68,7 @@ class _Sum:
     longest: Place | None = None
 
     def add(self, spent_by: DeviceTimeline, of: Sent, by_row: dict[int, Call], each: Iterable[Delayed]) -> None:
-        """Add those of one device."""
+        """Add the collectives of one device."""
         view, device, timeline = spent_by
         begin, end = bounds(device.windows)
         computing, transfer = (
@@ -95,7 +95,7 @@ class _Sum:
         self.longest = longer(self.longest, place(view.rank, exposed, device.windows))
 
     def figures(self, cause: DelayCause, steps: int) -> DelayedFigures:
-        """The figures of all devices, which have so many steps together."""
+        """The figures of all devices; `steps` is the total number of their steps."""
         groups = {call.group for call in self.calls}
         sizes = [call.message_bytes for call in self.calls if call.message_bytes is not None]
         known = {

@@ -1,4 +1,4 @@
-"""Gradients that the backward pass sends and waits for, before it goes on with the next layer.
+"""Gradients whose collectives the backward pass waits for before it continues with the next layer.
 
 A collective of a gradient is issued inside autograd's AccumulateGrad node: by DDP's reducer, which does not wait, or by
 a hook of the script. The pass waits for it where it runs on the stream that computes, or where the next operation on
@@ -21,7 +21,7 @@ _SLACK_NS = 50_000  # between the end of a collective and the start of what wait
 
 
 def in_backward(view: RankView, device: DeviceView, passes: Sequence[BackwardPass], of: Sent) -> Iterator[Delayed]:
-    """Of each backward pass the collectives of gradients that it waits for; none on a CPU, which has no streams."""
+    """Per backward pass, the collectives of gradients that it waits for; none on a CPU, which has no streams."""
     columns = view.columns
     issued_ns = columns.ts_ns[of.issued_by]
     of_gradients = of.purpose == GRADIENTS

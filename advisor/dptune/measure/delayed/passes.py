@@ -1,4 +1,4 @@
-"""Backward passes of a rank, from the nodes in which autograd adds a gradient to its parameter."""
+"""Backward passes of a rank, from autograd's AccumulateGrad nodes."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def backward_passes(view: RankView) -> list[BackwardPass]:
 
 
 def _updated_ns(columns: Columns, since_ns: int, end_ns: int) -> int:
-    """When the last optimizer step that starts in [since, end) ends; the end itself where none does."""
+    """The end, ns, of the last optimizer step that starts in [since, end); `end` if there is none."""
     updates = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
     updates = updates[(columns.ts_ns[updates] >= since_ns) & (columns.ts_ns[updates] < end_ns)]
     return int(columns.ends(updates).max()) if len(updates) else end_ns
 
 
 def computed(view: RankView, device: DeviceView, of: BackwardPass, since_ns: int) -> Intervals:
-    """What the device computes of a pass that the host launched (on a CPU: ran) from a moment on."""
+    """Compute of a pass that the host launched (on a CPU: ran) from a moment on, as intervals."""
     columns = view.columns
     rows = device.operations.rows[launched_in(view, device, of.thread, since_ns, of.last_ns)]
     return Intervals.union(columns.ts_ns[rows], columns.ends(rows))
@@ -76,7 +76,7 @@ def launched_in(view: RankView, device: DeviceView, thread: int, since_ns: int, 
 
 
 def compute_stream(view: RankView, device: DeviceView) -> int:
-    """The stream of a GPU that computes longest; -1 where none does."""
+    """The GPU stream with the most compute; -1 if there is none."""
     columns, operations = view.columns, device.operations
     rows = operations.rows[operations.work == Work.COMPUTE]
     streams, number = np.unique(columns.queue[rows], return_inverse=True)

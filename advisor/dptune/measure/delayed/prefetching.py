@@ -1,7 +1,7 @@
-"""All-gathers of FSDP that a unit issues when it needs its parameters, after the compute of the unit before.
+"""All-gathers of FSDP that a unit issues when it needs its parameters, after the previous unit's compute.
 
 torch names the hooks: a gather of `FSDP::pre_forward` or `FullyShardedDataParallel._pre_forward` is the unit's own, one
-in a range of prefetching was issued ahead. Gathers that overlap the unit before on the device are no matter of order.
+in a range of prefetching was prefetched. Gathers that overlap the previous unit on the device are not delayed.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _AHEAD = re.compile(rf"FSDP::\w+_prefetch for |{_FLAT}(pre_forward|pre_backward|
 _BACKWARD = re.compile(
     rf"FSDP::(pre_backward\b|backward_prefetch for )|{_FLAT}(pre_backward_hook|post_backward_prefetch)$"
 )
-_OWN = re.compile(rf"FSDP::(pre_forward|pre_backward)\b|{_FLAT}(pre_forward|pre_backward_hook)$")
+_IN_HOOK = re.compile(rf"FSDP::(pre_forward|pre_backward)\b|{_FLAT}(pre_forward|pre_backward_hook)$")
 
 
 def not_prefetched(view: RankView, device: DeviceView, of: Sent) -> Iterator[Delayed]:
-    """Of each pass the gathers that units issued themselves, but the first, with the compute before each of them.
+    """Per pass, the gathers that units issued themselves, except the first, and the compute before each of them.
 
     None on a CPU, where a gather blocks the script.
     """
     columns, operations = view.columns, device.operations
     if operations.on_cpu:
         return
-    own = _inside(columns, _OWN, of) & ~_inside(columns, _AHEAD, of)
+    in_own_hook = _inside(columns, _IN_HOOK, of) & ~_inside(columns, _AHEAD, of)
     backward = _inside(columns, _BACKWARD, of)
     rows = operations.rows[operations.work == Work.COMPUTE]
     compute = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
@@ -45,11 +45,11 @@ def not_prefetched(view: RankView, device: DeviceView, of: Sent) -> Iterator[Del
     for place in places.tolist():
         passes.setdefault((int(of.step[place]), bool(backward[place])), []).append(place)
     for gathers in passes.values():
-        late = [(before, place) for before, place in pairwise(gathers) if own[place]]
-        if late:
-            before, own_places = np.array(late, dtype=np.int64).T
-            between = Intervals.union(columns.ends(of.rows[before]), columns.ts_ns[of.rows[own_places]])
-            yield Delayed(own_places, compute & between)
+        pairs = [(before, place) for before, place in pairwise(gathers) if in_own_hook[place]]
+        if pairs:
+            before, late_places = np.array(pairs, dtype=np.int64).T
+            between = Intervals.union(columns.ends(of.rows[before]), columns.ts_ns[of.rows[late_places]])
+            yield Delayed(late_places, compute & between)
 
 
 def _inside(columns: Columns, pattern: re.Pattern[str], of: Sent) -> Mask:

@@ -1,4 +1,4 @@
-"""The collectives of a device, with the host's call that issued each."""
+"""The collectives of a device, and the host call that issued each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Delayed:
 
 
 def sent(view: RankView, device: DeviceView, calls: Sequence[Call]) -> Sent:
-    """Those of `calls` that a step of the device issued."""
+    """The collectives of `calls` that a step of the device issued."""
     columns, operations = view.columns, device.operations
     number_of = {row: number for number, row in enumerate(operations.rows.tolist())}
     number = np.array([number_of[call.row] for call in calls], dtype=np.int64)

@@ -118,7 +118,7 @@ _Factor = tuple[tuple[int, ...], tuple[int, ...]]  # size and strides; no stride
 
 
 def _factors(operator: str, call: Mapping[str, Any]) -> list[_Factor]:
-    """Both factors; none where the trace lacks sizes, or they are of no product."""
+    """The shapes of both factors; empty if the trace lacks sizes, or if they are not those of a product."""
     first = _OPERANDS.get(operator, 0)
     sizes = _lists(call.get("Input Dims"), first)
     strides = _lists(call.get("Input Strides"), first)
@@ -138,7 +138,7 @@ def _is_length(value: object) -> bool:
 
 
 def _contiguous(factors: Sequence[_Factor]) -> Iterator[int]:
-    """The lengths of rows in memory, of both factors and of the result; all that may be where strides are unknown."""
+    """Row lengths in memory of both factors and the result; all possible ones if strides are unknown."""
     for size, strides in factors:
         if not strides or strides[-1] == 1:
             yield size[-1]

@@ -26,9 +26,9 @@ _KERNELS: dict[str, Callable[[str], bool]] = {
 
 
 def longest(spent: Sequence[DeviceTimeline], phased: Phased | str) -> dict[str, Place]:
-    """By the field of each class of the account, `optimizer`, kind of kernel and `malloc`: the longest of all ranks.
+    """The longest stretch over all ranks, by field of the account, `optimizer`, kind of kernel and `malloc`.
 
-    What no step holds is not there.
+    Only those that occur in a step.
     """
     found: dict[str, Place] = {}
     for view, device, timeline in spent:

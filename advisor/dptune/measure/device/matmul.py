@@ -85,7 +85,7 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None, detail: RankVi
 
 
 def is_layout_change(name: str) -> bool:
-    """Whether a kernel of this name is cuDNN's that transposes between NCHW and NHWC."""
+    """Whether this is the name of a cuDNN kernel that transposes between NCHW and NHWC."""
     return _LAYOUT.search(name[:MOST_CHARACTERS]) is not None
 
 

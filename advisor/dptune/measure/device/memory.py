@@ -33,8 +33,8 @@ MALLOC = re.compile(
 )
 
 _NO_EVENTS = "no allocations were recorded in its steps: only the detailed window has them, and it is read for one rank"
-_NO_RUN = "torch did not say at the end of the run, and no allocations were recorded in its steps"
-_NO_TOTALS = "torch did not say at the end of the run, and the trace has sizes of allocations, not what they come to"
+_NO_RUN = "neither torch's memory statistics nor allocations in the steps were recorded"
+_NO_TOTALS = "torch's memory statistics were not recorded, and the trace has sizes of allocations but no totals"
 _ON_CPU = "torch counts CPU memory only while the profiler runs"
 _NO_CAPACITY = "neither the recording nor the trace says how much memory the device has"
 _NO_CALLS = "the trace holds no step, or no call of the runtime"

@@ -1,8 +1,8 @@
 """FLOPs of convolutions, forward and backward.
 
-A convolution multiplies every number of its weight once for each position of its output; a transposed one for each
-position of its input. Each of its two gradients takes as many. The output's size follows from the settings, which are
-in `Concrete Inputs`; without them it is that of the gradient that a backward pass of the same sizes was given.
+A convolution multiplies every number of its weight once per position of its output; a transposed one, per position of
+its input. Each of its two gradients takes as many FLOPs. The output size follows from the settings in `Concrete
+Inputs`; without them, from the gradient that a backward pass of the same sizes was given.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPERATORS = FORWARD | BACKWARD | FORMER_BACKWARD
 
 
 class Sizes(NamedTuple):
-    """Of the input, the weight and the output of a convolution."""
+    """Shapes of the input, the weight and the output of a convolution."""
 
     inputs: Shape
     weight: Shape
@@ -33,17 +33,17 @@ class Sizes(NamedTuple):
 
     @property
     def consistent(self) -> bool:
-        """Whether these can be the sizes of one convolution."""
+        """Whether these can be the shapes of a convolution."""
         return 2 < len(self.inputs) == len(self.weight) == len(self.outputs) and self.inputs[0] == self.outputs[0]
 
     def flops(self, *, transposed: bool) -> int:
-        """Of the convolution itself, and of each of its gradients."""
+        """FLOPs of the forward pass, which are also those of each gradient."""
         positions = math.prod((self.inputs if transposed else self.outputs)[2:])
         return 2 * self.inputs[0] * positions * math.prod(self.weight)
 
 
 def sizes_of_backward(name: str, arguments: Arguments) -> Sizes | None:
-    """The sizes that a backward pass was given."""
+    """The shapes that a backward pass was given."""
     order = (0, 2, 1) if name in FORMER_BACKWARD else (1, 2, 0)
     inputs, weight, outputs = (arguments.shape(at) for at in order)
     if inputs is None or weight is None or outputs is None:
@@ -53,7 +53,7 @@ def sizes_of_backward(name: str, arguments: Arguments) -> Sizes | None:
 
 
 def outputs_by_sizes(found: Iterable[Sizes]) -> dict[tuple[Shape, Shape], Shape | None]:
-    """The output's size by those of input and weight; None where two convolutions differ in it."""
+    """Output shapes by those of input and weight; None if two convolutions differ in it."""
     outputs: dict[tuple[Shape, Shape], Shape | None] = {}
     for sizes in found:
         key = sizes.inputs, sizes.weight
@@ -62,7 +62,7 @@ def outputs_by_sizes(found: Iterable[Sizes]) -> dict[tuple[Shape, Shape], Shape 
 
 
 def forward(arguments: Arguments, outputs: dict[tuple[Shape, Shape], Shape | None]) -> Flops | None:
-    """Of a convolution; `outputs` are the output sizes that backward passes show."""
+    """FLOPs of a forward convolution; `outputs` are the output shapes that backward passes show."""
     inputs, weight = arguments.shape(0), arguments.shape(1)
     if inputs is None or weight is None or not 2 < len(inputs) == len(weight):
         return None
@@ -78,7 +78,7 @@ def forward(arguments: Arguments, outputs: dict[tuple[Shape, Shape], Shape | Non
 
 
 def backward(name: str, arguments: Arguments, gradients_inside: int) -> Flops | None:
-    """Of a backward pass; `gradients_inside` counts the operators in it that compute one gradient each."""
+    """FLOPs of a backward pass; `gradients_inside` counts the operators in it that compute one gradient each."""
     sizes = sizes_of_backward(name, arguments)
     if sizes is None:
         return None
@@ -116,6 +116,6 @@ def _list(text: str) -> list[object]:
 
 
 def _of_dimension(values: list[object], at: int) -> int | None:
-    """A setting in one dimension; a single number is of all."""
+    """A setting in one dimension; a single number holds for all dimensions."""
     value = values[0] if len(values) == 1 else values[at] if at < len(values) else None
     return value if type(value) is int else None

@@ -1,10 +1,10 @@
 """The operators of the steps that multiply matrices, each with its FLOPs, element type and phase.
 
-Of operators inside each other the innermost with known sizes counts: those around it state the sizes of the whole of a
-tensor that is sharded over ranks. What a convolution or fused attention calls counts as part of it.
+Of nested operators, the innermost with known sizes counts: the outer ones have the full size of a tensor that is
+sharded over ranks. What a convolution or fused attention calls counts as part of it.
 
-Recomputation shows in autograd's sequence numbers: an operator has one where gradients are enabled. Inside a backward
-pass they are enabled where a checkpointed module runs forward again. A compiled backward pass shows no numbers.
+Recomputation shows in autograd's sequence numbers: an operator has one if gradients are enabled. Inside a backward pass
+they are enabled if a checkpointed module runs forward again. A compiled backward pass has no sequence numbers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MOST_FLOPS = 2**62  # of all steps: a device computes for an hour
 UNKNOWN_TYPE = "unknown"
 
 NO_OPERATORS = "no matrix product, convolution or attention operator was recorded in the steps"
-_NO_REAL_SIZES = "the sizes of operator inputs are not those of real tensors"
+_NO_REAL_SIZES = "operator input sizes are not those of real tensors"
 NO_SIZES = (
     "the trace has no sizes of operator inputs: set `record_shapes=True` in torch.profiler, or record with "
     "`dptune profile` and a detailed window"
@@ -59,7 +59,7 @@ NO_SIZES = (
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator that counts. `compiled`: it ran in a compiled backward pass."""
+    """An operator that counts. `compiled`: it ran in a compiled backward pass."""
 
     row: int
     kind: FlopKind
@@ -97,8 +97,8 @@ def count(view: RankView) -> Counted | str:
     names = [columns.name(row) for row in rows.tolist()]
     parents = Ranges.of_rows(columns, rows).parents()
     flops = [possible(each) for each in _flops(names, called, parents)]
-    kept, unknown = _chosen(names, flops, parents)
-    if sum(known.total for at in kept if (known := flops[at]) is not None) > _MOST_FLOPS:
+    chosen, unknown = _chosen(names, flops, parents)
+    if sum(known.total for at in chosen if (known := flops[at]) is not None) > _MOST_FLOPS:
         return _NO_REAL_SIZES
     phases = _Phases.of(columns, rows)
     operators = [
@@ -112,25 +112,25 @@ def count(view: RankView) -> Counted | str:
             bool(phases.optimizer[at]),
             bool(phases.compiled[at]),
         )
-        for at in kept
+        for at in chosen
         if (known := flops[at]) is not None
     ]
     return Counted(steps, operators, _most_frequent([names[at] for at in unknown]))
 
 
 def _of_steps(view: RankView) -> tuple[list[Step], Ints]:
-    """As many steps as have no more operators than are read, and the rows of their operators, ascending."""
+    """The first steps, up to a limit of operators but at least one, and the rows of these operators, ascending."""
     columns = view.columns
     rows = columns.rows(OPERATOR_CATEGORIES, _wanted)
     starts = columns.ts_ns[rows]
-    taken: list[Step] = []
-    kept = np.zeros(len(rows), dtype=np.bool_)
+    steps: list[Step] = []
+    in_steps = np.zeros(len(rows), dtype=np.bool_)
     for step in view.steps:
-        more = kept | ((starts >= step.start_ns) & (starts < step.end_ns))
-        if taken and more.sum() > _MOST:
+        more = in_steps | ((starts >= step.start_ns) & (starts < step.end_ns))
+        if steps and more.sum() > _MOST:
             break
-        taken, kept = [*taken, step], more
-    return taken, rows[kept][:_MOST]
+        steps, in_steps = [*steps, step], more
+    return steps, rows[in_steps][:_MOST]
 
 
 def _wanted(name: str) -> bool:
@@ -148,10 +148,10 @@ def _flops(names: Sequence[str], called: Sequence[Arguments], parents: Ints) -> 
         if name in convolutions.FORMER_GRADIENT and parent != NOWHERE:
             gradients[parent] += 1
     backward = convolutions.BACKWARD | convolutions.FORMER_BACKWARD
-    given = [
+    backward_sizes = [
         convolutions.sizes_of_backward(name, each) for name, each in zip(names, called, strict=True) if name in backward
     ]
-    outputs = convolutions.outputs_by_sizes([sizes for sizes in given if sizes is not None])
+    outputs = convolutions.outputs_by_sizes([sizes for sizes in backward_sizes if sizes is not None])
     for at, (name, each) in enumerate(zip(names, called, strict=True)):
         if name in FORMULAS:
             yield FORMULAS[name].flops(each)
@@ -164,7 +164,7 @@ def _flops(names: Sequence[str], called: Sequence[Arguments], parents: Ints) -> 
 
 
 def _chosen(names: Sequence[str], flops: Sequence[Flops | None], parents: Ints) -> tuple[list[int], list[int]]:
-    """Which operators count, and which are known to multiply but count neither themselves nor by what is inside."""
+    """Which operators count, and which are known to multiply but are not counted, nor any inside them."""
     above = parents.tolist()
     order = _outer_first(above)
     part = [False] * len(names)  # of a convolution or attention that counts
@@ -174,15 +174,15 @@ def _chosen(names: Sequence[str], flops: Sequence[Flops | None], parents: Ints) 
             same = _kind(names[at]) == _kind(names[parent])
             part[at] = part[parent] or (not same and flops[parent] is not None)
     counts_inside = [False] * len(names)
-    kept, unknown = [], []
+    chosen, unknown = [], []
     for at in reversed(order):
         counts = counts_inside[at]
         if not counts and not part[at] and flops[at] is not None:
-            kept.append(at)
+            chosen.append(at)
             counts = True
         if above[at] != NOWHERE and counts:
             counts_inside[above[at]] = True
-    counted = set(kept)
+    counted = set(chosen)
     shown = [False] * len(names)
     for at in order:
         parent = above[at]
@@ -191,7 +191,7 @@ def _chosen(names: Sequence[str], flops: Sequence[Flops | None], parents: Ints) 
         if not inside and not counts_inside[at] and at not in counted and names[at] not in convolutions.FORMER_GRADIENT:
             unknown.append(at)
             shown[at] = True
-    return kept, unknown
+    return chosen, unknown
 
 
 def _outer_first(above: Sequence[int]) -> list[int]:
@@ -217,7 +217,7 @@ def _kind(name: str) -> FlopKind:
 
 
 def _dtype(name: str, called: Arguments) -> str:
-    """The type of the first factor."""
+    """The element type of the first factor."""
     at = FORMULAS[name].typed_by if name in FORMULAS else 0
     word = called.types[at] if at < len(called.types) else None
     return _NAMES.get(dtype_of(word) or "", UNKNOWN_TYPE)
@@ -230,7 +230,7 @@ def _numbered(args: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Phases:
-    """Which operators run in a backward pass, in a compiled one, and in an optimizer."""
+    """Which operators run in a backward pass, a compiled backward pass, and an optimizer step."""
 
     backward: Mask
     compiled: Mask

@@ -23,27 +23,27 @@ from dptune.measured import (
 # Kinds of kernels that read and write more than they compute.
 MEMORY_BOUND = ("indexing", "elementwise", "normalisation", "optimizer", "softmax and loss", "pooling", "reduction")
 
-NO_DETAILED = "the recording has no detailed window, which has sizes of operator inputs: record with `--detailed 3`"
-_ON_CPU = "a CPU's peak is not known: it depends on clocks and vector units that nothing records"
+NO_DETAILED = "the recording has no detailed window, which records operator input sizes: record with `--detailed 3`"
+_ON_CPU = "dptune has no peak for CPUs (it depends on their clocks and vector units)"
 _LEAST_COUNTED = 0.5  # of the time of matrix kernels
-_MOST_UNCOUNTED = "operators of known sizes launched {:.0f} % of the time of matrix kernels only"
-_NO_KERNELS = "no operator of known sizes launched a kernel, as where the steps are replayed CUDA graphs"
+_MOST_UNCOUNTED = "operators with known sizes account for only {:.0f} % of the time of matrix kernels"
+_NO_KERNELS = "no operator with known sizes launched a kernel (replayed CUDA graphs show none)"
 _NO_TIME = "their kernels were not recorded"
 _COMPILED = (
-    "the backward pass is compiled and computes more than its forward pass explains: the trace does not show what it "
-    "recomputes, so MFU and HFU cannot be distinguished"
+    "the compiled backward pass computes more than the gradients of the forward pass, and the trace does not show how "
+    "much of it is recomputation"
 )
 _DIFFERENTIATED = (
-    "operators inside the backward pass record gradients of their own, as recomputation does, so MFU and HFU cannot be "
-    "distinguished"
+    "operators in the backward pass record gradients, as recomputation does, but compute more than the forward pass: "
+    "the trace does not show how much of it is recomputation"
 )
-_NO_SAMPLES = "samples per step are not known"
-_NO_TOKENS = "the trace does not show tokens: give them as `--tokens-per-step N`"
+_NO_SAMPLES = "only `dptune profile` counts samples, from a torch DataLoader"
+_NO_TOKENS = "the trace does not show tokens (pass `--tokens-per-step N`)"
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What rates of the steps follow from, besides their operators; `tokens` is as the user gives it."""
+    """What rates need besides operators. `samples`, `tokens`: per step over all ranks; `tokens` from the user."""
 
     time: StepTime
     account: Account | None
@@ -60,7 +60,7 @@ class Steps:
 
     @property
     def no_time(self) -> str:
-        """Why there is no step time."""
+        """The reason that there is no step time."""
         return self.time.missing.get("time_ns", "the step time is not known")
 
 
@@ -104,7 +104,7 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
 
 
 def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[Any, str]]:
-    """What needs no FLOPs."""
+    """The figures that need no FLOPs."""
     per_second, world_size = steps.per_second, steps.world_size
     seen = None if steps.tokens or isinstance(source, str) else tokens.per_step(source.view)
     tokens_per_step = steps.tokens or (seen * world_size if seen and world_size else None)
@@ -132,7 +132,7 @@ _OF_OPERATORS = (
 
 
 def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict[str, tuple[Any, str]]:
-    """What follows from the operators; `shared` counts the steps of all devices of the rank."""
+    """The figures that follow from operators; `shared`: number of steps times devices of the rank."""
     operators = spent.ran
     total = sum(operator.flops.total for operator in operators)
     optimizing = sum(operator.flops.total for operator in operators if operator.optimizer)
@@ -177,14 +177,14 @@ def _memory_bound(account: Account | None, kernels: KernelFigures | None) -> tup
     if account is None or not account.window_ns:
         return None, "no step was found"
     if kinds is None:
-        return None, "kernels were not recorded: a CPU runs none"
+        return None, "no kernels were recorded (a CPU runs none)"
     return sum(kinds.get(kind, 0) for kind in MEMORY_BOUND) / account.window_ns, ""
 
 
 def _recomputed(operators: Sequence[Operator]) -> int | str:
     """FLOPs that repeat a forward pass, or why that is not known.
 
-    A forward pass is repeated once at most, and a backward pass has two gradients: what is beyond shows nothing.
+    A forward pass is repeated at most once, and a backward pass has two gradients: if there is more, it is not known.
     """
     forward = [operator for operator in operators if not operator.backward and not operator.optimizer]
     backward = [operator for operator in operators if operator.backward]
@@ -246,7 +246,7 @@ def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
 
 
 def _mixed_peak(dtypes: Sequence[DtypeFlops]) -> tuple[float | None, str]:
-    """FLOPs over the least time that they can take; types of less than a thousandth of the FLOPs are left out."""
+    """Peak FLOP/s of this mix: FLOPs over the least time that they can take; types below 0.1 % are left out."""
     total = sum(each.flops for each in dtypes)
     counted = [each for each in dtypes if each.flops * 1000 >= total and each.flops]
     seconds = 0.0

@@ -31,7 +31,7 @@ class Flops(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Arguments:
-    """What an operator was called with; an input that is no tensor has no shape."""
+    """The arguments of an operator; an input that is not a tensor has no shape."""
 
     shapes: Sequence[Shape | None]
     types: Sequence[str]
@@ -50,16 +50,16 @@ class Arguments:
         return any(self.shapes)
 
     def shape(self, at: int) -> Shape | None:
-        """The shape of an input; None for a scalar and where it was not recorded."""
+        """The shape of an input; None for a scalar, and if it was not recorded."""
         return (self.shapes[at] or None) if at < len(self.shapes) else None
 
     def value(self, at: int) -> str:
-        """A plain input as torch wrote it; empty where it was not recorded."""
+        """An input that is not a tensor, as torch wrote it; empty if it was not recorded."""
         return self.values[at] if at < len(self.values) else ""
 
 
 class Formula(NamedTuple):
-    """How the FLOPs of an operator follow from its arguments, and which input has the type that it computes in."""
+    """How the FLOPs of an operator follow from its arguments, and which input has the compute type."""
 
     kind: FlopKind
     flops: Callable[[Arguments], Flops | None]
@@ -67,7 +67,7 @@ class Formula(NamedTuple):
 
 
 def _product(first: int) -> Callable[[Arguments], Flops | None]:
-    """Of two factors that follow each other; a batch comes first."""
+    """FLOPs of the product of two consecutive inputs; batch dimensions come first."""
 
     def flops(arguments: Arguments) -> Flops | None:
         left, right = arguments.shape(first), arguments.shape(first + 1)
@@ -81,7 +81,7 @@ def _product(first: int) -> Callable[[Arguments], Flops | None]:
 
 
 def _grouped(arguments: Arguments) -> Flops | None:
-    """Of factors whose rows, columns or inner dimension are shared out to groups: each number is multiplied once."""
+    """FLOPs of a grouped product, whose rows, columns or inner dimension are split into groups."""
     left, right = arguments.shape(0), arguments.shape(1)
     if left is None or right is None or not all(2 <= len(shape) <= 3 for shape in (left, right)):
         return None
@@ -96,9 +96,9 @@ def _linear(arguments: Arguments) -> Flops | None:
 
 
 def _attention(first: int, *, heads: int, backward: bool, packed: int | None = None) -> Callable[..., Flops | None]:
-    """Of queries, keys and values that follow each other from input `first` on; `heads` is their dimension.
+    """FLOPs of attention; queries, keys and values are the inputs from `first` on; dimension `heads` counts heads.
 
-    `packed` is the input that holds the bounds of packed sequences: then the lengths are not in the trace.
+    `packed` is the input with the bounds of packed sequences: if it is a tensor, the lengths are not in the trace.
     """
 
     def flops(arguments: Arguments) -> Flops | None:

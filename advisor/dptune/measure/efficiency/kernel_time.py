@@ -1,4 +1,4 @@
-"""The kernels that counted operators launch: their time by kind of operator, and whether they ran on tensor cores."""
+"""Kernels of counted operators: time by kind of operator, and whether they ran on tensor cores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dptune.trace.kernels import Work
 class KernelTime:
     """Time of operators that ran on the devices, by kind, ns; `counted_share` of the matrix kernels' time.
 
-    `ran` are these operators. `on_matrix_units` is one each of them: None where no kernel of it shows its precision.
+    `ran` are these operators. `on_matrix_units` has an entry for each: None if no kernel of it shows its precision.
     """
 
     ran: list[Operator]
@@ -34,7 +34,7 @@ class KernelTime:
 
 
 def kernel_time(view: RankView, steps: Sequence[Step], operators: Sequence[Operator]) -> KernelTime:
-    """Of the kernels that these steps launched; on a CPU the operators are the kernels.
+    """Time of the kernels that these steps launched; on a CPU the operators count as kernels.
 
     An operator without kernels ran on the CPU beside the devices, or did not compute: recomputation stops at the
     operator after the last tensor that it needs.

@@ -1,8 +1,8 @@
-"""Dense peaks of devices in TFLOP/s (1e12 FLOP/s), as their vendors state them: no sparsity, boost clock.
+"""Dense peaks of devices in TFLOP/s (1e12 FLOP/s), as stated by their vendors: no sparsity, boost clock.
 
-Where a vendor states a tensor-core figure with sparsity only, it is halved. GeForce cards multiply fp16 at half rate
-where they accumulate in fp32, as torch does: that rate counts. fp32 of AMD is that of matrix cores. A device is what
-torch sees as one: of an MI250 or MI250X one of its two dies.
+If a vendor states a tensor-core figure with sparsity only, it is halved. GeForce cards run fp16 at half rate when they
+accumulate in fp32, as torch does: that rate counts. fp32 of AMD is that of matrix cores. A device is what torch lists
+as a device: one of the two dies of an MI250 or MI250X.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tokens of a step, where embeddings and attention of the trace show them.
 
-A forward pass looks tokens up in an embedding by indices of batch x sequence. That they are tokens shows in attention:
-its scores have as many keys as the sequence is long. Smaller embeddings are of positions, their distances, or types.
+A forward pass looks tokens up in an embedding by indices of shape batch x sequence. They are tokens if attention has as
+many keys as the sequence is long. Smaller embeddings are those of positions, distances or token types.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST = 20_000  # operators whose sizes are read
 
 
 def per_step(view: RankView) -> int | None:
-    """Tokens of one rank in a step; None where the trace does not show them, steps differ, or vocabularies do."""
+    """Tokens per step and rank; None if the trace does not show them, or if steps or vocabularies differ."""
     columns = view.columns
     rows = columns.rows(
         OPERATOR_CATEGORIES, lambda name: name == _EMBEDDING or name in _SOFTMAX or name.startswith(_ATTENTION)
@@ -58,7 +58,7 @@ def per_step(view: RankView) -> int | None:
 
 
 def _keys(name: str, called: Arguments) -> int | None:
-    """How many keys attention has."""
+    """The number of keys of attention."""
     if name == _EMBEDDING:
         return None
     shape = called.shape(1 if name.startswith(_ATTENTION) else 0)

@@ -19,7 +19,7 @@ _REGION = re.compile(r"^Torch-Compiled Region: \d{1,9}/(\d{1,9})$")
 
 
 def compiling(views: Sequence[RankView]) -> CompilingFigures | None:
-    """Over all ranks, the longest of each step: the others wait for it; None without steps."""
+    """Compile time of each step on the rank where it is longest, because the others wait; None without steps."""
     took: dict[int, int] = {}
     compiled: dict[int, int] = {}
     most = 0

@@ -17,11 +17,11 @@ from dptune.measured import WaitSite
 _MOST = 5
 _OF_TORCH = re.compile(r"ProfilerStep#|Optimizer\.")  # ranges around much more than one wait
 _NO_STACKS = "the window was recorded without Python's stacks"
-_NOT_AROUND = "nothing of the kind is around the call"
+_NOT_AROUND = "none is around the call"
 
 
 def wait_sites(stepped: Sequence[RankView], detail: RankView | None) -> list[WaitSite]:
-    """The longest first, of the detailed window, or of the rank that waits longest where there is none."""
+    """Wait sites, longest first, of the detailed window; without one, of the rank that waits longest."""
     if detail is not None:
         return _sites(detail, "detailed")
     return max((_sites(view, "light") for view in stepped), key=lambda found: sum(site.share for site in found))

@@ -148,7 +148,7 @@ class HostEvents:
 
     @cached_property
     def alone(self) -> bool:
-        """Whether the process trains or runs a model, and no event but Python's functions is of communication."""
+        """Whether the process trains or runs a model, and no event except Python functions is of communication."""
         named = self.columns.rows(None, _COMMUNICATES.search)
         return (self.forwards or self.trains) and bool(self.columns.of_category(PYTHON_CATEGORIES, named).all())
 

@@ -1,4 +1,4 @@
-"""Dtypes, from the template arguments and names of kernels: of what an optimizer updates, and of autocast.
+"""Dtypes of optimizer updates and of autocast, from template arguments and names of kernels.
 
 An optimizer's kernels name the type of their elements first (`AdamFunctor<float>`, `CUDAFunctor_add<c10::BFloat16>`).
 A name says which kernels can compute in 16 bits; TF32 kernels, which take floats, are not among them.
@@ -44,8 +44,8 @@ _WHOLE = {"float32"}
 def update_dtypes(host: HostEvents) -> list[str]:
     """The dtypes of the tensors that optimizers compute on, empty where they are not known.
 
-    Of several, some may be of copies: of master weights, say. Fused optimizers count their steps in floats, in kernels
-    of their own, which are left out.
+    Of several, some may be of copies, such as float32 master weights. Fused optimizers count steps in float32, in
+    separate kernels, which are left out.
     """
     names = host.kernel_names(within=host.updates)
     names = {name for name in names if _FUSED.search(name)} or names
@@ -54,7 +54,7 @@ def update_dtypes(host: HostEvents) -> list[str]:
 
 
 def autocast(host: HostEvents, optimizers: Sequence[OptimizerFacts], *, sharded: bool) -> list[Inferred]:
-    """`cuda:bfloat16` where fp32 parameters are multiplied in 16 bits, None where nothing is multiplied in 16 bits.
+    """`cuda:bfloat16` if fp32 parameters are multiplied in 16 bits; None if nothing is multiplied in 16 bits.
 
     FSDP casts parameters itself: then 16 bits do not mean autocast.
     """

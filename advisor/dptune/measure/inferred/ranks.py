@@ -56,7 +56,7 @@ def inferred_facts(view: RankView, calls: Sequence[Call], world_size: int | None
 
 
 def inferred_world_size(view: RankView) -> int | None:
-    """1 where the trace shows forward passes and nothing that communicates; None where it may be more."""
+    """World size 1 if the trace shows forward passes and no communication; None if it may be larger."""
     return 1 if HostEvents(view).alone else None
 
 

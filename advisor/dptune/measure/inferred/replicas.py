@@ -71,7 +71,7 @@ def replicas(host: HostEvents, reduced: Sequence[tuple[int, Call]], sent: Sequen
 
 
 def _none(host: HostEvents, reduced: Sequence[tuple[int, Call]]) -> list[Inferred]:
-    """No DDP, where its forward pass or its reducer would be in the trace.
+    """That the run has no DDP, if its forward pass or its reducer would be in the trace.
 
     A compiled model may leave out the range of its forward pass, not what the reducer does in AccumulateGrad.
     """

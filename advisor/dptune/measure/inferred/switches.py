@@ -1,4 +1,4 @@
-"""Environment variables that are on, from what they do to calls of CUDA's and HIP's runtime."""
+"""Debug environment variables that are on, from calls of the CUDA or HIP runtime."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _EACH = 0.5  # calls of the driver for each tensor: some tensors are of the CPU;
 
 
 def switches(host: HostEvents) -> list[Inferred]:
-    """The debug variables that a trace shows, by name with a value that turns them on: both, or it is not inferred.
+    """The debug variables that are on, as an environment; nothing unless the trace shows both of them to be on or off.
 
-    Anomaly detection and TORCH_DISTRIBUTED_DEBUG leave nothing in a trace that only they leave.
+    No event shows that anomaly detection or TORCH_DISTRIBUTED_DEBUG is on.
     """
     blocking, uncached = _launches_block(host), _is_uncached(host)
     if blocking is None or uncached is None:
@@ -34,7 +34,7 @@ def switches(host: HostEvents) -> list[Inferred]:
 
 
 def _launches_block(host: HostEvents) -> bool | None:
-    """Whether launches return when their kernel has ended; None where too few long kernels show it.
+    """Whether launches return only when their kernel has ended; None if too few long kernels show it.
 
     If most kernels end after the call that launched them has returned, launches do not block.
     """
@@ -57,7 +57,7 @@ def _launches_block(host: HostEvents) -> bool | None:
 
 
 def _is_uncached(host: HostEvents) -> bool | None:
-    """Whether each tensor takes a call of the driver; None where the trace shows neither calls nor tensors."""
+    """Whether each tensor takes a driver call; None if the trace shows no calls or no tensors."""
     tensors = len(host.rows(_TENSORS))
     if not tensors or not len(host.columns.rows(LAUNCH_CATEGORIES)):
         return None

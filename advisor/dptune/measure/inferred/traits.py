@@ -19,7 +19,7 @@ _FUSED = {  # operators of torch.nn.functional.scaled_dot_product_attention, by 
 
 
 def traits(host: HostEvents) -> Iterator[Trait]:
-    """One for each that is there; of what is not there, nothing is said."""
+    """A trait for each of these that the trace shows; none for those that it does not show."""
     found = [kind for kind, pattern in _FUSED.items() if len(host.rows(pattern))]
     if found:
         yield _trait("attention", f"{' and '.join(found)} (scaled_dot_product_attention)", "high")

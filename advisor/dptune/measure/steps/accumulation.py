@@ -9,7 +9,7 @@ from dptune.measured import AccumulationFigures
 from dptune.runfile.facts import Facts
 from dptune.runfile.window import Window
 
-_FOREIGN = "only `dptune profile` counts this: the run was not recorded by it"
+_FOREIGN = "only `dptune profile` counts this"
 
 
 def accumulation(facts: Sequence[Facts]) -> AccumulationFigures:

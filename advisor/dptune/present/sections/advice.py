@@ -124,12 +124,14 @@ def nothing_to_say(report: Report) -> str:
     """What an empty list of advice means on this run."""
     if report.trust.level == "unjudgeable":
         return "Not enough reliable data for a verdict: an empty list does not mean that the run is healthy."
-    could_not = several(sum(skip.could_not_run for skip in report.skipped), "rule")
+    could_not_run = sum(skip.could_not_run for skip in report.skipped)
     needing = sum(bool(skip.needs) for skip in report.skipped)
+    lacking = [f"{several(could_not_run, 'rule')} could not run"] if could_not_run else []
     if needing:
-        return f"No findings, but {could_not} could not run and {needing} more need a recording (see below)."
-    if any(skip.could_not_run for skip in report.skipped):
-        return f"No findings, but {could_not} could not run (see below)."
+        count = f"{needing} more" if lacking else several(needing, "rule")
+        lacking.append(f"{count} need{'s' if needing == 1 else ''} a recording")
+    if lacking:
+        return f"No findings, but {' and '.join(lacking)} (see below)."
     if not report.quiet and not report.skipped:
         return "No rules were selected, so an empty list says nothing about the run."
     return "All rules ran; no findings."

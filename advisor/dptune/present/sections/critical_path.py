@@ -84,12 +84,11 @@ def _bound(measured: Measured, found: CriticalPath, account: Account) -> str:
     waits = step_milliseconds(measured, waiting + unsplit)
     most = step_milliseconds(measured, min(idle_share + waiting + unsplit, computes_not))
     up_to = "up to " if unsplit >= waiting else ""
-    waits = f"rank {found.rank} waits {up_to}{waits} for other ranks"
     if idle_share < _LEAST_SHARE:
-        return f"Faster host code on other ranks saves up to {most}: {waits}."
+        return f"Faster host code on other ranks saves up to {most}: rank {found.rank} waits about that long for them."
     return (
         f"Faster host code saves up to {most}: rank {found.rank}'s device does not compute for {idle} while the host "
-        f"is on the critical path, and {waits}."
+        f"is on the critical path, and rank {found.rank} waits {up_to}{waits} for other ranks."
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Cost, CostSaving, Report
 from dptune.measured import EfficiencyFigures, KindFlops, Missing
-from dptune.present.amounts import Hole, flops, milliseconds, number, percent, several, shown
+from dptune.present.amounts import Hole, element_type, flops, milliseconds, number, percent, several, shown
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 
@@ -14,12 +14,12 @@ COLUMNS = (
     Column("operators", right=False),
     Column("FLOPs per step"),
     Column("share"),
-    Column("achieved in their kernels"),
+    Column("rate while running"),
 )
 NOTE = (
-    "FLOPs are those of matrix products, convolutions and attention, from operator input sizes, 2 per multiply-add; "
-    "causal masks are not subtracted. MFU counts forward and backward passes without recomputation (PaLM, appendix B), "
-    "HFU everything."
+    "FLOPs: matrix products, convolutions and attention, from operator input sizes, 2 per multiply-add; causal masks "
+    "are not subtracted. MFU counts forward and backward passes without recomputation (PaLM, appendix B); HFU counts "
+    "all FLOPs."
 )
 
 
@@ -40,7 +40,7 @@ def efficiency(report: Report, width: int) -> Iterator[Line]:
 
 
 def title(found: EfficiencyFigures) -> str:
-    """What the FLOPs are from."""
+    """The title, with the rank, the steps and the window that the FLOPs are from."""
     rank, window = found.known("rank"), found.known("window")
     if rank is None:
         return "Efficiency"
@@ -65,7 +65,7 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
         yield "Achieved", str(shown(lambda: found.flops_per_s, lambda rate: _achieved(found, rate)))
         if found.lower_bound:
             yield "Not counted", _uncounted(found)
-    memory = "of the step in kernels that move memory (elementwise, normalisation, reductions, optimizer, ...)"
+    memory = "of the step (elementwise, normalisation, reductions, optimizer, ...)"
     yield "Memory-bound", str(shown(lambda: found.memory_bound_share, lambda share: f"{percent(share)} {memory}"))
     matmul = report.measured.matmul
     yield "Tensor cores", str(shown(lambda: matmul.tensor_core_share, lambda share: f"{percent(share)} of the step"))
@@ -95,7 +95,7 @@ def rows(found: EfficiencyFigures) -> list[list[Cell]]:
 def _peak(found: EfficiencyFigures) -> str:
     total = sum(each.flops for each in found.dtypes)
     parts = [
-        f"{each.dtype} {flops(each.peak_flops_per_s, 'FLOP/s')}"
+        f"{element_type(each.dtype)} {flops(each.peak_flops_per_s, 'FLOP/s')}"
         + (f" ({percent(each.flops / total)} of FLOPs)" if len(found.dtypes) > 1 else "")
         for each in found.dtypes
         if each.known("peak_flops_per_s") is not None and each.flops * 1000 >= total
@@ -111,12 +111,12 @@ def _flops(found: EfficiencyFigures) -> str:
     parts = [
         f"{flops(value / shared)} {what}"
         for value, what in (
-            (found.known("recomputed_flops"), "recomputed"),
+            (found.known("recomputed_flops"), "of recomputation"),
             (found.known("optimizer_flops"), "in the optimizer"),
         )
         if value
     ]
-    return f"{text}, of it {' and '.join(parts)}" if parts else text
+    return f"{text}, including {' and '.join(parts)}" if parts else text
 
 
 def _achieved(found: EfficiencyFigures, rate: float) -> str:
@@ -133,7 +133,7 @@ def _uncounted(found: EfficiencyFigures) -> str:
     share = found.known("counted_share")
     parts = [] if not found.uncounted else [f"{', '.join(found.uncounted[:4])} (sizes not known)"]
     if share is not None and share < 1:
-        parts.append(f"operators that launched {percent(1 - share)} of the time of matrix kernels")
+        parts.append(f"{percent(1 - share)} of the time of matrix kernels")
     return "; ".join(parts)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.present.amounts import several
 from dptune.present.lines import Line, heading, labelled, wrapped
 
 _UNJUDGED = "the run cannot be judged"
@@ -25,7 +24,7 @@ def skipped(report: Report, width: int) -> Iterator[Line]:
     for reason, rules in reasons.items():
         yield from wrapped(f"{', '.join(rules)}: {reason}", width, "  ", "    ")
     if needing:
-        yield from heading(f"{several(len(needing), 'rule')} that need a recording: dptune profile train.py", width)
+        yield from heading(f"Rules that need a recording ({len(needing)}): dptune profile train.py", width)
         yield from wrapped(", ".join(needing), width, "  ")
     if report.quiet and report.trust.level != "unjudgeable":
         yield from heading("Rules with no findings", width)

@@ -106,9 +106,9 @@ def copies(report: Report, width: int) -> Iterator[Line]:
     yield from wrapped(words, width, "  ", role="dim")
     sites = [(copy, site) for copy in found[:_AT_MOST] for site in (copy.known("sites") or [])[:_SITES]]
     if sites:
-        step = "" if measured.tables_of == "recording" else "step of "
-        asked = f"Call sites (per {step}rank {sites[0][1].rank}), most time first:"
-        yield from wrapped(asked, width, "  ")
+        per = "" if measured.tables_of == "recording" else "per step of "
+        title = f"Call sites ({per}rank {sites[0][1].rank}), most time first:"
+        yield from wrapped(title, width, "  ")
     for copy, site in sites:
         yield from wrapped(_site(copy, site, _steps(report.measured, site)), width, "  ", "    ")
 

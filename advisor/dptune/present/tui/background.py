@@ -1,6 +1,4 @@
-"""Work beside the interface: without the garbage collector, which holds up every thread while it looks at millions of
-objects that stay.
-"""
+"""Background work of the interface, without garbage collection: it stops every thread to scan millions of objects."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ _running = 0
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without garbage collection until all work of this kind has ended; what was made by then is never looked at."""
+    """Garbage collection is off until all background work has ended; objects made by then are never scanned."""
     global _running
     with _lock:
         _running += 1

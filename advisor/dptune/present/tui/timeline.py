@@ -102,7 +102,7 @@ class Timeline(Container, can_focus=True):
         yield pane
 
     def on_show(self) -> None:
-        """Ranks are read, and put on one clock, when someone looks, beside the interface."""
+        """Ranks are read and put on one clock in the background, when the tab is first shown."""
         several = len(self.view.numbers) > 1
         if not self._reading and (self.view.run_time is None if several else not self.view.rows):
             self._reading = "reading ..."
@@ -110,7 +110,7 @@ class Timeline(Container, can_focus=True):
         self._draw()
 
     def _read_one(self) -> None:
-        """The only rank."""
+        """Read the only rank."""
         try:
             with uncollected():
                 lanes = self.view.lanes(self.view.rank)
