@@ -94,6 +94,15 @@ def test_of_any_account(hand_made, parts, device):
             "No single bottleneck: compute takes 31 % of each step, and 14 % of each step waits for communication.",
         ),
         (
+            {"compute_ns": 36, "launch_idle_ns": 40, "host_idle_ns": 24},
+            "Idle: the device runs nothing for 64 % of each step, 40 % while the host launches the next operation.",
+        ),
+        # No cause takes more than half of the idle time.
+        (
+            {"compute_ns": 40, "launch_idle_ns": 30, "host_idle_ns": 30},
+            "Idle: the device runs nothing for 60 % of each step.",
+        ),
+        (
             {"compute_ns": 78, "exposed_transfer_ns": 4, "copy_ns": 4, "host_idle_ns": 14},
             "Mostly compute: compute takes 78 % of each step, and no other cause stands out.",
         ),

@@ -396,3 +396,10 @@ def test_a_few_lost_events_are_said(make_measured):
     trust = judge(measured.model_copy(update={"ranks": [first, *measured.ranks[1:]]}), [])
     assert trust.level == "sound"
     assert text_of(trust, "device-events-lost") == f"rank 0: {few.text}"
+
+
+def test_what_limits_most_comes_first(make_measured, make_facts):
+    found = [Finding(code=level, level=level, text=level) for level in ("info", "partial", "unjudgeable")]
+    levels = [finding.level for finding in judge(make_measured(), [make_facts()], found).findings]
+    assert levels == sorted(levels, key=("unjudgeable", "partial", "info").index)
+    assert levels[:2] == ["unjudgeable", "partial"]

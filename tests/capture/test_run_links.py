@@ -98,7 +98,7 @@ def test_they_are_measured_once_and_reused(
     other = replace(made, folder=tmp_path / "elsewhere" / "run")
     shutil.copytree(made.folder, other.folder, ignore=shutil.ignore_patterns("links.json"))
     outcome = run_links.find(other, started, quiet=False)
-    assert outcome.line == f"links known from a sweep of {first.measured}; `dptune links` measures them again"
+    assert outcome.line == f"links were measured at {first.measured}; `dptune links` measures them again"
     assert known(other) == first
     assert capsys.readouterr().err == ""
 

@@ -113,7 +113,7 @@ def test_a_run_folder_stands_for_itself(capsys: pytest.CaptureFixture[str]) -> N
     [
         (["nowhere"], "nowhere is not a folder"),
         (["."], "no recordings in ."),
-        ([], "dptune-runs is not a folder"),
+        ([], "no recording in ./dptune-runs/"),
         ([".", "--last", "x"], "must be a number of recordings, not 'x'"),
     ],
 )

@@ -41,6 +41,13 @@ def test_one_section_is_printed_alone(traces: Path, capsys: pytest.CaptureFixtur
     assert "Step time breakdown" not in section
 
 
+def test_a_section_with_nothing_to_show_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--section", "inferred", str(ACCUMULATION)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "dptune: nothing to show in this report: inferred" in printed.err
+
+
 def test_tokens_and_a_price_are_taken_from_the_command_line(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--tokens-per-step", "4096", "--gpu-hour-price", "2.5"]
     assert main(["report", str(traces), "--no-cache", "--format", "json", *options]) == 0

@@ -354,7 +354,7 @@ def test_times_without_the_profiler_need_no_traced_steps(codes: tuple[str, ...],
 def test_what_limits_the_comparison_is_said() -> None:
     found = compared(run("a", trust="partial", numbers=(0, 1)), run("b", 1001))
     assert found.remarks == [
-        "a (A) is partial: half is lost",
+        "A (a) is partial: half is lost",
         "different ranks were read in different runs, so their breakdowns are of different ranks",
     ]
 

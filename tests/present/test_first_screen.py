@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dptune import testing
-from dptune.advice import Headline, Location, Report
+from dptune.advice import Headline, Location, Report, Skipped
 from dptune.advise.trust import PROFILER_CHEAP
 from dptune.commands.report import SECTION_NAMES
 from dptune.finding import Finding
@@ -237,6 +237,11 @@ def test_the_saving_that_was_measured_replaces_the_predicted_one() -> None:
     assert (fix.saves, fix.confidence) == ("28-40 %", "verified")  # 1 - 0.72 and 1 - 0.602
     slower = proof.model_copy(update={"outcome": "worse"})
     assert first_screen(report.model_copy(update={"verified": [slower]})).fixes[0].saves == "slower"
+    undecided = report.model_copy(update={"verified": [proof.model_copy(update={"outcome": "inconclusive"})]})
+    expected = first_screen(report.model_copy(update={"verified": []})).fixes[0].saves
+    fix = first_screen(undecided).fixes[0]
+    assert (fix.saves, fix.confidence) == (expected, "inconclusive")
+    assert " 1  DP102 no-sync-missing" in text.first_screen(undecided)  # a table, not a sentence per row
 
 
 def test_each_section_can_be_printed_by_its_name() -> None:
@@ -254,3 +259,15 @@ def test_the_bar_of_a_rank_without_steps_is_of_its_whole_recording(foreign: Repo
     (bar,) = first_screen(foreign).bars
     whole = account(compute=60, hidden=9, exposed=21, copy=2, waiting=12, unexplained=5)
     assert bar.shares[0] == pytest.approx(whole.share("compute_ns"), abs=1e-6)
+
+
+def test_rules_that_could_not_run_for_several_reasons_are_all_counted() -> None:
+    _, report = reading.sample("healthy")
+    lacks = "the traces hold no Python stacks: profile with with_stack=True"
+    reasons = {"XX101": lacks, "XX102": lacks, "XX103": "the trace does not show dtypes: record"}
+    skipped = [Skipped(rule=rule, reason=reason) for rule, reason in reasons.items()]
+    (limits,) = [
+        words for words in first_screen(report.model_copy(update={"skipped": skipped})).unseen if "ran" in words
+    ]
+    ran = len(report.quiet)
+    assert limits == f"{ran} of {ran + 3} rules ran; 3 could not, 2 because the traces hold no Python stacks"

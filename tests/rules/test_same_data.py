@@ -26,7 +26,7 @@ def ranks(make_facts, *losses, loader=SAMPLED, **more):
 
 def test_losses_that_are_equal_to_the_last_bit(ask, make_measured, make_facts):
     (advice,) = ask("DP504", make_measured(), ranks(make_facts, LOSSES, [*LOSSES, 1.8], loader=SHUFFLED))
-    assert advice.title == "All 2 ranks train on the same data: their first 3 losses are bitwise equal"
+    assert advice.title == "Both ranks train on the same data: their first 3 losses are bitwise equal"
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
     assert ("the loader is created at", "train.py:20") in [(one.label, one.value) for one in advice.evidence]
 

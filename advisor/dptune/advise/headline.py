@@ -22,6 +22,7 @@ from dptune.advise.limits import (
     UNSPLIT,
     Limit,
     greatest,
+    idle_cause,
     milliseconds,
     of_step,
     parts,
@@ -142,6 +143,8 @@ def headline(
         label, verdict = most[0].label(most[1], computing), most[0].text(most[1], computing, step)
     else:
         label, verdict = _unlimited(advice, whole, computing, locating, step)
+    if limit is IDLE:
+        verdict = f"{verdict.removesuffix('.')}{idle_cause(measured)}."
     queued = _slowed_by_profiler(measured) if limit is IDLE else None
     if queued is not None:
         expected = milliseconds(queued.length_ns)

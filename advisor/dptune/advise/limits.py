@@ -61,6 +61,13 @@ IDLE = Limit(
     "other_idle_ns",
     0.15,  # 5 to 10 % of it is common on healthy runs
 )
+_IDLE_CAUSES = {
+    "gc_idle_ns": "while Python collects garbage",
+    "sync_idle_ns": "while the script is blocked in a call",
+    "launch_idle_ns": "while the host launches the next operation",
+    "dependency_idle_ns": "while launched work has not started",
+    "host_idle_ns": "while the host runs Python, file I/O or sleeps",
+}
 _UNKNOWN = ", {} unknown"
 _WORTH_NAMING = 0.005  # of a step, from which on a part of communication is named beside the other
 _PARTS = {
@@ -125,6 +132,14 @@ def greatest(found: dict[Limit, float], unsplit: float = 0.0) -> tuple[Limit, fl
     worth = [limit for limit, share in candidates.items() if share >= limit.least_share]
     most = max(worth, key=lambda limit: candidates[limit], default=None)
     return None if most is None else (most, candidates[most])
+
+
+def idle_cause(measured: Measured) -> str:
+    """Why the device is idle, as a clause, where one cause takes more than half of its idle time; else empty."""
+    idle = {name: measured.step_share(name) for name in _IDLE_CAUSES}
+    name = max(idle, key=lambda cause: idle[cause])
+    mostly = idle[name] > measured.step_share(IDLE.class_ns) / 2
+    return f", {percent(idle[name])} {_IDLE_CAUSES[name]}" if mostly else ""
 
 
 def of_step(measured: Measured) -> str:

@@ -96,8 +96,7 @@ def find_rule(code: str) -> LoadedRule:
             return loaded
     names = {name.casefold(): name for loaded in rules for name in (loaded.rule.code, loaded.rule.name)}
     near = difflib.get_close_matches(wanted, names, n=1)
-    known = ", ".join(loaded.rule.code for loaded in rules)
-    hint = f"did you mean '{names[near[0]]}'?" if near else f"rules: {known or 'none'}"
+    hint = f"did you mean '{names[near[0]]}'?" if near else "`dptune rules list` lists the rules"
     raise UsageError(f"unknown rule '{code}'", f"{hint}{installed.not_loaded}")
 
 

@@ -36,8 +36,11 @@ _UNMARKED = {
 }
 
 
+_SEVERITY = ("unjudgeable", "partial", "info")
+
+
 def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] = ()) -> Trust:
-    """The level and all findings: those made while reading and measuring, then those of the figures."""
+    """The level and all findings by severity: those made while reading and measuring, then those of the figures."""
     findings = list(found)
     codes = {finding.code for finding in findings}
     if "ranks-sampled" in codes:
@@ -54,6 +57,7 @@ def judge(measured: Measured, facts: Sequence[Facts], found: Iterable[Finding] =
         *physics.findings(measured, facts),
     )
     findings += [finding for finding in of_figures if finding.code not in codes]  # the reader knows the details
+    findings.sort(key=lambda finding: _SEVERITY.index(finding.level))
     levels = {finding.level for finding in findings}
     return Trust(
         level="unjudgeable" if "unjudgeable" in levels else "partial" if "partial" in levels else "sound",

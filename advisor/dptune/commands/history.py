@@ -68,8 +68,10 @@ def _folders(names: list[str]) -> list[Path]:
     """Those that are named; dptune-runs where none is."""
     for folder in [Path(name) for name in names] or [RUNS]:
         if not folder.is_dir():
-            hint = "record a run first: `dptune profile train.py`" if not names else "name a folder"
-            raise UsageError(f"{folder} is not a folder", hint)
+            if not names:
+                hint = "record one with `dptune profile train.py`, or name the folder that holds run folders"
+                raise UsageError(f"no recording in ./{RUNS}/", hint)
+            raise UsageError(f"{folder} is not a folder", "name a folder")
     return [Path(name) for name in names] or [RUNS]
 
 

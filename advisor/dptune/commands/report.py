@@ -173,8 +173,9 @@ def _patch(args: argparse.Namespace) -> int:
         for row in unpatched.change.paste.splitlines():
             print(f"    {visible(row)}", file=sys.stderr)
     if not changes:
-        what = "no change that leaves training results unchanged" if of_learning and not rules else "no change"
-        print(f"dptune: {', '.join(rules) or 'the report'} advises {what}", file=sys.stderr)
+        unchanged = of_learning and not rules
+        what = f"no change that {'leaves training results unchanged' if unchanged else 'a patch can make'}"
+        print(f"dptune: {', '.join(rules) or 'the report'} proposes {what}", file=sys.stderr)
     if diff and args.output is None:
         sys.stdout.buffer.write(diff.encode())  # as the files have it, whatever the terminal's encoding and newline
     elif diff:
@@ -257,7 +258,10 @@ def _text(report: Report, chosen: str, args: argparse.Namespace) -> str:
     if args.full:
         return text.text(report, width, colour, blocks)
     if args.section:
-        return text.sections(report, args.section, width, colour, blocks)
+        shown = text.sections(report, args.section, width, colour, blocks)
+        if not shown:
+            print(f"dptune: nothing to show in this report: {', '.join(args.section)}", file=sys.stderr)
+        return shown
     return text.first_screen(report, width, colour, blocks, patches=can_patch(report, root_of(args.paths)))
 
 

@@ -95,7 +95,7 @@ class Sides:
         for side, run in self.runs:
             if run.report.trust.level == "partial":
                 first = [f": {finding.text}" for finding in run.report.trust.findings if finding.level == "partial"][:1]
-                yield f"{run.name} ({side}) is partial{''.join(first)}"
+                yield f"{side} ({run.name}) is partial{''.join(first)}"
         if len({tuple(rank.rank for rank in run.measured.ranks) for _, run in self.runs}) > 1:
             yield "different ranks were read in different runs, so their breakdowns are of different ranks"
 

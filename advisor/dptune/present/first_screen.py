@@ -271,7 +271,7 @@ def fix_of(advice: Advice, verified: Sequence[Verified]) -> Fix:
         slug=advice.slug,
         where=f"{PurePath(at.file).name}:{at.line}" if at else "",
         saves=_expected(advice) if proof is None else _measured(proof, advice),
-        confidence="verified" if proof is not None and proof.outcome != "inconclusive" else advice.confidence,
+        confidence=advice.confidence if proof is None else "inconclusive" if _undecided(proof) else "verified",
         results="unchanged" if advice.numerics == "same" else "may change",
     )
 
@@ -281,13 +281,17 @@ def _expected(advice: Advice) -> str:
 
 
 def _measured(proof: Verified, advice: Advice) -> str:
-    """What running the change showed: `28-40 %`, `slower`, `19-38 %, not verified`."""
+    """What running the change showed, `28-40 %` or `slower`; what is expected where that showed nothing."""
     if proof.outcome == "worse":
         return "slower"
-    if proof.outcome == "inconclusive" or proof.low_ratio is None or proof.high_ratio is None:
-        return f"{_expected(advice)}, not verified"
+    if _undecided(proof) or proof.low_ratio is None or proof.high_ratio is None:
+        return _expected(advice)
     low, high = sorted((1 - proof.low_ratio, 1 - proof.high_ratio))
     return _interval(low, high)
+
+
+def _undecided(proof: Verified) -> bool:
+    return proof.outcome == "inconclusive" or (proof.outcome != "worse" and None in (proof.low_ratio, proof.high_ratio))
 
 
 def _saves(saves: Saving) -> str:
@@ -360,7 +364,9 @@ def _unseen(report: Report) -> list[str]:
             words.append(f"{len(needing)} need a recording by `dptune profile`")
         if lacking:
             reason, count = Counter(skip.reason for skip in lacking).most_common(1)[0]
-            part = f", {count} of them" if count < could_not else ""
-            words.append(f"{could_not} could not{part}: {reason}")
+            if count < could_not:
+                words.append(f"{could_not} could not, {count} because {reason.partition(': ')[0]}")
+            else:
+                words.append(f"{count} could not: {reason}")
         found.append("; ".join(words))
     return found

@@ -145,9 +145,10 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
     if overlap is not None and any(_makes_one_loss(row) for row in overlap.rows):
         return  # the loss may be one of all ranks' samples
     loaders = [loader for loader in run.any_facts().loaders if loader.batches_drawn]
+    ranks = "Both ranks" if len(losses) == 2 else f"All {len(losses)} ranks"
     yield results_at_risk(
         RULE,
-        title=f"All {len(losses)} ranks train on the same data: their first {least} losses are bitwise equal",
+        title=f"{ranks} train on the same data: their first {least} losses are bitwise equal",
         why="All ranks compute the same gradients, so all but one are wasted.",
         evidence=[
             Evidence(label="first loss, on each rank", value=losses[0][0]),

@@ -83,7 +83,7 @@ def _find(made: Recording, started: Launch, quiet: bool) -> Outcome:
     kept = link_cache.load(first)
     if kept is not None and _covers(kept, first):
         form.write(made.folder / LINKS_JSON, kept)
-        return Outcome(f"links known from a sweep of {kept.measured}; `dptune links` measures them again")
+        return Outcome(f"links were measured at {kept.measured}; `dptune links` measures them again")
     why = _unable(started, first)
     return Outcome(unmeasured=why) if why else _measure(made, started, first, quiet)
 
