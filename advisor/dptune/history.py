@@ -31,7 +31,8 @@ class Entry(Model):
     def of(cls, folder: str, report: Report) -> Entry:
         """The entry of a report."""
         measured, step = report.measured, report.measured.step
-        step_ns, samples = step.known("time_ns"), measured.known("samples_per_step")
+        step_ns = step.known("time_ns")
+        samples = None if measured.samples_inferred else measured.known("samples_per_step")
         return cls(
             folder=folder,
             recorded=report.run.recorded or "",

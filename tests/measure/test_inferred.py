@@ -71,6 +71,9 @@ def stripped(path: Path) -> tuple[Run, Measured]:
 
 def values(inferred: InferredFacts, recorded: Facts) -> Iterator[tuple[str, str, Any, Any]]:
     """Each inferred value, by name and confidence, beside the recorded one."""
+    sizes = {loader.batch_size for loader in recorded.loaders}
+    if inferred.batch is not None and len(sizes) == 1:
+        yield "batch", inferred.batch.confidence, inferred.batch.samples, sizes.pop()
     for name, confidence in inferred.confidence.items():
         record, _, part = name.partition(".")
         found, true = getattr(inferred.facts, record), getattr(recorded, record)
@@ -131,10 +134,13 @@ def _compare(runs: list[Path], least: int) -> None:
 @pytest.mark.parametrize(
     "path", [pytest.param(path, id=path.name, marks=() if path.name in FEW else pytest.mark.thorough) for path in RUNS]
 )
-def test_backward_passes_are_counted_as_the_recording_did(path: Path) -> None:
+def test_backward_passes_and_samples_are_counted_as_the_recording_did(path: Path) -> None:
     run, measured = stripped(path)
-    recorded = measure(run).accumulation
-    inferred = measured.accumulation
+    whole = measure(run)
+    if (samples := measured.known("samples_per_step")) is not None and whole.known("samples_per_step"):
+        assert samples == whole.samples_per_step
+        assert (measured.samples_inferred, whole.samples_inferred) == (True, False)
+    recorded, inferred = whole.accumulation, measured.accumulation
     assert inferred.known("backwards_per_step") == recorded.known("backwards_per_step")
     synchronised = recorded.known("synchronised_backwards_per_step")
     if synchronised and inferred.known("synchronised_backwards_per_step") is not None:

@@ -456,7 +456,7 @@ async def test_all_ranks_are_seen_at_once_the_straggler_first(real_traces: Path)
         assert rows[0].count("·") > 40
         assert all(row.count("▒") > 40 for row in rows[1:])
         assert "# running sparse arch (1,010 ms)" in flat(seen)
-        assert seen.splitlines()[0].endswith("STRAGGLER  1,097 ms/step (traced)")
+        assert seen.splitlines()[0].endswith("STRAGGLER  1,097 ms/step (traced mean)")
         await see(pilot, "rank 2 vs rank", "b")
         assert [row[1:].split()[0] for row in picture(pilot).splitlines()[2:-1] if row[1:3] != "  "].count("r2") == 1
         assert {row[1:].split()[0] for row in picture(pilot).splitlines()[2:-1] if row[1:3] != "  "} & {

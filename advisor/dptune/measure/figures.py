@@ -26,7 +26,7 @@ from dptune.measure.host import (
     wait_sites,
 )
 from dptune.measure.host.callers import has_stacks
-from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_world_size
+from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_samples, inferred_world_size
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
@@ -69,7 +69,6 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     if account is not None:
         late, arrived = straggler.straggler(run, accounted, together, account)
         together = replace(together, arrivals=arrived)
-    samples, no_samples = accumulation.samples_per_step(facts, run.world_size)
     backend, no_backend = platform.backend(facts, views)
     device_kind, no_device = platform.device_kind(facts, views)
     lost = {rank_view.rank: list(rank_view.losses) for rank_view in viewed}
@@ -84,11 +83,16 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     noisy = noise.noise(facts, run.world_size)
     loads = load.load(facts, run.world_size)
     step = steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices))
-    reached = efficiency.Steps(step, account, tabled.kernels, run.world_size, samples, tokens)
+    source = _read_for_flops(run, detail, stepped[0]) if stepped else no_steps
+    world_size = run.world_size or _alone(run, views)
+    inferred, not_inferred = _inferred(run, views, together, source)
+    passes = _accumulation(run, views, together)
+    samples, no_samples = _samples(run, views, together, inferred, passes)
+    reached = efficiency.Steps(step, account, tabled.kernels, world_size, samples, tokens)
     fitting = sweep if sweep is not None and sweep.fits(backend, run.world_size) else None
     figures = {
         "world_size": (
-            run.world_size or _alone(run, views),
+            world_size,
             "neither the recording nor the traces say how many ranks the run had",
         ),
         "backend": (backend, no_backend),
@@ -148,11 +152,8 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         ),
         "copies": (tabled.copies, copies.NO_LAUNCH if tabled.views else no_steps),
         "kernels": (tabled.kernels, "no kernel and no operator runs in the steps" if tabled.views else no_steps),
-        "efficiency": (
-            efficiency.efficiency(_read_for_flops(run, detail, stepped[0]), reached) if stepped else None,
-            no_steps,
-        ),
-        "inferred": _inferred(run, views, together),
+        "efficiency": (efficiency.efficiency(source, reached) if stepped else None, no_steps),
+        "inferred": (inferred, not_inferred),
         "load": (None, loads) if isinstance(loads, str) else (loads, ""),
         "noise": (None, noisy) if isinstance(noisy, str) else (noisy, ""),
         "memory": (
@@ -167,7 +168,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         step=step,
         ranks=ranks,
         input=input_wait.input_figures(list(waits.values()), run.facts.values()),
-        accumulation=_accumulation(run, views, together),
+        accumulation=passes,
         matmul=matmul.matmul(
             tabled.views if tabled.whole else views,
             next((rank_facts.device for rank_facts in facts if rank_facts.device), None),
@@ -176,14 +177,28 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     )
 
 
-def _inferred(run: Run, views: list[RankView], together: Across) -> tuple[InferredFacts | None, str]:
+def _inferred(
+    run: Run, views: list[RankView], together: Across, source: efficiency.Source | str
+) -> tuple[InferredFacts | None, str]:
     """Facts of the lowest rank, by its trace, where none were recorded."""
     if run.facts:
         return None, "the facts were recorded"
     lowest = next(iter(views), None)
     if lowest is None or lowest.no_steps:
         return None, lowest.no_steps if lowest is not None else "no trace was recorded"
-    return inferred_facts(lowest, _calls(lowest, together), run.world_size), ""
+    return inferred_facts(lowest, _calls(lowest, together), run.world_size, source), ""
+
+
+def _samples(
+    run: Run, views: list[RankView], together: Across, inferred: InferredFacts | None, passes: AccumulationFigures
+) -> tuple[int | None, str]:
+    """The global batch: as recorded, else as the trace of the lowest rank shows it."""
+    if run.facts or inferred is None:
+        return accumulation.samples_per_step(list(run.facts.values()), run.world_size)
+    world_size = run.world_size or _alone(run, views)
+    return inferred_samples(
+        views[0], _calls(views[0], together), world_size, inferred.batch, passes.known("backwards_per_step")
+    )
 
 
 def _alone(run: Run, views: list[RankView]) -> int | None:

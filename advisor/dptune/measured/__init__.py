@@ -73,7 +73,7 @@ from dptune.measured.host import (
     WaitSite,
     by_profiler,
 )
-from dptune.measured.inferred import InferredFacts, Trait
+from dptune.measured.inferred import InferredBatch, InferredFacts, Trait
 from dptune.measured.lag import (
     LAG_CAUSES,
     LAG_CLASSES,
@@ -143,6 +143,7 @@ __all__ = [
     "FunctionOperators",
     "GapFigures",
     "IdlePart",
+    "InferredBatch",
     "InferredFacts",
     "InputFigures",
     "KernelFigures",

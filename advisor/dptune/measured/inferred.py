@@ -19,6 +19,15 @@ class Trait(Model):
     confidence: Literal["low", "medium", "high"]
 
 
+class InferredBatch(Model):
+    """Samples that a rank takes in a forward and backward pass."""
+
+    samples: int = Field(gt=0, description="of one rank and one backward pass")
+    length: int | None = Field(None, description="tokens of each sample, where it is a sequence of tokens")
+    confidence: Literal["low", "medium", "high"] = Field(description="medium where several sources agree, else low")
+    sources: list[str] = Field(description="what in the trace shows it")
+
+
 class InferredFacts(Model):
     """Facts of the lowest rank, as a recording would have them, and the confidence in each."""
 
@@ -26,6 +35,7 @@ class InferredFacts(Model):
     confidence: dict[str, Literal["low", "medium", "high"]] = Field(
         description="by fact, or by field of its records (ddp.bucket_sizes); what is not listed is not known"
     )
+    batch: InferredBatch | None = Field(None, description="the batch size; None where the trace does not show it")
     traits: list[Trait] = Field(default_factory=list, description="what else the trace shows")
 
     @field_serializer("facts")

@@ -146,6 +146,12 @@ class Measured(Figures):
     matmul: MatmulFigures = Field(description="matrix products and their precision")
 
     @property
+    def samples_inferred(self) -> bool:
+        """Whether the samples of a step were inferred from the trace, not recorded."""
+        inferred: InferredFacts | None = self.known("inferred")
+        return inferred is not None and inferred.batch is not None
+
+    @property
     def traced_step_ns(self) -> float:
         """The mean step of the account, the one that the durations of collectives belong to."""
         steps = sum(len(device.steps) for rank in self.ranks for device in rank.devices)

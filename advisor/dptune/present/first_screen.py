@@ -168,7 +168,8 @@ def _rates(measured: Measured) -> list[str]:
         found[0] = f"{milliseconds(mean_ns / 1e6)}/step (mean; median {milliseconds(time_ns / 1e6)})"
     samples = measured.known("samples_per_step")
     if samples and mean_ns:
-        found.append(f"{samples / mean_ns * 1e9:,.0f} samples/s")
+        about = "~" if measured.samples_inferred else ""
+        found.append(f"{about}{samples / mean_ns * 1e9:,.0f} samples/s")
     return [*found, *_utilization(measured.known("efficiency"))]
 
 

@@ -160,7 +160,7 @@ class RunView(RanksView):
         step = self.measured.step
         mean_ns = step.time_ns if mean_ns is None and step.uneven else mean_ns
         step_ns = step.time_ns if mean_ns is None else mean_ns
-        batch = self.measured.known("samples_per_step")
+        batch = None if self.measured.samples_inferred else self.measured.known("samples_per_step")
         per_sample_us = step_ns / batch / 1e3 if batch else None
         return Saving(
             low_ms=low_share * step_ns / 1e6,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
-from dptune.measure.efficiency import peaks, tokens
+from dptune.measure.efficiency import peaks
 from dptune.measure.efficiency.counting import UNKNOWN_TYPE, Operator, count
 from dptune.measure.efficiency.kernel_time import KernelTime, kernel_time
+from dptune.measure.efficiency.tokens import Tokens, tokens
 from dptune.measure.views import RankView
 from dptune.measured import (
     Account,
@@ -64,13 +66,18 @@ class Steps:
         return self.time.missing.get("time_ns", "the step time is not known")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
     """The rank whose operators are read: the window that they are from, and the name of its device."""
 
     view: RankView
     window: Literal["light", "detailed"]
     device_name: str
+
+    @cached_property
+    def tokens(self) -> Tokens | None:
+        """Tokens of the rank in a step, where its trace shows them."""
+        return tokens(self.view)
 
     @property
     def devices(self) -> int:
@@ -106,8 +113,8 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
 def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[Any, str]]:
     """The figures that need no FLOPs."""
     per_second, world_size = steps.per_second, steps.world_size
-    seen = None if steps.tokens or isinstance(source, str) else tokens.per_step(source.view)
-    tokens_per_step = steps.tokens or (seen * world_size if seen and world_size else None)
+    seen = None if steps.tokens or isinstance(source, str) else source.tokens
+    tokens_per_step = steps.tokens or (seen.per_step * world_size if seen and world_size else None)
     no_devices = source if isinstance(source, str) else "the number of ranks is not known"
     return {
         "step_ns": (steps.time.rate_ns, steps.no_time),

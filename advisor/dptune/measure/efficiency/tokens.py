@@ -7,6 +7,7 @@ many keys as the sequence is long. Smaller embeddings are those of positions, di
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,8 +26,16 @@ _MOST_TOKENS = 10**12  # of a step: more is no size of real tensors
 _MOST = 20_000  # operators whose sizes are read
 
 
-def per_step(view: RankView) -> int | None:
-    """Tokens per step and rank; None if the trace does not show them, or if steps or vocabularies differ."""
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of one rank in a step; `shape`: batch x sequence, where all lookups of the step have the same."""
+
+    per_step: int
+    shape: tuple[int, int] | None
+
+
+def tokens(view: RankView) -> Tokens | None:
+    """Tokens of one rank; None if the trace does not show them, or if steps or vocabularies differ."""
     columns = view.columns
     rows = columns.rows(
         OPERATOR_CATEGORIES, lambda name: name == _EMBEDDING or name in _SOFTMAX or name.startswith(_ATTENTION)
@@ -42,6 +51,7 @@ def per_step(view: RankView) -> int | None:
         return None
     keys = {length for name, each in zip(names, called, strict=True) if (length := _keys(name, each)) is not None}
     looked_up: dict[Shape, list[int]] = {}
+    shapes: set[tuple[int, int]] = set()
     starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
     ends = np.array([step.end_ns for step in view.steps], dtype=np.int64)
     at_step = np.searchsorted(starts, columns.ts_ns[rows], side="right") - 1
@@ -51,10 +61,14 @@ def per_step(view: RankView) -> int | None:
             continue
         if len(indices) == 2 and indices[1] in keys and weight[0] >= _LEAST_VOCABULARY:
             looked_up.setdefault(weight, [0] * len(starts))[at] += math.prod(indices)
+            shapes.add((indices[0], indices[1]))
     if len(looked_up) != 1:
         return None
     counts = set(looked_up.popitem()[1])
-    return counts.pop() if len(counts) == 1 and max(counts) <= _MOST_TOKENS else None
+    per_step = counts.pop()
+    if counts or not 0 < per_step <= _MOST_TOKENS:
+        return None
+    return Tokens(per_step, shapes.pop() if len(shapes) == 1 else None)
 
 
 def _keys(name: str, called: Arguments) -> int | None:

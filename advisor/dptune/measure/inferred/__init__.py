@@ -4,6 +4,11 @@ Torch names its own parts: DDP's reducer, FSDP's hooks, optimizers, loaders. Wha
 what a recording reads from the objects. A part that the trace would show and does not show is absent, as a fact.
 """
 
-from dptune.measure.inferred.ranks import inferred_accumulation, inferred_facts, inferred_world_size
+from dptune.measure.inferred.ranks import (
+    inferred_accumulation,
+    inferred_facts,
+    inferred_samples,
+    inferred_world_size,
+)
 
-__all__ = ["inferred_accumulation", "inferred_facts", "inferred_world_size"]
+__all__ = ["inferred_accumulation", "inferred_facts", "inferred_samples", "inferred_world_size"]

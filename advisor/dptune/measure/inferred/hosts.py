@@ -104,14 +104,20 @@ class HostEvents:
         FSDP reduces the last gradients after the last node of the pass.
         """
         steps, columns = self.view.steps, self.columns
-        _, first = np.unique(self.pass_of(self.gradients), return_index=True)
-        begin_ns = columns.ts_ns[self.gradients[first]]
+        begin_ns = self.pass_starts_ns
         at = np.searchsorted([step.start_ns for step in steps], begin_ns, side="right") - 1
         kept = at >= 0
         since = np.searchsorted(begin_ns, columns.ts_ns[synchronised_by], side="right") - 1
         with_reductions = np.isin(np.arange(len(begin_ns)), since)
         every = np.bincount(at[kept], minlength=len(steps))
         return every.tolist(), np.bincount(at[kept & with_reductions], minlength=len(steps)).tolist()
+
+    @cached_property
+    def pass_starts_ns(self) -> Ints:
+        """When each backward pass adds its first gradient, ascending."""
+        _, first = np.unique(self.pass_of(self.gradients), return_index=True)
+        found: Ints = self.columns.ts_ns[self.gradients[first]]
+        return found
 
     def pass_of(self, rows: Ints) -> Ints:
         """A number for the backward pass of each row. Passes are apart where other operators begin between them."""

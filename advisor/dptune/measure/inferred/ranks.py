@@ -13,7 +13,9 @@ from dptune.advice import Confidence
 from dptune.measure.communication.calls import Call
 from dptune.measure.communication.purposes import GRADIENTS, SHARDING, issuers, purposes
 from dptune.measure.device.matmul import device_of
+from dptune.measure.efficiency.figures import Source
 from dptune.measure.inferred.absent import absent
+from dptune.measure.inferred.batches import batch
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.inferred.loaders import loaders
 from dptune.measure.inferred.precision import autocast
@@ -23,17 +25,20 @@ from dptune.measure.inferred.switches import switches
 from dptune.measure.inferred.traits import traits
 from dptune.measure.inferred.updates import updates
 from dptune.measure.views import RankView
-from dptune.measured import AccumulationFigures, InferredFacts
+from dptune.measured import AccumulationFigures, InferredBatch, InferredFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 
 _NO_PASSES = "the trace does not show which nodes of backward passes add gradients"
+_NO_BATCH = "the trace does not show the batch size, as sizes of operator inputs do (`record_shapes=True`)"
 _NONE_AVERAGE = "the trace shows no backward pass that averages gradients"
 
 
-def inferred_facts(view: RankView, calls: Sequence[Call], world_size: int | None) -> InferredFacts | None:
+def inferred_facts(
+    view: RankView, calls: Sequence[Call], world_size: int | None, source: Source | str
+) -> InferredFacts | None:
     """What the trace of a rank says of facts that a recording would have; `calls` are its collectives in steps.
 
-    None for a trace without steps.
+    `source` is the trace that has sizes of operator inputs, or why there is none. None for a trace without steps.
     """
     if view.no_steps:
         return None
@@ -52,12 +57,36 @@ def inferred_facts(view: RankView, calls: Sequence[Call], world_size: int | None
         confidence |= {f"{found.name}.{part}": sure for part, sure in found.parts.items()}
     if (device := _device(view)) is not None:
         facts.device, confidence["device"] = device, "high"
-    return InferredFacts(facts=facts, confidence=confidence, traits=list(traits(host)))
+    taken = None if isinstance(source, str) else batch(HostEvents(source.view), source.tokens)
+    return InferredFacts(facts=facts, confidence=confidence, batch=taken, traits=list(traits(host)))
 
 
 def inferred_world_size(view: RankView) -> int | None:
     """World size 1 if the trace shows forward passes and no communication; None if it may be larger."""
     return 1 if HostEvents(view).alone else None
+
+
+def inferred_samples(
+    view: RankView, calls: Sequence[Call], world_size: int | None, taken: InferredBatch | None, passes: int | None
+) -> tuple[int | None, str]:
+    """Samples of a step over all ranks, or why the trace does not show them; `passes` are those of a step.
+
+    Ranks take samples of their own where all of them average their gradients.
+    """
+    if taken is None:
+        return None, _NO_BATCH
+    if taken.confidence == "low":
+        return None, f"a single source shows a batch of {taken.samples:,}: see `--section inferred`"
+    if not passes:
+        return None, _NO_PASSES
+    if not world_size:
+        return None, "the number of ranks is not known"
+    if world_size > 1:
+        sizes = {call.group_size for _, call in _issued(view, calls).reduced}
+        groups = set(view.trace.distributed.groups.values())
+        if not sizes or not sizes <= {world_size, None} or (None in sizes and not groups <= {world_size}):
+            return None, "the trace does not show that all ranks average gradients, each of samples of its own"
+    return taken.samples * passes * world_size, ""
 
 
 def inferred_accumulation(view: RankView, calls: Sequence[Call], world_size: int | None) -> AccumulationFigures:

@@ -69,7 +69,8 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
     yield "Memory-bound", str(shown(lambda: found.memory_bound_share, lambda share: f"{percent(share)} {memory}"))
     matmul = report.measured.matmul
     yield "Tensor cores", str(shown(lambda: matmul.tensor_core_share, lambda share: f"{percent(share)} of the step"))
-    yield "Samples", str(shown(lambda: found.samples_per_s, lambda rate: _rate(found, rate)))
+    note = " (inferred batch size)" if report.measured.samples_inferred else ""
+    yield "Samples", str(shown(lambda: found.samples_per_s, lambda rate: f"{_rate(found, rate)}{note}"))
     kinds: list[KindFlops] = found.known("kinds") or []
     if found.known("tokens_per_s") is not None or any(kind.kind == "attention" for kind in kinds):
         yield "Tokens", str(shown(lambda: found.tokens_per_s, lambda rate: _rate(found, rate)))

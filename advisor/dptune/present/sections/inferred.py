@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import CONFIDENCES, Report
-from dptune.measured import InferredFacts, short_name
+from dptune.measured import InferredBatch, InferredFacts, short_name
 from dptune.present.amounts import data, several
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.visible import visible
@@ -27,6 +27,9 @@ def inferred(report: Report, width: int) -> Iterator[Line]:
     for part, record, text in _rows(found):
         label = f"  {part:<{_LABEL}}"
         yield from wrapped(f"{text} ({_least(found, record)} confidence)", width, label, " " * len(label))
+    if found.batch is not None:
+        label = f"  {'batch':<{_LABEL}}"
+        yield from wrapped(_batch(found.batch), width, label, " " * len(label))
     for trait in found.traits:
         label = f"  {trait.name:<{_LABEL}}"
         yield from wrapped(f"{trait.value} ({trait.confidence} confidence)", width, label, " " * len(label))
@@ -42,6 +45,13 @@ def _least(found: InferredFacts, record: str) -> str:
     parts = (name for name in found.confidence if name.startswith(f"{record}.") and name != _DTYPES)
     names = [name for name in found.confidence if name == record] + list(parts)
     return min((found.confidence[name] for name in names), key=CONFIDENCES.index)
+
+
+def _batch(batch: InferredBatch) -> str:
+    """`32 samples per rank and backward pass (medium confidence). From: loss: 32 rows`."""
+    tokens = f" of {batch.length:,} tokens" if batch.length else ""
+    what = f"{several(batch.samples, 'sample')}{tokens} per rank and backward pass"
+    return f"{what} ({batch.confidence} confidence). From {'; '.join(batch.sources)}"
 
 
 def _rows(found: InferredFacts) -> Iterator[tuple[str, str, str]]:

@@ -123,8 +123,9 @@ def data_loading(report: Report, width: int) -> Iterator[Line]:
     window = "untraced steps" if wait.basis == "untraced" else "traced steps"
     said = str(share) if isinstance(share, Hole) else f"{share}; {time} (from {window})"
     yield from labelled("Input wait", said, width, column=18, indent="  ")
+    note = " (inferred)" if measured.samples_inferred else ""
     rows = [
-        ("Samples", shown(lambda: measured.samples_per_step, lambda n: f"{n:,} per step over all ranks")),
+        ("Samples", shown(lambda: measured.samples_per_step, lambda n: f"{n:,} per step over all ranks{note}")),
         ("Backward passes", shown(lambda: step.backwards_per_step, _per_step)),
     ]
     if measured.known("world_size") != 1:
