@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 from dptune.advise.engine import build_report
 from dptune.config import Settings
 from dptune.measure import measure
+from dptune.present.first_screen import first_screen
 from dptune.present.text import sections
 from dptune.trace import load
 
@@ -32,6 +34,17 @@ def test_what_wraps_updates_and_feeds_the_model_of_a_trace() -> None:
     sharded = " ".join(section("gpu/ranks-nccl-fsdp", recorded=False).split())
     assert "FSDP fully_shard, 4 units; reshard_after_forward=True (medium confidence)" in sharded
     assert "DDP none (high confidence)" in sharded
+
+
+def test_the_batch_size_of_a_trace_is_marked_as_inferred() -> None:
+    run = replace(load([SAMPLES / "gpu" / "predict-base"]), facts={}, record=None, repeats=[])
+    report = build_report(run, measure(run), Settings())
+    found = {name: " ".join(sections(report, [name], 100).split()) for name in ("inferred", "efficiency", "input")}
+    assert "batch 16 samples of 256 tokens per rank and backward pass (medium confidence). From" in found["inferred"]
+    assert "token indices: 16 x 256; loss: 4,096 rows; copy to the device: 32,896 bytes" in found["inferred"]
+    assert "per second (inferred batch size)" in found["efficiency"]
+    assert "16 per step over all ranks (inferred)" in found["input"]
+    assert re.fullmatch(r"~[\d,]+ samples/s", first_screen(report).rates[1])
 
 
 def test_of_a_recording_nothing_is_inferred() -> None:

@@ -29,7 +29,7 @@ from dptune.measured import AccumulationFigures, InferredBatch, InferredFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 
 _NO_PASSES = "the trace does not show which nodes of backward passes add gradients"
-_NO_BATCH = "the trace does not show the batch size, as sizes of operator inputs do (`record_shapes=True`)"
+_NO_BATCH = "the trace does not show the batch size: it lacks sizes of inputs (`record_shapes=True`), or they disagree"
 _NONE_AVERAGE = "the trace shows no backward pass that averages gradients"
 
 
