@@ -37,6 +37,10 @@ _DIFFERENTIATED = (
     "operators inside the backward pass record gradients of their own, as recomputation does, so MFU and HFU cannot be "
     "distinguished"
 )
+_ABOVE_PEAK = (
+    "the counted FLOPs exceed the device's peak: a causal mask skips part of them, or operator sizes, step time or the "
+    "device's name are not those of the run"
+)
 _NO_SAMPLES = "samples per step are not known"
 _NO_TOKENS = "the trace does not show tokens: give them as `--tokens-per-step N`"
 
@@ -147,6 +151,8 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
     each = total / shared * per_second if per_second else None
     all_devices = steps.world_size * source.devices if steps.world_size else None
     no_rate = "" if each is not None else steps.no_time
+    above = each is not None and peak is not None and each > peak
+    reached, no_share = (None, _ABOVE_PEAK) if above else (peak, no_rate or no_peak)
     return {
         "rank": (source.view.rank, ""),
         "window": (source.window, ""),
@@ -165,10 +171,10 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
         ),
         "peak_flops_per_s": (peak, no_peak),
         "mfu": (
-            model * per_second / peak if model is not None and per_second and peak else None,
-            no_model or no_rate or no_peak,
+            model * per_second / reached if model is not None and per_second and reached else None,
+            no_model or no_share,
         ),
-        "hfu": (each / peak if each is not None and peak else None, no_rate or no_peak),
+        "hfu": (each / reached if each is not None and reached else None, no_share),
     }
 
 
