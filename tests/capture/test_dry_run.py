@@ -122,7 +122,7 @@ REFUSED = {
     ),
     "nonsense for ranks per node": (
         ("--nproc-per-node", "many", "train.py"),
-        "argument --nproc-per-node: 'many' is not a number",
+        "argument --nproc-per-node: 'many' is not a whole number",
     ),
     "nodes the wrong way round": (("--nnodes", "4:2", "train.py"), "argument --nnodes: 4:2 ends before it starts"),
     "no seconds": (("--stall-timeout", "0", "train.py"), "argument --stall-timeout: must be above 0"),

@@ -114,6 +114,7 @@ def test_a_run_folder_stands_for_itself(capsys: pytest.CaptureFixture[str]) -> N
         (["nowhere"], "nowhere is not a folder"),
         (["."], "no recordings in ."),
         ([], "no recording in ./dptune-runs/"),
+        ([""], "a path is empty"),
         ([".", "--last", "x"], "must be a number of recordings, not 'x'"),
     ],
 )

@@ -242,6 +242,25 @@ def test_sizes_of_no_real_tensors_are_refused(tmp_path):
     assert found.missing["flops"] == "operator input sizes are not those of real tensors"
 
 
+def test_more_than_the_peak_is_no_utilization(tmp_path):
+    """Less and more than an H100 computes in the step in bf16."""
+    for columns, within in ((1024, True), (2048, False)):
+        events = [
+            step(1, 0, 100),
+            step(2, 100, 200),
+            product(10, 8192, 5900, columns, kind="c10::BFloat16"),
+            *launched(TF32, 11, 20, 90, 1),
+        ]
+        devices = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+        found = measure_events(tmp_path, events, deviceProperties=devices).efficiency
+        assert found.peak_flops_per_s == 989.5e12
+        if within:
+            assert 0.5 < found.mfu == found.hfu < 1
+        else:
+            assert found.missing["mfu"] == found.missing["hfu"]
+            assert found.missing["hfu"].startswith("the counted FLOPs exceed the device's peak")
+
+
 def test_gradients_of_gradients_are_no_recomputation(tmp_path):
     """Operators of a backward pass with numbers of their own compute more than its forward pass did."""
     numbered = {"Sequence number": 7}

@@ -50,6 +50,7 @@ def test_a_report_without_steps_says_why_and_has_the_tables(real_traces: Path) -
         "No steps were found: the trace marks no steps (no ProfilerStep, fewer than two optimizer steps), and it shows "
         "no backward pass: this looks like inference."
     )
+    assert report.measured.missing["launching"] == report.measured.missing["account"]
     first = first_screen(report, 100)
     assert "paged_attention_ll4mi_QKV" in first
     assert "Collectives" not in first

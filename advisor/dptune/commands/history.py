@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.shared.reading import reading_options
+from dptune.commands.shared.reading import EMPTY_PATH, reading_options
 from dptune.commands.shared.recordings import recordings, resolved
 from dptune.errors import DptuneError, RunError, UsageError
 from dptune.present import terminal
@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _folders(names: list[str]) -> list[Path]:
     """Those that are named; dptune-runs where none is."""
+    if "" in names:
+        raise UsageError(*EMPTY_PATH)
     for folder in [Path(name) for name in names] or [RUNS]:
         if not folder.is_dir():
             if not names:

@@ -110,7 +110,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         "path": (_path(stepped, ranks), critical.NO_PATH if stepped else no_steps),
         "launching": (
             launching.launching((rank_view, device) for rank_view, device, _ in together.spent),
-            "no call that launched an operation was recorded: it computes on a CPU, or the trace lacks them",
+            launching.NO_LAUNCHES if stepped else no_steps,
         ),
         "wait_sites": (wait_sites.wait_sites(stepped, detail) if stepped else None, no_steps),
         "launch_idle": (

@@ -83,7 +83,8 @@ def _as(kind: type[int] | type[float], text: str) -> int | float:
     try:
         return kind(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
+        whole = "whole " if kind is int else ""
+        raise argparse.ArgumentTypeError(f"'{text}' is not a {whole}number") from None
 
 
 def impact_and_confidence(text: str) -> tuple[str, str]:

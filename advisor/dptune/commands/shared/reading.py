@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dptune.measured import Measured
     from dptune.trace import Run
 
+EMPTY_PATH = "a path is empty", "is a shell variable unset?"
+
 _LONGEST_NAME = 4096  # that `latest` is read for
 _VERSION = re.compile(rb'"schema_version"\s*:\s*"([0-9.]{1,20})"')
 _REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:\s*"[^"]*",\s*"dptune"\s*:')
@@ -241,7 +243,7 @@ def usable_cores() -> int:
 def recorded(name: str | Path) -> str | Path:
     """The run folder that a folder of recordings, or its `latest`, stands for; anything else as it is."""
     if not str(name):
-        raise UsageError("a path is empty", "is a shell variable unset?")
+        raise UsageError(*EMPTY_PATH)
     path = Path(name)
     try:
         if "://" in str(name) or is_run_folder(path):

@@ -39,6 +39,10 @@ _DIFFERENTIATED = (
     "operators in the backward pass record gradients, as recomputation does, but compute more than the forward pass: "
     "the trace does not show how much of it is recomputation"
 )
+_ABOVE_PEAK = (
+    "the counted FLOPs exceed the device's peak: a causal mask skips part of them, or operator sizes, step time or the "
+    "device's name are not those of the run"
+)
 _NO_SAMPLES = "only `dptune profile` counts samples, from a torch DataLoader"
 _NO_TOKENS = "the trace does not show tokens (pass `--tokens-per-step N`)"
 
@@ -154,6 +158,8 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
     each = total / shared * per_second if per_second else None
     all_devices = steps.world_size * source.devices if steps.world_size else None
     no_rate = "" if each is not None else steps.no_time
+    above = each is not None and peak is not None and each > peak
+    reached, no_share = (None, _ABOVE_PEAK) if above else (peak, no_rate or no_peak)
     return {
         "rank": (source.view.rank, ""),
         "window": (source.window, ""),
@@ -172,10 +178,10 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
         ),
         "peak_flops_per_s": (peak, no_peak),
         "mfu": (
-            model * per_second / peak if model is not None and per_second and peak else None,
-            no_model or no_rate or no_peak,
+            model * per_second / reached if model is not None and per_second and reached else None,
+            no_model or no_share,
         ),
-        "hfu": (each / peak if each is not None and peak else None, no_rate or no_peak),
+        "hfu": (each / reached if each is not None and reached else None, no_share),
     }
 
 

@@ -12,6 +12,7 @@ from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import LaunchFigures
 
+NO_LAUNCHES = "no call that launched an operation was recorded: it computes on a CPU, or the trace lacks them"
 _NONE_IDLE = "no operation was launched while the device had nothing to do"
 _CLOCKS = "operations begin before the calls that launch them: the clocks of host and device are apart"
 
