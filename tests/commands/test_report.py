@@ -323,6 +323,6 @@ def test_the_full_screen_report_offers_a_patch_only_where_the_script_is(
     monkeypatch.setattr("dptune.present.terminal.no_interface", lambda: "")
     monkeypatch.setattr("dptune.present.tui.show", lambda report, run, paths, patches: shown.append((paths, patches)))
     assert main(["report", str(traces), "--format", "tui", "--no-cache"]) == 0
-    monkeypatch.setattr("dptune.commands.report._can_patch", lambda report, root: True)
+    monkeypatch.setattr("dptune.commands.report.can_patch", lambda report, root: True)
     assert main(["report", str(traces), "--format", "tui", "--no-cache"]) == 0
     assert shown == [([str(traces)], False), ([str(traces)], True)]

@@ -179,7 +179,7 @@ def test_a_sweep():
     assert gather.alpha_us == pytest.approx(1.0)
     assert (gather.algbw_gb_per_s, gather.busbw_gb_per_s) == pytest.approx((2.0, 1.0))
     assert gather.calls == 210
-    assert p2p.missing["alpha_us"].startswith("1 message size: a fit needs")
+    assert p2p.missing["alpha_us"].startswith("1 message size; a fit needs")
 
 
 def test_calls_that_are_asked_for_at_once():

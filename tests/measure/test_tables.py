@@ -14,6 +14,8 @@ from dptune.present.html.page import page
 from dptune.present.text import first_screen, text
 from dptune.trace import load
 
+from .handmade import measure_events
+
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 SERVED = "inference_graphs/b6a467c_sglang_Qwen3-8B_decode.json.gz"
 
@@ -61,3 +63,10 @@ def test_a_report_without_steps_says_why_and_has_the_tables(real_traces: Path) -
     assert "per step" not in whole.partition("Collectives in the whole")[2].partition("\n\nMemory")[0]
     assert {skip.needs for skip in report.skipped} == {"", "recording"}
     assert "Kernels in the whole recording (traced times)" in page(report)
+
+
+def test_operations_without_duration_have_no_tables(tmp_path: Path) -> None:
+    copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": 7, "ts": 5}
+    measured = measure_events(tmp_path, [copy | {"dur": 0, "args": {"device": 0, "stream": 7, "bytes": 64}}])
+    assert measured.tables_of == "steps"
+    assert measured.known("copies") is None

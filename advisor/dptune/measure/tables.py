@@ -34,7 +34,8 @@ def tables(
     stepped, counted = _stepped(views), _stepped(accounted)
     whole = not counted
     if whole:
-        stepped = counted = [_undivided(view) for view in accounted if view.devices and not view.losses_fatal]
+        undivided = [_undivided(view) for view in accounted if not view.losses_fatal]
+        stepped = counted = [view for view in undivided if view is not None]
         together = across(run, counted) if counted else together
     account = accounts.total([device for rank in together.devices.values() for device in rank])
     return Tables(
@@ -50,8 +51,8 @@ def _stepped(views: Sequence[RankView]) -> list[RankView]:
     return [view for view in views if not view.no_steps]
 
 
-def _undivided(view: RankView) -> RankView:
-    """The rank with everything that its devices did as one step."""
+def _undivided(view: RankView) -> RankView | None:
+    """The rank with everything that its devices did as one step; None where nothing they did has a duration."""
     devices = [
         replace(
             device,
@@ -59,7 +60,9 @@ def _undivided(view: RankView) -> RankView:
             launched_in=np.zeros(len(device.operations.rows), dtype=np.int64),
         )
         for device in view.devices
+        if device.operations.span_ns[0] < device.operations.span_ns[1]
     ]
-    spans = [device.operations.span_ns for device in devices]
-    step = Step(0, min(begin for begin, _ in spans), max(end for _, end in spans))
-    return replace(view, steps=[step], devices=devices, no_steps="")
+    if not devices:
+        return None
+    begins, ends = zip(*(device.operations.span_ns for device in devices), strict=True)
+    return replace(view, steps=[Step(0, min(begins), max(ends))], devices=devices, no_steps="")
