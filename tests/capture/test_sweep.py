@@ -54,7 +54,9 @@ def test_every_kind_and_size(tmp_path: Path) -> None:
             assert size.calls >= 2 * size.samples
             assert size.calls % size.samples == 0
             assert 0 < size.q1_s <= size.median_s <= size.q3_s < 1
-    assert [[size.message_bytes for size in kind.queued] for kind in record.kinds] == [[4096, 10_000], [], [], []]
+    queued, *others = [[size.message_bytes for size in kind.queued] for kind in record.kinds]
+    assert queued in ([4096, 10_000], [4096])  # on a busy machine only the smallest is within the time
+    assert others == [[], [], []]
     assert all(0 < size.median_s < 1 and size.calls == 5 * 32 for size in record.kinds[0].queued)
     assert "dptune: all_reduce, 4.00 KiB: " in done.err
 
@@ -67,7 +69,7 @@ def test_under_a_launcher_rank_0_tells(tmp_path: Path) -> None:
     assert done.out.count("Links between 2 ranks") == 1
     record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
     assert [(kind.kind, len(kind.sizes)) for kind in record.kinds] == [("p2p", 1)]
-    assert record.kinds[0].no_fit.startswith("1 message size: a fit needs at least 3")
+    assert record.kinds[0].no_fit.startswith("1 message size; a fit needs at least 3")
 
 
 @pytest.mark.thorough
