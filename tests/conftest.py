@@ -65,6 +65,7 @@ LONG_FILES = {
     "gpu/test_kept.py",
     "measure/test_inferred.py",
     "present/test_html.py",
+    "present/test_inferred.py",
     "present/test_tui.py",
     "present/test_tui_run.py",
     "present/test_tui_screens.py",

@@ -150,6 +150,7 @@ def test_units_that_are_gathered_ahead(tmp_path, own, ahead):
     assert found(tmp_path, events) == {}
 
 
+@pytest.mark.long
 def test_gathers_of_a_recording_on_a_card():
     """Four units: three gathers of a forward pass follow another. Those of backward passes are issued ahead."""
     measured = measure(load([ROOT / "sample_traces" / "gpu" / "ranks-nccl-fsdp"], cached=False))

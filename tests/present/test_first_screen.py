@@ -50,6 +50,7 @@ def straggler(rank: int) -> StragglerFigures:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SAMPLES)
 def test_it_fits_a_terminal_of_80_by_24(name: str) -> None:
     _, report = reading.sample(name)

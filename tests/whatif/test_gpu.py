@@ -320,6 +320,7 @@ def test_workers_that_are_kept_are_bounded_as_workers(tmp_path: Path) -> None:
         changed(made, {"loader.persistent_workers": True})
 
 
+@pytest.mark.long
 def test_only_what_the_run_has_is_listed() -> None:
     """A sharded run that draws from no DataLoader, and has no all-reduces."""
     run = load([str(SAMPLES / "ranks-nccl-fsdp")], cached=False)
