@@ -158,7 +158,7 @@ def compiled_where(facts: Facts, run: Run) -> None:
 def wrapped_by_deepspeed(facts: Facts, run: Run) -> None:
     assert facts.engine == "deepspeed"
     assert set(steps(facts, "backwards")) == {2}
-    advised = {advice["code"] for advice in report(run.folder)["advice"]}  # type: ignore[attr-defined]
+    advised = {advice["rule"] for advice in report(run.folder)["advice"]}  # type: ignore[attr-defined]
     assert "DP102" not in advised, "DeepSpeed reduces at the boundary by itself"
 
 
