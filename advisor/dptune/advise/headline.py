@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from dptune.advice import Advice, Change, Headline, Saving, Skipped, Trust
+from dptune.advice import Advice, Change, Headline, Skipped, Trust
 from dptune.advise import disturbance, physics
 from dptune.advise.costliest import costliest_function
 from dptune.advise.limits import (
@@ -29,11 +29,12 @@ from dptune.advise.limits import (
     percent,
     shares,
 )
+from dptune.advise.saving import expected_saving
 from dptune.advise.sentence import sentence
 from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, doubtful, straggler
 from dptune.advise.unjudgeable import NO_DATA, UPDATE, recording, unjudgeable
 from dptune.finding import SCHEMA_NEWER, Finding
-from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler, digits
+from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler
 
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
 
@@ -377,28 +378,3 @@ def _is_pasted(change: Change, pasted: Change) -> bool:
     """Whether the lines to paste for one change make the other, too."""
     argument = f"{change.knob.rpartition('.')[2]}={change.then}"
     return change.at == pasted.at and re.search(rf"\b{re.escape(argument)}\b", pasted.paste) is not None
-
-
-def expected_saving(advice: Advice, step_ns: int | None) -> str:
-    """What a change saves of a step of this length, in one sentence; empty where it saves no time."""
-    saves = advice.saves
-    if saves is None:
-        return ""
-    if saves.large_unknown:
-        return f"Saving unknown, upper bound {_most(saves, step_ns)}."
-    if saves.samples_times != 1:  # a step takes longer then
-        low = percent(saves.low_share).removesuffix(" %")
-        return f"It saves {low} to {percent(saves.high_share)} of the time per sample."
-    if saves.basis == "bound":
-        return f"Upper bound of the saving: {_most(saves, step_ns)}."
-    part = "each step" if saves.mean_step_ms is None else "the mean step"
-    return f"It saves {digits(saves.low_ms)} to {digits(saves.high_ms)} ms of {part}."
-
-
-def _most(saves: Saving, step_ns: int | None) -> str:
-    """`38.4 ms of each 220 ms step`, or the share of the time per sample where steps get longer."""
-    if saves.samples_times != 1:
-        return f"{percent(saves.high_share)} of the time per sample"
-    if saves.mean_step_ms is not None:
-        return f"{digits(saves.high_ms)} ms of the mean step"
-    return f"{digits(saves.high_ms)} ms of {'each step' if step_ns is None else f'each {milliseconds(step_ns)} step'}"
