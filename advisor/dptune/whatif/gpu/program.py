@@ -115,6 +115,13 @@ class Program:
         """
         return self._mean_step(self.run(), ALL)
 
+    def by_number(self, times: Sequence[float]) -> dict[int, float]:
+        """How long each step takes, by its number: the median over ranks."""
+        took: dict[int, list[float]] = defaultdict(list)
+        for step in self.steps:
+            took[step.number].append(times[step.last] - times[step.first])
+        return {number: float(median(durations)) for number, durations in took.items()}
+
     def halves_ns(self, groups: Sequence[Sequence[int]] = ()) -> tuple[float, float]:
         """The same of every second step, and of the others; of steps that take turns (`groups`) of each group.
 
