@@ -33,11 +33,12 @@ from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.step_times import untraced
 from dptune.whatif.cpu.variants import others as others_of
-from dptune.whatif.cpu.variants import relinked, variants
+from dptune.whatif.cpu.variants import variants
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.changes import with_quickest_host, without_profiler
+from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
 from dptune.whatif.gpu.uncertainty import unknown_ns
@@ -131,7 +132,7 @@ class RunModel:
         error, apart = abs(replayed - wanted) / wanted, abs(halves[0] - halves[1]) / mean(halves)
         return cls(
             model=model,
-            variants=(tuple(relinked(model, measured)), (with_quickest_host(model),)),
+            variants=(tuple(relinked(model)), (with_quickest_host(model),)),
             step_ns=step,
             replayed_ns=replayed * step / wanted,
             error_share=error,
@@ -274,9 +275,7 @@ class RunModel:
         """Predictions, with what they rest on."""
         batch, floor_ns = self.measured.known("samples_per_step"), None if self.missed else self.at_best_ns()
         try:
-            basis = link_figures(self.measured)
-            link = f"dptune links ({basis.source})" if basis.basis == "sweep" else "the run's own all-reduces"
-            missing = {}
+            link, missing = self._link_source(), {}
         except Missing as lack:
             link, missing = None, {"link": lack.reason}
         if floor_ns is None:
@@ -304,6 +303,15 @@ class RunModel:
             curve=list(curve),
             missing=missing,
         )
+
+    def _link_source(self) -> str:
+        """What the link is from, in words. Raises Missing where there is none."""
+        if isinstance(self.model, Program) and self.model.link_source:
+            return self.model.link_source
+        figures = link_figures(self.measured)
+        if figures.basis == "sweep":
+            return f"dptune links ({figures.source})"
+        return figures.source or "the run's own all-reduces"
 
 
 def _grown(before: Model, after: Model) -> float:
