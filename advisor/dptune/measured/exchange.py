@@ -93,7 +93,7 @@ class LinkFigures(Figures):
     ranks: list[int] = Field(description="the ranks that communicate")
     scope: Literal["intra-node", "inter-node", "unknown"] = Field(description="whether they share a host")
     basis: Literal["trace", "sweep"] = Field(description="from the run's own collectives, or from `dptune links`")
-    source: str = Field("", description="the file of the sweep")
+    source: str = Field("", description="the file of the sweep; or what an all-reduce was derived from")
     measured: str = Field("", description="when the sweep was made")
     sizes: list[LinkSize] = Field(description="what was fitted, ascending by size")
     queued: list[LinkSize] = Field(

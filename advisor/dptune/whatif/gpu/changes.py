@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measured import Missing
@@ -95,16 +96,24 @@ def _comes_with_workers(name: str, settings: Mapping[str, Value]) -> bool:
 
 
 def _edges(program: Program, of: Callable[[Edge], Edge | None]) -> Program:
-    return replace(program, edges=[[new for edge in edges if (new := of(edge))] for edges in program.edges])
+    """The program with each edge replaced, or taken away; the same program where that leaves every edge as it is."""
+    changed_edges = [[new for edge in edges if (new := of(edge))] for edges in program.edges]
+    if all(map(_same, changed_edges, program.edges)):
+        return program
+    return replace(program, edges=changed_edges)
+
+
+def _same(edges: Sequence[Edge], others: Sequence[Edge]) -> bool:
+    return len(edges) == len(others) and all(map(is_, edges, others))
 
 
 def _times(program: Program, kinds: tuple[Kind, ...], times: float) -> Program:
     """All edges of these kinds so many times as long."""
 
     def of(edge: Edge) -> Edge:
-        return edge.lasting(edge.lag_ns * times) if edge.kind in kinds else edge
+        return edge.lasting(edge.lag_ns * times) if edge.kind in kinds and edge.lag_ns else edge
 
-    return _edges(program, of)
+    return program if times == 1 else _edges(program, of)
 
 
 def _messages(program: Program, times: Callable[[Message], float]) -> Program:
@@ -112,7 +121,9 @@ def _messages(program: Program, times: Callable[[Message], float]) -> Program:
     factors = [times(message) for message in program.messages]
 
     def of(edge: Edge) -> Edge:
-        return edge.lasting(edge.lag_ns * factors[edge.message]) if edge.kind == Kind.EXCHANGE else edge
+        if edge.kind != Kind.EXCHANGE or factors[edge.message] == 1:
+            return edge
+        return edge.lasting(edge.lag_ns * factors[edge.message])
 
     return _edges(program, of)
 

@@ -77,6 +77,7 @@ class Program:
     """`recorded_ns` is when each item came to pass, by the first rank's clock; `edges` what it waits for.
 
     An item without edges comes to pass when it did, as do all before a rank's first step. `link` is None if not known.
+    The data allow `other_links`, too; `link_source` says in words what the link is from, where that is no fit.
     `batch` are the samples that a rank's loader gives at once, None if not known; `growing` is the part of what kernels
     and copies take that grows with it. The ranks were on so many `hosts`, as far as that is known.
     """
@@ -91,6 +92,8 @@ class Program:
     batch: int | None = None
     growing: float = 1.0
     hosts: int = 1
+    other_links: tuple[Link, ...] = ()
+    link_source: str = ""
 
     def run(self) -> list[float]:
         """When each item comes to pass."""
@@ -114,6 +117,13 @@ class Program:
         The mean, because where one step ends and the next begins moves with what is changed.
         """
         return self._mean_step(self.run(), ALL)
+
+    def by_number(self, times: Sequence[float]) -> dict[int, float]:
+        """How long each step takes, by its number: the median over ranks."""
+        took: dict[int, list[float]] = defaultdict(list)
+        for step in self.steps:
+            took[step.number].append(times[step.last] - times[step.first])
+        return {number: float(median(durations)) for number, durations in took.items()}
 
     def halves_ns(self, groups: Sequence[Sequence[int]] = ()) -> tuple[float, float]:
         """The same of every second step, and of the others; of steps that take turns (`groups`) of each group.
