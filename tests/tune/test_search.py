@@ -55,13 +55,14 @@ def test_winners_are_stacked_in_the_order_of_what_they_save() -> None:
     assert (b.stack, a.stack) == ((), ("b",))
     assert b.gain == pytest.approx(0.4, abs=0.02)
     assert a.gain == pytest.approx(10 / 60, abs=0.02)  # of what b leaves
-    assert a.ratios is not None and a.ratios[0] < 50 / 60 < a.ratios[1] < 1
+    assert a.ratios is not None
+    assert a.ratios[0] < 50 / 60 < a.ratios[1] < 1
     dropped = {attempt.candidate.name: attempt.why for attempt in found.attempts if attempt.result == "dropped"}
     assert dropped["d"] == "slower in each of 2 rounds"  # and not run again
 
 
 def test_nothing_is_kept_of_a_healthy_script() -> None:
-    runner = Known({name: 0.0 for name in "abcdef"}, noise=0.05)
+    runner = Known(dict.fromkeys("abcdef", 0.0), noise=0.05)
     found = search([candidate(name, 0.05, 0.4) for name in "abcdef"], runner, 3600.0, seed=3)
     assert (names(found), found.ended) == ([], "complete")
     assert found.level_spent == pytest.approx(6 * error_budget.COST)
