@@ -122,7 +122,8 @@ def test_two_periods_over_one_another_are_named_with_their_lines(ask, make_measu
     assert checkpoint.saves.low_share == pytest.approx(0.8 * 625 / 1875)
     assert checkpoint.saves.high_share == pytest.approx(1.1 * 0.4324 * 1.04167 / (1 + 0.4324 * 0.04167), abs=1e-4)
     assert "async_save" in checkpoint.watch
-    assert evaluation.why == "The mean step takes 74 ms, the median step 10 ms. All ranks wait for it. Most of it is at train.py:20."
+    why = "The mean step takes 74 ms, the median step 10 ms. All ranks wait for it. Most of it is at train.py:20."
+    assert evaluation.why == why
     assert len({evaluation.fingerprint, checkpoint.fingerprint}) == 2
 
 
@@ -159,10 +160,8 @@ def test_two_that_are_slow_are_called_some_steps(ask, make_measured, make_facts)
 def test_what_is_seen_once_may_come_that_often_and_no_more(ask, make_measured, make_facts, at, share):
     """The window starts with step 3: 19 steps from the seventh to the end, or 22 before the twenty-first."""
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [(EVALUATION, {at: 200})])])
-    assert advice.title == (
-        f"`evaluate` (train.py:51) adds 200 ms to one of 25 steps: {100 * share:.0f} % of the time if it comes as often "
-        f"again"
-    )
+    of_all = f"{100 * share:.0f} % of the time if it comes as often again"
+    assert advice.title == f"`evaluate` (train.py:51) adds 200 ms to one of 25 steps: {of_all}"
     assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(share))
     assert advice.confidence == "medium"
 
