@@ -127,6 +127,7 @@ DRAWS = {
     "third draw": ("--half", "third"),
     "fourth draw": ("--half", "fourth"),
     "fifth draw": ("--half", "fifth"),
+    "sixth draw": ("--half", "sixth"),
 }
 
 
