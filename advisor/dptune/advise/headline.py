@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from dptune.advice import Advice, Change, Headline, Skipped, Trust
 from dptune.advise import disturbance, physics
-from dptune.advise.costliest import costliest_function
+from dptune.advise.costliest import costliest_function, most_compute
 from dptune.advise.limits import (
     BOUND_SHARE,
     COMMUNICATION,
@@ -308,7 +308,8 @@ def _next(
     if limit:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
-        return "No change to recommend. Rules that could not run: `--section skipped`."
+        compute = most_compute(measured) or "Rules that could not run: `--section skipped`."
+        return f"No change to recommend. {compute}"
     if costliest := costliest_function(measured):
         return f"No rule has a remedy. {costliest} Check whether every step needs it."
     return "Nothing to change. Record again after the next change to the script."

@@ -26,6 +26,7 @@ from dptune.measure.host import (
     attention,
     attribution,
     compiling,
+    compute_functions,
     generation,
     launch_idle,
     launching,
@@ -152,6 +153,10 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             attribution.NOTHING_SHOWN if stepped else no_steps,
         ),
         "user_code": (_user_code(run, stacked), user_code.NO_STACKS),
+        "compute_functions": (
+            compute_functions.compute_functions(_two_detailed(run, stacked)) if stacked else None,
+            compute_functions.NO_STACKS,
+        ),
         "attention": (_attention(run, detail, stepped), no_steps),
         "optimizer_loops": (
             optimizer_loops.optimizer_loops(_two_detailed(run, stacked), _untraced_ns(run)) if stacked else None,
