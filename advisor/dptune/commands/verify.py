@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     ask_before_running(folder, record, args.command, where, settings, args.yes)
     task = _task(args, folder, record, settings, advice, changes)
     if not args.quiet:
-        print(f"dptune: of {visible(str(folder))}: {visible(' '.join(task.a.command))}", file=sys.stderr)
+        print(f"dptune: of {visible(str(folder))}: {visible(shlex.join(task.a.command))}", file=sys.stderr)
         if task.written_since:
             print(f"dptune: {visible(_rewritten(task))}", file=sys.stderr)
     caution(task, args.quiet)
@@ -235,7 +235,7 @@ def _task(
     source = Path.cwd() if _runs_here(args, record) else rerun.directory_of(record)
     with contextlib.chdir(source):
         launch = rerun.launch_of(record, args.command)
-    shown = redacted_command(launch.shown)
+    shown = redacted_command(launch.typed)
     before = rerun.settings_of(record)
     changed = {**before, **dict(sorted(settings.items()))}
     if changed == before:
@@ -260,7 +260,7 @@ def _task(
         written=written,
         numerics=numerics_of(settings),
         advice=advice,
-        command=" ".join(shown) if args.command and shown != list(record.command) else "",
+        command=" ".join(shown) if args.command and shown != record.typed else "",
         code={"A": files, "B": files},
         written_since=identity.written_since(source, files, launch, (folder / RUN_JSON).stat().st_mtime),
         bounds=Bounds(args.warmup, args.steps, args.seconds, stall_s=args.stall_timeout),
