@@ -67,7 +67,7 @@ def test_a_run_of_others_is_shown_and_not_run_without_a_terminal(planted, capsys
     lines = said.err.splitlines()
     assert lines[0] == f"dptune: {planted.folder} was not recorded by you on this machine. Verifying it runs:"
     assert lines[1:6] == [
-        "dptune:   command      python train.py --epochs 3",
+        "dptune:   command      torchrun --nproc-per-node 2 train.py --epochs 3",
         f"dptune:   interpreter  {planted.python}",
         f"dptune:   directory    {planted.folder.parent / 'project'}",
         "dptune:   settings     loader.num_workers=2 ddp.bucket_cap_mb=1",

@@ -354,7 +354,7 @@ def _action(advice: Advice, late: Straggler | None, step_ns: int | None) -> str:
     """What the advice is to do, with its rule; `late` is the rank that the others wait for, if there is one."""
     named = f"{advice.rule} (low confidence)" if advice.confidence == "low" else advice.rule
     if advice.threatens_results:
-        return f"{named}: {advice.watch} Details: `dptune rules explain {advice.rule}`."
+        return f"{named}: {advice.remedy or advice.watch} Details: `dptune rules explain {advice.rule}`."
     if advice.changes:
         return f"{named}: {_change(advice, step_ns)}"
     if advice.remedy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dptune.runfile.origin import Origin
@@ -145,3 +146,18 @@ class RunRecord:
     schedule: Schedule = field(default_factory=Schedule)
     settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     ending: Ending = field(default_factory=Ending)
+
+    @property
+    def typed(self) -> list[str]:
+        """The command to copy: under torchrun where dptune started the ranks through it."""
+        return typed_command(self.command, self.launched_by, self.nproc_per_node, self.nnodes)
+
+
+def typed_command(
+    command: Sequence[str], launched_by: str, nproc_per_node: int | str | None, nnodes: int | str | None = None
+) -> list[str]:
+    """The command that starts all ranks; `command` is what each of them runs where dptune starts them by torchrun."""
+    if launched_by != "torchrun" or list(command[:1]) != ["python"]:
+        return list(command)
+    several = ["--nnodes", str(nnodes)] if str(nnodes or 1) not in ("1", "1:1") else []
+    return ["torchrun", *several, "--nproc-per-node", str(nproc_per_node or 1), *command[1:]]
