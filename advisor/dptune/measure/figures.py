@@ -22,6 +22,7 @@ from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
 from dptune.measure.efficiency import figures as efficiency
+from dptune.measure.efficiency.tokens import recorded_tokens
 from dptune.measure.host import (
     attention,
     attribution,
@@ -59,8 +60,9 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     """All figures of a run; one that could not be measured says why under `missing`.
 
     `sweep` is what `dptune links` measured; it is left out if it does not fit the run. `tokens`: per step over all
-    ranks, from the user.
+    ranks, from the user; else those that the recording was given.
     """
+    tokens = tokens or recorded_tokens(run.record)
     facts = list(run.facts.values())
     viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks], run.world_size)
     views, aside = steady.steady(viewed)

@@ -115,7 +115,9 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
         figures = {**dict.fromkeys(_OF_OPERATORS, (None, _NO_KERNELS)), **figures}
         return EfficiencyFigures.of(figures, devices=devices, uncounted=uncounted)
     figures |= _flops(spent, len(counted.steps) * devices, source, steps)
-    return EfficiencyFigures.of(figures, steps=len(counted.steps), devices=devices, uncounted=uncounted)
+    return EfficiencyFigures.of(
+        figures, steps=len(counted.steps), devices=devices, uncounted=uncounted, packed=counted.packed
+    )
 
 
 def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[Any, str]]:
