@@ -21,6 +21,7 @@ from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
+from dptune.measure.device.architectures import architecture_of
 from dptune.measure.efficiency import figures as efficiency
 from dptune.measure.efficiency.tokens import recorded_tokens
 from dptune.measure.host import (
@@ -301,7 +302,8 @@ def _read_for_flops(run: Run, detail: RankView | None, first: RankView) -> effic
     facts, listed = run.facts.get(read.rank), matmul.device_of(read)
     recorded = facts.device.name if facts and facts.device else None
     name = recorded or (listed.name if listed else "")
-    return efficiency.Source(read, "light" if detail is None else "detailed", name)
+    shown = None if name else architecture_of(read)
+    return efficiency.Source(read, "light" if detail is None else "detailed", name, shown)
 
 
 def _two_detailed(run: Run, first: RankView) -> list[RankView]:

@@ -36,8 +36,8 @@ class EfficiencyFigures(Figures):
     """FLOPs per step, and the share of the device's peak that they reach.
 
     Counted as by `torch.utils.flop_counter`, with recurrent layers: matrix products, convolutions and attention, 2
-    FLOPs per multiply-add, causal masks not subtracted. Model FLOPs are those of the forward and backward passes without
-    recomputation (PaLM, Chowdhery et al. 2022, appendix B); hardware FLOPs are all.
+    FLOPs per multiply-add, causal masks not subtracted. Model FLOPs are those of the forward and backward passes
+    without recomputation (PaLM, Chowdhery et al. 2022, appendix B); hardware FLOPs are all.
     """
 
     rank: Figure[int] = Field(ABSENT, description="the rank whose operators were read; the others are assumed alike")
