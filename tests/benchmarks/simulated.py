@@ -35,7 +35,7 @@ from tests.simulator import pairs  # noqa: E402
 from tests.simulator.changes import CHANGES  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "simulated.json"
-RANKS = (2, 2, 4, 4, 8, 8, 16, 32, 64)
+RANKS = (2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 32, 64)
 LEAST_EFFECT = 0.03  # of the step: a smaller one has no sign that matters
 
 
@@ -66,17 +66,16 @@ def judged(seed: int, work: Path) -> dict[str, Any]:
     pair = pairs.drawn(seed, ranks, names[seed % len(names)])
     folder = work / f"pair-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
-    truth = pairs.write(pair, folder)
+    before = pairs.simulated(pair.before, traced=True)
+    pairs.write_traces(pair.before, before, folder)
     result = {
         "seed": seed,
         "ranks": ranks,
         "change": pair.change.name,
         "value": pair.value,
-        "before_ns": truth["before"]["step_ns"],
-        "after_ns": truth["after"]["step_ns"],
-        "untraced_before_ns": truth["before"]["untraced_step_ns"],
-        "untraced_after_ns": truth["after"]["untraced_step_ns"],
-        "predicted": predicted(folder / "before", f"{pair.change.name}={pair.value}"),
+        "before_ns": pairs.mean_step_ns(before),
+        "after_ns": pairs.mean_step_ns(pairs.simulated(pair.after, traced=True)),
+        "predicted": predicted(folder, f"{pair.change.name}={pair.value}"),
     }
     shutil.rmtree(folder)
     return result
@@ -84,7 +83,8 @@ def judged(seed: int, work: Path) -> dict[str, Any]:
 
 def collect(work: Path, seeds: Sequence[int]) -> dict[str, Any]:
     """Judge the pairs that were not yet judged at this commit."""
-    kept = work / commit()
+    measured = commit()
+    kept = work / measured
     kept.mkdir(parents=True, exist_ok=True)
     for seed in seeds:
         path = kept / f"{seed}.json"
@@ -94,7 +94,7 @@ def collect(work: Path, seeds: Sequence[int]) -> dict[str, Any]:
             print(f"{seed}: {result['change']}={result['value']}, {result['ranks']} ranks", file=sys.stderr, flush=True)
     return {
         "machine": machine(),
-        "commit": commit(),
+        "commit": measured,
         "command": "python tests/benchmarks/simulated.py",
         "pairs": [json.loads((kept / f"{seed}.json").read_text()) for seed in seeds],
     }

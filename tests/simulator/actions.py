@@ -35,7 +35,6 @@ class End:
     """The innermost host event ends."""
 
     cost_us: float
-    site: int
 
 
 @dataclass(slots=True)
@@ -151,7 +150,7 @@ class Script:
         """A host event; 70 % of its own time is before what is in it."""
         self.actions.append(Begin(name, category, 0.7 * cost_us, self.site(name), arguments or {}))
         yield
-        self.actions.append(End(0.3 * cost_us, self.site(f"end of {name}")))
+        self.actions.append(End(0.3 * cost_us))
 
     def busy(self, cost_us: float, name: str = "python", **details: Any) -> None:
         self.actions.append(Busy(cost_us, self.site(name), **details))

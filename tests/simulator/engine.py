@@ -49,20 +49,29 @@ def _ns(at_us: float) -> int:
     return round(at_us * 1e3)
 
 
+def _mixed(number: int) -> int:
+    """The finalizer of MurmurHash3, which spreads 32 bits over 32 bits."""
+    number = ((number ^ (number >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    number = ((number ^ (number >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return number ^ (number >> 16)
+
+
 class _Noise:
     """Factors on durations: the same for the same site, step and rank."""
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed * 0x27D4EB2F
+        self.seed = seed
+        self._bases: dict[tuple[int, int], int] = {}
 
     def factor(self, deviation: float, site: int, step: int, rank: int = 0) -> float:
         if not deviation:
             return 1.0
-        mixed = (site ^ (step * 0x9E3779B1) ^ (rank * 0x85EBCA77) ^ self.seed) & 0xFFFFFFFF
-        for _ in range(2):  # the finalizer of MurmurHash3
-            mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
-            mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
-        return math.exp(deviation * _NORMAL[(mixed ^ (mixed >> 16)) & (_TABLE - 1)])
+        base = self._bases.get((step, rank))
+        if base is None:
+            base = self._bases[step, rank] = _mixed(_mixed(_mixed(self.seed) ^ step) ^ rank)
+        mixed = ((site ^ base) * 0x85EBCA6B) & 0xFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+        return math.exp(deviation * _NORMAL[mixed >> 16])
 
 
 @dataclass(slots=True)
@@ -253,7 +262,7 @@ class _Host:
                     self._open(action.name, action.category, action.arguments)
                     self.now_us += self._cost(action.cost_us, action.site) + 0.6 * self.operator_extra_us
                 case End():
-                    self.now_us += self._cost(action.cost_us, action.site) + 0.4 * self.operator_extra_us
+                    self.now_us += action.cost_us * self.host_factor + 0.4 * self.operator_extra_us
                     self.open.pop().end_ns = _ns(self.now_us)
                 case Busy():
                     self._busy(action)

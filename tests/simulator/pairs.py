@@ -58,20 +58,30 @@ def accounts(timeline: Timeline, steps: int = STEPS) -> list[Account]:
     return [account(timeline, window) for window in step_windows(timeline, WARMUP, steps)]
 
 
+def mean_step_ns(timelines: list[Timeline]) -> int:
+    """Over ranks and steps: what is predicted."""
+    return round(mean(step.window_ns for timeline in timelines for step in accounts(timeline)))
+
+
 def truth(run: Run, traced: list[Timeline], untraced: list[Timeline]) -> dict[str, Any]:
-    """Steps of each rank, and their mean over ranks and steps: that is what is predicted."""
+    """Steps and accounts of each rank, and what was simulated."""
     found = [accounts(timeline) for timeline in traced]
-    bare = [[step.window_ns for step in accounts(timeline)] for timeline in untraced]
-    steps = [[step.window_ns for step in rank] for rank in found]
     return {
-        "step_ns": round(mean(step for rank in steps for step in rank)),
-        "untraced_step_ns": round(mean(step for rank in bare for step in rank)),
-        "steps_ns": steps,
-        "untraced_steps_ns": bare,
+        "step_ns": mean_step_ns(traced),
+        "untraced_step_ns": mean_step_ns(untraced),
+        "steps_ns": [[step.window_ns for step in rank] for rank in found],
+        "untraced_steps_ns": [[step.window_ns for step in accounts(timeline)] for timeline in untraced],
         "accounts": [[asdict(step) for step in rank] for rank in found],
         "machine": asdict(run[0]),
         "settings": asdict(run[1]),
     }
+
+
+def write_traces(run: Run, timelines: list[Timeline], folder: Path) -> None:
+    """The recorded steps of all ranks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for timeline in timelines:
+        kineto.write(timeline, run[0], run[1].ranks, WARMUP, STEPS, folder)
 
 
 def write(pair: Pair, folder: Path) -> dict[str, Any]:
@@ -80,9 +90,6 @@ def write(pair: Pair, folder: Path) -> dict[str, Any]:
     for side, run in (("before", pair.before), ("after", pair.after)):
         traced = simulated(run, traced=True)
         found[side] = truth(run, traced, simulated(run, traced=False))
-        traces = folder / side
-        traces.mkdir(parents=True, exist_ok=True)
-        for timeline in traced:
-            kineto.write(timeline, run[0], run[1].ranks, WARMUP, STEPS, traces)
+        write_traces(run, traced, folder / side)
     (folder / "truth.json").write_text(json.dumps(found) + "\n")
     return found

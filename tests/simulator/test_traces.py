@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.simulator import kineto, machine, pairs, settings
+from tests.simulator import machine, pairs, settings
 from tests.simulator.changes import Run
 from tests.simulator.machine import Link
 from tests.simulator.settings import Loader, Straggler
@@ -30,8 +30,7 @@ def run_of(seed: int, ranks: int = 2, link: Link | None = None, **changed: objec
 
 def written(run: Run, folder: Path) -> list[Timeline]:
     timelines = pairs.simulated(run, traced=True)
-    for timeline in timelines:
-        kineto.write(timeline, run[0], run[1].ranks, pairs.WARMUP, pairs.STEPS, folder)
+    pairs.write_traces(run, timelines, folder)
     return timelines
 
 
