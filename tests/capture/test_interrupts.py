@@ -135,7 +135,7 @@ def test_a_hangup_is_nothing_under_nohup(start: Callable[..., Started]) -> None:
 
 
 def test_a_killed_script_says_what_kills_like_that(start: Callable[..., Started]) -> None:
-    run = start(TRAIN)
+    run = start(TRAIN.replace("    time.sleep(", "    if step == 5: time.sleep(600)\n    time.sleep("))
     run.wait_for_step(5)
     os.kill(listen(run.folder / "live")[0].pid, signal.SIGKILL)
     status, err = run.end()

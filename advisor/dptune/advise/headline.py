@@ -32,6 +32,7 @@ from dptune.advise.limits import (
 from dptune.advise.saving import expected_saving
 from dptune.advise.sentence import sentence
 from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, doubtful, straggler
+from dptune.advise.trust import NO_VERDICT
 from dptune.advise.unjudgeable import NO_DATA, UPDATE, recording, unjudgeable
 from dptune.finding import SCHEMA_NEWER, Finding
 from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler
@@ -77,7 +78,7 @@ def headline(
     except Missing as missing:
         return Headline(
             label=NO_DATA,
-            verdict="Not enough reliable data for a verdict.",
+            verdict=sentence(NO_VERDICT),
             why=sentence(missing.reason),
             next=recording(trust.findings),
         )

@@ -177,7 +177,7 @@ def _doubt(schedule: Schedule) -> None:
 
     name, steps = ("--light", schedule.light) if schedule.light else ("--detailed", schedule.detailed)
     if 0 < steps < LEAST_JUDGED_STEPS:
-        warning = f"{name} {steps}: fewer than {LEAST_JUDGED_STEPS} traced steps cannot be judged"
+        warning = f"{name} {steps}: a verdict needs {LEAST_JUDGED_STEPS} traced steps"
         with contextlib.suppress(OSError, ValueError):  # nobody reads it
             print(f"dptune: {warning}", file=sys.stderr)
 

@@ -8,7 +8,15 @@ from dataclasses import replace
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
 from dptune.measure.across_ranks import Across, across, host_of
-from dptune.measure.communication import arrivals, bucket_copies, buffers, links, overlap, sharding
+from dptune.measure.communication import (
+    arrivals,
+    bucket_copies,
+    buffers,
+    links,
+    overlap,
+    process_groups,
+    sharding,
+)
 from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
@@ -87,8 +95,11 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     world_size = run.world_size or _alone(run, views)
     inferred, not_inferred = _inferred(run, views, together, source)
     passes = _accumulation(run, views, together)
-    samples, no_samples = _samples(run, views, together, inferred, passes)
-    reached = efficiency.Steps(step, account, tabled.kernels, world_size, samples, tokens)
+    overlapped = None if account is None else overlap.overlap(windowed, together.ran, phased, account)
+    parallel = process_groups.process_groups(viewed, overlapped.rows if overlapped else [], world_size)
+    replicas = process_groups.replicas(parallel, world_size)
+    samples, no_samples = _samples(run, views, together, inferred, passes, replicas)
+    reached = efficiency.Steps(step, account, tabled.kernels, world_size, replicas, samples, tokens)
     fitting = sweep if sweep is not None and sweep.fits(backend, run.world_size) else None
     figures = {
         "world_size": (
@@ -123,7 +134,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             phased if windowed and isinstance(phased, str) else no_steps,
         ),
         "overlap": (
-            None if account is None else overlap.overlap(windowed, together.ran, phased, account),
+            overlapped,
             no_steps if account is None else overlap.NO_COMMUNICATION,
         ),
         "buffer_sync_share": (buffers.buffer_sync_share(accounted), buffers.NO_BUFFERS if stepped else no_steps),
@@ -164,6 +175,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     return Measured.of(
         figures,
         tables_of="recording" if tabled.whole else "steps",
+        process_groups=parallel,
         longest=longest.longest(windowed, phased),
         step=step,
         ranks=ranks,
@@ -190,14 +202,18 @@ def _inferred(
 
 
 def _samples(
-    run: Run, views: list[RankView], together: Across, inferred: InferredFacts | None, passes: AccumulationFigures
+    run: Run,
+    views: list[RankView],
+    together: Across,
+    inferred: InferredFacts | None,
+    passes: AccumulationFigures,
+    replicas: int | None,
 ) -> tuple[int | None, str]:
     """The global batch: as recorded, else as the trace of the lowest rank shows it."""
     if run.facts or inferred is None:
         return accumulation.samples_per_step(list(run.facts.values()), run.world_size)
-    world_size = run.world_size or _alone(run, views)
     return inferred_samples(
-        views[0], _calls(views[0], together), world_size, inferred.batch, passes.known("backwards_per_step")
+        views[0], _calls(views[0], together), replicas, inferred.batch, passes.known("backwards_per_step")
     )
 
 

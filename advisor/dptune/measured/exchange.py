@@ -12,6 +12,7 @@ from dptune.measured.place import Place
 
 MatchBasis = Literal["sequence", "order", "shift"]  # the most certain first
 Purpose = Literal["gradients", "sharding", "other"]
+ParallelDimension = Literal["data", "shard", "replicate", "tensor", "pipeline", "expert", "context", "sequence"]
 DelayCause = Literal["after_backward", "waited_for_in_backward", "not_prefetched"]
 
 
@@ -47,6 +48,28 @@ class CollectiveFigures(Figures):
     busbw_gb_per_s: Figure[float] = Field(
         ABSENT, description="algbw times the traffic factor of a link, as in nccl-tests"
     )
+
+
+class ProcessGroupFigures(Figures):
+    """A process group of at least two ranks, and what it is for."""
+
+    name: str = Field(description="as `group` of the collectives")
+    size: int = Field(description="its ranks")
+    description: Figure[str] = Field(ABSENT, description="what the script or a library calls it")
+    ranks: Figure[list[int]] = Field(ABSENT, description="its ranks in the run, ascending")
+    dimensions: Figure[list[ParallelDimension]] = Field(
+        ABSENT,
+        description="what is split over its ranks: data (whole model on each), shard and replicate (FSDP), tensor, "
+        "pipeline, expert, context, sequence; several where the group spans them",
+    )
+    confidence: Figure[Literal["low", "medium", "high"]] = Field(ABSENT, description="confidence in the dimensions")
+    basis: Figure[str] = Field(ABSENT, description="what shows the dimensions")
+
+    @property
+    def holds_replicas(self) -> bool | None:
+        """Whether its ranks compute gradients of the same parameters, of other samples; None where not known."""
+        dimensions = self.known("dimensions")
+        return None if dimensions is None else bool({"data", "shard", "replicate", "context"} & set(dimensions))
 
 
 class LinkSize(Model):

@@ -49,12 +49,16 @@ _NO_TOKENS = "the trace does not show tokens (pass `--tokens-per-step N`)"
 
 @dataclass(frozen=True)
 class Steps:
-    """What rates need besides operators. `samples`, `tokens`: per step over all ranks; `tokens` from the user."""
+    """What rates need besides operators. `samples`, `tokens`: per step over all ranks; `tokens` from the user.
+
+    `replicas` of the model have tokens of their own: ranks of tensor and pipeline parallelism share them.
+    """
 
     time: StepTime
     account: Account | None
     kernels: KernelFigures | None
     world_size: int | None
+    replicas: int | None
     samples: int | None
     tokens: int | None
 
@@ -118,7 +122,7 @@ def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[
     """The figures that need no FLOPs."""
     per_second, world_size = steps.per_second, steps.world_size
     seen = None if steps.tokens or isinstance(source, str) else source.tokens
-    tokens_per_step = steps.tokens or (seen.per_step * world_size if seen and world_size else None)
+    tokens_per_step = steps.tokens or (seen.per_step * steps.replicas if seen and steps.replicas else None)
     no_devices = source if isinstance(source, str) else "the number of ranks is not known"
     return {
         "step_ns": (steps.time.rate_ns, steps.no_time),
