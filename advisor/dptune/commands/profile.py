@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.shared.amounts import count, seconds, seconds_or_none, tokens
+from dptune.commands.shared.launching import launch_of, script_arguments
 from dptune.commands.shared.setting import setting_arguments, settings_of
 from dptune.commands.shared.torchrun_options import torchrun_arguments, torchrun_of
 from dptune.errors import UsageError
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from dptune.capture.launch import Launch
     from dptune.capture.options import Options
     from dptune.capture.session import Recording
-    from dptune.capture.torchrun import Torchrun
     from dptune.runfile.record import Schedule
 
 
@@ -91,10 +91,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     instead.add_argument("--dry-run", action="store_true", help="print what would be recorded; start nothing")
     instead.add_argument("--env", action="store_true", help="print environment variables that make any launcher record")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not print progress")
-    parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
-    script = "the script, with -m the module, or the command of a launcher"
-    parser.add_argument("script", nargs="?", metavar="train.py", help=script)
-    parser.add_argument("script_arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
+    script_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         if args.repeat:
             raise UsageError(_NOT_ALL_RANKS, "record it several times, and use dptune compare")
         return _export(args, options)
-    started = _launch(args)
+    started = launch_of(args, "profile")
     if args.repeat:
         _refuse_to_repeat(started, options)
     if args.dry_run:
@@ -210,32 +207,6 @@ def _options(args: argparse.Namespace) -> Options:
         nccl_log=args.nccl_log,
         tokens=args.tokens_per_step,
     )
-
-
-def _launch(args: argparse.Namespace) -> Launch:
-    """By whom the ranks are started: nobody, torchrun, a command of the user's, or whoever started dptune."""
-    from dptune.capture import interpreter, job, launch
-
-    if args.script is None:
-        raise UsageError("there is nothing to record", "dptune profile [options] train.py [its arguments]")
-    script = launch.Script(args.script, tuple(args.script_arguments), args.module)
-    torchrun = torchrun_of(args)
-    program = script.program
-    if program is not None:
-        _refuse_for_command(args, torchrun)
-        return launch.own_command(script, interpreter.of_program(program))
-    script.check()
-    chosen = interpreter.choose(args.python)
-    if torchrun.asked:
-        return launch.under_torchrun(script, chosen, torchrun)
-    around = job.surrounding()
-    return launch.alone(script, chosen) if around is None else launch.as_rank(script, chosen, around)
-
-
-def _refuse_for_command(args: argparse.Namespace, torchrun: Torchrun) -> None:
-    for option in [*torchrun.asked, *(["--python"] if args.python else [])]:
-        what = f"{option} does not apply to a command that starts the ranks itself"
-        raise UsageError(what, f"give it to {args.script}, or name the script alone: dptune profile {option} ...")
 
 
 def _export(args: argparse.Namespace, options: Options) -> int:
