@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dptune.measure.host.by_function import by_function, lengths_ns, longest_first
 from dptune.measure.host.callers import callers, has_stacks
 from dptune.measure.host.outermost import Outermost
-from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.host.pieces import alike
+from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.host.training import backward_calls, training
 from dptune.measure.views import RankView
 from dptune.measured import ComputeFunction
