@@ -3,9 +3,9 @@
 ## What it measures
 
 For each kind of operators that multiplies (matrix products, convolutions, attention, recurrent layers): the time of its
-kernels, and their FLOPs per second beside what such kernels reach at best. Time times that distance is what the kind
-wastes. Kernels that compute no counted FLOPs and could be fused (elementwise, normalisation, reductions, softmax and
-loss) waste their whole time where nothing is compiled. The largest is reported.
+kernels, and their FLOPs per second relative to the best that such kernels reach. Time times that distance is what the
+kind wastes. Kernels that compute no counted FLOPs and could be fused (elementwise, normalisation, reductions, softmax
+and loss) waste their whole time where nothing is compiled. The largest is reported.
 
 ## Why it matters
 
@@ -30,9 +30,8 @@ The upper bound is what the kind wastes: the other kernels remain.
 
 ## References
 
-- Chowdhery et al. 2022, "PaLM", appendix B (MFU); Grattafiori et al. 2024, "The Llama 3 Herd of Models", table 4: 38 to
-  43 % on H100s.
-- Williams et al. 2009, "Roofline".
+- Chowdhery et al. 2022, "PaLM", appendix B, defines MFU: https://arxiv.org/abs/2204.02311
+- Grattafiori et al. 2024, "The Llama 3 Herd of Models", table 4: 38 to 43 % on H100s: https://arxiv.org/abs/2407.21783
 - Tried on public traces: recommendation training on an A100 (MFU 3.7 %, 22 % of a step in kernels that could be
   fused); no finding for a compiled GPT on eight H100 (22 %; its products reach 69 % of the peak), nor for a GPU that
   waits for launches (2.8 %).
@@ -75,7 +74,7 @@ RULE = Rule(
 
 
 class _Kind(NamedTuple):
-    """A kind of kernels: its time and what it wastes, as shares of a step, and its rate beside the peak."""
+    """A kind of kernels: its time and what it wastes, as shares of a step, and its rate as a share of the peak."""
 
     name: str
     share: float
@@ -133,7 +132,7 @@ def _share_a_gpu(run: RunView) -> bool:
 
 
 def _multiplying(run: RunView, found: EfficiencyFigures) -> Iterator[_Kind]:
-    """Kinds with FLOPs, beside the lowest peak of the types that the step computes in."""
+    """Kinds with FLOPs, compared with the lowest peak of the types that the step computes in."""
     dtypes: list[DtypeFlops] = found.dtypes
     peaks = [each.peak_flops_per_s for each in dtypes if each.flops >= FEW_FLOPS * found.flops]
     kinds: list[KindFlops] = found.kinds
