@@ -40,6 +40,7 @@ from tests.simulator.actions import (
 from tests.simulator.machine import Machine
 from tests.simulator.timeline import DeviceEvent, HostEvent, SyncRecord, Timeline
 
+_LATENCY, _GAP = site_hash("latency"), site_hash("gap")
 STEP_COST_US = 30.0  # Python between two steps
 _TABLE = 1 << 16
 _NORMAL = np.random.default_rng(45).standard_normal(_TABLE).clip(-3, 3).tolist()
@@ -88,7 +89,6 @@ class _Event:
 class _Item:
     """What lies in the queue of a stream: an operation, an event to record, or one to wait for."""
 
-    launched_us: float
     work: Work | None = None
     recorded: _Event | None = None
     awaited: _Event | None = None
@@ -96,6 +96,7 @@ class _Item:
     correlation: int = 0
     external: int = 0
     duration_us: float = 0.0
+    earliest_us: float = -1e18  # of an operation: its launch and the latency after it
 
 
 class _Stream:
@@ -336,12 +337,12 @@ class _Host:
         stream = simulation.devices[self.rank].stream(work.stream)
         stream.pending += 1
         item = _Item(
-            self.call_started_us,
             work=work,
             step=self.step,
             correlation=correlation,
             external=self.open[-1].external,
             duration_us=simulation.duration_us(work, self.step, self.rank),
+            earliest_us=self.call_started_us + simulation.latency_us(work, self.step, self.rank),
         )
         self._put(stream, item)
 
@@ -355,9 +356,9 @@ class _Host:
                 self._enqueue(action.work, correlation)
             elif isinstance(action, Record):
                 event = self.events[action.event] = _Event(action.stream, correlation)
-                self._put(device.stream(action.stream), _Item(self.now_us, recorded=event))
+                self._put(device.stream(action.stream), _Item(recorded=event))
             else:
-                self._put(device.stream(action.stream), _Item(self.now_us, awaited=self.events[action.event]))
+                self._put(device.stream(action.stream), _Item(awaited=self.events[action.event]))
 
     def _unblocked(self) -> None:
         self.now_us = max(self.now_us, self.simulation.now_us)
@@ -372,7 +373,7 @@ class _Host:
                 correlation = next(simulation.correlation[self.rank])
                 event = self.events[action.event] = _Event(action.stream, correlation)
                 self._call("cudaEventRecord", self.call_started_us, correlation)
-                self._put(device.stream(action.stream), _Item(self.now_us, recorded=event))
+                self._put(device.stream(action.stream), _Item(recorded=event))
             case Wait():
                 correlation = next(simulation.correlation[self.rank])
                 event = self.events[action.event]
@@ -388,7 +389,7 @@ class _Host:
                         event.correlation,
                     )
                 )
-                self._put(device.stream(action.stream), _Item(self.now_us, awaited=event))
+                self._put(device.stream(action.stream), _Item(awaited=event))
             case Synchronize():
                 stream = device.stream(action.stream)
                 if stream.empty:
@@ -460,9 +461,13 @@ class Simulation:
         factor = self.noise.factor(noise.kernel, work.site, step, rank)
         return work.duration_us * factor * self.noise.factor(noise.device_step, site_hash("device step"), step, rank)
 
+    def latency_us(self, work: Work, step: int, rank: int) -> float:
+        """From the call that launches to the start on an idle device."""
+        factor = self.noise.factor(self.machine.noise.gap, work.site ^ _LATENCY, step, rank)
+        return self.machine.device.launch_latency_us * factor
+
     def pump(self, stream: _Stream) -> None:
         """Start what can start."""
-        device = self.machine.device
         while stream.queue and stream.running is None:
             item = stream.queue[0]
             if item.recorded is not None:
@@ -477,7 +482,7 @@ class Simulation:
                     return
                 stream.queue.popleft()
                 continue
-            start_us = max(item.launched_us + device.launch_latency_us, stream.free_us)
+            start_us = max(item.earliest_us, stream.free_us)
             if start_us > self.now_us:
                 if stream.woken_us != start_us:
                     stream.woken_us = start_us
@@ -624,5 +629,8 @@ class Simulation:
         stream = running.stream
         running.event.end_ns = _ns(self.now_us)
         stream.running = None
-        stream.free_us = self.now_us + self.machine.device.queued_gap_us
+        event = running.event
+        noise, rank = self.machine.noise.gap, stream.device.rank
+        factor = self.noise.factor(noise, event.work.site ^ _GAP, event.step, rank)
+        stream.free_us = self.now_us + self.machine.device.queued_gap_us * factor
         self.pump(stream)

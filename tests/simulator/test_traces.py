@@ -19,7 +19,7 @@ from dptune.measure import measure
 from dptune.measured import Measured
 from dptune.trace import load
 
-FEW = {"layers": 2, "width": 512, "heads": 8, "tokens": 128}
+FEW = {"layers": 2, "width": 512, "heads": 8, "tokens": 128, "strategy": "ddp", "losses_read": 0, "loader": None}
 
 
 def run_of(seed: int, ranks: int = 2, link: Link | None = None, **changed: object) -> Run:
