@@ -127,8 +127,7 @@ class Machine:
 
     def without_noise(self) -> Machine:
         """The same with equal steps."""
-        none = {name.name: 0.0 for name in fields(self.noise) if name.name != "seed"}
-        return replace(self, noise=replace(self.noise, **none))
+        return replace(self, noise=Noise(0, 0, 0, 0, 0, 0, self.noise.seed))
 
 
 @dataclass

@@ -57,7 +57,7 @@ def reported(run: Run, folder: Path) -> tuple[Measured, Report]:
     ids=["ddp with a hook", "fsdp", "blocking copies", "graphs"],
 )
 def test_each_step_is_accounted_as_the_simulator_did(ranks: int, changed: dict[str, object], tmp_path: Path) -> None:
-    timelines = written(run_of(3, ranks, **changed), tmp_path)
+    timelines = written(run_of(3, ranks, **changed), tmp_path)  # type: ignore[arg-type]
     measured = measure(load([tmp_path]))
     for timeline, rank in zip(timelines, measured.ranks, strict=True):
         truths = dict(enumerate(pairs.accounts(timeline), pairs.WARMUP))
