@@ -72,7 +72,7 @@ def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def started(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(WITHOUT_COMPILER)}
-    return subprocess.run([*DPTUNE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run([*DPTUNE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
 def told(folder: Path, *words: str) -> dict[str, Any]:

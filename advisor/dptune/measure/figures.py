@@ -21,11 +21,14 @@ from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
+from dptune.measure.device.architectures import architecture_of
 from dptune.measure.efficiency import figures as efficiency
+from dptune.measure.efficiency.tokens import recorded_tokens
 from dptune.measure.host import (
     attention,
     attribution,
     compiling,
+    compute_functions,
     generation,
     launch_idle,
     launching,
@@ -59,8 +62,9 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     """All figures of a run; one that could not be measured says why under `missing`.
 
     `sweep` is what `dptune links` measured; it is left out if it does not fit the run. `tokens`: per step over all
-    ranks, from the user.
+    ranks, from the user; else those that the recording was given.
     """
+    tokens = tokens or recorded_tokens(run.record)
     facts = list(run.facts.values())
     viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks], run.world_size)
     views, aside = steady.steady(viewed)
@@ -152,6 +156,10 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             attribution.NOTHING_SHOWN if stepped else no_steps,
         ),
         "user_code": (_user_code(run, stacked), user_code.NO_STACKS),
+        "compute_functions": (
+            compute_functions.compute_functions(_two_detailed(run, stacked)) if stacked else None,
+            compute_functions.NO_STACKS,
+        ),
         "attention": (_attention(run, detail, stepped), no_steps),
         "optimizer_loops": (
             optimizer_loops.optimizer_loops(_two_detailed(run, stacked), _untraced_ns(run)) if stacked else None,
@@ -299,7 +307,8 @@ def _read_for_flops(run: Run, detail: RankView | None, first: RankView) -> effic
     facts, listed = run.facts.get(read.rank), matmul.device_of(read)
     recorded = facts.device.name if facts and facts.device else None
     name = recorded or (listed.name if listed else "")
-    return efficiency.Source(read, "light" if detail is None else "detailed", name)
+    shown = None if name else architecture_of(read)
+    return efficiency.Source(read, "light" if detail is None else "detailed", name, shown)
 
 
 def _two_detailed(run: Run, first: RankView) -> list[RankView]:

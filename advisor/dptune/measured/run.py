@@ -31,6 +31,7 @@ from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import (
     AttributionFigures,
     CompilingFigures,
+    ComputeFunction,
     EagerAttention,
     LaunchFigures,
     LaunchIdleFigures,
@@ -122,6 +123,9 @@ class Measured(Figures):
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="compute by place in the script")
     user_code: Figure[UserCodeFigures] = Field(
         ABSENT, description="functions of the user that take host time outside of the training computation"
+    )
+    compute_functions: Figure[list[ComputeFunction]] = Field(
+        ABSENT, description="functions of the user that compute longest with their backward pass, at most eight"
     )
     attention: Figure[list[EagerAttention]] = Field(
         ABSENT, description="places that compute attention operator by operator, without a fused kernel"
