@@ -89,6 +89,7 @@ from dptune.measured.load import LoadFigures
 from dptune.measured.naming import short_name
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
+from dptune.measured.shard_units import Pass, ShardUnits, UnitFigures
 from dptune.measured.steps import (
     CUT_SHORT,
     AccumulationFigures,
@@ -173,6 +174,7 @@ __all__ = [
     "OutputLoss",
     "OverlapFigures",
     "PairKind",
+    "Pass",
     "Phase",
     "PhaseFigures",
     "Place",
@@ -182,6 +184,7 @@ __all__ = [
     "RankFigures",
     "SetAsideStep",
     "ShardMessages",
+    "ShardUnits",
     "ShardingFigures",
     "SourceFigures",
     "SourceTime",
@@ -195,6 +198,7 @@ __all__ = [
     "Trait",
     "UnalignedProduct",
     "UncachedGeneration",
+    "UnitFigures",
     "UserCodeFigures",
     "WaitSite",
     "by_profiler",
