@@ -209,5 +209,9 @@ def _holds_whole_gradients(run: RunView) -> bool:
 
 def _one_reduction(run: RunView) -> float:
     """The share of a step that the synchronisation that stays takes at least: its longest message, at its shortest."""
-    reductions = [c for c in run.measured.known("collectives") or [] if c.kind == "all_reduce"]
+    reductions = [
+        c
+        for c in run.measured.known("collectives") or []
+        if c.kind == "all_reduce" and run.measured.may_average_gradients(c.known("group"))
+    ]
     return max((c.shortest_ns for c in reductions), default=0) / run.measured.traced_step_ns
