@@ -50,12 +50,13 @@ def page(tuning: Tuning, width: int) -> Iterator[Line]:
     """Verdict, what to do, what was tried, and what was not."""
     verdict = _VERDICTS[tuning.outcome]
     if tuning.final is not None:
-        verdict = f"{verdict}: {in_words(tuning.final)}"
+        words = in_words(tuning.final)
+        verdict = f"{verdict}: {words.removeprefix('faster: ').removeprefix('inconclusive: ')}"
     yield from labelled("Verdict", f"{verdict.removesuffix('.')}.", width, role="strong")
     yield from labelled("Why", f"{tuning.reason[:1].upper()}{tuning.reason[1:]}.", width)
     if tuning.kept:
         yield from labelled("Kept", f"{', '.join(tuning.kept)}: {_words(tuning.settings)}.", width)
-    if tuning.apply:
+    if tuning.apply and tuning.outcome != "results differ":
         yield from command_line("Apply", tuning.apply, width)
     if tuning.start:
         yield from command_line("Start", tuning.start, width)
