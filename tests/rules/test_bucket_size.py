@@ -4,9 +4,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dptune.measured import Account, Missing, StragglerFigures
+from dptune.measured import Account, Missing, ProcessGroupFigures, StragglerFigures
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import CompileFacts
+from dptune.testing import figures
 
 from .conftest import ask_rule
 
@@ -327,3 +328,15 @@ def test_fewer_buckets_still_wait_for_one_late_rank(ask, make_measured, make_all
     )
     (advice,) = ask("DP101", measured, [make_facts(ddp=[tiny_ddp()])])
     assert advice.saves.high_share == pytest.approx(high)
+
+
+def test_all_reduces_of_tensor_parallelism_are_no_buckets(ask, tiny):
+    """As many as before, in a group that splits tensors: nothing is left that could be a bucket."""
+    measured, facts = tiny()
+    (row,) = measured.collectives
+    tensor = figures(ProcessGroupFigures, name="1", size=4, dimensions=["tensor"], confidence="high", basis="'mesh_tp'")
+    row = row.model_copy(update={"group": "1", "missing": {k: v for k, v in row.missing.items() if k != "group"}})
+    in_group = measured.model_copy(update={"collectives": [row], "process_groups": [tensor]})
+    assert ask("DP101", in_group, facts) == []
+    data = tensor.model_copy(update={"dimensions": ["data"]})
+    assert ask("DP101", in_group.model_copy(update={"process_groups": [data]}), facts)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from dptune.advice import Advice, Change, Headline, Skipped, Trust
 from dptune.advise import disturbance, physics
-from dptune.advise.costliest import costliest_function
+from dptune.advise.costliest import costliest_function, most_compute
 from dptune.advise.limits import (
     BOUND_SHARE,
     COMMUNICATION,
@@ -32,6 +32,7 @@ from dptune.advise.limits import (
 from dptune.advise.saving import expected_saving
 from dptune.advise.sentence import sentence
 from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, doubtful, straggler
+from dptune.advise.trust import NO_VERDICT
 from dptune.advise.unjudgeable import NO_DATA, UPDATE, recording, unjudgeable
 from dptune.finding import SCHEMA_NEWER, Finding
 from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler
@@ -77,7 +78,7 @@ def headline(
     except Missing as missing:
         return Headline(
             label=NO_DATA,
-            verdict="Not enough reliable data for a verdict.",
+            verdict=sentence(NO_VERDICT),
             why=sentence(missing.reason),
             next=recording(trust.findings),
         )
@@ -307,7 +308,8 @@ def _next(
     if limit:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
-        return "No change to recommend. Rules that could not run: `--section skipped`."
+        compute = most_compute(measured) or "Rules that could not run: `--section skipped`."
+        return f"No change to recommend. {compute}"
     if costliest := costliest_function(measured):
         return f"No rule has a remedy. {costliest} Check whether every step needs it."
     return "Nothing to change. Record again after the next change to the script."
@@ -352,7 +354,7 @@ def _action(advice: Advice, late: Straggler | None, step_ns: int | None) -> str:
     """What the advice is to do, with its rule; `late` is the rank that the others wait for, if there is one."""
     named = f"{advice.rule} (low confidence)" if advice.confidence == "low" else advice.rule
     if advice.threatens_results:
-        return f"{named}: {advice.watch} Details: `dptune rules explain {advice.rule}`."
+        return f"{named}: {advice.remedy or advice.watch} Details: `dptune rules explain {advice.rule}`."
     if advice.changes:
         return f"{named}: {_change(advice, step_ns)}"
     if advice.remedy:

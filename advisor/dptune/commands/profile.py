@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.shared.amounts import count, seconds, seconds_or_none
+from dptune.commands.shared.amounts import count, seconds, seconds_or_none, tokens
 from dptune.commands.shared.launching import launch_of, script_arguments
 from dptune.commands.shared.setting import setting_arguments, settings_of
 from dptune.commands.shared.torchrun_options import torchrun_arguments, torchrun_of
@@ -67,6 +67,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         steps.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{text} (default: {usual})")
     noise = "extra steps to measure the gradient noise scale, for the best batch size (40 without N)"
     steps.add_argument("--noise-scale", type=count, nargs="?", const=40, default=0, metavar="N", help=noise)
+    words = "tokens per optimizer step over all ranks, kept in the recording for tokens per second in reports"
+    steps.add_argument("--tokens-per-step", type=tokens, metavar="N", help=words)
     again = "run N more times and time untraced steps: predictions need the variation between processes"
     steps.add_argument("--repeat", type=count, default=0, metavar="N", help=again)
     off = "do not measure links between ranks after recording (default: measured if unknown, 10 s at most)"
@@ -174,7 +176,7 @@ def _doubt(schedule: Schedule) -> None:
 
     name, steps = ("--light", schedule.light) if schedule.light else ("--detailed", schedule.detailed)
     if 0 < steps < LEAST_JUDGED_STEPS:
-        warning = f"{name} {steps}: fewer than {LEAST_JUDGED_STEPS} traced steps cannot be judged"
+        warning = f"{name} {steps}: a verdict needs {LEAST_JUDGED_STEPS} traced steps"
         with contextlib.suppress(OSError, ValueError):  # nobody reads it
             print(f"dptune: {warning}", file=sys.stderr)
 
@@ -203,6 +205,7 @@ def _options(args: argparse.Namespace) -> Options:
         quiet=args.quiet,
         settings=settings_of(args),
         nccl_log=args.nccl_log,
+        tokens=args.tokens_per_step,
     )
 
 

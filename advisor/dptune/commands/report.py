@@ -74,7 +74,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     reading_options(parser)
     links_option(parser)
     group = parser.add_argument_group("efficiency")
-    words = "tokens per optimizer step over all ranks, if the trace does not show them"
+    words = "tokens per optimizer step over all ranks (default: as given to dptune profile, else as the trace shows)"
     group.add_argument("--tokens-per-step", type=tokens, metavar="N", help=words)
     words = "price of a GPU-hour: adds the cost of 1,000 steps and the saving of each recommendation"
     group.add_argument("--gpu-hour-price", type=price, metavar="PRICE", help=words)

@@ -163,11 +163,12 @@ def _record(args: argparse.Namespace, started: Launch) -> Path:
     from dptune.commands.shared import run_links
     from dptune.errors import RunError
     from dptune.runfile.record import Schedule
+    from dptune.runfile.redaction import redacted_command
 
     if started.job is not None or (started.torchrun is not None and started.torchrun.several_nodes):
         raise UsageError(_ONE_HOST, "dptune tune --nproc-per-node 2 train.py")
     schedule = Schedule(5, 20, LIGHT, 3, 60.0, light_most=MOST_LIGHT)
-    _say(args, f"recording: {' '.join(started.shown)}")
+    _say(args, f"recording: {' '.join(redacted_command(started.typed))}")
     made = recording.record(started, Options(schedule=schedule, limits=Limits(), quiet=args.quiet))
     if made.interrupted:
         raise KeyboardInterrupt

@@ -105,10 +105,15 @@ def run(args: argparse.Namespace) -> int:
     settings, advice, predicted, saves, changes = _change(args, folder)
     record = _record(folder)
     where = str(Path.cwd()) if _runs_here(args, record) else record.working_directory
+    if changes and where and not args.command and _made_since(changes, folder, Path(where)):
+        raise UsageError(
+            f"the script has the change of {advice} already, made after the run was recorded: nothing was run",
+            f"record it again to see what it saves, then: dptune compare {shlex.quote(str(folder))} NEW",
+        )
     ask_before_running(folder, record, args.command, where, settings, args.yes)
     task = _task(args, folder, record, settings, advice, changes)
     if not args.quiet:
-        print(f"dptune: of {visible(str(folder))}: {visible(' '.join(task.a.command))}", file=sys.stderr)
+        print(f"dptune: of {visible(str(folder))}: {visible(shlex.join(task.a.command))}", file=sys.stderr)
         if task.written_since:
             print(f"dptune: {visible(_rewritten(task))}", file=sys.stderr)
     caution(task, args.quiet)
@@ -191,6 +196,20 @@ def _advised(folder: Path, name: str) -> tuple[str, list[Change], str, Saving | 
     step_ns = report.measured.step.known("time_ns")
     saved = [recommendation.saves for recommendation in advice if recommendation.saves]
     return code, changes, " ".join(saving(saves, step_ns) for saves in saved), saved[0] if len(saved) == 1 else None
+
+
+def _made_since(changes: Sequence[Change], folder: Path, root: Path) -> bool:
+    """Whether the script was edited after it was recorded and has the changes."""
+    from dptune.patch.diff import already_made  # imports libcst
+    from dptune.runfile.paths import RUN_JSON
+
+    recorded_s = (folder / RUN_JSON).stat().st_mtime
+    files = [root / change.at.file for change in changes if change.at]
+    try:
+        edited = any(file.stat().st_mtime > recorded_s for file in files)
+    except (OSError, ValueError):  # moved since, or no name of a file
+        return False
+    return edited and already_made(changes, root)
 
 
 def _runs_here(args: argparse.Namespace, record: RunRecord) -> bool:

@@ -213,6 +213,15 @@ class FunctionOperators(Model):
     share: float = Field(description="both / the step")
 
 
+class ComputeFunction(FunctionOperators):
+    """All operators that a function of the user calls outside of backward passes and the optimizer's step.
+
+    The share is of the step of the detailed window.
+    """
+
+    operator: str = Field(description="the operator that takes most of the forward time")
+
+
 class Decomposition(FunctionOperators):
     """Matrix decompositions that a function of the user calls, with their backward pass."""
 

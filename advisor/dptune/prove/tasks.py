@@ -36,7 +36,7 @@ def of_recording(
     if launch is None:
         with contextlib.chdir(source):
             launch = rerun.launch_of(record, command)
-    shown = redacted_command(launch.shown)
+    shown = redacted_command(launch.typed)
     before = rerun.settings_of(record)
     changed = {**before, **dict(sorted(settings.items()))}
     files = identity.files(source, launch, folder)
@@ -56,7 +56,7 @@ def of_recording(
         patched=patched,
         written=made_there,
         numerics=numerics_of(settings),
-        command=" ".join(shown) if command and shown != list(record.command) else "",
+        command=" ".join(shown) if command and shown != record.typed else "",
         code={"A": files, "B": files},
         written_since=identity.written_since(source, files, launch, (folder / RUN_JSON).stat().st_mtime),
     )

@@ -137,7 +137,11 @@ class _Buckets:
 
 def _buckets(run: RunView) -> _Buckets | None:
     found = run.measured.collectives
-    reductions = [c for c in found if c.kind == "all_reduce" and c.calls_per_step > 0]
+    reductions = [
+        c
+        for c in found
+        if c.kind == "all_reduce" and c.calls_per_step > 0 and run.measured.may_average_gradients(c.known("group"))
+    ]
     if any(c.kind == "unknown" for c in found):
         raise Missing("the traces do not name every collective, so gradient buckets cannot be identified")
     reductions = [c for c in reductions if c.message_bytes > SCALAR_BYTES]

@@ -137,5 +137,9 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _one_reduction(run: RunView) -> float:
     """The share of a step that the synchronisation that stays takes at least: its longest message, at its shortest."""
-    reductions = [c for c in run.measured.known("collectives") or [] if c.kind == "all_reduce"]
+    reductions = [
+        c
+        for c in run.measured.known("collectives") or []
+        if c.kind == "all_reduce" and run.measured.may_average_gradients(c.known("group"))
+    ]
     return max((c.shortest_ns for c in reductions), default=0) / run.measured.traced_step_ns
