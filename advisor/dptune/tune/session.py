@@ -90,7 +90,7 @@ def _search(request: Request, original: Task, candidates: Sequence[Candidate], s
     trials = request.folder / TRIALS
     with folders.alone(trials):
         if request.resume and (kept := journal.resume()):
-            shows.warn(f"continuing with {kept} earlier trials")
+            shows.warn(f"continuing with {kept} earlier {'trial' if kept == 1 else 'trials'}")
         runner = RealRunner(
             lambda changes: _task(request, changes, original.launches["A"]),
             trials,
