@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from dptune.tune.result import Plan, Tuning
     from dptune.tune.session import Request, Shows
 
-TUNED = "tuned"
 _ONE_HOST = "trials run on this host only: start dptune tune once, and let it start the ranks"
 
 
@@ -221,6 +220,7 @@ def _request(args: argparse.Namespace, folder: Path, record: RunRecord, bounds: 
 
 def _results_folder(args: argparse.Namespace, run: Path) -> Path:
     """A new folder, or with --resume the latest one. Raises UsageError where files of others lie there."""
+    from dptune.runfile.paths import TUNED
     from dptune.tune.session import JOURNAL
 
     earlier = sorted(

@@ -66,6 +66,8 @@ def page(tuning: Tuning, width: int) -> Iterator[Line]:
             yield from code(text, " " * 12)
     if tuning.ended == "interrupted":
         yield from labelled("Interrupted", "`dptune tune --resume` continues with the finished trials.", width)
+    elif tuning.ended == "out of time" or tuning.outcome == "not confirmed":
+        yield from labelled("Time", "`dptune tune --resume` with a longer --time-limit continues.", width)
     yield from heading("Tried", width)
     if tuning.tried:
         yield from table(_TRIED, [_tried(tried) for tried in tuning.tried], width)
