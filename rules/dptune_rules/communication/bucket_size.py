@@ -26,10 +26,10 @@ and minus waiting for a rank that is late by 10 % of the step. A bound from star
 gloo ranks on one machine went from 92 to 36 ms a step, and start-up accounted for only 22 ms.
 
 A single bucket is complete only when the backward pass is over, so it cannot overlap with the backward pass at all.
-Splitting it saves at most the exposed transfer of the gradients that are ready earlier: where the largest gradient is
-ready last, no bucket size sends it earlier, and its part of the bytes is subtracted. Waiting for a late rank remains, whatever the bucket size. Where the
-traces of some ranks are missing, the two cannot be separated: the bound then includes waiting, and the finding states
-this.
+Splitting it saves at most the exposed transfer of the gradients that are ready earlier: no bucket size sends the last
+gradient earlier, so its part of the bytes is subtracted. Waiting for a late rank remains, whatever the bucket size.
+Where the traces of some ranks are missing, the two cannot be separated: the bound then includes waiting, and the
+finding states this.
 
 ## What to change
 
@@ -47,8 +47,8 @@ the same: the first bucket is then 25 MiB too, and a model with less than that h
 
 - The communication is hidden: start-up then does not delay the step.
 - Buckets are small because the model is.
-- One tensor holds most of the gradients (an embedding): a bucket never splits it, so a smaller cap changes little. If it
-  is ready last, the rule reports nothing.
+- One tensor holds most of the gradients (an embedding): a bucket never splits it, so a smaller cap changes little. If
+  it is ready last, the rule reports nothing.
 - The module is compiled: torch splits its graph at buckets, and rejects sizes below 1 MiB. Those are not proposed.
 - A communication hook depends on the buckets: PowerSGD keeps its state per bucket.
 
