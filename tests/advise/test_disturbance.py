@@ -120,8 +120,8 @@ def test_times_that_cannot_be_judged_leave_risks_and_skip_time_rules(make_measur
     assert report.headline.why.startswith("Other processes used 1.2 of 2 cores on host vm")
     assert report.headline.next.startswith("Stop other processes on this machine")
     reasons = {one.rule: one.reason for one in report.skipped}
-    assert reasons["DP603"].startswith("the run cannot be judged: other processes used")
-    assert "DP504" not in reasons or "cannot be judged" not in reasons["DP504"]
+    assert reasons["DP603"].startswith("not enough reliable data for a verdict: other processes used")
+    assert "DP504" not in reasons or "for a verdict" not in reasons["DP504"]
 
 
 def test_a_loader_that_is_waited_for_in_every_window_is_advised_on(make_measured, make_facts, assembled):

@@ -350,7 +350,7 @@ def test_no_advice_is_given_about_a_run_that_cannot_be_judged(assemble, make_rul
     report = assemble(make_rule(), measured=make_measured(steps=2))
     assert (report.trust.level, report.advice, report.quiet) == ("unjudgeable", [], [])
     (skipped,) = report.skipped
-    assert "the run cannot be judged: only 2 steady steps were recorded" in skipped.reason
+    assert "not enough reliable data for a verdict: only 2 steady steps were recorded" in skipped.reason
 
 
 def test_packs_that_did_not_load_are_among_the_findings(assemble, make_rule):

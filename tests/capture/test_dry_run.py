@@ -87,7 +87,7 @@ def test_of_a_command_and_of_the_environment_alone(place: Path) -> None:
     ],
 )
 def test_too_few_traced_steps_are_told_at_once(place: Path, words: tuple[str, ...], told: str | None) -> None:
-    said = f"dptune: {told}: fewer than 3 traced steps cannot be judged\n" if told else ""
+    said = f"dptune: {told}: a verdict needs 3 traced steps\n" if told else ""
     assert dry(place, *words, "train.py")[0].stderr == said
     if told:
         started = run(*DPTUNE, "profile", *words, "train.py", cwd=place)

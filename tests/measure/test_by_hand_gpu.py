@@ -236,9 +236,9 @@ def test_without_profiler_steps_only_the_whole_is_accounted_for(tmp_path):
     (device,) = measured.ranks[0].devices
     assert device.steps == []
     assert device.whole.compute_ns == 70 * US
-    with pytest.raises(Missing, match="the trace marks no steps"):
+    with pytest.raises(Missing, match="no ProfilerStep marks"):
         _ = measured.account
-    with pytest.raises(Missing, match="the trace marks no steps"):
+    with pytest.raises(Missing, match="no ProfilerStep marks"):
         _ = measured.step.time_ns
 
 

@@ -49,8 +49,8 @@ def test_a_report_without_steps_says_why_and_has_the_tables(real_traces: Path) -
     run = load([real_traces / SERVED])
     report = build_report(run, measure(run), Settings())
     assert report.headline.why == (
-        "No steps were found: the trace marks no steps (no ProfilerStep, fewer than two optimizer steps), and it shows "
-        "no backward pass: this looks like inference."
+        "No steps were found: no ProfilerStep marks, fewer than two optimizer steps, and no backward pass (this looks "
+        "like inference)."
     )
     assert report.measured.missing["launching"] == report.measured.missing["account"]
     first = first_screen(report, 100)

@@ -197,7 +197,7 @@ def test_one_backward_pass_among_layers_that_repeat_makes_no_steps_of_them(tmp_p
     script.around(NODE, *BACKWARD)
     _, steps, why = found(script.trace(tmp_path))
     assert steps == []
-    assert "what repeats in it does not hold a backward pass each time" in why
+    assert "what repeats does not hold a backward pass each time" in why
 
 
 def test_layers_and_requests_of_a_model_that_only_runs_forward_yield_none(tmp_path):
@@ -207,11 +207,11 @@ def test_layers_and_requests_of_a_model_that_only_runs_forward_yield_none(tmp_pa
     _, steps, why = found(script.trace(tmp_path))
     assert steps == []
     assert "the host's operators, which would show a backward pass, were not recorded" in why
-    assert "marks no steps" in why
+    assert "no ProfilerStep marks" in why
     script.around("aten::linear", *FORWARD)
     _, steps, why = found(script.trace(tmp_path))
     assert steps == []
-    assert "it shows no backward pass: this looks like inference" in why
+    assert "no backward pass (this looks like inference)" in why
 
 
 def test_a_shuffled_run_yields_none(tmp_path):

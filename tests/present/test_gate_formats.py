@@ -109,7 +109,7 @@ def test_the_opening_counts_what_broke():
         "baseline beyond the limit."
     )
     assert opening(gate(outcome="unjudgeable", budgets=BUDGETS)) == (
-        "UNJUDGEABLE: 1 budget cannot be judged, so it does not pass."
+        "UNJUDGEABLE: 1 budget could not be measured, so it does not pass."
     )
     assert opening(gate(outcome="passed", fail_on="never")) == "PASSED: findings are not judged."
 
@@ -149,7 +149,7 @@ def test_why_it_cannot_be_judged_is_an_annotation_and_comes_before_what_may_be_d
     findings = [Finding(level="unjudgeable", code="steps", text="two steps"), Finding(level="info", code="x", text="y")]
     told = gate(outcome="unjudgeable", trust=Trust(level="unjudgeable", findings=findings), budgets=BUDGETS[1:2])
     lines = github.text(told.model_copy(update={"tripped": [advice(number=n) for n in range(20)]})).splitlines()
-    assert lines[1] == "::error title=why it cannot be judged::two steps"
+    assert lines[1] == "::error title=why there is no verdict::two steps"
     assert lines[2].startswith("::error title=budget idle_share")
     assert len(lines) == github.MOST
 

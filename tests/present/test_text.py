@@ -5,11 +5,13 @@ import re
 import pytest
 
 from dptune.advice import Evidence, Headline, Report, RunSummary, Skipped, Together, Trust
+from dptune.advise.trust import NO_VERDICT
 from dptune.finding import Finding
 from dptune.measured import NoiseFigures
 from dptune.present.lines import code
 from dptune.present.sections.advice import saving
 from dptune.present.text import text
+from dptune.rule.recorded import NEEDS_RECORDING
 
 
 def section(page: str, title: str) -> str:
@@ -182,11 +184,21 @@ def test_nothing_to_change_is_said(report: Report) -> None:
     assert "No findings, but 2 rules could not run (see below)." in text(some)
 
 
+def test_rules_that_lack_the_same_are_one_entry_with_ranges(report: Report) -> None:
+    codes = [f"DP{number}" for number in (101, 102, 103, 105, 204, 205, 301)]
+    unjudged = [Skipped(rule=code, reason=f"{NO_VERDICT}: only 2 steady steps were recorded") for code in codes]
+    lone = [Skipped(rule=code, reason=NEEDS_RECORDING) for code in ("DP403", "DP605")]
+    found = section(text(report.model_copy(update={"skipped": [*lone, *unjudged]})), "Skipped rules")
+    assert "7 rules: not enough reliable data for a verdict (DP101-103, DP105, DP204, DP205, DP301)" in found
+    assert "DP403, DP605: a recording is needed: `dptune profile train.py`" in found
+    assert "steady" not in found
+
+
 def test_rules_that_need_a_recording_are_one_line(report: Report) -> None:
     why = "the trace does not show it"
     needing = [Skipped(rule=code, reason=why, needs="recording") for code in ("DP303", "DP504")]
     page = text(report.model_copy(update={"advice": [], "skipped": [*report.skipped, *needing]}))
-    assert section(page, "Rules that need a recording (2): dptune profile train.py").startswith("DP303, DP504")
+    assert "DP303, DP504: a recording is needed: `dptune profile train.py`" in section(page, "Skipped rules")
     assert why not in page
     assert "No findings, but 2 rules could not run and 2 more need a recording (see below)." in flat(page)
 

@@ -54,7 +54,7 @@ def unstepped(foreign: Report) -> Report:
                     Finding(code="x", level="info", text="TF32 is off"),
                 ],
             ),
-            "skipped": [Skipped(rule="DP101", reason=f"the run cannot be judged: {told}")],
+            "skipped": [Skipped(rule="DP101", reason=f"not enough reliable data for a verdict: {told}")],
             "measured": measured.model_copy(update={"ranks": ranks, "step": step, "input": given, "missing": missing}),
         }
     )
@@ -85,7 +85,7 @@ def test_the_reason_is_told_once(unstepped: Report) -> None:
     assert "light not measured: no steps were found" in page
     assert "input not measured: no steps were found" in page
     assert "No straggler identified: no steps were found." in page
-    assert "DP101: the run cannot be judged" in page
+    assert "DP101: not enough reliable data for a verdict" in page
 
 
 @pytest.mark.parametrize("show", [text, lambda report: "\n".join(row_text(report))], ids=["text", "tui"])

@@ -103,6 +103,7 @@ def recording(record: RunRecord | None, facts: Sequence[Facts]) -> Iterator[Find
     yield Finding(code=code, level="partial" if traced else "unjudgeable", text=text)
 
 
+NO_VERDICT = "not enough reliable data for a verdict"
 # What makes the times of a run no basis for advice. Rules that read no times are asked all the same.
 OF_TIMES = frozenset((disturbance.BUSY, disturbance.UNSTEADY, physics.OPTIMIZER))
 _OF_STEPS = frozenset(("steps-missing", "steps-few"))
@@ -134,7 +135,7 @@ def why_not_asked(rule: Rule, trust: Trust, *, recorded: bool = True) -> str:
 
 def _first(trust: Trust) -> str:
     reason = next(finding.text for finding in trust.findings if finding.level == "unjudgeable")
-    return f"the run cannot be judged: {reason}"
+    return f"{NO_VERDICT}: {reason}"
 
 
 def steady_steps(rank: RankFigures) -> int:

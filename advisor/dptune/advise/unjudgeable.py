@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dptune.advice import Advice, Headline
 from dptune.advise import disturbance, physics
 from dptune.advise.sentence import sentence
-from dptune.advise.trust import OF_TIMES
+from dptune.advise.trust import NO_VERDICT, OF_TIMES
 from dptune.finding import SCHEMA_NEWER, Finding
 
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
@@ -82,7 +82,7 @@ def unjudgeable(findings: Sequence[Finding], advice: Sequence[Advice]) -> Headli
     if broken is not None:
         said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "
         remedy = f"{said}Fix that first, then record again."
-    label, verdict = NO_DATA, "Not enough reliable data for a verdict."
+    label, verdict = NO_DATA, sentence(NO_VERDICT)
     if all(fault.code in OF_TIMES for fault in why):
         label = "Times not reliable"
         verdict = "The times of this run are not reliable, so nothing is recommended on speed."

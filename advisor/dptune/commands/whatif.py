@@ -88,6 +88,7 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict, and print it; 1 where nothing could be predicted."""
     from dptune.advise.engine import trust_in
+    from dptune.advise.trust import NO_VERDICT
     from dptune.commands.shared.reading import latest, measured_of
     from dptune.present.ink import paint
     from dptune.present.sections.whatif import page
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     trust = trust_in(found, measured)
     why = next((finding.text for finding in trust.findings if finding.level == "unjudgeable"), "")
     if why:
-        what_if = nothing(f"the run cannot be judged: {why}", wanted)
+        what_if = nothing(f"{NO_VERDICT}: {why}", wanted)
     elif args.strategies:
         what_if = compare(found, measured)
     else:

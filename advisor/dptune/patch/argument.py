@@ -11,7 +11,7 @@ import libcst as cst
 from dptune.advice import Change
 from dptune.knobs import ENVIRONMENT, Knob, knob
 from dptune.patch.call import argument_in, call_on, positional
-from dptune.patch.source import EditError, Source, Undo
+from dptune.patch.source import AlreadyMadeError, EditError, Source, Undo
 
 _BINDS = (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
 _TUPLES = ("betas",)  # torch takes lists of what else has several numbers
@@ -42,6 +42,8 @@ def set_argument(source: Source, line: int, change: Change) -> str:
     given = argument_in(there, change.knob)
     now = None if given is None else _expression(source, given.value)
     new = ast.parse(literal, mode="eval").body
+    if now is not None and ast.dump(now) == ast.dump(new):
+        raise AlreadyMadeError("the script already sets this value")
     _check_file(now, change)
     _check_call(source, there, now, new, knob(change.knob))
     at = None if given is None else there.args.index(given)
@@ -163,8 +165,6 @@ def _is_plain(value: ast.expr) -> bool:
 
 def _check_call(source: Source, call: cst.Call, there: ast.expr | None, new: ast.expr, setting: Knob) -> None:
     """Refuse edits that give a valid program with another meaning."""
-    if there is not None and ast.dump(there) == ast.dump(new):
-        raise EditError("the script already sets this value")
     if there is not None and any(isinstance(node, _BINDS) for node in ast.walk(there)):
         raise EditError(f"the expression for {setting.argument} has side effects: set it by hand")
     other = setting.excludes

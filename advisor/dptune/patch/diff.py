@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dptune.advice import Change, Location
 from dptune.patch.argument import argument_of, set_argument
 from dptune.patch.no_sync import import_contextlib, put_in_no_sync
-from dptune.patch.source import EditError, Source
+from dptune.patch.source import AlreadyMadeError, EditError, Source
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,31 @@ def patched(changes: Sequence[Change], root: Path) -> tuple[dict[str, bytes], fr
     whole = [change for change in changes if change.knob not in left]
     files = _made(whole, root)[1]
     return files, frozenset(change.knob for change in whole if files)
+
+
+def already_made(changes: Sequence[Change], root: Path) -> bool:
+    """Whether the files below `root` have all of the changes."""
+    return bool(changes) and all(_is_made(change, root) for change in changes)
+
+
+def _is_made(change: Change, root: Path) -> bool:
+    try:
+        path = root / _below(root, change.at.file) if change.at else root
+        if change.at and path.is_file():
+            _edit(Source(path.read_bytes()), change.at.line, change)
+    except AlreadyMadeError:
+        return True
+    except (EditError, OSError):
+        pass
+    return False
+
+
+def _edit(source: Source, line: int, change: Change) -> str | None:
+    """Make the change there; the expression that a value replaces, if any."""
+    if _wraps(change):
+        put_in_no_sync(source, line)
+        return None
+    return set_argument(source, line, change)
 
 
 def _made(changes: Sequence[Change], root: Path) -> tuple[Patches, dict[str, bytes]]:
@@ -116,9 +141,7 @@ def _patch(
         try:
             if first is not None:
                 raise EditError(f"another recommendation sets it to {first.then} there, and only one of them can apply")
-            if _wraps(change):
-                put_in_no_sync(source, at.line)
-            elif there := set_argument(source, at.line, change):
+            if there := _edit(source, at.line, change):
                 taken_out.append(f"{change.knob} in {at} was `{there}`, which no longer has an effect there")
             done[change.knob, at.line] = change
         except EditError as error:

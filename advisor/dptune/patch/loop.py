@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from dptune.patch.call import calls_of
 from dptune.patch.first_step import first_step, may_be_static
-from dptune.patch.source import EditError, Source
+from dptune.patch.source import AlreadyMadeError, EditError, Source
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LEAVES = (ast.Break, ast.Continue, ast.Return)
@@ -82,7 +82,7 @@ def micro_batch(source: Source, line: int) -> MicroBatch:
 def _refuse_no_sync(tree: ast.Module) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in ("no_sync", "require_backward_grad_sync"):
-            raise EditError("the script already controls gradient synchronization")
+            raise AlreadyMadeError("the script already controls gradient synchronization")
 
 
 Place = tuple[list[ast.stmt], int, ast.AST]  # a statement's block, its place there, and what the block is part of

@@ -34,6 +34,10 @@ class EditError(Exception):
     """Why a script cannot be edited: one sentence."""
 
 
+class AlreadyMadeError(EditError):
+    """The script has the change already."""
+
+
 class Source:
     """A script, its syntax tree and its concrete syntax tree; raises EditError where it is not one.
 

@@ -15,6 +15,7 @@ from pathlib import PurePath
 
 from dptune.advice import Advice, Report, Saving, Verified
 from dptune.advise.trust import PROFILER_CHEAP
+from dptune.advise.unjudgeable import NO_DATA
 from dptune.measured import Account, EfficiencyFigures, Measured, RankFigures
 from dptune.present.amounts import element_type, milliseconds, percent, several
 from dptune.present.lines import Role
@@ -29,7 +30,7 @@ _LEAST_SHARE = 0.005  # of a step: a class of less is not in the legend
 _TRADE = re.compile(r"\((R|TM)\)| Processor| CPU(?= @|$)| @ [0-9.]+ ?GHz")  # of a device's name, says nothing
 
 
-_RISKY = ("Results at risk", "Not enough data", "Times not reliable")
+_RISKY = ("Results at risk", NO_DATA, "Times not reliable")
 
 
 def verdict_role(label: str) -> Role:
@@ -136,7 +137,8 @@ def _run(report: Report) -> list[str]:
 
 def _script(command: str) -> str:
     words = command.split()
-    return PurePath(next((word for word in words if word.endswith(".py")), words[0] if words else "")).name
+    module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
+    return PurePath(next((word for word in [*words, *module] if word.endswith(".py")), [*module, *words, ""][0])).name
 
 
 def _source(sources: Sequence[str]) -> str:
@@ -184,6 +186,8 @@ def _utilization(efficiency: EfficiencyFigures | None) -> Iterator[str]:
 
 def _sentences(report: Report) -> list[str]:
     headline = report.headline
+    if headline.label == NO_DATA:  # its verdict repeats the label
+        return [headline.why]
     said = headline.verdict.removeprefix(f"{headline.label}: ") if headline.label else headline.verdict
     found = [said[:1].upper() + said[1:] if not re.match(r"\S*[._/]", said) else said]
     if headline.cause:

@@ -29,6 +29,7 @@ from dptune.runfile.work_kinds import kind_of
 
 _ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or nearly so on other processors
 
+NEEDS_RECORDING = "needs a recording by `dptune profile`"
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 
@@ -67,7 +68,7 @@ class RecordedView:
             return self.facts[0]
         inferred = self.measured.known("inferred")
         if not names or inferred is None:
-            raise Missing("needs a recording by `dptune profile`")
+            raise Missing(NEEDS_RECORDING)
         if unknown := [name for name in names if name not in inferred.confidence and _holds(inferred.facts, name)]:
             raise Missing(f"the trace does not show {_in_words(unknown[0])}: record with `dptune profile`")
         self.used.update(names)

@@ -22,7 +22,7 @@ from dptune.measure.steps.windows import Step, host_steps
 from dptune.measured import StepBasis
 from dptune.trace.events import Trace
 
-NO_STEPS = "the trace marks no steps (no ProfilerStep, fewer than two optimizer steps)"
+NO_STEPS = "no ProfilerStep marks, fewer than two optimizer steps"
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def _annotations(gate: Gate) -> Iterator[_Annotation]:
     if gate.outcome == "unjudgeable":
         for finding in gate.trust.findings:
             if finding.level != "info":
-                yield _Annotation("error", "why it cannot be judged", finding.text)
+                yield _Annotation("error", "why there is no verdict", finding.text)
     for budget in gate.budgets:  # before advice, of which there may be more than is shown
         if not budget.kept:
             yield _Annotation("error", f"budget {budget.name}", budget_in_words(budget))

@@ -1,10 +1,11 @@
-"""The outcome of `dptune check` as text: what tripped the gate, or why the run cannot be judged."""
+"""The outcome of `dptune check` as text: what tripped the gate, or why there is no verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from dptune.advice import Advice
+from dptune.advise.trust import NO_VERDICT
 from dptune.check.result import Budget, Gate, Regression
 from dptune.present.amounts import several
 from dptune.present.lines import Line, Role, wrapped
@@ -91,9 +92,9 @@ def _why(gate: Gate) -> str:
     unknown = [unmeasured for unmeasured in gate.budgets if unmeasured.value is None]
     if gate.outcome == "unjudgeable":
         if gate.trust.level == "unjudgeable":
-            return "this run cannot be judged"
+            return NO_VERDICT
         if unknown:
-            return f"{several(len(unknown), 'budget')} cannot be judged"
+            return f"{several(len(unknown), 'budget')} could not be measured"
         return "it cannot be compared with the baseline"
     reasons = [f"{len(gate.tripped):,} {_of_number(at_level(gate), len(gate.tripped))}"] if gate.tripped else []
     reasons += [f"{several(len(broken), 'budget')} broken"] if broken else []

@@ -1,34 +1,60 @@
-"""Rules that could not run, rules that had nothing to say, and what to type next."""
+"""Rules that could not run by what they lack, rules without findings, and what to type next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from dptune.advice import Report
+from dptune.advice import Report, Skipped
+from dptune.advise.trust import NO_VERDICT
+from dptune.present.amounts import several
 from dptune.present.lines import Line, heading, labelled, wrapped
+from dptune.rule.recorded import NEEDS_RECORDING
 
-_UNJUDGED = "the run cannot be judged"
+_FEW = 3  # rules, which are named first and not counted
+_RANGE = 3  # codes that follow one another, from which on they are a range
 
 
 def skipped(report: Report, width: int) -> Iterator[Line]:
-    """Rules by the reason they could not run for, and those that ran and were quiet."""
-    reasons: dict[str, list[str]] = {}
-    needing = [skip.rule for skip in report.skipped if skip.needs]
+    """Rules by what they lack, what most rules lack first; then those without findings."""
+    lacking: dict[str, list[str]] = {}
     for skip in report.skipped:
-        if skip.needs:
-            continue
-        reason = _UNJUDGED if skip.reason.startswith(_UNJUDGED) else skip.reason  # the headline says why
-        reasons.setdefault(reason, []).append(skip.rule)
-    if reasons:
+        lacking.setdefault(_lack(skip), []).append(skip.rule)
+    if lacking:
         yield from heading("Skipped rules (missing data, or superseded)", width)
-    for reason, rules in reasons.items():
-        yield from wrapped(f"{', '.join(rules)}: {reason}", width, "  ", "    ")
-    if needing:
-        yield from heading(f"Rules that need a recording ({len(needing)}): dptune profile train.py", width)
-        yield from wrapped(", ".join(needing), width, "  ")
+    for lack, rules in sorted(lacking.items(), key=lambda item: -len(item[1])):
+        few = len(rules) <= _FEW
+        text = f"{folded(rules)}: {lack}" if few else f"{several(len(rules), 'rule')}: {lack} ({folded(rules)})"
+        yield from wrapped(text, width, "  ", "    ")
     if report.quiet and report.trust.level != "unjudgeable":
-        yield from heading("Rules with no findings", width)
-        yield from wrapped(", ".join(sorted(report.quiet)), width, "  ")
+        yield from heading(f"Rules with no findings ({len(report.quiet)})", width)
+        yield from wrapped(folded(report.quiet), width, "  ")
+
+
+def _lack(skip: Skipped) -> str:
+    """What the rule lacks; of a run without a verdict in short, since the headline has the reason."""
+    if skip.needs or skip.reason == NEEDS_RECORDING:
+        return "a recording is needed: `dptune profile train.py`"
+    return NO_VERDICT if skip.reason.startswith(NO_VERDICT) else skip.reason
+
+
+def folded(codes: Iterable[str]) -> str:
+    """Codes in order, three or more that follow one another as a range: `DP101-106, DP114`."""
+    runs: list[list[str]] = []
+    for code in sorted(codes):
+        if runs and code == _following(runs[-1][-1]):
+            runs[-1].append(code)
+        else:
+            runs.append([code])
+    return ", ".join(f"{run[0]}-{_number(run[-1])}" if len(run) >= _RANGE else ", ".join(run) for run in runs)
+
+
+def _following(code: str) -> str:
+    number = _number(code)
+    return f"{code.removesuffix(number)}{int(number or 0) + 1:0{len(number)}}"
+
+
+def _number(code: str) -> str:
+    return code[len(code.rstrip("0123456789")) :]
 
 
 def next_command(report: Report, width: int) -> Iterator[Line]:
@@ -47,7 +73,7 @@ def next_command(report: Report, width: int) -> Iterator[Line]:
         )
     elif report.trust.level == "unjudgeable":
         command = f"dptune profile {report.run.command.removeprefix('python ')}"
-        words = "records the run again; add the options for its ranks, as before"
+        words = "records the run again"
     else:
         command, words = "dptune rules list", "lists all rules"
     yield from labelled("$", command, width, column=2, indent="  ", role="code")

@@ -15,6 +15,7 @@ from textual.widgets import Static
 from textual.worker import get_current_worker
 
 from dptune.advice import Report
+from dptune.advise.trust import NO_VERDICT
 from dptune.knobs import KNOBS, Value, written
 from dptune.measure.steps.input_wait import drawn_from
 from dptune.measured import Measured, Missing, digits
@@ -132,7 +133,7 @@ class WhatIfPane(Container, can_focus=True):
         self._chosen = 0
         self._ground: RunModel | None = None
         no_trust = (finding.text for finding in report.trust.findings if finding.level == "unjudgeable")
-        self._lack = next((f"the run cannot be judged: {why}" for why in no_trust), "")
+        self._lack = next((f"{NO_VERDICT}: {why}" for why in no_trust), "")
         self._making = self._replaying = False
         self._last: tuple[dict[str, Value], Prediction] | None = None
 
