@@ -59,6 +59,9 @@ class WhatIf(Figures):
     held_out_share: Figure[float] = Field(
         ABSENT, description="error on held-out steps: each half replayed from the other half alone, mean of both"
     )
+    variation_share: Figure[float] = Field(
+        ABSENT, description="difference between the means of every second traced step and the others, / their mean"
+    )
     floor_ns: Figure[int] = Field(ABSENT, description="a step whose communication takes no time")
     global_batch: Figure[int] = Field(ABSENT, description="samples of a step, all ranks")
     link: Figure[str] = Field(ABSENT, description="source of the link's figures, in words")
@@ -75,8 +78,11 @@ class WhatIf(Figures):
     )
 
 
-def missed(error_share: float, held_out_share: float) -> str:
-    """What the unchanged replay misses by more than WORST_ERROR; empty where that is nothing."""
-    shares = {"the measured step": error_share, "held-out steps": held_out_share}
+def missed(error_share: float, held_out_share: float | None) -> str:
+    """What the unchanged replay misses by more than WORST_ERROR; empty where that is nothing.
+
+    `held_out_share` is None where the replay holds every recorded step, as on GPUs.
+    """
+    shares = {"the measured step": error_share, "held-out steps": held_out_share or 0.0}
     off = [f"{what} by {100 * share:.1f} %" for what, share in shares.items() if share > WORST_ERROR]
     return f"the unchanged replay misses {' and '.join(off)}" if off else ""

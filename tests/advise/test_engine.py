@@ -229,22 +229,23 @@ def test_a_rule_that_does_not_end_is_left_and_ended(assemble, make_rule, monkeyp
             pass
 
     monkeypatch.setattr(asking, "LIMIT_S", 0.1)
-    report = assemble(make_rule("XX101", check), make_rule("XX102"))
+    report = assemble(make_rule("XX101", check), make_rule("XX102", ours=True))  # which has no limit
     assert [(one.rule, one.reason) for one in report.skipped] == [("XX101", "it had not ended after 0.1 s")]
     assert [one.rule for one in report.advice] == ["XX102"]
     (finding,) = [finding for finding in report.trust.findings if finding.code == "rule-failed"]
     assert finding.text == "XX101 (made-up 1.0) could not be asked; it had not ended after 0.1 s"
-    threads[0].join(60)
-    assert not threads[0].is_alive(), "it goes on computing beside all that comes after it"
+    for thread in threads:  # on a busy machine it may not have come so far
+        thread.join(300)
+        assert not thread.is_alive(), "it goes on computing beside all that comes after it"
 
 
 def test_a_rule_that_sleeps_is_left_off_the_main_thread_too(assemble, make_rule, monkeypatch):
     woken, reports = threading.Event(), []
     monkeypatch.setattr(asking, "LIMIT_S", 0.1)
-    asleep = make_rule("XX101", lambda run: iter([woken.wait(60)]))
-    thread = threading.Thread(target=lambda: reports.append(assemble(asleep, make_rule("XX102"))), daemon=True)
+    rules = make_rule("XX101", lambda run: iter([woken.wait(300)])), make_rule("XX102", ours=True)
+    thread = threading.Thread(target=lambda: reports.append(assemble(*rules)), daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(300)
     woken.set()
     assert [[one.rule for one in report.skipped] for report in reports] == [["XX101"]]
 

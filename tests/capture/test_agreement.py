@@ -58,7 +58,7 @@ class World:
     def _wait_for_turn(self) -> None:
         self.turn.notify_all()
         own = self.rank
-        assert self.turn.wait_for(lambda: self.runs[own] and self._earliest() == own, timeout=30), "ranks hang"
+        assert self.turn.wait_for(lambda: self.runs[own] and self._earliest() == own, timeout=600), "ranks hang"
 
     def _earliest(self) -> int:
         return min((rank for rank in range(self.ranks) if self.runs[rank]), key=lambda rank: (self.times[rank], rank))

@@ -63,7 +63,7 @@ def read_through(*phases: str, used: set[str] | None = None) -> tuple[list[CardR
     for phase in phases:
         read.look(phase)
         wanted = len(read_samples(read, phase)) + 3
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 600
         while phase in cards.WINDOWS and len(read_samples(read, phase)) < wanted and time.monotonic() < deadline:
             time.sleep(0.001)
     return read.finish(used or set())
@@ -140,19 +140,22 @@ def library(folder: Path, *further: str) -> dict[str, str]:
 def test_a_recording_keeps_what_the_cards_showed_until_a_query_blocks(profile, tmp_path: Path) -> None:
     from .conftest import PLAIN
 
-    blocks = """
+    blocks = f"""
 import time
+from pathlib import Path
 asked = 0
 def nvmlDeviceGetTemperature(card, sensor):
     global asked
     asked += 1
-    time.sleep(0 if asked <= 4 else 3600)
+    if asked > 4:
+        Path({str(tmp_path / "blocked")!r}).touch()
+        time.sleep(3600)
     return 61
 """
-    began = time.monotonic()
-    slow = PLAIN.replace("optimizer.step()", "optimizer.step(); import time; time.sleep(0.08)")
-    windows = ("--untraced", "20", "--light", "3", "--detailed", "0")
-    run = profile(slow, *windows, env=library(tmp_path / "library", blocks))
+    waits = "while step == 6 and not os.path.exists('blocked'): time.sleep(0.01)"
+    script = PLAIN.replace("import sys", "import os, sys, time").replace("    model(", f"    {waits}\n        model(")
+    windows = ("--warmup", "4", "--untraced", "6", "--light", "3", "--detailed", "0")
+    run = profile(script, *windows, env=library(tmp_path / "library", blocks))
     assert run.status == 0, run.err
     assert run.record.ending.how == "complete"
     assert [card.uuid for card in run.record.cards] == ["GPU-aa", "GPU-bb"]  # a CPU run names none: all are kept
@@ -160,7 +163,6 @@ def nvmlDeviceGetTemperature(card, sensor):
     assert readings["untraced"].samples == 2
     assert readings["untraced"].most_power_w == 412.5
     assert run.record.cards_unread == cards.BLOCKED
-    assert time.monotonic() - began < 240  # far from the hour that the query takes
 
 
 def test_cards_of_one_host_are_there_once_when_each_rank_has_a_launcher() -> None:

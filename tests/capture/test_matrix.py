@@ -119,14 +119,14 @@ class Started:
             )
 
     def wait_for_words(self, words: str) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while words not in self._out.read_text() and self.process.poll() is None:
             assert time.monotonic() < deadline, f"never said {words!r}: {self._err.read_text()}"
             time.sleep(0.05)
 
     def end(self) -> Ended:
         try:
-            status = self.process.wait(180)
+            status = self.process.wait(900)
         finally:
             left = self._living()
             for pid in left:
@@ -135,7 +135,7 @@ class Started:
 
     def _living(self) -> list[int]:
         """Everything that still runs with this test's mark in its environment, wherever it was reparented to."""
-        deadline = time.monotonic() + 10  # what was told to end may need a moment
+        deadline = time.monotonic() + 60  # what was told to end may need a moment
         while found := [pid for pid in _processes() if self._marked(pid)]:
             if time.monotonic() > deadline:
                 return found

@@ -145,17 +145,23 @@ HANGS = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); tim
 
 
 @pytest.mark.parametrize(
-    ("script", "why"),
+    ("script", "limit_s", "why"),
     [
-        (FAILS, "rank 1: RuntimeError: no route to host"),
-        (HANGS, "the ranks did not start within 2 s"),
-        ("", "the ranks ended before the first measurement"),
+        (FAILS, 100.0, "rank 1: RuntimeError: no route to host"),
+        (HANGS, 2.0, "the ranks did not start within 2 s"),
+        ("", 100.0, "the ranks ended before the first measurement"),
     ],
 )
 def test_a_sweep_that_fails_or_hangs_leaves_its_reason_and_the_recording(
-    made: Recording, started: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+    made: Recording,
+    started: Launch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    limit_s: float,
+    why: str,
 ) -> None:
-    monkeypatch.setattr(run_links, "LIMIT_S", 2.0)
+    monkeypatch.setattr(run_links, "LIMIT_S", limit_s)
     path = sweep_script(monkeypatch, tmp_path, script)
     before = {file.name: file.read_bytes() for file in made.folder.iterdir() if file.name != "run.json"}
     outcome = run_links.find(made, started, quiet=True)

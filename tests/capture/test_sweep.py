@@ -39,8 +39,8 @@ def of_sweeps(cwd: Path) -> list[list[str]]:
 
 
 def test_every_kind_and_size(tmp_path: Path) -> None:
-    words = ("--nproc-per-node", "2", "--sizes", "4k,10000,1m", "--seconds", "20", "--repeats", "3", "--format", "json")
-    done = run(*LINKS, *words, cwd=tmp_path)
+    words = ("--nproc-per-node", "2", "--sizes", "4k,10000,1m", "--seconds", "300", "--repeats", "3")
+    done = run(*LINKS, *words, "--format", "json", cwd=tmp_path)
     assert done.status == 0, done.err
     record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
     assert json.loads(done.out)["kinds"][0]["kind"] == "all_reduce"
@@ -53,11 +53,11 @@ def test_every_kind_and_size(tmp_path: Path) -> None:
             assert size.samples == 3
             assert size.calls >= 2 * size.samples
             assert size.calls % size.samples == 0
-            assert 0 < size.q1_s <= size.median_s <= size.q3_s < 1
+            assert 0 < size.q1_s <= size.median_s <= size.q3_s
     queued, *others = [[size.message_bytes for size in kind.queued] for kind in record.kinds]
     assert set(queued) <= {4096, 10_000}  # a busy machine may have no time for either
     assert others == [[], [], []]
-    assert all(0 < size.median_s < 1 and size.calls == 5 * 32 for size in record.kinds[0].queued)
+    assert all(size.median_s > 0 and size.calls == 5 * 32 for size in record.kinds[0].queued)
     assert "dptune: all_reduce, 4.00 KiB: " in done.err
 
 
@@ -95,7 +95,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
             break
     assert len(of_sweeps(tmp_path)) >= 2
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=900)
     assert process.returncode == 130
     record = form.read(tmp_path / "dptune-runs" / "links.json", LinkRecord)
     assert record.ended == "interrupted"
@@ -119,7 +119,7 @@ def test_what_there_is_no_time_for_is_left_out_and_said(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_ranks_that_do_not_meet_end_it(tmp_path: Path) -> None:
     alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29733"}
-    done = run(*LINKS, "--timeout", "3", cwd=tmp_path, env=alone, timeout=60)
+    done = run(*LINKS, "--timeout", "3", cwd=tmp_path, env=alone, timeout=900)
     assert done.status == 2
     assert "dptune: error: nothing was measured: the ranks exited with status 1: see above" in done.err
     assert done.out == ""

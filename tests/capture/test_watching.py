@@ -1,35 +1,29 @@
-"""What the launcher makes of what the ranks say, and of their saying nothing. The ranks are stand-ins without torch."""
+"""What the launcher makes of what the ranks say, and of their saying nothing. Time and the rank are played."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dptune.capture import processes, watch
 from dptune.capture.progress import ProgressLine
-from dptune.capture.signals import Signals
 from dptune.capture.watch import Limits, Watch, Watched, leftovers
 
 from .conftest import PLAIN, SHORT
 from .launching import DPTUNE, left_behind, record_in, run
 
-# say(step, phase, beat) as a rank does it; the working directory is the live folder.
-RANK = """
-import json, os, shutil, time
-def say(step, phase="warm-up", beat=0):
-    word = {"rank": 0, "pid": os.getpid(), "step": step, "phase": phase, "where": None, "claimed": True, "beat": beat}
-    with open("part", "w") as file:
-        json.dump(word, file)
-    os.replace("part", f"pid-{os.getpid()}.json")
-"""
 LIMITS = Limits(first_step_s=1.0, stall_s=1.0)
+PID = 7
 
 
 class Terminal(io.StringIO):
@@ -37,67 +31,110 @@ class Terminal(io.StringIO):
         return True
 
 
+class Rank:
+    """A process that writes into the live folder as a rank does, at times of a clock that only waiting moves on.
+
+    `does` is called at each look with the seconds since its start, and returns its exit status once it has ended. It
+    is process, clock and signals to the watch.
+    """
+
+    def __init__(self, live: Path, does: Callable[[Rank, float], int | None]) -> None:
+        self.live, self._does = live, does
+        self._now_s = 0.0
+        self._status: int | None = None
+
+    def say(self, step: int, phase: str = "warm-up", beat: int = 0) -> None:
+        word = {"rank": 0, "pid": PID, "step": step, "phase": phase, "where": None, "claimed": True, "beat": beat}
+        (self.live / f"pid-{PID}.json").write_text(json.dumps(word))
+
+    def poll(self) -> int | None:
+        return self._status
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def wait(self, seconds: float, over: Callable[[], bool]) -> None:
+        self._now_s += seconds
+        assert self._now_s < 60, "the watch never ends"
+        if self._status is None:
+            self._status = self._does(self, self._now_s)
+
+
+Watching = Callable[..., Watched]
+
+
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Callable[..., Watched]]:
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watching:
     """watched(what the rank does, must_end, stream): what the watch saw of it."""
     live = tmp_path / "live"
     live.mkdir()
-    begun: list[subprocess.Popen[bytes]] = []
 
-    def begin(does: str, must_end: bool = True, stream: io.StringIO | None = None) -> Watched:
-        process = subprocess.Popen([sys.executable, "-c", RANK + does], cwd=live)
-        begun.append(process)
+    def begin(does: Callable[[Rank, float], int | None], must_end: bool = True, stream: io.StringIO | None = None):  # type: ignore[no-untyped-def]
+        rank = Rank(live, does)
+        monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=rank.monotonic))
         progress = ProgressLine(35, stream=stream or io.StringIO())
-        with Signals() as signals:
-            return Watch(process, live, LIMITS, progress, must_end).until_over(signals)
+        return Watch(rank, live, LIMITS, progress, must_end).until_over(rank)  # type: ignore[arg-type]
 
-    yield begin
-    for process in begun:
-        process.kill()
-        process.wait()
+    return begin
 
 
-def test_a_rank_that_makes_no_step_any_more(watched: Callable[..., Watched]) -> None:
-    seen = watched("say(3); time.sleep(600)")
+def test_a_rank_that_makes_no_step_any_more(watched: Watching) -> None:
+    seen = watched(lambda rank, _: rank.say(3))
     assert (seen.waited_s, seen.steps, seen.complete) == (1.0, 3, False)
 
 
-BEATS = "for beat in range(12):\n    say({step}, beat=beat)\n    time.sleep(0.2)\n"
+def beats(step: int) -> Callable[[Rank, float], int | None]:
+    """A backward pass every 0.8 s, and no step; it ends after 4 s."""
+
+    def does(rank: Rank, now_s: float) -> int | None:
+        rank.say(step, beat=int(now_s / 0.8))
+        return 0 if now_s > 4 else None
+
+    return does
 
 
-def test_backward_passes_are_life_once_there_was_a_step(watched: Callable[..., Watched]) -> None:
-    seen = watched(BEATS.format(step=3))
+def test_backward_passes_are_life_once_there_was_a_step(watched: Watching) -> None:
+    seen = watched(beats(3))
     assert (seen.waited_s, seen.status) == (None, 0)
 
 
-def test_the_first_step_is_waited_for_whatever_else_happens(watched: Callable[..., Watched]) -> None:
-    assert watched(BEATS.format(step=0)).waited_s == 1.0
+def test_the_first_step_is_waited_for_whatever_else_happens(watched: Watching) -> None:
+    assert watched(beats(0)).waited_s == 1.0
 
 
-@pytest.mark.parametrize("hides", ["shutil.rmtree(os.getcwd())", "os.remove(f'pid-{os.getpid()}.json')"])
-def test_who_cannot_be_heard_any_more_is_not_judged(watched: Callable[..., Watched], hides: str) -> None:
-    seen = watched(f"say(3); time.sleep(0.5); {hides}; time.sleep(2)")
+@pytest.mark.parametrize("hides", [shutil.rmtree, lambda live: (live / f"pid-{PID}.json").unlink(missing_ok=True)])
+def test_who_cannot_be_heard_any_more_is_not_judged(watched: Watching, hides: Callable[[Path], None]) -> None:
+    def does(rank: Rank, now_s: float) -> int | None:
+        if now_s < 0.5:
+            rank.say(3)
+        elif rank.live.exists():
+            hides(rank.live)
+        return 0 if now_s > 3 else None
+
+    seen = watched(does)
     assert (seen.waited_s, seen.status) == (None, 0)
 
 
-def test_a_script_that_does_not_end_when_it_should(
-    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_does_not_end_when_it_should(watched: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_ENDS_WITHIN_S", 0.4)
     terminal, log = Terminal(), io.StringIO()
-    seen = watched("say(8, 'done'); time.sleep(600)", stream=terminal)
+    seen = watched(lambda rank, _: rank.say(8, "done"), stream=terminal)
     assert (seen.waited_s, seen.complete) == (1.0, True)
     said = "dptune: the recording is complete; waiting for the script to end (Ctrl-C ends it)\n"
     assert terminal.getvalue().count(said) == 1
-    watched("say(8, 'done'); time.sleep(600)", stream=log)
+    watched(lambda rank, _: rank.say(8, "done"), stream=log)
     assert said not in log.getvalue()
 
 
 @pytest.mark.parametrize(("phase", "must_end"), [("done", False), ("ended", True), ("ended", False)])
 def test_a_script_that_trains_on_without_being_recorded_may_take_its_time(
-    watched: Callable[..., Watched], phase: str, must_end: bool
+    watched: Watching, phase: str, must_end: bool
 ) -> None:
-    seen = watched(f"say(8, {phase!r}); time.sleep(2)", must_end)
+    def does(rank: Rank, now_s: float) -> int | None:
+        rank.say(8, phase)
+        return 0 if now_s > 3 else None
+
+    seen = watched(does, must_end)
     assert (seen.waited_s, seen.status) == (None, 0)
 
 
@@ -147,7 +184,8 @@ def test_a_stderr_that_nobody_reads_does_not_end_the_script(tmp_path: Path, sink
 
 def test_a_hang_whose_stacks_cannot_be_written(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
-    (tmp_path / "train.py").write_text("import shutil, time\nshutil.rmtree('run')\ntime.sleep(600)\n")
+    removes = "import shutil, time\nshutil.rmtree('run', ignore_errors=True)\ntime.sleep(600)\n"
+    (tmp_path / "train.py").write_text(removes)
     command = (*DPTUNE, "profile", "--run-dir", "run", "--first-step-timeout", "2", "train.py")
     done = run(*command, "--token", "s3cret", cwd=tmp_path)
     assert done.status == 2

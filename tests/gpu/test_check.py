@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.gpu import driver, keeping, packing
-from tests.gpu.place import SCRIPTS, CommandError, Place, kill_marked
+from tests.gpu.place import SCRIPTS, CommandError, Done, Place, kill_marked
 from tests.gpu.stage import STAGES, Stage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,26 +77,24 @@ def _comes_back_whole(out: Path, result: dict[str, Any]) -> None:
 
 
 def _again_runs_nothing(folder: Path) -> None:
-    began = time.monotonic()
     done = check("--device", "cpu", "--out", str(folder / "out"), "--work", str(folder / "work"))
     assert done.returncode == 0
     assert done.stdout.count("complete already") == len(STAGES)
-    assert time.monotonic() - began < 60
 
 
 def test_a_check_that_is_ended_writes_what_it_found(tmp_path: Path) -> None:
     words = ("--device", "cpu", "--stages", "known,link", "--out", str(tmp_path / "out"), "--work", str(tmp_path / "w"))
     process = subprocess.Popen([sys.executable, "-m", "tests.gpu", *words], cwd=ROOT, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (tmp_path / "w" / "stage-known.log").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     process.terminate()
-    assert process.wait(30) == 1
+    assert process.wait(300) == 1
     stages = json.loads((tmp_path / "out" / "result.json").read_text())["stages"]
     assert (stages["known"]["status"], stages["link"]["status"]) == ("failed", "no time")
 
 
-def a_place(out: Path, seconds: float = 30.0) -> Place:
+def a_place(out: Path, seconds: float = 300.0) -> Place:
     return Place("made", "cpu", out, time.monotonic() + seconds)
 
 
@@ -117,15 +115,24 @@ def test_a_command_past_the_deadline_is_killed_with_its_children(tmp_path: Path)
     assert time.monotonic() - began < 300  # however busy the machine is
 
 
+def cut_off_after_a_word(out: Path, script: str) -> Done:
+    """A script that prints and goes on, ended at its deadline: one that lets it start, however busy the machine is."""
+    for seconds in (4.0, 20.0, 100.0):
+        done = a_place(out, seconds).run([sys.executable, "-c", script], partial=True)
+        assert done.cut_off
+        if done.out:
+            break
+    return done
+
+
 def test_ranks_in_sessions_of_their_own_are_killed_too(tmp_path: Path) -> None:
-    sleeps = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(60)"
+    sleeps = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
     script = (
         f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleeps!r}], start_new_session=True).wait()"
     )
-    done = a_place(tmp_path, 4.0).run([sys.executable, "-c", script], partial=True)
-    assert done.cut_off
+    done = cut_off_after_a_word(tmp_path, script)
     rank = Path("/proc") / done.out.strip() / "stat"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while _runs(rank) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _runs(rank)
@@ -140,20 +147,20 @@ def _runs(stat: Path) -> bool:
 
 
 def test_what_was_printed_before_the_deadline_is_kept(tmp_path: Path) -> None:
-    script = 'import time; print(\'{"medians_ms": {"a": 1}}\', flush=True); time.sleep(60)'
-    done = a_place(tmp_path, 4.0).run([sys.executable, "-c", script], partial=True)
+    script = 'import time; print(\'{"medians_ms": {"a": 1}}\', flush=True); time.sleep(600)'
+    done = cut_off_after_a_word(tmp_path, script)
     assert (done.last_json, done.cut_off) == ({"medians_ms": {"a": 1}}, True)
 
 
 def test_what_a_stage_left_behind_is_killed_by_its_mark(tmp_path: Path) -> None:
-    script = [sys.executable, "-c", "import time; time.sleep(60)"]
+    script = [sys.executable, "-c", "import time; time.sleep(600)"]
     left = subprocess.Popen(script, env={**os.environ, "GPU_CHECK_STAGE": "made-1"}, start_new_session=True)
     other = subprocess.Popen(script, env={**os.environ, "GPU_CHECK_STAGE": "made-12"}, start_new_session=True)
     try:
         while b"GPU_CHECK_STAGE=made-1\0" not in Path(f"/proc/{left.pid}/environ").read_bytes():
             time.sleep(0.01)  # its program is being loaded
         kill_marked("GPU_CHECK_STAGE=made-1")
-        assert left.wait(20) < 0
+        assert left.wait(300) < 0
         assert other.poll() is None
     finally:
         other.kill()
@@ -169,7 +176,7 @@ def test_scripts_take_turns_on_the_card(tmp_path: Path) -> None:
         "wait_for_turn(); begun = time.monotonic(); time.sleep(0.3)\n"
         "print('{\"at\": [%r, %r]}' % (begun, time.monotonic()), flush=True)\n"
     )
-    place = Place("made", "cuda", tmp_path, time.monotonic() + 60)
+    place = Place("made", "cuda", tmp_path, time.monotonic() + 300)
     place.cases({name: lambda: place.run([sys.executable, str(script)]).last_json["at"] for name in "abc"})
     assert place.failures == {}
     spans = sorted(place.figures[name] for name in "abc")

@@ -40,7 +40,7 @@ def chromium() -> str:
 def opened(chromium: str, file: Path, *options: str) -> str:
     """What the browser writes on stderr while it opens the file."""
     words = [chromium, *QUIET, f"--user-data-dir={file.parent / 'profile'}", "--enable-logging=stderr", *options]
-    done = subprocess.run([*words, file.as_uri()], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([*words, file.as_uri()], capture_output=True, text=True, check=True, timeout=900)
     return done.stderr
 
 
@@ -137,7 +137,7 @@ def framed(chromium: str, file: Path, what: str) -> Any:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=900,
     )
     found = re.search(r"found:(.*):end", done.stdout, re.DOTALL)
     assert found, done.stdout[:500]

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dptune.measured import Account, Missing, StragglerFigures
+from dptune.measured import Account, Missing, ProcessGroupFigures, StragglerFigures
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import CompileFacts
+from dptune.testing import figures
 
 from .conftest import ask_rule
 
@@ -150,6 +151,15 @@ def test_a_single_bucket_that_nothing_hides_is_to_be_split(ask, single):
     assert advice.saves.high_share == pytest.approx(0.3)
     assert advice.saves.low_share == 0
     assert advice.confidence == "low"
+
+
+@pytest.mark.parametrize(("last", "high"), [(0, None), (1, 0.3 * 39 / 40)])
+def test_the_gradient_that_is_ready_last_is_sent_last_whatever_the_buckets(ask, single, last, high):
+    """Of 40 MiB, one gradient has 38 and another 1: if the large one is ready last, only 2 MiB can be sent earlier."""
+    measured, (facts,) = single()
+    ddp = replace(facts.ddp[0], gradient_sizes=[38 * MIB, MIB, MIB], grad_ready_order=[2, 1 - last, last])
+    advice = ask("DP101", measured, [replace(facts, ddp=[ddp])])
+    assert [found.saves.high_share for found in advice] == ([] if high is None else [pytest.approx(high)])
 
 
 def test_waiting_for_other_ranks_is_not_a_tail(ask, make_measured, make_all_reduce, make_facts):
@@ -327,3 +337,15 @@ def test_fewer_buckets_still_wait_for_one_late_rank(ask, make_measured, make_all
     )
     (advice,) = ask("DP101", measured, [make_facts(ddp=[tiny_ddp()])])
     assert advice.saves.high_share == pytest.approx(high)
+
+
+def test_all_reduces_of_tensor_parallelism_are_no_buckets(ask, tiny):
+    """As many as before, in a group that splits tensors: nothing is left that could be a bucket."""
+    measured, facts = tiny()
+    (row,) = measured.collectives
+    tensor = figures(ProcessGroupFigures, name="1", size=4, dimensions=["tensor"], confidence="high", basis="'mesh_tp'")
+    row = row.model_copy(update={"group": "1", "missing": {k: v for k, v in row.missing.items() if k != "group"}})
+    in_group = measured.model_copy(update={"collectives": [row], "process_groups": [tensor]})
+    assert ask("DP101", in_group, facts) == []
+    data = tensor.model_copy(update={"dimensions": ["data"]})
+    assert ask("DP101", in_group.model_copy(update={"process_groups": [data]}), facts)

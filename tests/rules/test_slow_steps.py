@@ -122,7 +122,8 @@ def test_two_periods_over_one_another_are_named_with_their_lines(ask, make_measu
     assert checkpoint.saves.low_share == pytest.approx(0.8 * 625 / 1875)
     assert checkpoint.saves.high_share == pytest.approx(1.1 * 0.4324 * 1.04167 / (1 + 0.4324 * 0.04167), abs=1e-4)
     assert "async_save" in checkpoint.watch
-    assert evaluation.why == "The mean step takes 74 ms, the median step 10 ms. All ranks wait for it."
+    why = "The mean step takes 74 ms, the median step 10 ms. All ranks wait for it. Most of it is at train.py:20."
+    assert evaluation.why == why
     assert len({evaluation.fingerprint, checkpoint.fingerprint}) == 2
 
 
@@ -155,11 +156,37 @@ def test_two_that_are_slow_are_called_some_steps(ask, make_measured, make_facts)
     assert (advice.confidence, advice.evidence[0].value) == ("medium", 2)
 
 
+@pytest.mark.parametrize(("at", "share"), [(6, 200 / 390), (20, 200 / 420)])
+def test_what_is_seen_once_may_come_that_often_and_no_more(ask, make_measured, make_facts, at, share):
+    """The window starts with step 3: 19 steps from the seventh to the end, or 22 before the twenty-first."""
+    (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [(EVALUATION, {at: 200})])])
+    of_all = f"{100 * share:.0f} % of the time if it comes as often again"
+    assert advice.title == f"`evaluate` (train.py:51) adds 200 ms to one of 25 steps: {of_all}"
+    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(share))
+    assert advice.confidence == "medium"
+
+
+def test_a_function_that_is_called_once_may_be_a_preparation(ask, make_measured, make_facts):
+    slow = [((("fit (train.py:51)", "tables (train.py:20)"), {}), {6: 200})]
+    (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, slow)])
+    assert advice.confidence == "low"
+
+
+def test_small_batches_of_evaluation_are_named(ask, make_measured, make_facts):
+    training = LoaderFacts(where="train.py:30", batch_size=16, batches_drawn=40)
+    for size, many in ((1, 1), (16, 0)):
+        held_out = LoaderFacts(where="train.py:33", batch_size=size, batches_drawn=50)
+        own = run_of(make_facts, [(EVALUATION, every(5, 4, 200))])
+        own.loaders = [training, held_out]
+        (advice,) = ask("DP703", make_measured(world=1), [own])
+        assert advice.watch.count("Its loader (train.py:33) has `batch_size=1`, training 16") == many
+
+
 @pytest.mark.parametrize(
     "hiccups",
     [
         [((("fit (train.py:44)",), {"phase": "forward"}), {4: 90, 11: 70, 13: 90})],  # the machine, in a usual place
-        [(EVALUATION, {6: 200})],  # once
+        [(EVALUATION, {6: 20})],  # once, less than a tenth of the time
         [((("fit (train.py:44)",), {"phase": "backward"}), {4: 90, 11: 90})],  # waiting for others
     ],
 )

@@ -65,7 +65,7 @@ def sent_over(wire: Wire, sent: int) -> None:
                     assert server.stdout is not None
                     assert server.stdout.readline() == "ready\n"
                     client = far.command(sys.executable, "-c", CLIENT, near.address, str(sent))
-                    done = subprocess.run(client, capture_output=True, text=True, timeout=20, check=True)
+                    done = subprocess.run(client, capture_output=True, text=True, timeout=900, check=True)
                 trip, time_s = map(float, done.stdout.split())
                 trips.append(trip)
                 times.append(time_s)
@@ -92,7 +92,7 @@ def test_nothing_is_left_when_its_user_is_killed() -> None:
     user.send_signal(signal.SIGKILL)
     user.wait()
     user.stdout.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while f"dptune-bed-{user.pid}-" in names() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert f"dptune-bed-{user.pid}-" not in names()

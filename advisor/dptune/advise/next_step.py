@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from dptune.advice import Advice, Change, Skipped
-from dptune.advise.costliest import costliest_function
+from dptune.advise.costliest import costliest_function, most_compute
 from dptune.advise.limits import COMMUNICATION, INPUT, LATE, UNSPLIT, Limit
 from dptune.advise.saving import expected_saving
 from dptune.advise.sentence import sentence
@@ -107,7 +107,9 @@ def unadvised(
     if limit:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
-        return "Nothing to change. `dptune report --section skipped` lists the rules that could not run."
+        compute = most_compute(measured)
+        lacking = "Nothing to change. `dptune report --section skipped` lists the rules that could not run."
+        return f"No rule has a remedy. {compute}" if compute else lacking
     if costliest := costliest_function(measured):
         return f"No rule has a remedy. {costliest} Check whether every step needs it."
     return "Nothing to change. Record again after the next change to the script."

@@ -29,9 +29,9 @@ examples:
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -225,54 +225,24 @@ def _task(
     advice: str,
     changes: Sequence[Change],
 ) -> Task:
-    from dptune.prove import identity, rerun
-    from dptune.prove.result import Side
-    from dptune.prove.task import Task, numerics_of
+    from dptune.prove import rerun
+    from dptune.prove.tasks import of_recording
     from dptune.prove.trial import Bounds
-    from dptune.runfile.paths import RUN_JSON
-    from dptune.runfile.redaction import redacted_command, redacted_settings
 
     source = Path.cwd() if _runs_here(args, record) else rerun.directory_of(record)
-    with contextlib.chdir(source):
-        launch = rerun.launch_of(record, args.command)
-    shown = redacted_command(launch.typed)
     before = rerun.settings_of(record)
-    changed = {**before, **dict(sorted(settings.items()))}
-    if changed == before:
+    if {**before, **settings} == before:
         raise UsageError(
             f"the run was already recorded with {_named(settings)}", "name another value, or a run without it"
         )
-    files = identity.files(source, launch, folder)
-    place, code = str(source), identity.digest(source, launch, files)
-    patched, written = ({}, frozenset()) if args.here or not changes else _patched(changes, source)
-    after = {source / name: identity.content(data) for name, data in patched.items()}
-    of_patch = identity.digest(source, launch, {**files, **after})
-    b, names = redacted_settings(changed), list(patched)
-    return Task(
-        a=Side(name="unchanged", settings=redacted_settings(before), command=shown, directory=place, code=code),
-        b=Side(name=_named(settings), settings=b, command=shown, directory=place, code=of_patch, patched=names),
-        launches={"A": launch, "B": launch},
-        settings={"A": before, "B": changed},
-        sources={"A": None, "B": None} if args.here else {"A": source, "B": source},
-        directory=source if args.here else None,
-        recorded=not args.command and record.ending.how in ("complete", "script-ended"),
-        patched=patched,
-        written=written,
-        numerics=numerics_of(settings),
+    task = of_recording(folder, record, source, settings, [] if args.here else changes, args.command, here=args.here)
+    return replace(
+        task,
         advice=advice,
-        command=" ".join(shown) if args.command and shown != record.typed else "",
-        code={"A": files, "B": files},
-        written_since=identity.written_since(source, files, launch, (folder / RUN_JSON).stat().st_mtime),
         bounds=Bounds(args.warmup, args.steps, args.seconds, stall_s=args.stall_timeout),
         budget_s=args.time_limit,
         within=args.within,
     )
-
-
-def _patched(changes: Sequence[Change], source: Path) -> tuple[dict[str, bytes], frozenset[str]]:
-    from dptune.patch.diff import patched  # imports libcst
-
-    return patched(changes, source)
 
 
 def _record(folder: Path) -> RunRecord:
@@ -292,7 +262,6 @@ def _record(folder: Path) -> RunRecord:
 
 
 def _named(settings: dict[str, Value]) -> str:
-    from dptune.knobs import written
-    from dptune.runfile.redaction import redacted_settings
+    from dptune.prove.tasks import named
 
-    return ", ".join(f"{name}={written(value)}" for name, value in sorted(redacted_settings(settings).items()))
+    return named(settings)

@@ -40,6 +40,8 @@ from dptune.measured.exchange import (
     LinkSize,
     MatchBasis,
     OverlapFigures,
+    ParallelDimension,
+    ProcessGroupFigures,
     Purpose,
     ShardingFigures,
 )
@@ -51,6 +53,7 @@ from dptune.measured.host import (
     CodePhase,
     CodeSite,
     CompilingFigures,
+    ComputeFunction,
     Decomposition,
     EagerAttention,
     FullSort,
@@ -89,6 +92,7 @@ from dptune.measured.load import LoadFigures
 from dptune.measured.naming import short_name
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
+from dptune.measured.shard_units import Pass, ShardUnits, UnitFigures
 from dptune.measured.steps import (
     CUT_SHORT,
     AccumulationFigures,
@@ -125,6 +129,7 @@ __all__ = [
     "CollectiveFigures",
     "CommunicationFigures",
     "CompilingFigures",
+    "ComputeFunction",
     "CopyFigures",
     "CopySite",
     "CriticalPath",
@@ -173,15 +178,19 @@ __all__ = [
     "OutputLoss",
     "OverlapFigures",
     "PairKind",
+    "ParallelDimension",
+    "Pass",
     "Phase",
     "PhaseFigures",
     "Place",
     "PreparingFigures",
+    "ProcessGroupFigures",
     "Purpose",
     "QueuedSteps",
     "RankFigures",
     "SetAsideStep",
     "ShardMessages",
+    "ShardUnits",
     "ShardingFigures",
     "SourceFigures",
     "SourceTime",
@@ -195,6 +204,7 @@ __all__ = [
     "Trait",
     "UnalignedProduct",
     "UncachedGeneration",
+    "UnitFigures",
     "UserCodeFigures",
     "WaitSite",
     "by_profiler",

@@ -12,6 +12,7 @@ from dptune.measured.place import Place
 
 MatchBasis = Literal["sequence", "order", "shift"]  # the most certain first
 Purpose = Literal["gradients", "sharding", "other"]
+ParallelDimension = Literal["data", "shard", "replicate", "tensor", "pipeline", "expert", "context", "sequence"]
 DelayCause = Literal["after_backward", "waited_for_in_backward", "not_prefetched"]
 
 
@@ -49,6 +50,28 @@ class CollectiveFigures(Figures):
     )
 
 
+class ProcessGroupFigures(Figures):
+    """A process group of at least two ranks, and what it is for."""
+
+    name: str = Field(description="as `group` of the collectives")
+    size: int = Field(description="its ranks")
+    description: Figure[str] = Field(ABSENT, description="what the script or a library calls it")
+    ranks: Figure[list[int]] = Field(ABSENT, description="its ranks in the run, ascending")
+    dimensions: Figure[list[ParallelDimension]] = Field(
+        ABSENT,
+        description="what is split over its ranks: data (whole model on each), shard and replicate (FSDP), tensor, "
+        "pipeline, expert, context, sequence; several where the group spans them",
+    )
+    confidence: Figure[Literal["low", "medium", "high"]] = Field(ABSENT, description="confidence in the dimensions")
+    basis: Figure[str] = Field(ABSENT, description="what shows the dimensions")
+
+    @property
+    def holds_replicas(self) -> bool | None:
+        """Whether its ranks compute gradients of the same parameters, of other samples; None where not known."""
+        dimensions = self.known("dimensions")
+        return None if dimensions is None else bool({"data", "shard", "replicate", "context"} & set(dimensions))
+
+
 class LinkSize(Model):
     """The calls of one message size among some ranks, without waiting."""
 
@@ -70,7 +93,7 @@ class LinkFigures(Figures):
     ranks: list[int] = Field(description="the ranks that communicate")
     scope: Literal["intra-node", "inter-node", "unknown"] = Field(description="whether they share a host")
     basis: Literal["trace", "sweep"] = Field(description="from the run's own collectives, or from `dptune links`")
-    source: str = Field("", description="the file of the sweep")
+    source: str = Field("", description="the file of the sweep; or what an all-reduce was derived from")
     measured: str = Field("", description="when the sweep was made")
     sizes: list[LinkSize] = Field(description="what was fitted, ascending by size")
     queued: list[LinkSize] = Field(

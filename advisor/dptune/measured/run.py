@@ -24,12 +24,14 @@ from dptune.measured.exchange import (
     DelayedFigures,
     LinkFigures,
     OverlapFigures,
+    ProcessGroupFigures,
     ShardingFigures,
 )
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import (
     AttributionFigures,
     CompilingFigures,
+    ComputeFunction,
     EagerAttention,
     LaunchFigures,
     LaunchIdleFigures,
@@ -42,6 +44,7 @@ from dptune.measured.inferred import InferredFacts
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.load import LoadFigures
 from dptune.measured.place import Place
+from dptune.measured.shard_units import ShardUnits
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
 
 
@@ -85,6 +88,9 @@ class Measured(Figures):
     steps: Figure[StepsFigures] = Field(ABSENT, description="which steps the figures refer to, and how they were found")
     ranks: list[RankFigures] = Field(description="the ranks that were read")
     collectives: Figure[list[CollectiveFigures]] = Field(ABSENT, description="collectives in steps, by kind and size")
+    process_groups: list[ProcessGroupFigures] = Field(
+        default_factory=list, description="process groups that the traces list, the largest first"
+    )
     links: Figure[list[LinkFigures]] = Field(ABSENT, description="latency and bandwidth between ranks, by kind")
     straggler: Figure[StragglerFigures] = Field(ABSENT, description="the rank that the others wait for most")
     gaps: Figure[list[GapFigures]] = Field(ABSENT, description="the longest stretches in which a device ran nothing")
@@ -115,9 +121,13 @@ class Measured(Figures):
         ABSENT, description="copies of reduced gradients out of DDP's buckets"
     )
     sharding: Figure[ShardingFigures] = Field(ABSENT, description="the time that FSDP takes in the steps")
+    shard_units: Figure[ShardUnits] = Field(ABSENT, description="what each unit of fully_shard sends in each pass")
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="compute by place in the script")
     user_code: Figure[UserCodeFigures] = Field(
         ABSENT, description="functions of the user that take host time outside of the training computation"
+    )
+    compute_functions: Figure[list[ComputeFunction]] = Field(
+        ABSENT, description="functions of the user that compute longest with their backward pass, at most eight"
     )
     attention: Figure[list[EagerAttention]] = Field(
         ABSENT, description="places that compute attention operator by operator, without a fused kernel"
@@ -150,6 +160,10 @@ class Measured(Figures):
         """Whether the samples of a step were inferred from the trace, not recorded."""
         inferred: InferredFacts | None = self.known("inferred")
         return inferred is not None and inferred.batch is not None
+
+    def may_average_gradients(self, group: str | None) -> bool:
+        """Whether a process group may average gradients: not one that is known to split tensors or layers."""
+        return all(found.holds_replicas is not False for found in self.process_groups if found.name == group)
 
     @property
     def traced_step_ns(self) -> float:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 from dptune.errors import RunError
-from dptune.knobs import TAKE_NO_TIME
 from dptune.prove import folder as folders
-from dptune.prove import identity, judging, order, scratch, sequential, trial
+from dptune.prove import judging, order, sequential
 from dptune.prove.result import Ended, Look, Proof, SideName, Trial, in_place
+from dptune.prove.running import check_unchanged, is_in_vain, run_side
 from dptune.prove.sequential import Times
 from dptune.prove.task import Task
 
 _LEAST_FAILED = 2  # trials of one side that must fail before any of it ran: it cannot run
-_LEAST_S = 30.0  # that a first step may take, however little time is left
 _PAIR = 2  # trials
 _A_WHILE_S = 120  # from which on it is given in minutes
 _FIRST_AGAIN, _AGAIN = 2, 0.5  # trials that are run again: of the first ones, and of all that count
@@ -51,14 +47,14 @@ def prove(task: Task, folder: Path, show: Show = lambda proof, what: None) -> Pr
                 task.budget_s - (time.monotonic() - began),
                 any(earlier.beside and earlier.status == "ran" for earlier in trials),
             )
-            done = _run(task, side, number, folder, left_s, warn, beside)
+            done = run_side(task, side, number, folder, left_s, warn, beside)
             if not beside and _may_lack(task, side, done, trials):
                 warn(_again_beside(task, side, done))
-                done = _run(task, side, number, folder, left_s - done.seconds, warn, True)
+                done = run_side(task, side, number, folder, left_s - done.seconds, warn, True)
             if done.status == "interrupted":
                 ended = "interrupted"
                 break
-            _unchanged(task, side)
+            check_unchanged(task, side)
             trials.append(_set_aside(done) if _is_to_be_run_again(done, trials) else done)
             folders.write(folder, judging.proof(task, trials, "under way"))
             if words := trials[-1].note if trials[-1].set_aside else _how_long(task, trials):
@@ -135,17 +131,6 @@ def _known(task: Task, folder: Path) -> tuple[list[Trial], str]:
     return (again.trials, _taken_over(again)) if again is not None else ([], what)
 
 
-def _unchanged(task: Task, side: SideName) -> None:
-    """Raises RunError where the code is not any more what it was: what was just timed is of neither."""
-    source = task.sources[side]
-    folder = source or task.directory or Path.cwd()
-    other = identity.changed(folder, task.code.get(side, {}), programs_alone=source is None)
-    if other:
-        named = f"{other[0]} and {len(other) - 1} more" if len(other) > 1 else other[0]
-        what = f"{named} changed while trials ran: finished trials are kept and used the old code"
-        raise RunError(what, "the same command starts over with the current code")
-
-
 def _is_of(task: Task, proof: Proof) -> bool:
     """Whether its trials are of the very same sides."""
     bounds = task.bounds
@@ -168,52 +153,12 @@ def _earlier(proof: Proof) -> str:
     return f"{len(proof.trials)} earlier {'trial' if len(proof.trials) == 1 else 'trials'}"
 
 
-def _run(
-    task: Task,
-    side: SideName,
-    number: int,
-    folder: Path,
-    left_s: float,
-    warn: Callable[[str], None],
-    beside: bool,
-) -> Trial:
-    trial_folder, place = folder / f"trial-{number:03d}-{side}", folder / "scratch"
-    _cleared(trial_folder)  # of a trial that was cut off
-    bounds = replace(task.bounds, first_step_s=min(task.bounds.first_step_s, max(left_s, _LEAST_S)))
-    source = task.sources[side]
-    try:
-        copy = None if source is None else scratch.make(source, place, beside)
-        cwd = copy.path if copy else task.directory
-        if copy and side == "B":
-            scratch.rewrite(copy, task.patched)
-        for path, why in islice((copy.exposed() if copy and number == 1 else {}).items(), scratch.MOST_NAMED):
-            warn(f"{path} is not copied ({why}): if the script writes there, trials overwrite your files")
-        written = {name: task.settings["B"][name] for name in task.written} if side == "B" else {}
-        change = {name: task.settings["B"][name] for name in task.changed} if side == "A" else {}
-        settings, mark = task.from_outside(side), folders.mark(folder)
-        made = trial.run(task.launches[side], side, number, settings, bounds, trial_folder, cwd, mark, written, change)
-        if copy is None:
-            return made
-        changed = {str(path): why for path, why in copy.written_over().items()}
-        lacking = {str(path): why for path, why in islice(sorted(copy.left_out.items()), scratch.MOST_NAMED)}
-        return made.model_copy(update={"written_over": changed, "not_copied": lacking, "beside": beside})
-    finally:
-        scratch.clear(place)
-
-
-def _cleared(place: Path) -> None:
-    if place.is_dir() and not place.is_symlink():
-        shutil.rmtree(place, ignore_errors=True)
-    else:
-        place.unlink(missing_ok=True)
-
-
 def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
     ran = {side: len(judging.ran(trials, side)) for side in ("A", "B")}
     for side, count in ran.items():
         if not count and sum(earlier.side == side for earlier in trials) >= _LEAST_FAILED:
             return "cannot run"
-    if any(_is_in_vain(task, earlier) for earlier in trials if earlier.side == "B" and earlier.status == "ran"):
+    if any(is_in_vain(task.changed, earlier) for earlier in trials if earlier.side == "B" and earlier.status == "ran"):
         return "without effect"
     if any(earlier.status == "ran" and judging.is_changed_already(task, earlier) for earlier in trials):
         return "without effect"
@@ -228,12 +173,6 @@ def _over(task: Task, trials: Sequence[Trial], spent_s: float) -> Ended | None:
     if spent_s + max((earlier.seconds for earlier in trials), default=0.0) > task.budget_s:
         return _by_then(task, trials, "out of time")
     return None
-
-
-def _is_in_vain(task: Task, trial: Trial) -> bool:
-    """Whether the change is not what was timed: all of it is not in force, or any of it that takes or saves time."""
-    in_vain = task.changed & trial.in_vain
-    return bool(in_vain) and (in_vain == task.changed or not in_vain <= TAKE_NO_TIME)
 
 
 def _by_then(task: Task, trials: Sequence[Trial], ended: Ended) -> Ended:

@@ -98,6 +98,26 @@ def at_most(a: Sequence[Times], b: Sequence[Times]) -> float:
     return _interval([trial.mean for trial in a], [trial.mean for trial in b], 2 * LEVEL_OF_EXCLUDING)[1]
 
 
+def is_faster(a: Sequence[float], b: Sequence[float], level: float) -> bool:
+    """Whether B is the faster by its mean steps, one-sided at half of a level; never with too few trials for it."""
+    found = interval(a, b, level)
+    return found is not None and found[1] < 1
+
+
+def interval(a: Sequence[float], b: Sequence[float], level: float) -> tuple[float, float] | None:
+    """Of B / A, at a level (two-sided); None with too few trials for it."""
+    ratios, pairs = _ratios(a, b), len(a)
+    paired = pairs >= PAIRED
+    needed = signed_ranks.critical_wins(pairs, level) if paired else verdict.critical_wins(pairs, pairs, level)
+    return None if needed is None else (ratios[-needed], ratios[needed - 1])
+
+
+def share_faster(a: Sequence[float], b: Sequence[float]) -> float:
+    """In which share of what is compared B is the faster."""
+    ratios = _ratios(a, b)
+    return sum(ratio < 1 for ratio in ratios) / len(ratios)
+
+
 def hopeless(seen: Look, a: Sequence[Times], b: Sequence[Times]) -> bool:
     """Whether further trials would hardly tell the sides apart."""
     if seen.runs < LOOKS[1]:
@@ -122,8 +142,6 @@ def _p_value(a: Sequence[float], b: Sequence[float]) -> float:
 
 def _interval(a: Sequence[float], b: Sequence[float], level: float) -> tuple[float, float]:
     """Of B / A, at a level (two-sided) that every look has trials enough for."""
-    ratios, pairs = _ratios(a, b), len(a)
-    paired = pairs >= PAIRED
-    needed = signed_ranks.critical_wins(pairs, level) if paired else verdict.critical_wins(pairs, pairs, level)
-    assert needed is not None
-    return ratios[-needed], ratios[needed - 1]
+    found = interval(a, b, level)
+    assert found is not None
+    return found

@@ -14,7 +14,9 @@ class DdpFacts:
     `grad_ready_order`; `gradient_rows`: its first dimension, 0 of those that have no other; `gradient_dtypes`: the
     types that there are among them. `buffer_bytes`: of the buffers that rank 0 broadcasts;
     `unused_parameter_bytes`: of the parameters that got no gradient, of which torch keeps count in some steps where it
-    looks for them. `ranks`: those of its process group. `arguments`: those of its call that dptune
+    looks for them. `batch_norms`: its layers with running statistics, None where an older dptune recorded the run.
+    `ranks`: those of its process group. `through`: the function of a library that makes it, as in CallFacts, empty
+    where the script does. `arguments`: those of its call that dptune
     can set and no other field holds, by name.
     """
 
@@ -39,6 +41,8 @@ class DdpFacts:
     sync_batch_norm: bool | None = None
     buffer_bytes: int | None = None
     unused_parameter_bytes: int | None = None
+    batch_norms: int | None = None
+    through: str = ""
     ranks: list[int] = field(default_factory=list)
     comm_hook: str | None = None
     arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
@@ -49,6 +53,12 @@ class FsdpFacts:
     """Modules sharded alike by one line of the script: FullyShardedDataParallel (`version` 1) or fully_shard (2).
 
     `units` counts them: each gathers its parameters in one all-gather. `mesh` is the shape of the device mesh.
+    `reshard_after_forward`: a number where parameters are resharded to that number of ranks. `root`: whether it holds
+    the unit that runs first and contains the others; None before the first forward pass. `names` and `gathered_bytes`:
+    of each unit with parameters, its path in the model and the bytes of its all-gather, padding left out.
+    `forward_prefetch_depth` and `backward_prefetch_depth`: the most units that a unit was set to prefetch.
+    `kept_sharded_in_backward`: units that backward passes do not gather. The fields after `limit_all_gathers` are of
+    version 2 only.
     """
 
     version: int
@@ -57,13 +67,20 @@ class FsdpFacts:
     modules: list[str] = field(default_factory=list)
     strategy: str | None = None
     mesh: list[int] = field(default_factory=list)
-    reshard_after_forward: bool | None = None
+    reshard_after_forward: bool | int | None = None
     parameter_dtype: str | None = None
     reduce_dtype: str | None = None
     offload: str | None = None
     backward_prefetch: str | None = None
     forward_prefetch: bool | None = None
     limit_all_gathers: bool | None = None
+    root: bool | None = None
+    names: list[str] = field(default_factory=list)
+    gathered_bytes: list[int] = field(default_factory=list)
+    forward_prefetch_depth: int = 0
+    backward_prefetch_depth: int = 0
+    kept_sharded_in_backward: int = 0
+    reshard_after_backward: bool | None = None
 
 
 @dataclass

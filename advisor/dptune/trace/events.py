@@ -20,13 +20,22 @@ class Device:
 
 
 @dataclass(frozen=True)
+class ProcessGroup:
+    """A process group that the file lists. `ranks` are those of the run, ascending; empty where it does not say."""
+
+    size: int
+    description: str = ""
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Distributed:
-    """What the file says about the process group; each part may be missing. `groups` is size by name."""
+    """What the file says about ranks; each part may be missing. `groups` are by name."""
 
     rank: int | None = None
     world_size: int | None = None
     backend: str | None = None
-    groups: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, ProcessGroup] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,13 +33,15 @@ from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.step_times import untraced
 from dptune.whatif.cpu.variants import others as others_of
-from dptune.whatif.cpu.variants import relinked, variants
+from dptune.whatif.cpu.variants import variants
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.changes import with_quickest_host, without_profiler
+from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
+from dptune.whatif.gpu.uncertainty import unknown_ns
 from dptune.whatif.link import link_figures
 from dptune.whatif.searching import curve
 
@@ -66,10 +68,6 @@ _OF_CROWDED_COMPUTE = 0.08
 # 16 % less to 27 % more than predicted; with twice and four times (the rounds of predictions) they lay within that.
 # It was 12 % until the machine's own operators showed what does not grow: of the 17 such among the 42 16 lay within.
 _OF_GROWTH = 0.08
-# Of GPU steps, of which no changed one has been measured here. Published replays miss unchanged GPU steps by 3 to 14 %
-# (Lumos 3.3, Maya 5, Echo 8, dPRO 14), of hundreds of cards. What a replay cannot know on top of that grows with what a
-# change moves: contention of kernels, work that waits behind what is taken away.
-_OF_GPU_STEP, _OF_GPU_DIFFERENCE = 0.05, 0.25
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,8 @@ class RunModel:
 
     `variants` are other models in groups, each of one cause. `step_ns` is the measured step, `replayed_ns` the same as
     the unchanged model has it, before what it lacks is laid to its exchanges. All predictions may be off by `slack_ns`.
-    `facts` are those of the recorded ranks, `crowded` whether they share cores.
+    `facts` are those of the recorded ranks, `crowded` whether they share cores. A replay of GPU steps holds every
+    recorded step, so none are held out; `variation_share` is how far the means of both halves of them lie apart.
     """
 
     model: Model
@@ -86,11 +85,12 @@ class RunModel:
     step_ns: int
     replayed_ns: float
     error_share: float
-    held_out_share: float
+    held_out_share: float | None
     slack_ns: float
     measured: Measured
     facts: Sequence[Facts] = ()
     crowded: bool = False
+    variation_share: float | None = None
 
     @classmethod
     def of(cls, run: Run, measured: Measured) -> RunModel:
@@ -132,14 +132,15 @@ class RunModel:
         error, apart = abs(replayed - wanted) / wanted, abs(halves[0] - halves[1]) / mean(halves)
         return cls(
             model=model,
-            variants=(tuple(relinked(model, measured)), (with_quickest_host(model),)),
+            variants=(tuple(relinked(model)), (with_quickest_host(model),)),
             step_ns=step,
             replayed_ns=replayed * step / wanted,
             error_share=error,
-            held_out_share=apart,
-            slack_ns=step * (error + apart / 2),  # the mean of all steps is half as far from that of either half
+            held_out_share=None,
+            slack_ns=0.0,
             measured=measured,
             facts=[*run.facts.values()],
+            variation_share=apart,
         )
 
     def predict(self, changes: Mapping[str, Value]) -> Prediction:
@@ -160,12 +161,8 @@ class RunModel:
             off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
-        predicted_ns, slack_ns, why = self.step_ns + difference, self.slack_ns, self.why_only_a_bound(new)
-        if self.missed:  # a bound is lower by all of that
-            slack_ns = (self.error_share + self.held_out_share) * max(predicted_ns, self.step_ns)
-        of_difference = _OF_DIFFERENCE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_DIFFERENCE
-        of_model = () if why and isinstance(other, Program) else self._of_any_model(other, difference)
-        always = (slack_ns, *of_model, of_difference * difference)
+        predicted_ns, why = self.step_ns + difference, self.why_only_a_bound(new)
+        always = self._unknown_ns(other, difference, only_a_bound=bool(why))
         lower, higher = (hypot(*always, *side) for side in zip(*off, strict=True))
         low_ns = round(max(0.0, predicted_ns - lower))
         assumptions = assumed(self.model, new, self.traced)
@@ -241,11 +238,19 @@ class RunModel:
         other = gpu_changed(model, changes) if isinstance(model, Program) else changed(model, changes)
         return other, (_replayed(other) / before - 1) * self.step_ns
 
-    def _of_any_model(self, other: Model, difference: float) -> tuple[float, ...]:
-        """What any model is off: of a step that CPUs compute more so the less of it is exchange."""
+    def _unknown_ns(self, other: Model, difference: float, *, only_a_bound: bool) -> tuple[float, ...]:
+        """What the step with the changes may be off by, by cause, beside what variants of the model say."""
         if isinstance(other, Program):
-            return _OF_GPU_STEP * (self.step_ns + difference), _OF_GPU_DIFFERENCE * difference
-        predicted_ns = self.step_ns + difference
+            assert isinstance(self.model, Program)
+            return unknown_ns(self.model, other, self.step_ns, self.error_share, only_a_bound=only_a_bound)
+        predicted_ns, slack_ns = self.step_ns + difference, self.slack_ns
+        if self.missed:  # a bound is lower by all of that
+            slack_ns = (self.error_share + (self.held_out_share or 0.0)) * max(predicted_ns, self.step_ns)
+        of_difference = _OF_DIFFERENCE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_DIFFERENCE
+        return slack_ns, *self._of_any_model(other, predicted_ns), of_difference * difference
+
+    def _of_any_model(self, other: StepModel, predicted_ns: float) -> tuple[float, float]:
+        """What any model of a step that CPUs compute is off: more so the less of it is exchange."""
         computed_ns = self._level * step_ns(replace(other, link=Link(0.0, inf)))
         of_several = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
         of_compute = _OF_CROWDED_COMPUTE if self.crowded else of_several
@@ -270,14 +275,16 @@ class RunModel:
         """Predictions, with what they rest on."""
         batch, floor_ns = self.measured.known("samples_per_step"), None if self.missed else self.at_best_ns()
         try:
-            basis = link_figures(self.measured)
-            link = f"dptune links ({basis.source})" if basis.basis == "sweep" else "the run's own all-reduces"
-            missing = {}
+            link, missing = self._link_source(), {}
         except Missing as lack:
             link, missing = None, {"link": lack.reason}
         if floor_ns is None:
             why = self.missed or missing.get("link", "no collective of known size was found on all its ranks")
             missing["floor_ns"] = why
+        if self.held_out_share is None:
+            missing["held_out_share"] = "the replay of GPU steps holds every recorded step"
+        if self.variation_share is None:
+            missing["variation_share"] = "the model check compares held-out steps"
         if batch is None:
             missing["global_batch"] = self.measured.missing["samples_per_step"]
         return WhatIf(
@@ -288,6 +295,7 @@ class RunModel:
             replayed_ns=round(self.replayed_ns),
             error_share=self.error_share,
             held_out_share=self.held_out_share,
+            variation_share=self.variation_share,
             floor_ns=None if floor_ns is None else round(floor_ns),
             global_batch=batch,
             link=link,
@@ -295,6 +303,15 @@ class RunModel:
             curve=list(curve),
             missing=missing,
         )
+
+    def _link_source(self) -> str:
+        """What the link is from, in words. Raises Missing where there is none."""
+        if isinstance(self.model, Program) and self.model.link_source:
+            return self.model.link_source
+        figures = link_figures(self.measured)
+        if figures.basis == "sweep":
+            return f"dptune links ({figures.source})"
+        return figures.source or "the run's own all-reduces"
 
 
 def _grown(before: Model, after: Model) -> float:

@@ -12,6 +12,9 @@ Each cause may have a period. It is reported where at least three steps show it,
 bits than a list of these steps does; one missing step is tolerated. Slow steps without a sampled cause count only if
 they are equally spaced: others are attributed to the machine.
 
+A cause seen in a single step counts if it is a function that the other steps hardly call, and takes `once_share` of the
+time at the highest frequency that its place allows: once in as many steps as were taken before it, or timed after it.
+
 ## Why it matters
 
 Something that the loop does every few steps holds up all ranks: a checkpoint that is written while they wait,
@@ -47,16 +50,19 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Confidence, Evidence
 from dptune.measured import digits
 from dptune.rule import Rule, RunView, SlowSteps, Threshold
 
-LEAST_STEPS = 2  # slow steps with one cause
+FEWER = 2  # times as many samples in a batch of training: from here on the batch of evaluation is small
 NOTICED = 1  # rank: where it is the only one, its number says nothing
 
 TIMES = Threshold("times", 1.5, "from here a traced step also counts as an outlier")
 WORTH_SHARE = Threshold(
     "worth_share", 0.02, "low impact from here: savings below 2 % of the time are not worth a change"
+)
+ONCE_SHARE = Threshold(
+    "once_share", 0.1, "what was seen once may be half as frequent, or rarer: a tenth of the time is then still 5 %"
 )
 
 REMEDIES = {
@@ -76,7 +82,7 @@ RULE = Rule(
     kind="time",
     summary="periodic slow steps (checkpointing, logging, evaluation)",
     since="0.1",
-    thresholds=(TIMES, WORTH_SHARE),
+    thresholds=(TIMES, WORTH_SHARE, ONCE_SHARE),
     needs="recording",
 )
 
@@ -95,7 +101,7 @@ def check(run: RunView) -> Iterator[Advice]:
             continue  # these steps train another model (a GAN's generator in every third step)
         facts = next(rank_facts for rank_facts in run.facts if rank_facts.rank == cause.rank)
         window = facts.window("untraced")
-        if window is None or not (cause.periods or (cause.leaves and len(cause.steps) >= LEAST_STEPS)):
+        if window is None:
             continue
         durations_ns = window.step_durations_ns
         batches = statistics.median_low(window.loader_batches) if window.loader_batches else 1
@@ -104,35 +110,27 @@ def check(run: RunView) -> Iterator[Advice]:
         collecting_ns = sum(window.gc_ns[at] for at in cause.steps if len(window.gc_ns) == window.steps)
         if 2 * collecting_ns > cause.share * sum(durations_ns):
             continue  # Python's garbage, which has a rule of its own
-        impact = run.impact(cause.share, WORTH_SHARE)
-        if impact is None:
+        once = _is_once(cause)
+        share = _share_at_most_as_often(cause, window.first_step, durations_ns) if once else cause.share
+        impact = run.impact(share, ONCE_SHARE) if once else run.impact(share, WORTH_SHARE)
+        if impact is None or not (cause.periods or cause.leaves):
             continue
         of_method = cause.kind == "experience"
         mean_ms, median_ms = statistics.mean(durations_ns) / 1e6, statistics.median(durations_ns) / 1e6
         took_ms = statistics.median(durations_ns[at] for at in cause.steps) / 1e6
-        often = _often(cause.periods)
-        of_all = f"{100 * cause.share:.0f} % of the time"
-        if cause.where:
-            what = f"`{cause.name}` ({cause.where})" if cause.name else cause.where
-            rank = f" on rank {cause.rank}" if len(run.facts) > NOTICED else ""
-            does = "collects experience and " if of_method else ""
-            title = f"{what} {does}adds {digits(cause.extra_ns / 1e6)} ms to {often}{rank}: {of_all}"
-        else:
-            title = (
-                f"{often[0].upper()}{often[1:]} takes {took_ms / median_ms:.1f} times as long as the others: {of_all}"
-            )
+        saves = None if once or _meanwhile(cause, causes) else run.without_slow_steps(cause, durations_ns)
         yield Advice(
             rule=RULE.code,
             slug=RULE.name,
             kind=RULE.kind,
             impact="low" if of_method else impact,
-            title=title,
+            title=_title(run, cause, share, took_ms / median_ms, len(durations_ns)),
             why=f"The mean step takes {digits(mean_ms)} ms, the median step {digits(median_ms)} ms. "
-            + ("All ranks wait for it." if run.measured.world_size > 1 else "Training stops for it."),
+            + ("All ranks wait for it." if run.measured.world_size > 1 else "Training stops for it.")
+            + _hottest(run, cause),
             changes=[],
-            saves=(None if _meanwhile(cause, causes) else run.without_slow_steps(cause, durations_ns))
-            or run.bound_of_all(cause.share, "the extra time of those steps", durations_ns),
-            confidence="low" if of_method else "high" if cause.periods else "medium",
+            saves=saves or run.bound_of_all(share, "the extra time of those steps", durations_ns),
+            confidence=_confidence(cause),
             evidence=[
                 Evidence(label="slow steps", value=len(cause.steps), unit=f"of {len(durations_ns)} timed"),
                 Evidence(label="first slow step", value=window.first_step + cause.steps[0]),
@@ -141,9 +139,68 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="mean step", value=mean_ms, unit="ms"),
             ],
             numerics="same",
-            watch=REMEDIES.get(cause.kind, ""),
+            watch=" ".join(filter(None, (REMEDIES.get(cause.kind, ""), _held_out_batch(run, cause)))),
             fingerprint=f"{RULE.code}:{cause.name or cause.where}" if cause.where else RULE.code,
         )
+
+
+def _is_once(cause: SlowSteps) -> bool:
+    """Whether a single step shows it, so that its period is not known."""
+    return not cause.periods and len(cause.steps) == 1
+
+
+def _share_at_most_as_often(cause: SlowSteps, first_step: int, durations_ns: Sequence[int]) -> float:
+    """The share of the time of what was seen once, at the highest frequency that its place allows.
+
+    A loop that counts its steps had not come to it in the steps before, and did not come to it again in those after.
+    """
+    usual_ns = statistics.median(durations_ns)
+    (at,) = cause.steps
+    apart = max(first_step + at - 1, len(durations_ns) - at, 1)
+    return cause.extra_ns / (apart * usual_ns + cause.extra_ns)
+
+
+def _title(run: RunView, cause: SlowSteps, share: float, times: float, timed: int) -> str:
+    often = _often(cause, timed)
+    of_all = f"{100 * share:.0f} % of the time"
+    if not cause.where:
+        return f"{often[0].upper()}{often[1:]} takes {times:.1f} times as long as the others: {of_all}"
+    what = f"`{cause.name}` ({cause.where})" if cause.name else cause.where
+    rank = f" on rank {cause.rank}" if len(run.facts) > NOTICED else ""
+    does = "collects experience and " if cause.kind == "experience" else ""
+    if _is_once(cause):
+        of_all = f"{of_all} if it comes as often again"
+    return f"{what} {does}adds {digits(cause.extra_ns / 1e6)} ms to {often}{rank}: {of_all}"
+
+
+def _confidence(cause: SlowSteps) -> Confidence:
+    if cause.kind == "experience" or (_is_once(cause) and not cause.kind):
+        return "low"  # a function that is called once may prepare what comes after it
+    return "high" if cause.periods else "medium"
+
+
+def _hottest(run: RunView, cause: SlowSteps) -> str:
+    """The line in the function that takes most of its time, where the function is the script's."""
+    line = run.hottest_line(cause.name, cause.where) if cause.where else None
+    return f" Most of it is at {line}." if line and line != cause.where else ""
+
+
+def _held_out_batch(run: RunView, cause: SlowSteps) -> str:
+    """What to say of an evaluation that draws smaller batches than training does."""
+    if cause.kind != "evaluation":
+        return ""
+    drawn = [loader for loader in run.any_facts().loaders if loader.batch_size and loader.batches_drawn]
+    if not drawn:
+        return ""
+    largest = max(drawn, key=lambda loader: loader.batch_size or 0)
+    smallest = min(drawn, key=lambda loader: loader.batch_size or 0)
+    if (smallest.batch_size or 0) * FEWER > (largest.batch_size or 0):
+        return ""
+    where = f" ({smallest.where})" if smallest.where else ""
+    return (
+        f"Its loader{where} has `batch_size={smallest.batch_size}`, training {largest.batch_size}: evaluation keeps no "
+        f"activations for a backward pass, so {largest.batch_size} fit as well."
+    )
 
 
 def _is_pass(cause: SlowSteps, what: str) -> bool:
@@ -158,11 +215,11 @@ def _meanwhile(cause: SlowSteps, causes: Sequence[SlowSteps]) -> bool:
     return any(2 * len(set(cause.steps) & set(other.steps)) > len(cause.steps) for other in others)
 
 
-def _often(periods: Sequence[int]) -> str:
+def _often(cause: SlowSteps, timed: int) -> str:
     """`one step in 5`, with each period; `some steps` where none is known."""
-    if not periods:
-        return "some steps"
-    return " and ".join(f"one step in {every}" for every in periods)
+    if cause.periods:
+        return " and ".join(f"one step in {every}" for every in cause.periods)
+    return f"one of {timed} steps" if _is_once(cause) else "some steps"
 
 
 def _epochs(run: RunView, batches_a_step: int) -> set[int]:

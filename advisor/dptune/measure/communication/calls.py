@@ -127,14 +127,15 @@ def _gloo_call(
 
 def _unnamed(trace: Trace) -> _Unnamed:
     """The only group of a trace, if there is only one; of several, which it is matters unless all hold every rank."""
-    groups = dict(trace.distributed.groups)
+    listed = {name: group.size for name, group in trace.distributed.groups.items()}
+    groups = dict(listed)
     collectives = trace.collectives
     for at in np.unique(collectives.group, return_index=True)[1].tolist():
         name = collectives.word(collectives.group, at)
         if name is not None:
             groups.setdefault(name, int(collectives.group_size[at]))
     if len(groups) == 1:
-        return _Unnamed(*next(iter(trace.distributed.groups.items()), (None, None)))
+        return _Unnamed(*next(iter(listed.items()), (None, None)))
     return _Unnamed(ambiguous=any(size != trace.distributed.world_size for size in groups.values()))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from dptune.measure.device.architectures import Architecture
 from dptune.measure.efficiency import peaks
 from dptune.measure.efficiency.counting import UNKNOWN_TYPE, Operator, count
 from dptune.measure.efficiency.kernel_time import KernelTime, kernel_time
@@ -49,12 +50,16 @@ _NO_TOKENS = "the trace does not show tokens (pass `--tokens-per-step N`)"
 
 @dataclass(frozen=True)
 class Steps:
-    """What rates need besides operators. `samples`, `tokens`: per step over all ranks; `tokens` from the user."""
+    """What rates need besides operators. `samples`, `tokens`: per step over all ranks; `tokens` from the user.
+
+    `replicas` of the model have tokens of their own: ranks of tensor and pipeline parallelism share them.
+    """
 
     time: StepTime
     account: Account | None
     kernels: KernelFigures | None
     world_size: int | None
+    replicas: int | None
     samples: int | None
     tokens: int | None
 
@@ -72,11 +77,15 @@ class Steps:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The rank whose operators are read: the window that they are from, and the name of its device."""
+    """The rank whose operators are read: the window that they are from, and the name of its device.
+
+    `architecture` is what its kernels show where the trace does not name the device.
+    """
 
     view: RankView
     window: Literal["light", "detailed"]
     device_name: str
+    architecture: Architecture | None = None
 
     @cached_property
     def tokens(self) -> Tokens | None:
@@ -111,14 +120,16 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
         figures = {**dict.fromkeys(_OF_OPERATORS, (None, _NO_KERNELS)), **figures}
         return EfficiencyFigures.of(figures, devices=devices, uncounted=uncounted)
     figures |= _flops(spent, len(counted.steps) * devices, source, steps)
-    return EfficiencyFigures.of(figures, steps=len(counted.steps), devices=devices, uncounted=uncounted)
+    return EfficiencyFigures.of(
+        figures, steps=len(counted.steps), devices=devices, uncounted=uncounted, packed=counted.packed
+    )
 
 
 def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[Any, str]]:
     """The figures that need no FLOPs."""
     per_second, world_size = steps.per_second, steps.world_size
     seen = None if steps.tokens or isinstance(source, str) else source.tokens
-    tokens_per_step = steps.tokens or (seen.per_step * world_size if seen and world_size else None)
+    tokens_per_step = steps.tokens or (seen.per_step * steps.replicas if seen and steps.replicas else None)
     no_devices = source if isinstance(source, str) else "the number of ranks is not known"
     return {
         "step_ns": (steps.time.rate_ns, steps.no_time),
@@ -244,7 +255,7 @@ def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
     if source.on_cpu:
         why = _ON_CPU
     elif not source.device_name:
-        why = "the trace does not name the device"
+        peak, why = _of_architecture(source.architecture, name)
     elif name == UNKNOWN_TYPE:
         why = "the trace does not name the element type"
     elif peaks.model_of(source.device_name) is None:
@@ -256,6 +267,21 @@ def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
         "source": (peak.source if peak else None, why),
     }
     return DtypeFlops.of(figures, dtype=name, flops=flops)
+
+
+def _of_architecture(shown: Architecture | None, dtype: str) -> tuple[peaks.Peak | None, str]:
+    """The peak of a device without a name, where its architecture has but one."""
+    unnamed = "the trace does not name the device"
+    if shown is None:
+        return None, unnamed
+    found = peaks.peaks_of_architecture(shown.name, dtype)
+    if not found:
+        return None, f"{unnamed}; its kernels show {shown.text}, of which the peak is not known"
+    least, most = found[0], found[-1]
+    if least == most:
+        return least, ""
+    between = f"{least.flops_per_s / 1e12:,.5g} to {most.flops_per_s / 1e12:,.5g} TFLOP/s in {dtype}"
+    return None, f"{unnamed}; its kernels show {shown.text}, whose devices have {between}"
 
 
 def _mixed_peak(dtypes: Sequence[DtypeFlops]) -> tuple[float | None, str]:

@@ -67,11 +67,11 @@ def inferred_world_size(view: RankView) -> int | None:
 
 
 def inferred_samples(
-    view: RankView, calls: Sequence[Call], world_size: int | None, taken: InferredBatch | None, passes: int | None
+    view: RankView, calls: Sequence[Call], replicas: int | None, taken: InferredBatch | None, passes: int | None
 ) -> tuple[int | None, str]:
     """Samples of a step over all ranks, or why the trace does not show them; `passes` are those of a step.
 
-    Ranks take samples of their own where all of them average their gradients.
+    `replicas` of the model take samples of their own where all of them average their gradients.
     """
     if taken is None:
         return None, _NO_BATCH
@@ -79,14 +79,14 @@ def inferred_samples(
         return None, f"a single source shows a batch of {taken.samples:,}: see `--section inferred`"
     if not passes:
         return None, _NO_PASSES
-    if not world_size:
-        return None, "the number of ranks is not known"
-    if world_size > 1:
+    if not replicas:
+        return None, "the number of ranks, or of replicas of the model, is not known"
+    if replicas > 1:
         sizes = {call.group_size for _, call in _issued(view, calls).reduced}
-        groups = set(view.trace.distributed.groups.values())
-        if not sizes or not sizes <= {world_size, None} or (None in sizes and not groups <= {world_size}):
+        groups = {group.size for group in view.trace.distributed.groups.values()}
+        if not sizes or not sizes <= {replicas, None} or (None in sizes and not groups <= {replicas}):
             return None, "the trace does not show that all ranks average gradients, each of samples of its own"
-    return taken.samples * passes * world_size, ""
+    return taken.samples * passes * replicas, ""
 
 
 def inferred_accumulation(view: RankView, calls: Sequence[Call], world_size: int | None) -> AccumulationFigures:

@@ -9,6 +9,7 @@ from dptune.advice import Report
 from dptune.present.amounts import Hole, several
 from dptune.present.html.charts import MOST_ROWS
 from dptune.present.html.markup import Section, note, text
+from dptune.present.process_groups import group_rows
 from dptune.present.sections import kernels, ranks, traffic
 from dptune.present.table import Cell, Column, absent_throughout
 
@@ -83,12 +84,14 @@ def collective_table(report: Report) -> Iterator[Section]:
     found = report.measured.known("collectives")
     if not found:
         return
-    body = table(traffic.COLLECTIVES, [traffic.collective(row) for row in found], "Collectives")
+    groups = report.measured.process_groups
+    body = table(traffic.COLLECTIVES, [traffic.collective(row, groups) for row in found], "Collectives")
+    meant = "".join(note(f"Process group {row}") for row in group_rows(groups))
     yield Section(
         "collective-table",
         f"Collectives{kernels.of_recording(report.measured)} (traced times)",
         "Collectives",
-        f"{body}{note(traffic.collective_words(report.measured, found))}",
+        f"{body}{note(traffic.collective_words(report.measured, found))}{meant}",
     )
 
 

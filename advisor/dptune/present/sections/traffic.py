@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
-from dptune.measured import CollectiveFigures, CopyFigures, CopySite, MatchBasis, Measured, Missing, NoiseFigures
+from dptune.measured import (
+    CollectiveFigures,
+    CopyFigures,
+    CopySite,
+    MatchBasis,
+    Measured,
+    Missing,
+    NoiseFigures,
+    ProcessGroupFigures,
+)
 from dptune.present.amounts import Hole, data, ns_as_ms, number, percent, several, shown, times
 from dptune.present.lines import Line, heading, labelled, wrapped
+from dptune.present.process_groups import group_name, group_rows
 from dptune.present.sections.kernels import of_recording
 from dptune.present.table import Cell, Column, table
 
@@ -59,11 +69,16 @@ def collectives(report: Report, width: int) -> Iterator[Line]:
     if not found:
         yield from wrapped(_none(report.measured), width, "  ")
         return
-    yield from table(COLLECTIVES, [collective(row) for row in found[:_AT_MOST]], width)
+    parallel = report.measured.process_groups
+    yield from table(COLLECTIVES, [collective(row, parallel) for row in found[:_AT_MOST]], width)
     if len(found) > _AT_MOST:
         more = several(len(found) - _AT_MOST, "more kind and size", "more kinds and sizes")
         yield from wrapped(f"and {more}: see --format json", width, "  ", role="dim")
     yield from wrapped(collective_words(report.measured, found[:_AT_MOST]), width, "  ", role="dim")
+    if rows := group_rows(parallel):
+        yield from wrapped("Process groups:", width, "  ")
+        for row in rows:
+            yield from wrapped(row, width, "    ", "      ")
 
 
 def _none(measured: Measured) -> str:
@@ -151,12 +166,12 @@ def _noise(noise: NoiseFigures) -> str:
     return f"{scale} ({between}): beyond that, a larger global batch hardly helps convergence"
 
 
-def collective(row: CollectiveFigures) -> list[Cell]:
+def collective(row: CollectiveFigures, groups: Sequence[ProcessGroupFigures]) -> list[Cell]:
     """Cells of one row, in the order of `COLLECTIVES`."""
     about = "~" if row.known("matched") == "shift" else ""
     return [
         row.kind,
-        shown(lambda: row.group),
+        shown(lambda: row.group, lambda name: group_name(name, groups)),
         shown(lambda: row.group_size),
         shown(lambda: row.dtype),
         shown(lambda: row.message_bytes, data),

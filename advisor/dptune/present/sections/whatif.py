@@ -44,11 +44,13 @@ def page(whatif: WhatIf, width: int, run: str = "") -> Iterator[Line]:
     how = "traced: the profiler slows the host" if whatif.traced else "untraced"
     many = f", the median of {whatif.processes} processes" if whatif.processes > 1 else ""
     yield from labelled("Measured", f"{ns_as_ms(measured_ns)} ms per step, {how}{many}.", width, role="strong")
-    words = (
-        f"Replay of the unchanged run: {ns_as_ms(whatif.replayed_ns)} ms ({percent(whatif.error_share)} error; "
-        f"{percent(whatif.held_out_share)} on held-out steps)."
-    )
-    yield from labelled("Model check", words, width)
+    replayed = f"Replay of the unchanged run: {ns_as_ms(whatif.replayed_ns)} ms ({percent(whatif.error_share)} error"
+    held_out_share, variation_share = whatif.known("held_out_share"), whatif.known("variation_share")
+    held_out = "" if held_out_share is None else f"; {percent(held_out_share)} on held-out steps"
+    yield from labelled("Model check", f"{replayed}{held_out}).", width)
+    if variation_share is not None:
+        words = f"The means of every second traced step and of the others differ by {percent(variation_share)}."
+        yield from labelled("Steps vary", words, width)
     if whatif.known("floor_ns") is not None:
         words = (
             f"If communication took no time, a step would take {ns_as_ms(whatif.floor_ns)} ms. Skipping all-reduces "
@@ -67,7 +69,7 @@ def page(whatif: WhatIf, width: int, run: str = "") -> Iterator[Line]:
         yield from _compared(whatif, width)
         return
     if not whatif.predictions:
-        words = missed(whatif.error_share, whatif.held_out_share).capitalize()
+        words = missed(whatif.error_share, held_out_share).capitalize()
         hint = "Record more traced steps (--light 20) and more processes (--repeat 3)."
         yield from labelled("Search", f"{words}, so no search was run. {hint}", width, role="warning")
         return
@@ -99,8 +101,9 @@ def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     ]
     for why in dict.fromkeys(bound.missing["step_ns"] for bound in bounds):
         yield from labelled("At least", f"{why[0].upper()}{why[1:]}.", width, role="warning")
-    if bounds and missed(whatif.error_share, whatif.held_out_share):
-        share = percent(whatif.error_share + whatif.held_out_share)
+    held_out_share = whatif.known("held_out_share")
+    if bounds and held_out_share is not None and missed(whatif.error_share, held_out_share):
+        share = percent(whatif.error_share + held_out_share)
         yield from labelled("Bounds", f"Each is lowered by the replay error, {share} of a step.", width)
     if len(bounds) < len(whatif.predictions):
         yield from labelled("From, to", "Nominal 90 % prediction interval.", width)

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from dptune.finding import Finding
 from dptune.trace.columns import NONE
-from dptune.trace.events import Device, Distributed
+from dptune.trace.events import Device, Distributed, ProcessGroup
 from dptune.trace.kineto.schema import Header, integer
 from dptune.trace.run import MOST_RANKS
 
@@ -104,11 +104,20 @@ def _distributed(entry: object) -> Distributed:
     )
 
 
-def _groups(config: object) -> Iterator[tuple[str, int]]:
+def _groups(config: object) -> Iterator[tuple[str, ProcessGroup]]:
     for group in config if isinstance(config, list) else []:
         size = _known(group.get("pg_size")) if isinstance(group, dict) else None
         if size is not None:
-            yield str(group.get("pg_name", "")), size
+            described = group.get("pg_desc")
+            words = described if isinstance(described, str) else ""
+            yield str(group.get("pg_name", "")), ProcessGroup(size, words, _members(group.get("ranks"), size))
+
+
+def _members(ranks: object, size: int) -> tuple[int, ...]:
+    """The ranks of a group, if there are as many as it has members."""
+    numbers = {_of_ranks(rank) for rank in ranks} if isinstance(ranks, list) and len(ranks) == size else set()
+    known = sorted(rank for rank in numbers if rank is not None)
+    return tuple(known) if len(known) == size else ()
 
 
 def _of_ranks(value: object, least: int = 0) -> int | None:

@@ -8,9 +8,8 @@ from dataclasses import replace
 from dptune.knobs import Value
 from dptune.measured import Measured
 from dptune.whatif.cpu.model import StepModel
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.link import link_figures
+from dptune.whatif.link import link_figures, link_range
 
 _HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from its prediction
 _LEAST_GROWING = 0.5  # of what kernels and copies take, that grows with the batch; all of it is the most
@@ -23,18 +22,12 @@ _UNEVEN_LEFT = 0.25  # of the difference: batches of samples sorted by length, o
 _QUIET = 0.85
 
 
-def relinked(program: Program, measured: Measured) -> Iterator[Program]:
-    """The program with other links that the data allow."""
-    for link in _links(measured) if program.link is not None else ():
-        yield replace(program, link=link)
-
-
 def variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, ...]]:
     """The model with other links that the data allow, and with either half of the steps: a group for each cause."""
     alone = model.latency.alone
     yield tuple(
         replace(model, link=replace(model.link, alpha_ns=alone * link.alpha_ns, bytes_per_ns=link.bytes_per_ns))
-        for link in _links(measured)
+        for link in link_range(link_figures(measured))
     )
     yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.7, 1.4))
     yield tuple(
@@ -66,15 +59,3 @@ def others(model: StepModel | Program, changes: Mapping[str, Value]) -> Iterator
     if changes.get("straggler.removed") or changes.get("straggler.balanced"):
         for slowdown in _OTHER_CROWDED:
             yield replace(model, crowded_slowdown=slowdown)
-
-
-def _links(measured: Measured) -> list[Link]:
-    """The quickest and the slowest link that the fit allows."""
-    link = link_figures(measured)
-    if link.known("alpha_low_us") is None or not link.known("busbw_low_gb_per_s"):
-        return []
-    factor = link.algbw_gb_per_s / link.busbw_gb_per_s if link.known("busbw_gb_per_s") else 1.0
-    return [
-        Link(link.alpha_low_us * 1e3, link.busbw_high_gb_per_s * factor),
-        Link(link.alpha_high_us * 1e3, link.busbw_low_gb_per_s * factor),
-    ]

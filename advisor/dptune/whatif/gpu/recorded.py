@@ -9,13 +9,14 @@ from dptune.measure.across_ranks import across
 from dptune.measure.complete import complete
 from dptune.measure.steps.steady import steady
 from dptune.measure.views import view
-from dptune.measured import LinkFigures, Measured, Missing
+from dptune.measured import Measured, Missing
+from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 from dptune.whatif.gpu.building import build
+from dptune.whatif.gpu.links import linked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.hosts import hosts_of
-from dptune.whatif.link import link_figures, link_of
 
 
 def program_of(run: Run, measured: Measured) -> Program:
@@ -26,14 +27,16 @@ def program_of(run: Run, measured: Measured) -> Program:
     lacking = next((rank_view.no_steps for rank_view in views if rank_view.no_steps), "")
     if lacking:
         raise Missing(lacking)
-    try:
-        figures: LinkFigures | None = link_figures(measured)
-    except Missing:
-        figures = None
-    link = None if figures is None else link_of(figures, "nccl")
     ranks = measured.known("world_size") or len(run.ranks)
-    program = build(views, across(run, views), link, ranks, measured.known("samples_per_step"), _batch(run.facts))
-    return replace(program, hosts=hosts_of(run.facts))
+    samples = measured.known("samples_per_step")
+    program = build(views, across(run, views), None, ranks, samples, _batch(run.facts), _ddp(run.facts))
+    return linked(replace(program, hosts=hosts_of(run.facts)), measured)
+
+
+def _ddp(facts: Mapping[int, Facts]) -> DdpFacts | None:
+    """The only module of the script, if it was recorded."""
+    modules = next((rank_facts.ddp for rank_facts in facts.values()), [])
+    return modules[0] if len(modules) == 1 else None
 
 
 def _batch(facts: Mapping[int, Facts]) -> int | None:

@@ -1,0 +1,50 @@
+"""What a prediction of GPU steps may be off by, beside what variants of the model say.
+
+A change is applied to every recorded step and compared with that same step, so how much steps differ from each other is
+no error of the model: it counts only as far as the recorded steps differ in what the change saves. A change that leaves
+the program as it is changes exactly nothing.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from statistics import stdev
+
+from dptune.whatif.gpu.program import Program
+
+# Published replays miss unchanged GPU steps by 3 to 14 % (Lumos 3.3, Maya 5, Echo 8, dPRO 14), of hundreds of cards.
+# What a replay cannot know on top of that grows with what a change moves: contention of kernels, work that waits behind
+# what is taken away.
+_OF_STEP, _OF_DIFFERENCE = 0.05, 0.25
+_NORMAL_90 = 1.645  # two-sided
+
+
+def unchanged(before: Program, after: Program) -> bool:
+    """Whether a change leaves the program as it is."""
+    return after.edges is before.edges and after.steps is before.steps
+
+
+def unknown_ns(
+    before: Program, after: Program, step_ns: float, error_share: float, *, only_a_bound: bool
+) -> tuple[float, ...]:
+    """By cause what a prediction may be off by, ns.
+
+    `step_ns` is the measured step, which the replay of the unchanged program misses by `error_share`: what it says of a
+    change may be off by as much of that. A bound assumes nothing of how much a change saves.
+    """
+    if unchanged(before, after):
+        return ()
+    unchanged_ns = before.step_ns()
+    level = step_ns / unchanged_ns
+    difference_ns = level * (after.step_ns() - unchanged_ns)
+    of_replay = error_share * difference_ns, level * standard_error_ns(before, after)
+    if only_a_bound:
+        return of_replay
+    return *of_replay, _OF_STEP * (step_ns + difference_ns), _OF_DIFFERENCE * difference_ns
+
+
+def standard_error_ns(before: Program, after: Program) -> float:
+    """90 % of what the mean difference may be off by, because steps differ in what the change saves."""
+    durations, changed_durations = before.by_number(before.run()), after.by_number(after.run())
+    differences = [changed_durations[number] - duration for number, duration in durations.items()]
+    return _NORMAL_90 * stdev(differences) / sqrt(len(differences)) if len(differences) > 1 else 0.0

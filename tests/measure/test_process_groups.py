@@ -1,0 +1,141 @@
+"""What process groups are for: by description, by their collectives, and in rules that are about gradients."""
+
+import pytest
+
+from dptune.measure import measure
+from dptune.measure.communication.process_groups import process_groups, replicas
+from dptune.measure.views import view
+from dptune.measured import Missing
+from dptune.present.process_groups import group_name, group_rows
+from dptune.trace import load
+
+from .handmade import BACKWARD, annotation, launched, load_events, measure_events, operator, step
+
+ACCUMULATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+
+
+def header(**groups):
+    """A trace of rank 0 of 8 that lists these groups; a description, and ranks or a size."""
+    listed = [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 8, "ranks": list(range(8))}]
+    for number, (description, ranks) in enumerate(groups.items(), 1):
+        listed.append({"pg_name": str(number), "pg_desc": description, "pg_size": len(ranks), "ranks": ranks})
+    return {"distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 8, "pg_config": listed}}
+
+
+def all_reduce(called, start, end, correlation, group, size, thread=1):
+    """The launch and the kernel of an all-reduce of 1,000 floats."""
+    described = {"Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "dtype": "Float"}
+    described |= {"Group size": size, "Process Group Name": group}
+    call, kernel = launched("ncclDevKernel_AllReduce_Sum_f32_RING_LL", called, start, end, correlation, 8, thread)
+    return [call, {**kernel, "args": {**kernel["args"], **described}}]
+
+
+# A step in which group 1 all-reduces in both passes, as tensor parallelism does, and group 2 averages a gradient.
+EVENTS = [
+    step(3, 0, 100),
+    step(4, 100, 200),
+    annotation("Optimizer.step#SGD.step", 90, 99),
+    annotation("Optimizer.step#SGD.step", 190, 199),
+    *launched("gemm", 1, 10, 20, 1),
+    *all_reduce(21, 22, 30, 2, "1", 4),
+    operator(BACKWARD, 40, 60, thread=2),
+    *launched("gemm", 41, 42, 50, 3, thread=2),
+    *all_reduce(51, 52, 58, 4, "1", 4, thread=2),
+    operator(ACCUMULATES, 62, 68, thread=2),
+    *all_reduce(63, 64, 70, 5, "2", 2, thread=2),
+    *launched("sgd", 92, 93, 95, 6),
+    *launched("gemm", 105, 110, 120, 7),
+]
+BY_USE = header(undefined=[0, 1, 2, 3], also_undefined=[0, 4])
+
+
+@pytest.mark.parametrize(
+    ("description", "dimensions"),
+    [
+        ("mesh_tp", ["tensor"]),  # DeviceMesh
+        ("mesh_dp_shard", ["shard"]),
+        ("mesh_dp_shard_cp", ["shard", "context"]),
+        ("mesh_dp_replicate", ["replicate"]),
+        ("mesh_infer_pp", ["pipeline"]),
+        ("TENSOR_MODEL_PARALLEL_GROUP", ["tensor"]),  # Megatron-LM
+        ("DATA_PARALLEL_GROUP_WITH_CP", ["data", "context"]),
+        ("EXPERT_MODEL_PARALLEL_GROUP", ["expert"]),
+        ("EXPERT_DATA_PARALLEL_GROUP", ["expert", "data"]),
+        ("MODEL_PARALLEL_GROUP", ["tensor", "pipeline"]),
+        ("tp", ["tensor"]),
+    ],
+)
+def test_by_description(tmp_path, description, dimensions):
+    measured = measure_events(tmp_path, EVENTS, **header(**{description: [0, 1, 2, 3]}))
+    group = next(found for found in measured.process_groups if found.size == 4)
+    assert (group.dimensions, group.confidence) == (dimensions, "high")
+
+
+@pytest.mark.parametrize("description", ["default_pg", "undefined", "mesh_dim_0", "data_loading", "tp\x1b[2J"])
+def test_other_descriptions_name_no_dimension(tmp_path, description):
+    measured = measure_events(tmp_path, EVENTS[:4], **header(**{description: [0, 1, 2, 3]}))
+    assert next(found for found in measured.process_groups if found.size == 4).known("dimensions") is None
+
+
+def test_by_use(tmp_path):
+    measured = measure_events(tmp_path, EVENTS, **BY_USE)
+    tensor, data = (next(found for found in measured.process_groups if found.name == name) for name in "12")
+    assert (tensor.dimensions, tensor.confidence, tensor.ranks) == (["tensor"], "medium", [0, 1, 2, 3])
+    assert (data.dimensions, data.confidence, data.ranks) == (["data"], "high", [0, 4])
+    whole = measured.process_groups[0]
+    assert whole.size == 8
+    with pytest.raises(Missing, match="neither its description nor its collectives"):
+        _ = whole.dimensions
+    assert group_rows(measured.process_groups) == [
+        "1: tensor parallel, ranks 0-3 (medium confidence: neighbouring ranks all-reduce in it in forward and "
+        "backward passes)",
+        "2: data parallel, ranks 0, 4 (high confidence: gradients are all-reduced in it as they are accumulated)",
+    ]
+    assert [group_name(name, measured.process_groups) for name in "0123"] == ["0", "1 tensor", "2 data", "3"]
+
+
+def test_ranks_that_are_not_neighbours_are_not_taken_for_tensor_parallel(tmp_path):
+    measured = measure_events(tmp_path, EVENTS, **header(undefined=[0, 2, 4, 6], also_undefined=[0, 4]))
+    assert next(found for found in measured.process_groups if found.name == "1").known("dimensions") is None
+
+
+def test_only_groups_that_may_average_gradients(tmp_path):
+    measured = measure_events(tmp_path, EVENTS, **BY_USE)
+    assert [measured.may_average_gradients(name) for name in (*"012", None)] == [True, False, True, True]
+
+
+def test_replicas_share_no_samples(tmp_path):
+    """8 ranks in tensor groups of 4 are 2 replicas; a wrong number of ranks makes none."""
+    groups = measure_events(tmp_path, EVENTS, **BY_USE).process_groups
+    assert [replicas(groups, ranks) for ranks in (8, 6, None)] == [2, None, None]
+    assert replicas([], 8) == 8
+
+
+@pytest.mark.parametrize("ranks", [[0, 1], [0, 1, 2, "x"], [0, 0, 1, 2], "0-3", None, [0, 1, 2, -1], [0, 1, 2, 10**9]])
+def test_odd_ranks_are_left_out(tmp_path, ranks):
+    entry = {"pg_name": "1", "pg_desc": "mesh_tp", "pg_size": 4, "ranks": ranks}
+    (tmp_path / "trace").mkdir()
+    info = {"distributedInfo": {"rank": 0, "world_size": 8, "pg_config": [entry]}}
+    (group,) = measure_events(tmp_path / "trace", EVENTS, **info).process_groups
+    assert (group.dimensions, group.known("ranks")) == (["tensor"], None)
+
+
+def test_a_name_of_several_groups(tmp_path):
+    """Ranks may call different groups by the same name."""
+    views = [load_events(tmp_path, EVENTS, **header(mesh_tp=ranks)).ranks[0] for ranks in ([0, 1], [2, 3])]
+    found = process_groups([view(rank.rank, rank.light) for rank in views], [], 8)
+    group = next(group for group in found if group.size == 2)
+    assert group.dimensions == ["tensor"]
+    with pytest.raises(Missing, match="groups of different ranks have this name"):
+        _ = group.ranks
+
+
+def test_public_traces(real_traces):
+    """By eye: b4b6dce has DDP's buckets in its only group; nanogpt's optimizer shards by hand, which shows no role."""
+    ddp = measure(load([real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz"])).process_groups
+    assert [(group.name, group.ranks, group.dimensions, group.confidence) for group in ddp] == [
+        ("0", [0, 1], ["data"], "high")
+    ]
+    (nano,) = (real_traces / "nanogpt_adam_hook_h100").glob("3608dcf*")
+    (group,) = measure(load([nano])).process_groups
+    assert (group.size, group.ranks, group.known("dimensions")) == (8, list(range(8)), None)
