@@ -299,10 +299,13 @@ def _verdict(report: Report) -> Text:
 
 
 def _subject(report: Report) -> str:
-    """The command that was recorded, else the file or the folder that was read."""
+    """The command that was recorded, from its script on, else the file or the folder that was read."""
     sources = report.run.sources
-    if report.run.command or not sources:
-        return report.run.command or "nothing was read"
+    if report.run.command:
+        words = report.run.command.split(" ")
+        return " ".join(words[next((at for at, word in enumerate(words) if word.endswith(".py")), 0) :])
+    if not sources:
+        return "nothing was read"
     first = PurePath(sources[0])
     if len(sources) == 1:
         return first.name
