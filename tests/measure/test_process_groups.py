@@ -7,6 +7,7 @@ from dptune.measure.communication.process_groups import process_groups, replicas
 from dptune.measure.views import view
 from dptune.measured import Missing
 from dptune.present.process_groups import group_name, group_rows
+from dptune.present.sections.overlap import collective_name
 from dptune.trace import load
 
 from .handmade import BACKWARD, annotation, launched, load_events, measure_events, operator, step
@@ -90,6 +91,12 @@ def test_by_use(tmp_path):
         "1: tensor parallel, ranks 0-3 (medium confidence: neighbouring ranks all-reduce in it in forward and "
         "backward passes)",
         "2: data parallel, ranks 0, 4 (high confidence: gradients are all-reduced in it as they are accumulated)",
+    ]
+    named = [collective_name(row, measured.process_groups) for row in measured.overlap.rows]
+    assert sorted(named) == [
+        "all_reduce (gradients) in backward",
+        "all_reduce (tensor) in backward",
+        "all_reduce (tensor) in forward",
     ]
     assert [group_name(name, measured.process_groups) for name in "0123"] == ["0", "1 tensor", "2 data", "3"]
 
