@@ -225,6 +225,7 @@ class ComputeFunction(FunctionOperators):
     """
 
     operator: str = Field(description="the operator that takes most of the forward time")
+    loops: bool = Field(description="whether it calls the backward pass: it is the training loop, or one step of it")
 
 
 class Decomposition(FunctionOperators):
