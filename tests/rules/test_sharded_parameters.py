@@ -128,8 +128,14 @@ def test_a_slow_profiler_raises_the_upper_bound(told, make_measured):
 
 
 def test_gathered_layers_that_are_kept_are_gathered_once(told):
-    (advice,) = told(sharded=FsdpFacts(2, modules=["Block"], reshard_after_forward=False))
+    room = {"device": DeviceFacts("cpu", available_bytes=10**9)}
+    (advice,) = told(sharded=FsdpFacts(2, modules=["Block"], reshard_after_forward=False), facts=room)
     assert advice.why == "Each layer is gathered before its forward pass; unsharded parameters are never gathered."
+    assert advice.remedy == "Use `DistributedDataParallel` in place of `fully_shard`."  # the rest is set already
+    assert advice.confidence == "low"
+    (advice,) = told(facts=room)
+    assert "Or pass `reshard_after_forward=False`, which needs less memory (to try it: " in advice.remedy
+    assert advice.confidence == "medium"
 
 
 @pytest.mark.parametrize(("withheld", "fires"), [(0.04, True), (0.05, False)])

@@ -22,6 +22,9 @@ In the order of memory use:
 - a mesh of two dimensions (HYBRID_SHARD): layers are gathered only within a node;
 - DistributedDataParallel: nothing is gathered.
 
+Where all layers stay gathered already, only DistributedDataParallel is proposed, with low confidence: an all-gather and
+a reduce-scatter send the bytes of an all-reduce, and only the waits of the forward pass for gathers are saved.
+
 If several forward passes precede a backward pass, each of them gathers every layer again. Then
 `reshard_after_forward=False` comes first, because it gathers each layer once.
 
@@ -106,6 +109,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.impact(beyond_share, WORTH_SHARE) is None:
         return
     reshards = any(fsdp.reshard_after_forward for fsdp in sharded)
+    kept = all(fsdp.reshard_after_forward is False for fsdp in sharded)
     less = _less(run, reshards)
     if less is None:
         return
@@ -133,9 +137,9 @@ def check(run: RunView) -> Iterator[Advice]:
         why=f"Each layer is gathered before {'each' if repeated else 'its'} forward pass{AGAIN if reshards else ''}; "
         "unsharded parameters are never gathered.",
         changes=[] if all_of_it and not repeated else _kept(run),
-        remedy=_remedy(sharded[0].version, where, all_of_it and not repeated),
+        remedy=_remedy(sharded[0].version, where, all_of_it and not repeated, kept),
         saves=run.bound(0.0, run.most_of_process(most), _ALL if all_of_it else _AGAIN),
-        confidence="low" if beyond_share < FAIR_SHARE or _small_units(run) or _host_memory(run) is None else "medium",
+        confidence="low" if kept or _is_doubtful(run, beyond_share) else "medium",
         evidence=[
             *(
                 Evidence(
@@ -157,8 +161,13 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
-def _remedy(version: int, where: str | None, whole: bool) -> str:
-    """What to change in the script; `whole`: memory has room for replicas."""
+def _is_doubtful(run: RunView, share: float) -> bool:
+    """Whether little is at stake, units are so small that their number is the cause, or memory is not known."""
+    return share < FAIR_SHARE or _small_units(run) or _host_memory(run) is None
+
+
+def _remedy(version: int, where: str | None, whole: bool, kept: bool) -> str:
+    """What to change in the script; `whole`: memory has room for replicas; `kept`: layers stay gathered already."""
     wrapper, keeps = (
         ("FullyShardedDataParallel", "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP")
         if version == 1
@@ -166,10 +175,9 @@ def _remedy(version: int, where: str | None, whole: bool) -> str:
     )
     place = f" at {where}" if where else ""
     if whole:
-        return (
-            f"Use `DistributedDataParallel` in place of `{wrapper}`{place}. Or pass `{keeps}`, which needs less memory"
-            f"{'' if version == 1 else ' (to try it: `--set fsdp.reshard_after_forward=false`)'}."
-        )
+        to_try = "" if version == 1 else " (to try it: `--set fsdp.reshard_after_forward=false`)"
+        less = "" if kept else f" Or pass `{keeps}`, which needs less memory{to_try}."
+        return f"Use `DistributedDataParallel` in place of `{wrapper}`{place}.{less}"
     return f"Pass `{keeps}` to `{wrapper}`{place}."
 
 
