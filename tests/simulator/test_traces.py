@@ -19,7 +19,7 @@ from dptune.measure import measure
 from dptune.measured import Measured
 from dptune.trace import load
 
-FEW = {"layers": 2, "width": 512, "heads": 8, "tokens": 128}
+FEW = {"layers": 2, "width": 512, "heads": 8, "tokens": 128, "strategy": "ddp", "losses_read": 0, "loader": None}
 
 
 def run_of(seed: int, ranks: int = 2, link: Link | None = None, **changed: object) -> Run:
@@ -57,7 +57,7 @@ def reported(run: Run, folder: Path) -> tuple[Measured, Report]:
     ids=["ddp with a hook", "fsdp", "blocking copies", "graphs"],
 )
 def test_each_step_is_accounted_as_the_simulator_did(ranks: int, changed: dict[str, object], tmp_path: Path) -> None:
-    timelines = written(run_of(3, ranks, **changed), tmp_path)
+    timelines = written(run_of(3, ranks, **changed), tmp_path)  # type: ignore[arg-type]
     measured = measure(load([tmp_path]))
     for timeline, rank in zip(timelines, measured.ranks, strict=True):
         truths = dict(enumerate(pairs.accounts(timeline), pairs.WARMUP))

@@ -12,6 +12,7 @@ from dptune.rule.ranks import LEADING
 from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
+from dptune.runfile.communication import CallFacts, DdpFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discarding
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
@@ -34,6 +35,8 @@ __all__ = [
     "LEADING",
     "UNVALIDATED",
     "BroadcastLossFacts",
+    "CallFacts",
+    "DdpFacts",
     "DenseTableFacts",
     "DiscardedGradientFacts",
     "EqualGenerators",

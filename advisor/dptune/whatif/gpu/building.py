@@ -276,6 +276,7 @@ def _tight(edges: list[Edge], recorded: Sequence[int], place: int) -> list[Edge]
 def _steps(view: RankView, device: DeviceView, places: Mapping[tuple[int, str, int], int]) -> Iterator[Stretch]:
     """The windows that begin with an operation, and end with the begin of another, or the end of the last."""
     columns, rows = view.columns, device.operations.rows
+    launched = dict(zip(rows.tolist(), device.operations.launch.tolist(), strict=True))
     rows = rows[columns.dur_ns[rows] > 0]
     starts = {int(at): int(row) for at, row in zip(columns.ts_ns[rows][::-1], rows[::-1], strict=True)}
     ends = {int(at): int(row) for at, row in zip(columns.ends(rows)[::-1], rows[::-1], strict=True)}
@@ -284,4 +285,7 @@ def _steps(view: RankView, device: DeviceView, places: Mapping[tuple[int, str, i
         key = None if after is None else (view.rank, "begin", after)
         key = key or (None if last is None else (view.rank, "end", last))
         if first is not None and key is not None and not window.open_ended:
-            yield Stretch(view.rank, window.number, places[view.rank, "begin", first], places[key])
+            begun = places.get((view.rank, "call", launched[first]))
+            followed = None if after is None else places.get((view.rank, "call", launched[after]))
+            between = None if begun is None or followed is None else (begun, followed)
+            yield Stretch(view.rank, window.number, places[view.rank, "begin", first], places[key], between)
