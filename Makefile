@@ -21,7 +21,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test environment check lint format types layers tests tests-together tests-alone test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-rules bench-stragglers bench-unseen advice-bench docs pictures dist clean
+.PHONY: help demo test environment check lint format types layers tests tests-together tests-alone test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-simulated bench-rules bench-stragglers bench-unseen advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ bench-predictions: $(VENV)/.test ## how good whatif is: predicted, then run (hou
 
 bench-replays: $(VENV)/.test ## how public GPU traces replay (a minute; needs ../shared/real_traces)
 	$(BIN)/python tests/benchmarks/real_replays.py
+
+bench-simulated: $(VENV)/.test ## how near predictions for GPU steps are to an independent simulator (ten minutes; resumes)
+	$(BIN)/python tests/benchmarks/simulated.py
 
 bench-rules: $(VENV)/.test ## what the rules say of public traces (minutes; needs ../shared/real_traces)
 	$(BIN)/python tests/benchmarks/real_advice.py

@@ -29,6 +29,7 @@ VERBS = {
         "dptune.commands.verify",
         "Verify a change by running the script with and without it.",
     ),
+    "tune": ("dptune.commands.tune", "Find the changes that make a script faster, by running them."),
     "links": ("dptune.commands.links", "Measure latency and bandwidth of the links between ranks."),
     "rules": (
         "dptune.commands.rules",

@@ -18,8 +18,12 @@ def results_at_risk(
     subject: str,
     confidence: Confidence = "high",
     impact: Impact = "high",
+    remedy: str = "",
 ) -> Advice:
-    """The advice of a rule about results. `watch` is what to change, `subject` what the fingerprint names."""
+    """The advice of a rule about results; `subject` is what the fingerprint names.
+
+    `watch` is what to change, or, beside a `remedy` with its code, what the change does.
+    """
     return Advice(
         rule=rule.code,
         slug=rule.name,
@@ -28,6 +32,7 @@ def results_at_risk(
         title=title,
         why=why,
         changes=[],
+        remedy=remedy,
         confidence=confidence,
         evidence=list(evidence),
         numerics="changes",

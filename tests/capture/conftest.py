@@ -86,7 +86,7 @@ def profiling_in(place: Path) -> Callable[..., Run]:
             env=environment(**(env or {})),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
         return Run(done.returncode, done.stdout, done.stderr, folder)

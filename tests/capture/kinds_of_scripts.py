@@ -99,7 +99,7 @@ def _bare(kind: Kind, folder: Path, *arguments: str) -> subprocess.CompletedProc
         env=environment(**QUIET, **kind.env),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
 
@@ -121,7 +121,7 @@ def recorded(kind: Kind, folder: Path, *options: str, arguments: tuple[str, ...]
             env=environment(**QUIET, **kind.env, **env),
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=900,
             check=False,
         )
         if not done.returncode or ABORTED not in done.stderr:

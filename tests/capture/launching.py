@@ -54,7 +54,7 @@ class Done:
     err: str
 
 
-def run(*words: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 240) -> Done:
+def run(*words: str, cwd: Path, env: dict[str, str] | None = None, timeout: float = 900) -> Done:
     """Run a command to its end, in an environment without this test's own Python settings."""
     done = subprocess.run(
         words, cwd=cwd, env=surroundings(**(env or {})), capture_output=True, text=True, timeout=timeout, check=False

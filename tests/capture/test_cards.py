@@ -63,7 +63,7 @@ def read_through(*phases: str, used: set[str] | None = None) -> tuple[list[CardR
     for phase in phases:
         read.look(phase)
         wanted = len(read_samples(read, phase)) + 3
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 600
         while phase in cards.WINDOWS and len(read_samples(read, phase)) < wanted and time.monotonic() < deadline:
             time.sleep(0.001)
     return read.finish(used or set())

@@ -51,7 +51,7 @@ def python(folder: Path, script: str, *launch: str, **env: str) -> subprocess.Co
         env=environment(**QUIET, **env),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
 
@@ -193,7 +193,7 @@ def test_in_a_notebook(tmp_path: Path) -> None:
         env=environment(**QUIET, IPYTHONDIR=str(tmp_path / "ipython")),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
     assert done.stdout.count("done True") == 2, done.stdout + done.stderr

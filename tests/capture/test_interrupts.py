@@ -37,11 +37,11 @@ class Started:
         until(lambda: any(one.step >= step for one in listen(self.folder / "live")), "a step")
 
     def end(self) -> tuple[int, str]:
-        _, err = self.process.communicate(timeout=90)
+        _, err = self.process.communicate(timeout=900)
         return self.process.returncode, err
 
 
-def until(true: Callable[[], bool], what: str, seconds: float = 90) -> None:
+def until(true: Callable[[], bool], what: str, seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, f"{what} did not come"
@@ -188,7 +188,7 @@ def test_control_c_on_a_terminal_is_the_scripts_own(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise
-    reader.join(timeout=10)
+    reader.join(timeout=600)
     os.close(terminal)
     text = b"".join(said).decode(errors="replace")
     assert os.waitstatus_to_exitcode(status) == 130, text

@@ -119,14 +119,14 @@ class Started:
             )
 
     def wait_for_words(self, words: str) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while words not in self._out.read_text() and self.process.poll() is None:
             assert time.monotonic() < deadline, f"never said {words!r}: {self._err.read_text()}"
             time.sleep(0.05)
 
     def end(self) -> Ended:
         try:
-            status = self.process.wait(180)
+            status = self.process.wait(900)
         finally:
             left = self._living()
             for pid in left:

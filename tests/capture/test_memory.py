@@ -55,7 +55,7 @@ def test_it_is_said_for_certain(little_memory: Path, tmp_path: Path) -> None:
         env=surroundings(),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=900,
         check=False,
         preexec_fn=enter,
     )

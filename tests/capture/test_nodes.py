@@ -87,7 +87,7 @@ def profile(nodes: list[Node], cwds: list[Path], *words: str, port: int, script:
             subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
     try:
-        ends = [process.communicate(timeout=200) for process in started]
+        ends = [process.communicate(timeout=900) for process in started]
     finally:
         for process in started:
             process.kill()

@@ -33,7 +33,7 @@ FAILS = """
 
 def medians(folder) -> list[int]:
     words = [sys.executable, "-m", "dptune", "report", str(folder), "--format", "json", "--no-cache"]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=900, check=True)
     step = json.loads(done.stdout)["measured"]["step"]
     return [step["untraced_median_ns"], *step["repeats_ns"], step["time_ns"]]
 

@@ -67,7 +67,7 @@ def test_a_run_of_others_is_shown_and_not_run_without_a_terminal(planted, capsys
     lines = said.err.splitlines()
     assert lines[0] == f"dptune: {planted.folder} was not recorded by you on this machine. Verifying it runs:"
     assert lines[1:6] == [
-        "dptune:   command      python train.py --epochs 3",
+        "dptune:   command      torchrun --nproc-per-node 2 train.py --epochs 3",
         f"dptune:   interpreter  {planted.python}",
         f"dptune:   directory    {planted.folder.parent / 'project'}",
         "dptune:   settings     loader.num_workers=2 ddp.bucket_cap_mb=1",
@@ -211,4 +211,6 @@ def test_without_an_identity_the_machines_name_counts(monkeypatch, tmp_path):
 def test_a_recording_says_who_made_it(monkeypatch):
     monkeypatch.delenv("DPTUNE_CAPTURE", raising=False)
     started = launch.alone(Script("train.py"), Interpreter(sys.executable, (3, 11, 0), "2.13.0"))
-    assert recording.begin(started, Options()).origin == origin.here()
+    record = recording.begin(started, Options(tokens=4096))
+    assert record.origin == origin.here()
+    assert record.tokens_per_step == 4096

@@ -111,7 +111,7 @@ def test_a_run_folder_stands_for_itself(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nowhere"], "nowhere is not a folder"),
+        (["nowhere"], "nowhere does not exist"),
         (["."], "no recordings in ."),
         ([], "no recording in ./dptune-runs/"),
         ([""], "a path is empty"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,26 @@ def test_a_commit_means_all_recordings_at_it(runs: Path) -> None:
 @pytest.mark.parametrize("name", ["a/b", "s3://bucket/run", "runs-*", "dptune-runs", "..", "-", "", "~", "x"])
 def test_a_path_stays_a_path(runs: Path, name: str) -> None:
     assert resolved([name], ["x"]) == [name]
+
+
+def test_a_name_that_git_knows_means_its_commit(runs: Path) -> None:
+    def git(*words: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        done = subprocess.run(["git", *identity, *words], cwd=runs.parent, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q", "-b", "trunk")
+    git("commit", "-q", "--allow-empty", "-m", "first")
+    first = git("rev-parse", "HEAD")
+    with pytest.raises(UsageError, match=f"no recording in dptune-runs is of HEAD .commit {first[:12]}.") as refused:
+        resolved(["HEAD"])
+    assert "dptune history" in refused.value.hint
+    record = runs / "2026-11-22T10-00-00-eval" / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "commit": first[:12]}))
+    git("commit", "-q", "--allow-empty", "-m", "second")
+    assert found("HEAD~1") == found("trunk^") == ["2026-11-22T10-00-00-eval"]
+    with pytest.raises(UsageError, match="--all does not exist"):  # no option of git
+        resolved(["--all"])
 
 
 def test_a_path_that_exists_wins_over_a_recording(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

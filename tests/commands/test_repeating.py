@@ -61,7 +61,7 @@ def run(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]
         env=surroundings(**more),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         check=False,
     )
 

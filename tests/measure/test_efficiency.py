@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from dptune.trace import load
 
 from .handmade import annotation, launched, measure_events, operator, step
 
+RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces" / "gpu"
 STEPS_READ = 2  # of three: the last has no end
 WIDTH, TOKENS, LENGTH, BATCH, WORDS = 32, 32, 16, 2, 1024
@@ -205,7 +207,7 @@ def test_a_gpu_by_hand(tmp_path):
     assert kind.time_ns == 35_000
     assert kind.flops_per_s == pytest.approx(found.flops / 35e-6)
     assert found.counted_share == 1
-    assert found.missing["mfu"] == "the trace does not name the device"
+    assert found.missing["mfu"].startswith("the trace does not name the device; its kernels show Ampere or later")
 
 
 @pytest.mark.parametrize(
@@ -227,6 +229,98 @@ def test_what_cannot_be_counted_is_named(tmp_path, name, args):
     found = measure_events(tmp_path, events).efficiency
     assert found.uncounted == [name]
     assert found.missing["mfu"] == f"the sizes of these operators are not known: {name}"
+
+
+TOKENS_PACKED, HEADS, DIM = 96, 4, 16
+PACKED = [[TOKENS_PACKED, HEADS, DIM]] * 3
+BOUNDS = [4]  # of three sequences
+
+
+def bare(*values):
+    """`Concrete Inputs`: tensors are empty."""
+    return ["" if value is None else str(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "values", "flops"),
+    [
+        # three sequences of 32: 2 products of 32 x 32 pairs and 16 wide, 4 heads
+        (
+            "aten::_flash_attention_forward",
+            [*PACKED, BOUNDS, BOUNDS],
+            bare(*[None] * 5, 32, 32),
+            3 * 4 * 4 * 32**2 * 16,
+        ),
+        (
+            "flash_attn::_flash_attn_varlen_forward",
+            [*PACKED, BOUNDS, BOUNDS],
+            bare(*[None] * 5, 32, 32),
+            3 * 4 * 4 * 32**2 * 16,
+        ),
+        (
+            "flash_attn::_flash_attn_varlen_backward",  # 5 products
+            [PACKED[0], *PACKED, PACKED[0], [4, 96], *PACKED, BOUNDS, BOUNDS],
+            bare(*[None] * 11, 32, 32),
+            3 * 4 * 10 * 32**2 * 16,
+        ),
+        (
+            "aten::_efficient_attention_forward",  # a batch of one
+            [*[[1, *PACKED[0]]] * 3, [], BOUNDS, BOUNDS],
+            bare(*[None] * 6, 32, 32),
+            3 * 4 * 4 * 32**2 * 16,
+        ),
+        ("aten::_cudnn_attention_forward", [[2, 4, 32, 16]] * 3, [], 2 * 4 * 4 * 32**2 * 16),
+        # 2 layers of LSTM, 8 and 16 wide: 4 gates; biases do not count
+        (
+            "aten::_cudnn_rnn",
+            [[5, 3, 8], [[64, 8], [64, 16], [64], [64], [64, 16], [64, 16], [64], [64]], []],
+            [],
+            2 * 15 * 64 * (8 + 3 * 16),
+        ),
+        (
+            "aten::_cudnn_rnn_backward",
+            [[5, 3, 8], [[64, 8], [64, 16], [64], [64]], []],
+            [],
+            2 * 2 * 15 * 64 * (8 + 16),
+        ),
+        ("aten::mkldnn_rnn_layer", [[5, 3, 8], [64, 8], [64, 16], [64], [64]], [], 2 * 15 * 64 * (8 + 16)),
+        ("aten::mkldnn_rnn_layer_backward", [[5, 3, 8], [64, 8], [64, 16]], [], 4 * 15 * 64 * (8 + 16)),
+        ("aten::addmm_", [[8, 9], [8, 7], [7, 9]], [], 2 * 8 * 7 * 9),
+        ("aten::addbmm", [[8, 9], [3, 8, 7], [3, 7, 9]], [], 3 * 2 * 8 * 7 * 9),
+        ("aten::_scaled_mm_v2", [[8, 7], [7, 9], []], [], 2 * 8 * 7 * 9),
+        ("_C::cutlass_scaled_mm", [[8, 9], [8, 7], [7, 9], [1], [1]], [], 2 * 8 * 7 * 9),
+        ("fbgemm::f8f8bf16_rowwise", [[8, 7], [9, 7], [8], [9]], [], 2 * 8 * 7 * 9),
+    ],
+)
+def test_operators_by_hand(tmp_path, name, dims, values, flops):
+    args = {"Input Dims": dims, "Concrete Inputs": values}
+    events = [step(1, 0, 100), step(2, 100, 200), operator(name, 10, 14, **args), *launched(GEMM, 11, 30, 40, 1)]
+    found = measure_events(tmp_path, events).efficiency
+    assert (found.flops, found.uncounted, found.packed) == (flops, [], [])
+
+
+def test_packed_sequences_of_unknown_lengths_are_counted_at_least(tmp_path):
+    """The longest of three has 48 tokens of 96: at least as much as for three of 32. A window is not counted at all."""
+    name, dims = "flash_attn::_flash_attn_varlen_forward", [*PACKED, BOUNDS, BOUNDS]
+    values = bare(*[None] * 5, 48, 48, 0.0, None, True, -1, -1)
+    events = [step(1, 0, 100), step(2, 100, 200), *launched(GEMM, 11, 30, 40, 1)]
+    called = operator(name, 10, 14, **{"Input Dims": dims, "Concrete Inputs": values})
+    found = measure_events(tmp_path, [*events, called]).efficiency
+    assert found.flops == 4 * 4 * (96 * 96 // 3) * 16
+    assert found.packed == [name]
+    assert found.lower_bound
+    values[10] = "128"
+    called = operator(name, 10, 14, **{"Input Dims": dims, "Concrete Inputs": values})
+    (tmp_path / "windowed").mkdir()
+    assert measure_events(tmp_path / "windowed", [*events, called]).efficiency.uncounted == [name]
+
+
+def test_cells_of_recurrent_layers_multiply_nothing(tmp_path):
+    """The products beside them are operators of their own."""
+    cell = operator("aten::_thnn_fused_lstm_cell", 16, 18, **{"Input Dims": [[3, 64]] * 2})
+    events = [step(1, 0, 100), step(2, 100, 200), product(10, 8, 8, 8), *launched(GEMM, 11, 30, 40, 1), cell]
+    found = measure_events(tmp_path, events).efficiency
+    assert (found.flops, found.uncounted) == (2 * 8**3, [])
 
 
 def test_without_sizes_the_report_says_how_to_get_them(tmp_path):
@@ -297,6 +391,17 @@ def test_tokens_are_seen_where_attention_has_as_many_keys(tmp_path):
     assert run.efficiency.tokens_per_s == pytest.approx(128 / run.efficiency.step_ns * 1e9)
     without = measure_events(tmp_path, [listed[0], listed[1], softmax(5, 12)]).efficiency
     assert "--tokens-per-step" in without.missing["tokens_per_step"]
+
+
+def test_tokens_given_to_a_recording_are_kept(tmp_path):
+    """Those given to a report win; a number that cannot be right counts for nothing."""
+    folder = shutil.copytree(RECORDED / "wide-gradients", tmp_path / "run")
+    written = json.loads((folder / "run.json").read_text())
+    for given, asked, expected in ((4096, None, 4096), (4096, 512, 512), (-1, None, None), (10**13, None, None)):
+        (folder / "run.json").write_text(json.dumps({**written, "tokens_per_step": given}))
+        found = measure(load([folder], cached=False), tokens=asked).efficiency
+        assert found.known("tokens_per_step") == expected
+    assert found.missing["tokens_per_s"].endswith("(pass `--tokens-per-step N`)")
 
 
 def test_peaks_have_sources_and_are_dense():

@@ -11,6 +11,7 @@ from dptune.patch.argument import set_argument
 from dptune.patch.source import EditError, Source
 
 THEN = {
+    "fsdp.reshard_after_forward": False,
     "loader.num_workers": 2,
     "loader.batch_size": 64,
     "loader.prefetch_factor": 4,
@@ -24,6 +25,7 @@ THEN = {
     "optimizer.eps": 5e-9,
 }
 WORKERS, BATCH, CAP, FUSED = "loader.num_workers", "loader.batch_size", "ddp.bucket_cap_mb", "optimizer.fused"
+RESHARD = "fsdp.reshard_after_forward"
 RATE, BETAS, EPS = "optimizer.lr", "optimizer.betas", "optimizer.eps"
 MISSING = object()
 
@@ -44,6 +46,7 @@ def edit(text, knob=WORKERS, line=1, then=MISSING, now=None):
         (CAP, "m = DDP(\n    net,\n    # why\n)", "m = DDP(\n    net, bucket_cap_mb=1,\n    # why\n)"),
         ("ddp.bucket_cap_mb_list", "m = DDP(net)", "m = DDP(net, bucket_cap_mb_list=[1,8,25])"),
         ("ddp.broadcast_buffers", "m = DDP(net, None, None, 0, True)", "m = DDP(net, None, None, 0, False)"),
+        (RESHARD, "fully_shard(block, mesh=mesh)", "fully_shard(block, mesh=mesh, reshard_after_forward=False)"),
         (WORKERS, "DataLoader(ds, batch_size=(bs // 2))", "DataLoader(ds, batch_size=(bs // 2), num_workers=2)"),
         (WORKERS, "DataLoader((ds))", "DataLoader((ds), num_workers=2)"),
         (WORKERS, "DataLoader(((ds)) )", "DataLoader(((ds)), num_workers=2 )"),
@@ -284,6 +287,7 @@ def test_warnings_of_the_script_are_not_ours():
 def test_positions_and_names_are_those_of_torch():
     torch = pytest.importorskip("torch", reason="its signatures are asked")
     found = {"ddp": torch.nn.parallel, "loader": torch.utils.data, "optimizer": torch.optim}
+    found["fsdp"] = pytest.importorskip("torch.distributed.fsdp")
     for name, knob in KNOBS.items():
         if not knob.argument:
             continue
@@ -299,4 +303,4 @@ def test_positions_and_names_are_those_of_torch():
 
 def test_every_argument_that_torch_takes_by_name_only_may_follow_any_others():
     names = {name for name, knob in KNOBS.items() if knob.argument and not knob.positions}
-    assert names == {"loader.prefetch_factor", "loader.persistent_workers", "optimizer.fused"}
+    assert names == {"loader.prefetch_factor", "loader.persistent_workers", "optimizer.fused", RESHARD}

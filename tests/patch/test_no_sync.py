@@ -460,7 +460,7 @@ def test_the_patched_script_learns_the_same_with_fewer_exchanges(tmp_path, stati
             )
             for rank in range(2)
         ]
-        told.append([one.communicate(timeout=120)[0].split() for one in ranks])
+        told.append([one.communicate(timeout=900)[0].split() for one in ranks])
     (before, same), (after, alike) = told
     assert (before, after) == (same, alike)  # ranks stay as one
     assert (before[0], after[0]) == ("14", exchanges)

@@ -40,7 +40,7 @@ def chromium() -> str:
 def opened(chromium: str, file: Path, *options: str) -> str:
     """What the browser writes on stderr while it opens the file."""
     words = [chromium, *QUIET, f"--user-data-dir={file.parent / 'profile'}", "--enable-logging=stderr", *options]
-    done = subprocess.run([*words, file.as_uri()], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([*words, file.as_uri()], capture_output=True, text=True, check=True, timeout=900)
     return done.stderr
 
 
@@ -137,16 +137,16 @@ def framed(chromium: str, file: Path, what: str) -> Any:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=900,
     )
     found = re.search(r"found:(.*):end", done.stdout, re.DOTALL)
     assert found, done.stdout[:500]
     return json.loads(unescape(found[1]))
 
 
-# How wide the page is, and what of it ends beyond the edge, unless a part of the page scrolls by itself.
+# How wide the page is, and what of it ends beyond the edge, tables included.
 OVERFLOW = """page => {
-  const over = element => !element.closest(".scroll, pre, svg") && element.getBoundingClientRect().right > 391;
+  const over = element => !element.closest("pre, svg") && element.getBoundingClientRect().right > 391;
   const found = [...page.querySelectorAll("main *")].filter(over);
   return [page.documentElement.scrollWidth, found.map(element => element.outerHTML)];
 }"""

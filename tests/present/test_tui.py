@@ -6,6 +6,7 @@ import re
 
 import pytest
 from textual.binding import Binding
+from textual.command import CommandList
 from textual.dom import DOMNode
 from textual.pilot import Pilot
 
@@ -36,9 +37,9 @@ def flat(seen: str) -> str:
 
 
 async def see(pilot: Pilot[None], words: str, *keys: str) -> str:
-    """Press the keys and wait until the words are on the screen; fail after two seconds."""
+    """Press the keys and wait until the words are on the screen; fail after a minute, for a machine may be busy."""
     await pilot.press(*keys)
-    for _ in range(40):
+    for _ in range(1200):
         await pilot.pause(0.05)
         if words in flat(screen(pilot)):
             return screen(pilot)
@@ -46,20 +47,34 @@ async def see(pilot: Pilot[None], words: str, *keys: str) -> str:
 
 
 async def settled(pilot: Pilot[None], words: str, *keys: str) -> str:
-    """Like `see`, and wait until two screens in a row are equal: lengths of scroll bars follow the layout."""
+    """Like `see`, and wait until nothing computes and two screens in a row are equal: scroll bars follow the layout."""
     seen = await see(pilot, words, *keys)
-    for _ in range(40):
+    for _ in range(600):
         await pilot.pause(0.1)
         before, seen = seen, screen(pilot)
-        if seen == before:
+        if seen == before and not any(worker.is_running for worker in pilot.app.workers):
             return seen
     raise AssertionError(f"the screen keeps changing:\n{seen}")
+
+
+async def chosen(pilot: Pilot[None], title: str, *keys: str) -> None:
+    """Press the keys and wait until the palette has found a command of this title, and would run it."""
+    await pilot.press(*keys)
+    commands = pilot.app.screen.query_one(CommandList)
+    for _ in range(1200):
+        await pilot.pause(0.05)
+        if commands.highlighted is not None:
+            prompt = commands.get_option_at_index(commands.highlighted).prompt
+            if str(prompt).startswith(title):
+                return
+    raise AssertionError(f"'{title}' is not found:\n{screen(pilot)}")
 
 
 async def page_to(pilot: Pilot[None], words: str) -> None:
     """Press Page Down until the words are on the screen; going back a little in between, so that none are cut."""
     for keys in ([], *(["pagedown"], ["up"] * 3) * 12):
         await pilot.press(*keys)
+        await pilot.wait_for_scheduled_animations()
         await pilot.pause(0.05)
         if words in flat(screen(pilot)):
             return
@@ -360,8 +375,7 @@ async def test_a_rule_that_is_not_installed_here_has_no_page(report: Report) -> 
 async def test_the_palette_runs_commands_by_name(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         await see(pilot, "Search for commands", "ctrl+p")
-        await pilot.press(*"ranks")
-        await pilot.pause(0.3)
+        await chosen(pilot, "Ranks", *"ranks")
         await see(pilot, "Selected rank", "enter")
         await see(pilot, "Search for commands", "ctrl+p")
         await see(pilot, "Theme", *"theme")
@@ -382,8 +396,7 @@ async def test_the_palette_has_what_the_keys_of_the_tab_do(report: Report) -> No
         assert {"Sort", "Why", "Find", "Theme"} <= offered
         assert "Next step" not in offered  # which is of the timeline
         await see(pilot, "Search for commands", "ctrl+p")
-        await pilot.press(*"why")
-        await pilot.pause(0.3)
+        await chosen(pilot, "Why", *"why")
         await see(pilot, "What it measures", "enter")
 
 
@@ -405,7 +418,5 @@ def test_heat_shows_the_largest_of_its_steps() -> None:
 @pytest.mark.parametrize("tab", ["1", "2", "3", "4", "5"])
 async def test_words_that_look_like_markup_are_only_words(report: Report, tab: str) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
-        await pilot.press(tab, "slash", *"[/bold", "enter")
-        await pilot.pause(0.2)
-        assert "[/bold" in screen(pilot)
+        await see(pilot, "[/bold", tab, "slash", *"[/bold", "enter")
         await pilot.press("escape", "q")

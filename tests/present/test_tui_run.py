@@ -123,10 +123,7 @@ async def test_what_is_under_the_cursor(recorded: tuple[Run, Report]) -> None:
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
         await see(pilot, "2 ranks, around step", "6")
         await see(pilot, "rank 0, around step", "enter")
-        await pilot.press("down")
-        await pilot.pause(0.1)
-        seen = flat(screen(pilot))
-        assert "compute: compute" in seen
+        seen = flat(await see(pilot, "compute: compute", "down"))
         assert re.search(r"What (aten|autograd|torch)", seen)
 
 
@@ -228,6 +225,7 @@ async def test_help_has_the_keys_of_every_tab(recorded: tuple[Run, Report]) -> N
         await pilot.press("question_mark")
         seen = ""
         for _ in range(6):
+            await pilot.wait_for_scheduled_animations()
             await pilot.pause(0.05)
             seen += flat(screen(pilot))
             await pilot.press("pagedown")
@@ -573,7 +571,7 @@ async def test_keys_wait_until_the_ranks_are_read(
 
     class Slow(RunTime):
         def __init__(self, *given: object) -> None:
-            go_on.wait(20)
+            go_on.wait(600)
             super().__init__(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr("dptune.present.tui.timeline.RunTime", Slow)
@@ -598,7 +596,7 @@ async def test_a_rank_that_was_opened_can_be_read_while_the_others_are(
 
     class Slow(RunTime):
         def __init__(self, *given: object) -> None:
-            go_on.wait(20)
+            go_on.wait(600)
             super().__init__(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr("dptune.present.tui.timeline.RunTime", Slow)

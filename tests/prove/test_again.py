@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,3 +55,26 @@ def test_one_process_is_started_by_its_script(by: str) -> None:
 
 def test_a_script_may_be_given_instead() -> None:
     assert rerun.launch_of(record("code"), ["train.py", "--fast"]).shown == ("python", "train.py", "--fast")
+
+
+@pytest.mark.parametrize(
+    ("by", "more", "command"),
+    [
+        ("dptune", {}, "python train.py"),
+        ("torchrun", {"nproc_per_node": 2}, "torchrun --nproc-per-node 2 train.py"),
+        ("torchrun", {"nproc_per_node": "gpu", "nnodes": 2}, "torchrun --nnodes 2 --nproc-per-node gpu train.py"),
+        (
+            "command",
+            {"command": ["torchrun", "--nproc-per-node=2", "train.py"]},
+            "torchrun --nproc-per-node=2 train.py",
+        ),
+        ("launcher", {"world_size": 2}, "python train.py"),
+    ],
+)
+def test_the_command_to_copy_starts_all_ranks_that_dptune_started(by: str, more: dict[str, Any], command: str) -> None:
+    assert " ".join(record(by, **more).typed) == command
+
+
+def test_a_launch_shows_what_its_recording_shows() -> None:
+    recorded = record("torchrun", nproc_per_node=2)
+    assert rerun.launch_of(recorded).typed == recorded.typed

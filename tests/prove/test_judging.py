@@ -123,7 +123,7 @@ def test_what_lay_there_is_kept(tmp_path):
 
 
 def sleeping(cwd: Path, **more: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], cwd=cwd, env={**os.environ, **more})
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"], cwd=cwd, env={**os.environ, **more})
 
 
 def test_one_at_a_time_and_what_a_killed_one_left_is_ended(tmp_path: Path):
@@ -135,7 +135,7 @@ def test_one_at_a_time_and_what_a_killed_one_left_is_ended(tmp_path: Path):
     the_users = sleeping(folder / "scratch")
     try:
         with folders.alone(folder):
-            assert left.wait(timeout=10) != 0
+            assert left.wait(timeout=600) != 0
             with pytest.raises(RunError, match=f"process {os.getpid()}"), folders.alone(tmp_path / "verified" / "new"):
                 pass
             assert not (tmp_path / "verified" / "new").exists()

@@ -106,6 +106,8 @@ PUBLIC = {
 EXPERTS = {
     "single_gpu/29571b7_resnet_kineto.json.gz": ["DP501", "DP404", "DP503"],
     "hta_training/b1ceb4c_control.json.gz": ["DP606"],
+    "hta_training/b4b6dce_nccl_data.json.gz": ["DP601", "DP104", "DP116"],
+    "torchrec_resnet18_2xv100": ["DP601"],
     "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz": ["DP404", "DP603"],
     "single_gpu/d4c3f21_trace_04.json.gz": ["DP401"],
 }

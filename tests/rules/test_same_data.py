@@ -29,6 +29,21 @@ def test_losses_that_are_equal_to_the_last_bit(ask, make_measured, make_facts):
     assert advice.title == "Both ranks train on the same data: their first 3 losses are bitwise equal"
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
     assert ("the loader is created at", "train.py:20") in [(one.label, one.value) for one in advice.evidence]
+    assert advice.remedy == (
+        "In the DataLoader at train.py:20, use `sampler=DistributedSampler(dataset)` instead of `shuffle=True`, and "
+        "call `loader.sampler.set_epoch(epoch)` before each epoch."
+    )
+
+
+def test_the_remedy_is_for_the_loader_that_is_there(ask, make_measured, make_facts):
+    def remedy(**loader):
+        facts = ranks(make_facts, LOSSES, LOSSES, loader={**SHUFFLED, **loader})
+        return ask("DP504", make_measured(), facts)[0].remedy
+
+    assert remedy(iterable=True, sampler=None).startswith(
+        "Let Clips.__iter__ yield the samples of its rank: `itertools"
+    )
+    assert remedy(**{**SAMPLED, "replicas": 1}) == ""  # it has the sampler, so that is not what is wrong
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def on_both(
         env = {**os.environ, "GLOO_SOCKET_IFNAME": node.device, "OMP_NUM_THREADS": "1"}
         started.append(subprocess.Popen(command, cwd=cwd, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL))
     try:
-        said = [process.communicate(timeout=100)[1].decode() for process in started]
+        said = [process.communicate(timeout=900)[1].decode() for process in started]
     finally:
         for process in started:
             process.kill()

@@ -208,7 +208,7 @@ def test_workers_end_with_the_process_that_asked(tmp_path, name):
     )
     assert process.stdout.readline() == "reading\n"
     process.send_signal(getattr(signal, name))
-    process.communicate(timeout=180)
+    process.communicate(timeout=900)
     ends = {"SIGINT": (1, -signal.SIGINT), "SIGTERM": (143,), "SIGHUP": (129,), "SIGKILL": (-signal.SIGKILL,)}
     assert process.returncode in ends[name]
     assert list((tmp_path / "memory").iterdir()) == []

@@ -25,6 +25,7 @@ from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.changes import bounded, changed, with_quickest_host, without_profiler
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
+from dptune.whatif.gpu.stragglers import latest
 from dptune.whatif.predicting import search
 from dptune.whatif.run_model import RunModel
 
@@ -230,6 +231,42 @@ def test_two_ranks_by_hand(tmp_path: Path, change: dict[str, object], step_us: f
 
 
 @pytest.mark.parametrize(
+    ("change", "step_us"),
+    [({}, 70 + 20), ({"straggler.removed": True}, 50 + 20), ({"straggler.balanced": True}, 60 + 20)],
+)
+def test_a_rank_whose_kernels_take_longer(tmp_path: Path, change: dict[str, Value], step_us: float) -> None:
+    """Of a host that takes no time."""
+    made = program(load_events(tmp_path, *two_ranks(20)))
+    assert latest(made) == 1
+    assert us(changed(made, {"host.times": 0.0, **change})) == pytest.approx(step_us)
+
+
+def test_a_rank_whose_host_is_late(tmp_path: Path) -> None:
+    """Kernels of 50 us on both; the second rank's host launches them 30 us later, and both wait for the collective."""
+    ranks = []
+    for late in (0, 30):
+        events = []
+        for number in range(4):
+            at, begins = 230 * number, 230 * number + late
+            events += [
+                step(number, at, at + 230),
+                launch(2 * number, begins + 1, begins + 2),
+                launch(2 * number + 1, begins + 3, begins + 4),
+                call("cudaStreamSynchronize", begins + 5, at + 112),
+                kernel("a", begins + 10, begins + 60, 2 * number),
+                all_reduce(begins + 60, at + 110, 2 * number + 1, 1000, "0", 2),
+            ]
+        ranks.append(events)
+    made = program(load_events(tmp_path, *ranks))
+    assert off(made) == 0
+    assert us(made) == pytest.approx(230)
+    assert us(changed(made, {"straggler.removed": True})) == pytest.approx(200, abs=2)
+    assert us(changed(made, {"straggler.balanced": True})) == pytest.approx(230)
+    with pytest.raises(Missing, match="single rank"):
+        changed(replace(made, world_size=1, edges=[[] for _ in made.edges]), {"straggler.removed": True})
+
+
+@pytest.mark.parametrize(
     ("batch", "growing", "step_us"),
     [
         (16, 1.0, 140 + 20),  # twice the 70 us, and the exchange as before
@@ -339,7 +376,7 @@ def test_only_what_the_run_has_is_listed() -> None:
     """A sharded run that draws from no DataLoader, and has no all-reduces."""
     run = load([str(SAMPLES / "ranks-nccl-fsdp")], cached=False)
     asked = {name for prediction in search(run, measure(run)).predictions for name in prediction.changes}
-    assert asked == {"host.times", "syncs.removed", "compute.times", "precision.autocast"}
+    assert asked == {"host.times", "syncs.removed", "straggler.removed", "compute.times", "precision.autocast"}
 
 
 def test_what_a_trace_does_not_tell(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def started(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(WITHOUT_COMPILER)}
-    return subprocess.run([*DPTUNE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run([*DPTUNE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
 def told(folder: Path, *words: str) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def test_a_trace_of_gpus_that_dptune_did_not_record(real_traces: Path, tmp_path:
     assert done.returncode == 1, done.stderr
     said = " ".join(done.stdout.split())
     assert "per step, traced: the profiler slows the host." in said
-    assert "Not available: ddp.bucket_cap_mb cannot be predicted from a GPU trace." in said
+    assert "Not available: the trace does not show when DDP's gradients are ready" in said
     done = run(tmp_path, *words, "--sweep", "host.times=0,0.5,1", "--format", "json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""The function of the script that takes most of a step, for reports without advice on it."""
+"""The functions of the script that take most of a step, for reports without advice on them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dptune.advise.limits import percent
 from dptune.measured import Measured
 
 LEAST_SHARE = 0.05  # of a step: identical steps differ by about as much
+LEAST_COMPUTE = 0.1  # of a step: below it a function is one of many
+_NAMED = 2
 
 
 def costliest_function(measured: Measured) -> str:
@@ -15,3 +17,17 @@ def costliest_function(measured: Measured) -> str:
     if most is None or most.share < LEAST_SHARE:
         return ""
     return f"`{most.name}` ({most.at}) takes {percent(most.share)} of the step."
+
+
+def most_compute(measured: Measured) -> str:
+    """A sentence that names the functions that compute longest, with their main operators; "" where none stands out.
+
+    The training loop is left out: that it computes says nothing.
+    """
+    functions = [function for function in measured.known("compute_functions") or [] if not function.loops]
+    named = [
+        f"`{function.name}` ({function.at}, {function.operator.removeprefix('aten::')}) {percent(function.share)}"
+        for function in functions[:_NAMED]
+        if function.share >= LEAST_COMPUTE
+    ]
+    return f"Most compute with its backward pass: {', '.join(named)} of the step." if named else ""

@@ -185,7 +185,7 @@ def summary(run: Run) -> RunSummary:
     record = run.record
     return RunSummary(
         sources=run.sources,
-        command=shlex.join(record.command) if record else None,
+        command=shlex.join(record.typed) if record else None,
         recorded=record.recorded if record else None,
         how_it_ended=record.ending.how if record else None,
         torch=next((facts.torch for facts in run.facts.values() if facts.torch), None),

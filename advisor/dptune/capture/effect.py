@@ -8,6 +8,8 @@ from typing import Any
 
 from dptune.knobs import ENVIRONMENT, KNOBS, UNKNOWN, Knob
 from dptune.knobs.ddp import DDP
+from dptune.knobs.fsdp import DTYPES
+from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
 
 MIB = 2**20
@@ -219,11 +221,21 @@ def _hook(rank_facts: Facts, value: str) -> Iterator[Any]:
 
 def _left_out(rank_facts: Facts, value: bool) -> Iterator[Any]:
     """Whether passes went by without an exchange, in the steps of most micro-batches: an epoch may end with fewer."""
+    if rank_facts.ddp:
+        yield from _unsynced(rank_facts, value)
+
+
+def _unreduced(rank_facts: Facts, value: bool) -> Iterator[Any]:
+    if _units(rank_facts) and not rank_facts.ddp:
+        yield from _unsynced(rank_facts, value)
+
+
+def _unsynced(rank_facts: Facts, value: bool) -> Iterator[Any]:
     passes = [
         each for window in rank_facts.windows for each in zip(window.backwards, window.unsynced_backwards, strict=False)
     ]
     most = max((count for count, _ in passes), default=0)
-    if rank_facts.ddp and most > 1:
+    if most > 1:
         whole = [unsynced for count, unsynced in passes if count == most]
         asked = sum(unsynced == (most - 1 if value else 0) for unsynced in whole)
         # a patch for a static graph leaves the first step of each epoch as it was
@@ -235,6 +247,54 @@ def _left_out(rank_facts: Facts, value: bool) -> Iterator[Any]:
                 if value and rank_facts.compiled
                 else not value
             )
+
+
+def _units(rank_facts: Facts) -> list[FsdpFacts]:
+    """What fully_shard shards, but units without parameters of their own."""
+    return [fsdp for fsdp in rank_facts.fsdp if fsdp.version == 2 and fsdp.mesh]
+
+
+def _reshard(rank_facts: Facts, value: bool | int | None) -> Iterator[Any]:
+    """torch's default, None, reshards all units but the root; a number that is the size of the mesh is True."""
+    for fsdp in _units(rank_facts):
+        wanted = not fsdp.root if value is None else value
+        same_size = type(wanted) is int and wanted == fsdp.mesh[-1] and fsdp.reshard_after_forward is True
+        as_asked = same_size or fsdp.reshard_after_forward == wanted
+        yield value if as_asked else fsdp.reshard_after_forward
+
+
+def _depth(field: str) -> Reading:
+    """The most units that one prefetches: as many as requested, or all that follow it."""
+
+    def read(rank_facts: Facts, value: int) -> Iterator[Any]:
+        units = _units(rank_facts)
+        if units:
+            deepest = max(getattr(fsdp, field) for fsdp in units)
+            following = sum(len(fsdp.names) for fsdp in units) - 1
+            yield value if deepest == min(int(value), following) else deepest
+
+    return read
+
+
+def _policy_dtype(field: str) -> Reading:
+    words = {name: word for word, name in DTYPES.items()}
+
+    def read(rank_facts: Facts, _: str | None) -> Iterator[Any]:
+        for fsdp in _units(rank_facts):
+            dtype = getattr(fsdp, field)
+            yield words.get(dtype, dtype)
+
+    return read
+
+
+def _unshards(rank_facts: Facts, value: bool) -> Iterator[Any]:
+    """False is for units that hold only embeddings: one of them shows it."""
+    if units := _units(rank_facts):
+        yield not any(fsdp.kept_sharded_in_backward for fsdp in units)
+
+
+def _reshards_after_backward(rank_facts: Facts, value: bool) -> Iterator[Any]:
+    return (fsdp.reshard_after_backward for fsdp in _units(rank_facts))
 
 
 def _autocast(rank_facts: Facts, value: str) -> Iterator[Any]:
@@ -263,6 +323,14 @@ _READINGS: Mapping[str, Reading] = {
     "ddp.first_bucket_mb": _first_bucket,
     "ddp.comm_hook": _hook,
     "ddp.no_sync": _left_out,
+    "fsdp.reshard_after_forward": _reshard,
+    "fsdp.forward_prefetch": _depth("forward_prefetch_depth"),
+    "fsdp.backward_prefetch": _depth("backward_prefetch_depth"),
+    "fsdp.param_dtype": _policy_dtype("parameter_dtype"),
+    "fsdp.reduce_dtype": _policy_dtype("reduce_dtype"),
+    "fsdp.unshard_in_backward": _unshards,
+    "fsdp.reshard_after_backward": _reshards_after_backward,
+    "fsdp.no_sync": _unreduced,
     "loader.pin_memory": _pins,
     "loader.batch_size": _batch_size,
     "precision.autocast": _autocast,
@@ -275,12 +343,14 @@ _READINGS: Mapping[str, Reading] = {
 }
 _ABSENT = {
     "ddp.no_sync": "no step has several DDP backward passes",
+    "fsdp.no_sync": "no step has several backward passes through fully_shard",
     "precision.autocast": DDP.absent,
     "optimizer.betas": _NO_BETAS,
     "optimizer.eps": _NO_BETAS,
 }
 _RECORDED_AS = {
     "ddp.no_sync": "",
+    "fsdp.no_sync": "",
     "precision.autocast": "autocast",
     "memory.checkpointing": "checkpointing",
 }

@@ -17,6 +17,7 @@ from dptune.capture.job import Job
 from dptune.capture.torchrun import Torchrun
 from dptune.errors import CaptureError
 from dptune.knobs import ENVIRONMENT
+from dptune.runfile.record import typed_command
 
 # torchrun's and deepspeed's option; accelerate's counts all nodes, which is more than enough
 _ASKS_FOR = re.compile(r"--(?:nproc[-_]per[-_]node|num_processes|num_gpus|ntasks-per-node)[= ](\d{1,5})\b")
@@ -86,6 +87,12 @@ class Launch:
     ranks: tuple[int, ...] = ()
     world_size: int | None = None
     local_ranks: int = 1
+
+    @property
+    def typed(self) -> list[str]:
+        """The command to copy: `shown`, under torchrun where that starts the ranks."""
+        of = self.torchrun or Torchrun()
+        return typed_command(self.shown, self.by, of.nproc_per_node, of.nnodes)
 
 
 def alone(script: Script, python: Interpreter) -> Launch:

@@ -43,6 +43,7 @@ def begin(started: Launch, options: Options) -> RunRecord:
         hosts=[socket.gethostname()],
         schedule=options.schedule,
         settings=redacted_settings(options.settings),
+        tokens_per_step=options.tokens,
     )
 
 

@@ -27,7 +27,8 @@ from dptune.runfile.paths import RUNS
 SHELLS = ("bash", "zsh", "fish", "powershell")
 _OF_KNOBS = ("settings", "sweep")  # where options keep KNOB=VALUE
 _OF_RULES = ("advice", "code")
-_OF_RECORDINGS = ("baseline", "paths", "runs", "words", "folders")
+_OF_CHANGES = ("only", "skip")  # rules and knobs
+_OF_RECORDINGS = ("baseline", "paths", "runs", "words", "folders", "recording")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +73,8 @@ class _Names(BaseCompleter):
         if action.dest in _OF_RULES:
             rules = [loaded.rule for loaded in packs.load_packs()]
             return [rule.name if prefix[:1].islower() else rule.code for rule in rules]
+        if action.dest in _OF_CHANGES:
+            return [*(loaded.rule.code for loaded in packs.load_packs()), *KNOBS]
         if action.dest in _OF_RECORDINGS:
             names = (name for run in recordings([RUNS]) for name in (run.folder.name, run.commit) if name)
             return [*dict.fromkeys(names), *FilesCompleter()(prefix)]

@@ -73,7 +73,8 @@ def _folders(names: list[str]) -> list[Path]:
             if not names:
                 hint = "record one with `dptune profile train.py`, or name the folder that holds run folders"
                 raise UsageError(f"no recording in ./{RUNS}/", hint)
-            raise UsageError(f"{folder} is not a folder", "name a folder")
+            what = "is not a folder" if folder.exists() or folder.is_symlink() else "does not exist"
+            raise UsageError(f"{folder} {what}", "name run folders, or a folder that holds them")
     return [Path(name) for name in names] or [RUNS]
 
 

@@ -31,7 +31,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.shared.amounts import count, seconds, seconds_or_none
+from dptune.commands.shared.amounts import count, seconds, seconds_or_none, tokens
+from dptune.commands.shared.launching import launch_of, script_arguments
 from dptune.commands.shared.setting import setting_arguments, settings_of
 from dptune.commands.shared.torchrun_options import torchrun_arguments, torchrun_of
 from dptune.errors import UsageError
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from dptune.capture.launch import Launch
     from dptune.capture.options import Options
     from dptune.capture.session import Recording
-    from dptune.capture.torchrun import Torchrun
     from dptune.runfile.record import Schedule
 
 
@@ -67,6 +67,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         steps.add_argument(f"--{name}", type=count, default=default, metavar="N", help=f"{text} (default: {usual})")
     noise = "extra steps to measure the gradient noise scale, for the best batch size (40 without N)"
     steps.add_argument("--noise-scale", type=count, nargs="?", const=40, default=0, metavar="N", help=noise)
+    words = "tokens per optimizer step over all ranks, kept in the recording for tokens per second in reports"
+    steps.add_argument("--tokens-per-step", type=tokens, metavar="N", help=words)
     again = "run N more times and time untraced steps: predictions need the variation between processes"
     steps.add_argument("--repeat", type=count, default=0, metavar="N", help=again)
     off = "do not measure links between ranks after recording (default: measured if unknown, 10 s at most)"
@@ -89,10 +91,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     instead.add_argument("--dry-run", action="store_true", help="print what would be recorded; start nothing")
     instead.add_argument("--env", action="store_true", help="print environment variables that make any launcher record")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not print progress")
-    parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
-    script = "the script, with -m the module, or the command of a launcher"
-    parser.add_argument("script", nargs="?", metavar="train.py", help=script)
-    parser.add_argument("script_arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
+    script_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         if args.repeat:
             raise UsageError(_NOT_ALL_RANKS, "record it several times, and use dptune compare")
         return _export(args, options)
-    started = _launch(args)
+    started = launch_of(args, "profile")
     if args.repeat:
         _refuse_to_repeat(started, options)
     if args.dry_run:
@@ -206,33 +205,8 @@ def _options(args: argparse.Namespace) -> Options:
         quiet=args.quiet,
         settings=settings_of(args),
         nccl_log=args.nccl_log,
+        tokens=args.tokens_per_step,
     )
-
-
-def _launch(args: argparse.Namespace) -> Launch:
-    """By whom the ranks are started: nobody, torchrun, a command of the user's, or whoever started dptune."""
-    from dptune.capture import interpreter, job, launch
-
-    if args.script is None:
-        raise UsageError("there is nothing to record", "dptune profile [options] train.py [its arguments]")
-    script = launch.Script(args.script, tuple(args.script_arguments), args.module)
-    torchrun = torchrun_of(args)
-    program = script.program
-    if program is not None:
-        _refuse_for_command(args, torchrun)
-        return launch.own_command(script, interpreter.of_program(program))
-    script.check()
-    chosen = interpreter.choose(args.python)
-    if torchrun.asked:
-        return launch.under_torchrun(script, chosen, torchrun)
-    around = job.surrounding()
-    return launch.alone(script, chosen) if around is None else launch.as_rank(script, chosen, around)
-
-
-def _refuse_for_command(args: argparse.Namespace, torchrun: Torchrun) -> None:
-    for option in [*torchrun.asked, *(["--python"] if args.python else [])]:
-        what = f"{option} does not apply to a command that starts the ranks itself"
-        raise UsageError(what, f"give it to {args.script}, or name the script alone: dptune profile {option} ...")
 
 
 def _export(args: argparse.Namespace, options: Options) -> int:

@@ -40,7 +40,20 @@ if TYPE_CHECKING:
 
 # of `dptune.present.text.SECTIONS`, which is slow to import for a help page
 SECTION_NAMES = (
-    *("quality", "advice", "breakdown", "phases", "path", "gaps", "steps", "ranks", "collectives", "links", "copies"),
+    *(
+        "quality",
+        "advice",
+        "breakdown",
+        "phases",
+        "fsdp",
+        "path",
+        "gaps",
+        "steps",
+        "ranks",
+        "collectives",
+        "links",
+        "copies",
+    ),
     *("kernels", "efficiency", "sources", "memory", "input", "inferred", "skipped", "files"),
 )
 
@@ -74,7 +87,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     reading_options(parser)
     links_option(parser)
     group = parser.add_argument_group("efficiency")
-    words = "tokens per optimizer step over all ranks, if the trace does not show them"
+    words = "tokens per optimizer step over all ranks (default: as given to dptune profile, else as the trace shows)"
     group.add_argument("--tokens-per-step", type=tokens, metavar="N", help=words)
     words = "price of a GPU-hour: adds the cost of 1,000 steps and the saving of each recommendation"
     group.add_argument("--gpu-hour-price", type=price, metavar="PRICE", help=words)

@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     ask_before_running(folder, record, args.command, where, settings, args.yes)
     task = _task(args, folder, record, settings, advice, changes)
     if not args.quiet:
-        print(f"dptune: of {visible(str(folder))}: {visible(' '.join(task.a.command))}", file=sys.stderr)
+        print(f"dptune: of {visible(str(folder))}: {visible(shlex.join(task.a.command))}", file=sys.stderr)
         if task.written_since:
             print(f"dptune: {visible(_rewritten(task))}", file=sys.stderr)
     caution(task, args.quiet)

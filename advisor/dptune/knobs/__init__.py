@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from dptune.errors import UsageError
-from dptune.knobs import ddp, loader, optimizer, switches
+from dptune.knobs import ddp, fsdp, loader, optimizer, switches
 from dptune.knobs.knob import Call, Knob, Value, written
 
 __all__ = [
@@ -33,7 +33,7 @@ ENVIRONMENT = "env."
 UNKNOWN = "unknown"  # said of a setting that may be in force
 
 KNOBS: MappingProxyType[str, Knob] = MappingProxyType(
-    {knob.name: knob for knob in (*ddp.KNOBS, *loader.KNOBS, *switches.KNOBS, *optimizer.KNOBS)}
+    {knob.name: knob for knob in (*ddp.KNOBS, *fsdp.KNOBS, *loader.KNOBS, *switches.KNOBS, *optimizer.KNOBS)}
 )
 TAKE_NO_TIME = frozenset(name for name, knob in KNOBS.items() if knob.takes_no_time)
 

@@ -40,9 +40,9 @@ class Knob:
     """One setting of a training run.
 
     `default` is torch's; where it is None, None may be given: `default` on the command line. `choices` are the words
-    that a knob of words takes, none for any; `list_of_numbers` is text like `1,8,25`. `numerics`: whether changing it
-    can change results. `paste` is the text a user puts into the script, with `{then}` for the value proposed,
-    `paste_off` what it is for False where that differs.
+    that a knob of words takes, none for any; `list_of_numbers` is text like `1,8,25`; `or_number`: true or false, or a
+    whole number from `least` on. `numerics`: whether changing it can change results. `paste` is the text a user puts
+    into the script, with `{then}` for the value proposed, `paste_off` what it is for False where that differs.
 
     `argument` is the keyword of `call` that sets it; `classes` are those of the call's that take it, where not all do;
     `positions` its possible positions from 0, several if versions of torch or classes differ, none if keyword-only;
@@ -64,6 +64,7 @@ class Knob:
     choices: tuple[str, ...] = ()
     least: float | None = None
     list_of_numbers: bool = False
+    or_number: bool = False
     paste_off: str = ""
     call: Call | None = None
     argument: str = ""
@@ -91,14 +92,17 @@ class Knob:
     def takes(self) -> str:
         """What it can be, in words."""
         if self.choices:
-            return "one of " + ", ".join(self.choices)
+            return "one of " + ", ".join((*self.choices, *(["default"] if self.default is None else [])))
         words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[self.kind]
         words = "numbers with commas between" if self.list_of_numbers else words
+        words += ", or a whole number" if self.or_number else ""
         words += f" of {self.unit}" if self.unit else ""
         words += f", at least {self.least:g}" if self.least else ""
         return words + (" or `default`" if self.default is None and self.kind is not str else "")
 
     def _read(self, text: str) -> Value:
+        if self.or_number and text.isdecimal():
+            return int(text)
         if self.kind is bool:
             word = text.lower()
             return True if word in _TRUE else False if word in _FALSE else None
@@ -115,7 +119,7 @@ class Knob:
         return [value] if isinstance(value, (int, float)) and value != float("inf") else []
 
     def _is_enough(self, value: Value) -> bool:
-        if self.least is None:
+        if self.least is None or isinstance(value, bool):
             return True
         numbers = self._numbers(value)
         return bool(numbers) and all(self.least <= number < float("inf") for number in numbers)
@@ -140,6 +144,7 @@ def in_call(
     numerics: Numerics = "same",
     least: float | None = None,
     list_of_numbers: bool = False,
+    or_number: bool = False,
     classes: tuple[str, ...] = (),
     positions: tuple[int, ...] = (),
     excludes: str = "",
@@ -158,6 +163,7 @@ def in_call(
         paste or call.paste.format(f"{argument}={{then}}"),
         least=least,
         list_of_numbers=list_of_numbers,
+        or_number=or_number,
         call=call,
         argument=argument,
         classes=classes or call.classes,

@@ -21,11 +21,14 @@ from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
+from dptune.measure.device.architectures import architecture_of
 from dptune.measure.efficiency import figures as efficiency
+from dptune.measure.efficiency.tokens import recorded_tokens
 from dptune.measure.host import (
     attention,
     attribution,
     compiling,
+    compute_functions,
     generation,
     launch_idle,
     launching,
@@ -35,6 +38,7 @@ from dptune.measure.host import (
 )
 from dptune.measure.host.callers import has_stacks
 from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_samples, inferred_world_size
+from dptune.measure.shard_units.figures import NO_UNITS, shard_units
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
@@ -59,8 +63,9 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     """All figures of a run; one that could not be measured says why under `missing`.
 
     `sweep` is what `dptune links` measured; it is left out if it does not fit the run. `tokens`: per step over all
-    ranks, from the user.
+    ranks, from the user; else those that the recording was given.
     """
+    tokens = tokens or recorded_tokens(run.record)
     facts = list(run.facts.values())
     viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks], run.world_size)
     views, aside = steady.steady(viewed)
@@ -147,11 +152,19 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             sharding.sharding(windowed, phased) if windowed and not isinstance(phased, str) else None,
             (phased if isinstance(phased, str) else sharding.NOT_SHARDED) if windowed else no_steps,
         ),
+        "shard_units": (
+            shard_units(windowed, phased, together.calls, together.exchanges, run.facts) if windowed else None,
+            NO_UNITS if windowed else no_steps,
+        ),
         "attribution": (
             attribution.attribution(detail, next(iter(stepped), None)),
             attribution.NOTHING_SHOWN if stepped else no_steps,
         ),
         "user_code": (_user_code(run, stacked), user_code.NO_STACKS),
+        "compute_functions": (
+            compute_functions.compute_functions(_two_detailed(run, stacked)) if stacked else None,
+            compute_functions.NO_STACKS,
+        ),
         "attention": (_attention(run, detail, stepped), no_steps),
         "optimizer_loops": (
             optimizer_loops.optimizer_loops(_two_detailed(run, stacked), _untraced_ns(run)) if stacked else None,
@@ -299,7 +312,8 @@ def _read_for_flops(run: Run, detail: RankView | None, first: RankView) -> effic
     facts, listed = run.facts.get(read.rank), matmul.device_of(read)
     recorded = facts.device.name if facts and facts.device else None
     name = recorded or (listed.name if listed else "")
-    return efficiency.Source(read, "light" if detail is None else "detailed", name)
+    shown = None if name else architecture_of(read)
+    return efficiency.Source(read, "light" if detail is None else "detailed", name, shown)
 
 
 def _two_detailed(run: Run, first: RankView) -> list[RankView]:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from dptune.measured.figure import ABSENT, Figure, Figures
 
-FlopKind = Literal["matrix product", "convolution", "attention"]
+FlopKind = Literal["matrix product", "convolution", "attention", "recurrent layer"]
 _ALL = 0.95  # of the time of matrix kernels: some only prepare or sum up a product
 
 
@@ -35,9 +35,9 @@ class DtypeFlops(Figures):
 class EfficiencyFigures(Figures):
     """FLOPs per step, and the share of the device's peak that they reach.
 
-    Counted as by `torch.utils.flop_counter`: matrix products, convolutions and attention, 2 FLOPs per multiply-add,
-    causal masks not subtracted. Model FLOPs are those of the forward and backward passes without recomputation (PaLM,
-    Chowdhery et al. 2022, appendix B); hardware FLOPs are all.
+    Counted as by `torch.utils.flop_counter`, with recurrent layers: matrix products, convolutions and attention, 2
+    FLOPs per multiply-add, causal masks not subtracted. Model FLOPs are those of the forward and backward passes
+    without recomputation (PaLM, Chowdhery et al. 2022, appendix B); hardware FLOPs are all.
     """
 
     rank: Figure[int] = Field(ABSENT, description="the rank whose operators were read; the others are assumed alike")
@@ -55,6 +55,11 @@ class EfficiencyFigures(Figures):
     dtypes: Figure[list[DtypeFlops]] = Field(ABSENT, description="the FLOPs by element type; they sum to all")
     uncounted: list[str] = Field(
         default_factory=list, description="operators that multiply matrices and whose sizes are not known"
+    )
+    packed: list[str] = Field(
+        default_factory=list,
+        description="attention operators on packed sequences of unknown lengths, counted as if these were equally "
+        "long: the least that they compute",
     )
     counted_share: Figure[float] = Field(
         ABSENT, description="share of the time of matrix kernels that counted operators launched"
@@ -81,7 +86,7 @@ class EfficiencyFigures(Figures):
     def lower_bound(self) -> bool:
         """Whether the step computes more than was counted."""
         share = self.known("counted_share")
-        return bool(self.uncounted) or (share is not None and share < _ALL)
+        return bool(self.uncounted or self.packed) or (share is not None and share < _ALL)
 
     @property
     def main_dtypes(self) -> list[str]:

@@ -31,6 +31,7 @@ from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
 from dptune.measured.host import (
     AttributionFigures,
     CompilingFigures,
+    ComputeFunction,
     EagerAttention,
     LaunchFigures,
     LaunchIdleFigures,
@@ -43,6 +44,7 @@ from dptune.measured.inferred import InferredFacts
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.load import LoadFigures
 from dptune.measured.place import Place
+from dptune.measured.shard_units import ShardUnits
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
 
 
@@ -119,9 +121,13 @@ class Measured(Figures):
         ABSENT, description="copies of reduced gradients out of DDP's buckets"
     )
     sharding: Figure[ShardingFigures] = Field(ABSENT, description="the time that FSDP takes in the steps")
+    shard_units: Figure[ShardUnits] = Field(ABSENT, description="what each unit of fully_shard sends in each pass")
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="compute by place in the script")
     user_code: Figure[UserCodeFigures] = Field(
         ABSENT, description="functions of the user that take host time outside of the training computation"
+    )
+    compute_functions: Figure[list[ComputeFunction]] = Field(
+        ABSENT, description="functions of the user that compute longest with their backward pass, at most eight"
     )
     attention: Figure[list[EagerAttention]] = Field(
         ABSENT, description="places that compute attention operator by operator, without a fused kernel"

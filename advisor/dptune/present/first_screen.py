@@ -137,7 +137,8 @@ def _run(report: Report) -> list[str]:
 
 def _script(command: str) -> str:
     words = command.split()
-    return PurePath(next((word for word in words if word.endswith(".py")), words[0] if words else "")).name
+    module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
+    return PurePath(next((word for word in [*words, *module] if word.endswith(".py")), [*module, *words, ""][0])).name
 
 
 def _source(sources: Sequence[str]) -> str:

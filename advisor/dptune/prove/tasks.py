@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dptune.advice import Change
+from dptune.capture.launch import Launch
 from dptune.knobs import Value, written
 from dptune.prove import identity, rerun
 from dptune.prove.result import Side
@@ -25,15 +26,17 @@ def of_recording(
     command: Sequence[str] = (),
     *,
     here: bool = False,
+    launch: Launch | None = None,
 ) -> Task:
     """A is the script in `source` as it was recorded, or `command` instead; B has `settings` beside.
 
     `changes` are those of the settings that are made by a patch where that is possible. With `here` trials run in
-    `source` itself.
+    `source` itself. `launch` is that of another task of the same recording: to find one starts an interpreter.
     """
-    with contextlib.chdir(source):
-        launch = rerun.launch_of(record, command)
-    shown = redacted_command(launch.shown)
+    if launch is None:
+        with contextlib.chdir(source):
+            launch = rerun.launch_of(record, command)
+    shown = redacted_command(launch.typed)
     before = rerun.settings_of(record)
     changed = {**before, **dict(sorted(settings.items()))}
     files = identity.files(source, launch, folder)
@@ -53,7 +56,7 @@ def of_recording(
         patched=patched,
         written=made_there,
         numerics=numerics_of(settings),
-        command=" ".join(shown) if command and shown != list(record.command) else "",
+        command=" ".join(shown) if command and shown != record.typed else "",
         code={"A": files, "B": files},
         written_since=identity.written_since(source, files, launch, (folder / RUN_JSON).stat().st_mtime),
     )

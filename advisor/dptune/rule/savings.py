@@ -16,7 +16,7 @@ from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
 from dptune.runfile.slow_steps import SlowSteps, share_of
 
 _SAVED_PART = (0.8, 1.1)  # of the time of removed work, at least and at most
-UNVALIDATED = "; GPU predictions have been checked against measured steps for batch sizes only, on one H200"
+UNVALIDATED = "; GPU predictions have been checked against measured steps for batch and bucket sizes only, on one H200"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The commit that was checked out where a run was started."""
+"""Commits, as git has them where a run is started."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ def checked_out(folder: Path | None = None) -> str:
     """The first digits of the commit, with `+` if tracked files differ from it; "" outside of a git repository."""
     commit = _git(folder, "rev-parse", f"--short={_DIGITS}", "HEAD")
     return f"{commit}+" if commit and _git(folder, "status", "--porcelain", "--untracked-files=no") else commit
+
+
+def commit_of(revision: str, folder: Path | None = None) -> str:
+    """The first digits of the commit that git knows by that name, as `HEAD` or a branch; "" where there is none."""
+    return _git(folder, "rev-parse", "--verify", f"--short={_DIGITS}", "--end-of-options", f"{revision}^{{commit}}")
 
 
 def _git(folder: Path | None, *words: str) -> str:

@@ -53,6 +53,12 @@ class FsdpFacts:
     """Modules sharded alike by one line of the script: FullyShardedDataParallel (`version` 1) or fully_shard (2).
 
     `units` counts them: each gathers its parameters in one all-gather. `mesh` is the shape of the device mesh.
+    `reshard_after_forward`: a number where parameters are resharded to that number of ranks. `root`: whether it holds
+    the unit that runs first and contains the others; None before the first forward pass. `names` and `gathered_bytes`:
+    of each unit with parameters, its path in the model and the bytes of its all-gather, padding left out.
+    `forward_prefetch_depth` and `backward_prefetch_depth`: the most units that a unit was set to prefetch.
+    `kept_sharded_in_backward`: units that backward passes do not gather. The fields after `limit_all_gathers` are of
+    version 2 only.
     """
 
     version: int
@@ -61,13 +67,20 @@ class FsdpFacts:
     modules: list[str] = field(default_factory=list)
     strategy: str | None = None
     mesh: list[int] = field(default_factory=list)
-    reshard_after_forward: bool | None = None
+    reshard_after_forward: bool | int | None = None
     parameter_dtype: str | None = None
     reduce_dtype: str | None = None
     offload: str | None = None
     backward_prefetch: str | None = None
     forward_prefetch: bool | None = None
     limit_all_gathers: bool | None = None
+    root: bool | None = None
+    names: list[str] = field(default_factory=list)
+    gathered_bytes: list[int] = field(default_factory=list)
+    forward_prefetch_depth: int = 0
+    backward_prefetch_depth: int = 0
+    kept_sharded_in_backward: int = 0
+    reshard_after_backward: bool | None = None
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dptune.runfile.origin import Origin
@@ -111,14 +112,15 @@ class CardRecord:
 class RunRecord:
     """run.json. Secrets are redacted from `command` before it is written.
 
-    `launched_by`: dptune | torchrun (dptune starts ranks through it) | command (dptune starts the user's own launcher)
-    | launcher (the user's launcher starts dptune, once per rank) | environment | code. `nproc_per_node` and `nnodes`
-    are as requested (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it was a sample. `unrecorded` are
-    scripts that trained in processes which were not recorded. `settings` is what was changed in the script from
-    outside, by the names of knobs. `topology` is what `nvidia-smi topo -m` printed. `cards` are the NVIDIA cards that
-    were used, or all of the host where that is not known; `cards_unread` why there are none. `links_unmeasured`: why
-    the links between its ranks are not known. `commit` is the git commit in the working directory, with `+` where
-    tracked files differ from it. `origin` identifies user and machine of the recording, as digests.
+    `launched_by`: dptune | torchrun (dptune starts ranks through it) | command (dptune starts the user's own
+    launcher) | launcher (the user's launcher starts dptune, once per rank) | environment | code. `nproc_per_node`
+    and `nnodes` are as requested (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it was a sample.
+    `unrecorded` are scripts that trained in processes which were not recorded. `settings` is what was changed in
+    the script from outside, by the names of knobs. `tokens_per_step`: over all ranks, from the user; None where not
+    given. `topology` is what `nvidia-smi topo -m` printed. `cards` are the NVIDIA cards that were used, or all of
+    the host where that is not known; `cards_unread` why there are none. `links_unmeasured`: why the links between
+    its ranks are not known. `commit` is the git commit in the working directory, with `+` where tracked files
+    differ from it. `origin` identifies user and machine of the recording, as digests.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -144,4 +146,20 @@ class RunRecord:
     links_unmeasured: str = ""
     schedule: Schedule = field(default_factory=Schedule)
     settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
+    tokens_per_step: int | None = None
     ending: Ending = field(default_factory=Ending)
+
+    @property
+    def typed(self) -> list[str]:
+        """The command to copy: under torchrun where dptune started the ranks through it."""
+        return typed_command(self.command, self.launched_by, self.nproc_per_node, self.nnodes)
+
+
+def typed_command(
+    command: Sequence[str], launched_by: str, nproc_per_node: int | str | None, nnodes: int | str | None = None
+) -> list[str]:
+    """The command that starts all ranks; `command` is what each of them runs where dptune starts them by torchrun."""
+    if launched_by != "torchrun" or list(command[:1]) != ["python"]:
+        return list(command)
+    several = ["--nnodes", str(nnodes)] if str(nnodes or 1) not in ("1", "1:1") else []
+    return ["torchrun", *several, "--nproc-per-node", str(nproc_per_node or 1), *command[1:]]

@@ -20,12 +20,16 @@ _STILL_OPEN = 0.58  # share of comparisons that it must win from the second look
 
 @dataclass
 class Arm:
-    """A candidate in a race: its trials, why it left, and whether because it takes longer or must not be kept."""
+    """A candidate in a race: its trials, why it left, and whether because it takes longer or must not be kept.
+
+    `released`: it left because there was no time for it.
+    """
 
     candidate: Candidate
     trials: list[Timed] = field(default_factory=list)
     left: str = ""
     hurts: bool = False
+    released: bool = False
 
     @property
     def times(self) -> list[float]:
@@ -48,7 +52,7 @@ class Race:
     @property
     def running(self) -> list[Arm]:
         """The candidates that have not left."""
-        return [arm for arm in self.arms if not arm.left]
+        return [arm for arm in self.arms if not arm.left and not arm.released]
 
     @property
     def rounds(self) -> int:
@@ -83,6 +87,22 @@ class Race:
         """Let those leave that will hardly be shown to be faster. That can only make fewer changes be kept."""
         for arm in self.running:
             arm.left, arm.hurts = self._why_hopeless(arm)
+
+    def drop_dominated(self) -> None:
+        """Let those leave that are much slower than another candidate for the same part of training."""
+        if self.rounds < _FIRST_JUDGED:
+            return
+        best = min(self.running, key=lambda arm: median(arm.times), default=None)
+        for arm in self.running:
+            if best is None or arm is best or not arm.candidate.subjects & best.candidate.subjects:
+                continue
+            if min(time / least for time, least in zip(arm.times, best.times, strict=True)) > _MUCH_SLOWER:
+                arm.left = f"slower than {best.candidate.name} in each of {self.rounds} rounds"
+                arm.hurts = True
+
+    def release(self) -> None:
+        """Let the candidate with the smallest gain so far leave, for want of time; it stays undecided."""
+        min(self.running, key=self.gain).released = True
 
     def _why_hopeless(self, arm: Arm) -> tuple[str, bool]:
         ratios = [time / stack for stack, time in zip(self.stack, arm.times, strict=True)]

@@ -23,6 +23,8 @@ Result = Literal["kept", "dropped", "undecided"]
 
 FINAL_PAIRS = LOOKS[0]  # at least: the stack against the original
 _WIDTH = 3  # candidates in a race
+_RECENT = 12  # trials that show how long the next ones take
+_SLACK = 1.2  # of the time for the final comparison
 _STACK_FAILS = 2  # in a row, after which the search ends
 _SHORTER = 0.8  # of the stack's time then: a change that was not seen to save anything may be seen to do so now
 
@@ -75,11 +77,13 @@ class Found:
     waiting: list[tuple[Candidate, str]] = field(default_factory=list)
     ended: Ended = "complete"
     spent_s: float = 0.0
+    trial_s: float = 0.0  # the longest trial
     races: int = 0
     level_spent: float = 0.0
 
 
 Show = Callable[[Moment], None]
+Note = Callable[[Attempt], None]
 
 
 def search(
@@ -88,13 +92,15 @@ def search(
     time_limit_s: float,
     seed: int,
     show: Show = lambda moment: None,
+    note: Note = lambda attempt: None,
     spread: float = order.SPREAD,
 ) -> Found:
     """Search until no candidate is left that should pay, or the time for the search is up.
 
-    The time limit includes the trials of the final comparison, which the caller makes.
+    The time limit includes the trials of the final comparison, which the caller makes. `show` gets each trial before it
+    starts, `note` what each race said.
     """
-    return _Search(candidates, runner, time_limit_s, seed, show, spread).run()
+    return _Search(candidates, runner, time_limit_s, seed, show, note, spread).run()
 
 
 @dataclass
@@ -114,14 +120,16 @@ class _Search:
         time_limit_s: float,
         seed: int,
         show: Show,
+        note: Note,
         spread: float,
     ) -> None:
-        self.runner, self.limit_s, self.seed, self.show = runner, time_limit_s, seed, show
+        self.runner, self.limit_s, self.seed, self.show, self.note = runner, time_limit_s, seed, show, note
         self.waiting = [_Waiting(candidate, candidate.expected) for candidate in candidates]
         self.budget, self.found, self.spread = ErrorBudget(), Found(), spread
         self.kept: list[tuple[Candidate, float]] = []
         self.ratio = 1.0  # time of the stack / time of the original, by the races
         self.trial_s: list[float] = []
+        self.raced = False
 
     def run(self) -> Found:
         try:
@@ -141,7 +149,8 @@ class _Search:
             affordable = min(len(chosen), _WIDTH, self.budget.candidates)
             if not affordable:
                 return "error budget used"
-            width = next((n for n in range(affordable, 0, -1) if not self._out_of_time(LOOKS[0] * (1 + n))), 0)
+            fits = (n for n in range(affordable, 0, -1) if not self._out_of_time(LOOKS[0] * (1 + n)))
+            width = next(fits, 0 if self.found.races else 1)  # the first run may have been slow: files were not cached
             if not width:
                 return "out of time"
             ended = self._race(chosen[:width])
@@ -175,8 +184,8 @@ class _Search:
 
     def _out_of_time(self, trials: int) -> bool:
         """Whether so many trials more leave no time for the final comparison."""
-        trial_s, final_s = median(self.trial_s[-LOOKS[0] :]), 2 * FINAL_PAIRS * max(self.trial_s)
-        return self.found.spent_s + trials * trial_s + final_s > self.limit_s
+        trial_s = median(self.trial_s[-_RECENT:])
+        return self.found.spent_s + (trials + _SLACK * 2 * FINAL_PAIRS) * trial_s > self.limit_s
 
     def _race(self, chosen: Sequence[_Waiting]) -> Ended | None:
         """Race them; the winner joins the stack. Why the search ends with it, if it does."""
@@ -187,15 +196,23 @@ class _Search:
         winner: Arm | None = None
         try:
             while race.running and winner is None and ended is None:
+                self._release(race)
                 ended = self._round(race)
                 if ended is None:
                     self._drop_altered(race)
                     winner = race.winner()
                     if winner is None:
                         race.drop_hopeless()
+                        race.drop_dominated()
         finally:
             self._close(race, chosen, winner)
         return ended
+
+    def _release(self, race: Race) -> None:
+        """Release candidates until there is time for the others up to the next look."""
+        rounds = next((look for look in LOOKS if look > race.rounds), race.rounds) - race.rounds
+        while len(race.running) > 1 and self._out_of_time(rounds * (1 + len(race.running))):
+            race.release()
 
     def _round(self, race: Race) -> Ended | None:
         number = race.rounds
@@ -230,7 +247,11 @@ class _Search:
         self.show(Moment(self.found.races, number + 1, name, tuple(self.found.stack), self.ratio, self.found.spent_s))
         done = self.runner.run(changes)
         self.found.spent_s += done.seconds
+        if self.found.races and not self.raced:  # what the first run took says little
+            self.trial_s.clear()
+        self.raced = bool(self.found.races)
         self.trial_s.append(done.seconds)
+        self.found.trial_s = max(self.found.trial_s, done.seconds)
         return done
 
     def _drop_altered(self, race: Race) -> None:
@@ -244,7 +265,9 @@ class _Search:
             self.spread = spread
         stack = tuple(candidate.name for candidate in self.found.stack)
         for arm, each in zip(race.arms, chosen, strict=True):
-            self.found.attempts.append(_attempt(race, arm, stack, arm is winner))
+            attempt = _attempt(race, arm, stack, arm is winner)
+            self.found.attempts.append(attempt)
+            self.note(attempt)
             gain = race.gain(arm)
             if arm is winner or arm.hurts:
                 self.waiting.remove(each)

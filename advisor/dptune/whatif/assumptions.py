@@ -54,14 +54,20 @@ _ON_CPUS = {
     "straggler.removed": "the slowest rank is given the median compute time of the others; CPU contention between "
     "ranks scales with their former skew",
 }
+_EQUAL_PARTS = "gradients of a bucket are of equal size where the recording does not have their sizes"
 _ON_GPUS = {
+    "ddp.bucket": _EQUAL_PARTS,
+    "ddp.first_bucket": _EQUAL_PARTS,
     "ddp.comm_hook": "casts are free on a GPU",
+    "ddp.no_sync": "a pass without communication computes as before, except for copies into and out of buckets",
+    "straggler.balanced": "the kernels of each step take their mean over ranks",
+    "straggler.removed": "kernels and host work of the slowest rank take the median of the others",
     "loader.batch_size": "kernels, copies and waiting for input grow in proportion to the batch (an upper bound); host "
     "calls and collectives do not grow",
     "host.": "host calls keep their order and dependencies",
     "syncs.": "the script does not depend on results it waited for",
 }
-UNVALIDATED = "GPU predictions have been checked against measured steps for batch sizes only, on one H200"
+UNVALIDATED = "GPU predictions have been checked against measured steps for batch and bucket sizes only, on one H200"
 # Changes of what exchanges that the model does not move would take, too.
 _OF_THE_LINK = ("link.", "straggler.", *TOPOLOGY)
 

@@ -23,7 +23,11 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("host.times", 0.0),
     ("syncs.removed", True),
     ("compute.times", 0.5),
+    ("straggler.removed", True),
     ("loader.num_workers", 1),
+    ("ddp.bucket_cap_mb", 5.0),
+    ("ddp.bucket_cap_mb", 100.0),
+    ("ddp.no_sync", True),
     ("ddp.comm_hook", "bf16"),
     ("precision.autocast", "bf16"),
 )
@@ -105,25 +109,22 @@ def compare(run: Run, measured: Measured) -> WhatIf:
 def search(run: Run, measured: Measured) -> WhatIf:
     """The best bucket sizes, and the best sets of changes that leave what is learned as it is.
 
-    Of steps that GPUs compute: what each of their parts is worth, for the model of those has no buckets.
+    Of steps that GPUs compute: what each of their parts is worth, of those that the run has.
     """
     try:
         ground = RunModel.of(run, measured)
     except Missing as lack:
         return nothing(lack.reason)
     if not isinstance(ground.model, StepModel):
-        asked = [setting for setting in _OF_GPUS if _applies(setting[0], measured)]
-        return ground.result([ground.predict({name: value}) for name, value in asked])
+        found = (ground.predict({name: value}) for name, value in _OF_GPUS)
+        return ground.result([prediction for prediction in found if _applies(prediction, ground.step_ns)])
     if ground.missed:
         return ground.result([])
     accumulates = all(facts.accumulates() for facts in ground.facts)
     return ground.result([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
 
 
-def _applies(knob: str, measured: Measured) -> bool:
-    """Whether the run has what the knob sets: a DataLoader that steps draw from, all-reduces between ranks."""
-    if knob.startswith("loader."):
-        return measured.input.known("wait_share") is not None
-    if knob.startswith("ddp."):
-        return any(collective.kind == "all_reduce" for collective in measured.known("collectives") or ())
-    return True
+def _applies(prediction: Prediction, step_ns: int) -> bool:
+    """Whether the run has what is changed: something is known of the change, and it is not exactly no change."""
+    ends = prediction.known("low_ns"), prediction.known("high_ns")
+    return ends[0] is not None and ends not in ((step_ns, step_ns), (step_ns, None))

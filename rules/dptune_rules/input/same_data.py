@@ -16,9 +16,21 @@ samples again, in the same order.
 
 ## What to change
 
-Use `DataLoader(dataset, sampler=DistributedSampler(dataset))` in place of `shuffle=True`, and call
-`sampler.set_epoch(epoch)` before each epoch. An iterable data set must split its samples itself, by
-`torch.distributed.get_rank()`.
+Give each rank its samples by a DistributedSampler, in place of `shuffle=True`, and set its epoch:
+
+    loader = DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset))
+    for epoch in range(epochs):
+        loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            ...
+
+An iterable data set splits its samples itself:
+
+    def __iter__(self):
+        rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        yield from itertools.islice(self.samples(), rank, None, ranks)
+
+With loader workers, each worker of a rank reads a part of these (`torch.utils.data.get_worker_info()`).
 
 ## When to leave it alone
 
@@ -38,7 +50,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.measured import CommunicationFigures
-from dptune.rule import Rule, RunView, Threshold
+from dptune.rule import LoaderFacts, Rule, RunView, Threshold
 from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import known
 
@@ -58,6 +70,8 @@ RULE = Rule(
     thresholds=(LEAST_LOSSES,),
     needs="recording",
 )
+
+_SET_EPOCH = "call `loader.sampler.set_epoch(epoch)` before each epoch"
 
 
 def check(run: RunView) -> Iterator[Advice]:
@@ -92,7 +106,8 @@ def _same_order(run: RunView) -> Iterator[Advice]:
                 Evidence(label="batches drawn", value=loader.batches_drawn or 0),
                 *known("the loader is created at", loader.where),
             ],
-            watch="Call sampler.set_epoch(epoch) before each epoch. Training results change for the better.",
+            remedy=f"{_SET_EPOCH[0].upper()}{_SET_EPOCH[1:]}.",
+            watch="Training results change for the better.",
             subject=f"set_epoch:{loader.dataset or 'loader'}",
         )
 
@@ -118,6 +133,7 @@ def _each_for_itself(run: RunView) -> Iterator[Advice]:
                 Evidence(label="sampler", value=loader.sampler),
                 *known("the loader is created at", loader.where),
             ],
+            remedy=_remedy(loader),
             watch="With a DistributedSampler, an epoch gets shorter by the number of ranks.",
             subject=f"sampler:{loader.dataset or 'loader'}",
         )
@@ -163,6 +179,22 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
                 if drawn_loader.where
             ),
         ],
+        remedy=_remedy(max(loaders, key=lambda loader: loader.batches_drawn or 0, default=None)),
         watch="With a DistributedSampler, each rank gets different samples.",
         subject="batches",
     )
+
+
+def _remedy(loader: LoaderFacts | None) -> str:
+    """The code that gives each rank its own samples, where the loader has none that should."""
+    if loader is None or loader.distributed_sampler:
+        return ""
+    at = f"at {loader.where}" if loader.where else "of the training data"
+    if loader.iterable:
+        name = f"{loader.dataset}.__iter__" if loader.dataset else "the data set's __iter__"
+        return (
+            f"Let {name} yield the samples of its rank: `itertools.islice(samples, dist.get_rank(), None, "
+            "dist.get_world_size())`."
+        )
+    instead = " instead of `shuffle=True`" if loader.sampler == "RandomSampler" else ""
+    return f"In the DataLoader {at}, use `sampler=DistributedSampler(dataset)`{instead}, and {_SET_EPOCH}."

@@ -5,7 +5,8 @@
 The exposed transfer of all-gathers that the hooks of FullyShardedDataParallel or `fully_shard` issue in a step, and
 whether each rank would have room for the whole model: parameters, gradients and the optimizer's state. All-gathers that
 the script issues itself, for example by `full_tensor()`, are not counted: `collectives-in-steps` reports them. If they
-take longer than FSDP's, this rule reports nothing.
+take longer than FSDP's, this rule reports nothing. On a CPU, a gather blocks the script, and only those of forward
+passes decide the impact: DDP's all-reduces send as much as the reduce-scatters and the other gathers.
 
 ## Why it matters
 
@@ -59,7 +60,7 @@ from collections.abc import Iterator
 from math import inf
 from statistics import median
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Change, Evidence, Location
 from dptune.measured import CommunicationFigures, Missing, shard_messages
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.known import known
@@ -104,7 +105,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     rows = _gathers(run)
     share = _transfer_ns(rows) / run.measured.account.window_ns
-    if run.impact(share, WORTH_SHARE) is None:
+    beyond_share = _beyond_replicas_ns(run, rows) / run.measured.account.window_ns
+    if run.impact(beyond_share, WORTH_SHARE) is None:
         return
     reshards = any(fsdp.reshard_after_forward for fsdp in sharded)
     kept = all(fsdp.reshard_after_forward is False for fsdp in sharded)
@@ -113,8 +115,8 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if less == ONCE:  # spares those of backward passes alone
         rows = [row for row in rows if row.known("phase") == "backward"]
-        share = _transfer_ns(rows) / run.measured.account.window_ns
-    impact = run.impact(share, WORTH_SHARE)
+        share = beyond_share = _transfer_ns(rows) / run.measured.account.window_ns
+    impact = run.impact(beyond_share, WORTH_SHARE)
     if impact is None or _of_script_ns(run) > _transfer_ns(rows):
         return
     _check_load(run)
@@ -134,10 +136,12 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"All-gathers of sharded parameters take {100 * share:.0f} % of a step, and memory has room: {less}",
         why=f"Each layer is gathered before {'each' if repeated else 'its'} forward pass{AGAIN if reshards else ''}; "
         "unsharded parameters are never gathered.",
-        changes=[],
+        changes=[] if all_of_it and not repeated else _kept(run),
         remedy=_remedy(sharded[0].version, where, all_of_it and not repeated, kept),
         saves=run.bound(0.0, run.most_of_process(most), _ALL if all_of_it else _AGAIN),
-        confidence="low" if kept or share < FAIR_SHARE or _small_units(run) or _host_memory(run) is None else "medium",
+        confidence="low"
+        if kept or beyond_share < FAIR_SHARE or _small_units(run) or _host_memory(run) is None
+        else "medium",
         evidence=[
             *(
                 Evidence(
@@ -148,6 +152,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 for collective in rows
             ),
             Evidence(label="sharded units", value=sum(fsdp.units for fsdp in sharded)),
+            *_memory(run),
             *([Evidence(label="forward passes before a backward pass", value=passes)] if repeated else []),
             *known("sharded at", where),
         ],
@@ -167,9 +172,24 @@ def _remedy(version: int, where: str | None, whole: bool, kept: bool) -> str:
     )
     place = f" at {where}" if where else ""
     if whole:
-        less = f" Or pass `{keeps}`, which needs less memory." if not kept else ""
+        trial = "" if version == 1 else " (to try it: `--set fsdp.reshard_after_forward=false`)"
+        less = "" if kept else f" Or pass `{keeps}`, which needs less memory{trial}."
         return f"Use `DistributedDataParallel` in place of `{wrapper}`{place}.{less}"
     return f"Pass `{keeps}` to `{wrapper}`{place}."
+
+
+def _kept(run: RunView) -> list[Change]:
+    """Units of fully_shard stay gathered after the forward pass."""
+    return [
+        Change(
+            knob="fsdp.reshard_after_forward",
+            now=fsdp.reshard_after_forward,
+            then=False,
+            at=Location.parse(fsdp.where) if fsdp.where else None,
+        )
+        for fsdp in run.any_facts("fsdp").fsdp
+        if fsdp.version == 2 and fsdp.reshard_after_forward
+    ]
 
 
 def _gathers(run: RunView) -> list[CommunicationFigures]:
@@ -188,6 +208,12 @@ def _forward_passes(run: RunView, rows: list[CommunicationFigures]) -> float:
     window = run.any_facts().window("untraced")
     backwards = median(window.backwards) if window is not None and window.backwards else 0
     return calls / steps / units / backwards if steps and units and backwards else 0.0
+
+
+def _beyond_replicas_ns(run: RunView, rows: list[CommunicationFigures]) -> int:
+    """What is exposed beyond what DDP would send: on a CPU, where nothing is overlapped, the gathers of one pass."""
+    on_cpu = run.measured.known("device_kind") == "cpu"
+    return _transfer_ns([row for row in rows if not on_cpu or row.known("phase") != "backward"])
 
 
 def _of_script_ns(run: RunView) -> int:
@@ -221,9 +247,29 @@ def _transfer_ns(rows: list[CommunicationFigures]) -> int:
     return sum(row.exposed_transfer_ns for row in rows)
 
 
+def _shard_bytes(run: RunView) -> int:
+    """What the optimizer updates on a rank, as 32-bit floats."""
+    return 4 * sum(optimizer.parameters for optimizer in run.any_facts().optimizers)
+
+
+def _memory(run: RunView) -> list[Evidence]:
+    """What replicas would add to each rank, and what there is; nothing where the parameters are not known."""
+    shard_bytes, ranks = _shard_bytes(run), run.measured.world_size
+    if not shard_bytes:
+        return []
+    added = COPIES * shard_bytes * (ranks - 1)
+    label = "replicas add (parameters, gradients, optimizer state in fp32)"
+    found = [Evidence(label=label, value=added / 2**20, unit="MiB per rank")]
+    if run.measured.device_kind == "cpu":
+        left = _host_memory(run)
+        return found if left is None else [*found, Evidence(label="free on the host", value=left / 2**20, unit="MiB")]
+    free = [device.capacity_bytes - device.peak_reserved_bytes for device in run.measured.known("memory") or []]
+    return [*found, Evidence(label="free on each device", value=min(free) / 2**20, unit="MiB")] if free else found
+
+
 def _less(run: RunView, reshards: bool) -> str | None:
     """The text of the change that memory has room for; None if it has none."""
-    shard_bytes = sum(optimizer.parameters for optimizer in run.any_facts().optimizers) * 4  # of this rank, as floats
+    shard_bytes = _shard_bytes(run)
     more = COPIES * shard_bytes * (run.measured.world_size - 1)
     if run.measured.device_kind == "cpu":
         left = _host_memory(run)

@@ -15,14 +15,14 @@ class Imports(importlib.abc.MetaPathFinder):
     """Calls what was registered for a module right after that module has run; at once where it is there already."""
 
     def __init__(self) -> None:
-        self._awaited: dict[str, Callable[[ModuleType], None]] = {}
+        self._awaited: dict[str, list[Callable[[ModuleType], None]]] = {}
 
     def after(self, name: str, act: Callable[[ModuleType], None]) -> None:
-        """Call `act` with the module. Whatever goes wrong in it does not reach the script."""
+        """Call `act` with the module, in the order of these calls. What goes wrong in it does not reach the script."""
         if name in sys.modules:
             _quietly(act, sys.modules[name])
             return
-        self._awaited[name] = act
+        self._awaited.setdefault(name, []).append(act)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
@@ -32,7 +32,7 @@ class Imports(importlib.abc.MetaPathFinder):
         """Answer for what is awaited, with what the other finders say."""
         if name not in self._awaited:
             return None
-        act = self._awaited.pop(name)
+        acts = self._awaited.pop(name)
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
@@ -44,7 +44,8 @@ class Imports(importlib.abc.MetaPathFinder):
 
             def run_then_act(module: ModuleType) -> None:
                 run(module)
-                _quietly(act, module)
+                for act in acts:
+                    _quietly(act, module)
 
             spec.loader.exec_module = run_then_act  # type: ignore[method-assign]
         return spec

@@ -67,7 +67,7 @@ def _shown(
         interpreter = "set by the command"
     return [
         f"{folder} was not recorded by you on this machine. Verifying it runs:",
-        f"  command      {shlex.join(redacted_command(list(words)) if words else record.command)}",
+        f"  command      {shlex.join(redacted_command(list(words)) if words else record.typed)}",
         f"  interpreter  {interpreter}",
         f"  directory    {directory}",
         f"  settings     {_assignments(knobs) or 'none'}",

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from dptune.errors import UsageError
+from dptune.runfile.commit import commit_of
 from dptune.runfile.paths import LATEST, RUNS
 from dptune.runfile.recognition import is_run_folder, record_of
 from dptune.runfile.record import RunRecord
@@ -120,7 +121,10 @@ def _named(name: str, besides: Sequence[str]) -> list[str]:
         )
     if named:
         return [str(named[0].folder)]
-    return _at_commit(name, found, {Path(path).resolve() for path in besides})
+    commit = "" if _COMMIT.fullmatch(name) else commit_of(name)
+    if commit and not any(_same_commit(each.commit, commit) for each in found):
+        raise UsageError(f"no recording in {RUNS} is of {name} (commit {commit})", _near_misses(name, found))
+    return _at_commit(commit or name, found, {Path(path).resolve() for path in besides})
 
 
 def _at_commit(name: str, found: Sequence[Recording], besides: set[Path]) -> list[str]:

@@ -268,7 +268,7 @@ def _side(args: argparse.Namespace, source: _Source, script: str) -> tuple[Side,
             ) from None
         asked = torchrun_of(args)
         started = launch.under_torchrun(what, chosen, asked) if asked.asked else launch.alone(what, chosen)
-    shown, files = redacted_command(started.shown), identity.files(source.folder, started, RUNS)
+    shown, files = redacted_command(started.typed), identity.files(source.folder, started, RUNS)
     side = Side(
         name=source.name,
         settings=redacted_settings(parsed(args.settings)),

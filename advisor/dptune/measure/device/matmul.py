@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from dptune.measure.device.alignment import is_unaligned, unaligned_products
+from dptune.measure.device.architectures import architecture_of
 from dptune.measure.device.operator_kinds import operator_shares
 from dptune.measure.device.phases import bounds
 from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core, is_unclassified
@@ -53,6 +54,8 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None, detail: RankVi
         missing = dict.fromkeys(_SHARES, _ON_CPU) | ({} if shares else {"operator_shares": _NONE})
         return MatmulFigures(tensor_cores=False, operator_shares=shares or None, missing=missing)
     tensor_cores = has_tensor_cores(*_identity(views, device))
+    if tensor_cores is None and (shown := architecture_of(views[0])) is not None:
+        tensor_cores = shown.matrix_units
     missing = {"operator_shares": _ON_GPU}
     if tensor_cores is None:
         missing["tensor_cores"] = "the trace does not name the device: record with `dptune profile`"

@@ -31,7 +31,8 @@ from dptune.trace.kineto.arguments import arguments
 
 # Operators that multiply matrices and of which no formula is known.
 _OTHER = re.compile(
-    r"^(?!autograd::|torch::)[\w.]+::[\w.]*(?:attention|flash|gemm|_mm|lstm|gru|rnn_layer|cudnn_rnn)\w*$"
+    r"^(?!autograd::|torch::|aten::_thnn_|aten::_cudnn_rnn_flatten)"
+    r"[\w.]+::[\w.]*(?:attention|flash|gemm|_mm|lstm|gru|rnn_layer|(?:cudnn|miopen)_rnn)\w*$"
 )
 _NAMES = {
     "bfloat16": "bf16",
@@ -73,11 +74,15 @@ class Operator:
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """Operators of these steps; `uncounted` names those whose FLOPs are not known, the most frequent first."""
+    """Operators of these steps; `uncounted` names those whose FLOPs are not known, the most frequent first.
+
+    `packed` names those of which only the least is known.
+    """
 
     steps: Sequence[Step]
     operators: Sequence[Operator]
     uncounted: Sequence[str]
+    packed: Sequence[str]
 
 
 def count(view: RankView) -> Counted | str:
@@ -115,7 +120,8 @@ def count(view: RankView) -> Counted | str:
         for at in chosen
         if (known := flops[at]) is not None
     ]
-    return Counted(steps, operators, _most_frequent([names[at] for at in unknown]))
+    packed = [names[at] for at in chosen if (known := flops[at]) is not None and known.least]
+    return Counted(steps, operators, _most_frequent([names[at] for at in unknown]), _most_frequent(packed))
 
 
 def _of_steps(view: RankView) -> tuple[list[Step], Ints]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from dptune.measure.device.architectures import Architecture
 from dptune.measure.efficiency import peaks
 from dptune.measure.efficiency.counting import UNKNOWN_TYPE, Operator, count
 from dptune.measure.efficiency.kernel_time import KernelTime, kernel_time
@@ -76,11 +77,15 @@ class Steps:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The rank whose operators are read: the window that they are from, and the name of its device."""
+    """The rank whose operators are read: the window that they are from, and the name of its device.
+
+    `architecture` is what its kernels show where the trace does not name the device.
+    """
 
     view: RankView
     window: Literal["light", "detailed"]
     device_name: str
+    architecture: Architecture | None = None
 
     @cached_property
     def tokens(self) -> Tokens | None:
@@ -115,7 +120,9 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
         figures = {**dict.fromkeys(_OF_OPERATORS, (None, _NO_KERNELS)), **figures}
         return EfficiencyFigures.of(figures, devices=devices, uncounted=uncounted)
     figures |= _flops(spent, len(counted.steps) * devices, source, steps)
-    return EfficiencyFigures.of(figures, steps=len(counted.steps), devices=devices, uncounted=uncounted)
+    return EfficiencyFigures.of(
+        figures, steps=len(counted.steps), devices=devices, uncounted=uncounted, packed=counted.packed
+    )
 
 
 def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[Any, str]]:
@@ -248,7 +255,7 @@ def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
     if source.on_cpu:
         why = _ON_CPU
     elif not source.device_name:
-        why = "the trace does not name the device"
+        peak, why = _of_architecture(source.architecture, name)
     elif name == UNKNOWN_TYPE:
         why = "the trace does not name the element type"
     elif peaks.model_of(source.device_name) is None:
@@ -260,6 +267,21 @@ def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
         "source": (peak.source if peak else None, why),
     }
     return DtypeFlops.of(figures, dtype=name, flops=flops)
+
+
+def _of_architecture(shown: Architecture | None, dtype: str) -> tuple[peaks.Peak | None, str]:
+    """The peak of a device without a name, where its architecture has but one."""
+    unnamed = "the trace does not name the device"
+    if shown is None:
+        return None, unnamed
+    found = peaks.peaks_of_architecture(shown.name, dtype)
+    if not found:
+        return None, f"{unnamed}; its kernels show {shown.text}, of which the peak is not known"
+    least, most = found[0], found[-1]
+    if least == most:
+        return least, ""
+    between = f"{least.flops_per_s / 1e12:,.5g} to {most.flops_per_s / 1e12:,.5g} TFLOP/s in {dtype}"
+    return None, f"{unnamed}; its kernels show {shown.text}, whose devices have {between}"
 
 
 def _mixed_peak(dtypes: Sequence[DtypeFlops]) -> tuple[float | None, str]:

@@ -2,31 +2,39 @@
 
 Conventions of `torch.utils.flop_counter`: 2 FLOPs per multiply-add; only matrix products, convolutions and attention
 count; causal masks are not subtracted; the backward pass of fused attention has five products, one of which recomputes
-the scores. One difference: the weight gradient of a grouped convolution counts what is multiplied, which
-`flop_counter` overstates by the number of groups.
+the scores. Two differences: the weight gradient of a grouped convolution counts what is multiplied, which
+`flop_counter` overstates by the number of groups; and recurrent layers of cuDNN, MIOpen and oneDNN count, which it
+leaves out.
 
 Sizes come from `Input Dims`, and settings of convolutions from `Concrete Inputs`, in the order of the arguments in
-torch's `native_functions.yaml`; flash-attn's own operators follow its `flash_attn_interface.py`.
+torch's `native_functions.yaml`; flash-attn's own operators follow its `flash_attn_interface.py`, FBGEMM's its
+`torch.ops.fbgemm`.
+
+Sequences that are packed into one have their bounds in a tensor, of which a trace has the size only: how many there
+are. If their number times the longest is all tokens, they are equally long; else attention computes at least as much
+as if they were (the sum of squares of given sum is least for equal lengths).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dptune.measured import FlopKind
 
 Shape = tuple[int, ...]
+_MOST_DIGITS = 20
 _MOST = 10**18  # of one operator: a device computes for minutes; more is no size of a real tensor
 
 
 class Flops(NamedTuple):
-    """FLOPs of an operator; `recomputed` is the part that a forward pass computed before."""
+    """FLOPs of an operator; `recomputed` is the part that a forward pass computed before. `least`: may be more."""
 
     total: int
     recomputed: int = 0
+    least: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +44,24 @@ class Arguments:
     shapes: Sequence[Shape | None]
     types: Sequence[str]
     values: Sequence[str]
+    lists: Mapping[int, Sequence[Shape]] = field(default_factory=dict)  # shapes of inputs that are lists of tensors
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Arguments:
         """From the arguments of an event."""
         dims = arguments.get("Input Dims", arguments.get("Input dims"))
         shapes = [_shape(dim) for dim in dims] if isinstance(dims, list) else []
-        return cls(shapes, _texts(arguments.get("Input type")), _texts(arguments.get("Concrete Inputs")))
+        lists = {
+            at: [shape for shape in map(_shape, dim) if shape is not None]
+            for at, dim in enumerate(dims if isinstance(dims, list) else [])
+            if isinstance(dim, list) and any(isinstance(each, list) for each in dim)
+        }
+        return cls(shapes, _texts(arguments.get("Input type")), _texts(arguments.get("Concrete Inputs")), lists)
+
+    def whole(self, at: int) -> int | None:
+        """An input that is a whole number; None for anything else."""
+        text = self.value(at)
+        return int(text) if text.removeprefix("-").isdecimal() and len(text) < _MOST_DIGITS else None
 
     @property
     def sized(self) -> bool:
@@ -95,50 +114,122 @@ def _linear(arguments: Arguments) -> Flops | None:
     return Flops(2 * math.prod(inputs) * weight[0])
 
 
-def _attention(first: int, *, heads: int, backward: bool, packed: int | None = None) -> Callable[..., Flops | None]:
-    """FLOPs of attention; queries, keys and values are the inputs from `first` on; dimension `heads` counts heads.
+def _recurrent(weights: int | tuple[int, ...], *, backward: bool = False) -> Callable[[Arguments], Flops | None]:
+    """FLOPs of recurrent layers: each matrix of weights multiplies every token, forward; twice that backward.
 
-    `packed` is the input with the bounds of packed sequences: if it is a tensor, the lengths are not in the trace.
+    `weights` are the inputs with them: one that is a list of tensors, or several.
     """
 
     def flops(arguments: Arguments) -> Flops | None:
-        query, key, value = (arguments.shape(at) for at in range(first, first + 3))
-        if query is None or key is None or value is None or not len(query) == len(key) == len(value) == 4:
+        tokens = arguments.shape(0)
+        if isinstance(weights, int):
+            found: Sequence[Shape | None] = arguments.lists.get(weights, ())
+        else:
+            found = [arguments.shape(at) for at in weights]
+        matrices = [shape for shape in found if shape is not None and len(shape) == 2]
+        if tokens is None or not matrices or not 2 <= len(tokens) <= 3:
             return None
-        if packed is not None and arguments.shape(packed) is not None:
-            return None
-        rows = 3 - heads
-        if query[0] != key[0] or key[rows] != value[rows] or query[3] != key[3]:
-            return None
-        scores = 2 * query[0] * query[heads] * query[rows] * key[rows]
-        if not backward:
-            return Flops(scores * (query[3] + value[3]))
-        return Flops(scores * (3 * query[3] + 2 * value[3]), recomputed=scores * query[3])
+        once = 2 * math.prod(tokens[:-1]) * sum(map(math.prod, matrices))
+        return Flops(2 * once if backward else once)
 
     return flops
+
+
+class _Packed(NamedTuple):
+    """Inputs that describe packed sequences: bounds of queries (those of keys follow), the longest, the window."""
+
+    bounds: int
+    longest: int
+    window: int | None = None
+
+
+def _attention(
+    first: int, *, heads: int, backward: bool, packed: _Packed | None = None
+) -> Callable[[Arguments], Flops | None]:
+    """FLOPs of attention; queries, keys and values are the inputs from `first` on; dimension `heads` counts heads."""
+
+    def flops(arguments: Arguments) -> Flops | None:
+        query, key, value = (arguments.shape(at) for at in range(first, first + 3))
+        if query is None or key is None or value is None or query[-1] != key[-1]:
+            return None
+        if packed is not None and arguments.shape(packed.bounds) is not None:
+            pairs = _pairs(arguments, query, key, packed)
+        else:
+            pairs = _dense_pairs(query, key, value, heads)
+        if pairs is None:
+            return None
+        scores = 2 * pairs.total
+        if not backward:
+            return Flops(scores * (query[-1] + value[-1]), least=pairs.least)
+        return Flops(scores * (3 * query[-1] + 2 * value[-1]), scores * query[-1], pairs.least)
+
+    return flops
+
+
+class _Pairs(NamedTuple):
+    """Pairs of a query and a key, over all heads; `least`: may be more."""
+
+    total: int
+    least: bool = False
+
+
+def _dense_pairs(query: Shape, key: Shape, value: Shape, heads: int) -> _Pairs | None:
+    if not len(query) == len(key) == len(value) == 4:
+        return None
+    rows = 3 - heads
+    if query[0] != key[0] or key[rows] != value[rows]:
+        return None
+    return _Pairs(query[0] * query[heads] * query[rows] * key[rows])
+
+
+def _pairs(arguments: Arguments, query: Shape, key: Shape, packed: _Packed) -> _Pairs | None:
+    """Of packed sequences, tokens x heads x width: exact if all are as long as the longest."""
+    bounds, others = arguments.shape(packed.bounds), arguments.shape(packed.bounds + 1)
+    if len(query) == len(key) == 4 and query[0] == key[0] == 1:  # memory-efficient attention keeps a batch of one
+        query, key = query[1:], key[1:]
+    if bounds is None or bounds != others or len(bounds) != 1 or bounds[0] < 2 or not len(query) == len(key) == 3:
+        return None
+    window = None if packed.window is None else arguments.whole(packed.window)
+    if window is not None and window >= 0:
+        return None
+    number = bounds[0] - 1
+    queries, keys = arguments.whole(packed.longest), arguments.whole(packed.longest + 1)
+    if queries is not None and keys is not None and (number * queries, number * keys) == (query[0], key[0]):
+        return _Pairs(query[1] * query[0] * keys)
+    if query[0] != key[0]:
+        return None  # of other queries than keys the least is not known
+    return _Pairs(query[1] * (query[0] ** 2 // number), least=True)
 
 
 def _matrix(first: int) -> Formula:
     return Formula("matrix product", _product(first), first)
 
 
-def _fused(first: int, *, heads: int = 1, packed: int | None = None) -> Formula:
+def _fused(first: int, *, heads: int = 1, packed: _Packed | None = None) -> Formula:
     """Attention, forward or, where the gradient comes first, backward."""
     return Formula("attention", _attention(first, heads=heads, backward=first > 0, packed=packed), first)
 
 
-# Operators that multiply matrices, and fused attention. Convolutions are in `convolutions`.
+# Operators that multiply matrices, fused attention and recurrent layers. Convolutions are in `convolutions`.
 FORMULAS: dict[str, Formula] = {
     "aten::mm": _matrix(0),
     "aten::bmm": _matrix(0),
-    "aten::addmm": _matrix(1),
-    "aten::_addmm_activation": _matrix(1),
-    "aten::baddbmm": _matrix(1),
-    "aten::_scaled_mm": _matrix(0),
-    "aten::_int_mm": _matrix(0),
-    "aten::linear": Formula("matrix product", _linear),
-    "aten::_grouped_mm": Formula("matrix product", _grouped),
-    "aten::_scaled_grouped_mm": Formula("matrix product", _grouped),
+    **dict.fromkeys(
+        (
+            *("aten::addmm", "aten::addmm_", "aten::_addmm_activation"),
+            *("aten::baddbmm", "aten::baddbmm_", "aten::addbmm", "aten::addbmm_"),
+            "_C::cutlass_scaled_mm",  # vLLM: the output comes first
+        ),
+        _matrix(1),
+    ),
+    **dict.fromkeys(("aten::_scaled_mm", "aten::_scaled_mm_v2", "aten::_int_mm"), _matrix(0)),
+    **dict.fromkeys(
+        ("aten::linear", "aten::_weight_int8pack_mm", "fbgemm::f8f8bf16_rowwise"), Formula("matrix product", _linear)
+    ),
+    **dict.fromkeys(
+        ("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2"),
+        Formula("matrix product", _grouped),
+    ),
     **{
         f"aten::_scaled_dot_product_{kernel}{ending}": _fused(first)
         for kernel in (
@@ -147,14 +238,25 @@ FORMULAS: dict[str, Formula] = {
         )
         for ending, first in (("", 0), ("_backward", 1))
     },
-    "aten::_flash_attention_forward": _fused(0, heads=2, packed=3),
-    "aten::_flash_attention_backward": _fused(1, heads=2, packed=6),
-    "aten::_efficient_attention_forward": _fused(0, heads=2, packed=4),
-    "aten::_efficient_attention_backward": _fused(1, heads=2, packed=6),
+    "aten::_flash_attention_forward": _fused(0, heads=2, packed=_Packed(3, 5, window=11)),
+    "aten::_flash_attention_backward": _fused(1, heads=2, packed=_Packed(6, 8, window=15)),
+    "aten::_efficient_attention_forward": _fused(0, heads=2, packed=_Packed(4, 6)),
+    "aten::_efficient_attention_backward": _fused(1, heads=2, packed=_Packed(6, 8)),
+    "aten::_cudnn_attention_forward": _fused(0, packed=_Packed(4, 6)),
+    "aten::_cudnn_attention_backward": _fused(1, packed=_Packed(9, 11)),
     "flash_attn::_flash_attn_forward": _fused(0, heads=2),
     "flash_attn::_flash_attn_backward": _fused(1, heads=2),
+    "flash_attn::_flash_attn_varlen_forward": _fused(0, heads=2, packed=_Packed(3, 5, window=10)),
+    "flash_attn::_flash_attn_varlen_backward": _fused(1, heads=2, packed=_Packed(9, 11, window=16)),
     "flash_attn_3::_flash_attn_forward": _fused(0, heads=2),
     "flash_attn_3::_flash_attn_backward": _fused(1, heads=2),
+    **{
+        f"aten::{library}_rnn{ending}": Formula("recurrent layer", _recurrent(1, backward=bool(ending)))
+        for library in ("_cudnn", "miopen")
+        for ending in ("", "_backward")
+    },
+    "aten::mkldnn_rnn_layer": Formula("recurrent layer", _recurrent((1, 2))),
+    "aten::mkldnn_rnn_layer_backward": Formula("recurrent layer", _recurrent((1, 2), backward=True)),
 }
 
 

@@ -104,6 +104,23 @@ def model_of(device_name: str) -> Model | None:
     return next((model for model in MODELS if model.name.search(device_name)), None)
 
 
+# What torch lists a device as, for each architecture that a kernel's name can show to be no later one.
+_ARCHITECTURES = {
+    "Blackwell": ("GB200", "B300", "B200", "B100", "RTX 5090"),
+    "Hopper": ("H200", "H200 NVL", "H800", "GH200", "H20", "H100 PCIe", "H100 NVL", "H100 80GB HBM3"),
+    "gfx908": ("MI100",),
+    "gfx90a": ("MI250X", "MI250", "MI210"),
+    "gfx942": ("MI300X", "MI300A"),
+    "gfx950": ("MI355X", "MI350X"),
+}
+
+
+def peaks_of_architecture(name: str, dtype: str) -> list[Peak]:
+    """The peaks of the devices of an architecture in an element type, ascending."""
+    found = [peak(device_name, dtype) for device_name in _ARCHITECTURES.get(name, ())]
+    return sorted((each for each in found if each is not None), key=lambda each: each.flops_per_s)
+
+
 def peak(device_name: str, dtype: str) -> Peak | None:
     """The dense peak of a device in an element type; None where the table has none."""
     model = model_of(device_name)

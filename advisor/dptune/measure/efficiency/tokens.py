@@ -15,6 +15,7 @@ from dptune.errors import TraceError
 from dptune.measure.efficiency.formulas import Arguments, Shape
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.views import RankView
+from dptune.runfile.record import RunRecord
 from dptune.trace.kernels import BACKWARD_NAME, OPERATOR_CATEGORIES, RANGE_CATEGORIES
 from dptune.trace.kineto.arguments import arguments
 
@@ -32,6 +33,12 @@ class Tokens:
 
     per_step: int
     shape: tuple[int, int] | None
+
+
+def recorded_tokens(record: RunRecord | None) -> int | None:
+    """Tokens of a step over all ranks that `dptune profile` was given; None for a number that cannot be right."""
+    given = None if record is None else record.tokens_per_step
+    return given if given is not None and 0 < given <= _MOST_TOKENS else None
 
 
 def tokens(view: RankView) -> Tokens | None:

@@ -51,6 +51,11 @@ class HostEvents:
         rows = rows[self._in_steps(rows)]
         return rows[np.argsort(self.columns.ts_ns[rows], kind="stable")]
 
+    def frames(self, pattern: re.Pattern[str]) -> Ints:
+        """Rows of calls of Python functions in the steps whose name the pattern matches."""
+        rows = self.columns.rows(PYTHON_CATEGORIES, pattern.match)
+        return rows[self._in_steps(rows)]
+
     def calls(self, pattern: re.Pattern[str]) -> Ints:
         """Rows of calls of the device's runtime in the steps whose name the pattern matches."""
         rows = self.columns.rows(LAUNCH_CATEGORIES, pattern.match)

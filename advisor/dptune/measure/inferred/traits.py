@@ -1,4 +1,4 @@
-"""What else a trace shows of how the model runs: fused attention, CUDA graphs, checkpointed activations."""
+"""What else a trace shows of how the model runs: fused attention, CUDA graphs, checkpointing, compilation, the GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterator
 
 from dptune.advice import Confidence
+from dptune.measure.device.architectures import architecture_of
+from dptune.measure.device.matmul import device_of
+from dptune.measure.inferred.compilation import compilation
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measured import Trait
 from dptune.trace.vendors import GRAPH_LAUNCH_NAME
@@ -27,6 +30,11 @@ def traits(host: HostEvents) -> Iterator[Trait]:
         yield _trait("CUDA graphs", f"{graphs / max(1, len(host.view.steps)):.3g} launches per step", "high")
     if host.inside(host.forward, host.backward).any():  # a backward pass of the script's own may run some, too
         yield _trait("checkpointing", "operators of the forward pass run again in the backward pass", "medium")
+    yield from compilation(host)
+    device = device_of(host.view)
+    if (device is None or not device.name) and (shown := architecture_of(host.view)) is not None:
+        kernels = f"{shown.kernels} kernel{'s are' if shown.kernels > 1 else ' is'} compiled for it"
+        yield _trait("GPU", f"{shown.text}: {kernels}", "high" if shown.exact else "medium")
 
 
 def _trait(name: str, value: str, confidence: Confidence) -> Trait:

@@ -16,6 +16,7 @@ from dptune.present.html.changes import changes
 from dptune.present.html.communication import hidden_and_exposed, links
 from dptune.present.html.efficiency import efficiency
 from dptune.present.html.first import first
+from dptune.present.html.functions import functions
 from dptune.present.html.kernels import kernel_classes
 from dptune.present.html.markup import WIDE, Section, joined, labelled, paragraph, text, text_block
 from dptune.present.html.ranks import lateness, ranks
@@ -77,6 +78,7 @@ def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
         *hidden_and_exposed(report),
         *links(report),
         *kernel_classes(report),
+        *functions(report),
         *efficiency(report),
         *history(details.history, recorded=recorded),
         *changes(report, details.sizes),

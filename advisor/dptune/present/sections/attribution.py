@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Report
-from dptune.measured import AttributionFigures, Missing, SourceFigures
+from dptune.measured import AttributionFigures, ComputeFunction, Missing, SourceFigures
 from dptune.present.amounts import Hole, percent, several
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Column, table
@@ -15,11 +15,18 @@ _SORTS = {
     "functions": "function",
     "annotations": "named range",
 }
+COLUMNS = (
+    Column("function", right=False, least=32),
+    Column("forward"),
+    Column("backward"),
+    Column("share"),
+    Column("mostly", right=False, least=len("mostly")),
+)
 _AT_MOST = 5
-_WORDS = (
-    "Attributed to the innermost enclosing module, function or range at launch. A function's line is its first line, "
-    "or the line it was at when recording started. Installed packages are recognized by their path, which many "
-    "traces lack."
+WORDS = (
+    "Functions: the operators that they call, and the backward pass of these. Modules and ranges: attributed to the "
+    "innermost one at launch. A function's line is its first line, or the line it was at when recording started. "
+    "Installed packages are recognized by their path, which many traces lack."
 )
 
 
@@ -31,12 +38,27 @@ def attribution(report: Report, width: int) -> Iterator[Line]:
     except Missing as missing:
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
+    functions = report.measured.known("compute_functions")
     for name, title in _SORTS.items():
         sources = found.known(name)
-        if sources is not None:
+        if name == "functions" and functions:
+            yield from table(COLUMNS, [function_row(function) for function in functions], width)
+        elif sources is not None:
             yield from _sources(sources, title, width)
     yield from wrapped(_basis(found), width, "  ")
-    yield from wrapped(_WORDS, width, "  ", role="dim")
+    yield from wrapped(WORDS, width, "  ", role="dim")
+
+
+def function_row(function: ComputeFunction) -> list[str]:
+    """Its place and name, shares of forward pass, backward pass and both, and its main operator."""
+    forward = function.share * function.cost_ns / max(1, function.cost_ns + function.backward_ns)
+    return [
+        f"{function.at} {function.name}",
+        percent(forward),
+        percent(function.share - forward),
+        percent(function.share),
+        function.operator.removeprefix("aten::"),
+    ]
 
 
 def _sources(sources: SourceFigures, title: str, width: int) -> Iterator[Line]:

@@ -17,9 +17,9 @@ COLUMNS = (
     Column("rate while running"),
 )
 NOTE = (
-    "FLOPs: matrix products, convolutions and attention, from operator input sizes, 2 per multiply-add; causal masks "
-    "are not subtracted. MFU counts forward and backward passes without recomputation (PaLM, appendix B); HFU counts "
-    "all FLOPs."
+    "FLOPs: matrix products, convolutions, attention and recurrent layers, from operator input sizes, 2 per "
+    "multiply-add; causal masks are not subtracted. MFU counts forward and backward passes without recomputation "
+    "(PaLM, appendix B); HFU counts all FLOPs."
 )
 
 
@@ -133,6 +133,8 @@ def _per_step(found: EfficiencyFigures) -> str:
 def _uncounted(found: EfficiencyFigures) -> str:
     share = found.known("counted_share")
     parts = [] if not found.uncounted else [f"{', '.join(found.uncounted[:4])} (sizes not known)"]
+    if found.packed:
+        parts.append(f"part of {', '.join(found.packed[:4])}: packed sequences are counted as if equally long")
     if share is not None and share < 1:
         parts.append(f"{percent(1 - share)} of the time of matrix kernels")
     return "; ".join(parts)

@@ -73,7 +73,7 @@ def next_command(report: Report, width: int) -> Iterator[Line]:
         )
     elif report.trust.level == "unjudgeable":
         command = f"dptune profile {report.run.command.removeprefix('python ')}"
-        words = "records the run again; add the options for its ranks, as before"
+        words = "records the run again"
     else:
         command, words = "dptune rules list", "lists all rules"
     yield from labelled("$", command, width, column=2, indent="  ", role="code")

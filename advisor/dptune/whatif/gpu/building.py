@@ -22,8 +22,11 @@ from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queue import DEPTH, Launches
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Missing
+from dptune.runfile.communication import DdpFacts
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
+from dptune.whatif.gpu.reductions import Matched, reductions
+from dptune.whatif.gpu.streams import across_streams
 
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
@@ -48,6 +51,7 @@ def build(
     world_size: int,
     samples: float | None = None,
     batch: int | None = None,
+    ddp: DdpFacts | None = None,
 ) -> Program:
     """The program of all steps of all ranks. Raises Missing where the traces do not tell enough."""
     devices = {
@@ -85,39 +89,38 @@ def build(
         _edges(one, place, places, recorded) if recorded[place] > begun.get(one.key[0], 0) else []
         for place, one in enumerate(items)
     ]
-    return Program(recorded, edges, messages, steps, link, world_size, samples, batch)
+    reduced = reductions(
+        [(rank_view, devices[rank_view.rank]) for rank_view in views if rank_view.rank in devices],
+        exchanged,
+        places,
+        ddp,
+    )
+    ranks = [item.key[0] for item in items]
+    return Program(recorded, edges, messages, steps, link, world_size, samples, batch, reductions=reduced, ranks=ranks)
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """The exchange that an operation is part of: the ranks' operations, and its message."""
-
-    operations: tuple[tuple[int, int], ...]  # rank, row
-    message: int
-
-
-def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[tuple[int, int], _Sent]:
+def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[tuple[int, int], Matched]:
     """By rank and row of a collective the exchange that it is part of, where all its ranks were read."""
     found = {}
     for exchange in exchanges:
         if not exchange.splits or not exchange.message_bytes:
             continue
         operations = tuple((rank, call.row) for rank, call in zip(exchange.ranks.tolist(), exchange.calls, strict=True))
-        sent = _Sent(operations, len(messages))
+        sent = Matched(operations, len(messages), exchange.kind, exchange.message_bytes)
         messages.append(Message(exchange.kind, exchange.message_bytes, exchange.dtype))
         found.update(dict.fromkeys(operations, sent))
     return found
 
 
 def _of_rank(
-    view: RankView, device: DeviceView, shift: int, exchanged: Mapping[tuple[int, int], _Sent]
+    view: RankView, device: DeviceView, shift: int, exchanged: Mapping[tuple[int, int], Matched]
 ) -> Iterator[_Item]:
     """The items of one rank, by the first rank's clock: those of its host, then those of its device."""
     walk, rank = Walk.of(view.columns, device.operations, view.host), view.rank
     yield from _of_host(view, device, walk, shift)
-    kinds = _kinds(walk)
+    kinds, awaited = _kinds(walk), across_streams(walk)
     for place, row in enumerate(walk.rows.tolist()):
-        yield _begins(walk, rank, place, shift, kinds)
+        yield _begins(walk, rank, place, shift, kinds, awaited.get(place, ()))
         last = _Item(int(walk.end[place]) + shift, _END, (rank, "end", row))
         sent = exchanged.get((rank, row))
         if sent is None:
@@ -219,8 +222,8 @@ class _Queue:
         return "begin", int(self._walk.rows[place]), int(self._walk.begin[place]), Kind.QUEUE
 
 
-def _begins(walk: Walk, rank: int, place: int, shift: int, kinds: Sequence[Kind]) -> _Item:
-    """The begin of an operation, and what it waited for.
+def _begins(walk: Walk, rank: int, place: int, shift: int, kinds: Sequence[Kind], awaited: Sequence[int]) -> _Item:
+    """The begin of an operation, and what it waited for: `awaited` are places of operations of other streams.
 
     Of one that still ran it waited for most: that part is as much longer or shorter as the whole.
     """
@@ -238,6 +241,8 @@ def _begins(walk: Walk, rank: int, place: int, shift: int, kinds: Sequence[Kind]
         item.waits.append(((rank, "end", int(walk.rows[over])), begin - int(walk.end[over]), Kind.ORDER, -1))
     if before not in (_NOTHING, over) and int(walk.end[before]) <= begin:
         item.waits.append(((rank, "end", int(walk.rows[before])), 0.0, Kind.ORDER, -1))
+    others = (other for other in awaited if other not in (over, before) and int(walk.end[other]) <= begin)
+    item.waits += [((rank, "end", int(walk.rows[other])), 0.0, Kind.ORDER, -1) for other in others]
     return item
 
 
@@ -271,6 +276,7 @@ def _tight(edges: list[Edge], recorded: Sequence[int], place: int) -> list[Edge]
 def _steps(view: RankView, device: DeviceView, places: Mapping[tuple[int, str, int], int]) -> Iterator[Stretch]:
     """The windows that begin with an operation, and end with the begin of another, or the end of the last."""
     columns, rows = view.columns, device.operations.rows
+    launched = dict(zip(rows.tolist(), device.operations.launch.tolist(), strict=True))
     rows = rows[columns.dur_ns[rows] > 0]
     starts = {int(at): int(row) for at, row in zip(columns.ts_ns[rows][::-1], rows[::-1], strict=True)}
     ends = {int(at): int(row) for at, row in zip(columns.ends(rows)[::-1], rows[::-1], strict=True)}
@@ -279,4 +285,7 @@ def _steps(view: RankView, device: DeviceView, places: Mapping[tuple[int, str, i
         key = None if after is None else (view.rank, "begin", after)
         key = key or (None if last is None else (view.rank, "end", last))
         if first is not None and key is not None and not window.open_ended:
-            yield Stretch(view.rank, window.number, places[view.rank, "begin", first], places[key])
+            begun = places.get((view.rank, "call", launched[first]))
+            followed = None if after is None else places.get((view.rank, "call", launched[after]))
+            between = None if begun is None or followed is None else (begun, followed)
+            yield Stretch(view.rank, window.number, places[view.rank, "begin", first], places[key], between)

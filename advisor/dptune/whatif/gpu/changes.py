@@ -9,16 +9,19 @@ from operator import is_
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measured import Missing
 from dptune.whatif.bounds import is_off
+from dptune.whatif.cpu.buckets import MIB, Caps, assign
 from dptune.whatif.cpu.topology import ALONE, RING, TOPOLOGY, ranks_asked, relinked
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.gpu.program import Edge, Kind, Message, Program
+from dptune.whatif.gpu.buckets import rebucketed, silenced
+from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Message, Program
+from dptune.whatif.gpu.stragglers import balanced, without_straggler
 
 Changing = Callable[[Program, Value], Program]
 _OF_THE_LOADER = (
     "loader.num_workers",
     "loader.prefetch_factor",
 )
-_KERNELS = (Kind.COMPUTE, Kind.PRODUCT)
+_KERNELS = (*COMPUTING,)
 _HALVED = ("float", "float32", "fp32")
 _HALVINGS, _NEAR = 10, 1e-3  # until the step is as near as that
 _ALONE = 0.5  # of what a collective takes beside kernels, at least
@@ -28,13 +31,13 @@ _UNCHANGED = 0.02  # a step that a quicker host leaves as it is: one in hundreds
 
 def changed(program: Program, settings: Mapping[str, Value]) -> Program:
     """The program after all changes together, at its best where one is bounded. Raises Missing for any other."""
-    for name in _BEFORE_TOPOLOGY:
+    for name in (*_OF_BUCKETS, *_BEFORE_TOPOLOGY):
         if name in settings:
             program = CHANGES[name](program, settings[name])
     if not settings.keys().isdisjoint(TOPOLOGY):
         program = _topology(program, settings)
     order = [*CHANGES, *settings]
-    made = {*_BEFORE_TOPOLOGY, *TOPOLOGY}
+    made = {*_OF_BUCKETS, *_BEFORE_TOPOLOGY, *TOPOLOGY}
     rest = [item for item in settings.items() if item[0] not in made and not _comes_with_workers(item[0], settings)]
     for name, value in sorted(rest, key=lambda setting: order.index(setting[0])):
         if name in bounded({name: value}):
@@ -157,6 +160,32 @@ def _rate(program: Program, value: Value) -> Program:
     return _relinked(program, replace(_link(program), bytes_per_ns=float(value or 0)))
 
 
+def _bucket_cap(program: Program, value: Value) -> Program:
+    return rebucketed(program, Caps.of(None if value is None else float(value)))
+
+
+def _bucket_caps(program: Program, value: Value) -> Program:
+    return rebucketed(program, Caps.of(each_mb=[float(part) for part in str(value).split(",")]))
+
+
+def _first_bucket(program: Program, value: Value) -> Program:
+    """A first bucket of so many MiB, where all buckets are as torch's own sizes make them."""
+    default = Caps.of()
+    for reduction in program.reductions:
+        if [max(bucket) for bucket in assign(reduction.gradient_bytes, default)] != [
+            bucket.last for bucket in reduction.buckets
+        ]:
+            raise Missing("the recorded buckets are not of torch's default sizes, which have a first one of their own")
+    return rebucketed(program, Caps.of(first_bytes=int(float(value or 0) * MIB)))
+
+
+def _no_sync(program: Program, value: Value) -> Program:
+    """Gradients are reduced in the last backward pass of a step only."""
+    if not value:
+        raise Missing("a GPU trace does not show what reducing gradients in every backward pass would take")
+    return silenced(program)
+
+
 def _comm_hook(program: Program, value: Value) -> Program:
     """All-reduces of 32-bit floats send half; the casts are not counted, which a GPU does in passing."""
     if value == "none":
@@ -267,11 +296,21 @@ BOUNDS: dict[str, Callable[[Program], Program]] = {
     "cudnn.allow_tf32": _no_products,
     "fsdp.prefetch": _gathered_ahead,
 }
+# Those of buckets come first: the link, hooks and the topology change the collectives of new buckets, too.
+_OF_BUCKETS: dict[str, Changing] = {
+    "ddp.bucket_cap_mb": _bucket_cap,
+    "ddp.bucket_cap_mb_list": _bucket_caps,
+    "ddp.first_bucket_mb": _first_bucket,
+    "ddp.no_sync": _no_sync,
+}
 # In the order in which they are made, those before the topology before it; messages are halved after that.
 CHANGES: dict[str, Changing] = {
+    **_OF_BUCKETS,
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
     "ddp.comm_hook": _comm_hook,
+    "straggler.removed": without_straggler,
+    "straggler.balanced": balanced,
     "host.times": _host,
     "compute.times": _compute,
     "loader.batch_size": _batch,

@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from statistics import mean, median
 
 from msgspec import Struct
 
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.reductions import Reduction
 
-ALL = None  # steps
+_ENOUGH = 3  # steps of a rank of which the first does not count
 
 
 class Kind(IntEnum):
@@ -35,6 +37,9 @@ class Kind(IntEnum):
     INPUT = 8  # the script waits for its data loader
     PRODUCT = 9  # a kernel that may multiply matrices or convolve in fp32
     QUEUE = 10  # from the begin of an operation to the return of a call that had no room in the queue before
+
+
+COMPUTING = frozenset({Kind.COMPUTE, Kind.PRODUCT})
 
 
 class Edge(Struct, frozen=True, gc=False):
@@ -64,12 +69,21 @@ class Message:
 
 @dataclass(frozen=True)
 class Stretch:
-    """One step of one rank: the places of the items that it begins and ends with."""
+    """One step of one rank: the places of the items that it begins and ends with.
+
+    `calls` are those of the calls that launched these two operations, where both were recorded.
+    """
 
     rank: int
     number: int
     first: int
     last: int
+    calls: tuple[int, int] | None = None
+
+    def moved(self, places: Sequence[int]) -> Stretch:
+        """The same where each item has another place."""
+        calls = None if self.calls is None else (places[self.calls[0]], places[self.calls[1]])
+        return Stretch(self.rank, self.number, places[self.first], places[self.last], calls)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +94,7 @@ class Program:
     The data allow `other_links`, too; `link_source` says in words what the link is from, where that is no fit.
     `batch` are the samples that a rank's loader gives at once, None if not known; `growing` is the part of what kernels
     and copies take that grows with it. The ranks were on so many `hosts`, as far as that is known.
+    `reductions` are the passes in which DDP reduces gradients, `ranks` the rank of each item.
     """
 
     recorded_ns: Sequence[int]
@@ -94,6 +109,8 @@ class Program:
     hosts: int = 1
     other_links: tuple[Link, ...] = ()
     link_source: str = ""
+    reductions: Sequence[Reduction] = ()
+    ranks: Sequence[int] = ()
 
     def run(self) -> list[float]:
         """When each item comes to pass."""
@@ -109,19 +126,35 @@ class Program:
 
     def recorded_step_ns(self) -> float:
         """The same as `step_ns`, of the times at which the items came to pass."""
-        return self._mean_step(self.recorded_ns, ALL)
+        return self._mean_step(self.recorded_ns, self.settled)
 
     def step_ns(self) -> float:
-        """The median over ranks of each rank's mean step.
+        """The median over ranks of each rank's mean settled step.
 
-        The mean, because where one step ends and the next begins moves with what is changed.
+        The mean, because where one step ends and the next begins moves with what is changed. Of the device or of the
+        host, whichever takes longer: a device with much work launched ahead is quicker than its host for a few steps.
         """
-        return self._mean_step(self.run(), ALL)
+        return self._mean_step(self.run(), self.settled)
+
+    @cached_property
+    def settled(self) -> frozenset[int]:
+        """The places of the steps that count: without a rank's first, if it has three.
+
+        What comes before the first step is as recorded, so with a change its ranks start as far apart, and its host as
+        far ahead, as they were.
+        """
+        count = Counter(step.rank for step in self.steps)
+        first = {rank: min(step.number for step in self.steps if step.rank == rank) for rank in count}
+        return frozenset(
+            place
+            for place, step in enumerate(self.steps)
+            if count[step.rank] < _ENOUGH or step.number > first[step.rank]
+        )
 
     def by_number(self, times: Sequence[float]) -> dict[int, float]:
-        """How long each step takes, by its number: the median over ranks."""
+        """How long each settled step takes, by its number: the median over ranks."""
         took: dict[int, list[float]] = defaultdict(list)
-        for step in self.steps:
+        for step in (self.steps[place] for place in sorted(self.settled)):
             took[step.number].append(times[step.last] - times[step.first])
         return {number: float(median(durations)) for number, durations in took.items()}
 
@@ -147,9 +180,17 @@ class Program:
             count[key] += 1
         return halves
 
-    def _mean_step(self, times: Sequence[float], part: AbstractSet[int] | None) -> float:
+    def _mean_step(self, times: Sequence[float], part: AbstractSet[int]) -> float:
         took: dict[int, list[float]] = defaultdict(list)
-        for place, step in enumerate(self.steps):
-            if part is None or place in part:
-                took[step.rank].append(times[step.last] - times[step.first])
-        return float(median(mean(durations) for durations in took.values()))
+        of_host: dict[int, list[float]] = defaultdict(list)
+        for place in part:
+            step = self.steps[place]
+            took[step.rank].append(times[step.last] - times[step.first])
+            if step.calls is not None:
+                of_host[step.rank].append(times[step.calls[1]] - times[step.calls[0]])
+        return float(
+            median(
+                max(mean(durations), mean(of_host[rank]) if len(of_host[rank]) == len(durations) else 0.0)
+                for rank, durations in took.items()
+            )
+        )

@@ -10,6 +10,7 @@ from dptune.measure.complete import complete
 from dptune.measure.steps.steady import steady
 from dptune.measure.views import view
 from dptune.measured import Measured, Missing
+from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 from dptune.whatif.gpu.building import build
@@ -27,8 +28,15 @@ def program_of(run: Run, measured: Measured) -> Program:
     if lacking:
         raise Missing(lacking)
     ranks = measured.known("world_size") or len(run.ranks)
-    program = build(views, across(run, views), None, ranks, measured.known("samples_per_step"), _batch(run.facts))
+    samples = measured.known("samples_per_step")
+    program = build(views, across(run, views), None, ranks, samples, _batch(run.facts), _ddp(run.facts))
     return linked(replace(program, hosts=hosts_of(run.facts)), measured)
+
+
+def _ddp(facts: Mapping[int, Facts]) -> DdpFacts | None:
+    """The only module of the script, if it was recorded."""
+    modules = next((rank_facts.ddp for rank_facts in facts.values()), [])
+    return modules[0] if len(modules) == 1 else None
 
 
 def _batch(facts: Mapping[int, Facts]) -> int | None:

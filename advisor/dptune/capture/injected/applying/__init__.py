@@ -14,7 +14,17 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from dptune.capture.injected.applying import checkpointing, ddp, hooks, loader, micro_batches, optimizer, precision
+from dptune.capture.injected.applying import (
+    checkpointing,
+    ddp,
+    fsdp,
+    fsdp_micro_batches,
+    hooks,
+    loader,
+    micro_batches,
+    optimizer,
+    precision,
+)
 from dptune.capture.injected.applying.constructing import argument
 from dptune.capture.injected.applying.requested import asked
 from dptune.capture.injected.messages import say
@@ -26,6 +36,8 @@ _MORE: Mapping[str, Callable[[Any], None]] = {
     **ddp.APPLIERS,
     **hooks.APPLIERS,
     **micro_batches.APPLIERS,
+    **fsdp.APPLIERS,
+    **fsdp_micro_batches.APPLIERS,
     **loader.APPLIERS,
     **optimizer.APPLIERS,
     **precision.APPLIERS,

@@ -229,12 +229,20 @@ class Meters:
     def _has_reduced(self) -> bool:
         """Whether a gradient of some DDP module has become ready in its reducer since this was last asked.
 
-        True without such a module. Of a static graph the reducer notes nothing in its first pass.
+        True without such a module, unless all units of fully_shard are set to leave gradients unreduced. Of a static
+        graph the reducer notes nothing in its first pass.
         """
         modules = self._places.ddp()
+        if not modules:
+            return self._reduces_shards()
         ready = {id(module): module.reducer.get_backward_stats() for module in modules}
         before, self._ready = self._ready, ready
-        return not modules or any(
+        return any(
             stats != before.get(at, [0] * len(stats)) or (module.static_graph and not any(stats))
             for module, (at, stats) in zip(modules, ready.items(), strict=True)
         )
+
+    def _reduces_shards(self) -> bool:
+        states = [state for state in (ref() for ref, _ in self._places.sharded) if state is not None]
+        groups = [group for state in states for group in getattr(state, "_fsdp_param_groups", ())]
+        return not groups or any(group.reduce_grads for group in groups)

@@ -153,23 +153,41 @@ def fsdp(places: Places) -> list[FsdpFacts]:
     found += [_fsdp2(state, where) for state, where in ((ref(), where) for ref, where in places.sharded) if state]
     merged: list[FsdpFacts] = []
     for unit_facts in found:
-        modules, unit_facts.modules = unit_facts.modules, []
         alike = next((other for other in merged if _settings(other) == _settings(unit_facts)), None)
         if alike is None:
-            merged.append(alike := unit_facts)
-        alike.units += 1
-        alike.modules += [name for name in modules if name not in alike.modules]
+            merged.append(unit_facts)
+        else:
+            _add(alike, unit_facts)
     return merged
 
 
+# What differs between units that are sharded alike.
+_OF_A_UNIT = ("units", "modules", "names", "gathered_bytes", "kept_sharded_in_backward")
+_DEPTHS = ("forward_prefetch", "backward_prefetch", "forward_prefetch_depth", "backward_prefetch_depth")
+
+
 def _settings(facts: FsdpFacts) -> dict[str, Any]:
-    return {name: value for name, value in vars(facts).items() if name not in ("units", "modules")}
+    apart = _OF_A_UNIT + (_DEPTHS if facts.version == 2 else ())  # the last unit of a pass prefetches none
+    return {name: value for name, value in vars(facts).items() if name not in apart}
+
+
+def _add(facts: FsdpFacts, unit: FsdpFacts) -> None:
+    facts.units += unit.units
+    facts.modules += [name for name in unit.modules if name not in facts.modules]
+    facts.names += unit.names
+    facts.gathered_bytes += unit.gathered_bytes
+    facts.kept_sharded_in_backward += unit.kept_sharded_in_backward
+    facts.forward_prefetch = bool(facts.forward_prefetch or unit.forward_prefetch)
+    facts.backward_prefetch = facts.backward_prefetch or unit.backward_prefetch
+    facts.forward_prefetch_depth = max(facts.forward_prefetch_depth, unit.forward_prefetch_depth)
+    facts.backward_prefetch_depth = max(facts.backward_prefetch_depth, unit.backward_prefetch_depth)
 
 
 def _fsdp1(unit: Any, where: str | None) -> FsdpFacts:
     prefetch, mixed = unit.backward_prefetch, unit.mixed_precision
     return FsdpFacts(
         1,
+        units=1,
         where=where,
         modules=[type(unit.module).__name__],
         strategy=unit.sharding_strategy.name,
@@ -188,21 +206,40 @@ def _fsdp2(state: Any, where: str | None) -> FsdpFacts:
     groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
     facts = FsdpFacts(
         2,
+        units=1,
         where=where,
         modules=[type(module).__name__.removeprefix("FSDP") for module in state._modules],
         parameter_dtype=_dtype(state._mp_policy.param_dtype),
         reduce_dtype=_dtype(state._mp_policy.reduce_dtype),
         backward_prefetch="explicit" if state._states_to_backward_prefetch else None,
         forward_prefetch=bool(state._states_to_forward_prefetch),
+        root=state._is_root,
+        forward_prefetch_depth=len(state._states_to_forward_prefetch),
+        backward_prefetch_depth=len(state._states_to_backward_prefetch),
     )
     for group in groups:
         if group is not None:
-            facts.mesh = list(group.mesh_info.mesh.shape)
-            facts.strategy = "HYBRID_SHARD" if len(facts.mesh) > 1 else "FULL_SHARD"
-            facts.reshard_after_forward = group.post_forward_mesh_info is not None
-            policy = type(group.offload_policy).__name__
-            facts.offload = None if policy == "OffloadPolicy" else policy
+            _add_group(facts, group)
     return facts
+
+
+def _add_group(facts: FsdpFacts, group: Any) -> None:
+    after = group.post_forward_mesh_info
+    whole = after is None or after is group.mesh_info or after == group.mesh_info
+    facts.mesh = list(group.mesh_info.mesh.shape)
+    facts.strategy = "HYBRID_SHARD" if len(facts.mesh) > 1 else "FULL_SHARD"
+    facts.reshard_after_forward = after is not None if whole else int(after.shard_mesh_size)
+    policy = type(group.offload_policy).__name__
+    facts.offload = None if policy == "OffloadPolicy" else policy
+    facts.names.append(group._module_fqn or "")
+    facts.gathered_bytes.append(sum(map(_gathered_bytes, group.fsdp_params)))
+    facts.kept_sharded_in_backward += not getattr(group, "unshard_in_backward", True)
+    facts.reshard_after_backward = bool(group.reshard_after_backward)
+
+
+def _gathered_bytes(parameter: Any) -> int:
+    dtype = getattr(parameter, "param_dtype", None) or parameter.sharded_param.dtype
+    return int(parameter._orig_size.numel() * dtype.itemsize)
 
 
 def _dtype(dtype: torch.dtype | None) -> str | None:

@@ -1,0 +1,291 @@
+"""Find the changes that make a script faster, by running them.
+
+dptune records the script (or starts from a recording, --run), and tries the changes of its recommendations, of the
+predicted search, and settings that nothing predicts. They race: each trial starts the script again in new processes, in
+random order with the changes kept so far; a change is kept if it is significantly faster, hopeless ones leave early. At
+the end the kept changes run against the original in new trials, and only that saving is reported. The chance that
+any kept change has no effect is at most 5 % over the whole search.
+
+Changes that may alter training results are tried with --numerics may-change only. Losses of the first steps are
+compared: a change after which they differ by more than its settings may cause is not kept.
+
+Your files are not edited. Results are kept in RUN/tuned/ (or -o DIR): tuned.patch, report.txt and tuning.json, with the
+command that applies the patch. Trials run in a copy of the script's directory, as those of `dptune verify`; a script
+that writes to an absolute path still writes there.
+
+Ctrl-C keeps what was found so far; --resume continues. Options of dptune come before the script.
+
+The exit status is 0 whatever was found, and 1 if the script does not run.
+
+examples:
+  dptune tune train.py --epochs 1
+  dptune tune --nproc-per-node 2 --time-limit 40m train.py
+  dptune tune --run 2026-11-20T23-31-08-train --dry-run
+  dptune tune --numerics may-change --skip loader.batch_size train.py
+  dptune tune --resume --time-limit 1h
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dptune.commands.shared.amounts import seconds
+from dptune.commands.shared.launching import launch_of, script_arguments
+from dptune.commands.shared.torchrun_options import torchrun_arguments
+from dptune.errors import UsageError
+from dptune.present import terminal
+from dptune.present.visible import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dptune.advice import Report
+    from dptune.capture.launch import Launch
+    from dptune.knobs import Value
+    from dptune.predicted import WhatIf
+    from dptune.present.lines import Line
+    from dptune.prove.trial import Bounds
+    from dptune.runfile.facts import Facts
+    from dptune.runfile.record import RunRecord
+    from dptune.tune.candidate import Candidate
+    from dptune.tune.candidates import Choice, Left
+    from dptune.tune.result import Plan, Tuning
+    from dptune.tune.session import Request, Shows
+
+_ONE_HOST = "trials run on this host only: start dptune tune once, and let it start the ranks"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    from dptune.commands.shared.proving import trial_arguments
+
+    where = parser.add_argument_group("what to tune")
+    words = "start from this recording, a run folder or its name in dptune-runs, instead of recording"
+    where.add_argument("--run", dest="recording", metavar="RUN", help=words)
+    words = "continue the latest search of RUN (default: of the latest recording)"
+    where.add_argument("--resume", action="store_true", help=words)
+    words = "new folder for the results (default: RUN/tuned)"
+    where.add_argument("-o", "--output", type=Path, metavar="DIR", help=words)
+    where.add_argument("--python", metavar="PATH", help="Python with torch (default: that of the active environment)")
+    words = "run a recording from another user or machine without asking"
+    where.add_argument("-y", "--yes", action="store_true", help=words)
+    torchrun_arguments(parser)
+    tried = parser.add_argument_group("what to try")
+    words = "same: only changes that keep training results (default); may-change: others, too"
+    tried.add_argument("--numerics", choices=("same", "may-change"), default="same", help=words)
+    for name, text in (("only", "try only these rules and knobs, with commas between"), ("skip", "leave these out")):
+        tried.add_argument(f"--{name}", action="append", default=[], metavar="CODE|KNOB,...", help=text)
+    words = "print the plan with predicted savings and durations, after recording; run no trials"
+    tried.add_argument("--dry-run", action="store_true", help=words)
+    amount = parser.add_argument_group("how much")
+    words = "time limit for all trials, the final comparison included (default: 20m)"
+    amount.add_argument("--time-limit", type=seconds, default=1200.0, metavar="S", help=words)
+    trial_arguments(amount)
+    words = "treat a trial as hung after S seconds without a step"
+    amount.add_argument("--stall-timeout", type=seconds, default=120.0, metavar="S", help=words)
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not print progress")
+    script_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record, search, and print what came of it; the files are in the folder of the results."""
+    from dptune.commands.shared.proving import caution
+    from dptune.present.amounts import several
+    from dptune.prove.trial import Bounds
+    from dptune.tune.candidates import candidates
+    from dptune.tune.plan import plan, trial_s
+    from dptune.tune.session import original_of, tune
+
+    choice = _choice(args)
+    folder = _recording(args)
+    record = _record_of(folder)
+    report, predicted, facts = _read(folder)
+    tried, left = candidates(report, predicted, facts, choice)
+    bounds = Bounds(args.warmup, args.steps, args.seconds, stall_s=args.stall_timeout)
+    if args.dry_run:
+        _print_plan(args, plan(tried, trial_s(report.measured.step.known("time_ns"), bounds)), left)
+        return 0
+    request = _request(args, folder, record, bounds)
+    _ask(args, request, tried)
+    original = original_of(request)
+    caution(replace(original, budget_s=request.time_limit_s), args.quiet)
+    _say(
+        args, f"{several(len(tried), 'candidate')}, {request.time_limit_s / 60:.0f} min; results go to {request.folder}"
+    )
+    tuning = tune(request, original, tried, left, _shows(args))
+    _finish(args, request, tuning)
+    if tuning.ended == "interrupted":
+        raise KeyboardInterrupt
+    return 1 if tuning.ended == "cannot run" else 0
+
+
+def _choice(args: argparse.Namespace) -> Choice:
+    from dptune.commands.shared.selection import codes
+    from dptune.knobs import ENVIRONMENT, KNOBS
+    from dptune.tune.candidates import Choice
+
+    def named(lists: Sequence[str]) -> frozenset[str]:
+        words = [word for text in lists for word in text.split(",") if word]
+        knobs = {word for word in words if word in KNOBS or word.startswith(ENVIRONMENT)}
+        return frozenset({*knobs, *codes([word for word in words if word not in knobs])})
+
+    return Choice(args.numerics, named(args.only), named(args.skip))
+
+
+def _recording(args: argparse.Namespace) -> Path:
+    """The run folder to start from: the one that was named, the latest to resume, or a new one."""
+    from dptune.commands.shared.reading import latest, recorded
+    from dptune.commands.shared.recordings import resolved_singly
+    from dptune.errors import RunError
+    from dptune.runfile.paths import RUN_JSON, RUNS
+
+    if args.recording is None and not args.resume:
+        return _record(args, launch_of(args, "tune"))
+    if args.script is not None and not args.recording:
+        raise UsageError("--resume continues with the recorded command", "leave out the script")
+    folder = Path(recorded(resolved_singly([args.recording])[0])) if args.recording else latest(RUNS)
+    if not (folder / RUN_JSON).is_file():
+        raise RunError(f"{folder} is not a dptune run folder", "record one with: dptune profile train.py")
+    return folder
+
+
+def _record(args: argparse.Namespace, started: Launch) -> Path:
+    from dptune.capture import recording
+    from dptune.capture.options import Options
+    from dptune.capture.watch import Limits
+    from dptune.commands.profile import LIGHT, MOST_LIGHT
+    from dptune.commands.shared import run_links
+    from dptune.errors import RunError
+    from dptune.runfile.record import Schedule
+    from dptune.runfile.redaction import redacted_command
+
+    if started.job is not None or (started.torchrun is not None and started.torchrun.several_nodes):
+        raise UsageError(_ONE_HOST, "dptune tune --nproc-per-node 2 train.py")
+    schedule = Schedule(5, 20, LIGHT, 3, 60.0, light_most=MOST_LIGHT)
+    _say(args, f"recording: {' '.join(redacted_command(started.typed))}")
+    made = recording.record(started, Options(schedule=schedule, limits=Limits(), quiet=args.quiet))
+    if made.interrupted:
+        raise KeyboardInterrupt
+    if made.hung or not made.ranks:
+        raise RunError(f"the script could not be recorded: {made.ending.note or made.ending.how}", f"see {made.folder}")
+    outcome = run_links.find(made, started, quiet=args.quiet)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    _say(args, f"recorded in {made.folder}")
+    return made.folder
+
+
+def _record_of(folder: Path) -> RunRecord:
+    from dptune.errors import RunError
+    from dptune.runfile.recognition import record_of
+
+    try:
+        return record_of(folder)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{folder} cannot be restarted: {error}", "record it again") from None
+
+
+def _read(folder: Path) -> tuple[Report, WhatIf, list[Facts]]:
+    """The report on the recording, what the predicted search found, and the facts of its ranks."""
+    from dptune.commands.shared.reading import run_and_report
+    from dptune.whatif.predicting import nothing, search
+
+    found, report = run_and_report([str(folder)])
+    judged = report.trust.level != "unjudgeable"
+    predicted = search(found, report.measured) if judged else nothing("the run cannot be judged")
+    return report, predicted, [found.facts[rank] for rank in sorted(found.facts)]
+
+
+def _request(args: argparse.Namespace, folder: Path, record: RunRecord, bounds: Bounds) -> Request:
+    from dptune.prove import rerun
+    from dptune.tune.session import Request
+
+    return Request(
+        run=folder,
+        record=record,
+        source=rerun.directory_of(record),
+        folder=_results_folder(args, folder),
+        numerics=args.numerics,
+        command=tuple([args.script, *args.script_arguments] if args.recording and args.script else ()),
+        time_limit_s=args.time_limit,
+        bounds=bounds,
+        resume=args.resume,
+    )
+
+
+def _results_folder(args: argparse.Namespace, run: Path) -> Path:
+    """A new folder, or with --resume the latest one. Raises UsageError where files of others lie there."""
+    from dptune.runfile.paths import TUNED
+    from dptune.tune.session import JOURNAL
+
+    earlier = sorted(
+        (path.parent for path in run.glob(f"{TUNED}*/{JOURNAL}")), key=lambda path: (len(path.name), path.name)
+    )
+    if args.resume:
+        if args.output is None and not earlier:
+            raise UsageError(f"{run} has no search to continue", "leave out --resume")
+        return args.output or earlier[-1]
+    if args.output is not None:
+        if args.output.exists() and (not args.output.is_dir() or any(args.output.iterdir())):
+            raise UsageError(f"{args.output} is not empty", "name a new folder, or continue its search with --resume")
+        return Path(args.output)
+    number = 1
+    while (place := run / (TUNED if number == 1 else f"{TUNED}-{number}")).exists():
+        number += 1
+    return place
+
+
+def _ask(args: argparse.Namespace, request: Request, candidates: Sequence[Candidate]) -> None:
+    """Before a recording of others is run, show what would be run."""
+    from dptune.commands.shared.consent import ask_before_running
+
+    change: dict[str, Value] = {name: value for candidate in candidates for name, value in candidate.settings.items()}
+    ask_before_running(request.run, request.record, request.command, str(request.source), change, args.yes)
+
+
+def _shows(args: argparse.Namespace) -> Shows:
+    from dptune.present.sections.tuning import attempt_line, final_line, trial_line
+    from dptune.tune.session import Shows
+
+    return Shows(
+        trial=lambda moment: _say(args, trial_line(moment, args.time_limit)),
+        attempt=lambda attempt: _say(args, attempt_line(attempt)),
+        final=lambda proof, what: _say(args, final_line(proof, what) if what else ""),
+        warn=lambda words: _say(args, words),
+    )
+
+
+def _print_plan(args: argparse.Namespace, made: Plan, left: Sequence[Left]) -> None:
+    from dptune.present.sections.tuning import plan_page
+    from dptune.tune.result import NotTried
+
+    not_tried = [NotTried(name=each.name, title=each.title, reason=each.why) for each in left]
+    made = made.model_copy(update={"not_tried": not_tried})
+    _print(args, made.model_dump_json(indent=1) + "\n", plan_page(made, terminal.width(sys.stdout)))
+
+
+def _finish(args: argparse.Namespace, request: Request, tuning: Tuning) -> None:
+    """Write the files, and print the report."""
+    from dptune.present.ink import paint
+    from dptune.present.sections.tuning import page
+    from dptune.tune.conclusion import write
+
+    write(request.folder, tuning, paint(page(tuning, 100), colour=False))
+    _print(args, tuning.model_dump_json(indent=1) + "\n", page(tuning, terminal.width(sys.stdout)))
+    _say(args, f"results: {request.folder}")
+
+
+def _print(args: argparse.Namespace, json: str, lines: Iterable[Line]) -> None:
+    from dptune.present.ink import paint
+
+    sys.stdout.write(json if args.format == "json" else paint(lines, terminal.colours(sys.stdout)))
+
+
+def _say(args: argparse.Namespace, words: str) -> None:
+    if words and not args.quiet:
+        print(f"dptune: {visible(words)}", file=sys.stderr, flush=True)

@@ -1,0 +1,174 @@
+"""Changes of DDP's buckets in a program: others, and passes that reduce nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dptune.measured import Missing
+from dptune.whatif.cpu.buckets import Caps, assign
+from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.ordering import ordered
+from dptune.whatif.gpu.program import Edge, Kind, Message, Program
+from dptune.whatif.gpu.reductions import Bucket, Reduction
+
+NO_REDUCER = "the trace does not show when DDP's gradients are ready and which all-reduces they are in on all ranks"
+
+
+def rebucketed(program: Program, caps: Caps) -> Program:
+    """The program whose gradients are reduced in buckets that are closed at these sizes."""
+    if not program.reductions:
+        raise Missing(NO_REDUCER)
+    if program.link is None:
+        raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
+    edit = _Edit.of(program)
+    found = []
+    for reduction in program.reductions:
+        buckets = assign(reduction.gradient_bytes, caps)
+        if [max(bucket) for bucket in buckets] == [bucket.last for bucket in reduction.buckets]:
+            found.append(reduction)
+        else:
+            found.append(edit.replaced(reduction, buckets, program.link))
+    return edit.program(found) if edit.redirected else program
+
+
+def silenced(program: Program) -> Program:
+    """The program in which of all backward passes of a step only the last reduces gradients."""
+    if not program.reductions:
+        raise Missing(NO_REDUCER)
+    by_step: dict[int, list[Reduction]] = defaultdict(list)
+    for reduction in program.reductions:
+        by_step[reduction.step].append(reduction)
+    silent = [reduction for passes in by_step.values() for reduction in passes[:-1]]
+    edit = _Edit.of(program)
+    for reduction in silent:
+        edit.removed(reduction)
+    last = [reduction for reduction in program.reductions if reduction not in silent]
+    return edit.program(last) if silent else program
+
+
+@dataclass(frozen=True)
+class _Redirected:
+    """The item that stands for one of a collective that is gone; None where nothing does. `since`: only for those that
+    wait for it from that place on, as what a backward pass computes waits for no bucket.
+    """
+
+    item: int | None
+    since: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Edit:
+    """Items and edges that grow, and by place what stands for an item that is gone."""
+
+    before: Program
+    recorded_ns: list[int]
+    ranks: list[int]
+    edges: list[list[Edge]]
+    messages: list[Message]
+    redirected: dict[int, _Redirected]
+
+    @classmethod
+    def of(cls, program: Program) -> _Edit:
+        edges = [[*each] for each in program.edges]
+        return cls(program, [*program.recorded_ns], [*program.ranks], edges, [*program.messages], {})
+
+    def removed(self, reduction: Reduction) -> None:
+        """Nothing is reduced, nor copied into buckets and back."""
+        for bucket in reduction.buckets:
+            self._without(bucket, {}, {}, {})
+        for place in reduction.moves:
+            self.edges[place] = [edge.lasting(0.0) for edge in self.edges[place]]
+
+    def replaced(self, reduction: Reduction, buckets: Sequence[Sequence[int]], link: Link) -> Reduction:
+        """Other collectives of the same gradients, which take as many times what the link says as the recorded did."""
+        recorded_ns = sum(self._took(bucket) for bucket in reduction.buckets)
+        said_ns = sum(link.alone_ns(self.messages[bucket.message].message_bytes) for bucket in reduction.buckets)
+        dtype = self.messages[reduction.buckets[0].message].dtype
+        sent = sum(self.messages[bucket.message].message_bytes for bucket in reduction.buckets)
+        share = sent / max(1, sum(reduction.gradient_bytes))  # less than 1 where a hook compresses
+        found: list[Bucket] = []
+        for gradients in buckets:
+            size = share * sum(reduction.gradient_bytes[gradient] for gradient in gradients)
+            took_ns = link.alone_ns(size) * recorded_ns / said_ns if said_ns else 0.0
+            self.messages.append(Message("all_reduce", round(size), dtype))
+            found.append(self._bucket(reduction, max(gradients), took_ns, found[-1] if found else None))
+        over = {rank: max(places) for rank, places in reduction.ready.items()}
+        for bucket in reduction.buckets:
+            instead = next(other for other in found if other.last >= bucket.last)
+            self._without(bucket, instead.begins, instead.ends, over)
+        return replace(reduction, buckets=tuple(found))
+
+    def program(self, reductions: Sequence[Reduction]) -> Program:
+        """The program after the edit."""
+        edges = [
+            [new for edge in each if (new := self._redirect(place, edge))] for place, each in enumerate(self.edges)
+        ]
+        steps = [
+            replace(step, first=self._instead(step.first), last=self._instead(step.last)) for step in self.before.steps
+        ]
+        return ordered(
+            replace(
+                self.before,
+                recorded_ns=self.recorded_ns,
+                ranks=self.ranks,
+                edges=edges,
+                messages=self.messages,
+                steps=steps,
+                reductions=reductions,
+            )
+        )
+
+    def _took(self, bucket: Bucket) -> float:
+        """From the last rank's begin."""
+        (place, *_) = bucket.ends.values()
+        return next((edge.lag_ns for edge in self.edges[place] if edge.kind == Kind.EXCHANGE), 0.0)
+
+    def _bucket(self, reduction: Reduction, last: int, took_ns: float, before: Bucket | None) -> Bucket:
+        """The items of a collective whose last gradient is of that number, after the one before it."""
+        message = len(self.messages) - 1
+        begins, ends = {}, {}
+        for rank, ready in reduction.ready.items():
+            edges = [
+                Edge(ready[last], 0.0, Kind.ORDER),
+                Edge(reduction.called[rank][last], self._launching_ns(reduction, rank), Kind.LAUNCH),
+            ]
+            if before is not None:
+                edges.append(Edge(before.ends[rank], 0.0, Kind.ORDER))
+            begins[rank] = self._add(rank, edges)
+        for rank in reduction.ready:
+            ends[rank] = self._add(rank, [Edge(begin, took_ns, Kind.EXCHANGE, message) for begin in begins.values()])
+        return Bucket(last, message, begins, ends)
+
+    def _launching_ns(self, reduction: Reduction, rank: int) -> int:
+        """From the launch of the kernel that makes a bucket's last gradient ready to the begin of the collective."""
+        called, recorded_ns = reduction.called[rank], self.recorded_ns
+        return min(recorded_ns[bucket.begins[rank]] - recorded_ns[called[bucket.last]] for bucket in reduction.buckets)
+
+    def _add(self, rank: int, edges: list[Edge]) -> int:
+        self.edges.append(edges)
+        self.ranks.append(rank)
+        self.recorded_ns.append(max(self.recorded_ns[edge.item] for edge in edges))
+        return len(self.edges) - 1
+
+    def _without(
+        self, bucket: Bucket, begins: Mapping[int, int], ends: Mapping[int, int], over: Mapping[int, int]
+    ) -> None:
+        """The items of a collective hold up nothing any more: those of another stand for them, from a place on."""
+        for gone, instead in ((bucket.begins, begins), (bucket.ends, ends)):
+            for rank, place in gone.items():
+                self.redirected[place] = _Redirected(instead.get(rank), over.get(rank, 0))
+                self.edges[place] = [edge for edge in self.edges[place] if edge.kind == Kind.LAUNCH]
+
+    def _redirect(self, place: int, edge: Edge) -> Edge | None:
+        redirected = self.redirected.get(edge.item)
+        if redirected is None:
+            return edge
+        if redirected.item is None or place < redirected.since or edge.kind == Kind.QUEUE:
+            return None
+        return Edge(redirected.item, edge.lag_ns, edge.kind, edge.message)
+
+    def _instead(self, place: int) -> int:
+        redirected = self.redirected.get(place)
+        return place if redirected is None or redirected.item is None else redirected.item

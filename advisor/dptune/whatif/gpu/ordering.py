@@ -1,0 +1,51 @@
+"""Items of a program in an order in which each comes after all that it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+
+from dptune.measured import Missing
+from dptune.whatif.gpu.program import Edge, Program
+
+
+def ordered(program: Program) -> Program:
+    """The program with its items sorted: of several that could be next, the one recorded first."""
+    order = _order(program.recorded_ns, program.edges)
+    places = [0] * len(order)
+    for place, item in enumerate(order):
+        places[item] = place
+    edges = [
+        [Edge(places[edge.item], edge.lag_ns, edge.kind, edge.message) for edge in program.edges[item]]
+        for item in order
+    ]
+    return replace(
+        program,
+        recorded_ns=[program.recorded_ns[item] for item in order],
+        edges=edges,
+        steps=[step.moved(places) for step in program.steps],
+        ranks=[program.ranks[item] for item in order],
+        reductions=[reduction.moved(places) for reduction in program.reductions],
+    )
+
+
+def _order(recorded_ns: Sequence[int], edges: Sequence[Sequence[Edge]]) -> list[int]:
+    waiting = [len(each) for each in edges]
+    followers: list[list[int]] = [[] for _ in edges]
+    for item, each in enumerate(edges):
+        for edge in each:
+            followers[edge.item].append(item)
+    ready = [(recorded_ns[item], item) for item, count in enumerate(waiting) if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        _, item = heappop(ready)
+        order.append(item)
+        for follower in followers[item]:
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                heappush(ready, (recorded_ns[follower], follower))
+    if len(order) < len(edges):
+        raise Missing("operations of the ranks would wait for each other in a circle: their clocks are too far apart")
+    return order

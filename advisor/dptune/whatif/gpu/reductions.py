@@ -1,0 +1,220 @@
+"""DDP's reducer in a program: gradients as they become ready, and the collectives that reduce them in buckets.
+
+A gradient is ready when the last kernel is over that its AccumulateGrad node or one before it launched on the compute
+stream; a bucket is reduced when its last gradient is ready on every rank and the bucket before it has been reduced. So
+other buckets are other collectives between the same gradients and the same kernels that use the result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptune.measure.communication.purposes import GRADIENTS, issuers, purposes
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.inferred.hosts import HostEvents
+from dptune.measure.intervals import Ints, Mask
+from dptune.measure.views import DeviceView, RankView
+from dptune.runfile.communication import DdpFacts
+from dptune.trace.kernels import RANGE_CATEGORIES, Work
+
+Places = Mapping[tuple[int, str, int], int]  # of items: by rank, what the item is, and row
+_OF_DDP = re.compile(r"DistributedDataParallel\.forward$|distributed(::|\.ddp\.)reducer::")
+# Kernels that move gradients between buckets and tensors, which a pass that reduces nothing does not launch.
+_MOVES = re.compile(r"torch::distributed::reducer::(mul_out|copy_)$|torch\.distributed\.ddp\.reducer::copy_bucket")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A recorded collective of gradients: the number of its last gradient, and the places of its items by rank."""
+
+    last: int
+    message: int
+    begins: Mapping[int, int]
+    ends: Mapping[int, int]
+
+    def moved(self, places: Sequence[int]) -> Bucket:
+        """The same where each item has another place."""
+        begins, ends = ({rank: places[item] for rank, item in items.items()} for items in (self.begins, self.ends))
+        return Bucket(self.last, self.message, begins, ends)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What one backward pass of all ranks reduces.
+
+    `gradient_bytes` are in the order in which gradients become ready, `ready` by rank and gradient the place of the end
+    of the kernel that makes it so, `called` that of the call that launched this kernel. `moves` are the ends of kernels
+    that copy gradients into buckets and back. `step` is the number of the step.
+    """
+
+    step: int
+    gradient_bytes: tuple[int, ...]
+    ready: Mapping[int, tuple[int, ...]]
+    called: Mapping[int, tuple[int, ...]]
+    buckets: tuple[Bucket, ...]
+    moves: tuple[int, ...] = ()
+
+    def moved(self, places: Sequence[int]) -> Reduction:
+        """The same where each item has another place."""
+        ready, called = (
+            {rank: tuple(places[item] for item in items) for rank, items in by_rank.items()}
+            for by_rank in (self.ready, self.called)
+        )
+        buckets = tuple(bucket.moved(places) for bucket in self.buckets)
+        moves = tuple(places[item] for item in self.moves)
+        return Reduction(self.step, self.gradient_bytes, ready, called, buckets, moves)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A collective that was matched on all its ranks: its operations (rank, row), and its message."""
+
+    operations: tuple[tuple[int, int], ...]
+    message: int
+    kind: str
+    message_bytes: int
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """The gradients of one backward pass of one rank: rows of the kernels, and which each collective waits for.
+
+    `reduced` are rows of collectives, with the number of the last gradient of each.
+    """
+
+    step: int
+    kernels: tuple[int, ...]
+    launches: tuple[int, ...]
+    reduced: tuple[tuple[int, int], ...]
+    moves: tuple[int, ...]
+
+
+def reductions(
+    devices: Iterable[tuple[RankView, DeviceView]],
+    exchanges: Mapping[tuple[int, int], Matched],
+    places: Places,
+    ddp: DdpFacts | None,
+) -> list[Reduction]:
+    """The passes that reduce gradients on all ranks alike; none where ranks differ or a collective was not matched.
+
+    `exchanges` are the matched collectives by rank and row.
+    """
+    by_rank = {view.rank: list(_passes(view, device)) for view, device in devices if ddp or _has_ddp(view)}
+    ranks = list(by_rank)
+    if not ranks or not by_rank[ranks[0]] or len({len(passes) for passes in by_rank.values()}) != 1:
+        return []
+    found = []
+    for passes in zip(*by_rank.values(), strict=True):
+        same_pass = dict(zip(ranks, passes, strict=True))
+        reduction = _reduction(same_pass, exchanges, places, ddp)
+        if reduction is None:
+            return []
+        found.append(reduction)
+    return found
+
+
+def _has_ddp(view: RankView) -> bool:
+    return len(view.columns.rows(RANGE_CATEGORIES, _OF_DDP.search)) > 0
+
+
+def _passes(view: RankView, device: DeviceView) -> Iterator[_Pass]:
+    """The passes of one rank that reduce gradients, in order of time."""
+    host, columns = HostEvents(view), view.columns
+    operations, issued_by = device.operations, issuers(view, device)
+    launched = issued_by != UNLAUNCHED
+    communicating = (operations.work == Work.COMMUNICATION) & launched
+    meant = purposes(columns, issued_by) == GRADIENTS
+    collectives = operations.rows[communicating & meant]
+    issuing = issued_by[communicating & meant]
+    computing = launched & ~communicating & (columns.dur_ns[operations.rows] > 0)
+    order = np.argsort(columns.ts_ns[issued_by[computing]], kind="stable")
+    kernels, launches = operations.rows[computing][order], issued_by[computing][order]
+    called_ns = columns.ts_ns[launches]
+    moving = _moving(view, launches)
+    numbers, reducing = _numbers(host, host.gradients), _numbers(host, issuing)
+    for number in np.unique(reducing, axis=0):
+        gradients = host.gradients[(numbers == number).all(axis=1)]
+        chosen = (reducing == number).all(axis=1)
+        at = np.searchsorted(called_ns, columns.ends(gradients), side="left") - 1
+        if not len(gradients) or (at < 0).any():
+            continue
+        in_order = np.argsort(columns.ts_ns[issuing[chosen]], kind="stable")
+        last = np.searchsorted(columns.ts_ns[gradients], columns.ts_ns[issuing[chosen][in_order]], side="right") - 1
+        moves = kernels[moving & (_numbers(host, launches) == number).all(axis=1)]
+        yield _Pass(
+            step=view.steps[int(number[0])].number if number[0] >= 0 else -1,
+            kernels=tuple(kernels[at].tolist()),
+            launches=tuple(launches[at].tolist()),
+            reduced=tuple(zip(collectives[chosen][in_order].tolist(), last.tolist(), strict=True)),
+            moves=tuple(moves.tolist()),
+        )
+
+
+def _numbers(host: HostEvents, rows: Ints) -> np.ndarray:
+    """For each row its step, as an index, and its backward pass."""
+    starts = np.array([step.start_ns for step in host.view.steps], dtype=np.int64)
+    steps = np.searchsorted(starts, host.columns.ts_ns[rows], side="right") - 1
+    return np.stack((steps, host.pass_of(rows)), axis=1)
+
+
+def _moving(view: RankView, launches: Ints) -> Mask:
+    """Which launches copy gradients into buckets or back."""
+    columns = view.columns
+    ranges = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, _MOVES.match))
+    moving: Mask = ranges.at(columns.thread[launches], columns.ts_ns[launches]) != NOWHERE
+    return moving
+
+
+def _reduction(
+    passes: Mapping[int, _Pass],
+    exchanges: Mapping[tuple[int, int], Matched],
+    places: Places,
+    ddp: DdpFacts | None,
+) -> Reduction | None:
+    """The same pass of all ranks; None where they reduced other buckets, or not all of them were matched."""
+    first = next(iter(passes.values()))
+    lasts = [last for _, last in first.reduced]
+    if any(
+        [last for _, last in each.reduced] != lasts or len(each.kernels) != len(first.kernels)
+        for each in passes.values()
+    ):
+        return None
+    buckets, sizes = [], []
+    for number, last in enumerate(lasts):
+        rows = {rank: each.reduced[number][0] for rank, each in passes.items()}
+        matched = {exchanges.get((rank, row)) for rank, row in rows.items()}
+        collective = matched.pop()
+        if matched or collective is None or collective.kind != "all_reduce":
+            return None
+        sizes.append(collective.message_bytes)
+        begins = {rank: places[rank, "begin", row] for rank, row in rows.items()}
+        ends = {rank: places[rank, "end", row] for rank, row in rows.items()}
+        buckets.append(Bucket(last, collective.message, begins, ends))
+    gradient_bytes = _gradient_bytes(len(first.kernels), lasts, sizes, ddp)
+    return Reduction(
+        first.step,
+        gradient_bytes,
+        {rank: tuple(places[rank, "end", row] for row in each.kernels) for rank, each in passes.items()},
+        {rank: tuple(places[rank, "call", row] for row in each.launches) for rank, each in passes.items()},
+        tuple(buckets),
+        tuple(places[rank, "end", row] for rank, each in passes.items() for row in each.moves),
+    )
+
+
+def _gradient_bytes(count: int, lasts: Sequence[int], sizes: Sequence[int], ddp: DdpFacts | None) -> tuple[int, ...]:
+    """As recorded; else those of a bucket have equal parts of it."""
+    if ddp is not None and len(ddp.grad_ready_order) == count and ddp.gradient_sizes:
+        return tuple(ddp.gradient_sizes[index] for index in ddp.grad_ready_order)
+    parts: dict[int, float] = defaultdict(float)
+    begin = 0
+    for last, size in zip(lasts, sizes, strict=True):
+        for gradient in range(begin, last + 1):
+            parts[gradient] = size / (last + 1 - begin)
+        begin = last + 1
+    return tuple(round(parts[gradient]) for gradient in range(count))

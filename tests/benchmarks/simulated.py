@@ -1,0 +1,178 @@
+"""How far predictions for GPU steps are from the truth of a simulator that shares no code with the predictor.
+
+    python tests/benchmarks/simulated.py                  predict what is missing of 40 pairs, then print the table
+    python tests/benchmarks/simulated.py --pairs 200 --first-seed 5000
+    python tests/benchmarks/simulated.py --table [FILE]   print the table of what there is
+
+`tests/simulator` draws a training run and a change from each seed, and writes traces of the run before the change.
+`dptune whatif` predicts the step from these alone; the truth is the same steps simulated with the change. Steps are
+those with the profiler: a trace alone has no others. It resumes: --work keeps one file for each pair and commit.
+
+A pair is predicted where `whatif` gives a step time; else it may give a bound; else it says why it cannot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from overhead import commit, machine
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.simulator import pairs  # noqa: E402
+from tests.simulator.changes import CHANGES  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results" / "simulated.json"
+RANKS = (2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 32, 64)
+LEAST_EFFECT = 0.03  # of the step: a smaller one has no sign that matters
+
+
+def predicted(folder: Path, setting: str) -> dict[str, Any]:
+    """What `dptune whatif` says of the traces in a folder with a change."""
+    words = [sys.executable, "-m", "dptune", "whatif", str(folder), "--no-cache", "--set", setting, "--format", "json"]
+    started = time.monotonic()
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    seconds = round(time.monotonic() - started, 1)
+    if done.returncode not in (0, 1) or not done.stdout:
+        return {"why": done.stderr.partition("\n")[0].removeprefix("dptune: error: "), "seconds": seconds}
+    what_if = json.loads(done.stdout)
+    first = (what_if["predictions"] or [{}])[0]
+    named = ("step_ns", "low_ns", "high_ns")
+    missing = first.get("missing", what_if.get("missing", {}))
+    return {
+        **{name: first.get(name) for name in named},
+        "measured_ns": what_if["measured_ns"],
+        "why": next((missing[name] for name in named if missing.get(name)), ""),
+        "seconds": seconds,
+    }
+
+
+def judged(seed: int, work: Path) -> dict[str, Any]:
+    """One pair: drawn, simulated, predicted and measured."""
+    names = list(CHANGES)
+    ranks = random.Random(f"ranks {seed}").choice(RANKS)
+    pair = pairs.drawn(seed, ranks, names[seed % len(names)])
+    folder = work / f"pair-{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    before = pairs.simulated(pair.before, traced=True)
+    pairs.write_traces(pair.before, before, folder)
+    result = {
+        "seed": seed,
+        "ranks": ranks,
+        "change": pair.change.name,
+        "value": pair.value,
+        "before_ns": pairs.mean_step_ns(before),
+        "after_ns": pairs.mean_step_ns(pairs.simulated(pair.after, traced=True)),
+        "predicted": predicted(folder, f"{pair.change.name}={pair.value}"),
+    }
+    shutil.rmtree(folder)
+    return result
+
+
+def collect(work: Path, seeds: Sequence[int]) -> dict[str, Any]:
+    """Judge the pairs that were not yet judged at this commit."""
+    measured = commit()
+    kept = work / measured
+    kept.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        path = kept / f"{seed}.json"
+        if not path.exists():
+            result = judged(seed, work)
+            path.write_text(json.dumps(result) + "\n")
+            print(f"{seed}: {result['change']}={result['value']}, {result['ranks']} ranks", file=sys.stderr, flush=True)
+    return {
+        "machine": machine(),
+        "commit": measured,
+        "command": "python tests/benchmarks/simulated.py",
+        "pairs": [json.loads((kept / f"{seed}.json").read_text()) for seed in seeds],
+    }
+
+
+def _figures(results: Sequence[dict[str, Any]]) -> str:
+    """One row: how near the predicted ones are, and what was said of the others."""
+    steps = [result for result in results if result["predicted"].get("step_ns")]
+    bounds = [result for result in results if result not in steps and result["predicted"].get("low_ns")]
+    held = sum(result["after_ns"] >= result["predicted"]["low_ns"] for result in bounds)
+    row = f"{len(results):6d} {len(steps):5d}"
+    if steps:
+        errors = [abs(result["predicted"]["step_ns"] / result["after_ns"] - 1) for result in steps]
+        inside = [
+            result["predicted"]["low_ns"] <= result["after_ns"] <= result["predicted"]["high_ns"] for result in steps
+        ]
+        widths = [
+            (result["predicted"]["high_ns"] - result["predicted"]["low_ns"]) / result["after_ns"] for result in steps
+        ]
+        signs = [
+            (result["predicted"]["step_ns"] > result["before_ns"]) == (result["after_ns"] > result["before_ns"])
+            for result in steps
+            if abs(result["after_ns"] / result["before_ns"] - 1) > LEAST_EFFECT
+        ]
+        row += f" {100 * mean(errors):6.1f} {100 * max(errors):6.1f} {sum(inside):5d}/{len(inside):<3d}"
+        row += f" {100 * median(widths):6.1f} {sum(signs):4d}/{len(signs):<3d}"
+    else:
+        row += f" {'':6s} {'':6s} {'':9s} {'':6s} {'':8s}"
+    row += f" {f'{held}/{len(bounds)}' if bounds else '':>7s}"
+    return f"{row} {len(results) - len(steps) - len(bounds):5d}"
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as text: errors and widths in percent of the true step."""
+    judged_pairs = results["pairs"]
+    head = "pairs steps   mean  worst  inside     width  sign   bounds  none"
+    lines = [f"{'change':28s} {head}"]
+    for name in CHANGES:
+        found = [result for result in judged_pairs if result["change"] == name]
+        if found:
+            lines.append(f"{name:28s}{_figures(found)}")
+    lines.append(f"{'all':28s}{_figures(judged_pairs)}")
+    effects = [abs(result["after_ns"] / result["before_ns"] - 1) for result in judged_pairs]
+    lines += [
+        "",
+        f"no change at all: mean {100 * mean(effects):.1f} %, worst {100 * max(effects):.1f} % off",
+        "steps: pairs with a predicted step; mean, worst: its error; inside: of the interval; width: its median;",
+        f"sign: right where the effect is above {100 * LEAST_EFFECT:.0f} %; bounds: that hold; none: not predicted",
+    ]
+    reasons = sorted(
+        {
+            (result["change"], result["predicted"]["why"])
+            for result in judged_pairs
+            if not result["predicted"].get("low_ns")
+        }
+    )
+    lines += ["", *(f"{name}: {why}" for name, why in reasons)] if reasons else []
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kept = Path(tempfile.gettempdir()) / "dptune-benchmark-simulated"
+    parser.add_argument("--pairs", type=int, default=40, metavar="N", help="how many to draw (default: 40)")
+    parser.add_argument("--first-seed", type=int, default=0, metavar="SEED", help="seed of the first (default: 0)")
+    parser.add_argument("--work", type=Path, default=kept, help="where judged pairs are kept")
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE", help="raw results")
+    parser.add_argument("--table", nargs="?", type=Path, const=RESULTS, metavar="FILE", help="run nothing")
+    args = parser.parse_args()
+    if args.table:
+        if not args.table.exists():
+            parser.error(f"there are no results yet: {args.table}")
+        print(table(json.loads(args.table.read_text())))
+        return
+    results = collect(args.work, range(args.first_seed, args.first_seed + args.pairs))
+    args.out.write_text(json.dumps(results) + "\n")
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

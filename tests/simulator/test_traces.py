@@ -1,0 +1,120 @@
+"""dptune reads in the simulator's traces what the simulator accounted itself, and finds what was planted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.simulator import machine, pairs, settings
+from tests.simulator.changes import Run
+from tests.simulator.machine import Link
+from tests.simulator.settings import Loader, Straggler
+from tests.simulator.timeline import Timeline
+
+from dptune.advice import Report
+from dptune.advise.engine import build_report
+from dptune.config import Settings as Configuration
+from dptune.measure import measure
+from dptune.measured import Measured
+from dptune.trace import load
+
+FEW = {"layers": 2, "width": 512, "heads": 8, "tokens": 128, "strategy": "ddp", "losses_read": 0, "loader": None}
+
+
+def run_of(seed: int, ranks: int = 2, link: Link | None = None, **changed: object) -> Run:
+    drawn = replace(settings.drawn(seed, ranks), **{**FEW, **changed})  # type: ignore[arg-type]
+    found = machine.drawn(seed, ranks)
+    return replace(found, link=link or found.link), drawn
+
+
+def written(run: Run, folder: Path) -> list[Timeline]:
+    timelines = pairs.simulated(run, traced=True)
+    pairs.write_traces(run, timelines, folder)
+    return timelines
+
+
+def measured_in(run: Run, folder: Path) -> Measured:
+    written(run, folder)
+    return measure(load([folder]))
+
+
+def reported(run: Run, folder: Path) -> tuple[Measured, Report]:
+    written(run, folder)
+    loaded = load([folder])
+    measured = measure(loaded)
+    return measured, build_report(loaded, measured, Configuration())
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changed"),
+    [
+        (4, {"batch": 4, "precision": "bf16", "hook": "bf16"}),
+        (2, {"batch": 8, "strategy": "fsdp"}),
+        (2, {"batch": 4, "loader": Loader(0, 100.0, pinned=False, sample_bytes=400_000), "losses_read": 2}),
+        (2, {"batch": 4, "micro_batches": 2, "graphs": True}),
+    ],
+    ids=["ddp with a hook", "fsdp", "blocking copies", "graphs"],
+)
+def test_each_step_is_accounted_as_the_simulator_did(ranks: int, changed: dict[str, object], tmp_path: Path) -> None:
+    timelines = written(run_of(3, ranks, **changed), tmp_path)  # type: ignore[arg-type]
+    measured = measure(load([tmp_path]))
+    for timeline, rank in zip(timelines, measured.ranks, strict=True):
+        truths = dict(enumerate(pairs.accounts(timeline), pairs.WARMUP))
+        steps = rank.devices[0].steps
+        assert len(steps) >= pairs.STEPS - 1
+        for step in steps[: pairs.STEPS - 1]:  # the trace does not show where the step after the last one starts
+            found, truth = step.account, truths[step.number]
+            assert (found.window_ns, found.compute_ns, found.copy_ns) == (
+                truth.window_ns,
+                truth.compute_ns,
+                truth.copy_ns,
+            )
+            assert (found.communication_ns, found.hidden_communication_ns) == (truth.communication_ns, truth.hidden_ns)
+            assert (found.exposed_communication_ns, found.idle_ns) == (truth.exposed_ns, truth.idle_ns)
+
+
+@pytest.mark.parametrize(
+    "straggler",
+    [Straggler(2, "compute", compute_times=1.8), Straggler(2, "host", host_us=6000.0)],
+    ids=["compute", "host"],
+)
+def test_a_planted_straggler_is_named(straggler: Straggler, tmp_path: Path) -> None:
+    chosen = {"batch": 32, "precision": "fp32", "losses_read": 1}
+    run = run_of(4, ranks=4, link=Link(200.0, 8.0, 1.0), straggler=straggler, **chosen)
+    measured, report = reported(run, tmp_path)
+    assert measured.straggler.rank == 2
+    assert "rank 2" in report.headline.verdict + report.headline.why + report.headline.next
+
+
+def test_numbers_read_in_every_layer_are_found(tmp_path: Path) -> None:
+    healthy, planted = tmp_path / "healthy", tmp_path / "planted"
+    rules = []
+    for folder, reads in ((healthy, 0), (planted, 2)):
+        folder.mkdir()
+        run = run_of(5, batch=2, precision="bf16", losses_read=reads)
+        rules.append({advice.rule for advice in reported(run, folder)[1].advice})
+    assert "DP606" in rules[1] - rules[0], rules
+
+
+def test_a_slow_link_is_what_limits_the_step(tmp_path: Path) -> None:
+    run = run_of(6, batch=2, precision="tf32", link=Link(1.0, 30.0, 3.0))
+    measured, report = reported(run, tmp_path)
+    assert measured.account.share("exposed_communication_ns") > 0.5
+    assert "Communication-bound" in report.headline.verdict
+
+
+def test_the_links_figures_are_found_again(tmp_path: Path) -> None:
+    link = Link(12.0, 20.0, 2.0)
+    run = run_of(7, ranks=4, batch=8, precision="fp32", link=link, bucket_caps=(1e3, 1e6, 4e6, 8e6))
+    measured = measured_in(run, tmp_path)
+    (fit,) = measured.links
+    slowed = run[0].device.transfer_beside_compute
+    assert link.gb_per_s / (1.1 * slowed) < fit.busbw_gb_per_s < 1.1 * link.gb_per_s
+
+
+def test_a_starved_loader_is_found(tmp_path: Path) -> None:
+    run = run_of(8, batch=8, precision="bf16", loader=Loader(0, 3000.0, pinned=True, sample_bytes=40_000))
+    measured, report = reported(run, tmp_path)
+    assert measured.account.share("input_idle_ns") > 0.3
+    assert "DP501" in {advice.rule for advice in report.advice}

@@ -1,0 +1,185 @@
+"""DDP's reducer in GPU steps: gradients, the collectives that reduce them, and other buckets, by hand and as recorded.
+
+Each step of two ranks computes f (10 to 100 us), then b0 to b3 of 100 us each, which make a gradient of 150 kB ready.
+Two buckets of two gradients are reduced over 1 GB/s (300 us each), when b1 and b3 have ended; u updates for 50 us.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dptune.measure import measure
+from dptune.measure.across_ranks import across
+from dptune.measure.views import view
+from dptune.measured import Missing
+from dptune.runfile.communication import DdpFacts
+from dptune.trace import load
+from dptune.trace.run import Run
+from dptune.whatif.cpu.buckets import MIB
+from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.building import build
+from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.program import Program
+from dptune.whatif.run_model import RunModel
+
+from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
+    US,
+    annotation,
+    kernel,
+    launch,
+    load_events,
+    on_device,
+    operator,
+    step,
+)
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
+AUTOGRAD, STREAM = 2, 20
+NODE = "autograd::engine::evaluate_function: "
+SIZE_MB = 150_000 / MIB  # of a gradient
+IDLE = {"host.times": 0.0}
+MEASURED = {1.0: 1.01, 5.0: 1.00, 100.0: 1.17}  # times the step, by bucket size: tests/benchmarks/GPU.md
+
+
+def one_pass(at: float, first: int, transfer: float = 300.0) -> list[dict[str, Any]]:
+    """A forward and a backward pass that start 10 us after a moment; its launches are numbered from `first` on."""
+    events = [
+        annotation("DistributedDataParallel.forward", at, at + 4),
+        operator("aten::linear", at + 1, at + 3),
+        launch(first, at + 2, at + 3),
+        kernel("f", at + 10, at + 100, first),
+    ]
+    sent_until = 0.0
+    for gradient in range(4):
+        called, ends = at + 5 + 6 * gradient, at + 200 + 100 * gradient
+        events += [
+            operator(f"{NODE}AddmmBackward0", called, called + 2, AUTOGRAD),
+            launch(first + 1 + gradient, called, called + 1, AUTOGRAD),
+            kernel(f"b{gradient}", ends - 100, ends, first + 1 + gradient),
+            operator(f"{NODE}torch::autograd::AccumulateGrad", called + 3, called + 5, AUTOGRAD),
+        ]
+        if gradient % 2:
+            begins = max(ends, sent_until)
+            sent_until = begins + transfer
+            args = {"Collective name": "allreduce", "In msg nelems": 75_000, "Out msg nelems": 75_000, "dtype": "Float"}
+            events += [
+                launch(first + 5 + gradient, called + 4, called + 5, AUTOGRAD),
+                on_device(
+                    "kernel",
+                    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                    begins,
+                    sent_until,
+                    first + 5 + gradient,
+                    STREAM,
+                    **args,
+                    **{"Process Group Name": "0", "Group size": 2},
+                ),
+            ]
+    return events
+
+
+def three_steps(passes: int = 1) -> list[dict[str, Any]]:
+    """Of 1,000 us for each pass, all launched in the first of them; the optimizer's kernel follows the last bucket."""
+    events = []
+    for number in range(3):
+        at, first = 1000.0 * passes * number, 100 * number
+        events.append(step(number, at, at + 1000 * passes))
+        for place in range(passes):
+            events += one_pass(at + 1000 * place, first + 20 * place)
+        ends = at + 1000 * (passes - 1)
+        events += [
+            annotation("Optimizer.step#SGD.step", ends + 60, ends + 70),
+            launch(first + 90, ends + 65, ends + 66),
+            kernel("u", ends + 900, ends + 950, first + 90),
+        ]
+    return events
+
+
+def program(run: Run, ddp: DdpFacts | None = None) -> Program:
+    views = [view(rank.rank, rank.light) for rank in run.ranks]
+    return build(views, across(run, views), Link(0.0, 1.0), len(views), ddp=ddp)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return program(load_events(tmp_path_factory.mktemp("ddp"), three_steps(), three_steps()))
+
+
+def us(made: Program) -> float:
+    return made.step_ns() / US
+
+
+def test_the_program_is_the_recording(two_ranks: Program) -> None:
+    assert max(abs(at - then) for at, then in zip(two_ranks.run(), two_ranks.recorded_ns, strict=True)) == 0
+    (first, *_) = two_ranks.reductions
+    assert len(two_ranks.reductions) == 3
+    assert [bucket.last for bucket in first.buckets] == [1, 3]
+    assert first.gradient_bytes == (150_000,) * 4
+    ready = [two_ranks.recorded_ns[place] - two_ranks.recorded_ns[first.ready[1][0]] for place in first.ready[1]]
+    assert ready == [0, 100 * US, 200 * US, 300 * US]
+
+
+@pytest.mark.parametrize(
+    ("change", "step_us"),
+    [
+        ({}, 90 + 200 + 600 + 50),
+        ({"link.gb_per_s": 2.0}, 90 + 400 + 150 + 50),  # the second bucket waits for its gradients, not for the first
+        ({"link.gb_per_s": 1e6}, 90 + 400 + 50),
+        ({"link.gb_per_s": 0.5}, 90 + 200 + 1200 + 50),
+        ({"ddp.bucket_cap_mb": 100.0}, 90 + 400 + 600 + 50),  # nothing overlaps
+        ({"ddp.bucket_cap_mb": SIZE_MB}, 90 + 100 + 600 + 50),  # one each, from when the first gradient is ready
+        ({"ddp.bucket_cap_mb_list": f"{SIZE_MB},100"}, 90 + 400 + 450 + 50),
+        ({"ddp.bucket_cap_mb": 100.0, "link.gb_per_s": 2.0}, 90 + 400 + 300 + 50),
+        ({"ddp.bucket_cap_mb": 100.0, "ddp.comm_hook": "bf16"}, 90 + 400 + 300 + 50),
+    ],
+)
+def test_by_hand(two_ranks: Program, change: dict[str, Any], step_us: float) -> None:
+    """Of a host that takes no time, so that steps follow each other."""
+    assert us(changed(two_ranks, {**IDLE, **change})) == pytest.approx(step_us)
+
+
+def test_the_buckets_that_the_run_has_are_no_change(two_ranks: Program) -> None:
+    assert changed(two_ranks, {"ddp.bucket_cap_mb": 2 * SIZE_MB}) is two_ranks
+    assert changed(two_ranks, {"ddp.no_sync": True}) is two_ranks  # there is one pass in each step
+
+
+def test_recorded_sizes_of_gradients_are_used(tmp_path: Path) -> None:
+    """The first gradient is all but 30 bytes of the 600 kB, so a bucket of 1 kB holds it alone."""
+    facts = DdpFacts("", grad_ready_order=[3, 2, 1, 0], gradient_sizes=[10, 10, 10, 599_970])
+    made = program(load_events(tmp_path, three_steps(), three_steps()), facts)
+    assert made.reductions[0].gradient_bytes == (599_970, 10, 10, 10)
+    assert us(changed(made, {**IDLE, "ddp.bucket_cap_mb": 1000 / MIB})) == pytest.approx(90 + 100 + 600 + 50, abs=0.1)
+
+
+def test_only_the_last_pass_of_a_step_reduces(tmp_path: Path) -> None:
+    """Of two passes the first no longer waits for its buckets: 490 us of kernels, and 940 of the second."""
+    made = program(load_events(tmp_path, three_steps(2), three_steps(2)))
+    assert len(made.reductions) == 6
+    quiet = changed(made, {"ddp.no_sync": True})
+    assert us(made) == pytest.approx(2000)
+    assert us(changed(quiet, IDLE)) == pytest.approx(490 + 940)
+    assert len(quiet.reductions) == 3
+    both = changed(made, {**IDLE, "ddp.no_sync": True, "ddp.bucket_cap_mb": 100.0})
+    assert us(both) == pytest.approx(490 + 90 + 400 + 600 + 50)
+
+
+def test_a_first_bucket_needs_torchs_own_sizes(two_ranks: Program) -> None:
+    with pytest.raises(Missing, match="default sizes"):
+        changed(two_ranks, {"ddp.first_bucket_mb": 1.0})
+
+
+def test_on_a_card() -> None:
+    """Two ranks on an H200 with buckets of 29 and 21 MB: the buckets are found on both, with the recorded gradients."""
+    run = load([SAMPLES / "ranks-nccl-ddp"], cached=False)
+    model = RunModel.of(run, measure(run))
+    assert isinstance(model.model, Program)
+    assert len(model.model.reductions) == 6
+    assert sum(model.model.reductions[0].gradient_bytes) == 50_438_144
+    assert model.predict({"ddp.bucket_cap_mb": 25.0}).step_ns == model.step_ns
+    for size_mb, times in MEASURED.items():
+        prediction = model.predict({"ddp.bucket_cap_mb": size_mb})
+        assert prediction.low_ns < times * model.step_ns < prediction.high_ns
+        assert prediction.step_ns == pytest.approx(times * model.step_ns, rel=0.04)
