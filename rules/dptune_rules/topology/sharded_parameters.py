@@ -23,7 +23,7 @@ In the order of memory use:
 - DistributedDataParallel: nothing is gathered.
 
 Where all layers stay gathered already, only DistributedDataParallel is proposed, with low confidence: an all-gather and
-a reduce-scatter send the bytes of an all-reduce, and the only gain is that the forward pass does not wait for gathers.
+a reduce-scatter send the bytes of an all-reduce, and all that is saved is the wait for gathers in the forward pass.
 
 If several forward passes precede a backward pass, each of them gathers every layer again. Then
 `reshard_after_forward=False` comes first, because it gathers each layer once.
