@@ -1,6 +1,6 @@
 """The machine that a simulated run is on: cards, links, hosts and their noise, drawn from measured ranges.
 
-Ranges were measured on /shared/real_traces (public traces) and on the project's recordings of one H200
+Ranges were measured on public traces (../shared/real_traces) and on the project's recordings of one H200
 (sample_traces/gpu), at the 10th, 50th and 90th percentile unless another figure is named:
 
 - time of a launch call with the profiler: nanogpt_8xh100 4.6, 5.9, 8.3 us; hta_training/b1ceb4c (A100) 5, 6, 8 us;
@@ -132,7 +132,7 @@ class Machine:
 
 @dataclass
 class Draw:
-    """Draws by one seed."""
+    """Draws of a seed."""
 
     random: random.Random = field(default_factory=random.Random)
 
