@@ -4,8 +4,8 @@
     python tests/benchmarks/real_replays.py --table       print the table of what there is
 
 Each run of ../shared/real_traces with two whole steps or more is replayed unchanged: `off` is how far any item of it
-comes to pass from when it was recorded; `halves` how far the steps of one half are from those of the other, which is
-what a prediction of another step would miss. The traces stand beside the repository, not in it.
+comes to pass from when it was recorded; `halves` how far the mean steps of one half are from those of the other. The
+traces stand beside the repository, not in it.
 
 A pair is the same training before and after a change; what is predicted is so from the first alone.
 """
@@ -68,7 +68,7 @@ def replayed(run: Run) -> dict[str, Any] | None:
         "items": len(made.recorded_ns),
         "step_ns": made.step_ns(),
         "off_ns": off,
-        "halves_share": ground.held_out_share,
+        "halves_share": ground.variation_share,
     }
 
 

@@ -47,9 +47,6 @@ def test_the_accuracy_of_predictions_is_summed_up_from_the_results() -> None:
     signs = re.search(r"more than 5 %: (.*) right", two_ranks)
     assert signs
     assert f"right for {signs[1]} effects above 5 %" in page
-    halves = re.findall(r"([0-9.]+) %$", table_of("real_replays"), re.M)
-    only_bounds = sum(float(half) > 10 for half in halves)
-    assert f"Of {len(halves)} public GPU traces, {only_bounds} allow only bounds" in " ".join(page.split())
 
 
 def test_the_reliability_of_verdicts_is_summed_up_from_the_results() -> None:

@@ -31,7 +31,7 @@ from dptune.whatif.gpu.streams import across_streams
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
 _NOTHING = -1
-_END, _HOST, _BEGIN = range(3)  # of items of one moment, in this order
+_END, _HOST, _BEGIN, _FREED = range(4)  # of items of one moment, in this order; the last: a full queue has room
 
 
 @dataclass
@@ -163,12 +163,11 @@ def _of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> Iter
     moments += [(at, "given", number) for number, at in enumerate(loading.end_ns.tolist())]
     before: tuple[int, str, int] | None = None
     for at, sort, number in sorted(moments):
-        item = _Item(at + shift, _HOST, (rank, sort, number))
+        freed = sort == "held" and at in queue.full_ends_ns
+        item = _Item(at + shift, _FREED if freed else _HOST, (rank, sort, number))
         goes_on = at
         if sort == "held":
-            awaited = (
-                queue.freed(at) if at in queue.full_ends_ns else _awaited(walk, int(walk.held.start_ns[number]), at)
-            )
+            awaited = queue.freed(at) if freed else _awaited(walk, int(walk.held.start_ns[number]), at)
             if awaited is not None:
                 what, row, since, kind = awaited
                 goes_on = int(walk.held.start_ns[number])
@@ -207,7 +206,7 @@ class _Queue:
             first.setdefault(launch, row)
         self._first = [first.get(launch, UNLAUNCHED) for launch in launches.rows.tolist()]
         most = int(launches.outstanding(launches.called_ns).max(initial=0))
-        self._depth = max(DEPTH, most)
+        self._depth = most if full_ends_ns else max(DEPTH, most)
 
     def room(self, at: int) -> int:
         """The row of the operation that must have begun for all launches before a moment to have room, if any."""
@@ -276,6 +275,7 @@ def _tight(edges: list[Edge], recorded: Sequence[int], place: int) -> list[Edge]
 def _steps(view: RankView, device: DeviceView, places: Mapping[tuple[int, str, int], int]) -> Iterator[Stretch]:
     """The windows that begin with an operation, and end with the begin of another, or the end of the last."""
     columns, rows = view.columns, device.operations.rows
+    launched = dict(zip(rows.tolist(), device.operations.launch.tolist(), strict=True))
     rows = rows[columns.dur_ns[rows] > 0]
     starts = {int(at): int(row) for at, row in zip(columns.ts_ns[rows][::-1], rows[::-1], strict=True)}
     ends = {int(at): int(row) for at, row in zip(columns.ends(rows)[::-1], rows[::-1], strict=True)}
@@ -284,4 +284,7 @@ def _steps(view: RankView, device: DeviceView, places: Mapping[tuple[int, str, i
         key = None if after is None else (view.rank, "begin", after)
         key = key or (None if last is None else (view.rank, "end", last))
         if first is not None and key is not None and not window.open_ended:
-            yield Stretch(view.rank, window.number, places[view.rank, "begin", first], places[key])
+            begun = places.get((view.rank, "call", launched[first]))
+            followed = None if after is None else places.get((view.rank, "call", launched[after]))
+            between = None if begun is None or followed is None else (begun, followed)
+            yield Stretch(view.rank, window.number, places[view.rank, "begin", first], places[key], between)

@@ -24,7 +24,7 @@ def ordered(program: Program) -> Program:
         program,
         recorded_ns=[program.recorded_ns[item] for item in order],
         edges=edges,
-        steps=[replace(step, first=places[step.first], last=places[step.last]) for step in program.steps],
+        steps=[step.moved(places) for step in program.steps],
         ranks=[program.ranks[item] for item in order],
         reductions=[reduction.moved(places) for reduction in program.reductions],
     )

@@ -69,12 +69,21 @@ class Message:
 
 @dataclass(frozen=True)
 class Stretch:
-    """One step of one rank: the places of the items that it begins and ends with."""
+    """One step of one rank: the places of the items that it begins and ends with.
+
+    `calls` are those of the calls that launched these two operations, where both were recorded.
+    """
 
     rank: int
     number: int
     first: int
     last: int
+    calls: tuple[int, int] | None = None
+
+    def moved(self, places: Sequence[int]) -> Stretch:
+        """The same where each item has another place."""
+        calls = None if self.calls is None else (places[self.calls[0]], places[self.calls[1]])
+        return Stretch(self.rank, self.number, places[self.first], places[self.last], calls)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +131,8 @@ class Program:
     def step_ns(self) -> float:
         """The median over ranks of each rank's mean settled step.
 
-        The mean, because where one step ends and the next begins moves with what is changed.
+        The mean, because where one step ends and the next begins moves with what is changed. Of the device or of the
+        host, whichever takes longer: a device with much work launched ahead is quicker than its host for a few steps.
         """
         return self._mean_step(self.run(), self.settled)
 
@@ -172,7 +182,15 @@ class Program:
 
     def _mean_step(self, times: Sequence[float], part: AbstractSet[int]) -> float:
         took: dict[int, list[float]] = defaultdict(list)
-        for place, step in enumerate(self.steps):
-            if place in part:
-                took[step.rank].append(times[step.last] - times[step.first])
-        return float(median(mean(durations) for durations in took.values()))
+        of_host: dict[int, list[float]] = defaultdict(list)
+        for place in part:
+            step = self.steps[place]
+            took[step.rank].append(times[step.last] - times[step.first])
+            if step.calls is not None and self.edges[step.calls[0]]:  # those before the first step stay as recorded
+                of_host[step.rank].append(times[step.calls[1]] - times[step.calls[0]])
+        return float(
+            median(
+                max(mean(durations), mean(of_host[rank]) if rank in of_host else 0.0)
+                for rank, durations in took.items()
+            )
+        )

@@ -1,0 +1,177 @@
+"""What holds of GPU predictions whatever the run: on hand-made programs, and on each public trace.
+
+A trace is read once for all of them. Public traces are large, so most of them are read in thorough tests only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from dptune.errors import DptuneError
+from dptune.knobs import Value
+from dptune.measure import measure
+from dptune.measured import Missing
+from dptune.trace import load
+from dptune.trace.run import Run
+from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.program import Kind, Program
+from dptune.whatif.gpu.uncertainty import unchanged
+from dptune.whatif.run_model import RunModel
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
+TRACES = Path(__file__).parents[3] / "shared" / "real_traces"
+QUICK = (
+    "sample/ranks-nccl-ddp",
+    "sample/ranks-nccl-fsdp",
+    "torchrec_resnet18_2xv100",
+    "single_gpu/1eeffb3_trace_05.json.gz",
+)
+FASTER: dict[str, dict[str, Value]] = {
+    "link": {"link.gb_per_s": 1e6},
+    "compute": {"compute.times": 0.5},
+    "host": {"host.times": 0.5},
+    "syncs": {"syncs.removed": True},
+    "straggler": {"straggler.removed": True},
+    "hook": {"ddp.comm_hook": "bf16"},
+}
+SAME: tuple[dict[str, Value], ...] = (
+    {},
+    {"host.times": 1.0},
+    {"compute.times": 1.0},
+    {"ddp.comm_hook": "none"},
+    {"syncs.removed": False},
+    {"straggler.removed": False},
+)
+
+
+def names() -> list[str]:
+    """Each folder of public traces that is one run, each file of the others, and the recordings of this repository."""
+    folders = (TRACES / name for name in ("nanogpt_8xh100", "torchrec_4xv100", "torchrec_qcomm_a_4xv100"))
+    more = (TRACES / name for name in ("torchrec_qcomm_b_4xv100", "torchrec_straggler_4xv100", "single_gpu_mi300"))
+    files = (
+        path
+        for folder in ("hta_training", "kineto_resnet50_loader", "nanogpt_adam_hook_h100", "single_gpu")
+        for path in sorted((TRACES / folder).glob("*.json*"))
+    )
+    public = [str(path.relative_to(TRACES)) for path in (*folders, *more, *files)]
+    samples = [f"sample/{path.name}" for path in sorted(SAMPLES.iterdir()) if path.is_dir()]
+    return [name for name in (*public, *samples) if name not in QUICK]
+
+
+ALL = [*QUICK, *(pytest.param(name, marks=pytest.mark.thorough) for name in names())]
+
+
+@cache
+def program_of(name: str) -> Program | None:
+    """The program of a trace; None where it has none."""
+    path = SAMPLES / name.removeprefix("sample/") if name.startswith("sample/") else TRACES / name
+    try:
+        run: Run = load([str(path)], cached=False)
+        model = RunModel.of(run, measure(run)).model
+    except (DptuneError, Missing):
+        return None
+    assert isinstance(model, Program)
+    return model
+
+
+@pytest.fixture
+def program(request: pytest.FixtureRequest, real_traces: Path) -> Program:
+    found = program_of(request.param)
+    if found is None:
+        pytest.skip("the trace has no program")
+    return found
+
+
+each_trace = pytest.mark.parametrize("program", ALL, indirect=True)
+
+
+def known(program: Program, change: dict[str, Value]) -> Program | None:
+    try:
+        return changed(program, change)
+    except Missing:
+        return None
+
+
+@each_trace
+def test_no_change_changes_nothing(program: Program) -> None:
+    for change in SAME:
+        assert unchanged(program, changed(program, change)), change
+
+
+@each_trace
+def test_what_is_quicker_makes_no_item_later(program: Program) -> None:
+    before = program.run()
+    for change in FASTER.values():
+        after = known(program, change)
+        if after is not None:
+            assert max(now - then for now, then in zip(after.run(), before, strict=True)) <= 1e-3, change
+
+
+@each_trace
+def test_a_faster_link_never_lengthens_a_step(program: Program) -> None:
+    steps = []
+    for rate in (0.1, 0.5, 1.0, 2.0, 10.0):
+        if program.link is None or not program.messages:
+            pytest.skip("no link")
+        relinked = changed(program, {"link.gb_per_s": rate * program.link.bytes_per_ns})
+        steps.append(relinked.step_ns())
+    assert steps == sorted(steps, reverse=True)
+
+
+@each_trace
+def test_a_step_follows_what_limits_it(program: Program) -> None:
+    """Twice the kernels' time adds at least what a step's kernels take beyond the step, and at most all of it.
+
+    A step that kernels fill scales with them; one that waits for its host has room for them.
+    """
+    step_ns, kernels_ns = program.step_ns(), busiest_ns(program)
+    twice = changed(program, {"compute.times": 2.0}).step_ns()
+    assert twice >= min(2 * kernels_ns, 1.9 * step_ns) * 0.98
+    idle = changed(program, {"host.times": 0.0}).step_ns()
+    assert idle <= step_ns * (1 + 1e-3)
+    if kernels_ns > 0.97 * step_ns:
+        assert twice == pytest.approx(2 * step_ns, rel=0.06)
+        assert idle > 0.9 * step_ns
+
+
+def busiest_ns(program: Program) -> float:
+    """The time of kernels in the mean settled step, of the rank with most of them: less than any step can take."""
+    starts = {place: (step.rank, step.number) for place, step in enumerate(program.steps) if place in program.settled}
+    spent: dict[int, list[float]] = defaultdict(list)
+    for place, (rank, _) in starts.items():
+        first, last = program.steps[place].first, program.steps[place].last
+        total = 0.0
+        until = program.recorded_ns[first]
+        for item in range(first, last + 1):
+            for edge in program.edges[item]:
+                if program.ranks[item] == rank and edge.kind in (Kind.COMPUTE, Kind.PRODUCT):
+                    begin, end = program.recorded_ns[edge.item], program.recorded_ns[item]
+                    total += max(0, end - max(begin, until))
+                    until = max(until, end)
+        spent[rank].append(total)
+    return max(mean(each) for each in spent.values())
+
+
+@each_trace
+def test_two_changes_save_what_the_better_of_them_does(program: Program) -> None:
+    """At least, but for 2 %: where a step begins moves as well."""
+    quick = {name: after.step_ns() for name, change in FASTER.items() if (after := known(program, change)) is not None}
+    for first, second in combinations(quick, 2):
+        both = known(program, {**FASTER[first], **FASTER[second]})
+        assert both is not None
+        assert both.step_ns() <= min(quick[first], quick[second]) + 0.02 * program.step_ns(), (first, second)
+
+
+@each_trace
+def test_a_larger_change_saves_more(program: Program) -> None:
+    step_ns, slack = program.step_ns(), 1e-3 * program.step_ns()
+    for name in ("compute.times", "host.times"):
+        half, none = (step_ns - changed(program, {name: times}).step_ns() for times in (0.5, 0.0))
+        quarter = step_ns - changed(program, {name: 0.25}).step_ns()
+        assert half <= quarter + slack <= none + 2 * slack
