@@ -11,6 +11,8 @@ Ranges were measured on public traces (../shared/real_traces) and on the project
   10, 12, 14 us
 - between two queued operations of a stream: nanogpt_8xh100 1.2, 1.7, 2.6 us; b4b6dce 1.0, 1.2, 1.5 us; e8fe4d1 0.6,
   0.8, 1.5 us; predict-base 1.0, 1.5, 2.2 us
+- from the end of a collective to the start of what waited for it: ranks-nccl-ddp 2.0 to 4.3 us, ranks-nccl-fsdp 2.2 to
+  6.6 us, nanogpt_8xh100 1.4 to 5.5 us
 - standard deviation / mean of kernels of one name and grid, where only one size is behind them (10th percentile and
   median): 0.01 and 0.02 in nanogpt_8xh100, 0.01 and 0.02 in b1ceb4c, 0.00 and 0.03 in b4b6dce, 0.00 and 0.01 in e8fe4d1
 - bus bandwidth: nanogpt_8xh100 (8 ranks) all-gather of 77 MB in 0.229 ms and reduce-scatter of 151 MB in 0.45 ms: 293
