@@ -108,13 +108,13 @@ bench-predictions: $(VENV)/.test ## how good whatif is: predicted, then run (hou
 bench-replays: $(VENV)/.test ## how public GPU traces replay (a minute; needs ../shared/real_traces)
 	$(BIN)/python tests/benchmarks/real_replays.py
 
-bench-simulated: $(VENV)/.test ## how near predictions for GPU steps are to an independent simulator (ten minutes; resumes)
+bench-simulated: $(VENV)/.test ## how near predictions for GPU steps are to an independent simulator (minutes; resumes)
 	$(BIN)/python tests/benchmarks/simulated.py
 
 bench-rules: $(VENV)/.test ## what the rules say of public traces (minutes; needs ../shared/real_traces)
 	$(BIN)/python tests/benchmarks/real_advice.py
 
-bench-stragglers: $(VENV)/.profile ## whether a report names the rank that stalls, and where (ten minutes; resumes)
+bench-stragglers: $(VENV)/.profile ## whether a report names the rank that stalls, and where (minutes; resumes)
 	$(BIN)/python tests/benchmarks/stragglers.py
 
 bench-unseen: $(VENV)/.test ## whether advice is right on scripts no rule was written from (hours, on an idle machine; resumes)

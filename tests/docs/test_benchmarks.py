@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
         ("loading", "tests/benchmarks/READING"),
         ("predictions", "tests/benchmarks/PREDICTIONS"),
         ("real_replays", "tests/benchmarks/PREDICTIONS"),
+        ("simulated", "tests/benchmarks/PREDICTIONS"),
         ("real_advice", "tests/benchmarks/RULES_TRIED"),
         ("advice", "tests/benchmarks/RULES_TRIED"),
         ("stragglers", "tests/benchmarks/RULES_TRIED"),
