@@ -26,6 +26,7 @@ import json
 import math
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,7 +173,7 @@ def searched(kind: str, number: int, known: Sequence[Sequence[tuple[float, float
     }
 
 
-def collect(work: Path) -> dict[str, Any]:
+def collect(_: Path) -> dict[str, Any]:
     """All searches, in sums per kind."""
     known = stretches()
     results: dict[str, Any] = {"commit": commit(), "searches": SEARCHES, "limit_s": LIMIT_S, "kinds": {}}
@@ -186,23 +187,21 @@ def collect(work: Path) -> dict[str, Any]:
 
 def summed(made: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the table shows."""
-    possible = [one for one in made if one["best_ratio"] < 1]
-    shares = [(1 - one["true_ratio"]) / (1 - one["best_ratio"]) for one in possible]
-    kept = [one for one in made if one["kept"]]
-    errors = [one["final_ratio"] / one["true_ratio"] - 1 for one in kept]
-    minutes = sorted(one["seconds"] / 60 for one in made)
+    possible = [each for each in made if each["best_ratio"] < 1]
+    shares = [(1 - each["true_ratio"]) / (1 - each["best_ratio"]) for each in possible]
+    kept = [each for each in made if each["kept"]]
+    errors = [each["final_ratio"] / each["true_ratio"] - 1 for each in kept]
+    minutes = sorted(each["seconds"] / 60 for each in made)
     return {
-        "false_keeps": sum(one["false"] for one in made),
+        "false_keeps": sum(each["false"] for each in made),
         "kept_any": len(kept),
         "gain_found_median": median(shares) if shares else None,
         "gain_found_mean": mean(shares) if shares else None,
-        "final_faster": sum(one["final_faster"] for one in kept),
+        "final_faster": sum(each["final_faster"] for each in kept),
         "final_error_median": median(errors) if errors else None,
         "minutes_median": median(minutes),
         "minutes_most": minutes[-1],
-        "ended": {
-            ended: sum(one["ended"] == ended for one in made) for ended in sorted({one["ended"] for one in made})
-        },
+        "ended": dict(Counter(each["ended"] for each in made)),
     }
 
 
@@ -212,20 +211,20 @@ def table(results: dict[str, Any]) -> str:
     lines.append(
         "script      false keeps  kept any  gain found: median, mean  final: faster, error  minutes: median, most"
     )
-    for kind, one in results["kinds"].items():
-        false = f"{100 * one['false_keeps'] / results['searches']:.1f} %"
+    for kind, counted in results["kinds"].items():
+        false = f"{100 * counted['false_keeps'] / results['searches']:.1f} %"
         gain = (
             "             -          -"
-            if one["gain_found_median"] is None
-            else f"{100 * one['gain_found_median']:15.0f} % {100 * one['gain_found_mean']:7.0f} %"
+            if counted["gain_found_median"] is None
+            else f"{100 * counted['gain_found_median']:15.0f} % {100 * counted['gain_found_mean']:7.0f} %"
         )
-        kept = one["kept_any"]
+        kept = counted["kept_any"]
         final = (
-            f"{100 * one['final_faster'] / kept:11.0f} % {100 * one['final_error_median']:+6.1f} %"
+            f"{100 * counted['final_faster'] / kept:11.0f} % {100 * counted['final_error_median']:+6.1f} %"
             if kept
             else " " * 20
         )
-        minutes = f"{one['minutes_median']:14.1f} {one['minutes_most']:6.1f}"
+        minutes = f"{counted['minutes_median']:14.1f} {counted['minutes_most']:6.1f}"
         lines.append(f"{kind:10s} {false:>12s} {kept:9,d} {gain} {final} {minutes}")
     return "\n".join(lines)
 

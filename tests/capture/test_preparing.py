@@ -83,6 +83,7 @@ def test_reading_that_sleeps_and_collating_that_computes(prepared: Callable[...,
     assert told.collating_ns / told.batches / 1e6 >= 12
     assert 12 <= told.collating_cpu_ns / told.batches / 1e6 <= 1.01 * told.collating_ns / told.batches / 1e6
     assert (told.read_by, told.collated_by) == ("Samples.__getitem__ (train.py:16)", "collate (train.py:26)")
+    assert told.tensors == pytest.approx(told.batches, abs=workers)
     assert told.tensor_bytes is not None
     assert told.tensor_bytes / 128 == pytest.approx(told.batches, abs=workers)  # a worker may be between two numbers
 

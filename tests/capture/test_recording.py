@@ -82,7 +82,7 @@ def test_facts_are_what_the_script_set(two_ranks: Run) -> None:
     assert ddp.gradient_bytes == sum(ddp.rebuilt_bucket_sizes) == 2 * weights
     assert len(ddp.rebuilt_bucket_sizes) > 1
     assert ddp.gradient_dtypes == ["float32"]
-    assert ddp.where == "train.py:10"
+    assert (ddp.where, ddp.through, ddp.batch_norms) == ("train.py:10", "", 0)
     assert (loader.batch_size, loader.num_workers, loader.distributed_sampler) == (16, 0, True)
     assert loader.where == "train.py:8"
     assert (optimizer.name, optimizer.learning_rates, optimizer.parameters) == ("AdamW", [0.01], 2 * (64 * 64 + 64))
@@ -110,6 +110,7 @@ def test_one_process_without_a_process_group(profile: Callable[..., Run]) -> Non
     assert run.facts().world_size == 1
 
 
+@pytest.mark.thorough
 def test_continue_lets_the_script_reach_its_end(profile: Callable[..., Run]) -> None:
     run = profile(PLAIN + "    print('end of', step)\n", "--continue", *SHORT)
     assert (run.status, run.out.strip()) == (0, "end of 59")

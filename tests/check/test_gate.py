@@ -19,9 +19,11 @@ from dptune.measured import (
     MemoryFigures,
     StepTime,
 )
+from dptune.measured.inferred import InferredBatch, InferredFacts
 from dptune.present.ink import paint
 from dptune.present.sections.gate import page
 from dptune.prove.result import Look, Proof, Trial
+from dptune.runfile.facts import Facts
 
 WHY = "it was not recorded"
 
@@ -131,6 +133,13 @@ def test_budgets_are_of_the_median_run():
     }
     assert gate.outcome == "failed"
     assert judge(runs, Terms(budgets={"step_ms": 12.0})).outcome == "passed"
+
+
+def test_a_budget_by_an_inferred_batch_size_says_so():
+    batch = InferredBatch(samples=50, confidence="low", sources=["inputs of linear"])
+    inferred = InferredFacts(facts=Facts(rank=0), confidence={}, batch=batch)
+    gate = judge([report(samples_per_step=100, inferred=inferred)], Terms(budgets={"us_per_sample": 119.9}))
+    assert gate.budgets[0].what == "time per sample in us, with an inferred batch size"
 
 
 @pytest.mark.parametrize("name", sorted(set(BUDGETS) - {"step_ms"}))

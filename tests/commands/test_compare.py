@@ -15,6 +15,7 @@ import pytest
 from dptune.cli import main
 from dptune.compare.result import Comparison
 from dptune.measure import measure
+from dptune.present.sections.comparison import page
 from dptune.trace import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -307,6 +308,10 @@ def test_four_loader_workers_instead_of_none(real_traces: Path, capsys: pytest.C
         "B is 79.9 ms per step faster (37 %, traced): waiting for input -51.6 ms, launching -26.5 ms."
     )
     assert comparison.compared.verdict.outcome == "inconclusive"
+    shown = " ".join(span.text for line in page(comparison, 100) for span in line)
+    assert "~4,175" in shown
+    assert "~6,670" in shown
+    assert "Verdict on the time per sample (inferred batch size)" in shown
     for end, path in (("a_ns", a), ("b_ns", b)):  # by another way: the report's shares of its own step time
         measured = measure(load([path]))
         for one in comparison.compared.categories:

@@ -61,6 +61,8 @@ def test_names(tmp_path: Path) -> None:
     }
     assert offered("dptune verify --advice DP10", tmp_path) >= {"DP101", "DP102"}
     assert offered("dptune report --patch --advice DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304"}
+    assert offered("dptune tune --skip DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304"}
+    assert offered("dptune tune --only loader.num", tmp_path) == {"loader.num_workers"}
     assert offered("dptune rules explain DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304"}
     assert offered("dptune rules explain no-s", tmp_path) == {"no-sync-missing"}
 
@@ -94,7 +96,7 @@ def test_recordings_and_their_commits(tmp_path: Path) -> None:
     assert offered("dptune check new --baseline 2026", tmp_path) == {folder.name}
     assert offered("dptune check new --baseline 0123", tmp_path) == {"0123456789ab"}
     assert offered("dptune check new --baseline dp", tmp_path) == {"dptune-runs/"}
-    for command in ("report", "verify"):
+    for command in ("report", "verify", "tune --run"):
         assert offered(f"dptune {command} 20", tmp_path) == {folder.name}
 
 

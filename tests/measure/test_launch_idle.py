@@ -60,6 +60,14 @@ def test_by_the_operation_that_waited(found: LaunchIdleFigures) -> None:
     assert {one.name: one.per_step for one in found.operations}["add_kernel"] >= 5
 
 
+def test_idle_beyond_what_the_profiler_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """19 events of the host in a step of 200: at 1 us each 62 of the 81 idle are left, of 181; at 10 us nothing."""
+    monkeypatch.setattr("dptune.measure.host.launch_idle.EVENT_NS", US)
+    assert measure_events(tmp_path, launching()).launch_idle.unprofiled_share == pytest.approx(62 / 181)
+    monkeypatch.setattr("dptune.measure.host.launch_idle.EVENT_NS", 10 * US)
+    assert measure_events(tmp_path, launching()).launch_idle.unprofiled_share == 0
+
+
 def test_by_phase(found: LaunchIdleFigures) -> None:
     phases = {one.name: one.idle_ns / US for one in found.phases}
     assert phases == {"optimizer": 3 * 41, "backward": 3 * 30, "forward": 2 * 10, "unknown": 10}  # of the next step

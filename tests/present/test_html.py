@@ -110,7 +110,17 @@ def test_a_recorded_run_has_every_section_that_it_has_figures_for(sample: str) -
     whole = read(whole_page(run, report))
     assert_links_resolve(whole)
     sections = [attributes["id"] for tag, attributes in whole.seen if tag == "section"]
-    pictures = ["ranks", "timeline", "lateness", "communication", "links", "kernels", "efficiency", "steps"]
+    pictures = [
+        "ranks",
+        "timeline",
+        "lateness",
+        "communication",
+        "links",
+        "kernels",
+        "functions",
+        "efficiency",
+        "steps",
+    ]
     changes = ["changes"] if sample != "healthy" else []
     tables = ["kernel-table", "collective-table", "rank-table"]
     assert sections == ["summary", "advice", *pictures, *changes, *tables, "quality", "rules", "text"]

@@ -144,9 +144,9 @@ def framed(chromium: str, file: Path, what: str) -> Any:
     return json.loads(unescape(found[1]))
 
 
-# How wide the page is, and what of it ends beyond the edge, unless a part of the page scrolls by itself.
+# How wide the page is, and what of it ends beyond the edge, tables included.
 OVERFLOW = """page => {
-  const over = element => !element.closest(".scroll, pre, svg") && element.getBoundingClientRect().right > 391;
+  const over = element => !element.closest("pre, svg") && element.getBoundingClientRect().right > 391;
   const found = [...page.querySelectorAll("main *")].filter(over);
   return [page.documentElement.scrollWidth, found.map(element => element.outerHTML)];
 }"""

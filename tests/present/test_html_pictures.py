@@ -138,7 +138,7 @@ def test_the_latest_of_many_ranks_are_drawn_and_the_table_has_all(report: Report
     for written in (body(ranks(report)), body(lateness(report))):
         names = re.findall(r'<div class="name">r(\d+)<', written)
         assert names == ["713", *(str(rank) for rank in range(969, 1000))]
-        assert "The 32 of 1,000 ranks that arrive latest; the rank table has all." in written
+        assert "32 of 1,000 ranks, those that arrive latest; the rank table has all." in written
     rows = body(rank_table(report))
     assert rows.count("<tr>") == 1001
     whole = page(report)
@@ -153,7 +153,10 @@ def test_of_many_ranks_that_are_not_late_few_are_drawn(report: Report) -> None:
     for written in (body(ranks(of(report, measured))), body(lateness(of(report, measured)))):
         names = re.findall(r'<div class="name">r(\d+)<', written)
         assert names == [*map(str, range(7)), "713"]
-        assert "The 8 of 1,000 ranks that arrive latest; the rank table has all." in written
+        assert "8 of 1,000 ranks, those that arrive latest; the rank table has all." in written
+    table = body(rank_table(of(report, measured)))
+    assert re.findall(r"<tr><td[^>]*>(\d+)<", table)[:3] == ["713", "0", "1"]
+    assert "The ranks that arrive latest are first." in table
 
 
 def test_a_cell_is_darker_where_the_rank_is_later(report: Report) -> None:

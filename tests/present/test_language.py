@@ -15,7 +15,7 @@ AVOIDED = re.compile(
     r"|\bin vain\b|prove it|lies? among|stands? (?:in|under|there)\b|\bcalculat\w+|\bquicker\b|\bgoes by\b|made before"
     r"|\b(?:trials?|runs?) a side\b|\bunprofiled\b|\b(?:lean|rich) window\b|\bsuch as\b|\bas it is\b"
     # One word per idea: saving, results, rules, input, untraced, light and detailed, prediction.
-    r"|\bgain(?:s|ed)?\b|\bnumerics\b|\bchecks? (?:ran|could not)|\bloader waits?\b|steps? without the profiler"
+    r"|\bgain(?:s|ed)?\b|(?<!--)\bnumerics\b|\bchecks? (?:ran|could not)|\bloader waits?\b|steps? without the profiler"
     r"|traced (?:lightly|in detail)|\bpromised\b|\bverbs?\b",
     re.IGNORECASE,
 )

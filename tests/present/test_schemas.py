@@ -9,7 +9,7 @@ from dptune.schemas import FOLDER, schemas
 
 
 @pytest.mark.parametrize(
-    "name", ["comparison.json", "links.json", "proof.json", "report.json", "run.json", "whatif.json"]
+    "name", ["comparison.json", "links.json", "proof.json", "report.json", "run.json", "tuning.json", "whatif.json"]
 )
 def test_the_committed_schema_is_that_of_the_words(name: str) -> None:
     made = schemas()

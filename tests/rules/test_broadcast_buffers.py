@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from dptune.measured import Missing
@@ -40,6 +42,43 @@ def test_buffers_that_keep_the_host_busy_while_the_gpu_idles(ask, make_facts, ha
     said = ask("DP104", made, [make_facts(ddp=[DdpFacts("Net", broadcast_buffers=True, buffer_bytes=400)])])
     assert [one.saves.high_share for one in said] == ([] if saved is None else [pytest.approx(saved)])
     assert all(one.impact != "low" for one in said)  # however few bytes they are
+
+
+@pytest.mark.parametrize(
+    ("through", "paste", "place"),
+    [
+        ("", "DistributedDataParallel(model, ..., broadcast_buffers=False)", "train.py:31"),
+        ("unheard.of", "DistributedDataParallel(model, ..., broadcast_buffers=False)", "train.py:31"),
+        ("transformers.Trainer.train", "TrainingArguments(..., ddp_broadcast_buffers=False)", "None"),
+        ("lightning.Trainer.fit", "Trainer(..., strategy=DDPStrategy(broadcast_buffers=False))", "None"),
+        (
+            "accelerate.Accelerator.prepare",
+            "Accelerator(..., kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)])",
+            "None",
+        ),
+    ],
+)
+def test_the_setting_is_that_of_what_makes_the_module(ask, make_measured, make_facts, hand_made, through, paste, place):
+    """Libraries take it in arguments of their own, at another line than that which has them wrap the module."""
+    sent = hand_made.all_reduce(4_000_000, 1, kind="broadcast")
+    run = make_measured(overlap=hand_made.overlap(("broadcast", "forward", 0.08)), collectives=[sent])
+    (advice,) = ask("DP104", run, [make_facts(ddp=[replace(SENDS, through=through)])])
+    assert [(change.paste, str(change.at)) for change in advice.changes] == [(paste, place)]
+
+
+@pytest.mark.parametrize(
+    ("batch_norms", "words"),
+    [
+        (0, "The model has no batch norm: "),
+        (3, "Each rank then keeps its own running statistics: "),
+        (None, "If the model has batch norm: each rank then keeps its own running statistics: "),
+    ],
+)
+def test_only_a_model_with_batch_norm_has_statistics(ask, make_measured, make_facts, hand_made, batch_norms, words):
+    sent = hand_made.all_reduce(4_000_000, 1, kind="broadcast")
+    run = make_measured(overlap=hand_made.overlap(("broadcast", "forward", 0.08)), collectives=[sent])
+    (advice,) = ask("DP104", run, [make_facts(ddp=[replace(SENDS, batch_norms=batch_norms)])])
+    assert advice.watch.startswith(words)
 
 
 def test_the_ceiling_takes_in_how_far_processes_lie_apart(ask, make_measured, make_facts, hand_made):

@@ -153,6 +153,15 @@ def test_a_single_bucket_that_nothing_hides_is_to_be_split(ask, single):
     assert advice.confidence == "low"
 
 
+@pytest.mark.parametrize(("last", "high"), [(0, None), (1, 0.3 * 39 / 40)])
+def test_the_gradient_that_is_ready_last_is_sent_last_whatever_the_buckets(ask, single, last, high):
+    """Of 40 MiB, one gradient has 38 and another 1: if the large one is ready last, only 2 MiB can be sent earlier."""
+    measured, (facts,) = single()
+    ddp = replace(facts.ddp[0], gradient_sizes=[38 * MIB, MIB, MIB], grad_ready_order=[2, 1 - last, last])
+    advice = ask("DP101", measured, [replace(facts, ddp=[ddp])])
+    assert [found.saves.high_share for found in advice] == ([] if high is None else [pytest.approx(high)])
+
+
 def test_waiting_for_other_ranks_is_not_a_tail(ask, make_measured, make_all_reduce, make_facts):
     """12 % of the step is exposed, but the transfer itself takes 0.1 ms of its 10 ms."""
     ddp = DdpFacts("Net", None, 25 * MIB, rebuilt_bucket_sizes=[2 * MIB], parameter_tensors=60)

@@ -169,6 +169,30 @@ def test_what_the_script_gathers_of_sharded_parameters(ask, make_measured, make_
     assert advice.evidence[1].value == pytest.approx(1.2)  # ms without the profiler
 
 
+@pytest.mark.parametrize(
+    ("function", "after_updates", "sent", "hook", "redundant"),
+    [
+        ("broadcast", 200, 20 * 4000, None, True),
+        ("all_reduce", 200, 20 * 4000, None, True),
+        ("all_reduce", 199, 20 * 4000, None, False),  # some before the optimizer steps
+        ("all_reduce", 200, 20 * 3000, None, False),  # less than the parameters: metrics
+        ("broadcast", 200, 20 * 4000, "powerSGD_hook", False),
+        ("barrier", 200, 20 * 4000, None, False),
+    ],
+)
+def test_weights_that_are_sent_after_each_step_are_equal_already(
+    ask, make_measured, make_facts, hand_made, function, after_updates, sent, hook, redundant
+):
+    """Ten tensors of 400 bytes, in each of 20 steps."""
+    call = CallFacts(
+        function, "train.py:8", [0, 1], 200, host_ns=80_000_000, sent_bytes=sent, after_updates=after_updates
+    )
+    ddp = DdpFacts("Net", "train.py:31", gradient_bytes=4000, comm_hook=hook)
+    facts = make_facts(ddp=[ddp], calls=[call], calls_steps=20)
+    (advice,) = ask("DP105", make_measured(overlap=hand_made.overlap(*ROWS)), [facts])
+    assert advice.title.endswith("which keeps equal weights equal") == redundant
+
+
 def test_an_operator_on_a_sharded_tensor_is_named_with_its_line(ask, make_measured, make_facts, hand_made):
     overlap = hand_made.overlap(*OF_FSDP, ("all_reduce", "forward", 0.08))
     facts = sharded(make_facts, [called("redistribute_local_tensor", "train.py:33", 0.8)])

@@ -11,7 +11,7 @@ import dptune_rules
 from dptune.advise import packs
 from dptune.advise.declared import CODE
 from dptune.knobs import KNOBS
-from dptune.measured import CopyFigures, KernelFigures, MemoryFigures, Missing
+from dptune.measured import CopyFigures, EfficiencyFigures, KernelFigures, MemoryFigures, Missing
 from dptune.rule import Rule, Threshold
 from dptune.runfile.communication import ChannelFacts, DdpFacts, NcclFacts
 from dptune.runfile.facts import OptimizerFacts
@@ -28,10 +28,10 @@ HEADINGS = [
 OURS = [
     *("DP101", "DP102", "DP103", "DP104", "DP105", "DP106", "DP107", "DP108", "DP109", "DP110", "DP111", "DP112"),
     *("DP113", "DP114", "DP115", "DP116"),
-    *("DP201", "DP202", "DP203", "DP204", "DP205", "DP206", "DP207"),
+    *("DP201", "DP202", "DP203", "DP204", "DP205", "DP206", "DP207", "DP208"),
     *("DP301", "DP302", "DP303", "DP304"),
-    *("DP401", "DP402", "DP403", "DP404", "DP405", "DP406", "DP407", "DP408", "DP409", "DP410"),
-    *("DP501", "DP502", "DP503", "DP504", "DP505", "DP506", "DP507", "DP508"),
+    *("DP401", "DP402", "DP403", "DP404", "DP405", "DP406", "DP407", "DP408", "DP409", "DP410", "DP411"),
+    *("DP501", "DP502", "DP503", "DP504", "DP505", "DP506", "DP507", "DP508", "DP509"),
     *("DP601", "DP602", "DP603", "DP604", "DP605", "DP606", "DP607", "DP608", "DP609"),
     *("DP610", "DP611", "DP612", "DP613", "DP615", "DP616", "DP617", "DP618", "DP619", "DP620"),
     "DP621",
@@ -112,6 +112,7 @@ def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_
         overlap=hand_made.overlap(("all_reduce", "backward", 0.02), ("all_reduce", "forward", 0.01)),
         memory=[light(MemoryFigures, rank=0, device="cuda:0", peak_share=0.5, malloc_share=0.001)],
         kernels=light(KernelFigures, counted="kernels", per_step=900, median_ns=20_000, total_ns=1, top=[]),
+        efficiency=light(EfficiencyFigures, mfu=0.5, counted_share=1.0),
         phases=hand_made.phases(0.3, 0.6, 0.1),
         copies=[
             light(

@@ -104,6 +104,17 @@ def waited(hand_made, first=0.2, *, compiled=False, of_optimizer=0.1, each=True,
     )
 
 
+@pytest.mark.parametrize(("beyond", "confidence"), [(0.2, "medium"), (0.1, "low")])
+def test_without_untraced_steps_the_profiler_may_be_the_cause(ask, hand_made, beyond, confidence):
+    """Not where the GPU waits for launches beyond all that the profiler can take."""
+    figures = waited(hand_made).model_copy(update={"unprofiled_share": beyond})
+    traced = StepTime.only("not timed", basis="traced", time_ns=hand_made.STEP_NS)
+    (advice,) = ask("DP601", run(hand_made, 0.24, launch_idle=figures, step=traced))
+    assert advice.confidence == confidence
+    found = {evidence.label: evidence.value for evidence in advice.evidence}
+    assert found["idle if the profiler takes 10 us per event"] == beyond
+
+
 @pytest.mark.parametrize(
     ("known", "words"),
     [

@@ -55,6 +55,30 @@ def test_workers_must_spare_more_than_the_steps_are_noisy(ask, make_measured, ma
         assert len(advice.changes) == many
 
 
+@pytest.mark.parametrize(
+    ("tensors", "remedy"),
+    [
+        (128, ": merge the 128 tensors of a batch into a few in `collate` (data.py:3); its 2 workers have one ready "),
+        (3, ": transferring batches from workers takes the rest, because its 2 workers have one ready "),
+        (None, ": transferring batches from workers takes the rest, because its 2 workers have one ready "),
+    ],
+)
+def test_workers_that_keep_up_are_not_what_a_step_waits_for(ask, make_measured, make_facts, hand_made, tensors, remedy):
+    """Steps of 10 ms: two workers that take 4 ms for a batch have one every 2 ms, those that take 8 every 4 ms."""
+    for batch_ms, keeps_up in ((4, True), (8, False)):
+        made_of = prepared(9, 9, 1, read_by="Cars.__getitem__ (data.py:9)", collated_by="collate (data.py:3)")
+        made_of = made_of.model_copy(update={"batch_ns": batch_ms * hand_made.STEP_NS // 10, "tensors": tensors})
+        measured = make_measured(input=waiting(preparing=made_of))
+        (advice,) = ask("DP501", measured, [make_facts(loaders=[loader(2, batches_drawn=50)])])
+        assert (remedy in advice.title) == keeps_up
+        assert ("Cars.__getitem__" in advice.title) != keeps_up
+        assert bool(advice.changes) != keeps_up
+    two = [loader(2, batches_drawn=50), loader(0, batches_drawn=50, where="train.py:13")]
+    keeping_up = made_of.model_copy(update={"batch_ns": hand_made.STEP_NS // 10})
+    (advice,) = ask("DP501", make_measured(input=waiting(preparing=keeping_up)), [make_facts(loaders=two)])
+    assert remedy not in advice.title  # the other loader may be what it waits for
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_workers_would_repeat_the_samples_of_an_iterable_data_set(ask, make_measured, make_facts, workers):
     streams = loader(workers, iterable=True, dataset="Lines")
@@ -404,7 +428,7 @@ def test_a_worker_that_sends_longer_than_it_prepares_is_not_proposed(ask, make_m
     assert (advice.impact, advice.changes) == ("low", [])
     assert "copy each batch into shared memory" in advice.why
     assert advice.saves.low_share == 0
-    assert [found.value for found in advice.evidence if found.label == "tensors in a batch"] == [6 * 2**20]
+    assert [found.value for found in advice.evidence if found.label == "size of the tensors in a batch"] == [6 * 2**20]
 
 
 @pytest.mark.parametrize(

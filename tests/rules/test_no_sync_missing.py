@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from dptune.measured import Missing
 from dptune.rule import UNVALIDATED
-from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.communication import DdpFacts, FsdpFacts
+from dptune.runfile.facts import DeviceFacts, OptimizerFacts
 from dptune.runfile.window import Window
 
 from .conftest import ask_rule
@@ -163,3 +163,36 @@ def test_the_ceiling_where_the_model_does_not_tell(ask, make_measured, make_fact
     measured, facts = make_measured(exposed_share=0.6, synchronised=4), [make_facts(ddp=[DDP])]
     (advice,) = ask("DP102", measured, facts, predictor=predict("ddp.comm_hook", {}))
     assert advice.saves.basis == "bound"
+
+
+@pytest.mark.parametrize(
+    ("more", "fires"),
+    [
+        ({}, True),
+        ({"fsdp": [FsdpFacts(1, units=4, mesh=[2])]}, False),
+        ({"device": DeviceFacts("cpu", available_bytes=4000)}, False),  # 4,000 bytes of gradients more, nine tenths
+        ({"windows": [Window("untraced", 5, [10] * 3, loader_batches=[1] * 3, backwards=[4] * 3)]}, False),
+    ],
+)
+def test_units_of_fully_shard_reduce_in_every_micro_batch(ask, make_measured, make_facts, hand_made, more, fires):
+    """Three of four reduce-scatters of 20 % of a step, and the gathers stay."""
+    rows = ("reduce_scatter", "backward", 0.2, "sharding"), ("all_gather", "backward", 0.3, "sharding")
+    measured = make_measured(synchronised=4, overlap=hand_made.overlap(*rows), device="cpu")
+    known = {
+        "fsdp": [FsdpFacts(2, units=4, modules=["Block"], where="train.py:9", mesh=[2])],
+        "optimizers": [OptimizerFacts("AdamW", parameters=1000)],
+        "device": DeviceFacts("cpu", available_bytes=100_000),
+        "windows": [MICRO_BATCHES],
+        "backward_where": "train.py:57",
+    }
+    found = ask("DP102", measured, [make_facts(**{**known, **more})])
+    assert len(found) == fires
+    for advice in found:
+        assert advice.title == (
+            "Gradients of FSDP units are reduce-scattered 4 times per optimizer step; once is enough: the others take "
+            "15 % of a step"
+        )
+        (change,) = advice.changes
+        assert (change.knob, change.then, str(change.at)) == ("fsdp.no_sync", True, "train.py:57")
+        assert "set_requires_gradient_sync(micro == accumulate - 1)" in change.paste
+        assert advice.saves.high_share == pytest.approx(0.15)

@@ -51,6 +51,7 @@ FAULTS = {
     "DP506": "padded-batches",
     "DP507": "new-iterators",
     "DP508": "same-random-numbers",
+    "DP509": "labels-shifted-twice",
     "DP602": "garbage-collection",
     "DP603": "unfused-optimizer",
     "DP604": "oversubscribed-cores",
@@ -106,6 +107,8 @@ PUBLIC = {
 EXPERTS = {
     "single_gpu/29571b7_resnet_kineto.json.gz": ["DP501", "DP404", "DP503"],
     "hta_training/b1ceb4c_control.json.gz": ["DP606"],
+    "hta_training/b4b6dce_nccl_data.json.gz": ["DP601", "DP104", "DP116"],
+    "torchrec_resnet18_2xv100": ["DP601"],
     "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz": ["DP404", "DP603"],
     "single_gpu/d4c3f21_trace_04.json.gz": ["DP401"],
 }
@@ -280,6 +283,7 @@ PLACELESS = {
     "DP506": "what is drawn is not in the trace",
     "DP507": "seen in steps without the profiler",
     "DP508": "read in the live process",
+    "DP509": "followed in the live process",
     "DP605": "a switch",
     "DP607": "seen in steps without the profiler",
     "DP608": "seen in the detailed window",

@@ -5,7 +5,7 @@ from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import DeviceFacts, OptimizerFacts
 from dptune.runfile.window import Window
 
-ROWS = ("all_gather", "forward", 0.06), ("all_gather", "backward", 0.04), ("reduce_scatter", "backward", 0.2)
+ROWS = ("all_gather", "forward", 0.09), ("all_gather", "backward", 0.01), ("reduce_scatter", "backward", 0.2)
 SHARDED = FsdpFacts(2, units=5, where="train.py:9", modules=["Block"], reshard_after_forward=True)
 TAKEN = ShardingFigures(hooks_ns=9, communication_ns=8, most_share=0.42, units_most_share=0.3, again_most_share=0.12)
 
@@ -83,6 +83,25 @@ def test_memory_that_is_not_known(told):
         told(device="cuda", memory=[])
 
 
+def test_on_a_cpu_gathers_of_backward_passes_do_not_decide(told):
+    """A gather blocks there, and DDP's all-reduces would send as much."""
+    assert told(rows=[("all_gather", "forward", 0.04), ("all_gather", "backward", 0.2)]) == []
+    rows = [("all_gather", "forward", 0.06), ("all_gather", "backward", 0.08)]
+    assert len(told(device="cuda", peak=70_000, parameters=100, rows=rows)) == 1
+
+
+def test_gathered_layers_can_be_kept_from_outside(told):
+    rows = [("all_gather", "forward", 0.06), ("all_gather", "backward", 0.08)]
+    (advice,) = told(device="cuda", peak=70_000, parameters=2000, rows=rows)
+    (change,) = advice.changes
+    assert (change.knob, change.now, change.then, str(change.at)) == (
+        "fsdp.reshard_after_forward",
+        True,
+        False,
+        "train.py:9",
+    )
+
+
 def test_what_the_script_gathers_itself_is_not_blamed_on_sharding(told):
     def own(share):
         return ("all_gather", "forward", share, "other")
@@ -109,8 +128,14 @@ def test_a_slow_profiler_raises_the_upper_bound(told, make_measured):
 
 
 def test_gathered_layers_that_are_kept_are_gathered_once(told):
-    (advice,) = told(sharded=FsdpFacts(2, modules=["Block"], reshard_after_forward=False))
+    room = {"device": DeviceFacts("cpu", available_bytes=10**9)}
+    (advice,) = told(sharded=FsdpFacts(2, modules=["Block"], reshard_after_forward=False), facts=room)
     assert advice.why == "Each layer is gathered before its forward pass; unsharded parameters are never gathered."
+    assert advice.remedy == "Use `DistributedDataParallel` in place of `fully_shard`."  # the rest is set already
+    assert advice.confidence == "low"
+    (advice,) = told(facts=room)
+    assert "Or pass `reshard_after_forward=False`, which needs less memory (to try it: " in advice.remedy
+    assert advice.confidence == "medium"
 
 
 @pytest.mark.parametrize(("withheld", "fires"), [(0.04, True), (0.05, False)])

@@ -21,13 +21,19 @@ def test_ranks_that_take_turns(ask, make_measured, hand_made):
     )
     assert (advice.impact, advice.saves.basis) == ("medium", "bound")
     assert advice.saves.high_share == pytest.approx(0.4)  # 4 ms of 10: what the latest of each step is late
+    assert "The recording does not show why" in advice.why
 
 
-@pytest.mark.parametrize(("waited_ms", "other_cores", "count"), [(4, 1.0, 0), (3, 1.0, 1), (9, 0.3, 1)])
+@pytest.mark.parametrize(
+    ("waited_ms", "other_cores", "count"), [(4, 1.0, 0), (3, 1.0, 0), (2, 1.0, 1), (9, 0.3, 0), (9, 0.2, 1)]
+)
 def test_other_processes_may_be_what_makes_them_late(
     ask, make_measured, make_facts, hand_made, waited_ms, other_cores, count
 ):
-    """Ranks are 4 ms late. In a step of 10 ms one waits for a core, while others run at most 10 x `other_cores` ms."""
+    """Ranks are 4 ms late. In a step of 10 ms one waits for a core, while others run at most 10 x `other_cores` ms.
+
+    What is left of the delay must be 1.5 ms.
+    """
     loads = [LoadFacts(50_000_000, 2, training_waited_ns=int(ms * 5e6)) for ms in (waited_ms, 1)]
     windows = [Window("light", 3, [10_000_000] * 5, load=one) for one in loads]
     facts = [make_facts(rank=rank, windows=[window], host="a") for rank, window in enumerate(windows)]
@@ -45,7 +51,7 @@ def test_other_processes_may_be_what_makes_them_late(
     if count:
         assert len(ask("DP702", run, facts)) == count
     else:
-        with pytest.raises(Missing, match=r"wait up to 4 ms per step for a core, and ranks are only 4 ms late"):
+        with pytest.raises(Missing, match=r"wait up to [34] ms per step for a core, and ranks are only 4 ms late"):
             ask("DP702", run, facts)
 
 

@@ -28,6 +28,13 @@ def _same(_: Draw, settings: Settings) -> Settings:
     return settings
 
 
+def _prepared(**fields: object) -> Callable[[Draw, Settings], Settings]:
+    return lambda _, settings: replace(settings, **fields)  # type: ignore[arg-type]
+
+
+_replicated = _prepared(strategy="ddp")
+
+
 def _one_of(*values: str) -> Callable[[Draw, Run], str]:
     return lambda draw, _: draw.random.choice(values)
 
@@ -45,15 +52,12 @@ def _first_bucket(run: Run, value: str) -> Run:
 
 
 def _accumulating(draw: Draw, settings: Settings) -> Settings:
-    return replace(settings, micro_batches=draw.random.choice((2, 4)), batch=max(2, settings.batch // 2))
+    batch = max(1, settings.batch // 2)
+    return replace(settings, strategy="ddp", micro_batches=draw.random.choice((2, 4)), batch=batch)
 
 
 def _batch(run: Run, value: str) -> Run:
     return run[0], replace(run[1], batch=int(value))
-
-
-def _full_precision(_: Draw, settings: Settings) -> Settings:
-    return replace(settings, precision="fp32")
 
 
 def _reading(draw: Draw, settings: Settings) -> Settings:
@@ -92,12 +96,17 @@ def _late(draw: Draw, settings: Settings) -> Settings:
 
 def _uneven(draw: Draw, settings: Settings) -> Settings:
     rank = draw.random.randrange(settings.ranks)
-    return replace(settings, straggler=Straggler(rank, "compute", compute_times=draw.between(1.1, 1.6)))
+    if draw.chance(0.5):
+        return replace(settings, straggler=Straggler(rank, "compute", compute_times=draw.between(1.1, 1.6)))
+    # every rank has a step in which it takes longer
+    return replace(settings, straggler=Straggler(-1, "host", host_us=draw.between(2e3, 2e4)), losses_read=1)
 
 
 def _balanced(run: Run, _: str) -> Run:
     settings = run[1]
     assert settings.straggler is not None
+    if settings.straggler.kind == "host":
+        return run[0], replace(settings, straggler=None, pause_us=settings.straggler.host_us / settings.ranks)
     mean = 1 + (settings.straggler.compute_times - 1) / settings.ranks
     return run[0], replace(settings, straggler=None, compute_times=settings.compute_times * mean)
 
@@ -116,6 +125,30 @@ def _link(run: Run, value: str) -> Run:
     machine, settings = run
     bus = float(value) * 2 * (settings.ranks - 1) / settings.ranks
     return replace(machine, link=replace(machine.link, gb_per_s=bus)), settings
+
+
+def latency_us(run: Run) -> float:
+    """Of an all-reduce of all ranks."""
+    machine, settings = run
+    return machine.link.transfer_us("all_reduce", 0, settings.ranks)
+
+
+def _quicker(draw: Draw, run: Run) -> str:
+    return f"{latency_us(run) * draw.random.choice((0.5, 2.0)):.3g}"
+
+
+def _latency(run: Run, value: str) -> Run:
+    link = run[0].link
+    factor = float(value) / latency_us(run)
+    return replace(run[0], link=replace(link, base_us=factor * link.base_us, hop_us=factor * link.hop_us)), run[1]
+
+
+def _hook(run: Run, value: str) -> Run:
+    return run[0], replace(run[1], hook=value)
+
+
+def _micro_batches(run: Run, value: str) -> Run:
+    return run[0], replace(run[1], micro_batches=int(value))
 
 
 def _ranks(run: Run, value: str) -> Run:
@@ -139,34 +172,39 @@ def _sharding(_: Draw, settings: Settings) -> Settings:
     return replace(settings, strategy="fsdp", precision=precision)
 
 
-def _prepared(**fields: object) -> Callable[[Draw, Settings], Settings]:
-    return lambda _, settings: replace(settings, **fields)  # type: ignore[arg-type]
-
-
 _ALL = (
-    Change("ddp.bucket_cap_mb", _one_of("1", "5", "10", "50", "100"), _same, _caps),
-    Change("ddp.bucket_cap_mb_list", _one_of("1,8,25", "5,25", "2,50"), _same, _caps),
-    Change("ddp.first_bucket_mb", _one_of("5", "10"), _same, _first_bucket),
+    Change("ddp.bucket_cap_mb", _one_of("1", "5", "10", "50", "100"), _replicated, _caps),
+    Change("ddp.bucket_cap_mb_list", _one_of("1,8,25", "5,25", "2,50"), _replicated, _caps),
+    Change("ddp.first_bucket_mb", _one_of("5", "10"), _replicated, _first_bucket),
     Change("ddp.no_sync", _one_of("true"), _accumulating, _set(no_sync=True)),
-    Change("ddp.comm_hook", _one_of("bf16", "fp16"), _same, lambda run, value: (run[0], replace(run[1], hook=value))),
-    Change("ddp.gradient_as_bucket_view", _one_of("true"), _same, _set(gradient_as_bucket_view=True)),
+    Change(
+        "ddp.comm_hook", _one_of("bf16", "fp16"), _replicated, lambda run, value: (run[0], replace(run[1], hook=value))
+    ),
+    Change("accumulation.micro_batches", _one_of("1"), _accumulating, _micro_batches),
+    Change(
+        "ddp.gradient_as_bucket_view",
+        _one_of("true"),
+        _prepared(strategy="ddp", gradient_as_bucket_view=False),
+        _set(gradient_as_bucket_view=True),
+    ),
     Change("loader.batch_size", _doubled("batch"), _loading(True, (4,)), _batch),
     Change("loader.num_workers", _one_of("4"), _loading(True, (0,)), _workers),
     Change("copies.non_blocking", _one_of("true"), _loading(False, (2, 4)), _non_blocking),
-    Change("precision.float32_matmul", _one_of("high"), _full_precision, _set(precision="tf32")),
-    Change("precision.autocast", _one_of("bf16"), _full_precision, _set(precision="bf16")),
+    Change("precision.float32_matmul", _one_of("high"), _prepared(precision="fp32"), _set(precision="tf32")),
+    Change("precision.autocast", _one_of("bf16"), _prepared(precision="fp32", strategy="ddp"), _set(precision="bf16")),
     Change("optimizer.fused", _one_of("true"), _prepared(optimizer="foreach"), _set(optimizer="fused")),
     Change("optimizer.foreach", _one_of("true"), _prepared(optimizer="loop"), _set(optimizer="foreach")),
     Change("attention.sdpa", _one_of("true"), _prepared(attention="naive"), _set(attention="sdpa")),
     Change("syncs.removed", _one_of("true"), _reading, _set(losses_read=0)),
     Change("straggler.removed", _one_of("true"), _late, _set(straggler=None)),
     Change("straggler.balanced", _one_of("true"), _uneven, _balanced),
+    Change("link.alpha_us", _quicker, _same, _latency),
     Change("link.gb_per_s", _faster, _same, _link),
     Change("world_size", _doubled("ranks"), _same, _ranks),
     Change("fsdp.prefetch", _one_of("true"), _sharding, _set(prefetch=1)),
     Change("fsdp.reshard_after_forward", _one_of("false"), _sharding, _set(reshard=False)),
     Change("host.times", _one_of("0.5", "0.8"), _same, _host_times),
     Change("compute.times", _one_of("0.8", "1.25"), _same, _compute_times),
-    Change("cuda.graphs", _one_of("true"), _same, _set(graphs=True)),
+    Change("cuda.graphs", _one_of("true"), _prepared(losses_read=0), _set(graphs=True)),
 )
 CHANGES = {change.name: change for change in _ALL}

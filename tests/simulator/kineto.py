@@ -79,6 +79,9 @@ class _Writer:
             arguments["correlation"] = host.correlation
         else:
             arguments |= {"Record function id": 0, **host.arguments}
+            if not self.machine.shapes:
+                arguments.pop("Input Dims", None)
+                arguments.pop("Input type", None)
         thread = self.threads[host.thread]
         return self._event(host.category, host.name, self.pid, thread, host.start_ns, host.end_ns, arguments)
 

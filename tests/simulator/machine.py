@@ -110,6 +110,7 @@ class Noise:
     operator: float
     host_step: float
     collective: float
+    gap: float  # of gaps between queued operations, and of the latency of launches
     seed: int
 
 
@@ -122,10 +123,11 @@ class Machine:
     host: Host
     noise: Noise
     sync_records: bool  # whether the trace has CUPTI's synchronization records
+    shapes: bool  # whether it has the sizes of operators' inputs
 
     def without_noise(self) -> Machine:
         """The same with equal steps."""
-        return replace(self, noise=replace(self.noise, kernel=0, device_step=0, operator=0, host_step=0, collective=0))
+        return replace(self, noise=Noise(0, 0, 0, 0, 0, 0, self.noise.seed))
 
 
 @dataclass
@@ -185,6 +187,7 @@ def drawn(seed: int, ranks: int) -> Machine:
         operator=draw.between(0.05, 0.3),
         host_step=draw.between(0.005, 0.05),
         collective=draw.between(0.01, 0.1),
+        gap=draw.between(0.1, 0.35),
         seed=seed,
     )
-    return Machine(device, link, host, noise, sync_records=draw.chance(0.5))
+    return Machine(device, link, host, noise, sync_records=draw.chance(0.5), shapes=draw.chance(0.7))

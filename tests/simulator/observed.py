@@ -110,7 +110,7 @@ def observed(paths: Sequence[Path], first: int, steps: int, like: Machine) -> Ob
 
 def _queued_gap_us(recordings: Sequence[_Recording]) -> float:
     """The median gap before operations that were launched long before the one before them ended."""
-    gaps = []
+    gaps: list[float] = []
     for rank in recordings:
         streams = defaultdict(list)
         calls = {call["args"].get("correlation"): call["ts"] for call in rank.calls}

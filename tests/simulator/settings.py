@@ -57,9 +57,9 @@ class Settings:
     losses_read: int = 0  # `.item()` calls of a step: after forward, in the layers
     loader: Loader | None = None
     straggler: Straggler | None = None
+    pause_us: float = 0.0  # that every host sleeps in each micro-batch
     graphs: bool = False  # forward and backward replayed as CUDA graphs
     compute_times: float = 1.0  # on all kernels
-    host_times: float = 1.0  # on all work of hosts
 
     @property
     def rows(self) -> int:
@@ -82,6 +82,10 @@ def drawn(seed: int, ranks: int) -> Settings:
         tokens=draw.random.choice((128, 256, 512)),
         batch=draw.random.choice((1, 2, 4, 8, 16, 32)),
         precision=draw.random.choice(("fp32", "tf32", "bf16")),
+        strategy="fsdp" if draw.chance(0.25) else "ddp",
         attention="sdpa",
         optimizer=draw.random.choice(("foreach", "fused")),
+        gradient_as_bucket_view=draw.chance(0.3),
+        losses_read=int(draw.chance(0.3)),
+        loader=Loader(4, draw.between(20.0, 100.0), True, int(draw.between(1e4, 1e6))) if draw.chance(0.4) else None,
     )

@@ -2,7 +2,9 @@
 
 nanogpt_8xh100: two steps of eight H100s, 1,300 launches each, gathers and reductions on their own stream, a queue that
 is never empty on six ranks, and hosts of two ranks that stall. The engine gets durations and host times, and finds the
-starts (`observed.py`). At the writing of this test the window was 1.3 % shorter than recorded.
+starts (`observed.py`). On each rank the window is 1.2 to 1.3 % shorter than recorded, compute 0.05 % longer, and time
+in collectives off by up to 1.5 % of the window; 3.0 % of it is hidden communication, recorded 2.9 %. Rank 2 idles 2.7 %
+of the window less than recorded; every other rank differs by less than 1 %.
 """
 
 from __future__ import annotations

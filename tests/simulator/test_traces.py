@@ -19,7 +19,7 @@ from dptune.measure import measure
 from dptune.measured import Measured
 from dptune.trace import load
 
-FEW = {"layers": 2, "width": 512, "heads": 8, "tokens": 128}
+FEW = {"layers": 2, "width": 512, "heads": 8, "tokens": 128, "strategy": "ddp", "losses_read": 0, "loader": None}
 
 
 def run_of(seed: int, ranks: int = 2, link: Link | None = None, **changed: object) -> Run:
@@ -57,7 +57,7 @@ def reported(run: Run, folder: Path) -> tuple[Measured, Report]:
     ids=["ddp with a hook", "fsdp", "blocking copies", "graphs"],
 )
 def test_each_step_is_accounted_as_the_simulator_did(ranks: int, changed: dict[str, object], tmp_path: Path) -> None:
-    timelines = written(run_of(3, ranks, **changed), tmp_path)
+    timelines = written(run_of(3, ranks, **changed), tmp_path)  # type: ignore[arg-type]
     measured = measure(load([tmp_path]))
     for timeline, rank in zip(timelines, measured.ranks, strict=True):
         truths = dict(enumerate(pairs.accounts(timeline), pairs.WARMUP))
@@ -85,6 +85,18 @@ def test_a_planted_straggler_is_named(straggler: Straggler, tmp_path: Path) -> N
     measured, report = reported(run, tmp_path)
     assert measured.straggler.rank == 2
     assert "rank 2" in report.headline.verdict + report.headline.why + report.headline.next
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [16, 64])
+def test_a_planted_straggler_is_named_among_many_ranks(ranks: int, tmp_path: Path) -> None:
+    late = Straggler(ranks - 3, "compute", compute_times=1.8)
+    chosen = {"layers": 1, "batch": 32, "precision": "fp32", "straggler": late}
+    run = run_of(4, ranks, Link(200.0, 8.0, 1.0), **chosen)  # type: ignore[arg-type]
+    measured, report = reported(run, tmp_path)
+    assert len(measured.ranks) == ranks
+    assert measured.straggler.rank == ranks - 3
+    assert f"rank {ranks - 3}" in report.headline.verdict + report.headline.why + report.headline.next
 
 
 def test_numbers_read_in_every_layer_are_found(tmp_path: Path) -> None:

@@ -8,6 +8,10 @@ from typing import Any
 from tests.simulator.actions import Work
 
 
+def nanoseconds(time_us: float) -> int:
+    return round(time_us * 1e3)
+
+
 @dataclass(slots=True)
 class HostEvent:
     """A call, operator or annotation of a thread."""

@@ -63,6 +63,8 @@ class _Loop:
 
     def _late(self) -> None:
         straggler = self.straggler
+        if self.settings.pause_us:
+            self.script.busy(self.settings.pause_us, "pause", sleeps=True)
         if straggler is not None and straggler.kind == "host":
             rotates = self.settings.ranks if straggler.rank < 0 else 0
             self.script.busy(straggler.host_us, "sleep", sleeps=True, rotates=rotates, spread=straggler.spread)

@@ -421,6 +421,7 @@ def test_what_is_kept_of_links_and_proofs_is_no_trace(tmp_path):
         shutil.copytree(sample, tmp_path / name, ignore=shutil.ignore_patterns(".dptune-cache"))
         trial = tmp_path / name / "verified" / "ddp.no_sync=true" / "trial-001-A"
         shutil.copytree(sample, trial, ignore=shutil.ignore_patterns(".dptune-cache", "verified"))
+        shutil.copytree(sample, tmp_path / name / "tuned-2" / "trials" / "trial-001-A" / "run")
         shutil.copy(sample / "links.json", tmp_path / "links.json")
     with pytest.raises(RunError, match="holds 2 runs") as refused:
         load([tmp_path])

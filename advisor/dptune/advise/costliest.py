@@ -20,8 +20,11 @@ def costliest_function(measured: Measured) -> str:
 
 
 def most_compute(measured: Measured) -> str:
-    """A sentence that names the functions that compute longest, with their main operators; "" where none stands out."""
-    functions = measured.known("compute_functions") or []
+    """A sentence that names the functions that compute longest, with their main operators; "" where none stands out.
+
+    The training loop is left out: that it computes says nothing.
+    """
+    functions = [function for function in measured.known("compute_functions") or [] if not function.loops]
     named = [
         f"`{function.name}` ({function.at}, {function.operator.removeprefix('aten::')}) {percent(function.share)}"
         for function in functions[:_NAMED]

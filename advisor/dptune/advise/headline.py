@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from dptune.advice import Advice, Change, Headline, Skipped, Trust
+from dptune.advice import Advice, Headline, Skipped, Trust
 from dptune.advise import disturbance, physics
-from dptune.advise.costliest import costliest_function, most_compute
 from dptune.advise.limits import (
     BOUND_SHARE,
-    COMMUNICATION,
     IDLE,
-    INPUT,
     LATE,
     MOSTLY,
     MOSTLY_COMPUTE,
@@ -29,26 +25,84 @@ from dptune.advise.limits import (
     percent,
     shares,
 )
-from dptune.advise.saving import expected_saving
+from dptune.advise.next_step import about_straggler, advised, compare_ranks, lacking, see_also, unadvised
 from dptune.advise.sentence import sentence
-from dptune.advise.straggler import LEAST_NAMED_SHARE, LEAST_SHARE, Straggler, doubtful, straggler
+from dptune.advise.straggler import LEAST_SHARE, Straggler, doubtful, straggler
 from dptune.advise.trust import NO_VERDICT
-from dptune.advise.unjudgeable import NO_DATA, UPDATE, recording, unjudgeable
-from dptune.finding import SCHEMA_NEWER, Finding
-from dptune.measured import Measured, Missing, QueuedSteps, StragglerFigures, by_profiler
+from dptune.advise.unjudgeable import NO_DATA, recording, unjudgeable
+from dptune.measured import Measured, Missing, QueuedSteps, by_profiler
 
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
 
-_RECORDING = "they need a recording by `dptune profile`"
-_SLOW = {  # what is slower on a late rank -> what to compare with the other ranks
-    "host": ("host", "CPU pinning and NUMA node, other processes, work that only this rank does"),
-    "kernels": ("device", "clock, temperature, power limit, other processes"),
-    "copies": ("link to the device", "PCIe slot and NUMA node, pinned memory"),
-}
-_SUBJECTS = {  # class of the account that limits a step -> how the names of the settings begin that lessen it
-    INPUT.class_ns: ("loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"),
-    COMMUNICATION.class_ns: ("ddp.", "fsdp."),
-}
+
+@dataclass(frozen=True)
+class _Coverage:
+    """Codes of rules: those that ran, those that could not, and of these the ones that need a recording."""
+
+    answered: frozenset[str]
+    unanswered: frozenset[str]
+    needing: frozenset[str]
+
+    @classmethod
+    def of(cls, advice: Sequence[Advice], skipped: Sequence[Skipped], quiet: Sequence[str]) -> _Coverage:
+        set_aside = (skip.rule for skip in skipped if skip.set_aside)
+        answered = frozenset((*(recommendation.rule for recommendation in advice), *quiet, *set_aside))
+        return cls(
+            answered,
+            frozenset(skip.rule for skip in skipped) - answered,
+            frozenset(skip.rule for skip in skipped if skip.needs) - answered,
+        )
+
+    @property
+    def words(self) -> str:
+        """How many rules could not run, and how many need a recording; empty if all ran."""
+        could_not = len(self.unanswered - self.needing)
+        found = [f"{could_not} of {len(self.answered) + could_not} rules could not run"] if could_not else []
+        if self.needing:
+            more = "more need" if found else "rules need"
+            found.append(f"{len(self.needing)} {more} a recording by `dptune profile`")
+        if not self.answered and not found:
+            return "No rules were selected."
+        return f"{', '.join(found)}." if found else ""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What a verdict rests on.
+
+    `first` is the first recommendation that is not `doubtful`, `late` the straggler, if there is one; `limits` are the
+    shares of what may limit the step, `coverage` is which rules ran.
+    """
+
+    measured: Measured
+    trust: Trust
+    advice: Sequence[Advice]
+    skipped: Sequence[Skipped]
+    limits: Mapping[Limit, float]
+    late: Straggler | None
+    doubtful: Collection[Advice]
+    first: Advice | None
+    coverage: _Coverage
+
+    @property
+    def rule(self) -> str:
+        return self.first.rule if self.first else ""
+
+    @property
+    def action(self) -> str:
+        """What the first recommendation is to do; empty if there is none."""
+        return "" if self.first is None else advised(self.first, self.late, self.measured.step.known("time_ns"))
+
+    @property
+    def straggler(self) -> Straggler | None:
+        """The straggler where it is the verdict: no other limit and no other recommendation outweighs its delays."""
+        late = self.late
+        if late is None or self.doubtful or _saves_more(self.first, late):
+            return None
+        others = [
+            share - late.own.get(limit.class_ns, 0.0) for limit, share in self.limits.items() if limit is not LATE
+        ]
+        return late if late.share >= max(LEAST_SHARE, *others) else None
 
 
 def headline(
@@ -72,113 +126,76 @@ def headline(
     if trust.level == "unjudgeable":
         return unjudgeable(trust.findings, advice)
     try:
-        found = shares(measured)
-        late = straggler(measured, busy_ns) if leads else None
-        why = _why(measured)
+        limits, late, why = shares(measured), straggler(measured, busy_ns) if leads else None, _why(measured)
     except Missing as missing:
         return Headline(
-            label=NO_DATA,
-            verdict=sentence(NO_VERDICT),
-            why=sentence(missing.reason),
-            next=recording(trust.findings),
+            label=NO_DATA, verdict=sentence(NO_VERDICT), why=sentence(missing.reason), next=recording(trust.findings)
         )
-    step_ns = measured.step.known("time_ns")
     unsure = doubtful(measured, advice)
-    first = next((item for item in advice if item not in unsure), None)
-    heads = (
-        late is not None
-        and not unsure
-        and late.share
-        >= max(
-            LEAST_SHARE,
-            *(
-                found[other_limit] - late.own.get(other_limit.class_ns, 0.0)
-                for other_limit in found
-                if other_limit is not LATE
-            ),
-        )
-        and not _saves_more(first, late)
-    )
-    if late is not None:
-        why += f" {late.why}" if heads else f" Also, rank {late.figures.rank} is a straggler, {late.lag}. {late.why}"
-    if trust.level == "partial":
-        lack = next(f for f in trust.findings if f.level == "partial")
-        whole_run = lack.code in (physics.COLLECTIVES, physics.COPIES, disturbance.SHARED)
-        why += f" {sentence(lack.text)}" if whole_run else f" Partial data: {lack.text}."
-    answered = (
-        {recommendation.rule for recommendation in advice}
-        | set(quiet)
-        | {skipped_rule.rule for skipped_rule in skipped if skipped_rule.set_aside}
-    )
-    unanswered = {skipped_rule.rule for skipped_rule in skipped} - answered
-    needing = {skipped_rule.rule for skipped_rule in skipped if skipped_rule.needs} - answered
-    why += _coverage(len(answered), len(unanswered - needing), len(needing))
+    first = next((recommendation for recommendation in advice if recommendation not in unsure), None)
+    coverage = _Coverage.of(advice, skipped, quiet)
+    case = _Case(measured, trust, advice, skipped, limits, late, unsure, first, coverage)
+    why = " ".join(filter(None, (why, _of_late(case), _of_partial(trust), coverage.words)))
     if first is not None and first.threatens_results:
         return Headline(
-            label="Results at risk",
-            verdict=sentence(first.title),
-            why=why,
-            next=_action(first, late, step_ns),
-            rule=first.rule,
+            label="Results at risk", verdict=sentence(first.title), why=why, next=case.action, rule=case.rule
         )
-    if first is not None and _are_slow_steps(measured, advice, found):
+    if first is not None and _are_slow_steps(measured, advice, limits):
         verdict = f"Slow steps take {percent(measured.step.slow_share)} of the time: {_mean_and_median(measured)}."
-        return Headline(
-            label="Slow steps", verdict=verdict, why=why, next=_action(first, late, step_ns), rule=first.rule
-        )
-    if late is not None and heads:
-        verdict = f"Straggler: rank {late.figures.rank} is {late.lag}."
-        action = _look_at(late.figures) if first is None else _action(first, late, step_ns) + _of_late(late, advice)
-        return Headline(
-            label="Straggler",
-            verdict=verdict,
-            cause=late.why,
-            why=why,
-            next=action,
-            rule=first.rule if first else "",
-        )
-    whole = trust.level == "sound" and bool(answered) and not unanswered
-    most, computing = greatest(found, measured.step_share("exposed_unsplit_ns")), measured.step_share("compute_ns")
-    limit = most[0] if most else None
-    step = of_step(measured)
-    if most:
-        label, verdict = most[0].label(most[1], computing), most[0].text(most[1], computing, step)
+        return Headline(label="Slow steps", verdict=verdict, why=why, next=case.action, rule=case.rule)
+    if case.straggler is not None:
+        return _held_up(case, case.straggler, why)
+    return _limited(case, why, recorded, locating)
+
+
+def _of_late(case: _Case) -> str:
+    """Of the straggler: why it is late, and where it is not the verdict that there is one."""
+    late = case.late
+    if late is None:
+        return ""
+    return late.why if case.straggler else f"Also, rank {late.figures.rank} is a straggler, {late.lag}. {late.why}"
+
+
+def _of_partial(trust: Trust) -> str:
+    """Of partial data: what is missing or wrong."""
+    if trust.level != "partial":
+        return ""
+    lack = next(finding for finding in trust.findings if finding.level == "partial")
+    whole_run = lack.code in (physics.COLLECTIVES, physics.COPIES, disturbance.SHARED)
+    return sentence(lack.text) if whole_run else f"Partial data: {lack.text}."
+
+
+def _held_up(case: _Case, late: Straggler, why: str) -> Headline:
+    """The verdict on a run that waits for one rank."""
+    action = f"{case.action}{about_straggler(late, case.advice)}" if case.first else compare_ranks(late.figures)
+    verdict = f"Straggler: rank {late.figures.rank} is {late.lag}."
+    return Headline(label="Straggler", verdict=verdict, cause=late.why, why=why, next=action, rule=case.rule)
+
+
+def _limited(case: _Case, why: str, recorded: bool, locating: Collection[str]) -> Headline:
+    """The verdict on a run by what takes most of its step, or on one that nothing but compute limits."""
+    measured, coverage = case.measured, case.coverage
+    whole = case.trust.level == "sound" and bool(coverage.answered) and not coverage.unanswered
+    computing, step = measured.step_share("compute_ns"), of_step(measured)
+    limit, share = greatest(case.limits, measured.step_share("exposed_unsplit_ns")) or (None, 0.0)
+    if limit is None:
+        label, verdict = _unlimited(case.advice, whole, computing, locating, step)
     else:
-        label, verdict = _unlimited(advice, whole, computing, locating, step)
+        label, verdict = limit.label(share, computing), limit.text(share, computing, step)
     if limit is IDLE:
         verdict = f"{verdict.removesuffix('.')}{idle_cause(measured)}."
-    queued = _slowed_by_profiler(measured) if limit is IDLE else None
-    if queued is not None:
-        expected = milliseconds(queued.length_ns)
-        label = "Launch-bound only while traced"
-        verdict = f"{label}: without the profiler, expect a step of about {expected}."
-        why += f" {sentence(by_profiler(queued))}"
-    if limit is UNSPLIT and first is not None and first.confidence == "low":
-        first = None  # whether it applies is known only when the traces of all ranks are read
-    return Headline(
-        label=label,
-        verdict=verdict,
-        why=why,
-        next=(
-            _next(measured, limit, whole, recorded, trust.findings, names_rank=not unsure)
-            if first is None
-            else _action(first, late, step_ns)
-        )
-        + (_see_also(advice, limit) or _lacking(advice, limit, unanswered, skipped))
-        if answered or unanswered
-        else _SELECT,
-        rule=first.rule if first else "",
+        if (queued := _slowed_by_profiler(measured)) is not None:
+            label = "Launch-bound only while traced"
+            verdict = f"{label}: without the profiler, expect a step of about {milliseconds(queued.length_ns)}."
+            why += f" {sentence(by_profiler(queued))}"
+    if limit is UNSPLIT and case.first is not None and case.first.confidence == "low":
+        case = replace(case, first=None)  # whether it applies is known only when the traces of all ranks are read
+    action = case.action or unadvised(
+        measured, limit, whole, recorded, case.trust.findings, names_rank=not case.doubtful
     )
-
-
-def _coverage(answered: int, could_not: int, needing: int) -> str:
-    """How many rules could not run, and how many need a recording."""
-    found = [f"{could_not} of {answered + could_not} rules could not run"] if could_not else []
-    if needing:
-        found.append(f"{needing} {'more need' if found else 'rules need'} a recording by `dptune profile`")
-    if not answered and not found:
-        return " No rules were selected."
-    return f" {', '.join(found)}." if found else ""
+    action += see_also(case.advice, limit) or lacking(case.advice, limit, coverage.unanswered, case.skipped)
+    asked = coverage.answered or coverage.unanswered
+    return Headline(label=label, verdict=verdict, why=why, next=action if asked else _SELECT, rule=case.rule)
 
 
 def _are_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping[Limit, float]) -> bool:
@@ -260,123 +277,3 @@ def _saves_more(first: Advice | None, late: Straggler) -> bool:
     if first is None or first.saves is None or first.confidence == "low" or late.is_subject_of(first):
         return False
     return first.saves.expected_share > late.share
-
-
-def _of_late(late: Straggler, advice: Sequence[Advice]) -> str:
-    """Where a late rank heads the page and the first advice is on something else: what to do about the rank."""
-    remedy = late.remedy(advice)
-    if remedy is advice[0]:
-        return ""
-    return f" For rank {late.figures.rank}: {_look_at(late.figures) if remedy is None else f'see {remedy.rule}.'}"
-
-
-def _look_at(late: StragglerFigures) -> str:
-    named = next((difference for difference in late.differences if difference.share >= LEAST_NAMED_SHARE), None)
-    if named is None:
-        return (
-            f"Open the trace of rank {late.rank} in https://ui.perfetto.dev and compare a step with the same step of "
-            "another rank."
-        )
-    if named.kind in _SLOW:
-        slow, compared = _SLOW[named.kind]
-        return f"Compare the {slow} of rank {late.rank} with the others: {compared}."
-    if named.kind == "gap":
-        return f"Find out what rank {late.rank} does before `{named.short}`: Python, file I/O or sleeps."
-    where = f" ({named.at})" if named.known("at") else ""
-    return f"Find out what differs on rank {late.rank} in `{named.short}`{where}."
-
-
-def _next(
-    measured: Measured,
-    limit: Limit | None,
-    whole: bool,
-    recorded: bool,
-    findings: Sequence[Finding] = (),
-    *,
-    names_rank: bool = True,
-) -> str:
-    """What to do where there is no advice; `names_rank`: whether it may be to look at the straggler."""
-    last = measured.known("straggler")
-    if limit is not None and limit.class_ns == LATE.class_ns and last is not None and names_rank:
-        return _look_at(last)
-    if limit is UNSPLIT:
-        return "Read the traces of all ranks together: `dptune report` takes several files, or their folder."
-    if not whole and any(finding.code == SCHEMA_NEWER for finding in findings):
-        return UPDATE
-    if not whole and not recorded:
-        return "Record the run, so that every rule can look at it: `dptune profile train.py`."
-    if limit:
-        return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
-    if not whole:
-        compute = most_compute(measured) or "Rules that could not run: `--section skipped`."
-        return f"No change to recommend. {compute}"
-    if costliest := costliest_function(measured):
-        return f"No rule has a remedy. {costliest} Check whether every step needs it."
-    return "Nothing to change. Record again after the next change to the script."
-
-
-def _see_also(advice: Sequence[Advice], limit: Limit | None) -> str:
-    """Where the first advice is on something else than what limits the step: the first that is on that."""
-    names = _SUBJECTS.get(limit.class_ns, ()) if limit else ()
-    on_it = (
-        recommendation
-        for recommendation in advice
-        if any(subject.startswith(names) for subject in _subjects(recommendation))
-    )
-    found = next(on_it, None)
-    if not names or found is None or found is advice[0]:
-        return ""
-    unsure = " (low confidence)" if found.confidence == "low" else ""
-    return f" For what limits the step, see also {found.rule}{unsure}."
-
-
-def _subjects(advice: Advice) -> list[str]:
-    """The settings that it is on: those it changes, and the one that its fingerprint names where it changes none."""
-    return [*(change.knob for change in advice.changes), advice.fingerprint.partition(":")[2]]
-
-
-def _lacking(
-    advice: Sequence[Advice], limit: Limit | None, unanswered: Collection[str], skipped: Sequence[Skipped]
-) -> str:
-    """Of a step that something limits, of which only notes are said: what most rules lack that could not run."""
-    if limit is None or not unanswered or not advice or advice[0].impact != "low":
-        return ""
-    (why, many), *_ = Counter(
-        _RECORDING if skipped_rule.needs else skipped_rule.reason
-        for skipped_rule in skipped
-        if skipped_rule.rule in unanswered
-    ).most_common(1)
-    what = "rule could explain this bottleneck but was" if many == 1 else "rules could explain this bottleneck but were"
-    return f" {many} more {what} skipped: {why}."
-
-
-def _action(advice: Advice, late: Straggler | None, step_ns: int | None) -> str:
-    """What the advice is to do, with its rule; `late` is the rank that the others wait for, if there is one."""
-    named = f"{advice.rule} (low confidence)" if advice.confidence == "low" else advice.rule
-    if advice.threatens_results:
-        return f"{named}: {advice.remedy or advice.watch} Details: `dptune rules explain {advice.rule}`."
-    if advice.changes:
-        return f"{named}: {_change(advice, step_ns)}"
-    if advice.remedy:
-        return f"{named}: {advice.remedy}"
-    if late is not None and late.is_subject_of(advice) and not late.figures.does_more:
-        return f"{named}: {_look_at(late.figures)}"
-    return f"{named}: {sentence(advice.title)} How: `dptune rules explain {advice.rule}`."
-
-
-def _change(advice: Advice, step_ns: int | None) -> str:
-    change = advice.changes[0]
-    use = f"In {change.at}, use" if change.at else "Use"
-    first, more, _ = change.paste.partition("\n")
-    what = f"`{first} ...` (all lines: see {advice.rule})" if more else f"`{first}`"
-    saves = f" {expected_saving(advice, step_ns)}" if advice.saves else ""
-    more_changes = sum(not _is_pasted(further, change) for further in advice.changes[1:])
-    beside = f" (plus {more_changes} more {'change' if more_changes == 1 else 'changes'}: see {advice.rule})"
-    learning = " May change training results." if advice.numerics == "changes" else ""
-    return f"{use} {what}{beside if more_changes else ''}.{saves}{learning}"
-
-
-def _is_pasted(change: Change, pasted: Change) -> bool:
-    """Whether the lines to paste for one change make the other, too."""
-    argument = f"{change.knob.rpartition('.')[2]}={change.then}"
-    return change.at == pasted.at and re.search(rf"\b{re.escape(argument)}\b", pasted.paste) is not None

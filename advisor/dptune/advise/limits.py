@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dptune.measured import Measured, digits
@@ -104,7 +105,7 @@ def _copies(measured: Measured) -> dict[Limit, float]:
     return {limit: share * part / whole_ns for limit, part in exposed_ns.items()}
 
 
-def greatest(found: dict[Limit, float], unsplit: float = 0.0) -> tuple[Limit, float] | None:
+def greatest(found: Mapping[Limit, float], unsplit: float = 0.0) -> tuple[Limit, float] | None:
     """What limits the step most, and its share, where that is worth saying; None where nothing is.
 
     `unsplit` is the share of communication of which it is not known whether it transfers data or waits.

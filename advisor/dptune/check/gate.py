@@ -127,7 +127,9 @@ def of_comparison(found: Comparison, limit: float) -> Regression:
     verdict = compared.verdict
     ratio = verdict.known("ratio") or compared.known("ratio")
     between = (verdict.known("low_ratio"), verdict.known("high_ratio"))
-    return _regression(compared.objective, limit, verdict.outcome, _Times(ratio, *between, between[1]), verdict.reason)
+    inferred = compared.objective == "time per sample" and any(run.samples_inferred for run in compared.runs)
+    reason = f"{verdict.reason} (inferred batch size)" if inferred else verdict.reason
+    return _regression(compared.objective, limit, verdict.outcome, _Times(ratio, *between, between[1]), reason)
 
 
 def of_proof(found: Proof, limit: float, at_most: float | None = None) -> Regression:
@@ -250,6 +252,8 @@ def _budget(name: str, limit: float, reports: Sequence[Report]) -> Budget:
         return Budget(name=name, what=what, limit=limit, value=None, why_missing="it was not measured")
     if name in _OF_TIME and any(run_report.measured.step.basis == "traced" for run_report in reports):
         what += ", of traced steps, which take longer"
+    if name == "us_per_sample" and any(report.measured.samples_inferred for report in reports):
+        what += ", with an inferred batch size"
     return Budget(name=name, what=what, limit=limit, value=median(values))
 
 

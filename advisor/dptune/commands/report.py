@@ -40,7 +40,20 @@ if TYPE_CHECKING:
 
 # of `dptune.present.text.SECTIONS`, which is slow to import for a help page
 SECTION_NAMES = (
-    *("quality", "advice", "breakdown", "phases", "path", "gaps", "steps", "ranks", "collectives", "links", "copies"),
+    *(
+        "quality",
+        "advice",
+        "breakdown",
+        "phases",
+        "fsdp",
+        "path",
+        "gaps",
+        "steps",
+        "ranks",
+        "collectives",
+        "links",
+        "copies",
+    ),
     *("kernels", "efficiency", "sources", "memory", "input", "inferred", "skipped", "files"),
 )
 

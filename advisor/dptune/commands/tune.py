@@ -43,17 +43,19 @@ from dptune.present.visible import visible
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from dptune.advice import Report
     from dptune.capture.launch import Launch
     from dptune.knobs import Value
+    from dptune.predicted import WhatIf
     from dptune.present.lines import Line
     from dptune.prove.trial import Bounds
+    from dptune.runfile.facts import Facts
     from dptune.runfile.record import RunRecord
     from dptune.tune.candidate import Candidate
     from dptune.tune.candidates import Choice, Left
     from dptune.tune.result import Plan, Tuning
     from dptune.tune.session import Request, Shows
 
-TUNED = "tuned"
 _ONE_HOST = "trials run on this host only: start dptune tune once, and let it start the ranks"
 
 
@@ -92,20 +94,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Record, search, and print what came of it; the files are in the folder of the results."""
+    from dptune.commands.shared.proving import caution
+    from dptune.present.amounts import several
     from dptune.prove.trial import Bounds
+    from dptune.tune.candidates import candidates
     from dptune.tune.plan import plan, trial_s
-    from dptune.tune.session import tune
+    from dptune.tune.session import original_of, tune
 
     choice = _choice(args)
     folder = _recording(args)
-    record, candidates, left, step_ns = _considered(folder, choice)
+    record = _record_of(folder)
+    report, predicted, facts = _read(folder)
+    tried, left = candidates(report, predicted, facts, choice)
     bounds = Bounds(args.warmup, args.steps, args.seconds, stall_s=args.stall_timeout)
     if args.dry_run:
-        _print_plan(args, plan(candidates, trial_s(step_ns, bounds)), left)
+        _print_plan(args, plan(tried, trial_s(report.measured.step.known("time_ns"), bounds)), left)
         return 0
     request = _request(args, folder, record, bounds)
-    _ask(args, request, candidates)
-    tuning = tune(request, candidates, left, _shows(args))
+    _ask(args, request, tried)
+    original = original_of(request)
+    caution(replace(original, budget_s=request.time_limit_s), args.quiet)
+    _say(
+        args, f"{several(len(tried), 'candidate')}, {request.time_limit_s / 60:.0f} min; results go to {request.folder}"
+    )
+    tuning = tune(request, original, tried, left, _shows(args))
     _finish(args, request, tuning)
     if tuning.ended == "interrupted":
         raise KeyboardInterrupt
@@ -150,11 +162,12 @@ def _record(args: argparse.Namespace, started: Launch) -> Path:
     from dptune.commands.shared import run_links
     from dptune.errors import RunError
     from dptune.runfile.record import Schedule
+    from dptune.runfile.redaction import redacted_command
 
     if started.job is not None or (started.torchrun is not None and started.torchrun.several_nodes):
         raise UsageError(_ONE_HOST, "dptune tune --nproc-per-node 2 train.py")
     schedule = Schedule(5, 20, LIGHT, 3, 60.0, light_most=MOST_LIGHT)
-    _say(args, f"recording: {' '.join(started.shown)}")
+    _say(args, f"recording: {' '.join(redacted_command(started.typed))}")
     made = recording.record(started, Options(schedule=schedule, limits=Limits(), quiet=args.quiet))
     if made.interrupted:
         raise KeyboardInterrupt
@@ -167,24 +180,26 @@ def _record(args: argparse.Namespace, started: Launch) -> Path:
     return made.folder
 
 
-def _considered(folder: Path, choice: Choice) -> tuple[RunRecord, list[Candidate], list[Left], int | None]:
-    """The recording, its candidates, what is left out, and its step time."""
-    from dptune.commands.shared.reading import run_and_report
+def _record_of(folder: Path) -> RunRecord:
     from dptune.errors import RunError
     from dptune.runfile.recognition import record_of
-    from dptune.tune.candidates import candidates
-    from dptune.whatif.predicting import nothing, search
 
     try:
-        record = record_of(folder)
+        return record_of(folder)
     except (OSError, ValueError) as error:
         raise RunError(f"{folder} cannot be restarted: {error}", "record it again") from None
+
+
+def _read(folder: Path) -> tuple[Report, WhatIf, list[Facts]]:
+    """The report on the recording, what the predicted search found, and the facts of its ranks."""
+    from dptune.advise.trust import NO_VERDICT
+    from dptune.commands.shared.reading import run_and_report
+    from dptune.whatif.predicting import nothing, search
+
     found, report = run_and_report([str(folder)])
     judged = report.trust.level != "unjudgeable"
-    predicted = search(found, report.measured) if judged else nothing("the run cannot be judged")
-    facts = [found.facts[rank] for rank in sorted(found.facts)]
-    tried, left = candidates(report, predicted, facts, choice)
-    return record, tried, left, report.measured.step.known("time_ns")
+    predicted = search(found, report.measured) if judged else nothing(NO_VERDICT)
+    return report, predicted, [found.facts[rank] for rank in sorted(found.facts)]
 
 
 def _request(args: argparse.Namespace, folder: Path, record: RunRecord, bounds: Bounds) -> Request:
@@ -206,6 +221,7 @@ def _request(args: argparse.Namespace, folder: Path, record: RunRecord, bounds: 
 
 def _results_folder(args: argparse.Namespace, run: Path) -> Path:
     """A new folder, or with --resume the latest one. Raises UsageError where files of others lie there."""
+    from dptune.runfile.paths import TUNED
     from dptune.tune.session import JOURNAL
 
     earlier = sorted(
@@ -226,15 +242,11 @@ def _results_folder(args: argparse.Namespace, run: Path) -> Path:
 
 
 def _ask(args: argparse.Namespace, request: Request, candidates: Sequence[Candidate]) -> None:
-    """Before a recording of others is run, show what would be run; say where trials run."""
+    """Before a recording of others is run, show what would be run."""
     from dptune.commands.shared.consent import ask_before_running
-    from dptune.commands.shared.proving import caution
-    from dptune.tune.session import task_of
 
     change: dict[str, Value] = {name: value for candidate in candidates for name, value in candidate.settings.items()}
     ask_before_running(request.run, request.record, request.command, str(request.source), change, args.yes)
-    caution(replace(task_of(request, []), budget_s=request.time_limit_s), args.quiet)
-    _say(args, f"{len(candidates)} candidates, {request.time_limit_s / 60:.0f} min; results go to {request.folder}")
 
 
 def _shows(args: argparse.Namespace) -> Shows:

@@ -79,6 +79,7 @@ def _run(side: Literal["A", "B"], run: ReadRun, basis: Basis, per_sample: bool) 
         trust=run.report.trust.level,
         unjudged=run.unjudged(basis),
         remedy=run.report.headline.next if run.unjudged(basis) else "",
+        samples_inferred=run.measured.samples_inferred,
         **figures,
         missing=missing,
     )

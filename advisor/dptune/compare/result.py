@@ -47,6 +47,9 @@ class ComparedRun(Figures):
     remedy: str = Field("", description="what to do about it")
     step_ns: Figure[int] = Field(ABSENT, description="its step time, on the basis of the comparison")
     time_ns: Figure[float] = Field(ABSENT, description="what the verdict compares: its time per sample, else per step")
+    samples_inferred: bool = Field(
+        False, description="whether its samples per step were inferred from the trace, not recorded"
+    )
 
 
 class Condition(Model):

@@ -38,6 +38,7 @@ from dptune.measure.host import (
 )
 from dptune.measure.host.callers import has_stacks
 from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_samples, inferred_world_size
+from dptune.measure.shard_units.figures import NO_UNITS, shard_units
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
@@ -150,6 +151,10 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         "sharding": (
             sharding.sharding(windowed, phased) if windowed and not isinstance(phased, str) else None,
             (phased if isinstance(phased, str) else sharding.NOT_SHARDED) if windowed else no_steps,
+        ),
+        "shard_units": (
+            shard_units(windowed, phased, together.calls, together.exchanges, run.facts) if windowed else None,
+            NO_UNITS if windowed else no_steps,
         ),
         "attribution": (
             attribution.attribution(detail, next(iter(stepped), None)),

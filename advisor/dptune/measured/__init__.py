@@ -92,6 +92,7 @@ from dptune.measured.load import LoadFigures
 from dptune.measured.naming import short_name
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
+from dptune.measured.shard_units import Pass, ShardUnits, UnitFigures
 from dptune.measured.steps import (
     CUT_SHORT,
     AccumulationFigures,
@@ -178,6 +179,7 @@ __all__ = [
     "OverlapFigures",
     "PairKind",
     "ParallelDimension",
+    "Pass",
     "Phase",
     "PhaseFigures",
     "Place",
@@ -188,6 +190,7 @@ __all__ = [
     "RankFigures",
     "SetAsideStep",
     "ShardMessages",
+    "ShardUnits",
     "ShardingFigures",
     "SourceFigures",
     "SourceTime",
@@ -201,6 +204,7 @@ __all__ = [
     "Trait",
     "UnalignedProduct",
     "UncachedGeneration",
+    "UnitFigures",
     "UserCodeFigures",
     "WaitSite",
     "by_profiler",

@@ -103,6 +103,11 @@ class LaunchIdleFigures(Figures):
     optimizer: Figure[OptimizerLaunches] = Field(ABSENT, description="launches of the optimizer")
     compiled: bool = Field(description="whether code made by torch.compile runs in the steps")
     queued: Figure[QueuedSteps] = Field(ABSENT, description="steps that show the untraced step time")
+    unprofiled_share: float = Field(
+        0.0,
+        description="that time, less the most that the profiler takes for the events of the host (10 us each) / the "
+        "steps less the same",
+    )
 
 
 class SourceTime(Model):
@@ -220,6 +225,7 @@ class ComputeFunction(FunctionOperators):
     """
 
     operator: str = Field(description="the operator that takes most of the forward time")
+    loops: bool = Field(description="whether it calls the backward pass: it is the training loop, or one step of it")
 
 
 class Decomposition(FunctionOperators):

@@ -44,6 +44,7 @@ from dptune.measured.inferred import InferredFacts
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.load import LoadFigures
 from dptune.measured.place import Place
+from dptune.measured.shard_units import ShardUnits
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
 
 
@@ -120,6 +121,7 @@ class Measured(Figures):
         ABSENT, description="copies of reduced gradients out of DDP's buckets"
     )
     sharding: Figure[ShardingFigures] = Field(ABSENT, description="the time that FSDP takes in the steps")
+    shard_units: Figure[ShardUnits] = Field(ABSENT, description="what each unit of fully_shard sends in each pass")
     attribution: Figure[AttributionFigures] = Field(ABSENT, description="compute by place in the script")
     user_code: Figure[UserCodeFigures] = Field(
         ABSENT, description="functions of the user that take host time outside of the training computation"

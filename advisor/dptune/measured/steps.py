@@ -161,6 +161,7 @@ class PreparingFigures(Model):
     computed_share: float = Field(description="part of preparing in which it computes")
     read_by: str = Field("", description="the function that reads samples, with its first line")
     collated_by: str = Field("", description="the function that collates them into a batch, with its first line")
+    tensors: int | None = Field(None, description="tensors in a batch: the mean; null if not recorded")
     tensor_bytes: int | None = Field(
         None, description="bytes of the tensors in a batch: the mean; null if not recorded"
     )

@@ -14,6 +14,7 @@ from dptune.present.sections.attribution import attribution
 from dptune.present.sections.critical_path import path
 from dptune.present.sections.efficiency import efficiency
 from dptune.present.sections.first import first
+from dptune.present.sections.fsdp import fsdp
 from dptune.present.sections.gaps import gaps
 from dptune.present.sections.headline import headline, source, trust, which
 from dptune.present.sections.inferred import inferred
@@ -33,6 +34,7 @@ _PAGE = (
     advice,
     account,
     phases,
+    fsdp,
     path,
     gaps,
     steps,
@@ -57,6 +59,7 @@ SECTIONS: dict[str, without_steps.Section] = {
     "advice": advice,
     "breakdown": account,
     "phases": phases,
+    "fsdp": fsdp,
     "path": path,
     "gaps": gaps,
     "steps": steps,

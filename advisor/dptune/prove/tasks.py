@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dptune.advice import Change
+from dptune.capture.launch import Launch
 from dptune.knobs import Value, written
 from dptune.prove import identity, rerun
 from dptune.prove.result import Side
@@ -25,14 +26,16 @@ def of_recording(
     command: Sequence[str] = (),
     *,
     here: bool = False,
+    launch: Launch | None = None,
 ) -> Task:
     """A is the script in `source` as it was recorded, or `command` instead; B has `settings` beside.
 
     `changes` are those of the settings that are made by a patch where that is possible. With `here` trials run in
-    `source` itself.
+    `source` itself. `launch` is that of another task of the same recording: to find one starts an interpreter.
     """
-    with contextlib.chdir(source):
-        launch = rerun.launch_of(record, command)
+    if launch is None:
+        with contextlib.chdir(source):
+            launch = rerun.launch_of(record, command)
     shown = redacted_command(launch.typed)
     before = rerun.settings_of(record)
     changed = {**before, **dict(sorted(settings.items()))}

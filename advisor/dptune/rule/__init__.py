@@ -12,6 +12,7 @@ from dptune.rule.ranks import LEADING
 from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
+from dptune.runfile.communication import CallFacts, DdpFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discarding
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
@@ -20,7 +21,7 @@ from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_rank
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.kept_weights import KeptWeightFacts
 from dptune.runfile.left_out import LeftOutFacts
-from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.loader import LoaderFacts, PreparingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.padding import PaddingFacts
@@ -34,6 +35,8 @@ __all__ = [
     "LEADING",
     "UNVALIDATED",
     "BroadcastLossFacts",
+    "CallFacts",
+    "DdpFacts",
     "DenseTableFacts",
     "DiscardedGradientFacts",
     "EqualGenerators",
@@ -48,6 +51,7 @@ __all__ = [
     "NewIterators",
     "PaddingFacts",
     "Predictor",
+    "PreparingFacts",
     "ProbabilityLossFacts",
     "RepeatedForwardFacts",
     "Rule",

@@ -14,7 +14,9 @@ class DdpFacts:
     `grad_ready_order`; `gradient_rows`: its first dimension, 0 of those that have no other; `gradient_dtypes`: the
     types that there are among them. `buffer_bytes`: of the buffers that rank 0 broadcasts;
     `unused_parameter_bytes`: of the parameters that got no gradient, of which torch keeps count in some steps where it
-    looks for them. `ranks`: those of its process group. `arguments`: those of its call that dptune
+    looks for them. `batch_norms`: its layers with running statistics, None where an older dptune recorded the run.
+    `ranks`: those of its process group. `through`: the function of a library that makes it, as in CallFacts, empty
+    where the script does. `arguments`: those of its call that dptune
     can set and no other field holds, by name.
     """
 
@@ -39,6 +41,8 @@ class DdpFacts:
     sync_batch_norm: bool | None = None
     buffer_bytes: int | None = None
     unused_parameter_bytes: int | None = None
+    batch_norms: int | None = None
+    through: str = ""
     ranks: list[int] = field(default_factory=list)
     comm_hook: str | None = None
     arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)

@@ -15,7 +15,7 @@ class PreparingFacts:
 
     `reading` is getting samples from the data set, with its transforms; `collating` making a batch of them; `cpu` the
     part in which the thread computed. `read_by` and `collated_by` name the functions and their first lines.
-    `tensor_bytes` are those of the tensors in all these batches, None where an older dptune recorded the run.
+    `tensors` and `tensor_bytes` count the tensors in all these batches, None where an older dptune recorded the run.
     """
 
     batches: int
@@ -25,6 +25,7 @@ class PreparingFacts:
     collating_cpu_ns: int = 0
     read_by: str | None = None
     collated_by: str | None = None
+    tensors: int | None = None
     tensor_bytes: int | None = None
 
 

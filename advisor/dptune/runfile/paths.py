@@ -10,9 +10,11 @@ RUNS = Path("dptune-runs")
 RUN_JSON = "run.json"
 COMPARED = "compared"
 VERIFIED = "verified"
+TUNED = "tuned"  # of further searches: tuned-2, ...
 REPEATS = "repeats"
 LATEST = "latest"
 LIVE = "live"
+_TUNED = re.compile(rf"{TUNED}(-\d+)?")
 _RANK_FILE = re.compile(r"^rank-(\d{1,9})\.(facts\.json|trace\.json\.gz|detail\.trace\.json\.gz)$")
 
 
@@ -39,6 +41,11 @@ def unrecorded(folder: Path, rank: int) -> Path:
 def is_unrecorded(path: Path) -> bool:
     """Whether a file name is that of such a list."""
     return path.is_file() and re.match(r"^rank-\d+\.unrecorded\.txt$", path.name) is not None
+
+
+def is_tuned(name: str) -> bool:
+    """Whether a folder name inside a run folder is that of a search by `dptune tune`."""
+    return _TUNED.fullmatch(name) is not None
 
 
 def rank_of(path: Path) -> int | None:

@@ -25,6 +25,7 @@ def schemas() -> dict[str, str]:
     from dptune.prove.result import Proof
     from dptune.runfile.links import LinkRecord
     from dptune.runfile.record import RunRecord
+    from dptune.tune.result import Tuning
 
     return {
         "comparison.json": _text(Comparison.model_json_schema(mode="serialization")),
@@ -34,6 +35,7 @@ def schemas() -> dict[str, str]:
         "links.json": _text(TypeAdapter(LinkRecord).json_schema(mode="serialization")),
         "proof.json": _text(Proof.model_json_schema(mode="serialization")),
         "run.json": _text(TypeAdapter(RunRecord).json_schema(mode="serialization")),
+        "tuning.json": _text(Tuning.model_json_schema(mode="serialization")),
         "whatif.json": _text(WhatIf.model_json_schema(mode="serialization")),
     }
 

@@ -81,7 +81,7 @@ def conclude(request: Request, original: Task, found: Found, proof: Proof | None
 def _outcome(found: Found, final: Verified | None) -> tuple[Outcome, str]:
     if not found.stack:
         why = {
-            "cannot run": "the script does not run as it is",
+            "cannot run": "the script does not run without changes",
             "out of time": "the time was up before a change was shown to save time",
             "interrupted": "interrupted before a change was shown to save time",
         }.get(found.ended, "no candidate was shown to save time")

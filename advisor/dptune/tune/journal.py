@@ -54,7 +54,7 @@ class Journal:
         if kept.subject != self.subject:
             raise RunError(
                 f"the trials in {self.path} used different code, candidates, steps or hardware",
-                "leave out --resume, and name another folder with -o",
+                "repeat the options of that search, or leave out --resume",
             )
         self._read = deque(kept.entries)
         return len(kept.entries)

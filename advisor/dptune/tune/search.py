@@ -129,6 +129,7 @@ class _Search:
         self.kept: list[tuple[Candidate, float]] = []
         self.ratio = 1.0  # time of the stack / time of the original, by the races
         self.trial_s: list[float] = []
+        self.raced = False
 
     def run(self) -> Found:
         try:
@@ -148,7 +149,8 @@ class _Search:
             affordable = min(len(chosen), _WIDTH, self.budget.candidates)
             if not affordable:
                 return "error budget used"
-            width = next((n for n in range(affordable, 0, -1) if not self._out_of_time(LOOKS[0] * (1 + n))), 0)
+            fits = (n for n in range(affordable, 0, -1) if not self._out_of_time(LOOKS[0] * (1 + n)))
+            width = next(fits, 0 if self.found.races else 1)  # the first run may have been slow: files were not cached
             if not width:
                 return "out of time"
             ended = self._race(chosen[:width])
@@ -245,6 +247,9 @@ class _Search:
         self.show(Moment(self.found.races, number + 1, name, tuple(self.found.stack), self.ratio, self.found.spent_s))
         done = self.runner.run(changes)
         self.found.spent_s += done.seconds
+        if self.found.races and not self.raced:  # what the first run took says little
+            self.trial_s.clear()
+        self.raced = bool(self.found.races)
         self.trial_s.append(done.seconds)
         self.found.trial_s = max(self.found.trial_s, done.seconds)
         return done

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from dptune.capture.launch import Launch
 from dptune.knobs import Value
 from dptune.prove import engine, judging
 from dptune.prove import folder as folders
@@ -52,23 +53,29 @@ class Shows:
     warn: Callable[[str], None] = lambda words: None
 
 
-def tune(request: Request, candidates: Sequence[Candidate], left: Sequence[Left], shows: Shows) -> Tuning:
-    """Search, compare the stack with the original by new trials, and write the results into the folder."""
-    original = task_of(request, [])
+def tune(
+    request: Request, original: Task, candidates: Sequence[Candidate], left: Sequence[Left], shows: Shows
+) -> Tuning:
+    """Search, compare the stack with the original by new trials, and write the patch into the folder."""
     found = _search(request, original, candidates, shows)
     proof = None
     if found.stack and found.ended != "interrupted":
-        proof = _compare(request, found, shows)
+        proof = _compare(request, original, found, shows)
         if proof.ended == "interrupted":
             found.ended = "interrupted"
     return conclude(request, original, found, proof, left)
 
 
-def task_of(request: Request, changes: Sequence[Candidate]) -> Task:
+def original_of(request: Request) -> Task:
+    """The script as it was recorded, as both sides."""
+    return _task(request, [], None)
+
+
+def _task(request: Request, changes: Sequence[Candidate], launch: Launch | None) -> Task:
     """The original script as side A, and with these changes as side B."""
     made = combined(changes)
     settings: dict[str, Value] = {change.knob: change.then for change in made}
-    task = of_recording(request.run, request.record, request.source, settings, made, request.command)
+    task = of_recording(request.run, request.record, request.source, settings, made, request.command, launch=launch)
     return replace(task, bounds=request.bounds)
 
 
@@ -83,17 +90,21 @@ def _search(request: Request, original: Task, candidates: Sequence[Candidate], s
     trials = request.folder / TRIALS
     with folders.alone(trials):
         if request.resume and (kept := journal.resume()):
-            shows.warn(f"continuing with {kept} earlier trials")
+            shows.warn(f"continuing with {kept} earlier {'trial' if kept == 1 else 'trials'}")
         runner = RealRunner(
-            lambda changes: task_of(request, changes), trials, journal, shows.warn, request.time_limit_s
+            lambda changes: _task(request, changes, original.launches["A"]),
+            trials,
+            journal,
+            shows.warn,
+            request.time_limit_s,
         )
         seed = zlib.crc32(subject.model_dump_json().encode())
         return searching.search(candidates, runner, request.time_limit_s, seed, shows.trial, shows.attempt)
 
 
-def _compare(request: Request, found: Found, shows: Shows) -> Proof:
+def _compare(request: Request, original: Task, found: Found, shows: Shows) -> Proof:
     """The stack against the original, by trials of its own."""
-    task = task_of(request, found.stack)
+    task = _task(request, found.stack, original.launches["A"])
     left_s = max(request.time_limit_s - found.spent_s, 0.0)
     least_s = 2 * FINAL_PAIRS * found.trial_s  # the search left time for it
     task = replace(task, budget_s=max(left_s, least_s))

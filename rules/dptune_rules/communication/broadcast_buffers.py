@@ -18,10 +18,11 @@ this happens in every micro-batch that does not follow one under `no_sync`.
 
 ## What to change
 
-Pass `broadcast_buffers=False` to DistributedDataParallel. Since torch 2.13 it is deprecated: use
-`forward_sync_buffers=False`, which still sends the buffers once at the start. Each rank then keeps statistics of its
-own samples; a checkpoint contains rank 0's, as before. Constants registered as buffers (masks, position tables) are the
-same on all ranks anyway: name them in `_ddp_params_and_buffers_to_ignore`.
+Pass `broadcast_buffers=False` to DistributedDataParallel (`ddp_broadcast_buffers=False` in transformers'
+`TrainingArguments`, `DistributedDataParallelKwargs` in Accelerate, `DDPStrategy` in Lightning). Since torch 2.13 it is
+deprecated: use `forward_sync_buffers=False`, which still sends the buffers once at the start. Each rank then keeps
+statistics of its own samples; a checkpoint contains rank 0's, as before. Constants registered as buffers (masks,
+position tables) are the same on all ranks anyway: name them in `_ddp_params_and_buffers_to_ignore`.
 
 ## When to leave it alone
 
@@ -39,9 +40,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location
+from dptune.advice import Advice, Evidence
 from dptune.measured import Missing, digits
-from dptune.rule import Rule, RunView, Threshold
+from dptune.rule import DdpFacts, Rule, RunView, Threshold
+from dptune_rules.communication.ddp_argument import change
 
 TIMES = 1.5  # the bytes of the buffers: what is more is not theirs
 
@@ -80,9 +82,7 @@ def check(run: RunView) -> Iterator[Advice]:
     most = "the exposed broadcasts"
     if hosted > exposed:
         most = "host time of the broadcasts, or GPU idle time caused by the host, whichever is smaller"
-    changes = [
-        Change(knob="ddp.broadcast_buffers", now=True, then=False, at=Location.parse(ddp.where)) for ddp in sending
-    ]
+    changes = [change(ddp, "broadcast_buffers", True, False) for ddp in sending]
     sent = sum(ddp.buffer_bytes or 0 for ddp in sending)
     if sent < run.limit(LEAST_BYTES) and exposed >= hosted:
         impact = "low"
@@ -108,9 +108,17 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="buffers", value=sent, unit="bytes"),
         ],
         numerics="changes",
-        watch="Each rank then keeps its own batch norm statistics: compare the validation loss.",
+        watch=_watch(sending),
         fingerprint=f"{RULE.code}:ddp.broadcast_buffers:{sending[0].module}",
     )
+
+
+def _watch(sending: list[DdpFacts]) -> str:
+    if all(ddp.batch_norms == 0 for ddp in sending):
+        return "The model has no batch norm: only buffers that a rank changes during training would then differ."
+    has = "" if all(ddp.batch_norms for ddp in sending) else "If the model has batch norm: "
+    each = "each rank" if has else "Each rank"
+    return f"{has}{each} then keeps its own running statistics: compare the validation loss."
 
 
 def _title(share: float, sent: int, *, hosted: bool) -> str:

@@ -32,8 +32,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location
+from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.communication.ddp_argument import change
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
@@ -65,9 +66,7 @@ def check(run: RunView) -> Iterator[Advice]:
     share = max(min(copies.host_share, host_idle, run.idle_share()), copies.device_share)
     impact = run.impact(share, WORTH_SHARE)
     changes = [
-        Change(knob="ddp.gradient_as_bucket_view", now=False, then=True, at=Location.parse(ddp.where))
-        for ddp in wrapped
-        if ddp.gradient_as_bucket_view is False
+        change(ddp, "gradient_as_bucket_view", False, True) for ddp in wrapped if ddp.gradient_as_bucket_view is False
     ]
     if impact is None or not changes:
         return

@@ -26,9 +26,10 @@ and minus waiting for a rank that is late by 10 % of the step. A bound from star
 gloo ranks on one machine went from 92 to 36 ms a step, and start-up accounted for only 22 ms.
 
 A single bucket is complete only when the backward pass is over, so it cannot overlap with the backward pass at all.
-Splitting it saves at most the exposed transfer. Waiting for a late rank remains, whatever the bucket size. Where the
-traces of some ranks are missing, the two cannot be separated: the bound then includes waiting, and the finding states
-this.
+Splitting it saves at most the exposed transfer of the gradients that are ready earlier: no bucket size sends the last
+gradient earlier, so its part of the bytes is subtracted. Waiting for a late rank remains, whatever the bucket size.
+Where the traces of some ranks are missing, the two cannot be separated: the bound then includes waiting, and the
+finding states this.
 
 ## What to change
 
@@ -46,7 +47,8 @@ the same: the first bucket is then 25 MiB too, and a model with less than that h
 
 - The communication is hidden: start-up then does not delay the step.
 - Buckets are small because the model is.
-- One tensor holds most of the gradients (an embedding): a bucket never splits it, so a smaller cap changes little.
+- One tensor holds most of the gradients (an embedding): a bucket never splits it, so a smaller cap changes little. If
+  it is ready last, the rule reports nothing.
 - The module is compiled: torch splits its graph at buckets, and rejects sizes below 1 MiB. Those are not proposed.
 - A communication hook depends on the buckets: PowerSGD keeps its state per bucket.
 
@@ -230,16 +232,17 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     exposed = run.measured.share("exchange_ns")  # waiting for a late rank is hidden by no bucket size
     # Of a call that is not split, what is longer than the shortest one is waiting.
     transfer = min(exposed, buckets.passes * buckets.shortest_ns / run.measured.traced_step_ns)
-    if transfer < run.limit(TAIL_SHARE):
+    early = _early_share(run)
+    if early * transfer < run.limit(TAIL_SHARE):
         return
     changes = _changes(run, buckets, larger=False)
     split = transfer <= run.measured.share("exposed_transfer_ns")
     what = "transfer" if split else "transfer or waiting, which cannot be separated"
-    bound = run.bound(0.0, run.unstretched(exposed), f"the exposed {what}; the last bucket stays exposed")
+    bound = run.bound(0.0, run.unstretched(early * exposed), f"the exposed {what}; the last bucket stays exposed")
     if not changes:
         return
     found = _found(run, changes, bound, larger=False)
-    share = transfer if found.saves.predicted_share is None else found.saves.predicted_share
+    share = early * transfer if found.saves.predicted_share is None else found.saves.predicted_share
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
@@ -267,6 +270,17 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         numerics="same",
         fingerprint=f"{RULE.code}:ddp.bucket_cap_mb:lower",
     )
+
+
+def _early_share(run: RunView) -> float:
+    """Part of the gradients' bytes that is ready before the last gradient; 1 where the order was not recorded."""
+    shares = [
+        1 - ddp.gradient_sizes[ddp.grad_ready_order[-1]] / max(1, sum(ddp.gradient_sizes))
+        for facts in run.facts[:1]
+        for ddp in facts.ddp
+        if ddp.grad_ready_order and 0 <= ddp.grad_ready_order[-1] < len(ddp.gradient_sizes)
+    ]
+    return max(shares, default=1.0)
 
 
 @dataclass(frozen=True)

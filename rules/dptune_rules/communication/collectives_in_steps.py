@@ -25,6 +25,8 @@ once more in each step. Objects are pickled, and their sizes are sent in a colle
 - Accelerate: an iterable data set is read by rank 0, which sends each batch to the others. With
   `DataLoaderConfiguration(dispatch_batches=False)` each rank reads its own batches: give each rank different samples.
 - Metrics: add them up on each rank, and reduce them every hundred steps, or once an epoch.
+- Weights that the script broadcasts or averages after each step: leave it out. DDP starts from equal weights and gives
+  every rank the same gradients, so the weights stay equal.
 - `barrier` in the loop: remove it. The all-reduce of gradients keeps ranks together.
 - `all_gather_object` and Accelerate's `gather_object`: gather tensors, or call it every N steps. One tensor of all
   samples is sent directly; a list of objects is pickled element by element.
@@ -55,7 +57,7 @@ from typing import NamedTuple
 
 from dptune.advice import Advice, Evidence
 from dptune.measured import CommunicationFigures, digits
-from dptune.rule import Rule, RunView, Threshold
+from dptune.rule import CallFacts, DdpFacts, Rule, RunView, Threshold
 
 # What spares the collectives of a library's function, by its package and its name.
 _LIGHTNING = dict.fromkeys(
@@ -80,6 +82,8 @@ TENSORS = {
     "redistribute": "redistribute()",
     "redistribute_local_tensor": "DTensor operator",
 }
+_KEPT_EQUAL = "leave it out: DDP gives all ranks the same gradients, which keeps equal weights equal"
+_MOST_PARAMETERS = 0.9  # of their bytes, from which on what is sent after a step are the model's parameters
 _OF_SHARDS = "reduce each rank's shard with to_local(), and log every N steps"
 
 EACH_STEP = 0.5  # calls for each step from which on a line is taken to belong to the steps
@@ -222,6 +226,8 @@ def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
             continue
         if call.function in TENSORS:
             setting = setting or _OF_SHARDS
+        if _sends_parameters(facts.ddp, call, facts.calls_steps):
+            setting = _KEPT_EQUAL
         called = _Called(
             function if call.library else TENSORS.get(call.function, call.function),
             call.where or "",
@@ -234,6 +240,16 @@ def _called(run: RunView, at: int) -> dict[tuple[str, str], _Called]:
         before = found.get((called.name, called.where)) if call.library else None
         found[called.name, called.where] = called if before is None else before.with_others(called)
     return found
+
+
+def _sends_parameters(wrapped: list[DdpFacts], call: CallFacts, steps: int) -> bool:
+    """Whether the line broadcasts or averages the weights that DDP keeps equal, between each step and the next pass."""
+    if call.function not in ("broadcast", "all_reduce") or call.after_updates < call.calls or call.library:
+        return False
+    sent = call.sent_bytes / steps
+    return any(
+        ddp.gradient_bytes and not ddp.comm_hook and sent >= _MOST_PARAMETERS * ddp.gradient_bytes for ddp in wrapped
+    )
 
 
 def _of_objects(collective: str, through: str, library: str, setting: str) -> str:

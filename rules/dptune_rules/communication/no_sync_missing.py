@@ -1,9 +1,10 @@
-"""Gradients are all-reduced after every micro-batch, where once per optimizer step is enough.
+"""Gradients are averaged over ranks after every micro-batch, where once per optimizer step is enough.
 
 ## What it measures
 
 How many times backward ran with gradient synchronisation on, per optimizer step. More than once with one
-DistributedDataParallel module means that gradients are accumulated without `no_sync`.
+DistributedDataParallel module means that gradients are accumulated without `no_sync`; of `fully_shard` that they are
+accumulated without `set_requires_gradient_sync(False)`.
 
 ## Why it matters
 
@@ -21,6 +22,10 @@ observed duration. Where one rank is late by 10 % of the step, the wait for it r
 Run all micro-batches but the last inside `with model.no_sync():`, forward and backward both. With a trainer that
 accumulates (Lightning's `accumulate_grad_batches`, Accelerate's `accumulate`), use its setting.
 
+With `fully_shard`, call `model.set_requires_gradient_sync(micro == accumulate - 1)` before each backward pass. Each
+rank then keeps gradients of whole parameters, so it is proposed where the device, or on a CPU the host, has room for
+them. The upper bound is then the reduce-scatters of all micro-batches but one.
+
 The sum is the same up to floating-point summation order: local gradients are added before they are averaged, not after.
 
 ## When to leave it alone
@@ -33,7 +38,7 @@ The sum is the same up to floating-point summation order: local gradients are ad
   gradient.
 - `static_graph=True`: DDP records the graph in the first backward passes that it synchronizes. Keep the first step out
   of `no_sync`: under it torch 2.13 fails in the first backward pass, and older versions may stop averaging gradients.
-- Fully sharded training: `no_sync` keeps whole gradients on every rank, which may not fit.
+- FullyShardedDataParallel: `no_sync` keeps whole gradients on every rank, which may not fit; nothing is reported.
 
 ## References
 
@@ -53,6 +58,8 @@ from dptune.rule import Rule, RunView, Threshold, discarding
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
+FULL_SHARE = 0.9  # of the memory, that may be taken then: as for `sharded-parameters`
+
 STATIC_GRAPH = (
     "with model.no_sync() if step > 0 and micro < accumulate - 1 else contextlib.nullcontext():\n"
     "    loss = model(x)  # forward and backward both inside\n"
@@ -64,17 +71,20 @@ RULE = Rule(
     name="no-sync-missing",
     family="communication",
     kind="time",
-    summary="gradients are all-reduced after every micro-batch, where once per optimizer step is enough",
+    summary="gradients are averaged over ranks after every micro-batch, where once per optimizer step is enough",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Propose `no_sync` where one DDP module is synchronised several times per optimizer step."""
+    """Propose `no_sync` where one DDP module, or what fully_shard shards, is synchronised several times a step."""
     facts = run.any_facts("ddp")
     wrapped = facts.ddp
-    if not wrapped or run.measured.known("world_size") == 1:
+    if run.measured.known("world_size") == 1:
+        return
+    if not wrapped:
+        yield from _of_units(run) if run.facts else ()
         return
     if discarding([facts.discarded_gradients for facts in run.facts]) is not None:
         raise Missing("gradients are cleared before the optimizer uses them, so they do not accumulate")
@@ -132,6 +142,68 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same" if accumulates else "changes",
         watch=watch,
         fingerprint=f"{RULE.code}:ddp.no_sync:{wrapped[0].module}",
+    )
+
+
+def _of_units(run: RunView) -> Iterator[Advice]:
+    """The same for units of fully_shard: their reduce-scatters, and the all-reduces of replicas of shards."""
+    facts = run.any_facts("fsdp")
+    units = [fsdp for fsdp in facts.fsdp if fsdp.version == 2 and fsdp.mesh]
+    if not units or len(units) < len([fsdp for fsdp in facts.fsdp if fsdp.mesh]) or facts.engine:
+        return
+    if discarding([facts.discarded_gradients for facts in run.facts]) is not None:
+        raise Missing("gradients are cleared before the optimizer uses them, so they do not accumulate")
+    synchronised, accumulates = run.measured.accumulation.synchronised_backwards_per_step, facts.accumulates()
+    if synchronised <= 1 or accumulates is not True or not _holds_whole_gradients(run):
+        return
+    rows = [row for row in run.measured.overlap.rows if row.known("purpose") == "sharding" and row.kind != "all_gather"]
+    window_ns, spared = run.measured.account.window_ns, (synchronised - 1) / synchronised
+    share = spared * sum(row.exposed_transfer_ns for row in rows) / window_ns
+    impact = run.impact(share, WORTH_SHARE)
+    if impact is None:
+        return
+    most = spared * sum(row.communication_ns for row in rows) / window_ns
+    where = facts.backward_where or units[0].where
+    at = Location.parse(where) if where else None
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"Gradients of FSDP units are reduce-scattered {synchronised} times per optimizer step; once is enough: "
+        f"the others take {100 * share:.0f} % of a step",
+        why="fully_shard reduces in every backward pass. While gradients are accumulated, only the last one is needed.",
+        changes=[Change(knob="fsdp.no_sync", now=False, then=True, at=at)],
+        saves=run.bound(0.0, run.unstretched(most), "the reduce-scatters of all micro-batches but one, hidden or not"),
+        confidence="medium",
+        evidence=[
+            Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),
+            *(
+                Evidence(
+                    label=f"exposed {row.kind.replace('_', '-')}s ({row.known('phase') or 'some'} phase)",
+                    value=row.exposed_transfer_ns / window_ns,
+                    unit="of a step",
+                ).at(row.known("longest"))
+                for row in rows
+            ),
+        ],
+        numerics="same",
+        watch="Each rank then keeps gradients of whole parameters between micro-batches. Sums are equal up to "
+        "floating-point summation order.",
+        fingerprint=f"{RULE.code}:fsdp.no_sync:{next(iter(units[0].modules), 'units')}",
+    )
+
+
+def _holds_whole_gradients(run: RunView) -> bool:
+    """Whether a rank has room for them, as 32-bit floats; on a CPU all ranks of the host."""
+    facts = run.any_facts()
+    added = 4 * sum(optimizer.parameters for optimizer in facts.optimizers) * (run.measured.world_size - 1)
+    if run.measured.device_kind == "cpu":
+        left = facts.device.available_bytes if facts.device else None
+        return left is not None and added * run.ranks_here() <= FULL_SHARE * left
+    memory = run.measured.known("memory") or []
+    return bool(memory) and all(
+        device.peak_reserved_bytes + added <= FULL_SHARE * device.capacity_bytes for device in memory
     )
 
 

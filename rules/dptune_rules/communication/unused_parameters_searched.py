@@ -40,9 +40,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location
+from dptune.advice import Advice, Evidence
 from dptune.measured import CollectiveFigures, Missing
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.communication.ddp_argument import change
 
 MARKING_NS = 4_000  # for each tensor, at most
 
@@ -84,9 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
-    changes = [
-        Change(knob="ddp.find_unused_parameters", now=True, then=False, at=Location.parse(ddp.where)) for ddp in looking
-    ]
+    changes = [change(ddp, "find_unused_parameters", True, False) for ddp in looking]
     exposed = run.unstretched(max(exchange, run.measured.share("exchange_ns")))
     most = (
         "the exposed communication, without waiting for late ranks, plus "

@@ -31,9 +31,10 @@ busiest GPU computed.
   These are measured separately; where the allocator's calls are half of the time, `allocator-churn` reports them.
 - `CUDA_LAUNCH_BLOCKING` is set, so that each launch waits for its kernel: see `debug-switches`.
 - A single step of inference, where latency is what counts.
-- The profiler causes it: if no untraced steps were timed, and the first traced steps started with work queued and
-  waited for no launch while all others do, the host runs ahead when it is not profiled. The rule is then skipped, with
-  this reason.
+- The profiler causes it, at most 10 us for each event that the host records: without untraced steps, confidence is
+  low unless launching leaves the GPU idle beyond that. If no untraced steps were timed, and the first traced steps
+  started with work queued and waited for no launch while all others do, the host runs ahead when it is not profiled.
+  The rule is then skipped, with this reason.
 
 ## References
 
@@ -88,6 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if queued is not None and run.measured.step.basis == "traced":
         raise Missing(by_profiler(queued))
     kernels = run.measured.kernels
+    beyond = waited.unprofiled_share if waited else 0.0
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -102,12 +104,13 @@ def check(run: RunView) -> Iterator[Advice]:
             min(run.unstretched(run.most_share("launch_idle_ns")), run.idle_share()),
             "of launch overhead only; kernels that compiling fuses may save more",
         ),
-        confidence="medium" if run.measured.step.basis == "untraced" else "low",
+        confidence="medium" if run.measured.step.basis == "untraced" or beyond >= run.limit(WORTH_SHARE) else "low",
         evidence=[
             Evidence(label="idle while the host launches", value=traced, unit="of a traced step").at(
                 run.measured.where("launch_idle_ns")
             ),
             *(_waited(waited) if waited else ()),
+            *(_beyond_profiler(run, beyond)),
             Evidence(label="kernels", value=round(kernels.per_step, 1), unit="per rank and step"),
             Evidence(label="median kernel", value=kernels.median_ns / 1e3, unit="us"),
             *_short(run),
@@ -166,6 +169,12 @@ def _waited(waited: LaunchIdleFigures) -> Iterator[Evidence]:
             value=round(optimizer.per_step),
             unit=f"of {optimizer.of_per_step:,.0f} launches per step",
         )
+
+
+def _beyond_profiler(run: RunView, share: float) -> Iterator[Evidence]:
+    """What is left of the idle time if the profiler takes as much as it can, of a trace without untraced steps."""
+    if run.measured.step.basis == "traced" and share > 0:
+        yield Evidence(label="idle if the profiler takes 10 us per event", value=share, unit="of a step at least")
 
 
 def _short(run: RunView) -> Iterator[Evidence]:

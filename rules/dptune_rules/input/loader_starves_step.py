@@ -30,6 +30,10 @@ use (usable cores / ranks on the host, minus those that a model on the CPU compu
 sleeps while it waits, preparing a batch needs no core, and the cores are no limit. With the first workers,
 `persistent_workers=True` is proposed, so that they do not restart each epoch.
 
+Workers that prepare a batch in less than a quarter of a step keep up. What the step then waits for is the transfer of
+the batch: each tensor, and each other object, is sent on its own. Merge many small tensors into a few in `collate_fn`
+(`torch.cat` with the number of the sample of each row), and split them in the training process.
+
 Where no core is free, or too few for workers to keep up, make the slow function cheaper: decode and resize once and
 store the result, transform whole batches, or move transforms to the device. Collating arrays of one shape
 (`torch.stack`) is faster than collating lists of numbers, and a data set with `__getitems__` returns whole batches.
@@ -82,8 +86,9 @@ from typing import Literal
 from dptune.advice import Advice, Change, Impact, Location
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
-from dptune_rules.input import loader_words
+from dptune_rules.input import batch_transfer, loader_words
 from dptune_rules.input.batch_preparation import MOST_SHARE, costly_function, sent_mib, slow_part, takes_indices
+from dptune_rules.input.batch_transfer import KEEPS_UP_SHARE, MANY_TENSORS
 from dptune_rules.input.loader_cores import (
     computed_share_of,
     core_per_process,
@@ -125,7 +130,10 @@ RULE = Rule(
     kind="time",
     summary="the training process waits for its data loader",
     since="0.1",
-    thresholds=(WARNING_SHARE, ERROR_SHARE, HANDOVER_MS, SEND_MS, RECEIVE_MS, WORTH_SHARE, MOST_SHARE, BUSY_SHARE),
+    thresholds=(
+        *(WARNING_SHARE, ERROR_SHARE, HANDOVER_MS, SEND_MS, RECEIVE_MS, WORTH_SHARE, MOST_SHARE, BUSY_SHARE),
+        *(KEEPS_UP_SHARE, MANY_TENSORS),
+    ),
     asked_when_busy=True,
 )
 
@@ -174,7 +182,8 @@ def check(run: RunView) -> Iterator[Advice]:
     repeats = loader is not None and loader.iterable is True and loader.sharded_by is None
     if repeats and loader and loader.drops_at and preparing and preparing.reading_share >= run.limit(MOST_SHARE):
         return  # samples-dropped names what to change
-    then = None if repeats or gain < _least_gain(run) else enough
+    ready_ns = batch_transfer.interval_ns(run, preparing, now, run.limit(KEEPS_UP_SHARE))
+    then = None if repeats or ready_ns or gain < _least_gain(run) else enough
     where = Location.parse(loader.where) if loader else None
     changes = [] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)]
     if changes and loader and not now and loader.persistent_workers is False:
@@ -196,6 +205,9 @@ def check(run: RunView) -> Iterator[Advice]:
     if saves.basis == "replayed" and not saves.predicted_share:
         reason = f"the replay with {then} workers is no faster"
         changes, then, saves = [], None, of_cheaper
+    elif ready_ns and preparing and now:
+        culprit, why = None, batch_transfer.WHY
+        remedy = batch_transfer.remedy(preparing, now, ready_ns, run.limit(MANY_TENSORS))
     elif prepared < 1 - run.limit(MOST_SHARE):
         culprit = None
         remedy = (

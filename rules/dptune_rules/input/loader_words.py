@@ -75,8 +75,10 @@ def _parts(preparing: PreparingFigures, workers: int | None) -> Iterator[Evidenc
     # Of the first batches and of traced steps, too: with one batch a step it may be more than the step takes.
     unit = f"ms{' in a worker' if workers else ''}, the mean since the script started, including traced steps"
     yield Evidence(label="preparing a batch", value=preparing.batch_ns / 1e6, unit=unit)
+    if preparing.tensors:
+        yield Evidence(label="tensors in a batch", value=preparing.tensors)
     if preparing.tensor_bytes:
-        yield Evidence(label="tensors in a batch", value=preparing.tensor_bytes, unit="bytes")
+        yield Evidence(label="size of the tensors in a batch", value=preparing.tensor_bytes, unit="bytes")
     for label, share, by in (
         ("reading and transforming samples", preparing.reading_share, preparing.read_by),
         ("collating", preparing.collating_share, preparing.collated_by),

@@ -112,7 +112,7 @@ def check(run: RunView) -> Iterator[Advice]:
             continue  # Python's garbage, which has a rule of its own
         once = _is_once(cause)
         share = _share_at_most_as_often(cause, window.first_step, durations_ns) if once else cause.share
-        impact = run.impact(share, ONCE_SHARE if once else WORTH_SHARE)
+        impact = run.impact(share, ONCE_SHARE) if once else run.impact(share, WORTH_SHARE)
         if impact is None or not (cause.periods or cause.leaves):
             continue
         of_method = cause.kind == "experience"

@@ -25,12 +25,16 @@ rank, whichever is larger. In the median step the latest rank must be late by th
 
 Where the mean over all ranks is below the threshold, most of the untraced steps must also show a late rank.
 
-The rule is skipped if other processes make a rank wait for a core at least as long per step as the latest rank is late.
+Without different shapes, the recording does not show the cause, and no cause is stated.
+
+The time that other processes make a rank wait for a core is subtracted from the delay of the latest rank. The rule is
+skipped if the rest is below the threshold.
 
 ## When to leave it alone
 
 - Ranks on one small machine that share its cores: they are late because others run.
 - The first traced steps: ranks start to record at different moments.
+- Work that differs between ranks on purpose, for example layers dropped at random.
 
 ## References
 
@@ -56,7 +60,7 @@ MOST_CHANCE = Threshold(
 )
 MOST_NAMED = 3  # ranks
 MORE_WORK = "By the shapes of their tensors, the late ranks do more of the same work: their batches are uneven."
-UNEVEN = "Batches of uneven cost cause this, and so does work that only one rank does in a step."
+UNKNOWN = "The recording does not show why: compare what the ranks do in these steps (`--section ranks`)."
 
 MOST_STRETCH = Threshold(
     "most_stretch", 1.5, "in steps that the profiler slowed more, healthy runs had lags of 60 % of a traced step"
@@ -104,7 +108,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if usual_ns / run.measured.traced_step_ns < run.limit(WORTH_SHARE):
         return  # no rank is late by much in the median step: short waits in many collectives are not uneven work
     withheld_ns = run.longest_core_wait_ns()
-    if withheld_ns >= usual_ns:
+    if (usual_ns - withheld_ns) / run.measured.traced_step_ns < run.limit(WORTH_SHARE):
         raise Missing(
             f"other processes make a rank wait up to {digits(withheld_ns / 1e6)} ms per step for a core, and ranks are "
             f"only {digits(usual_ns / 1e6)} ms late"
@@ -139,7 +143,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"Ranks take turns being late, by {digits(usual_ns / 1e6)} ms in the median step ({who} of "
         f"{len(untraced or by_step)} steps): the others wait for {100 * share:.0f} % of a step",
         why="The slowest rank sets the pace, and it is a different one from step to step. "
-        + (MORE_WORK if moves else UNEVEN),
+        + (MORE_WORK if moves else UNKNOWN),
         changes=[],
         saves=saves,
         confidence="medium" if saves.predicted_share is not None else "low",

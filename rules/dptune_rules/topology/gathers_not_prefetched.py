@@ -38,11 +38,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice
+from dptune.advice import Advice, Change
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.delays import delay_of, evidence_of, overlap_share
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
+
+DEPTH = 2  # units ahead: what the measurement below `References` set
 
 _HOW = "the exposed time of all-gathers that were not prefetched, or the compute before them, whichever is smaller"
 _SETTINGS = {1: "pass forward_prefetch=True", 2: "call set_modules_to_forward_prefetch()"}  # by version of FSDP
@@ -78,7 +80,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"FSDP units{where} are not prefetched: compute of the previous unit could overlap {100 * share:.0f} % "
         f"of a step. To prefetch, {_SETTINGS[version]}",
         why="Each unit issues its all-gather in its own hook, after the previous unit's compute, and waits for it.",
-        changes=[],
+        changes=_changes(run) if version == 2 else [],
         saves=run.bound(0.0, run.most_overlapped(delay), _HOW),
         confidence="medium",
         evidence=evidence_of(run, delay),
@@ -86,3 +88,20 @@ def check(run: RunView) -> Iterator[Advice]:
         watch="Each prefetched unit needs memory for all its parameters.",
         fingerprint=f"{RULE.code}:{next((name for fsdp in sharded for name in fsdp.modules), 'units')}",
     )
+
+
+def _changes(run: RunView) -> list[Change]:
+    """Gather units ahead in the passes whose gathers compute could hide. One unit ahead is what torch does anyway."""
+    units = run.measured.known("shard_units")
+    if units is None or not run.facts:
+        return []
+    window_ns, sharded = run.measured.account.window_ns, run.any_facts("fsdp").fsdp
+    found = []
+    for direction, now in (
+        ("forward", max(fsdp.forward_prefetch_depth for fsdp in sharded)),
+        ("backward", max(1, *(fsdp.backward_prefetch_depth for fsdp in sharded))),
+    ):
+        rows = [row for row in units.rows if (row.direction, row.kind) == (direction, "all_gather")]
+        if now < DEPTH and sum(row.hideable_ns for row in rows) >= run.limit(WORTH_SHARE) * window_ns:
+            found.append(Change(knob=f"fsdp.{direction}_prefetch", now=now, then=DEPTH))
+    return found

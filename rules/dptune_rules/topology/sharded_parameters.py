@@ -5,7 +5,8 @@
 The exposed transfer of all-gathers that the hooks of FullyShardedDataParallel or `fully_shard` issue in a step, and
 whether each rank would have room for the whole model: parameters, gradients and the optimizer's state. All-gathers that
 the script issues itself, for example by `full_tensor()`, are not counted: `collectives-in-steps` reports them. If they
-take longer than FSDP's, this rule reports nothing.
+take longer than FSDP's, this rule reports nothing. On a CPU, a gather blocks the script, and only those of forward
+passes decide the impact: DDP's all-reduces send as much as the reduce-scatters and the other gathers.
 
 ## Why it matters
 
@@ -20,6 +21,9 @@ In the order of memory use:
   for the backward pass, so that they are gathered once;
 - a mesh of two dimensions (HYBRID_SHARD): layers are gathered only within a node;
 - DistributedDataParallel: nothing is gathered.
+
+Where all layers stay gathered already, only DistributedDataParallel is proposed, with low confidence: an all-gather and
+a reduce-scatter send the bytes of an all-reduce, and only the waits of the forward pass for gathers are saved.
 
 If several forward passes precede a backward pass, each of them gathers every layer again. Then
 `reshard_after_forward=False` comes first, because it gathers each layer once.
@@ -56,7 +60,7 @@ from collections.abc import Iterator
 from math import inf
 from statistics import median
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Change, Evidence, Location
 from dptune.measured import CommunicationFigures, Missing, shard_messages
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.known import known
@@ -101,16 +105,18 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     rows = _gathers(run)
     share = _transfer_ns(rows) / run.measured.account.window_ns
-    if run.impact(share, WORTH_SHARE) is None:
+    beyond_share = _beyond_replicas_ns(run, rows) / run.measured.account.window_ns
+    if run.impact(beyond_share, WORTH_SHARE) is None:
         return
     reshards = any(fsdp.reshard_after_forward for fsdp in sharded)
+    kept = all(fsdp.reshard_after_forward is False for fsdp in sharded)
     less = _less(run, reshards)
     if less is None:
         return
     if less == ONCE:  # spares those of backward passes alone
         rows = [row for row in rows if row.known("phase") == "backward"]
-        share = _transfer_ns(rows) / run.measured.account.window_ns
-    impact = run.impact(share, WORTH_SHARE)
+        share = beyond_share = _transfer_ns(rows) / run.measured.account.window_ns
+    impact = run.impact(beyond_share, WORTH_SHARE)
     if impact is None or _of_script_ns(run) > _transfer_ns(rows):
         return
     _check_load(run)
@@ -130,10 +136,10 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"All-gathers of sharded parameters take {100 * share:.0f} % of a step, and memory has room: {less}",
         why=f"Each layer is gathered before {'each' if repeated else 'its'} forward pass{AGAIN if reshards else ''}; "
         "unsharded parameters are never gathered.",
-        changes=[],
-        remedy=_remedy(sharded[0].version, where, all_of_it and not repeated),
+        changes=[] if all_of_it and not repeated else _kept(run),
+        remedy=_remedy(sharded[0].version, where, all_of_it and not repeated, kept),
         saves=run.bound(0.0, run.most_of_process(most), _ALL if all_of_it else _AGAIN),
-        confidence="low" if share < FAIR_SHARE or _small_units(run) or _host_memory(run) is None else "medium",
+        confidence="low" if kept or _is_doubtful(run, beyond_share) else "medium",
         evidence=[
             *(
                 Evidence(
@@ -144,6 +150,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 for collective in rows
             ),
             Evidence(label="sharded units", value=sum(fsdp.units for fsdp in sharded)),
+            *_memory(run),
             *([Evidence(label="forward passes before a backward pass", value=passes)] if repeated else []),
             *known("sharded at", where),
         ],
@@ -154,8 +161,13 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
-def _remedy(version: int, where: str | None, whole: bool) -> str:
-    """What to change in the script; `whole`: memory has room for replicas."""
+def _is_doubtful(run: RunView, share: float) -> bool:
+    """Whether little is at stake, units are so small that their number is the cause, or memory is not known."""
+    return share < FAIR_SHARE or _small_units(run) or _host_memory(run) is None
+
+
+def _remedy(version: int, where: str | None, whole: bool, kept: bool) -> str:
+    """What to change in the script; `whole`: memory has room for replicas; `kept`: layers stay gathered already."""
     wrapper, keeps = (
         ("FullyShardedDataParallel", "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP")
         if version == 1
@@ -163,10 +175,24 @@ def _remedy(version: int, where: str | None, whole: bool) -> str:
     )
     place = f" at {where}" if where else ""
     if whole:
-        return (
-            f"Use `DistributedDataParallel` in place of `{wrapper}`{place}. Or pass `{keeps}`, which needs less memory."
-        )
+        to_try = "" if version == 1 else " (to try it: `--set fsdp.reshard_after_forward=false`)"
+        less = "" if kept else f" Or pass `{keeps}`, which needs less memory{to_try}."
+        return f"Use `DistributedDataParallel` in place of `{wrapper}`{place}.{less}"
     return f"Pass `{keeps}` to `{wrapper}`{place}."
+
+
+def _kept(run: RunView) -> list[Change]:
+    """Units of fully_shard stay gathered after the forward pass."""
+    return [
+        Change(
+            knob="fsdp.reshard_after_forward",
+            now=fsdp.reshard_after_forward,
+            then=False,
+            at=Location.parse(fsdp.where) if fsdp.where else None,
+        )
+        for fsdp in run.any_facts("fsdp").fsdp
+        if fsdp.version == 2 and fsdp.reshard_after_forward
+    ]
 
 
 def _gathers(run: RunView) -> list[CommunicationFigures]:
@@ -185,6 +211,12 @@ def _forward_passes(run: RunView, rows: list[CommunicationFigures]) -> float:
     window = run.any_facts().window("untraced")
     backwards = median(window.backwards) if window is not None and window.backwards else 0
     return calls / steps / units / backwards if steps and units and backwards else 0.0
+
+
+def _beyond_replicas_ns(run: RunView, rows: list[CommunicationFigures]) -> int:
+    """What is exposed beyond what DDP would send: on a CPU, where nothing is overlapped, the gathers of one pass."""
+    on_cpu = run.measured.known("device_kind") == "cpu"
+    return _transfer_ns([row for row in rows if not on_cpu or row.known("phase") != "backward"])
 
 
 def _of_script_ns(run: RunView) -> int:
@@ -218,9 +250,29 @@ def _transfer_ns(rows: list[CommunicationFigures]) -> int:
     return sum(row.exposed_transfer_ns for row in rows)
 
 
+def _shard_bytes(run: RunView) -> int:
+    """What the optimizer updates on a rank, as 32-bit floats."""
+    return 4 * sum(optimizer.parameters for optimizer in run.any_facts().optimizers)
+
+
+def _memory(run: RunView) -> list[Evidence]:
+    """What replicas would add to each rank, and what there is; nothing where the parameters are not known."""
+    shard_bytes, ranks = _shard_bytes(run), run.measured.world_size
+    if not shard_bytes:
+        return []
+    added = COPIES * shard_bytes * (ranks - 1)
+    label = "replicas add (parameters, gradients, optimizer state in fp32)"
+    found = [Evidence(label=label, value=added / 2**20, unit="MiB per rank")]
+    if run.measured.device_kind == "cpu":
+        left = _host_memory(run)
+        return found if left is None else [*found, Evidence(label="free on the host", value=left / 2**20, unit="MiB")]
+    free = [device.capacity_bytes - device.peak_reserved_bytes for device in run.measured.known("memory") or []]
+    return [*found, Evidence(label="free on each device", value=min(free) / 2**20, unit="MiB")] if free else found
+
+
 def _less(run: RunView, reshards: bool) -> str | None:
     """The text of the change that memory has room for; None if it has none."""
-    shard_bytes = sum(optimizer.parameters for optimizer in run.any_facts().optimizers) * 4  # of this rank, as floats
+    shard_bytes = _shard_bytes(run)
     more = COPIES * shard_bytes * (run.measured.world_size - 1)
     if run.measured.device_kind == "cpu":
         left = _host_memory(run)

@@ -4,7 +4,8 @@ On a GPU an operation is a kernel, copy or memset. On a CPU run the device is th
 union of operators there, without loading data and without collectives; communication is gloo's own ranges. Most
 lie on gloo's worker threads, whose operators are not the script's; `gloo:send` and `gloo:recv` on the calling thread.
 A Function of the script's own that calls a collective waits for it: of such a one, and of what runs it, only the
-operators inside are compute.
+operators inside are compute. The same holds for the hooks of fully_shard that gather or reduce: on a CPU they wait,
+also where autograd calls them from an operator of its own.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ _FUNCTION = re.compile(r"^(?!CompiledFunction)[^:]+$")
 COMPILING = re.compile(r" \(dynamo_timed\)$")
 # What only threads of the script do, or autograd's for it.
 _SCRIPT = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}|^autograd::engine::")
+_SHARD_HOOK = re.compile(r"FSDP::(all_gather|post_backward_reduce)(?: \(.*\))?$")
 _POINT_TO_POINT = re.compile(r"^(gloo|mpi|ucc):(send|recv)")
 
 MOST_LOST = 0.01  # of launches without an operation, or of operations of an impossible time, in a trace to be trusted
@@ -192,8 +194,14 @@ def _cpu(columns: Columns) -> list[Operations]:
         _by_thread(thread, arithmetic),
         _by_thread(thread, np.concatenate((calls, loading, gloo, compiling))),
     )
+    hooks = columns.rows(RANGE_CATEGORIES, _SHARD_HOOK.match)
+    waiting = _by_thread(thread, hooks)
+    packing = _by_thread(thread, arithmetic[_inside(columns, arithmetic, hooks)])
     for number, rows in computing.items():
         thread_time = _union(columns, rows)
+        if number in waiting:
+            waits = _union(columns, waiting[number])
+            thread_time -= waits - _union(columns, packing[number]) if number in packing else waits
         if number in other:
             thread_time -= _union(columns, other[number])
         starts.append(thread_time.start_ns)

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dptune.measure.host.by_function import by_function, lengths_ns, longest_first
-from dptune.measure.host.callers import has_stacks
+from dptune.measure.host.callers import callers, has_stacks
 from dptune.measure.host.outermost import Outermost
+from dptune.measure.host.pieces import alike
 from dptune.measure.host.recorded_operators import RecordedOperators
-from dptune.measure.host.training import training
+from dptune.measure.host.training import backward_calls, training
 from dptune.measure.views import RankView
 from dptune.measured import ComputeFunction
 
@@ -40,6 +41,7 @@ def _of_rank(view: RankView) -> Iterator[ComputeFunction]:
     columns = view.columns
     rows = Outermost.of(view, recorded).rows
     rows = rows[~training(view)["optimizer"].hold(columns.ts_ns[rows])]
+    looping = {alike(caller.function) for caller in callers(columns, backward_calls(columns)) if caller.function}
     for function in by_function(view, rows, None):
         spent = Counter[str]()
         for row, ns in zip(function.rows.tolist(), lengths_ns(columns, function.rows).tolist(), strict=True):
@@ -48,6 +50,7 @@ def _of_rank(view: RankView) -> Iterator[ComputeFunction]:
             name=function.name,
             at=function.at,
             operator=max(sorted(spent), key=lambda name: spent[name]),
+            loops=f"{function.at.rpartition(':')[0]}: {function.name}" in looping,
             calls=len(function.rows) / function.steps,
             rank=function.rank,
             cost_ns=function.cost_ns,

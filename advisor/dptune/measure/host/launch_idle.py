@@ -13,6 +13,7 @@ import numpy as np
 
 from dptune.measure.device.phases import PHASES, DeviceTimeline, Phased, bounds
 from dptune.measure.device.timeline import Timeline
+from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queued import queued_steps
@@ -21,9 +22,12 @@ from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import IdlePart, LaunchIdleFigures, OptimizerLaunches
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import OPERATOR_CATEGORIES, RANGE_CATEGORIES, Work
+from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES, Work
 
 MOST = 5  # names of each kind
+# The most that recording an event of the host takes: twice what was measured. On 12 recordings of an H200, steps with
+# the profiler took up to 4.4 us longer for each event (python tests/benchmarks/event_cost.py).
+EVENT_NS = 10_000
 NONE_WAITED = "no device waited for a launch"
 _NO_OPTIMIZER = "no range of the trace names the optimizer"
 _NOT_QUEUED = "the first traced steps do not show the untraced step time"
@@ -66,12 +70,33 @@ def launch_idle(spent: Sequence[DeviceTimeline], phased: Phased | str) -> Launch
     }
     return LaunchIdleFigures(
         idle_ns=idle_ns,
+        unprofiled_share=_unprofiled_share(spent, waits),
         operators=_parts(operators, calls, idle_ns, steps),
         operations=_parts(operations, gaps, idle_ns, steps),
         compiled=any(device_waits.columns.named(_COMPILED.search, device_waits.inside).any() for device_waits in waits),
         **figures,
         missing={name: reasons[name] for name, value in figures.items() if value is None},
     )
+
+
+def _unprofiled_share(spent: Sequence[DeviceTimeline], waits: Sequence[_Waits]) -> float:
+    """The least share of the steps that launching would leave idle without the profiler, over ranks and devices."""
+    idle_ns = sum(int(device_waits.lengths.sum()) for device_waits in waits)
+    whole_ns = profiled_ns = 0
+    for view, device, _ in spent:
+        if device.operations.on_cpu or not view.steps:
+            continue
+        whole_ns += sum(window.length_ns for window in device.windows)
+        profiled_ns += round(EVENT_NS * host_events(view) * len(device.windows) / len(view.steps))
+    return max(0.0, (idle_ns - profiled_ns) / (whole_ns - profiled_ns)) if whole_ns > profiled_ns else 0.0
+
+
+def host_events(view: RankView) -> int:
+    """How many events of the host the steps of a rank have: operators, ranges, calls, Python functions."""
+    columns = view.columns
+    rows = columns.rows(RANGE_CATEGORIES | LAUNCH_CATEGORIES | PYTHON_CATEGORIES)
+    starts = columns.ts_ns[rows]
+    return int(((starts >= view.steps[0].start_ns) & (starts < view.steps[-1].end_ns)).sum()) if view.steps else 0
 
 
 def _add(idle: Counter[str], gaps: Counter[str], names: Sequence[str], lengths: Ints) -> None:

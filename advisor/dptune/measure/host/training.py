@@ -44,6 +44,11 @@ def training(view: RankView) -> Mapping[CodePhase, Intervals]:
     return {"optimizer": optimizer, "backward": backward, "forward": forward - backward - optimizer}
 
 
+def backward_calls(columns: Columns) -> Ints:
+    """Python's calls of backward passes and of `torch.autograd.grad`."""
+    return columns.rows(PYTHON_CATEGORIES, lambda name: _BACKWARD.search(name) is not None)
+
+
 def _closures(columns: Columns) -> Intervals:
     """What optimizers call that computes the gradients: Lightning passes such a closure to each step."""
     rows = columns.rows(PYTHON_CATEGORIES)

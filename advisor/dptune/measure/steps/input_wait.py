@@ -109,10 +109,13 @@ def preparing(loader: LoaderFacts | None) -> PreparingFigures | None:
         computed_share=min(1.0, (preparation.reading_cpu_ns + preparation.collating_cpu_ns) / whole),
         read_by=preparation.read_by or "",
         collated_by=preparation.collated_by or "",
-        tensor_bytes=None
-        if preparation.tensor_bytes is None or preparation.tensor_bytes < 0
-        else round(preparation.tensor_bytes / preparation.batches),
+        tensors=_per_batch(preparation.tensors, preparation.batches),
+        tensor_bytes=_per_batch(preparation.tensor_bytes, preparation.batches),
     )
+
+
+def _per_batch(total: int | None, batches: int) -> int | None:
+    return None if total is None or total < 0 else round(total / batches)
 
 
 def input_figures(ranks: Sequence[LoaderWait | str], facts: Iterable[Facts] = ()) -> InputFigures:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dptune.present.amounts import number
 from dptune.present.html.markup import text, together
-from dptune.present.html.style import DARK
+from dptune.present.html.style import DARK, shade
 
 MOST_ROWS = 32
 SCALE = 1000  # width of an SVG in its own units
@@ -53,7 +53,8 @@ def bar(parts: Iterable[Part]) -> str:
         if part.share <= 0:
             continue
         caption = text(part.caption) if part.share >= _LEAST_CAPTION else ""
-        look = f"width:{100 * part.share:.2f}%;background:{part.color};color:{'#fff' if part.color in DARK else '#000'}"
+        ink = "#fff" if part.color in DARK else "#000"
+        look = f"width:{100 * part.share:.2f}%;background:{shade(part.color)};color:{ink}"
         pieces.append(f'<span style="{look}" title="{text(part.tooltip)}">{caption}</span>')
     return f'<div class="bar">{"".join(pieces)}</div>'
 

@@ -31,7 +31,7 @@ def hidden_and_exposed(report: Report) -> Iterator[Section]:
     if not longest:
         return
     named = [
-        (_name(row, account.window_ns), charts.bar(_parts(row, longest, account.window_ns)))
+        (_name(row, report, account.window_ns), charts.bar(_parts(row, longest, account.window_ns)))
         for row in rows[:MOST_COLLECTIVES]
     ]
     left_out = len(rows) - len(named)
@@ -46,8 +46,8 @@ def hidden_and_exposed(report: Report) -> Iterator[Section]:
     yield Section("communication", "Hidden and exposed communication", "Communication", body)
 
 
-def _name(row: CommunicationFigures, window_ns: int) -> str:
-    return f"{collective_name(row)}: {percent(row.communication_ns / window_ns)}"
+def _name(row: CommunicationFigures, report: Report, window_ns: int) -> str:
+    return f"{collective_name(row, report.measured.process_groups)}: {percent(row.communication_ns / window_ns)}"
 
 
 def _parts(row: CommunicationFigures, longest: int, window_ns: int) -> Iterator[charts.Part]:
@@ -101,6 +101,10 @@ class _Logarithmic:
     def __init__(self, values: Sequence[float]) -> None:
         self.low, self.high = math.log10(min(values) / 1.3), math.log10(max(values) * 1.3)
 
+    @property
+    def middle(self) -> int:
+        return round(10 ** ((self.low + self.high) / 2))
+
     def at(self, value: float) -> float:
         return (math.log10(value) - self.low) / (self.high - self.low)
 
@@ -109,10 +113,8 @@ def _sizes(x: _Logarithmic) -> list[charts.Tick]:
     """Powers of two, as many as have room on a phone."""
     first, last = math.ceil(x.low / math.log10(2)), math.floor(x.high / math.log10(2))
     every = max(1, math.ceil((last - first + 1) / _LABELS))
-    return [
-        charts.Tick(x.at(2.0**power), _ZEROS.sub(" ", data(2**power)))
-        for power in range(max(first, 0), last + 1, every)
-    ]
+    sizes = [2**power for power in range(max(first, 0), last + 1, every)]
+    return [charts.Tick(x.at(size), _ZEROS.sub(" ", data(size))) for size in sizes or [x.middle]]
 
 
 def _rates(y: _Logarithmic) -> list[charts.Tick]:

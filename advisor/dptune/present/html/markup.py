@@ -8,6 +8,7 @@ from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
+from dptune.present.html.style import shade
 from dptune.present.lines import Line
 from dptune.present.visible import visible
 
@@ -56,7 +57,7 @@ def note(words: str) -> str:
 
 def key(entries: Iterable[tuple[str, str]]) -> str:
     """What each color stands for."""
-    items = "".join(f'<li><span style="background:{color}"></span>{prose(name)}</li>' for color, name in entries)
+    items = "".join(f'<li><span style="background:{shade(color)}"></span>{prose(name)}</li>' for color, name in entries)
     return f'<ul class="key">{items}</ul>' if items else ""
 
 

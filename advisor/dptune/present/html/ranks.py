@@ -107,5 +107,5 @@ def _latest(ranks: Sequence[_Rank], lag_ns: Callable[[_Rank], int]) -> list[_Ran
 
 def _left_out(shown: int, count: int, *, late: bool) -> str:
     """That a picture does not show all ranks, where it does not."""
-    which = "that arrive latest" if late else "with the lowest numbers"
-    return note(f"The {shown} of {count:,} ranks {which}; the rank table has all.") if shown < count else ""
+    which = "those that arrive latest" if late else "those with the lowest numbers"
+    return note(f"{shown} of {count:,} ranks, {which}; the rank table has all.") if shown < count else ""

@@ -21,11 +21,17 @@ COLORS = {
 PALETTE = tuple(COLORS[name] for name in ("compute", "communication", "copy", "loader", "waiting", "memset", "host"))
 DARK = ("#0072b2", "#6f6f6f")  # on which white is read better than black
 
+
+def shade(color: str) -> str:
+    """The color as the style has it: that of idle time is darker on a dark page, where it would be the brightest."""
+    return "var(--idle)" if color == COLORS["idle"] else color
+
+
 CSS = """
 :root { color-scheme: light dark; --paper: #ffffff; --ink: #1b1b1b; --faint: #5d5d5d; --line: #d6d6d6;
-  --card: #f6f6f4; --error: #a3190b; --warning: #8a5a00; --note: #1f5f99; --good: #1c6b3f; }
+  --card: #f6f6f4; --error: #a3190b; --warning: #8a5a00; --note: #1f5f99; --good: #1c6b3f; --idle: #d0d0d0; }
 @media (prefers-color-scheme: dark) { :root { --paper: #16181a; --ink: #ececec; --faint: #a5a5a5; --line: #3a3d40;
-  --card: #1f2225; --error: #ff8a7a; --warning: #f0b64d; --note: #8cc4ff; --good: #7fd4a3; } }
+  --card: #1f2225; --error: #ff8a7a; --warning: #f0b64d; --note: #8cc4ff; --good: #7fd4a3; --idle: #8a8d90; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem; max-width: 68rem; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
@@ -116,9 +122,13 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
   .fixes td:first-child, .fixes td:empty { display: none; }
   .fixes td::before { content: attr(data-name); color: var(--faint); white-space: pre; }
   .fixes td:nth-child(2) { display: block; font-weight: 600; }
-  .sortable { font-size: .75rem; } .sortable td, .sortable th { padding-right: .35rem; }
-  .sortable th.right { white-space: normal; } #kernel-table td:first-child { min-width: 6rem; }
-  #collective-table td:first-child { min-width: 5.5rem; } .x span:nth-child(even) { display: none; } }
+  .sortable, .sortable thead, .sortable tbody { display: block; font-size: .75rem; }
+  .sortable thead { position: sticky; top: 0; background: var(--paper); } .sortable th { position: static; }
+  .sortable tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--line); padding: .15rem 0; }
+  .sortable tr::after { content: ""; order: 1; flex: 0 0 100%; } .sortable td, .sortable th { border: 0; }
+  .sortable td, .sortable th { padding: 0 .6rem 0 0; } #kernel-table td:first-child, td:first-child { min-width: 0; }
+  .sortable .right:not(:first-child) { order: 2; flex: 1 1 1px; min-width: 0; padding: 0 0 0 .25rem; }
+  .sortable .right { white-space: normal; font-size: .7rem; } .x span:nth-child(even) { display: none; } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } * { print-color-adjust: exact; }
   nav, #text { display: none; } th button { text-decoration: none; } .card { break-inside: auto; }
   .clip { display: inline; } .table { max-height: none; overflow: visible; } .sortable th { position: static; }

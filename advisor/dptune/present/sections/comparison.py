@@ -81,7 +81,8 @@ def _runs(compared: Compared, width: int) -> Iterator[Line]:
     steps = "medians of untraced steps"
     if compared.basis == "traced":
         steps = "means of traced steps, with profiler overhead"
-    yield from wrapped(f"Times are {steps}.", width, "  ", role="dim")
+    inferred = "; ~ batch size inferred from the trace" if _by_inferred_batch(compared) else ""
+    yield from wrapped(f"Times are {steps}{inferred}.", width, "  ", role="dim")
     for remark in compared.remarks:
         yield from wrapped(f"{remark[:1].upper()}{remark[1:]}.", width, "  ", role="warning")
 
@@ -91,12 +92,18 @@ def _run(run: ComparedRun) -> list[Cell]:
         run.side,
         run.name,
         shown(lambda: run.step_ns, _ms),
-        shown(lambda: run.time_ns, lambda ns: number(ns / 1e3)),
+        shown(lambda: run.time_ns, lambda ns: f"{'~' if run.samples_inferred else ''}{number(ns / 1e3)}"),
     ]
 
 
+def _by_inferred_batch(compared: Compared) -> bool:
+    """Whether the verdict is on a time per sample of samples that a trace shows, and nobody recorded."""
+    return compared.objective == "time per sample" and any(run.samples_inferred for run in compared.runs)
+
+
 def _verdict(compared: Compared, width: int) -> Iterator[Line]:
-    yield from heading(f"Verdict on the {compared.objective}", width)
+    inferred = " (inferred batch size)" if _by_inferred_batch(compared) else ""
+    yield from heading(f"Verdict on the {compared.objective}{inferred}", width)
     verdict = compared.verdict
     yield from labelled("Outcome", verdict.outcome, width, column=13, indent="  ")
     median = shown(lambda: compared.ratio, _slower)

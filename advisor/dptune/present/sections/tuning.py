@@ -50,12 +50,13 @@ def page(tuning: Tuning, width: int) -> Iterator[Line]:
     """Verdict, what to do, what was tried, and what was not."""
     verdict = _VERDICTS[tuning.outcome]
     if tuning.final is not None:
-        verdict = f"{verdict}: {in_words(tuning.final)}"
+        words = in_words(tuning.final)
+        verdict = f"{verdict}: {words.removeprefix('faster: ').removeprefix('inconclusive: ')}"
     yield from labelled("Verdict", f"{verdict.removesuffix('.')}.", width, role="strong")
     yield from labelled("Why", f"{tuning.reason[:1].upper()}{tuning.reason[1:]}.", width)
     if tuning.kept:
         yield from labelled("Kept", f"{', '.join(tuning.kept)}: {_words(tuning.settings)}.", width)
-    if tuning.apply:
+    if tuning.apply and tuning.outcome != "results differ":
         yield from command_line("Apply", tuning.apply, width)
     if tuning.start:
         yield from command_line("Start", tuning.start, width)
@@ -65,6 +66,8 @@ def page(tuning: Tuning, width: int) -> Iterator[Line]:
             yield from code(text, " " * 12)
     if tuning.ended == "interrupted":
         yield from labelled("Interrupted", "`dptune tune --resume` continues with the finished trials.", width)
+    elif tuning.ended == "out of time" or tuning.outcome == "not confirmed":
+        yield from labelled("Time", "`dptune tune --resume` with a longer --time-limit continues.", width)
     yield from heading("Tried", width)
     if tuning.tried:
         yield from table(_TRIED, [_tried(tried) for tried in tuning.tried], width)

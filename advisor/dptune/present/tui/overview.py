@@ -15,6 +15,7 @@ from dptune.present.sections.account import account
 from dptune.present.sections.attribution import attribution
 from dptune.present.sections.critical_path import path
 from dptune.present.sections.first import first
+from dptune.present.sections.fsdp import fsdp
 from dptune.present.sections.gaps import gaps
 from dptune.present.sections.headline import source, trust
 from dptune.present.sections.kernels import kernels
@@ -30,6 +31,7 @@ from dptune.present.tui.pane import Pane
 _BELOW = (
     account,
     phases,
+    fsdp,
     path,
     gaps,
     steps,

@@ -268,9 +268,11 @@ def _is_recorded(path: Path, files: set[Path], run_folders: set[Path]) -> bool:
 
 
 def _is_kept_inside(path: Path, run_folders: set[Path]) -> bool:
-    """Whether it lies in what `dptune verify`, or `dptune profile --repeat`, keeps in one of these run folders."""
+    """Whether it lies in what verify, tune, or `dptune profile --repeat` keeps in one of these run folders."""
     kept = (names.VERIFIED, names.REPEATS)
-    return any(above.name in kept and above.parent in run_folders for above in path.parents)
+    return any(
+        above.parent in run_folders and (above.name in kept or names.is_tuned(above.name)) for above in path.parents
+    )
 
 
 def _last_iteration(traces: list[Path], found: Files) -> list[Path]:

@@ -23,9 +23,9 @@ from dptune.capture.injected.observe.places import users_code
 from dptune.runfile.loader import PreparingFacts
 
 _DATASETS, _WORKERS = 8, 64  # those that are metered: the first ones
-_BATCHES, _READING, _READING_CPU, _COLLATING, _COLLATING_CPU, _BYTES = _FIELDS = range(6)
+_BATCHES, _READING, _READING_CPU, _COLLATING, _COLLATING_CPU, _TENSORS, _BYTES = _FIELDS = range(7)
 _LONG = 8  # bytes of a number
-_PARTS = 256  # of a batch that are searched for tensors
+_PARTS = 512  # of a batch that are searched for tensors
 
 
 class Preparing:
@@ -82,6 +82,7 @@ class Preparing:
             collating_cpu_ns=sums[_COLLATING_CPU],
             read_by=_named(_reader(loader.dataset)),
             collated_by=_named(loader.collate_fn),
+            tensors=sums[_TENSORS],
             tensor_bytes=sums[_BYTES],
         )
 
@@ -100,7 +101,7 @@ class Preparing:
                 self.fetched(took)
             if slot is not None:
                 times = took - collating, took_cpu - collating_cpu, collating, collating_cpu
-                self._add(slot, (1, *times, _tensor_bytes(batch)))
+                self._add(slot, (1, *times, *_tensors(batch)))
             return batch
 
         kind.fetch = metered
@@ -124,18 +125,19 @@ class Preparing:
                 self._numbers[first + field] += value
 
 
-def _tensor_bytes(batch: Any) -> int:
-    """Bytes of the tensors in the first parts of a batch; lists, tuples and mappings are searched."""
-    parts, count = [batch], 0
+def _tensors(batch: Any) -> tuple[int, int]:
+    """The number of tensors in the first parts of a batch, and their bytes; lists, tuples and mappings are searched."""
+    parts, count, size = [batch], 0, 0
     with contextlib.suppress(Exception):  # a batch may be anything
         for part in parts:
             if isinstance(part, torch.Tensor):
-                count += part.numel() * part.element_size()
+                count += 1
+                size += part.numel() * part.element_size()
             elif isinstance(part, (list, tuple)):
                 parts.extend(part[: _PARTS - len(parts)])
             elif isinstance(part, Mapping):
                 parts.extend(list(part.values())[: _PARTS - len(parts)])
-    return count
+    return count, size
 
 
 def _reader(dataset: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import IterableDataset
 
 from dptune.capture.injected.observe import process_rank
@@ -114,6 +115,8 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         sync_batch_norm=bool(log.get("has_sync_bn")),
         buffer_bytes=sum(buffer.numel() * buffer.element_size() for buffer in getattr(module, "modules_buffers", ())),
         unused_parameter_bytes=log.get("unused_parameter_size") if module.find_unused_parameters else None,
+        batch_norms=sum(isinstance(part, _BatchNorm) and part.running_mean is not None for part in module.modules()),
+        through=places.through(module),
         ranks=_ranks(module.process_group),
         comm_hook=log.get("comm_hook"),
         arguments=_arguments("ddp", DdpFacts, vars(module)),

@@ -153,7 +153,8 @@ class Places:
 
     def __init__(self) -> None:
         self._made: dict[type, list[weakref.ref[Any]]] = {}
-        self._lines: dict[int, tuple[weakref.ref[Any], str | None]] = {}  # by identity: a thing may have no hash
+        # The line, and the library's function that the script calls there; by identity: a thing may have no hash.
+        self._lines: dict[int, tuple[weakref.ref[Any], str | None, str]] = {}
         self.autocast: str | None = None
         self.autocast_line: str | None = None
         self.compiled: list[str | None] = []  # the user's line of each torch.compile
@@ -207,8 +208,15 @@ class Places:
 
     def line(self, thing: Any) -> str | None:
         """`file:line` of the user's call that made it."""
-        ref, line = self._lines.get(id(thing), (None, None))
-        return line if ref is not None and ref() is thing else None
+        return self._made_at(thing)[0]
+
+    def through(self, thing: Any) -> str:
+        """The function of an installed package that the script calls there; "" where the script makes it itself."""
+        return self._made_at(thing)[1]
+
+    def _made_at(self, thing: Any) -> tuple[str | None, str]:
+        ref, line, through = self._lines.get(id(thing), (None, None, ""))
+        return (line, through) if ref is not None and ref() is thing else (None, "")
 
     def watch(self, kind: type) -> None:
         """Remember every object of that kind from now on."""
@@ -222,7 +230,7 @@ class Places:
                 frame = sys._getframe(1)
                 line = (self._line_of_copied(this) if _made_by_library(frame) else None) or users_line(frame)
                 made.append(weakref.ref(this))
-                self._lines[id(this)] = (made[-1], line)
+                self._lines[id(this)] = (made[-1], line, entry(frame))
 
         kind.__init__ = watched  # type: ignore[misc]
 

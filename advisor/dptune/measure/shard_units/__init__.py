@@ -1,0 +1,1 @@
+"""The units of fully_shard: what each sends in each pass, and what of it compute could overlap."""

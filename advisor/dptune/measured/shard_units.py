@@ -1,0 +1,54 @@
+"""What each unit of FSDP sends in each pass, and what could overlap it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dptune.measured.figure import ABSENT, Figure, Figures
+
+Pass = Literal["forward", "backward"]
+
+
+class UnitFigures(Figures):
+    """Collectives of one kind that one unit issues in one pass: sums over the steps of every rank, if nothing else.
+
+    A unit is what one call of fully_shard groups.
+    """
+
+    unit: str = Field(description="path of the unit in the model; empty for the root")
+    direction: Pass = Field(description="the pass that needs the parameters or computed the gradients")
+    kind: str = Field(description="all_gather, reduce_scatter, or all_reduce between replicas")
+    message_bytes: Figure[int] = Field(ABSENT, description="of one call: the whole unit, gathered or to be reduced")
+    calls_per_step: float = Field(description="per rank and step")
+    median_ns: int = Field(description="median duration of one call on one rank, waiting included")
+    shortest_ns: int = Field(description="shortest duration over calls and ranks: the least waiting")
+    hidden_ns: int = Field(description="overlapped by compute")
+    exposed_ns: int = Field(description="not overlapped by compute")
+    waiting_ns: int = Field(description="the part of the exposed time that waits for a late rank")
+    neighbour_compute_ns: int = Field(
+        description="compute that could overlap it: of the unit before it for an all-gather, as prefetching one unit "
+        "would, of the unit after it for other collectives"
+    )
+    prefetched_share: Figure[float] = Field(
+        ABSENT, description="all-gathers issued before the unit before them had started / all-gathers of this row"
+    )
+    waited_for: Figure[int] = Field(ABSENT, description="the rank that arrives last most often")
+
+    @property
+    def hideable_ns(self) -> int:
+        """Exposed time without waiting that is no longer than the neighbouring unit's compute."""
+        return min(self.neighbour_compute_ns, self.exposed_ns - self.waiting_ns)
+
+
+class ShardUnits(Figures):
+    """The units of FSDP in the order in which they run, the forward pass first."""
+
+    rows: list[UnitFigures] = Field(description="by unit, pass and kind")
+    forward_depth: int = Field(description="the most units that a forward pass gathers ahead of the one that runs")
+    backward_depth: int = Field(description="the same of a backward pass")
+    held_bytes: Figure[int] = Field(
+        ABSENT, description="gathered parameters that a rank holds at once, at most, padding left out"
+    )
+    whole_bytes: Figure[int] = Field(ABSENT, description="parameters of all units, gathered")

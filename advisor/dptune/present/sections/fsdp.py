@@ -1,0 +1,102 @@
+"""Units of fully_shard: what each pass sends for them, what of it is exposed, and what compute could hide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dptune.advice import Report
+from dptune.measured import Missing, ShardUnits, UnitFigures
+from dptune.present.amounts import Hole, data, ns_as_ms, percent, several, shown
+from dptune.present.lines import Line, heading, wrapped
+from dptune.present.table import Cell, Column, table
+
+_AT_MOST = 8
+_TIMES = (Column("hidden"), Column("exposed"), Column("waiting"), Column("hideable"))
+_SUMS = (Column("collectives", right=False), Column("units"), Column("size"), *_TIMES, Column("ahead"))
+_UNITS = (Column("unit", right=False, least=8), Column("collectives", right=False), Column("size"), *_TIMES)
+_WORDS = (
+    "Times: ms per rank and step (traced). Size: one call of each unit; waiting: part of exposed, for late ranks; "
+    "hideable: the part of it, without waiting, that is no longer than the compute of the unit before (gathers) or "
+    "after it; ahead: gathers issued before the previous unit had started."
+)
+_KINDS = {"all_gather": "gather", "reduce_scatter": "reduce"}
+
+
+def fsdp(report: Report, width: int) -> Iterator[Line]:
+    """The passes with all units together, then the units that are exposed most. Nothing of a run without units."""
+    found = report.measured.known("shard_units")
+    if found is None:
+        return
+    yield from heading("FSDP units", width)
+    steps = sum(max((len(device.steps) for device in rank.devices), default=0) for rank in report.measured.ranks)
+    kinds = list(dict.fromkeys((row.direction, row.kind) for row in found.rows))
+    sums = [[row for row in found.rows if (row.direction, row.kind) == key] for key in kinds]
+    yield from table(
+        _SUMS,
+        [[_name(rows[0]), str(len(rows)), _size(rows), *_times(rows, steps), _issued(rows)] for rows in sums],
+        width,
+    )
+    most = sorted((row for row in found.rows if row.exposed_ns), key=lambda row: -row.exposed_ns)[:_AT_MOST]
+    in_order = [row for row in found.rows if row in most]
+    rows = [[row.unit or "(root)", _name(row), _size([row]), *_times([row], steps)] for row in in_order]
+    yield from table(_UNITS, rows, width)
+    if len(in_order) < len(found.rows):
+        left = several(len(found.rows) - len(in_order), "row") + " with less exposed time: see --format json"
+        yield from wrapped(left, width, "  ", role="dim")
+    if report.measured.known("device_kind") == "cpu":
+        yield from wrapped("On a CPU, FSDP's collectives block the script: no compute hides them.", width, "  ")
+    yield from wrapped(_waited_for(found), width, "  ")
+    yield from wrapped(_ahead(found), width, "  ")
+    yield from wrapped(_WORDS, width, "  ", role="dim")
+
+
+def _name(row: UnitFigures) -> str:
+    return f"{row.direction} {_KINDS.get(row.kind, row.kind)}"
+
+
+def _size(rows: Sequence[UnitFigures]) -> Cell:
+    return shown(lambda: sum(row.message_bytes for row in rows), data)
+
+
+def _times(rows: Sequence[UnitFigures], steps: int) -> list[Cell]:
+    sums = (
+        sum(row.hidden_ns for row in rows),
+        sum(row.exposed_ns for row in rows),
+        sum(row.waiting_ns for row in rows),
+        sum(row.hideable_ns for row in rows),
+    )
+    return [_ms(sum_ns, steps) for sum_ns in sums]
+
+
+def _issued(rows: Sequence[UnitFigures]) -> Cell:
+    """The share of gathers that are issued ahead; empty of other collectives."""
+    gathers = [row for row in rows if row.known("prefetched_share") is not None]
+    calls = sum(row.calls_per_step for row in gathers)
+    return percent(sum(row.prefetched_share * row.calls_per_step for row in gathers) / calls) if calls else ""
+
+
+def _ms(sum_ns: int, steps: int) -> str:
+    return ns_as_ms(sum_ns / max(1, steps))
+
+
+def _waited_for(found: ShardUnits) -> str:
+    """The rank that most of the waiting is for; nothing where nobody waits."""
+    waits: dict[int, int] = {}
+    for row in found.rows:
+        if (rank := row.known("waited_for")) is not None:
+            waits[rank] = waits.get(rank, 0) + row.waiting_ns
+    if not any(waits.values()):
+        return ""
+    rank = max(waits, key=lambda each: waits[each])
+    share = waits[rank] / sum(waits.values())
+    return f"Rank {rank} is the usual last to arrive for {percent(share)} of the waiting."
+
+
+def _ahead(found: ShardUnits) -> str:
+    """How far units are gathered ahead, and what that holds in memory."""
+    depths = f"Gathered ahead, at most: {several(found.forward_depth, 'unit')} in forward, "
+    depths += f"{several(found.backward_depth, 'unit')} in backward passes."
+    try:
+        return f"{depths} Gathered parameters held at once: {data(found.held_bytes)} of {data(found.whole_bytes)}."
+    except Missing as missing:
+        return f"{depths} Gathered parameters held at once: {Hole(missing.reason)}."

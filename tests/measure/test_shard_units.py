@@ -1,0 +1,125 @@
+"""Units of fully_shard: what each pass sends for them, what is exposed, and what compute of others could hide."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dptune.measure import measure
+from dptune.measured import Missing
+from dptune.present.sections.fsdp import fsdp
+from dptune.trace import load
+
+from .handmade import US, annotation, launched, measure_events, operator, step
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
+GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+REDUCE = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+GO_BACK = "autograd::engine::evaluate_function: ReluBackward0"
+
+
+def in_hook(name, unit, start, end, *events, issues="all_gather"):
+    """A hook of a unit, and in it the range that issues a collective."""
+    inside = annotation(f"FSDP::{issues} ({unit})", start + 0.5, end - 0.5)
+    return [annotation(f"FSDP::{name} ({unit})", start, end), inside, *events]
+
+
+# Forward: `a` is gathered in its own hook, `b` ahead, in the hook of `a`. Backward: `b` is still there, `a` is not.
+EVENTS = [
+    step(1, 0, 200),
+    step(2, 200, 210),
+    *launched("warm", 1, 2, 4, 1),
+    *in_hook("pre_forward", "a", 5, 9, *launched(GATHER, 6, 10, 20, 2, stream=8)),
+    *in_hook("forward_prefetch for", "b", 9, 12, *launched(GATHER, 10, 20, 35, 3, stream=8)),
+    *launched("gemm", 12, 20, 30, 4),
+    annotation("FSDP::post_forward (a)", 13, 14),
+    annotation("FSDP::pre_forward (b)", 15, 16),
+    *launched("gemm", 17, 35, 45, 5),
+    operator(GO_BACK, 50, 150),
+    annotation("FSDP::pre_backward (b)", 51, 52),
+    *launched("gemm", 53, 55, 65, 6),
+    *in_hook("post_backward", "b", 66, 70, *launched(REDUCE, 67, 70, 90, 7, stream=8), issues="post_backward_reduce"),
+    annotation("FSDP::post_backward_reshard (b)", 70, 71),
+    *in_hook("pre_backward", "a", 72, 76, *launched(GATHER, 73, 90, 100, 8, stream=8)),
+    *launched("gemm", 77, 100, 112, 9),
+    annotation("FSDP::post_backward_reshard (a)", 120, 121),
+    annotation("Optimizer.step#AdamW.step", 160, 190),
+    *launched("adam", 162, 165, 175, 10),
+    *launched("warm", 201, 202, 204, 11),
+]
+EVENTS[10]["name"] = "FSDP::forward_prefetch for b"
+
+
+def test_by_hand(tmp_path):
+    found = measure_events(tmp_path, EVENTS).shard_units
+    rows = {(row.direction, row.unit, row.kind): row for row in found.rows}
+    assert list(rows) == [
+        ("forward", "a", "all_gather"),
+        ("forward", "b", "all_gather"),
+        ("backward", "b", "reduce_scatter"),
+        ("backward", "a", "all_gather"),
+    ]
+    spent = [(row.exposed_ns / US, row.hidden_ns / US, row.neighbour_compute_ns / US) for row in rows.values()]
+    # [20,30) hides 10 of b's 15; a computes 10 before b; after b's reduction a computes 12; before a's, b computes 10
+    assert spent == [(10, 0, 0), (5, 10, 10), (20, 0, 12), (10, 0, 10)]
+    assert [row.hideable_ns / US for row in rows.values()] == [0, 5, 12, 10]
+    assert [row.known("prefetched_share") for row in rows.values()] == [0, 1, None, 0]
+    assert (found.forward_depth, found.backward_depth) == (1, 0)
+    with pytest.raises(Missing, match="not how large"):
+        _ = found.held_bytes
+
+
+def test_without_ranges_of_units_it_says_so(tmp_path):
+    events = [event for event in EVENTS if not event["name"].startswith("FSDP::all_gather")]
+    events = [event for event in events if not event["name"].startswith("FSDP::post_backward_reduce")]
+    with pytest.raises(Missing, match="no ranges of fully_shard"):
+        _ = measure_events(tmp_path, events).shard_units
+
+
+def test_a_hook_waits_and_does_not_compute_on_a_cpu(tmp_path):
+    """autograd's operator [10,90) calls the hook [20,60), which gathers; copying in, [22,25), is compute."""
+    events = [
+        step(1, 0, 100),
+        step(2, 100, 110),
+        operator(GO_BACK, 10, 90),
+        annotation("FSDP::pre_backward (a)", 19, 61),
+        annotation("FSDP::all_gather (a)", 20, 60),
+        operator("aten::copy_", 22, 25),
+        operator("c10d::_allgather_base_", 26, 30),
+        operator("gloo:all_gather", 28, 58, thread=5),
+        annotation("Optimizer.step#AdamW.step", 91, 99),
+        operator("aten::add_", 92, 98),
+        operator("aten::mm", 101, 105),
+    ]
+    measured = measure_events(tmp_path, events)
+    assert measured.account.compute_ns == (40 + 3 + 6 + 4) * US
+    (gather,) = measured.shard_units.rows
+    assert (gather.unit, gather.direction, gather.hidden_ns, gather.exposed_ns) == ("a", "backward", 0, 30 * US)
+
+
+def test_of_a_recording_of_cards():
+    measured = measure(load([SAMPLES / "ranks-nccl-fsdp"], cached=False))
+    found = measured.shard_units
+    assert (found.forward_depth, found.backward_depth) == (0, 1)
+    assert {row.unit for row in found.rows} == {f"layers.{number}" for number in range(4)}
+    assert found.held_bytes == found.whole_bytes / 2
+    gathers = [row for row in found.rows if row.kind == "all_gather" and row.direction == "forward"]
+    assert sum(row.hidden_ns for row in gathers) < 0.02 * sum(row.exposed_ns for row in gathers)
+    lines = ["".join(span.text for span in line) for line in fsdp(SimpleNamespace(measured=measured), 80)]
+    assert any(line.startswith("  forward gather       4  48.1 MiB") for line in lines), lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_of_a_made_trace_without_prefetch(findings):
+    """Gathers of 1.5 ms, each followed by 1.5 ms of compute that could hide the next one's."""
+    measured = measure(load([findings / "traces" / "made_fsdp2_without_prefetch"], cached=False))
+    rows = measured.shard_units.rows
+    gathers = [row for row in rows if row.direction == "forward"]
+    assert [row.prefetched_share for row in gathers] == [0] * 8
+    assert {(row.direction, row.kind) for row in rows if row not in gathers} == {
+        ("backward", "all_gather"),
+        ("backward", "reduce_scatter"),
+    }
+    assert sum(row.exposed_ns for row in rows) == measured.account.exposed_communication_ns
+    steps = sum(len(device.steps) for rank in measured.ranks for device in rank.devices)
+    assert sum(row.hideable_ns for row in gathers) / steps == pytest.approx(10.5e6, rel=0.01)
