@@ -8,8 +8,8 @@ transfer of its collectives in a step.
 ## Why it matters
 
 A unit computes only after all of its parameters are gathered. While one unit is gathered, another can compute: if one
-unit holds most of the parameters, too little compute is left to overlap its gathering. It also holds most of the model unsharded at
-once, which is the memory that sharding was to save.
+unit holds most of the parameters, too little compute is left to overlap its gathering. It also holds most of the model
+unsharded at once, which is the memory that sharding was to save.
 
 ## What to change
 
