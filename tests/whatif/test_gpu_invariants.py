@@ -134,7 +134,7 @@ def test_a_step_follows_what_limits_it(program: Program) -> None:
     twice = changed(program, {"compute.times": 2.0}).step_ns()
     assert twice >= min(2 * kernels_ns, 1.9 * step_ns) * 0.98
     idle = changed(program, {"host.times": 0.0}).step_ns()
-    assert idle <= step_ns * (1 + 1e-9)
+    assert idle <= step_ns * (1 + 1e-3)
     if kernels_ns > 0.97 * step_ns:
         assert twice == pytest.approx(2 * step_ns, rel=0.06)
         assert idle > 0.9 * step_ns

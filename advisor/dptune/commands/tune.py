@@ -198,12 +198,13 @@ def _record_of(folder: Path) -> RunRecord:
 
 def _read(folder: Path) -> tuple[Report, WhatIf, list[Facts]]:
     """The report on the recording, what the predicted search found, and the facts of its ranks."""
+    from dptune.advise.trust import NO_VERDICT
     from dptune.commands.shared.reading import run_and_report
     from dptune.whatif.predicting import nothing, search
 
     found, report = run_and_report([str(folder)])
     judged = report.trust.level != "unjudgeable"
-    predicted = search(found, report.measured) if judged else nothing("the run cannot be judged")
+    predicted = search(found, report.measured) if judged else nothing(NO_VERDICT)
     return report, predicted, [found.facts[rank] for rank in sorted(found.facts)]
 
 

@@ -21,7 +21,7 @@ from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_rank
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.kept_weights import KeptWeightFacts
 from dptune.runfile.left_out import LeftOutFacts
-from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.loader import LoaderFacts, PreparingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.padding import PaddingFacts
@@ -51,6 +51,7 @@ __all__ = [
     "NewIterators",
     "PaddingFacts",
     "Predictor",
+    "PreparingFacts",
     "ProbabilityLossFacts",
     "RepeatedForwardFacts",
     "Rule",

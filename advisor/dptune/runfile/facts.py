@@ -26,6 +26,7 @@ from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.schedules import SchedulerFacts
+from dptune.runfile.shifted_labels import ShiftedLabelFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.window import Window
@@ -206,6 +207,7 @@ class Facts:
     `discarded_gradients` gradients that are cleared before an optimizer uses them;
     `broadcast_losses` losses that compare each prediction with each target;
     `kept_weights` weights that are kept without a copy;
+    `shifted_labels` how far targets are ahead of token ids;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -266,6 +268,7 @@ class Facts:
     discarded_gradients: DiscardedGradientFacts | None = None
     broadcast_losses: list[BroadcastLossFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
+    shifted_labels: list[ShiftedLabelFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -95,6 +95,7 @@ FAULTS = (
     "kept-by-reference",
     "broadcast-reductions",
     "written-optimizer",
+    "labels-shifted-twice",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -110,6 +111,7 @@ IDS = (
     "dense-tables",
     "ignored-targets",
     "one-hot-products",
+    "labels-shifted-twice",
 )  # the model's inputs, which are no targets
 
 
@@ -260,6 +262,21 @@ class Masked(nn.Module):
         if args.mended:
             hidden, labels = hidden[labels != -100], labels[labels != -100]
         return nn.functional.cross_entropy(self.head(hidden).flatten(0, -2), labels.flatten())
+
+
+class NextWord(nn.Module):
+    """A language model that shifts the labels itself, which are shifted before or not."""
+
+    def __init__(self, words, width):
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.layers = layers(width, 3)
+        self.head = nn.Linear(width, words)
+
+    def forward(self, ids):
+        ids, labels = (ids, ids) if args.mended else (ids[:, :-1], ids[:, 1:])
+        logits = self.head(self.layers(self.words(ids)))
+        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
 
 class Songs(nn.Module):
@@ -438,6 +455,8 @@ def build_model():
         return layers(64, 3)
     if args.fault == "ignored-targets":
         return Masked(WORDS, 64)
+    if args.fault == "labels-shifted-twice":
+        return NextWord(WORDS, 64)
     if args.fault == "one-hot-products":
         return Songs(WORDS, 64)
     if args.fault == "long-convolutions":
@@ -502,7 +521,7 @@ def build_loader(width):
         ids = Rows(torch.randint(0, ROWS, (40 * 512,)))
         sampler = DistributedSampler(ids)
         return DataLoader(ids, 512, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler
-    if args.fault in ("ignored-targets", "one-hot-products"):
+    if args.fault in ("ignored-targets", "one-hot-products", "labels-shifted-twice"):
         ids = Rows(torch.randint(0, WORDS, (40 * 32, 32)))
         sampler = DistributedSampler(ids)
         return DataLoader(ids, 32, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler

@@ -31,7 +31,7 @@ from dptune.whatif.gpu.streams import across_streams
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
 _NOTHING = -1
-_END, _HOST, _BEGIN = range(3)  # of items of one moment, in this order
+_END, _HOST, _BEGIN, _FREED = range(4)  # of items of one moment, in this order; the last: a full queue has room
 
 
 @dataclass
@@ -163,12 +163,11 @@ def _of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> Iter
     moments += [(at, "given", number) for number, at in enumerate(loading.end_ns.tolist())]
     before: tuple[int, str, int] | None = None
     for at, sort, number in sorted(moments):
-        item = _Item(at + shift, _HOST, (rank, sort, number))
+        freed = sort == "held" and at in queue.full_ends_ns
+        item = _Item(at + shift, _FREED if freed else _HOST, (rank, sort, number))
         goes_on = at
         if sort == "held":
-            awaited = (
-                queue.freed(at) if at in queue.full_ends_ns else _awaited(walk, int(walk.held.start_ns[number]), at)
-            )
+            awaited = queue.freed(at) if freed else _awaited(walk, int(walk.held.start_ns[number]), at)
             if awaited is not None:
                 what, row, since, kind = awaited
                 goes_on = int(walk.held.start_ns[number])
@@ -207,7 +206,7 @@ class _Queue:
             first.setdefault(launch, row)
         self._first = [first.get(launch, UNLAUNCHED) for launch in launches.rows.tolist()]
         most = int(launches.outstanding(launches.called_ns).max(initial=0))
-        self._depth = max(DEPTH, most)
+        self._depth = most if full_ends_ns else max(DEPTH, most)
 
     def room(self, at: int) -> int:
         """The row of the operation that must have begun for all launches before a moment to have room, if any."""

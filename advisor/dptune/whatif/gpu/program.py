@@ -186,11 +186,11 @@ class Program:
         for place in part:
             step = self.steps[place]
             took[step.rank].append(times[step.last] - times[step.first])
-            if step.calls is not None:
+            if step.calls is not None and self.edges[step.calls[0]]:  # those before the first step stay as recorded
                 of_host[step.rank].append(times[step.calls[1]] - times[step.calls[0]])
         return float(
             median(
-                max(mean(durations), mean(of_host[rank]) if len(of_host[rank]) == len(durations) else 0.0)
+                max(mean(durations), mean(of_host[rank]) if rank in of_host else 0.0)
                 for rank, durations in took.items()
             )
         )

@@ -96,6 +96,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "discarded_gradients": observers.discarded_gradients.facts,
         "broadcast_losses": observers.broadcast_losses.facts,
         "kept_weights": observers.kept_weights.facts,
+        "shifted_labels": observers.shifted_labels.facts,
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),

@@ -15,7 +15,7 @@ import torch
 
 from dptune.capture.injected.observe.loss_masks import masked, readable
 
-_LOSSES = ("NllLossBackward", "NllLoss2DBackward")
+LOSSES = ("NllLossBackward", "NllLoss2DBackward")
 _LOG_SOFTMAX = "LogSoftmaxBackward"
 _PRODUCTS = ("AddmmBackward", "MmBackward", "BmmBackward", "LinearBackward", "BaddbmmBackward", "MkldnnLinear")
 _LEAF = "torch::autograd::AccumulateGrad"
@@ -48,7 +48,7 @@ def heads(roots: Iterable[Any]) -> list[Head]:
     readers = consumers(roots)
     paths: dict[Any, list[list[Any]]] = defaultdict(list)
     for node in readers:
-        if node.name().startswith(_LOSSES) and (path := _to_product(node)):
+        if node.name().startswith(LOSSES) and (path := _to_product(node)):
             paths[path[-1]].append(path)
     found = []
     for product, of_product in paths.items():
@@ -95,7 +95,7 @@ def _to_product(loss: Any) -> list[Any] | None:
 
 def _reads_only(node: Any, consumers: dict[Any, list[Any]], read: set[Any]) -> bool:
     """Whether nothing beside these losses reads what a node between them and their product computes."""
-    if node.name().startswith(_LOSSES):
+    if node.name().startswith(LOSSES):
         return True
     return all(reader in read or _smooths(reader, consumers) for reader in consumers.get(node, []))
 
@@ -112,7 +112,7 @@ def _classes(path: list[Any]) -> int:
     """By the dimension over which logits are normalised; 0 if they are not between the loss and the product."""
     for node in path:
         if node.name().startswith(_LOG_SOFTMAX):
-            shape, dim = shape_of(node), _signed(node._saved_dim)
+            shape, dim = shape_of(node), signed(node._saved_dim)
             return shape[dim] if shape and -len(shape) <= dim < len(shape) else 0
     return 0
 
@@ -135,7 +135,7 @@ def _loss(path: list[Any], classes: int, consumers: dict[Any, list[Any]]) -> Los
                 columns = shape[-2]
                 break
     whole = base.shape[-1] if base is not None and base.dim() > 1 else None
-    ignored = (target == _signed(loss._saved_ignore_index)).reshape(-1)
+    ignored = (target == signed(loss._saved_ignore_index)).reshape(-1)
     return Loss(ignored | masked(loss, ignored, consumers), columns, whole)
 
 
@@ -152,6 +152,6 @@ def _numel(shape: tuple[int, ...]) -> int:
     return count
 
 
-def _signed(number: int) -> int:
+def signed(number: int) -> int:
     """Nodes return saved integers without their sign."""
     return number - 2**64 if number >= 2**63 else number

@@ -28,6 +28,7 @@ from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
 from dptune.capture.injected.observe.repeated_forward import RepeatedForward
+from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.unaveraged import Unaveraged
 from dptune.capture.injected.observe.unused_gradients import Unused
@@ -61,6 +62,7 @@ class Observers:
     discarded_gradients: DiscardedGradients
     broadcast_losses: BroadcastLosses
     kept_weights: KeptWeights
+    shifted_labels: ShiftedLabels
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -113,8 +115,10 @@ def observers() -> Observers:
     ignored_targets = IgnoredTargets(places)
     discarded_gradients = DiscardedGradients(places)
     broadcast_losses = BroadcastLosses(places)
+    shifted_labels = ShiftedLabels(places)
     meters.before_graph += [
         ignored_targets.before_pass,
+        shifted_labels.before_pass,
         broadcast_losses.before_pass,
         discarded_gradients.before_pass,
     ]
@@ -139,4 +143,5 @@ def observers() -> Observers:
         discarded_gradients=discarded_gradients,
         broadcast_losses=broadcast_losses,
         kept_weights=kept_weights,
+        shifted_labels=shifted_labels,
     )

@@ -118,6 +118,7 @@ class RankRecording:
             self._observers.ignored_targets.end()
             self._observers.discarded_gradients.end()
             self._observers.broadcast_losses.end()
+            self._observers.shifted_labels.end()
             self._observers.evaluation_mode.begin()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._observers.calls.profiled = name != "untraced"
