@@ -103,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     from dptune.present.progress import progress
     from dptune.prove.trial import Bounds
     from dptune.tune.candidates import candidates
+    from dptune.tune.error_budget import LOOKS
     from dptune.tune.plan import plan, trial_s
     from dptune.tune.session import original_of, tune
 
@@ -118,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     request = _request(args, folder, record, bounds)
     _ask(args, request, tried)
     original = original_of(request)
-    caution(replace(original, budget_s=request.time_limit_s), args.quiet)
+    caution(replace(original, budget_s=request.time_limit_s, most=LOOKS[-1]), args.quiet)
     _say(
         args, f"{several(len(tried), 'candidate')}, {request.time_limit_s / 60:.0f} min; results go to {request.folder}"
     )
