@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
         ("overhead", "tests/benchmarks/OVERHEAD"),
         ("effects", "tests/benchmarks/PROOFS"),
         ("error_rates", "tests/benchmarks/PROOFS"),
+        ("tune_errors", "tests/benchmarks/PROOFS"),
         ("interface", "tests/benchmarks/READING"),
         ("loading", "tests/benchmarks/READING"),
         ("predictions", "tests/benchmarks/PREDICTIONS"),
