@@ -104,7 +104,7 @@ def too_short(found: Found, limit_s: float) -> str:
     race, final = 2 * LOOKS[0], 2 * FINAL_PAIRS
     minutes = math.ceil((race + SLACK * final) * found.trial_s / 60)
     return (
-        f"a trial takes up to {found.trial_s:.0f} s, one race at least {race} trials, and the final comparison {final}: "
+        f"a trial takes up to {found.trial_s:.0f} s, one race at least {race} trials and the final comparison {final}: "
         f"use --time-limit {minutes}m or more"
     )
 
