@@ -36,6 +36,8 @@ VERBS = {
         "List rules, knobs and figures, or explain a rule.",
     ),
     "demo": ("dptune.commands.demo", "Show the report of a packaged sample run, or record it here."),
+    "mcp": ("dptune.commands.mcp", "Serve dptune to coding agents over the Model Context Protocol."),
+    "skill": ("dptune.commands.skill", "Print a skill file that shows coding agents how to use dptune."),
     "completion": ("dptune.commands.completion", "Print the shell completion script."),
 }
 _GLOBAL = ("--help", "-h", "--version", "--debug")

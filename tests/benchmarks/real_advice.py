@@ -82,9 +82,10 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _advice(one: dict[str, Any]) -> str:
-    """Each rule that fired, with its impact and the upper bound of what it saves."""
+    """Each rule that fired, with its impact and the upper bound of what it saves; a risk saves nothing."""
     words = [
-        f"{each['rule']} {each.get('impact') or each['severity']} {100 * each['most_share']:.0f} %"
+        f"{each['rule']} {each.get('impact') or each['severity']}"
+        + ("" if each["most_share"] is None else f" {100 * each['most_share']:.0f} %")
         for each in one["advice"]
     ]
     return ", ".join(words) or "none"
@@ -122,7 +123,7 @@ def _moved(was: dict[str, Any], one: dict[str, Any]) -> Iterator[str]:
         yield f"was: {was['verdict']}"
         yield f"now: {one['verdict']}"
     if [each["rule"] for each in was["advice"]] != [each["rule"] for each in one["advice"]] or any(
-        abs(old["most_share"] - new["most_share"]) >= TOLD_SHARE
+        abs((old["most_share"] or 0) - (new["most_share"] or 0)) >= TOLD_SHARE
         for old, new in zip(was["advice"], one["advice"], strict=True)
     ):
         yield f"advice was: {_advice(was)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from dptune.capture.conclusion import _cards
 from dptune.runfile import form
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.record import CardReadings, CardRecord, RunRecord
+
+from .conftest import PLAIN, WITHOUT_COMPILER
 
 # Two cards of an H100's figures. The second one answers no question on power, and its names are bytes, as older
 # releases of the library gave them.
@@ -134,12 +137,10 @@ def test_a_driver_that_does_not_start_is_a_sentence(nvml: ModuleType) -> None:
 def library(folder: Path, *further: str) -> dict[str, str]:
     folder.mkdir()
     (folder / "pynvml.py").write_text("\n".join((textwrap.dedent(FAKE), *further)))
-    return {"PYTHONPATH": str(folder)}
+    return {"PYTHONPATH": os.pathsep.join(map(str, (folder, WITHOUT_COMPILER)))}
 
 
 def test_a_recording_keeps_what_the_cards_showed_until_a_query_blocks(profile, tmp_path: Path) -> None:
-    from .conftest import PLAIN
-
     blocks = f"""
 import time
 from pathlib import Path

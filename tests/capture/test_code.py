@@ -87,10 +87,15 @@ def test_norms_of_gradients_are_taken_from_code_too(tmp_path: Path) -> None:
 
 
 def test_a_loop_is_recorded_and_goes_on(tmp_path: Path) -> None:
-    done = python(tmp_path, START + LOOP.format(f"'mine', {SIZES}"))
+    """And the next one leaves its folder alone."""
+    loop = LOOP.format(f"'mine', {SIZES}")
+    done = python(tmp_path, START + loop + loop)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["done", "True", str(tmp_path / "mine")]
-    assert done.stderr.splitlines()[-2:] == ["dptune: recorded in mine", "dptune: next: dptune report mine"]
+    first, second = (str(tmp_path / name) for name in ("mine", "mine-2"))
+    assert done.stdout.split() == ["done", "True", first, "done", "True", second]
+    assert "dptune: recorded in mine\ndptune: next: dptune report mine\n" in done.stderr
+    assert "dptune: mine is not empty: recording into mine-2" in done.stderr
+    assert windows(facts_in(tmp_path / "mine-2")[0]) == WHOLE
     (facts,) = facts_in(tmp_path / "mine")
     assert windows(facts) == WHOLE
     assert (facts.loaders[0].batch_size, facts.optimizers[0].name) == (4, "SGD")
@@ -122,6 +127,7 @@ def test_an_exception_in_the_loop_is_the_scripts_own(tmp_path: Path) -> None:
     assert form.read(tmp_path / "second" / "run.json", RunRecord).ending.how == "failed"
 
 
+@pytest.mark.thorough
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious").touch()

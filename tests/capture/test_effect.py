@@ -9,6 +9,7 @@ from dptune.knobs import KNOBS
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts, OptimizerFacts, VariableFacts
 from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.window import Window
 
 FACTS = Facts(
     0,
@@ -68,3 +69,11 @@ def test_what_is_in_force_is_so_on_every_rank():
     assert in_force("loader.num_workers", 0, ranks[:1])
     assert not in_force("loader.num_workers", 0, ranks)
     assert not in_force("loader.num_workers", 0, [])
+
+
+def test_a_loader_that_steps_drew_from_and_that_was_freed_leaves_its_settings_unknown():
+    drawn = Facts(0, windows=[Window("untraced", 0, loader_batches=[1, 1])])
+    unknown = "unknown: the DataLoader was freed before its settings were read"
+    assert without_effect({"loader.num_workers": 2}, [drawn]) == {"loader.num_workers": unknown}
+    nothing = without_effect({"loader.num_workers": 2}, [Facts(0, windows=[Window("untraced", 0, loader_batches=[0])])])
+    assert nothing == {"loader.num_workers": "the script takes no batch from a DataLoader"}

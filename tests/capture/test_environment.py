@@ -14,7 +14,7 @@ import pytest
 from dptune.capture import interpreter
 from dptune.errors import CaptureError
 
-from .conftest import PLAIN, SHORT, Run, environment
+from .conftest import PLAIN, SHORT, WITHOUT_COMPILER, Run, environment
 
 SHOW = "    print(sys.path)\n    print(__import__('os').environ.get('SEEN'))\n"
 
@@ -22,7 +22,8 @@ SHOW = "    print(sys.path)\n    print(__import__('os').environ.get('SEEN'))\n"
 @pytest.mark.records
 def test_a_sitecustomize_of_the_users_own_still_runs(profile: Callable[..., Run], tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "sitecustomize.py").write_text("import os\nos.environ['SEEN'] = 'own'\n")
+    shorter = (WITHOUT_COMPILER / "sitecustomize.py").read_text()
+    (tmp_path / "own" / "sitecustomize.py").write_text(f"{shorter}\nimport os\nos.environ['SEEN'] = 'own'\n")
     run = profile(PLAIN + SHOW, "--continue", *SHORT, env={"PYTHONPATH": str(tmp_path / "own")})
     path, seen = run.out.splitlines()
     assert seen == "own"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from .launching import DPTUNE, facts_in, run
 
 pytestmark = pytest.mark.records
@@ -73,10 +74,10 @@ def noise_of(folder: Path, *script: str, ranks: int = 1):  # type: ignore[no-unt
         assert window is not None
         assert (window.steps, len(own.noise.of_steps), window.complete, window.trace) == (80, 80, True, None)
         assert {len(step) for step in own.noise.of_passes} == {int(script[0])}
-    told = run(*DPTUNE, "report", "--format", "json", "--no-cache", "run", cwd=folder)
-    text = run(*DPTUNE, "report", "--full", "--no-cache", "run", cwd=folder)
-    assert "beyond that, a larger global batch hardly helps convergence" in " ".join(text.out.split())
-    return json.loads(told.out)["measured"]["noise"]
+    told = in_process.dptune("report", "--format", "json", "--no-cache", "run", cwd=folder)
+    text = in_process.dptune("report", "--full", "--no-cache", "run", cwd=folder)
+    assert "beyond that, a larger global batch hardly helps convergence" in " ".join(text.stdout.split())
+    return json.loads(told.stdout)["measured"]["noise"]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ WINDOWS = ("--warmup", "4", "--untraced", "3", "--light", "0", "--detailed", "0"
 
 
 @pytest.mark.records
-@pytest.mark.parametrize("reached", [2, 15])
+@pytest.mark.parametrize("reached", [2, pytest.param(15, marks=pytest.mark.thorough)])
 def test_a_recording_names_the_line_that_keeps_and_the_one_that_reads(profile, reached):
     """One that the recording reaches, and one that is only in the source."""
     done = profile(SCRIPT.replace("REACHED", str(reached)), *WINDOWS)

@@ -106,7 +106,7 @@ def test_a_child_that_computes_counts_for_the_job_on_this_machine():
 
 
 @pytest.mark.records
-def test_a_recording_holds_the_load_and_an_older_one_does_not(profile):
+def test_a_recording_holds_the_load_and_what_was_taken_and_an_older_one_does_not(profile):
     slow = PLAIN.replace("optimizer.zero_grad()", "optimizer.zero_grad(); __import__('time').sleep(0.1)")
     assert slow != PLAIN
     run = profile(slow, *SHORT)
@@ -115,6 +115,9 @@ def test_a_recording_holds_the_load_and_an_older_one_does_not(profile):
     assert found.wall_ns >= 300_000_000
     assert found.cores >= 1
     older = json.loads(path.read_text())
+    taken = [window["taken_share"] for window in older["windows"]]
+    assert all(share is None or 0 <= share < 1 for share in taken)
+    assert [window.taken_share for window in form.read(path, Facts).windows] == taken
     for window in older["windows"]:
         del window["load"]
     path.write_text(json.dumps(older))

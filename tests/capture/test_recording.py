@@ -110,6 +110,7 @@ def test_one_process_without_a_process_group(profile: Callable[..., Run]) -> Non
     assert run.facts().world_size == 1
 
 
+@pytest.mark.thorough
 def test_continue_lets_the_script_reach_its_end(profile: Callable[..., Run]) -> None:
     run = profile(PLAIN + "    print('end of', step)\n", "--continue", *SHORT)
     assert (run.status, run.out.strip()) == (0, "end of 59")

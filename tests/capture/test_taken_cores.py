@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,8 +14,6 @@ from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import Schedule
 from dptune.runfile.window import MOST_TAKEN, Window
-
-from .conftest import PLAIN, SHORT
 
 
 def test_this_machine_counts_and_its_count_grows():
@@ -58,16 +55,6 @@ def test_what_ran_is_all_but_idle(tmp_path, monkeypatch):
 )
 def test_the_part_of_what_cores_had_to_do(begun, ended, share):
     assert taken_share(begun, ended) == (None if share is None else pytest.approx(share))
-
-
-@pytest.mark.records
-def test_a_recording_tells_it_of_each_window(profile):
-    run = profile(PLAIN, *SHORT)
-    told = json.loads((run.folder / "rank-00000.facts.json").read_text())
-    assert all(one["taken_share"] is None or 0 <= one["taken_share"] < 1 for one in told["windows"])
-    assert [window.taken_share for window in form.read(run.folder / "rank-00000.facts.json", Facts).windows] == [
-        one["taken_share"] for one in told["windows"]
-    ]
 
 
 def repeated(tmp_path, monkeypatch, shares, times):

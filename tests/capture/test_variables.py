@@ -14,6 +14,7 @@ from dptune.errors import UsageError
 from dptune.knobs import knob
 from dptune.runfile.record import Schedule
 
+from .conftest import WITHOUT_COMPILER
 from .launching import DPTUNE, facts_in, run, surroundings
 
 SCRIPT = """\
@@ -64,14 +65,15 @@ def test_the_script_has_them_and_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "beside.py").write_text("")
-    words = ("--set", "env.GIVEN=default", "--set", f"env.PYTHONPATH={tmp_path / 'more'}")
+    path = os.pathsep.join(map(str, (tmp_path / "more", WITHOUT_COMPILER)))
+    words = ("--set", "env.GIVEN=default", "--set", f"env.PYTHONPATH={path}")
     target = ("--run-dir", "run", "train.py")
     done = run(*DPTUNE, "profile", *WINDOWS, *words, *target, cwd=tmp_path, env={"GIVEN": "users"})
     assert done.status == 0, done.err
     assert done.out.startswith("None True")
     assert "did not take effect" not in done.err
     (facts,) = facts_in(tmp_path / "run")
-    assert {one.name: one.value for one in facts.variables} == {"GIVEN": None, "PYTHONPATH": str(tmp_path / "more")}
+    assert {one.name: one.value for one in facts.variables} == {"GIVEN": None, "PYTHONPATH": path}
 
 
 @pytest.mark.records

@@ -111,20 +111,22 @@ def test_a_synchronous_copy_whose_work_was_not_recorded_holds_the_host(tmp_path:
     assert first.sync_idle_ns == (11 + 1 + 1) * US  # from 80 to 91, the operator until 92, and the next launch
 
 
-def queued(kernel_us: float, launches: int, *, ahead: bool = False) -> tuple[list[Event], list[float]]:
+def queued(
+    kernel_us: float, launches: int, *, ahead: bool = False, depth: int = 1021, freed_us: float = 5.0
+) -> tuple[list[Event], list[float]]:
     """Four steps of launches, simulated: the events, and when each step's first kernel begins.
 
-    A launch takes 2 us, 1 after the last; with 1,021 outstanding it returns 5 us after a place is free. With `ahead`
-    the first kernel of a step runs on a stream of its own.
+    A launch takes 2 us, 1 after the last; with `depth` outstanding it returns `freed_us` after a place is free. With
+    `ahead` the first kernel of a step runs on a stream of its own.
     """
     events: list[Event] = []
     host, free, begun, firsts = 0.0, 0.0, [], []
     for number in range(launches * 4):
         host += 1
-        called, full = host, number - 1021
+        called, full = host, number - depth
         host += 2
         if full >= 0 and begun[full] > called:
-            host = max(host, begun[full] + 5)
+            host = max(host, begun[full] + freed_us)
         first = number % launches == 0
         beside = first and ahead
         begun.append(called + 8 if beside else max(called + 8, free))
@@ -153,6 +155,17 @@ def test_a_full_queue_is_the_devices_limit(tmp_path: Path, times: float) -> None
     _, firsts = queued(20 * times, 1500)
     replayed = changed(program, {"compute.times": times}).step_ns() / US
     assert replayed == pytest.approx((firsts[-1] - firsts[0]) / 3, rel=0.01)
+
+
+@pytest.mark.parametrize("freed_us", [0.0, 5.0])
+def test_a_queue_that_holds_fewer_is_found_as_well(tmp_path: Path, freed_us: float) -> None:
+    """200 launches, whether a call returns with the begin that it waits for or after it."""
+    run = load_events(tmp_path, queued(20, 300, depth=200, freed_us=freed_us)[0])
+    program = program_of(run, measure(run))
+    assert program.run() == list(program.recorded_ns)
+    _, firsts = queued(20 * 0.5, 300, depth=200, freed_us=freed_us)
+    replayed = changed(program, {"compute.times": 0.5}).step_ns() / US
+    assert replayed == pytest.approx((firsts[-1] - firsts[0]) / 3, rel=0.02)
 
 
 def test_a_call_that_finds_the_queue_full_is_no_work_of_the_host(tmp_path: Path) -> None:

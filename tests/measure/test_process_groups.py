@@ -5,8 +5,10 @@ import pytest
 from dptune.measure import measure
 from dptune.measure.communication.process_groups import process_groups, replicas
 from dptune.measure.views import view
-from dptune.measured import Missing
+from dptune.measured import CommunicationFigures, Missing
 from dptune.present.process_groups import group_name, group_rows
+from dptune.present.sections.overlap import collective_name
+from dptune.testing import figures
 from dptune.trace import load
 
 from .handmade import BACKWARD, annotation, launched, load_events, measure_events, operator, step
@@ -91,7 +93,30 @@ def test_by_use(tmp_path):
         "backward passes)",
         "2: data parallel, ranks 0, 4 (high confidence: gradients are all-reduced in it as they are accumulated)",
     ]
+    named = [collective_name(row, measured.process_groups) for row in measured.overlap.rows]
+    assert sorted(named) == [
+        "all_reduce (gradients) in backward",
+        "all_reduce (tensor) in backward",
+        "all_reduce (tensor) in forward",
+    ]
     assert [group_name(name, measured.process_groups) for name in "0123"] == ["0", "1 tensor", "2 data", "3"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "dimension", "basis"),
+    [
+        (["all_gather", "reduce_scatter"], "shard", "FSDP's hooks gather and reduce-scatter in it"),
+        (["all_reduce"], "replicate", "FSDP's hooks all-reduce in it"),
+    ],
+)
+def test_by_hooks_of_fsdp(tmp_path, kinds, dimension, basis):
+    """Hybrid sharding all-reduces the shards of gradients in a group of its own."""
+    (rank,) = load_events(tmp_path, EVENTS[:4], **header(undefined=[0, 4])).ranks
+    sharding = {"group": "1", "phase": "backward", "purpose": "sharding", "calls": 1, "most_share": 0.1}
+    spent = {"communication_ns": 1, "hidden_ns": 0, "exposed_ns": 1}
+    rows = [figures(CommunicationFigures, kind=kind, **sharding, **spent) for kind in kinds]
+    found = process_groups([view(rank.rank, rank.light)], rows, 8)[1]
+    assert (found.dimensions, found.confidence, found.basis) == ([dimension], "high", basis)
 
 
 def test_ranks_that_are_not_neighbours_are_not_taken_for_tensor_parallel(tmp_path):

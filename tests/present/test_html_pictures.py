@@ -154,6 +154,9 @@ def test_of_many_ranks_that_are_not_late_few_are_drawn(report: Report) -> None:
         names = re.findall(r'<div class="name">r(\d+)<', written)
         assert names == [*map(str, range(7)), "713"]
         assert "8 of 1,000 ranks, those that arrive latest; the rank table has all." in written
+    table = body(rank_table(of(report, measured)))
+    assert re.findall(r"<tr><td[^>]*>(\d+)<", table)[:3] == ["713", "0", "1"]
+    assert "The ranks that arrive latest are first." in table
 
 
 def test_a_cell_is_darker_where_the_rank_is_later(report: Report) -> None:

@@ -132,7 +132,7 @@ def test_few_pairs_are_said_and_no_slowdown_is_made_up(told: Report) -> None:
     overlap = OverlapFigures.only("seen both ways: 3", rows=[], compute_per_communication=2.0)
     page = text(told.model_copy(update={"measured": told.measured.model_copy(update={"overlap": overlap})}))
     said = " ".join(" ".join(section(page, "Phases and overlap")).split())
-    assert "The slowdown of compute by communication is not measured: seen both ways: 3." in said
+    assert "Slowdown of compute by communication: not measured: seen both ways: 3." in said
 
 
 def test_what_issued_a_collective_is_named_where_several_did(told: Report) -> None:

@@ -85,7 +85,7 @@ async def page_to(pilot: Pilot[None], words: str) -> None:
 async def test_the_first_screen_has_verdict_account_and_trust(report: Report, size: tuple[int, int]) -> None:
     async with ReportApp(report).run_test(size=size) as pilot:
         seen = await see(pilot, "Communication that nothing hides takes 21.0 % of every step.")
-        assert "dptune report: python train.py" in seen
+        assert "dptune report: train.py" in seen
         assert VERDICT in seen
         assert "140.2 ms/step   3,652 samples/s" in seen
         assert "████▓▓▓▓" in seen

@@ -134,7 +134,7 @@ def test_gathered_layers_that_are_kept_are_gathered_once(told):
     assert advice.remedy == "Use `DistributedDataParallel` in place of `fully_shard`."  # the rest is set already
     assert advice.confidence == "low"
     (advice,) = told(facts=room)
-    assert " Or pass `reshard_after_forward=False`, which needs less memory" in advice.remedy
+    assert "Or pass `reshard_after_forward=False`, which needs less memory (to try it: " in advice.remedy
     assert advice.confidence == "medium"
 
 

@@ -87,6 +87,18 @@ def test_a_planted_straggler_is_named(straggler: Straggler, tmp_path: Path) -> N
     assert "rank 2" in report.headline.verdict + report.headline.why + report.headline.next
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("ranks", [16, 64])
+def test_a_planted_straggler_is_named_among_many_ranks(ranks: int, tmp_path: Path) -> None:
+    late = Straggler(ranks - 3, "compute", compute_times=1.8)
+    chosen = {"layers": 1, "batch": 32, "precision": "fp32", "straggler": late}
+    run = run_of(4, ranks, Link(200.0, 8.0, 1.0), **chosen)  # type: ignore[arg-type]
+    measured, report = reported(run, tmp_path)
+    assert len(measured.ranks) == ranks
+    assert measured.straggler.rank == ranks - 3
+    assert f"rank {ranks - 3}" in report.headline.verdict + report.headline.why + report.headline.next
+
+
 def test_numbers_read_in_every_layer_are_found(tmp_path: Path) -> None:
     healthy, planted = tmp_path / "healthy", tmp_path / "planted"
     rules = []

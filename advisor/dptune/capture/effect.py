@@ -9,6 +9,7 @@ from typing import Any
 from dptune.knobs import ENVIRONMENT, KNOBS, UNKNOWN, Knob
 from dptune.knobs.ddp import DDP
 from dptune.knobs.fsdp import DTYPES
+from dptune.knobs.loader import LOADER
 from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
 
@@ -58,7 +59,7 @@ def _lacks(name: str, value: Any, rank_facts: Facts) -> str:
     except (AttributeError, TypeError, ValueError, OverflowError):  # run.json may come from another hand
         return f"{UNKNOWN}: {str(value)[:_LONGEST]!r} is not a valid value"
     if not there:
-        unread = rank_facts.unread.get(_recorded_as(name))
+        unread = rank_facts.unread.get(_recorded_as(name)) or _freed(name, rank_facts)
         return f"unknown: {unread}" if unread else nothing
     other = [actual for actual in there if actual != value]
     if not other:
@@ -92,6 +93,13 @@ def _argument(knob: Knob) -> Reading:
                 yield getattr(made, name) if hasattr(made, name) else made.arguments.get(name)
 
     return read
+
+
+def _freed(name: str, rank_facts: Facts) -> str:
+    """Why a loader that steps drew batches from is not among the facts: its iterator does not keep it alive."""
+    drawn = any(any(window.loader_batches) for window in rank_facts.windows)
+    of_loader = KNOBS[name].call is LOADER
+    return "the DataLoader was freed before its settings were read" if of_loader and drawn else ""
 
 
 def _recorded_as(name: str) -> str:

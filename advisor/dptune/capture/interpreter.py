@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,16 +44,18 @@ def choose(asked: str | None) -> Interpreter:
         found = _ask(shutil.which(asked) or asked)
         if found is None:
             raise CaptureError(f"--python: '{asked}' is not a working Python", "give the path of a Python executable")
-        candidates = [found]
-    else:
-        candidates = [answer for answer in map(_ask, _candidates()) if answer is not None]
+        candidates: Iterable[Interpreter] = [found]
+    else:  # each is started to be asked, and none after the first that has torch
+        candidates = filter(None, map(_ask, _candidates()))
+    without = []
     for interpreter in candidates:
         if interpreter.torch is not None:
             if interpreter.python < _LOWEST_PYTHON:
                 version = ".".join(map(str, interpreter.python))
                 raise CaptureError(f"{interpreter.path} is Python {version}: recording needs 3.10 or later")
             return interpreter
-    one_per_folder = {Path(interpreter.path).parent: interpreter.path for interpreter in reversed(candidates)}
+        without.append(interpreter)
+    one_per_folder = {Path(interpreter.path).parent: interpreter.path for interpreter in reversed(without)}
     looked_at = ", ".join(reversed(one_per_folder.values())) or "no Python was found"
     raise CaptureError(
         f"no torch to record with ({looked_at})",

@@ -3,7 +3,7 @@
 Without options: the report of a recorded 2-rank training run that is packaged with dptune; needs no torch. Its
 predictions were verified: each is shown with the measured saving. With --record, the same script is recorded here:
 DistributedDataParallel over gloo on this machine's CPU, including the link between its ranks, in under a minute.
---fault plants one of four problems.
+--fault plants one of three problems, or none.
 
 examples:
   dptune demo

@@ -1,10 +1,10 @@
 """List recordings: step time, throughput and verdict of each.
 
-FOLDER is a run folder of `dptune profile`, a folder of run folders, or the name or commit of recordings in dptune-runs.
-Recordings are listed oldest first, with the git commit they were made at. A recording that cannot be read is listed
-with the reason.
+FOLDER is a run folder of `dptune profile`, a folder of run folders, or the name or commit (HEAD, a branch) of
+recordings in dptune-runs. Recordings are listed oldest first, with the git commit they were made at. A recording that
+cannot be read is listed with the reason.
 
-One recording proves nothing: two runs of the same script differ, too. `dptune compare` and
+One recording proves nothing: two runs of the same script differ by chance. `dptune compare` and
 `dptune check --baseline` test whether a difference is more than chance; --baseline takes a run's name or commit.
 
 examples:

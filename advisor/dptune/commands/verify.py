@@ -39,7 +39,7 @@ from dptune.commands.shared.amounts import percent, seconds
 from dptune.commands.shared.consent import ask_before_running
 from dptune.commands.shared.parsing import Parser
 from dptune.commands.shared.proving import caution, folder_name, progress, show, trial_arguments
-from dptune.commands.shared.recordings import RUN_HELP, resolved_singly
+from dptune.commands.shared.recordings import RECORDING_HELP, resolved_singly
 from dptune.commands.shared.setting import parsed
 from dptune.errors import UsageError
 from dptune.present.visible import visible
@@ -59,7 +59,7 @@ def arguments(parser: Parser) -> None:
     """Declare the options."""
     parser.takes_command = True
     parser.usage = f"{parser.prog} [options] [RUN] [-- train.py ...]"
-    parser.add_argument("words", nargs="*", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("words", nargs="*", metavar="RUN", help=RECORDING_HELP)
     change = parser.add_argument_group("the change")
     change.add_argument("--advice", metavar="CODE", help="verify the change this rule (code or name) recommends")
     change.add_argument(

@@ -24,8 +24,12 @@ _MOST_GROUPS = 8
 
 def group_name(name: str, groups: Iterable[ProcessGroupFigures]) -> str:
     """The name of a group in a table, with what it is for: `3 tensor`."""
-    found = next((group.known("dimensions") for group in groups if group.name == name), None)
-    return f"{name} {'+'.join(found)}" if found else name
+    return f"{name} {parallel_dimensions(name, groups)}".rstrip()
+
+
+def parallel_dimensions(name: str | None, groups: Iterable[ProcessGroupFigures]) -> str:
+    """What a group splits, in short: `tensor`, `shard+context`; empty where not known."""
+    return "+".join(next((group.known("dimensions") or [] for group in groups if group.name == name), []))
 
 
 def group_rows(groups: Sequence[ProcessGroupFigures]) -> list[str]:

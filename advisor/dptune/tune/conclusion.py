@@ -86,8 +86,8 @@ def _outcome(found: Found, final: Verified | None) -> tuple[Outcome, str]:
             "interrupted": "interrupted before a change was shown to save time",
         }.get(found.ended, "no candidate was shown to save time")
         return "nothing kept", why
-    if final is None:
-        return "not compared", "the kept changes were not compared with the original: --resume does that"
+    if final is None or (found.ended == "interrupted" and final.outcome == "inconclusive"):
+        return "not compared", "the comparison with the original is not finished: --resume continues it"
     if final.learns == "other":
         return "results differ", final.learning
     if final.outcome == "better":

@@ -23,7 +23,7 @@ In the order of memory use:
 - DistributedDataParallel: nothing is gathered.
 
 Where all layers stay gathered already, only DistributedDataParallel is proposed, with low confidence: an all-gather and
-a reduce-scatter send the bytes of an all-reduce, and all that is saved is the wait for gathers in the forward pass.
+a reduce-scatter send the bytes of an all-reduce, and only the waits of the forward pass for gathers are saved.
 
 If several forward passes precede a backward pass, each of them gathers every layer again. Then
 `reshard_after_forward=False` comes first, because it gathers each layer once.
@@ -139,9 +139,7 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=[] if all_of_it and not repeated else _kept(run),
         remedy=_remedy(sharded[0].version, where, all_of_it and not repeated, kept),
         saves=run.bound(0.0, run.most_of_process(most), _ALL if all_of_it else _AGAIN),
-        confidence="low"
-        if kept or beyond_share < FAIR_SHARE or _small_units(run) or _host_memory(run) is None
-        else "medium",
+        confidence="low" if kept or _is_doubtful(run, beyond_share) else "medium",
         evidence=[
             *(
                 Evidence(
@@ -163,6 +161,11 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
+def _is_doubtful(run: RunView, share: float) -> bool:
+    """Whether little is at stake, units are so small that their number is the cause, or memory is not known."""
+    return share < FAIR_SHARE or _small_units(run) or _host_memory(run) is None
+
+
 def _remedy(version: int, where: str | None, whole: bool, kept: bool) -> str:
     """What to change in the script; `whole`: memory has room for replicas; `kept`: layers stay gathered already."""
     wrapper, keeps = (
@@ -172,8 +175,8 @@ def _remedy(version: int, where: str | None, whole: bool, kept: bool) -> str:
     )
     place = f" at {where}" if where else ""
     if whole:
-        trial = "" if version == 1 else " (to try it: `--set fsdp.reshard_after_forward=false`)"
-        less = "" if kept else f" Or pass `{keeps}`, which needs less memory{trial}."
+        to_try = "" if version == 1 else " (to try it: `--set fsdp.reshard_after_forward=false`)"
+        less = "" if kept else f" Or pass `{keeps}`, which needs less memory{to_try}."
         return f"Use `DistributedDataParallel` in place of `{wrapper}`{place}.{less}"
     return f"Pass `{keeps}` to `{wrapper}`{place}."
 

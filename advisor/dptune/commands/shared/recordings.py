@@ -22,7 +22,8 @@ from dptune.runfile.record import RunRecord
 
 _COMMIT = re.compile(r"[0-9a-f]{4,40}\+?")
 _MOST_NAMED = 4
-RUN_HELP = f"run folder or traces; or a recording in {RUNS}, by name or commit (default: the latest)"
+RECORDING_HELP = f"run folder; or a recording in {RUNS}, by name or commit (default: the latest)"
+RUN_HELP = RECORDING_HELP.replace("run folder", "run folder or traces", 1)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,23 @@
 If a vendor states a tensor-core figure with sparsity only, it is halved. GeForce cards run fp16 at half rate when they
 accumulate in fp32, as torch does: that rate counts. fp32 of AMD is that of matrix cores. A device is what torch lists
 as a device: one of the two dies of an MI250 or MI250X.
+
+Each row was compared in November 2026 with public tables that quote the same datasheets; none differed by more than
+rounding:
+
+| rows | compared with |
+|---|---|
+| B300, B200, GB200, H100, H200 | https://glennklockwood.com/garden/processors (B300, B200, h100): all types |
+| A100, A10, A40, H800 | https://github.com/astroC86/gpu-datasheet |
+| A100, A10, L4, L40S, T4, V100 of each form | https://github.com/winston-zhang-orz/gpu-specs: all types |
+| A40, MI210, MI250, RTX 4090 | https://hmc-tech.com: all types |
+| RTX A6000, MI100 | https://github.com/hahnyuan/LLM-Viewer; reviews of the card |
+| H20 | 148 bf16, 296 int8, 74 TF32, 44 fp32, 1 fp64: reviews of the card |
+| L40, A30, B100, MI300A, MI300X, MI325X, MI350X, MI355X, MI250X, RTX 5090, RTX 3090 | bf16 of verl and torchtitan |
+
+Not found there, and from the vendor's papers alone: GH200, RTX 6000 Ada, RTX 4080, RTX 3080, RTX 3090 Ti, RTX 3060,
+RTX 2080 Ti. The first tables give B200 40 TFLOP/s in fp64 and 80 in fp32, of a brief that NVIDIA's HGX
+datasheet has since replaced by 37 and 75.
 """
 
 from __future__ import annotations

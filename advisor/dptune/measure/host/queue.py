@@ -28,6 +28,9 @@ DEPTH = 1021  # launches that a queue holds
 _NEARLY_FULL = 900
 _LONG = 4  # times what a call usually takes
 _USUAL_NS = 10_000  # where no call was made with room in the queue
+_SMALLEST = 64  # places of a queue
+_AS_MANY = 0.97  # of the most that are ever outstanding
+_HELD_THERE = 0.8  # of the long calls, for that to be why they are long
 _ENOUGH = 5  # calls of a name that say what it usually takes
 
 
@@ -69,12 +72,24 @@ def blocked_calls(columns: Columns, devices: Sequence[Operations]) -> tuple[Ints
         before = np.sort(columns.ts_ns[device.rows[device.launch == UNLAUNCHED]])
         unbegun = len(before) - np.searchsorted(before, start, side="right")
         outstanding = np.maximum(outstanding, Launches.of(columns, device).outstanding(start) + unbegun)
+    names = columns.name_id[rows].astype(np.int64)
     full = outstanding >= _NEARLY_FULL
     if not full.any():
+        full = _smaller_queue_full(names, took, outstanding)
+    if not full.any():
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    usual = _usual_ns(columns.name_id[rows].astype(np.int64), took, ~full)
+    usual = _usual_ns(names, took, ~full)
     blocked = full & (took > _LONG * usual)
     return rows[blocked], (start + usual)[blocked]
+
+
+def _smaller_queue_full(names: Ints, took: Ints, outstanding: Ints) -> Mask:
+    """Which calls found a queue full that holds fewer than usual; none where long calls have other reasons."""
+    full: Mask = outstanding >= max(_SMALLEST, _AS_MANY * outstanding.max(initial=0))
+    long = took > _LONG * _usual_ns(names, took, ~full)
+    if (long & full).sum() < _ENOUGH or full[long].mean() < _HELD_THERE:
+        return np.zeros(len(full), dtype=np.bool_)
+    return full
 
 
 def _usual_ns(names: Ints, took: Ints, free: Mask) -> Ints:

@@ -68,9 +68,9 @@ def calls_of_units(view: RankView, device: DeviceView, calls: Mapping[int, Call]
     """The collectives that units issue in the steps, in the order of issuing. `calls`: by the row of the operation."""
     columns, operations = view.columns, device.operations
     ranges = columns.rows(RANGE_CATEGORIES, _ISSUES.match)
-    places = np.array([at for at, row in enumerate(operations.rows.tolist()) if row in calls], dtype=np.int64)
-    if not len(ranges) or not len(places):
+    if not len(ranges) or not calls:
         return []
+    (places,) = np.nonzero(np.isin(operations.rows, np.fromiter(calls, dtype=np.int64)))
     by = issuers(view, device)[places]
     known = (by != UNLAUNCHED) & (device.launched_in[places] != OUTSIDE)
     places, by = places[known], by[known]

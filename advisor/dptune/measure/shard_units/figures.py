@@ -123,23 +123,34 @@ def _sizes(sent: Sequence[UnitCall]) -> dict[str, int]:
 
 
 def _compute(spent_by: DeviceTimeline, begun: Sequence[UnitEvent], updating: Mask | None) -> list[int]:
-    """Compute of each start of a unit, ns: what the host launches until the next start, but not the optimizer's."""
+    """Compute of each start of a unit, ns: what the host launches until the next start, but not the optimizer's.
+
+    On a CPU, what runs until then.
+    """
     if not begun:
         return []
     view, device, timeline = spent_by
     columns, operations = view.columns, device.operations
-    by = operations.rows if operations.on_cpu else operations.launch
-    computes = (operations.work == Work.COMPUTE) & (by != UNLAUNCHED)
+    begin_ns = np.array([start.time_ns for start in begun], dtype=np.int64)
+    until_ns = np.array([view.steps[start.step].end_ns for start in begun], dtype=np.int64)
+    until_ns[:-1] = np.minimum(until_ns[:-1], begin_ns[1:])
+    if operations.on_cpu:
+        rows = operations.rows[:0] if updating is None else operations.rows[updating]
+        updates = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
+        return [int(ns) for ns in (timeline.classes["compute_ns"] - updates).lengths(begin_ns, until_ns)]
+    computes = (operations.work == Work.COMPUTE) & (operations.launch != UNLAUNCHED)
     if updating is not None:
         computes &= ~updating
-    at = np.searchsorted([start.time_ns for start in begun], columns.ts_ns[by], side="right") - 1
-    until_ns = np.array([view.steps[start.step].end_ns for start in begun], dtype=np.int64)
-    computes &= (at >= 0) & (columns.ts_ns[by] < until_ns[at])
+    rows, launched_ns = operations.rows[computes], columns.ts_ns[operations.launch[computes]]
+    at = np.searchsorted(begin_ns, launched_ns, side="right") - 1
+    inside = (at >= 0) & (launched_ns < until_ns[at])
+    rows, at = rows[inside], at[inside]
+    order = np.argsort(at, kind="stable")
+    numbers, first = np.unique(at[order], return_index=True)
     found = [0] * len(begun)
-    for number in np.unique(at[computes]).tolist():
-        rows = operations.rows[computes & (at == number)]
-        run = Intervals.union(columns.ts_ns[rows], columns.ends(rows)) & timeline.classes["compute_ns"]
-        found[number] = run.total_ns
+    parts = np.split(rows[order], first[1:])  # one, which is empty, where nothing computes
+    for number, of_start in zip(numbers.tolist(), parts, strict=False):
+        found[number] = Intervals.union(columns.ts_ns[of_start], columns.ends(of_start)).total_ns
     return found
 
 

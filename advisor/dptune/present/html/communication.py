@@ -31,7 +31,7 @@ def hidden_and_exposed(report: Report) -> Iterator[Section]:
     if not longest:
         return
     named = [
-        (_name(row, account.window_ns), charts.bar(_parts(row, longest, account.window_ns)))
+        (_name(row, report, account.window_ns), charts.bar(_parts(row, longest, account.window_ns)))
         for row in rows[:MOST_COLLECTIVES]
     ]
     left_out = len(rows) - len(named)
@@ -46,8 +46,8 @@ def hidden_and_exposed(report: Report) -> Iterator[Section]:
     yield Section("communication", "Hidden and exposed communication", "Communication", body)
 
 
-def _name(row: CommunicationFigures, window_ns: int) -> str:
-    return f"{collective_name(row)}: {percent(row.communication_ns / window_ns)}"
+def _name(row: CommunicationFigures, report: Report, window_ns: int) -> str:
+    return f"{collective_name(row, report.measured.process_groups)}: {percent(row.communication_ns / window_ns)}"
 
 
 def _parts(row: CommunicationFigures, longest: int, window_ns: int) -> Iterator[charts.Part]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
 from dptune.present.amounts import Hole, several
+from dptune.present.html.charts import MOST_ROWS
 from dptune.present.html.markup import Section, note, text
 from dptune.present.process_groups import group_rows
 from dptune.present.sections import kernels, ranks, traffic
@@ -94,11 +95,19 @@ def collective_table(report: Report) -> Iterator[Section]:
     )
 
 
+def _late_ms(row: Sequence[Cell]) -> float:
+    return float(sorted_by(row[-1]) or 0)
+
+
 def rank_table(report: Report) -> Iterator[Section]:
     """Every rank and device."""
     rows = list(ranks.rank_rows(report))
     if not rows:
         return
+    order = ""
+    if len(rows) > MOST_ROWS and any(_late_ms(row) for row in rows):  # the late ones would be out of sight
+        rows.sort(key=_late_ms, reverse=True)
+        order = "The ranks that arrive latest are first."
     remarks = "".join(note(remark) for remark in ranks.rank_remarks(report))
-    body = f"{table(ranks.COLUMNS, rows, 'Ranks')}{note(ranks.WORDS)}{remarks}"
+    body = f"{table(ranks.COLUMNS, rows, 'Ranks')}{note(order)}{note(ranks.WORDS)}{remarks}"
     yield Section("rank-table", f"Ranks ({len(report.measured.ranks):,})", "Rank table", body)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from dptune.advice import Report
-from dptune.measured import CommunicationFigures
+from dptune.measured import CommunicationFigures, ProcessGroupFigures
 from dptune.present.amounts import percent, several
 from dptune.present.lines import Line, Span, heading, wrapped
 from dptune.present.plots import legend
+from dptune.present.process_groups import parallel_dimensions
 from dptune.present.step_classes import PARTS, Part, cells
 
 MOST_COLLECTIVES = 12
@@ -31,7 +32,7 @@ def overlap(report: Report, width: int) -> Iterator[Line]:
         return
     yield from heading("Hidden and exposed communication (shares of the traced step)", width)
     shown = rows[:MOST_COLLECTIVES]
-    names = [collective_name(row) for row in shown]
+    names = [collective_name(row, report.measured.process_groups) for row in shown]
     shares = [percent(row.communication_ns / account.window_ns) for row in shown]
     column, figures = max(map(len, names)), max(map(len, shares))
     beside = width - column - figures - 6
@@ -50,11 +51,12 @@ def overlap(report: Report, width: int) -> Iterator[Line]:
     yield from wrapped(hidden, width, "  ", role="dim")
 
 
-def collective_name(row: CommunicationFigures) -> str:
-    """`all_reduce (gradients) in backward`."""
+def collective_name(row: CommunicationFigures, groups: Iterable[ProcessGroupFigures]) -> str:
+    """`all_reduce (gradients) in backward`; by what its group is for where its purpose is not known."""
     phase, purpose = row.known("phase"), row.known("purpose")
     where = f" in {phase}" if phase and phase != "unknown" else ""
-    of = f" ({purpose})" if purpose and purpose != "other" else ""
+    meant = purpose if purpose and purpose != "other" else parallel_dimensions(row.known("group"), groups)
+    of = f" ({meant})" if meant else ""
     return f"{row.kind}{of}{where}"
 
 

@@ -109,7 +109,7 @@ def _together(overlap: OverlapFigures) -> str:
     said = f"Compute-to-communication ratio: {number(overlap.compute_per_communication)}."
     slowdown = overlap.known("slowdown")
     if slowdown is None:
-        return f"{said} The slowdown of compute by communication is {Hole(overlap.missing['slowdown'])}."
+        return f"{said} Slowdown of compute by communication: {Hole(overlap.missing['slowdown'])}."
     return (
         f"{said} Compute takes {number(slowdown)}x as long when overlapped with communication "
         f"({overlap.slowdown_pairs:,} matched operations)."

@@ -60,6 +60,7 @@ _PARTS = {
 _OF_TAB = {tab: name for name, (tab, _, _) in _PARTS.items()}
 _WITH_KEYS = (Overview, Cards, RankTable, Gaps, Timeline, WhatIfPane)  # parts of tabs
 TOAST_S = 2  # it covers the lines it speaks of
+_MANY_RANKS = 1000  # whose number would push the last tab out of 80 columns
 _LONGEST_VERDICT = 24  # letters beside the title
 _NO_RUN = "Not available: only a report was loaded, not the run."
 
@@ -136,7 +137,8 @@ class ReportApp(App[None]):
                 yield Overview(self._overview, id="overview-text")
             with TabPane(f"2 Advice ({len(self._report.advice)})", id="advice"):
                 yield Cards(self._report, page_of)
-            with TabPane(f"3 Ranks ({len(self._report.measured.ranks)})", id="ranks-tab"):
+            ranks = len(self._report.measured.ranks)
+            with TabPane(f"3 Ranks ({ranks})" if ranks < _MANY_RANKS else "3 Ranks", id="ranks-tab"):
                 yield RankTable(self._report, self._run)
             with TabPane("4 Links", id="links"):
                 yield Pane(lambda width: _sections(self._report, width, *_LINKS), id="links-text")
@@ -297,10 +299,13 @@ def _verdict(report: Report) -> Text:
 
 
 def _subject(report: Report) -> str:
-    """The command that was recorded, else the file or the folder that was read."""
+    """The command that was recorded, from its script on, else the file or the folder that was read."""
     sources = report.run.sources
-    if report.run.command or not sources:
-        return report.run.command or "nothing was read"
+    if report.run.command:
+        words = report.run.command.split(" ")
+        return " ".join(words[next((at for at, word in enumerate(words) if word.endswith(".py")), 0) :])
+    if not sources:
+        return "nothing was read"
     first = PurePath(sources[0])
     if len(sources) == 1:
         return first.name

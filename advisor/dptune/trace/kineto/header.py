@@ -13,6 +13,7 @@ from dptune.trace.kineto.schema import Header, integer
 from dptune.trace.run import MOST_RANKS
 
 _MOST_SHOWN = 30  # characters of an impossible value
+_MOST_DESCRIBED = 200  # characters of the description of a process group
 
 
 class Metadata(TypedDict):
@@ -109,7 +110,7 @@ def _groups(config: object) -> Iterator[tuple[str, ProcessGroup]]:
         size = _known(group.get("pg_size")) if isinstance(group, dict) else None
         if size is not None:
             described = group.get("pg_desc")
-            words = described if isinstance(described, str) else ""
+            words = described[:_MOST_DESCRIBED] if isinstance(described, str) else ""
             yield str(group.get("pg_name", "")), ProcessGroup(size, words, _members(group.get("ranks"), size))
 
 

@@ -37,9 +37,11 @@ class Kind(IntEnum):
     INPUT = 8  # the script waits for its data loader
     PRODUCT = 9  # a kernel that may multiply matrices or convolve in fp32
     QUEUE = 10  # from the begin of an operation to the return of a call that had no room in the queue before
+    UPDATE = 11  # a kernel of the optimizer's step
+    UPDATING = 12  # from one call of the host to the next, in the optimizer's step
 
 
-COMPUTING = frozenset({Kind.COMPUTE, Kind.PRODUCT})
+COMPUTING = frozenset({Kind.COMPUTE, Kind.PRODUCT, Kind.UPDATE})
 
 
 class Edge(Struct, frozen=True, gc=False):
@@ -186,11 +188,11 @@ class Program:
         for place in part:
             step = self.steps[place]
             took[step.rank].append(times[step.last] - times[step.first])
-            if step.calls is not None:
+            if step.calls is not None and self.edges[step.calls[0]]:  # those before the first step stay as recorded
                 of_host[step.rank].append(times[step.calls[1]] - times[step.calls[0]])
         return float(
             median(
-                max(mean(durations), mean(of_host[rank]) if len(of_host[rank]) == len(durations) else 0.0)
+                max(mean(durations), mean(of_host[rank]) if rank in of_host else 0.0)
                 for rank, durations in took.items()
             )
         )

@@ -1,0 +1,200 @@
+"""The tools: each is a call of the dptune command, so that an agent gets the figures that a user gets.
+
+Reading tools start nothing but dptune. Tools that run a script need `allow_run`; without it they answer with the
+command that they would run. No argument of a tool can be an option: a word that begins with `-` is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dptune.agents.answers import Answer, answer, bounded, text
+
+_ENDS_WITHIN_S = 60.0  # a search that is interrupted: it ends its trial, and writes what it found
+_REPORT = ("run", "headline", "trust", "advice", "together", "verified")
+_TUNED = ("outcome", "reason", "ended", "kept", "settings", "final", "apply", "start", "by_hand", "tried", "not_tried")
+_LAST_LINES = 12
+
+
+class CallError(Exception):
+    """A call that cannot be answered; one sentence, with a hint."""
+
+
+@dataclass
+class _Tuning:
+    process: subprocess.Popen[bytes]
+    folder: Path
+    log: Path
+
+
+@dataclass
+class Calls:
+    """The tools of one server. `allow_run`: whether tools may run scripts."""
+
+    allow_run: bool = False
+    _tunings: dict[str, _Tuning] = field(default_factory=dict)
+
+    def report(self, run: str = "") -> Answer:
+        """Verdict, data quality and recommendations for a recording or traces (default: the latest recording)."""
+        found = _json(_dptune("report", *_words(run), "--format", "json"))
+        advice = found["advice"]
+        commands = [each["verify"] for each in advice if each["verify"]]
+        todo = f"Verify the first recommendation: {commands[0]}" if commands else found["headline"]["next"]
+        return answer(found, _REPORT, todo)
+
+    def explain(self, rule: str) -> Answer:
+        """What a rule looks for, why it costs time, and how to change the script. `rule`: its code or name."""
+        done = _dptune("rules", "explain", *_words(rule))
+        return {"text": text(done), "next_step": "Apply the change, then verify it with the tool verify."}
+
+    def what_if(self, settings: list[str], run: str = "") -> Answer:
+        """Predicted step time with settings (knob=value), from a recording alone; without settings, the best ones."""
+        words = [word for setting in _words(*settings) for word in ("--set", setting)]
+        found = _json(_dptune("whatif", *_words(run), *words, "--format", "json", statuses=(0, 1)))
+        parts = ("measured_ns", "replayed_ns", "error_share", "predictions", "curve", "limits", "missing")
+        return answer(found, parts, "Verify a predicted saving with the tool verify.")
+
+    def compare(self, a: str, b: str) -> Answer:
+        """What changed between two recordings, and which parts of the step explain it."""
+        found = _json(_dptune("compare", *_words(a, b), "--format", "json", statuses=(0, 1)))
+        parts = [name for name in found if name not in ("schema_version", "dptune")]
+        return answer(found, parts, "One run per side cannot rule out noise: verify a change with the tool verify.")
+
+    def check(self, run: str = "", fail_on: str = "high") -> Answer:
+        """Whether a recording passes the gate: findings of this impact or more fail it (low, medium, high)."""
+        words = ("--fail-on", *_words(fail_on), "--format", "json")
+        found = _json(_dptune("check", *_words(run), *words, statuses=(0, 1)))
+        parts = ("outcome", "fail_on", "step_ns", "tripped", "budgets", "regression", "trust", "reservations")
+        failed = found["outcome"] != "passed"
+        return answer(found, parts, "Fix the findings in `tripped`." if failed else "Nothing to fix.")
+
+    def verify(self, change: str, run: str = "", time_limit: str = "20m") -> Answer:
+        """Runs the script with and without a change until one is clearly faster. `change`: a rule, or knob=value."""
+        (asked,) = _words(change)
+        option = "--set" if "=" in asked else "--advice"
+        command = ("verify", *_words(run), option, asked, "--time-limit", *_words(time_limit), "--format", "json", "-q")
+        if refused := self._refused(command):
+            return refused
+        found = _json(_dptune(*command, statuses=(0, 1)))
+        parts = ("outcome", "reason", "ended", "objective", "ratio", "fast_ratio", "a_step_ns", "b_step_ns", "learning")
+        better = found["outcome"] == "better"
+        todo = f"Apply it: dptune report --patch --advice {asked}" if better else "Do not apply it."
+        return answer(found, parts, todo if option == "--advice" or not better else "Set it in the script.")
+
+    def tune_start(
+        self,
+        command: list[str] | None = None,
+        run: str = "",
+        time_limit: str = "20m",
+        numerics: Literal["same", "may-change"] = "same",
+    ) -> Answer:
+        """Starts a search for the changes that make a script faster: `command` is train.py with its arguments."""
+        if bool(command) == bool(run):
+            raise CallError("give either `command` (train.py and its arguments) or `run` (a recording)")
+        folder = Path(tempfile.mkdtemp(prefix="dptune-tune-"))
+        target = ("--run", *_words(run)) if run else (*_words((command or [""])[0]), *(command or [])[1:])
+        options = ("--time-limit", *_words(time_limit), "--numerics", numerics, "-o", str(folder / "tuned"))
+        words = ("tune", *options, *target)
+        if refused := self._refused(words):
+            folder.rmdir()
+            return refused
+        log = folder / "progress.txt"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                _command(words),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+                start_new_session=True,
+            )
+        name = f"tune-{len(self._tunings) + 1}"
+        self._tunings[name] = _Tuning(process, folder / "tuned", log)
+        return {
+            "search": name,
+            "command": shlex.join(("dptune", *words)),
+            "next_step": "Ask tune_status from time to time.",
+        }
+
+    def tune_status(self, search: str) -> Answer:
+        """The last progress lines of a search that was started, and whether it still runs."""
+        tuning = self._tuning(search)
+        running = tuning.process.poll() is None
+        lines = tuning.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+        todo = "Ask again in a minute." if running else "Ask tune_result."
+        return bounded({"running": running, "progress": [text(line) for line in lines], "next_step": todo})
+
+    def tune_result(self, search: str) -> Answer:
+        """What a search found: the measured saving of all kept changes, and the command that applies their patch."""
+        tuning = self._tuning(search)
+        if tuning.process.poll() is None:
+            raise CallError(f"{search} still runs: ask tune_status")
+        result = tuning.folder / "tuning.json"
+        if not result.is_file():
+            raise CallError(f"{search} ended without a result: {self.tune_status(search)['progress'][-1:]}")
+        found = _json(result.read_text(encoding="utf-8"))
+        applies = found["outcome"] == "faster"
+        return answer(
+            found, _TUNED, f"Apply it: {found['apply'] or found['start']}" if applies else "Nothing to apply."
+        )
+
+    def close(self) -> None:
+        """End the searches that still run; each keeps what it found."""
+        running = [tuning.process for tuning in self._tunings.values() if tuning.process.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGINT)
+        for process in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_ENDS_WITHIN_S)
+                continue
+            process.kill()
+
+    def _tuning(self, search: str) -> _Tuning:
+        if search not in self._tunings:
+            raise CallError(f"no search is called {search}; there are: {', '.join(self._tunings) or 'none'}")
+        return self._tunings[search]
+
+    def _refused(self, words: Sequence[str]) -> Answer | None:
+        """The answer where scripts may not be run."""
+        if self.allow_run:
+            return None
+        command = shlex.join(("dptune", *words))
+        todo = "Ask the user to run this command, or to start the server with `dptune mcp --allow-run`."
+        return {"refused": "this tool runs a training script", "command": command, "next_step": todo}
+
+
+def _words(*words: str) -> tuple[str, ...]:
+    """Words of a command line that are no options; empty ones are left out."""
+    for word in words:
+        if word.startswith("-") or "\0" in word:
+            raise CallError(f"an argument cannot begin with '-': {word[:60]!a}")
+    return tuple(word for word in words if word)
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "dptune", *words]
+
+
+def _dptune(*words: str, statuses: Sequence[int] = (0,)) -> str:
+    """What the command prints. Raises CallError with its message where it fails."""
+    done = subprocess.run(_command(words), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode not in statuses:
+        raise CallError(text(done.stderr.strip()) or f"dptune {words[0]} ended with status {done.returncode}")
+    return done.stdout
+
+
+def _json(printed: str) -> dict[str, Any]:
+    try:
+        found = json.loads(printed)
+    except ValueError:
+        raise CallError("dptune printed no JSON") from None
+    return dict(found)
