@@ -56,6 +56,25 @@ def test_workers_must_spare_more_than_the_steps_are_noisy(ask, make_measured, ma
 
 
 @pytest.mark.parametrize(
+    ("form", "line", "words"),
+    [
+        ("mask", 14, "group the rows once"),
+        ("archive", 14, "open it once per process"),
+        ("index", 14, "make a dict of the positions"),
+        ("pop", 14, "replace item i with the last one"),
+        ("mask", 15, ""),  # another line takes the time
+        ("unheard", 14, ""),
+    ],
+)
+def test_a_slow_line_of_a_known_form_has_a_remedy(ask, make_measured, make_facts, form, line, words):
+    made_of = prepared(9, 9, 1, read_by="Lines.__getitem__ (data.py:14)")
+    streams = loader(iterable=True, costly_lines={f"data.py:{line}": form})
+    (advice,) = ask("DP501", make_measured(input=waiting(preparing=made_of)), [make_facts(loaders=[streams])])
+    assert words in advice.remedy
+    assert bool(advice.remedy) == bool(words)
+
+
+@pytest.mark.parametrize(
     ("tensors", "remedy"),
     [
         (128, ": merge the 128 tensors of a batch into a few in `collate` (data.py:3); its 2 workers have one ready "),

@@ -41,6 +41,7 @@ class LoaderFacts:
     code is known to. `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a
     test that then drops some without looking at them; None where its source shows nothing like it. `generators`: random
     number generators that its samples are made with. `epoch_length`: its batches in an epoch on this rank;
+    `costly_lines`: lines of its data set that do a known costly thing, `mask`, `archive`, `index` or `pop`.
     `undivided_length`: those of all ranks, where Accelerate deals them.
     `arguments`: those of its call that dptune can set and no other field holds, by name.
     """
@@ -71,6 +72,7 @@ class LoaderFacts:
     generators: list[GeneratorFacts] = field(default_factory=list)
     epoch_length: int | None = None
     undivided_length: int | None = None
+    costly_lines: dict[str, str] = field(default_factory=dict)
     arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
 
     def epoch_batches(self, ranks: int) -> int | None:

@@ -44,6 +44,9 @@ also frees cores for communication: it saves at most the wait plus the core time
 time in which a rank computes nothing else. Where ranks waited for 59 and 62 % of a step, this bound was 75 and 74 %,
 and 65 % was saved both times.
 
+If the slowest line has a known form, the remedy is named: a comparison with a whole column for each sample, an archive
+that is opened for each sample, `index()` of a list, and `pop(i)` from the middle of a list.
+
 A `TensorDataset` indexes its tensors for each sample, and the loader stacks the samples again: a batch of 2,048 rows
 and three tensors calls 6,144 operators. It also accepts a list of indices: with `batch_size=None` and a `BatchSampler`
 as the sampler, a batch is one call for each tensor. Samples are then so cheap that workers can only hide the remaining
@@ -86,7 +89,7 @@ from typing import Literal
 from dptune.advice import Advice, Change, Impact, Location
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
-from dptune_rules.input import batch_transfer, loader_words
+from dptune_rules.input import batch_transfer, costly_forms, loader_words
 from dptune_rules.input.batch_preparation import MOST_SHARE, costly_function, sent_mib, slow_part, takes_indices
 from dptune_rules.input.batch_transfer import KEEPS_UP_SHARE, MANY_TENSORS
 from dptune_rules.input.loader_cores import (
@@ -255,6 +258,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=title,
         why=why,
         changes=changes,
+        remedy=costly_forms.remedy(loader, culprit[0].rpartition(" (")[2].removesuffix(")")) if culprit else "",
         saves=saves,
         confidence=_confidence(run, now),
         evidence=list(loader_words.evidence(run, host, wait, now, cores, str(where or ""))),

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import IterableDataset
 
 from dptune.capture.injected.observe import process_rank
+from dptune.capture.injected.observe.costly_lines import costly_lines
 from dptune.capture.injected.observe.dropped_samples import drops
 from dptune.capture.injected.observe.observers import Observers
 from dptune.capture.injected.observe.places import Places
@@ -253,9 +254,10 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     while hasattr(batches, "batch_sampler"):  # Accelerate shards a loader by wrapping what it draws batches with
         batches = batches.batch_sampler
     iterable = isinstance(loader.dataset, IterableDataset)
-    dropped = None
+    dropped, costly = None, dict[str, str]()
     with contextlib.suppress(Exception):  # there may be no source to read
         dropped = drops(loader.dataset) if iterable else None
+        costly = costly_lines(loader.dataset)
     sampler = loader.sampler if batches is loader.batch_sampler else getattr(batches, "sampler", loader.sampler)
     epoch_length = undivided_length = None
     with contextlib.suppress(Exception):  # an iterable data set does not say where it ends
@@ -286,6 +288,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         sharded_by=sharded_by(loader) if iterable else None,
         prepares_at=dropped[0] if dropped else None,
         drops_at=dropped[1] if dropped else None,
+        costly_lines=costly,
         epoch_length=epoch_length,
         undivided_length=undivided_length,
         padding=observers.meters.padding.facts(id(loader._index_sampler)),

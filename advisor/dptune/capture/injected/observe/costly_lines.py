@@ -1,0 +1,65 @@
+"""Lines of a data set's methods that do work in proportion to the whole data set, or to a file, for each sample.
+
+Read from the source of its class; nothing is run. Only a few known forms are looked for. What a form costs depends on
+what it is applied to, so a line counts only where samples of the stack show that it takes the time.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import Subset
+
+from dptune.capture.injected.observe.places import is_the_users, relative
+
+_OPENING = ("ZipFile", "TarFile", "h5py.File", "tarfile.open", "lmdb.open", "netCDF4.Dataset", "sqlite3.connect")
+_ONCE = ("__init__", "__setstate__")  # methods that do not run for each sample
+_MOST = 32
+
+
+def costly_lines(dataset: Any) -> dict[str, str]:
+    """By `file:line`, the form: `mask`, `archive`, `index` or `pop`."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    found: dict[str, str] = {}
+    for kind in type(dataset).__mro__:
+        file = inspect.getsourcefile(kind) if kind.__module__ != "builtins" else None
+        if file is None or not is_the_users(file):
+            continue
+        lines, first = inspect.getsourcelines(kind)
+        for line, form in _forms(ast.parse(textwrap.dedent("".join(lines)))):
+            found.setdefault(f"{relative(file)}:{first + line - 1}", form)
+    return dict(list(found.items())[:_MOST])
+
+
+def _forms(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name not in _ONCE]
+    for node in (node for method in methods for node in ast.walk(method)):
+        if isinstance(node, ast.Subscript) and _is_mask(node):
+            yield node.lineno, "mask"
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called.endswith(_OPENING):
+                yield node.lineno, "archive"
+            elif called.endswith(".index") and len(node.args) == 1:
+                yield node.lineno, "index"
+            elif called.endswith(".pop") and len(node.args) == 1 and not _is_end(node.args[0]):
+                yield node.lineno, "pop"
+
+
+def _is_mask(node: ast.Subscript) -> bool:
+    """Whether it selects rows by a comparison of one of their own columns: `rows[rows["key"] == key]`."""
+    rows = ast.unparse(node.value).removesuffix(".loc")
+    test = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) and node.slice.elts else node.slice
+    if not isinstance(test, ast.Compare) or not isinstance(test.left, (ast.Subscript, ast.Attribute)):
+        return False
+    return ast.unparse(test.left.value) == rows and isinstance(test.ops[0], ast.Eq)
+
+
+def _is_end(argument: ast.expr) -> bool:
+    """Whether it is the last item, which a list gives up at once, or the key of a dict."""
+    return ast.unparse(argument) == "-1" or (isinstance(argument, ast.Constant) and not isinstance(argument.value, int))

@@ -1,0 +1,40 @@
+"""Lines of a data set of a known costly form."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from torch.utils.data import Dataset, Subset
+
+from dptune.capture.injected.observe.costly_lines import costly_lines
+from dptune.capture.injected.observe.places import relative
+
+
+class Samples(Dataset):
+    def __init__(self, rows, names, path):
+        self.rows, self.names, self.path = rows, names, path
+        self.first = names.index("first")
+
+    def __getitem__(self, at):
+        rows = self.rows[self.rows["session"] == at]  # mask
+        rows = self.rows.loc[self.rows.session == at, "item"]  # mask
+        archive = zipfile.ZipFile(self.path)  # archive  # noqa: F821
+        place = self.names.index(at)  # index
+        taken = self.names.pop(at)  # pop
+        last = self.names.pop(), self.names.pop(-1), self.options.pop("name"), self.options.pop(at, None)
+        whole = rows[at], rows[self.others["session"] == at], rows[rows["session"] > at]
+        return archive, place, taken, last, whole
+
+
+class Inherits(Samples):
+    pass
+
+
+@pytest.mark.parametrize("data", [Samples([], ["first"], ""), Inherits([], ["first"], "")])
+def test_each_form_with_its_line(data):
+    lines, first = inspect.getsourcelines(Samples)
+    file = relative(inspect.getsourcefile(Samples) or "")
+    marked = {f"{file}:{first + at}": line.split("# ")[1].strip() for at, line in enumerate(lines) if "  # " in line}
+    assert len(marked) == 5
+    assert costly_lines(data) == costly_lines(Subset(data, [0])) == marked
