@@ -21,7 +21,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test environment check lint format types layers tests tests-together tests-alone test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-simulated bench-rules bench-stragglers bench-unseen advice-bench docs pictures dist clean
+.PHONY: help demo test environment check lint format types layers tests tests-together tests-alone test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-simulated bench-rules bench-stragglers bench-tuning bench-unseen advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ bench-loading: $(VENV)/.test ## how fast traces are read, beside HTA (long; resu
 bench-proving: $(VENV)/.profile ## how often `dptune verify` is wrong (about two hours, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/error_rates.py
 
+bench-tuning: $(VENV)/.profile ## how often `dptune tune` is wrong, and what it finds: 10,000 simulated searches (minutes)
+	$(BIN)/python tests/benchmarks/tune_errors.py
+
 bench-effects: $(VENV)/.test ## what it finds of changes on a slow network (half an hour, as root, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/effects.py
 
@@ -108,13 +111,13 @@ bench-predictions: $(VENV)/.test ## how good whatif is: predicted, then run (hou
 bench-replays: $(VENV)/.test ## how public GPU traces replay (a minute; needs ../shared/real_traces)
 	$(BIN)/python tests/benchmarks/real_replays.py
 
-bench-simulated: $(VENV)/.test ## how near predictions for GPU steps are to an independent simulator (ten minutes; resumes)
+bench-simulated: $(VENV)/.test ## how near predictions for GPU steps are to an independent simulator (minutes; resumes)
 	$(BIN)/python tests/benchmarks/simulated.py
 
 bench-rules: $(VENV)/.test ## what the rules say of public traces (minutes; needs ../shared/real_traces)
 	$(BIN)/python tests/benchmarks/real_advice.py
 
-bench-stragglers: $(VENV)/.profile ## whether a report names the rank that stalls, and where (ten minutes; resumes)
+bench-stragglers: $(VENV)/.profile ## whether a report names the rank that stalls, and where (minutes; resumes)
 	$(BIN)/python tests/benchmarks/stragglers.py
 
 bench-unseen: $(VENV)/.test ## whether advice is right on scripts no rule was written from (hours, on an idle machine; resumes)

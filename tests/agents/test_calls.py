@@ -69,3 +69,17 @@ def test_the_skill_names_commands_that_exist() -> None:
     printed = in_process.dptune("skill").stdout
     assert printed.startswith("---\nname: dptune\n")
     assert set(re.findall(r"`dptune ([a-z]+)", printed)) <= {*VERBS}
+
+
+def test_a_search_is_started_followed_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    calls = Calls(allow_run=True)
+    started = calls.tune_start(["nowhere.py"])
+    assert started["search"] == "tune-1"
+    calls._tunings["tune-1"].process.wait(60)
+    status = calls.tune_status("tune-1")
+    assert (status["running"], status["next_step"]) == (False, "Ask tune_result.")
+    assert any("nowhere.py" in line for line in status["progress"])
+    with pytest.raises(CallError, match="tune-1 ended without a result"):
+        calls.tune_result("tune-1")
+    calls.close()

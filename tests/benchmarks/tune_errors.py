@@ -209,7 +209,7 @@ def table(results: dict[str, Any]) -> str:
     """The results as text."""
     lines = [f"commit {results['commit']}; {results['searches']:,} searches of each kind", ""]
     lines.append(
-        "script      false keeps  kept any  gain found: median, mean  final: faster, error  minutes: median, most"
+        "script      false keeps  kept any  found: median, mean       final: faster, error  minutes: median, most"
     )
     for kind, counted in results["kinds"].items():
         false = f"{100 * counted['false_keeps'] / results['searches']:.1f} %"

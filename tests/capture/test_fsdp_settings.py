@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from .launching import DPTUNE, facts_in, run
+
 pytestmark = pytest.mark.records
 
 PLAIN = "g4 g8 0 g1 1 g2 2 g3 3 4 g3 g2 r3 g1 r2 g8 r1 r4 r8"  # a pass: the last module is of the root's unit
@@ -113,3 +115,21 @@ def test_dtypes_of_messages_groups_of_ranks_and_the_scripts_own_synchronization(
     assert "4 g4 g3 g2 r3" in everything.did  # the root as well
     assert its_own.did == f"{HELD} {PLAIN}"
     assert its_own.lacks["fsdp.no_sync"] == "the script already skips synchronization itself"
+
+
+@pytest.mark.thorough
+def test_a_recorded_script_has_them_in_force(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="recording needs torch")
+    settings = {"fsdp.reshard_after_forward": "false", "fsdp.reduce_dtype": "bf16", "fsdp.forward_prefetch": "2"}
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    script = Path(__file__).parent / "kinds" / "fsdp2.py"
+    windows = ("--warmup", "3", "--untraced", "6", "--light", "0", "--detailed", "0", "-q")
+    done = run(
+        *(*DPTUNE, "profile", *windows, "--run-dir", "run", *words, "--nproc-per-node", "2", str(script)), cwd=tmp_path
+    )
+    assert done.status == 0, done.err
+    assert "did not take effect" not in done.err
+    for facts in facts_in(tmp_path / "run"):
+        assert {unit.reshard_after_forward for unit in facts.fsdp} == {False}
+        assert {unit.reduce_dtype for unit in facts.fsdp} == {"bfloat16"}
+        assert max(unit.forward_prefetch_depth for unit in facts.fsdp) == 2

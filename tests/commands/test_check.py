@@ -62,8 +62,9 @@ def report(*impacts: Impact, level: str = "sound") -> Report:
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> object:
-    """A function that fixes the report that `check` will get."""
+def judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
+    """A function that fixes the report that `check` will get, in a folder without recordings."""
+    monkeypatch.chdir(tmp_path)
 
     def fix(one: Report) -> None:
         monkeypatch.setattr("dptune.commands.check.report_of", lambda *_, **__: one)

@@ -190,7 +190,7 @@ def test_an_interrupted_final_comparison_keeps_the_stack(project: Path, trials: 
     done = in_process.dptune(*only, cwd=project)
     assert done.returncode == 130
     found = result(project / "run" / "tuned")
-    assert (found.kept, found.ended) == (["DP501"], "interrupted")
+    assert (found.kept, found.ended, found.outcome) == (["DP501"], "interrupted", "not compared")
     trials.ends_at = -1
     assert in_process.dptune(*only, "--resume", cwd=project).returncode == 0
     assert result(project / "run" / "tuned").outcome == "faster"

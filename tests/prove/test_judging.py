@@ -377,8 +377,8 @@ class TestOfTakenCores:
             made = trial(side, 10.0 if side == "A" else 12.0, taken_share=next(given, 0.0))
             return made.model_copy(update={"number": number})
 
-        monkeypatch.setattr(engine, "_run", of)
-        monkeypatch.setattr(engine, "_unchanged", lambda task, side: None)
+        monkeypatch.setattr(engine, "run_side", of)
+        monkeypatch.setattr(engine, "check_unchanged", lambda task, side: None)
         said = []
         made = engine.prove(dataclasses.replace(task(), most=most), tmp_path, lambda proof, what: said.append(what))
         return made, said

@@ -123,7 +123,7 @@ Action = Begin | End | Busy | Thread | Launch | Graph | Record | Wait | Synchron
 
 
 class Script:
-    """The actions of one step of one rank, as they are written down."""
+    """Collects the actions of a step of a rank."""
 
     def __init__(self) -> None:
         self.actions: list[Action] = []
@@ -147,7 +147,7 @@ class Script:
     def event(
         self, name: str, cost_us: float, category: str = "cpu_op", arguments: dict[str, Any] | None = None
     ) -> Iterator[None]:
-        """A host event; 70 % of its own time is before what is in it."""
+        """A host event; 70 % of its self time is before the events in it."""
         self.actions.append(Begin(name, category, 0.7 * cost_us, self.site(name), arguments or {}))
         yield
         self.actions.append(End(0.3 * cost_us))

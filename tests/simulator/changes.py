@@ -1,6 +1,6 @@
-"""The catalogue of changes: what a run needs for one to matter, and what differs after it.
+"""The catalogue of changes: what a run needs for a change to matter, and what differs after it.
 
-A change is named as `dptune whatif --set` names it. Those that dptune has no name for have one here in the same manner.
+A change is named as `dptune whatif --set` names it. Changes without a name there are named here in the same manner.
 """
 
 from __future__ import annotations

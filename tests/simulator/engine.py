@@ -3,7 +3,7 @@
 - A host does one action after another. A launch takes its time, then the operation is in the queue of its stream; where
   the queue is full the call blocks. A synchronization blocks until the stream is empty.
 - A stream does one operation after another. An operation starts `launch_latency_us` after its launch at the earliest,
-  `queued_gap_us` after the one before, and after the events that its stream was told to wait for.
+  `queued_gap_us` after the one before, and after the events that its stream waits for.
 - A collective occupies its stream from its start; data is transferred once its last rank has started.
 - Compute and communication of a device slow each other. Speeds are constant between changes of what runs; an
   operation ends when its work is done.

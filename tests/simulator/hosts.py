@@ -39,7 +39,7 @@ class Loader:
         self.ready_us: list[float] = []
 
     def ready(self, action: NextBatch, now_us: float, decode_us: float) -> float:
-        """When the next batch is there, and note that a further one was asked for as it is taken."""
+        """When the next batch is ready. As it is taken, the worker starts a further batch."""
         if not self.requested_us:
             self.requested_us = [now_us] * (action.workers * action.prefetch)
         number = self.drawn
@@ -120,7 +120,7 @@ class Host:
         )
 
     def proceed(self) -> None:
-        """Do what follows, up to the next call that the device notices: that one is done when its time has come."""
+        """Do what follows, up to the next call that affects the device: it is done at its time."""
         actions, simulation = self.actions, self.simulation
         while True:
             if self.position == len(actions):

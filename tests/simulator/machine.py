@@ -1,6 +1,6 @@
 """The machine that a simulated run is on: cards, links, hosts and their noise, drawn from measured ranges.
 
-Ranges were measured on /shared/real_traces (public traces) and on the project's recordings of one H200
+Ranges were measured on public traces (../shared/real_traces) and on the project's recordings of one H200
 (sample_traces/gpu), at the 10th, 50th and 90th percentile unless another figure is named:
 
 - time of a launch call with the profiler: nanogpt_8xh100 4.6, 5.9, 8.3 us; hta_training/b1ceb4c (A100) 5, 6, 8 us;
@@ -11,6 +11,8 @@ Ranges were measured on /shared/real_traces (public traces) and on the project's
   10, 12, 14 us
 - between two queued operations of a stream: nanogpt_8xh100 1.2, 1.7, 2.6 us; b4b6dce 1.0, 1.2, 1.5 us; e8fe4d1 0.6,
   0.8, 1.5 us; predict-base 1.0, 1.5, 2.2 us
+- from the end of a collective to the start of what waited for it: ranks-nccl-ddp 2.0 to 4.3 us, ranks-nccl-fsdp 2.2 to
+  6.6 us, nanogpt_8xh100 1.4 to 5.5 us
 - standard deviation / mean of kernels of one name and grid, where only one size is behind them (10th percentile and
   median): 0.01 and 0.02 in nanogpt_8xh100, 0.01 and 0.02 in b1ceb4c, 0.00 and 0.03 in b4b6dce, 0.00 and 0.01 in e8fe4d1
 - bus bandwidth: nanogpt_8xh100 (8 ranks) all-gather of 77 MB in 0.229 ms and reduce-scatter of 151 MB in 0.45 ms: 293
@@ -132,7 +134,7 @@ class Machine:
 
 @dataclass
 class Draw:
-    """Draws by one seed."""
+    """Draws of a seed."""
 
     random: random.Random = field(default_factory=random.Random)
 

@@ -1,4 +1,4 @@
-"""A recorded run as scripts: its own launches, host times and kernel durations, whose starts the engine has to find.
+"""A recorded run as scripts: its launches, host times and kernel durations; the engine has to find the starts.
 
 What is kept of the recording: the host time between two calls, the duration of each operation alone, the order of
 launches, and which calls wait. A collective's duration is that of the rank that waited shortest for the others. What is

@@ -12,7 +12,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank that takes longer than the others in every step; rank -1: another one in each step."""
+    """A rank that takes longer than the others in every step; rank -1: ranks take turns."""
 
     rank: int
     kind: str  # host: it sleeps in forward; compute: its kernels take longer

@@ -1,4 +1,4 @@
-"""Every change of the catalogue is one, and both sides of it run."""
+"""Every change of the catalogue changes a run, and both sides can be simulated."""
 
 from __future__ import annotations
 

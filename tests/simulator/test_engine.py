@@ -79,12 +79,14 @@ def test_an_operation_starts_after_its_launch(timelines: tuple[Run, list[Timelin
 
 def test_data_is_transferred_once_the_last_rank_has_come(timelines: tuple[Run, list[Timeline]]) -> None:
     _, ranks = timelines
-    calls = [[operation for operation in one.device if operation.work.kind == COLLECTIVE] for one in ranks]
+    calls = [[operation for operation in timeline.device if operation.work.kind == COLLECTIVE] for timeline in ranks]
     assert len({len(of_rank) for of_rank in calls}) == 1
     for stream in {operation.work.stream for operation in calls[0]}:
         of_stream = [[operation for operation in of_rank if operation.work.stream == stream] for of_rank in calls]
         for together in zip(*of_stream, strict=True):
-            assert {operation.transfer_ns for operation in together} == {max(one.start_ns for one in together)}
+            assert {operation.transfer_ns for operation in together} == {
+                max(operation.start_ns for operation in together)
+            }
             assert len({operation.end_ns for operation in together}) == 1
 
 
@@ -142,7 +144,9 @@ def test_the_profiler_slows_a_host_and_not_a_device() -> None:
         run = replace(found, host=host(found.host)), chosen
         traced, untraced = (
             mean(
-                step.window_ns for one in pairs.simulated(run, traced, steps=2) for step in pairs.accounts(one, steps=2)
+                step.window_ns
+                for timeline in pairs.simulated(run, traced, steps=2)
+                for step in pairs.accounts(timeline, steps=2)
             )
             for traced in (True, False)
         )

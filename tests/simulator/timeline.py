@@ -22,7 +22,7 @@ class HostEvent:
     start_ns: int
     end_ns: int
     arguments: dict[str, Any]
-    external: int = 0  # External id, its own or its operator's
+    external: int = 0  # External id: of the event, or of the operator around a call
     correlation: int = 0
 
 

@@ -14,7 +14,7 @@ from tests.simulator.settings import Settings, Straggler
 
 
 def scripts(machine: Machine, settings: Settings) -> list[list[Action]]:
-    """Of all ranks. Ranks that do the same share one."""
+    """Of all ranks. Ranks that do the same share a script."""
     common = _Loop(machine, settings, 0, None).actions()
     straggler = settings.straggler
     if straggler is None:

@@ -134,6 +134,7 @@ def test_the_program_is_the_recording(two_ranks: Program) -> None:
         ({"ddp.bucket_cap_mb_list": f"{SIZE_MB},100"}, 90 + 400 + 450 + 50),
         ({"ddp.bucket_cap_mb": 100.0, "link.gb_per_s": 2.0}, 90 + 400 + 300 + 50),
         ({"ddp.bucket_cap_mb": 100.0, "ddp.comm_hook": "bf16"}, 90 + 400 + 300 + 50),
+        ({"optimizer.fused": True}, 90 + 200 + 600),  # at best
     ],
 )
 def test_by_hand(two_ranks: Program, change: dict[str, Any], step_us: float) -> None:
@@ -167,8 +168,12 @@ def test_only_the_last_pass_of_a_step_reduces(tmp_path: Path) -> None:
 
 
 def test_a_first_bucket_needs_torchs_own_sizes(two_ranks: Program) -> None:
+    """Of three or more buckets those between the first and the last hold 25 MiB or more."""
+    whole = changed(two_ranks, {**IDLE, "ddp.first_bucket_mb": 1.0})
+    assert us(whole) == pytest.approx(90 + 400 + 600 + 50)  # all 600 kB are in the first
+    three = changed(two_ranks, {"ddp.bucket_cap_mb": SIZE_MB})
     with pytest.raises(Missing, match="default sizes"):
-        changed(two_ranks, {"ddp.first_bucket_mb": 1.0})
+        changed(three, {"ddp.first_bucket_mb": 1.0})
 
 
 def test_on_a_card() -> None:

@@ -28,6 +28,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -48,12 +49,15 @@ if TYPE_CHECKING:
     from dptune.knobs import Value
     from dptune.predicted import WhatIf
     from dptune.present.lines import Line
+    from dptune.present.progress import Show as Bar
+    from dptune.prove.result import Proof
     from dptune.prove.trial import Bounds
     from dptune.runfile.facts import Facts
     from dptune.runfile.record import RunRecord
     from dptune.tune.candidate import Candidate
     from dptune.tune.candidates import Choice, Left
     from dptune.tune.result import Plan, Tuning
+    from dptune.tune.search import Moment
     from dptune.tune.session import Request, Shows
 
 _ONE_HOST = "trials run on this host only: start dptune tune once, and let it start the ranks"
@@ -96,8 +100,10 @@ def run(args: argparse.Namespace) -> int:
     """Record, search, and print what came of it; the files are in the folder of the results."""
     from dptune.commands.shared.proving import caution
     from dptune.present.amounts import several
+    from dptune.present.progress import progress
     from dptune.prove.trial import Bounds
     from dptune.tune.candidates import candidates
+    from dptune.tune.error_budget import LOOKS
     from dptune.tune.plan import plan, trial_s
     from dptune.tune.session import original_of, tune
 
@@ -113,11 +119,12 @@ def run(args: argparse.Namespace) -> int:
     request = _request(args, folder, record, bounds)
     _ask(args, request, tried)
     original = original_of(request)
-    caution(replace(original, budget_s=request.time_limit_s), args.quiet)
+    caution(replace(original, budget_s=request.time_limit_s, most=LOOKS[-1]), args.quiet)
     _say(
         args, f"{several(len(tried), 'candidate')}, {request.time_limit_s / 60:.0f} min; results go to {request.folder}"
     )
-    tuning = tune(request, original, tried, left, _shows(args))
+    with contextlib.nullcontext() if args.quiet else progress() as bar:
+        tuning = tune(request, original, tried, left, _shows(args, bar))
     _finish(args, request, tuning)
     if tuning.ended == "interrupted":
         raise KeyboardInterrupt
@@ -249,14 +256,31 @@ def _ask(args: argparse.Namespace, request: Request, candidates: Sequence[Candid
     ask_before_running(request.run, request.record, request.command, str(request.source), change, args.yes)
 
 
-def _shows(args: argparse.Namespace) -> Shows:
+def _shows(args: argparse.Namespace, bar: Bar | None) -> Shows:
+    """On a terminal the trial under way with a bar of the time limit, else a line for each; decisions in lines."""
     from dptune.present.sections.tuning import attempt_line, final_line, trial_line
     from dptune.tune.session import Shows
 
+    def say(words: str, spent_s: float) -> None:
+        if bar is None:
+            _say(args, words)
+        elif words:
+            bar(words, min(round(spent_s), round(args.time_limit)), round(args.time_limit))
+
+    searched_s = [0.0]
+
+    def trial(moment: Moment) -> None:
+        searched_s[0] = moment.spent_s
+        say(trial_line(moment, args.time_limit), moment.spent_s)
+
+    def final(proof: Proof, what: str) -> None:
+        spent_s = searched_s[0] + sum(made.seconds for made in proof.trials)
+        say(final_line(proof, what) if what else "", spent_s)
+
     return Shows(
-        trial=lambda moment: _say(args, trial_line(moment, args.time_limit)),
+        trial=trial,
         attempt=lambda attempt: _say(args, attempt_line(attempt)),
-        final=lambda proof, what: _say(args, final_line(proof, what) if what else ""),
+        final=final,
         warn=lambda words: _say(args, words),
     )
 

@@ -12,6 +12,7 @@ from dptune.rule.ranks import LEADING
 from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
+from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.communication import CallFacts, DdpFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discarding
@@ -36,6 +37,7 @@ __all__ = [
     "UNVALIDATED",
     "BroadcastLossFacts",
     "CallFacts",
+    "ChangedSampleFacts",
     "DdpFacts",
     "DenseTableFacts",
     "DiscardedGradientFacts",

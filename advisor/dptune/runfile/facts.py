@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
+from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts
@@ -207,6 +208,7 @@ class Facts:
     `discarded_gradients` gradients that are cleared before an optimizer uses them;
     `broadcast_losses` losses that compare each prediction with each target;
     `kept_weights` weights that are kept without a copy;
+    `changed_samples` samples that data sets change in place;
     `shifted_labels` how far targets are ahead of token ids;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
@@ -268,6 +270,7 @@ class Facts:
     discarded_gradients: DiscardedGradientFacts | None = None
     broadcast_losses: list[BroadcastLossFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
+    changed_samples: list[ChangedSampleFacts] = field(default_factory=list)
     shifted_labels: list[ShiftedLabelFacts] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,21 +20,22 @@ from dptune.runfile import form
 from dptune.runfile.redaction import redacted_settings
 from dptune.tune.candidate import combined
 from dptune.tune.candidates import Left
-from dptune.tune.error_budget import LEVEL
+from dptune.tune.error_budget import LEVEL, LOOKS
 from dptune.tune.result import NotTried, Outcome, Tried, Tuning
-from dptune.tune.search import Attempt, Found
+from dptune.tune.search import FINAL_PAIRS, SLACK, Attempt, Found
 
 if TYPE_CHECKING:
     from dptune.tune.session import Request
 
 PATCH, RESULT = "tuned.patch", "tuning.json"
+_USED = 0.8  # of the time limit: a search that ends before has no time for what comes next
 
 
 def conclude(request: Request, original: Task, found: Found, proof: Proof | None, left: Sequence[Left]) -> Tuning:
     """The result; its patch is written."""
     changes = combined(found.stack)
     final = None if proof is None or not proof.pairs else as_verified(proof)
-    outcome, reason = _outcome(found, final)
+    outcome, reason = _outcome(request, found, final)
     settings = redacted_settings({change.knob: change.then for change in changes})
     patch = request.folder / PATCH
     left_out = {unpatched.change.knob for unpatched in patches(changes, request.source).left_out}
@@ -78,21 +80,33 @@ def conclude(request: Request, original: Task, found: Found, proof: Proof | None
     )
 
 
-def _outcome(found: Found, final: Verified | None) -> tuple[Outcome, str]:
+def _outcome(request: Request, found: Found, final: Verified | None) -> tuple[Outcome, str]:
     if not found.stack:
         why = {
             "cannot run": "the script does not run without changes",
-            "out of time": "the time was up before a change was shown to save time",
+            "out of time": too_short(found, request.time_limit_s),
             "interrupted": "interrupted before a change was shown to save time",
         }.get(found.ended, "no candidate was shown to save time")
         return "nothing kept", why
-    if final is None:
-        return "not compared", "the kept changes were not compared with the original: --resume does that"
+    if final is None or (found.ended == "interrupted" and final.outcome == "inconclusive"):
+        return "not compared", "the comparison with the original is not finished: --resume continues it"
     if final.learns == "other":
         return "results differ", final.learning
     if final.outcome == "better":
         return "faster", final.reason
     return "not confirmed", f"the final comparison did not show a saving: {final.reason}"
+
+
+def too_short(found: Found, limit_s: float) -> str:
+    """Why no change was kept: the time was used up, or too short for one race and the final comparison."""
+    if not found.trial_s or found.spent_s >= _USED * limit_s:
+        return "the time was up before a change was shown to save time"
+    race, final = 2 * LOOKS[0], 2 * FINAL_PAIRS
+    minutes = math.ceil((race + SLACK * final) * found.trial_s / 60)
+    return (
+        f"a trial takes up to {found.trial_s:.0f} s, one race at least {race} trials and the final comparison {final}: "
+        f"use --time-limit {minutes}m or more"
+    )
 
 
 def _tried(attempt: Attempt) -> Tried:

@@ -24,7 +24,7 @@ Result = Literal["kept", "dropped", "undecided"]
 FINAL_PAIRS = LOOKS[0]  # at least: the stack against the original
 _WIDTH = 3  # candidates in a race
 _RECENT = 12  # trials that show how long the next ones take
-_SLACK = 1.2  # of the time for the final comparison
+SLACK = 1.2  # of the time for the final comparison
 _STACK_FAILS = 2  # in a row, after which the search ends
 _SHORTER = 0.8  # of the stack's time then: a change that was not seen to save anything may be seen to do so now
 
@@ -185,7 +185,7 @@ class _Search:
     def _out_of_time(self, trials: int) -> bool:
         """Whether so many trials more leave no time for the final comparison."""
         trial_s = median(self.trial_s[-_RECENT:])
-        return self.found.spent_s + (trials + _SLACK * 2 * FINAL_PAIRS) * trial_s > self.limit_s
+        return self.found.spent_s + (trials + SLACK * 2 * FINAL_PAIRS) * trial_s > self.limit_s
 
     def _race(self, chosen: Sequence[_Waiting]) -> Ended | None:
         """Race them; the winner joins the stack. Why the search ends with it, if it does."""

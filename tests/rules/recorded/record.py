@@ -27,7 +27,7 @@ SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s,
 OF_ONE = (
     *("separate-backward-passes", "long-convolutions", "repeated-forward"),
     *("ignored-targets", "one-hot-products", "full-sorts", "generation-without-cache"),
-    *("broadcast-reductions", "written-optimizer", "labels-shifted-twice"),
+    *("broadcast-reductions", "written-optimizer", "labels-shifted-twice", "samples-changed-in-place"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),

@@ -96,6 +96,7 @@ FAULTS = (
     "broadcast-reductions",
     "written-optimizer",
     "labels-shifted-twice",
+    "samples-changed-in-place",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -138,6 +139,21 @@ class NoisyRows(Rows):
     def __getitems__(self, indices):
         noise = self.noise.standard_normal((len(indices), self.rows.shape[1]), dtype=np.float32)
         return self.rows[indices] + 0.1 * torch.from_numpy(noise)
+
+
+class Augmented(Dataset):
+    """Rows with noise, each added to a copy of the row or to the row itself."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        row = self.rows[index].clone() if args.mended else self.rows[index]
+        row += 0.1 * torch.randn_like(row)
+        return row
 
 
 def seeded(worker):
@@ -512,6 +528,7 @@ def build_loader(width):
             "eager-attention": 4,
             "broadcast-reductions": 256,
             "written-optimizer": 64,
+            "samples-changed-in-place": 64,
         }.get(args.fault, 768)
     if args.fault == "padded-batches":
         texts = Texts(640)
@@ -536,6 +553,8 @@ def build_loader(width):
     if args.fault == "same-random-numbers":
         data = NoisyRows(data.rows)
         options |= {"num_workers": 2, "persistent_workers": True, "worker_init_fn": seeded if args.mended else None}
+    if args.fault == "samples-changed-in-place":
+        data, options = Augmented(data.rows), {"drop_last": True}
     if has("same-data"):
         return DataLoader(data, batch, shuffle=True, **options), None
     sampler = DistributedSampler(data)

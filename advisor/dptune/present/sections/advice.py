@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Change, Evidence, Kind, Report, Saving, Verified
-from dptune.knobs import Value, knob
+from dptune.knobs import ENVIRONMENT, Value, knob
 from dptune.measured import Measured
 from dptune.present.amounts import between, data, milliseconds, ns_as_ms, number, percent, several
 from dptune.present.lines import NARROW, Line, Role, code, heading, labelled, line, wrapped
@@ -253,7 +253,8 @@ def _change(change: Change) -> str:
     now = _value(change.now) if change.now is not None else "unset or unknown"
     unit = f" {known.unit}" if known.unit else ""
     where = f" at {change.at}" if change.at else ""
-    return f"set {change.knob} to {_value(change.then)}{unit} (now {now}){where}: {known.summary}"
+    what = "" if change.knob.startswith(ENVIRONMENT) else f": {known.summary}"  # which would repeat the name
+    return f"set {change.knob} to {_value(change.then)}{unit} (now {now}){where}{what}"
 
 
 def _value(value: Value) -> str:

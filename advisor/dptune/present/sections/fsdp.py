@@ -15,9 +15,9 @@ _TIMES = (Column("hidden"), Column("exposed"), Column("waiting"), Column("hideab
 _SUMS = (Column("collectives", right=False), Column("units"), Column("size"), *_TIMES, Column("ahead"))
 _UNITS = (Column("unit", right=False, least=8), Column("collectives", right=False), Column("size"), *_TIMES)
 _WORDS = (
-    "Times: ms per rank and step (traced). Size: one call of each unit; waiting: part of exposed, for late ranks; "
-    "hideable: the part of it, without waiting, that is no longer than the compute of the unit before (gathers) or "
-    "after it; ahead: gathers issued before the previous unit had started."
+    "Times: ms per rank and step (traced). Size: one call of each unit. Waiting: the part of exposed spent waiting for "
+    "late ranks. Hideable: exposed transfer that the compute of the unit before (gathers) or after (reduces) is long "
+    "enough to overlap. Ahead: gathers issued before the previous unit started."
 )
 _KINDS = {"all_gather": "gather", "reduce_scatter": "reduce"}
 

@@ -49,7 +49,7 @@ def plan_page(plan: Plan, width: int) -> Iterator[Line]:
 def page(tuning: Tuning, width: int) -> Iterator[Line]:
     """Verdict, what to do, what was tried, and what was not."""
     verdict = _VERDICTS[tuning.outcome]
-    if tuning.final is not None:
+    if tuning.final is not None and tuning.outcome != "not compared":
         words = in_words(tuning.final)
         verdict = f"{verdict}: {words.removeprefix('faster: ').removeprefix('inconclusive: ')}"
     yield from labelled("Verdict", f"{verdict.removesuffix('.')}.", width, role="strong")

@@ -18,11 +18,14 @@ from dptune.measure.communication.matching import Exchange
 from dptune.measure.device.critical import Walk
 from dptune.measure.device.kernel_kinds import OTHER, kernel_kind
 from dptune.measure.device.precisions import is_tensor_core
+from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queue import DEPTH, Launches
+from dptune.measure.intervals import Intervals
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Missing
 from dptune.runfile.communication import DdpFacts
+from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
 from dptune.whatif.gpu.reductions import Matched, reductions
@@ -139,12 +142,21 @@ def _kinds(walk: Walk) -> list[Kind]:
     def may_multiply(name: str) -> bool:
         return kernel_kind(name) in _PRODUCTS and not is_tensor_core(name)
 
-    products = walk.columns.named(may_multiply, walk.rows).tolist()
-    computing = (Kind.PRODUCT if may else Kind.COMPUTE for may in products)
+    products = walk.columns.named(may_multiply, walk.rows)
+    updating = _updating(walk)
+    launched = walk.launch != UNLAUNCHED
+    thread, called_ns = walk.columns.thread[walk.launch], walk.columns.ts_ns[walk.launch]
+    updates = (updating.at(thread, called_ns) != NOWHERE) & launched
+    computing = np.where(updates, Kind.UPDATE, np.where(products, Kind.PRODUCT, Kind.COMPUTE)).tolist()
     return [
-        {"compute_ns": kind, "communication_ns": Kind.WAIT}.get(of, Kind.COPY)
+        {"compute_ns": Kind(kind), "communication_ns": Kind.WAIT}.get(of, Kind.COPY)
         for kind, of in zip(computing, walk.kinds, strict=True)
     ]
+
+
+def _updating(walk: Walk) -> Ranges:
+    """When threads were in an optimizer's step()."""
+    return Ranges.of_rows(walk.columns, walk.columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match))
 
 
 def _of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> Iterator[_Item]:
@@ -162,7 +174,11 @@ def _of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> Iter
     moments += [(at, "asked", number) for number, at in enumerate(loading.start_ns.tolist())]
     moments += [(at, "given", number) for number, at in enumerate(loading.end_ns.tolist())]
     before: tuple[int, str, int] | None = None
-    for at, sort, number in sorted(moments):
+    steps = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
+    updating = Intervals.union(columns.ts_ns[steps], columns.ends(steps))
+    moments.sort()
+    of_update = updating.hold(np.array([at for at, _, _ in moments], dtype=np.int64)).tolist()
+    for (at, sort, number), updates in zip(moments, of_update, strict=True):
         freed = sort == "held" and at in queue.full_ends_ns
         item = _Item(at + shift, _FREED if freed else _HOST, (rank, sort, number))
         goes_on = at
@@ -176,7 +192,7 @@ def _of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> Iter
         if room != UNLAUNCHED:
             item.waits.append(((rank, "begin", room), 0.0, Kind.QUEUE, -1))
         if before is not None:
-            kind = Kind.INPUT if sort == "given" else Kind.HOST
+            kind = Kind.INPUT if sort == "given" else Kind.UPDATING if updates else Kind.HOST
             item.waits.append(((rank, before[1], before[2]), max(0, goes_on - before[0]), kind, -1))
         yield item
         before = at, sort, number

@@ -9,7 +9,7 @@ from operator import is_
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measured import Missing
 from dptune.whatif.bounds import is_off
-from dptune.whatif.cpu.buckets import MIB, Caps, assign
+from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB, Caps
 from dptune.whatif.cpu.topology import ALONE, RING, TOPOLOGY, ranks_asked, relinked
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.buckets import rebucketed, silenced
@@ -169,12 +169,10 @@ def _bucket_caps(program: Program, value: Value) -> Program:
 
 
 def _first_bucket(program: Program, value: Value) -> Program:
-    """A first bucket of so many MiB, where all buckets are as torch's own sizes make them."""
-    default = Caps.of()
+    """A first bucket of so many MiB, where the others are as torch's own size makes them."""
     for reduction in program.reductions:
-        if [max(bucket) for bucket in assign(reduction.gradient_bytes, default)] != [
-            bucket.last for bucket in reduction.buckets
-        ]:
+        first, *rest = (program.messages[bucket.message].message_bytes for bucket in reduction.buckets)
+        if first >= DEFAULT_CAP_BYTES or any(size < DEFAULT_CAP_BYTES for size in rest[:-1]):
             raise Missing("the recorded buckets are not of torch's default sizes, which have a first one of their own")
     return rebucketed(program, Caps.of(first_bytes=int(float(value or 0) * MIB)))
 
@@ -221,7 +219,7 @@ def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
 
 
 def _host(program: Program, value: Value) -> Program:
-    return _times(program, (Kind.HOST, Kind.LAUNCH), float(value or 0))
+    return _times(program, (Kind.HOST, Kind.UPDATING, Kind.LAUNCH), float(value or 0))
 
 
 def _compute(program: Program, value: Value) -> Program:
@@ -229,13 +227,14 @@ def _compute(program: Program, value: Value) -> Program:
 
 
 def _batch(program: Program, value: Value) -> Program:
-    """Kernels, copies and waits for batches grow with it; calls of the host and exchanges do not."""
+    """Kernels, copies and waits for batches grow with it; the optimizer, calls of the host and exchanges do not."""
     if not program.batch:
-        raise Missing("the script uses no recorded DataLoader, or several")
+        raise Missing("the script uses no recorded DataLoader, or several, and the trace does not show the batch size")
     times = int(value or 0) / program.batch
     if not times:
         raise Missing("a batch has at least one sample")
-    grown = _times(program, (*_KERNELS, Kind.COPY), 1 + program.growing * (times - 1))
+    growing = (Kind.COMPUTE, Kind.PRODUCT, Kind.COPY)
+    grown = _times(program, growing, 1 + program.growing * (times - 1))
     samples = None if program.samples is None else program.samples * times
     return replace(_times(grown, (Kind.INPUT,), times), batch=int(value or 0), samples=samples)
 
@@ -248,6 +247,13 @@ def _no_sync_calls(program: Program, value: Value) -> Program:
 def _same_time(program: Program, value: Value) -> Program:
     """What is learned changes, and not how long that takes."""
     return program
+
+
+def _no_update(program: Program) -> Program:
+    """The optimizer's kernels and calls take no time."""
+    if not any(edge.kind == Kind.UPDATE for edges in program.edges for edge in edges):
+        raise Missing("the trace does not show which kernels are the optimizer's")
+    return _times(program, (Kind.UPDATE, Kind.UPDATING), 0.0)
 
 
 def _no_loader(program: Program) -> Program:
@@ -295,6 +301,8 @@ BOUNDS: dict[str, Callable[[Program], Program]] = {
     "precision.autocast": _half_precision,
     "cudnn.allow_tf32": _no_products,
     "fsdp.prefetch": _gathered_ahead,
+    "optimizer.fused": _no_update,
+    "optimizer.foreach": _no_update,
 }
 # Those of buckets come first: the link, hooks and the topology change the collectives of new buckets, too.
 _OF_BUCKETS: dict[str, Changing] = {

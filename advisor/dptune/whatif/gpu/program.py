@@ -37,9 +37,11 @@ class Kind(IntEnum):
     INPUT = 8  # the script waits for its data loader
     PRODUCT = 9  # a kernel that may multiply matrices or convolve in fp32
     QUEUE = 10  # from the begin of an operation to the return of a call that had no room in the queue before
+    UPDATE = 11  # a kernel of the optimizer's step
+    UPDATING = 12  # from one call of the host to the next, in the optimizer's step
 
 
-COMPUTING = frozenset({Kind.COMPUTE, Kind.PRODUCT})
+COMPUTING = frozenset({Kind.COMPUTE, Kind.PRODUCT, Kind.UPDATE})
 
 
 class Edge(Struct, frozen=True, gc=False):

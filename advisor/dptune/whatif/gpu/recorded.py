@@ -29,7 +29,9 @@ def program_of(run: Run, measured: Measured) -> Program:
         raise Missing(lacking)
     ranks = measured.known("world_size") or len(run.ranks)
     samples = measured.known("samples_per_step")
-    program = build(views, across(run, views), None, ranks, samples, _batch(run.facts), _ddp(run.facts))
+    program = build(
+        views, across(run, views), None, ranks, samples, _batch(run.facts) or _shown_batch(measured), _ddp(run.facts)
+    )
     return linked(replace(program, hosts=hosts_of(run.facts)), measured)
 
 
@@ -37,6 +39,13 @@ def _ddp(facts: Mapping[int, Facts]) -> DdpFacts | None:
     """The only module of the script, if it was recorded."""
     modules = next((rank_facts.ddp for rank_facts in facts.values()), [])
     return modules[0] if len(modules) == 1 else None
+
+
+def _shown_batch(measured: Measured) -> int | None:
+    """The samples of a pass that several sources in the trace show."""
+    inferred = measured.known("inferred")
+    shown = None if inferred is None else inferred.batch
+    return None if shown is None or shown.confidence == "low" else shown.samples
 
 
 def _batch(facts: Mapping[int, Facts]) -> int | None:

@@ -32,7 +32,7 @@ def without_straggler(program: Program, value: Value) -> Program:
     for (rank, number), ns in device.items():
         if rank == late and ns:
             factors[rank, number] = min(1.0, _median_of_others(device, late, number, ns) / ns)
-    host = {kind: _of_ranks(_spent(program, {kind})) for kind in (Kind.HOST, Kind.INPUT)}
+    host = {kind: _of_ranks(_spent(program, {kind})) for kind in (Kind.HOST, Kind.UPDATING, Kind.INPUT)}
     of_host = {
         kind: min(1.0, median(other for rank, other in spent.items() if rank != late) / spent[late])
         for kind, spent in host.items()

@@ -80,8 +80,8 @@ class Preparing:
             reading_cpu_ns=sums[_READING_CPU],
             collating_ns=sums[_COLLATING],
             collating_cpu_ns=sums[_COLLATING_CPU],
-            read_by=_named(_reader(loader.dataset)),
-            collated_by=_named(loader.collate_fn),
+            read_by=named(reader(loader.dataset)),
+            collated_by=named(loader.collate_fn),
             tensors=sums[_TENSORS],
             tensor_bytes=sums[_BYTES],
         )
@@ -140,7 +140,7 @@ def _tensors(batch: Any) -> tuple[int, int]:
     return count, size
 
 
-def _reader(dataset: Any) -> Any:
+def reader(dataset: Any) -> Any:
     """The method of the data set that reads samples; of a part of another one that of the whole."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
@@ -148,7 +148,7 @@ def _reader(dataset: Any) -> Any:
     return next((method for method in (getattr(type(dataset), name, None) for name in names) if method), None)
 
 
-def _named(function: Any) -> str | None:
+def named(function: Any) -> str | None:
     """`name (file:line)` of what is called; the name alone where it is no user's."""
     while isinstance(function, functools.partial):
         function = function.func

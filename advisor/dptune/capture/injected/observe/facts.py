@@ -96,6 +96,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "discarded_gradients": observers.discarded_gradients.facts,
         "broadcast_losses": observers.broadcast_losses.facts,
         "kept_weights": observers.kept_weights.facts,
+        "changed_samples": observers.changed_samples.facts,
         "shifted_labels": observers.shifted_labels.facts,
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),

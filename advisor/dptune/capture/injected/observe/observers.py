@@ -9,6 +9,7 @@ from typing import Any
 from dptune.capture.injected.observe.averaging import Averaging
 from dptune.capture.injected.observe.batch_preparation import Preparing
 from dptune.capture.injected.observe.broadcast_losses import BroadcastLosses
+from dptune.capture.injected.observe.changed_samples import ChangedSamples
 from dptune.capture.injected.observe.checkpointing import Checkpointing
 from dptune.capture.injected.observe.collectives import Calls
 from dptune.capture.injected.observe.compilations import Compilations
@@ -63,6 +64,7 @@ class Observers:
     broadcast_losses: BroadcastLosses
     kept_weights: KeptWeights
     shifted_labels: ShiftedLabels
+    changed_samples: ChangedSamples
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -86,6 +88,8 @@ def observers() -> Observers:
     preparing.install()
     generators = Generators()
     generators.install()
+    changed_samples = ChangedSamples()
+    changed_samples.install()
     averaging = Averaging(places)
     averaging.install()
     added = AddedParameters(places)
@@ -144,4 +148,5 @@ def observers() -> Observers:
         broadcast_losses=broadcast_losses,
         kept_weights=kept_weights,
         shifted_labels=shifted_labels,
+        changed_samples=changed_samples,
     )
