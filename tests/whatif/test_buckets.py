@@ -163,6 +163,8 @@ def test_only_the_last_pass_of_a_step_reduces(tmp_path: Path) -> None:
     assert us(made) == pytest.approx(2000)
     assert us(changed(quiet, IDLE)) == pytest.approx(490 + 940)
     assert len(quiet.reductions) == 3
+    assert {len(reduction.calls) for reduction in quiet.reductions} == {4}  # two collectives of each rank
+    assert us(quiet) < 2000 - 4  # 4 us from the call before it to that of a collective
     both = changed(made, {**IDLE, "ddp.no_sync": True, "ddp.bucket_cap_mb": 100.0})
     assert us(both) == pytest.approx(490 + 90 + 400 + 600 + 50)
 

@@ -75,10 +75,10 @@ class _Edit:
         return cls(program, [*program.recorded_ns], [*program.ranks], edges, [*program.messages], {})
 
     def removed(self, reduction: Reduction) -> None:
-        """Nothing is reduced, nor copied into buckets and back."""
+        """Nothing is reduced, nor copied into buckets and back; the host takes no time for either."""
         for bucket in reduction.buckets:
             self._without(bucket, {}, {}, {})
-        for place in reduction.moves:
+        for place in (*reduction.moves, *reduction.calls):
             self.edges[place] = [edge.lasting(0.0) for edge in self.edges[place]]
 
     def replaced(self, reduction: Reduction, buckets: Sequence[Sequence[int]], link: Link) -> Reduction:

@@ -50,7 +50,8 @@ class Reduction:
 
     `gradient_bytes` are in the order in which gradients become ready, `ready` by rank and gradient the place of the end
     of the kernel that makes it so, `called` that of the call that launched this kernel. `moves` are the ends of kernels
-    that copy gradients into buckets and back. `step` is the number of the step.
+    that copy gradients into buckets and back, `calls` those that launch them and the collectives. `step` is the number
+    of the step.
     """
 
     step: int
@@ -59,6 +60,7 @@ class Reduction:
     called: Mapping[int, tuple[int, ...]]
     buckets: tuple[Bucket, ...]
     moves: tuple[int, ...] = ()
+    calls: tuple[int, ...] = ()
 
     def moved(self, places: Sequence[int]) -> Reduction:
         """The same where each item has another place."""
@@ -67,8 +69,8 @@ class Reduction:
             for by_rank in (self.ready, self.called)
         )
         buckets = tuple(bucket.moved(places) for bucket in self.buckets)
-        moves = tuple(places[item] for item in self.moves)
-        return Reduction(self.step, self.gradient_bytes, ready, called, buckets, moves)
+        moves, calls = (tuple(places[item] for item in items) for items in (self.moves, self.calls))
+        return Reduction(self.step, self.gradient_bytes, ready, called, buckets, moves, calls)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ class Matched:
 class _Pass:
     """The gradients of one backward pass of one rank: rows of the kernels, and which each collective waits for.
 
-    `reduced` are rows of collectives, with the number of the last gradient of each.
+    `reduced` are rows of collectives, with the number of the last gradient of each; `calls` of the calls that launch
+    them and what moves gradients.
     """
 
     step: int
@@ -93,6 +96,7 @@ class _Pass:
     launches: tuple[int, ...]
     reduced: tuple[tuple[int, int], ...]
     moves: tuple[int, ...]
+    calls: tuple[int, ...]
 
 
 def reductions(
@@ -146,13 +150,14 @@ def _passes(view: RankView, device: DeviceView) -> Iterator[_Pass]:
             continue
         in_order = np.argsort(columns.ts_ns[issuing[chosen]], kind="stable")
         last = np.searchsorted(columns.ts_ns[gradients], columns.ts_ns[issuing[chosen][in_order]], side="right") - 1
-        moves = kernels[moving & (_numbers(host, launches) == number).all(axis=1)]
+        moved = moving & (_numbers(host, launches) == number).all(axis=1)
         yield _Pass(
             step=view.steps[int(number[0])].number if number[0] >= 0 else -1,
             kernels=tuple(kernels[at].tolist()),
             launches=tuple(launches[at].tolist()),
             reduced=tuple(zip(collectives[chosen][in_order].tolist(), last.tolist(), strict=True)),
-            moves=tuple(moves.tolist()),
+            moves=tuple(kernels[moved].tolist()),
+            calls=(*launches[moved].tolist(), *issuing[chosen].tolist()),
         )
 
 
@@ -204,6 +209,7 @@ def _reduction(
         {rank: tuple(places[rank, "call", row] for row in each.launches) for rank, each in passes.items()},
         tuple(buckets),
         tuple(places[rank, "end", row] for rank, each in passes.items() for row in each.moves),
+        tuple(places[rank, "call", row] for rank, each in passes.items() for row in each.calls),
     )
 
 
