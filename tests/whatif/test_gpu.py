@@ -400,8 +400,16 @@ def test_nothing_takes_longer_when_parts_are_quicker(tmp_path_factory, parts, ti
     quicker = changed(made, {what: times})
     for at, recorded in zip(quicker.run(), made.recorded_ns, strict=True):
         assert at <= recorded + 1e-6
-    assert us(quicker) <= us(made) + 1e-6
-    assert us(changed(made, {what: 2 - times})) >= us(made) - 1e-6
+    assert from_start_us(quicker) <= from_start_us(made) + 1e-6
+    assert from_start_us(changed(made, {what: 2 - times})) >= from_start_us(made) - 1e-6
+
+
+def from_start_us(made: Program) -> float:
+    """The mean of the device's first two steps, the first of which begins as recorded.
+
+    A later step, or the host's, begins sooner if parts are quicker, and may end as before.
+    """
+    return us(replace(made, steps=[replace(stretch, calls=None) for stretch in made.steps[:2]]))
 
 
 SEVERAL = ("nanogpt_8xh100", "torchrec_resnet18_2xv100")  # runs of several ranks
