@@ -40,7 +40,7 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
     made = {*_OF_BUCKETS, *_BEFORE_TOPOLOGY, *TOPOLOGY}
     rest = [item for item in settings.items() if item[0] not in made and not _comes_with_workers(item[0], settings)]
     for name, value in sorted(rest, key=lambda setting: order.index(setting[0])):
-        if name in bounded({name: value}):
+        if name in BOUNDS and bounded({name: value}):
             program = BOUNDS[name](program)
         elif name in CHANGES:
             program = CHANGES[name](program, value)
@@ -90,7 +90,9 @@ def with_quickest_host(program: Program) -> Program:
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
     """Those of the changes with only an upper bound of the saving."""
-    return [name for name, value in settings.items() if name in BOUNDS and not is_off(value) and value != 0]
+    return [
+        name for name, value in settings.items() if name in _BOUNDED and not is_off(value) and value not in (0, "none")
+    ]
 
 
 def _comes_with_workers(name: str, settings: Mapping[str, Value]) -> bool:
@@ -185,7 +187,11 @@ def _no_sync(program: Program, value: Value) -> Program:
 
 
 def _comm_hook(program: Program, value: Value) -> Program:
-    """All-reduces of 32-bit floats send half; the casts are not counted, which a GPU does in passing."""
+    """All-reduces of 32-bit floats send half. What the hook costs is not counted, so this bounds its saving.
+
+    For each bucket the host runs the hook in Python, casts, and casts back before the next step. On two ranks of an
+    H200, bf16 took 6 % longer than fp32, where half of the bytes alone save 11 %.
+    """
     if value == "none":
         return program
     if value not in ("fp16", "bf16"):
@@ -311,6 +317,7 @@ _OF_BUCKETS: dict[str, Changing] = {
     "ddp.first_bucket_mb": _first_bucket,
     "ddp.no_sync": _no_sync,
 }
+_BOUNDED = frozenset({*BOUNDS, "ddp.comm_hook"})
 # In the order in which they are made, those before the topology before it; messages are halved after that.
 CHANGES: dict[str, Changing] = {
     **_OF_BUCKETS,

@@ -187,12 +187,10 @@ class Program:
         of_host: dict[int, list[float]] = defaultdict(list)
         for place in part:
             step = self.steps[place]
-            took[step.rank].append(times[step.last] - times[step.first])
-            if step.calls is not None and self.edges[step.calls[0]]:  # those before the first step stay as recorded
+            on_device = times[step.last] - times[step.first]
+            took[step.rank].append(on_device)
+            if step.calls is not None and self.edges[step.calls[0]]:
                 of_host[step.rank].append(times[step.calls[1]] - times[step.calls[0]])
-        return float(
-            median(
-                max(mean(durations), mean(of_host[rank]) if rank in of_host else 0.0)
-                for rank, durations in took.items()
-            )
-        )
+            else:  # calls before the first step stay as recorded
+                of_host[step.rank].append(on_device)
+        return float(median(max(mean(durations), mean(of_host[rank])) for rank, durations in took.items()))
