@@ -10,7 +10,7 @@ import pytest
 from dptune.tune import error_budget, order
 from dptune.tune.candidate import Candidate, combined
 from dptune.tune.error_budget import ErrorBudget
-from dptune.tune.search import Found, InterruptedSearchError, search
+from dptune.tune.search import Found, InterruptedSearchError, Moment, search
 from dptune.tune.timed import Failed, Timed
 
 
@@ -127,6 +127,16 @@ def test_an_interrupt_keeps_what_was_found_and_the_same_trials_lead_to_the_same_
     assert found.ended == "interrupted"
     assert names(found) == names(expected)[: len(found.stack)]
     assert cut.ran == whole.ran[: cut.ends_at]
+
+
+def test_an_interrupt_between_two_trials_keeps_what_was_found_too() -> None:
+    def show(moment: Moment) -> None:
+        if moment.stack:
+            raise KeyboardInterrupt
+
+    runner = Known({"a": 30.0, "b": 20.0})
+    found = search([candidate(name, 0.1, 0.3) for name in "ab"], runner, 3600.0, seed=1, show=show)
+    assert (found.ended, names(found)) == ("interrupted", ["a"])
 
 
 def test_the_error_budget_allows_so_many_candidates_and_kept_ones_are_free() -> None:

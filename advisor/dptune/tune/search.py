@@ -134,7 +134,7 @@ class _Search:
     def run(self) -> Found:
         try:
             self.found.ended = self._ended()
-        except InterruptedSearchError:
+        except (InterruptedSearchError, KeyboardInterrupt):  # in a trial, or between two
             self.found.ended = "interrupted"
         self.found.level_spent = self.budget.spent
         self.found.waiting = [(each.candidate, self._why_waiting(each)) for each in self.waiting]
