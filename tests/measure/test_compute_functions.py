@@ -50,14 +50,14 @@ def test_operators_count_for_their_function_with_their_nodes(tmp_path):
     assert forward.share == pytest.approx(0.3)
     assert (penalty.name, penalty.at, penalty.operator) == ("penalty", "net.py:40", "aten::pow")
     assert (penalty.cost_ns, penalty.backward_ns, penalty.rank) == (50 * US, 90 * US, 0)
-    assert not forward.loops
-    assert not penalty.loops
+    assert not forward.calls_backward
+    assert not penalty.calls_backward
 
 
 def test_the_training_loop_is_marked(tmp_path):
     more = [operator("aten::mean", 1000 * n + 910, 1000 * n + 930) for n in range(STEPS)]
     *_, main = compute_functions([rank_view(tmp_path, *more)])
-    assert (main.name, main.cost_ns, main.loops) == ("main", 20 * US, True)
+    assert (main.name, main.cost_ns, main.calls_backward) == ("main", 20 * US, True)
 
 
 def test_on_a_gpu_kernels_count(tmp_path):

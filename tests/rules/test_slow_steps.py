@@ -160,8 +160,8 @@ def test_two_that_are_slow_are_called_some_steps(ask, make_measured, make_facts)
 def test_what_is_seen_once_may_come_that_often_and_no_more(ask, make_measured, make_facts, at, share):
     """The window starts with step 3: 19 steps from the seventh to the end, or 22 before the twenty-first."""
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [(EVALUATION, {at: 200})])])
-    of_all = f"{100 * share:.0f} % of the time if it comes as often again"
-    assert advice.title == f"`evaluate` (train.py:51) adds 200 ms to one of 25 steps: {of_all}"
+    up_to = f"up to {100 * share:.0f} % of the time"
+    assert advice.title == f"`evaluate` (train.py:51) adds 200 ms to one of 25 timed steps: {up_to}"
     assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(share))
     assert advice.confidence == "medium"
 

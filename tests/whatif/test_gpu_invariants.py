@@ -84,7 +84,7 @@ def program_of(name: str) -> Program | None:
 def program(request: pytest.FixtureRequest, real_traces: Path) -> Program:
     found = program_of(request.param)
     if found is None:
-        pytest.skip("the trace has no program")
+        pytest.skip("the trace holds no two GPU steps to replay")
     return found
 
 
@@ -115,10 +115,12 @@ def test_what_is_quicker_makes_no_item_later(program: Program) -> None:
 
 @each_trace
 def test_a_faster_link_never_lengthens_a_step(program: Program) -> None:
+    if program.link is None or not program.messages:  # no collective of known size
+        with pytest.raises(Missing):
+            changed(program, {"link.gb_per_s": 1.0})
+        return
     steps = []
     for rate in (0.1, 0.5, 1.0, 2.0, 10.0):
-        if program.link is None or not program.messages:
-            pytest.skip("no link")
         relinked = changed(program, {"link.gb_per_s": rate * program.link.bytes_per_ns})
         steps.append(relinked.step_ns())
     assert steps == sorted(steps, reverse=True)

@@ -24,10 +24,10 @@ def most_compute(measured: Measured) -> str:
 
     The training loop is left out: that it computes says nothing.
     """
-    functions = [function for function in measured.known("compute_functions") or [] if not function.loops]
+    functions = [function for function in measured.known("compute_functions") or [] if not function.calls_backward]
     named = [
         f"`{function.name}` ({function.at}, {function.operator.removeprefix('aten::')}) {percent(function.share)}"
         for function in functions[:_NAMED]
         if function.share >= LEAST_COMPUTE
     ]
-    return f"Most compute with its backward pass: {', '.join(named)} of the step." if named else ""
+    return f"Most compute, forward and backward: {', '.join(named)} of the step." if named else ""

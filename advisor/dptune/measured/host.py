@@ -225,7 +225,7 @@ class ComputeFunction(FunctionOperators):
     """
 
     operator: str = Field(description="the operator that takes most of the forward time")
-    loops: bool = Field(description="whether it calls the backward pass: it is the training loop, or one step of it")
+    calls_backward: bool = Field(description="whether it calls the backward pass, as the training loop does")
 
 
 class Decomposition(FunctionOperators):

@@ -17,7 +17,6 @@ from dptune.tune.candidate import LEAST_GAIN, Candidate
 from dptune.tune.unpredicted import unpredicted
 
 Allowed = Literal["same", "may-change"]
-_ALLOWING = "--numerics"  # the option
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Choice:
         """Why it is not tried; "" where it is."""
         names = {candidate.rule, *candidate.settings}
         if candidate.numerics == "changes" and self.numerics == "same":
-            return f"may change training results ({_ALLOWING} may-change)"
+            return "may change training results (--numerics may-change)"
         if names & self.skip:
             return "left out by --skip"
         if self.only and not names & self.only:

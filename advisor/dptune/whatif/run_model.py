@@ -76,8 +76,8 @@ class RunModel:
 
     `variants` are other models in groups, each of one cause. `step_ns` is the measured step, `replayed_ns` the same as
     the unchanged model has it, before what it lacks is laid to its exchanges. All predictions may be off by `slack_ns`.
-    `facts` are those of the recorded ranks, `crowded` whether they share cores. A replay of GPU steps holds every
-    recorded step, so none are held out; `variation_share` is how far the means of both halves of them lie apart.
+    `facts` are those of the recorded ranks, `crowded` whether they share cores. A replay of GPU steps uses every
+    recorded step; `variation_share` is the difference between the mean steps of its two halves, as a share of a step.
     """
 
     model: Model

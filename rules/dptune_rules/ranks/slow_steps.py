@@ -162,14 +162,12 @@ def _share_at_most_as_often(cause: SlowSteps, first_step: int, durations_ns: Seq
 
 def _title(run: RunView, cause: SlowSteps, share: float, times: float, timed: int) -> str:
     often = _often(cause, timed)
-    of_all = f"{100 * share:.0f} % of the time"
+    of_all = f"{'up to ' if _is_once(cause) else ''}{100 * share:.0f} % of the time"
     if not cause.where:
         return f"{often[0].upper()}{often[1:]} takes {times:.1f} times as long as the others: {of_all}"
     what = f"`{cause.name}` ({cause.where})" if cause.name else cause.where
     rank = f" on rank {cause.rank}" if len(run.facts) > NOTICED else ""
     does = "collects experience and " if cause.kind == "experience" else ""
-    if _is_once(cause):
-        of_all = f"{of_all} if it comes as often again"
     return f"{what} {does}adds {digits(cause.extra_ns / 1e6)} ms to {often}{rank}: {of_all}"
 
 
@@ -219,7 +217,7 @@ def _often(cause: SlowSteps, timed: int) -> str:
     """`one step in 5`, with each period; `some steps` where none is known."""
     if cause.periods:
         return " and ".join(f"one step in {every}" for every in cause.periods)
-    return f"one of {timed} steps" if _is_once(cause) else "some steps"
+    return f"one of {timed} timed steps" if _is_once(cause) else "some steps"
 
 
 def _epochs(run: RunView, batches_a_step: int) -> set[int]:

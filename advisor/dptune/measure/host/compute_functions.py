@@ -50,7 +50,7 @@ def _of_rank(view: RankView) -> Iterator[ComputeFunction]:
             name=function.name,
             at=function.at,
             operator=max(sorted(spent), key=lambda name: spent[name]),
-            loops=f"{function.at.rpartition(':')[0]}: {function.name}" in looping,
+            calls_backward=f"{function.at.rpartition(':')[0]}: {function.name}" in looping,
             calls=len(function.rows) / function.steps,
             rank=function.rank,
             cost_ns=function.cost_ns,
