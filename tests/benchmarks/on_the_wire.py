@@ -1,4 +1,4 @@
-"""What the effects are measured on: DDP of two ranks whose steps are bound by what its options say.
+"""What the effects are measured on: DDP or FSDP2 of two ranks whose steps are bound by what its options say.
 
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set by scripts/run.sh. STRAGGLE_MS lets rank 1 come later to each
 step, RATE is the learning rate.
@@ -11,6 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -19,6 +20,7 @@ parser.add_argument("--accumulate", type=int, default=1, help="micro-batches a s
 parser.add_argument("--model", default="plain")
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--load-ms", type=float, default=0.0, help="to prepare a batch, without the processor")
+parser.add_argument("--shard", type=int, default=0, help="blocks in a unit of fully_shard; 0: DDP")
 args = parser.parse_args()
 
 
@@ -52,7 +54,18 @@ MODELS = {
         nn.Flatten(1),
     ),
 }
-model = DistributedDataParallel(MODELS[args.model]())
+
+
+def sharded(model: nn.Sequential) -> nn.Module:
+    """Units of so many blocks with parameters each, and the model as the root."""
+    blocks = [block for part in model for block in getattr(part, "layers", [part]) if list(block.parameters())]
+    for first in range(0, len(blocks), args.shard):
+        fully_shard(blocks[first : first + args.shard])
+    return fully_shard(model)
+
+
+plain = MODELS[args.model]()
+model = sharded(plain) if args.shard else DistributedDataParallel(plain)
 optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", "1e-3")))
 late_s = float(os.environ.get("STRAGGLE_MS", "0")) / 1e3 if dist.get_rank() == 1 else 0.0
 
