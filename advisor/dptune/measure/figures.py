@@ -38,6 +38,7 @@ from dptune.measure.host import (
 )
 from dptune.measure.host.callers import has_stacks
 from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_samples, inferred_world_size
+from dptune.measure.outliers.figures import FEW, outliers
 from dptune.measure.shard_units.figures import NO_UNITS, shard_units
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
@@ -122,6 +123,10 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             links.NO_EXCHANGE if stepped else no_steps,
         ),
         "straggler": (None, late) if isinstance(late, str) else (late, ""),
+        "outliers": (
+            None if account is None else outliers(stepped, together, _hosts(run), account, parallel),
+            no_steps if account is None else FEW,
+        ),
         "gaps": (gaps.gaps(together.spent) if stepped else None, no_steps),
         "path": (_path(stepped, ranks), critical.NO_PATH if stepped else no_steps),
         "launching": (
@@ -264,6 +269,13 @@ def _stepped(views: list[RankView]) -> list[RankView]:
 
 def _ranks(run: Run) -> list[int]:
     return sorted({rank.rank for rank in run.ranks} | set(run.facts))
+
+
+def _hosts(run: Run) -> dict[int, str]:
+    """The host of each rank that has a known one."""
+    named = {rank.rank: rank.light.host for rank in run.ranks}
+    named |= {rank: facts.host for rank, facts in run.facts.items() if facts.host}
+    return {rank: host for rank, host in named.items() if host}
 
 
 def _of(views: list[RankView], rank: int) -> RankView | None:
