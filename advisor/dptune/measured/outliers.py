@@ -58,7 +58,7 @@ class UnsteadyHost(Model):
 
 
 class SlowestGain(Model):
-    """How much shorter steps are, replayed, if the slowest ranks take as long between collectives as the median rank."""
+    """How much shorter replayed steps are if the slowest ranks take as long between collectives as the median rank."""
 
     ranks: list[int] = Field(description="the slowest ranks")
     share: float = Field(description="of the time of the steps")
