@@ -72,5 +72,5 @@ class FlightFigures(Model):
     culprits: list[Culprit] = Field(default_factory=list)
     mismatches: list[Mismatch] = Field(default_factory=list)
     calls: list[FlightCalls] = Field(default_factory=list, description="the longest in all first")
-    traced: int | None = Field(None, description="calls that are in the traces given beside the dumps, over all ranks")
+    traced: int | None = Field(None, description="calls that are also in the given traces, over all ranks")
     findings: list[str] = Field(default_factory=list, description="what limits the reading")
