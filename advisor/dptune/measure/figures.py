@@ -39,6 +39,7 @@ from dptune.measure.host import (
 )
 from dptune.measure.host.callers import has_stacks
 from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_samples, inferred_world_size
+from dptune.measure.outliers.figures import FEW, outliers
 from dptune.measure.shard_units.figures import NO_UNITS, shard_units
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
@@ -127,6 +128,10 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             links.NO_EXCHANGE if stepped else no_steps,
         ),
         "straggler": (None, late) if isinstance(late, str) else (late, ""),
+        "outliers": (
+            None if account is None else outliers(stepped, together, _hosts(run), account, parallel),
+            no_steps if account is None else FEW,
+        ),
         "gaps": (gaps.gaps(spent) if stepped else None, no_steps),
         "path": (_path(stepped, ranks), critical.NO_PATH if stepped else no_steps),
         "launching": (
@@ -275,6 +280,11 @@ def _facts_of(run: Run) -> dict[int, Facts]:
     """The facts of all ranks but those of which only a record was kept."""
     digested = {rank.rank for rank in run.digested}
     return {rank: facts for rank, facts in run.facts.items() if rank not in digested}
+
+
+def _hosts(run: Run) -> dict[int, str]:
+    """The host of each rank that has a known one."""
+    return {rank: host for rank in _ranks(run) if (host := host_of(run, rank))}
 
 
 def _view(rank: RankTrace, facts: Facts | None) -> RankView:

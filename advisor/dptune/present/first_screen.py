@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from dptune.advice import Advice, Report, Saving, Verified
+from dptune.advise.late_places import late_places
+from dptune.advise.limits import COMMUNICATION, LATE
 from dptune.advise.trust import PROFILER_CHEAP
 from dptune.advise.unjudgeable import NO_DATA
 from dptune.measured import Account, EfficiencyFigures, Measured, RankFigures
@@ -194,6 +196,8 @@ def _sentences(report: Report) -> list[str]:
         found += sentences_of(headline.cause)
     elif report.trust.level == "unjudgeable" or not _bars(report):
         found.append(headline.why)
+    elif headline.label in (LATE.verdict, COMMUNICATION.verdict) and (late := late_places(report.measured)):
+        found.append(late)
     return found
 
 
