@@ -1,6 +1,7 @@
 """torch.compile from outside: of the module that holds all parameters of an optimizer, at its first training call.
 
-The outermost such module is compiled, DistributedDataParallel included, as a script would after wrapping the model.
+The outermost such module is compiled. Of DistributedDataParallel it is the module inside, whose graph torch splits at
+DDP's buckets, as it does where a script compiles the wrapper.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from dptune.capture.injected.applying.constructing import follow
@@ -51,7 +53,7 @@ class _Waiting:
         waiting = [parameters for parameters in self._parameters if not parameters <= held]
         self._calls += 1
         if len(waiting) < len(self._parameters):
-            module.compile()
+            _compile(module.module if isinstance(module, DistributedDataParallel) else module)
         elif self._calls >= _MOST_CALLS:
             asked.refuse(_NAME, "the script calls no module that holds all parameters of the optimizer")
             waiting = []
@@ -59,6 +61,16 @@ class _Waiting:
         if not waiting and nn.Module.__call__ is self._watched:
             nn.Module.__call__ = self._call  # type: ignore[method-assign]
             self._watched = None
+
+
+def _compile(module: Any) -> None:
+    """As `module.compile()`, which leaves modules of torch itself, such as Sequential, uncompiled."""
+    call = module._call_impl
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    module._compiled_call_impl = torch.compile(called)
 
 
 def compiling(value: bool) -> None:
