@@ -57,6 +57,7 @@ dt { color: var(--faint); } dd { margin: 0; min-width: 0; }
 .tag { font-size: .8rem; color: var(--faint); letter-spacing: .02em; }
 .see { font-size: .875rem; margin-top: .5rem; } .see a { margin-right: .8rem; }
 .saves { font-weight: 600; }
+ins, del { text-decoration: none; } ins { color: var(--good); } del { color: var(--error); }
 pre { background: var(--paper); border: 1px solid var(--line); border-radius: .25rem; padding: .5rem .7rem;
   overflow-x: auto; font-size: .875rem; white-space: pre-wrap; margin: .2rem 0; }
 code { font-size: .9em; background: var(--paper); border: 1px solid var(--line); border-radius: .2rem;
