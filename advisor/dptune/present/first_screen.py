@@ -364,7 +364,7 @@ def _unseen(report: Report) -> list[str]:
     ][:1]
     answered = {advice.rule for advice in report.advice} | set(report.quiet)
     lacking = [skip for skip in report.skipped if skip.could_not_run and skip.rule not in answered]
-    needing = [skip for skip in report.skipped if skip.needs]
+    needing = [skip for skip in report.skipped if skip.needs_recording]
     if (lacking or needing) and report.trust.level != "unjudgeable":
         ran = len({skip.rule for skip in report.skipped if skip.set_aside} | answered)
         could_not = len({skip.rule for skip in lacking})

@@ -125,7 +125,7 @@ def nothing_to_say(report: Report) -> str:
     if report.trust.level == "unjudgeable":
         return "Not enough reliable data for a verdict: an empty list does not mean that the run is healthy."
     could_not_run = sum(skip.could_not_run for skip in report.skipped)
-    needing = sum(bool(skip.needs) for skip in report.skipped)
+    needing = sum(skip.needs_recording for skip in report.skipped)
     lacking = [f"{several(could_not_run, 'rule')} could not run"] if could_not_run else []
     if needing:
         count = f"{needing} more" if lacking else several(needing, "rule")
