@@ -6,7 +6,7 @@ takes precedence. Without PATH, the latest recording is read. A terminal gets th
 gets the first screen as text, with --full the whole report, with --section one part of it. Partial data is reported and
 marked as partial. Several recordings at once are an error, unless they are the folders of several nodes of one run.
 
-PATH may also be dumps of torch's flight recorder (pickle or JSON), or a folder of them, alone or beside traces of the
+PATH may also be dumps of torch's flight recorder (pickle or JSON), or a folder of them, alone or with traces of the
 same job: which rank hangs, whose calls differ, how long calls take. A pickle is read without executing it.
 
 examples:
@@ -139,7 +139,7 @@ def _with_dumps(args: argparse.Namespace, dumps: Sequence[Path]) -> int:
         show_dumps(figures(dumps), args, alone=True)
         return 0
     if args.output:
-        raise UsageError("dumps beside traces are written to stdout only", "leave -o out")
+        raise UsageError("dumps together with traces are written to stdout only", "leave -o out")
     run, report = _read(args)
     _write(_text(report, "text", args), None)
     show_dumps(figures(dumps, run), args, alone=False)

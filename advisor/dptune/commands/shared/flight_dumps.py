@@ -81,4 +81,4 @@ def check_format(args: argparse.Namespace, alone: bool) -> None:
     if args.format in ("html", "tui"):
         raise UsageError(f"flight recorder dumps cannot be shown as {args.format}", "use --format text or json")
     if args.format == "json" and not alone:
-        raise UsageError("dumps beside traces are shown as text", "for JSON, name the dumps alone")
+        raise UsageError("dumps together with traces are shown as text", "for JSON, name the dumps alone")
