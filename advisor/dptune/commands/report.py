@@ -7,7 +7,8 @@ gets the first screen as text, with --full the whole report, with --section one 
 marked as partial. Several recordings at once are an error, unless they are the folders of several nodes of one run.
 
 PATH may also be dumps of torch's flight recorder (pickle or JSON), or a folder of them, alone or with traces of the
-same job: which rank hangs, whose calls differ, how long calls take. A pickle is read without executing it.
+same job: which rank hangs, whose calls differ, how long calls take. A pickle is read without executing it. Logs of NCCL
+Inspector are read alone.
 
 examples:
   dptune report
@@ -33,6 +34,8 @@ from typing import TYPE_CHECKING
 from dptune.commands.shared.amounts import price, tokens
 from dptune.commands.shared.flight_dumps import check_format, figures, split
 from dptune.commands.shared.flight_dumps import show as show_dumps
+from dptune.commands.shared.inspector_logs import figures as inspected
+from dptune.commands.shared.inspector_logs import logs_of
 from dptune.commands.shared.patchable import can_patch
 from dptune.commands.shared.reading import reading_options, record_of, report_of, root_of
 from dptune.commands.shared.recordings import RUN_HELP, resolved_singly
@@ -111,6 +114,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--advice requires --patch", "add it, or leave --advice out")
     if args.output == Path("-"):
         args.output = None
+    if logs := logs_of(args.paths):
+        check_format(args, alone=True)
+        _check_output(args.output)
+        show_dumps(inspected(logs), args, alone=True)
+        return 0
     dumps, args.paths = split(args.paths)
     if dumps:
         return _with_dumps(args, dumps)
