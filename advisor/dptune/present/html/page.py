@@ -20,6 +20,7 @@ from dptune.present.html.first import first
 from dptune.present.html.functions import functions
 from dptune.present.html.kernels import kernel_classes
 from dptune.present.html.markup import WIDE, Section, joined, labelled, paragraph, text, text_block
+from dptune.present.html.outliers import outliers
 from dptune.present.html.ranks import lateness, ranks
 from dptune.present.html.steps import history
 from dptune.present.html.tables import collective_table, kernel_table, rank_table
@@ -60,6 +61,7 @@ def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
         *ranks(report),
         *timeline(details.steps, named=reported_straggler(report) is not None),
         *lateness(report),
+        *outliers(report),
         *hidden_and_exposed(report),
         *links(report),
         *kernel_classes(report),
