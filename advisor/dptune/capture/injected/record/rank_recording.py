@@ -119,6 +119,7 @@ class RankRecording:
             self._observers.discarded_gradients.end()
             self._observers.broadcast_losses.end()
             self._observers.shifted_labels.end()
+            self._observers.weight_penalties.end()
             self._observers.evaluation_mode.begin()
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._observers.calls.profiled = name != "untraced"
