@@ -105,6 +105,7 @@ from dptune.measured.steps import (
     StepsFigures,
     StepTime,
 )
+from dptune.measured.tensor_memory import BlockMemory, MemoryMoment, TensorMemory
 
 __all__ = [
     "ABSENT",
@@ -121,6 +122,7 @@ __all__ = [
     "AccumulationFigures",
     "ArrivalFigures",
     "AttributionFigures",
+    "BlockMemory",
     "BroadcastReduction",
     "BucketCopyFigures",
     "CodePhase",
@@ -167,6 +169,7 @@ __all__ = [
     "MatmulFigures",
     "Measured",
     "MemoryFigures",
+    "MemoryMoment",
     "Missing",
     "Model",
     "NoiseFigures",
@@ -201,6 +204,7 @@ __all__ = [
     "StepTime",
     "StepsFigures",
     "StragglerFigures",
+    "TensorMemory",
     "Trait",
     "UnalignedProduct",
     "UncachedGeneration",
