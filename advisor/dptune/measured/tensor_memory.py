@@ -56,4 +56,5 @@ class TensorMemory(Figures):
     step: int = Field(description="number of the step")
     moments: list[MemoryMoment] = Field(description="the moments, the fullest first")
     blocks: list[BlockMemory] = Field(description="the blocks in the order in which they run; empty where not shown")
+    loss_bytes: int = Field(0, description="activations allocated after the last block: of the head and the loss")
     start_bytes: Figure[int] = Field(ABSENT, description="tensors alive at the start of the step")

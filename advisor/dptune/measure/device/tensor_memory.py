@@ -90,6 +90,8 @@ def _of_window(window: Literal["light", "detailed"], view: RankView, facts: Tens
     parts = events.parts(backward, optimizing, sharding, sizes)
     moments = _moments(events, parts, step, backward, optimizing)
     total = events.before(step)
+    blocks, after_ns = _blocks(view.columns, events, parts, step, backward, facts.block if facts else "")
+    of_loss = (events.made_ns >= after_ns) & (events.made_ns < backward.start_ns[0]) & (parts == _ACTIVATION)
     return TensorMemory.of(
         {"start_bytes": (None if device == "cpu" else total, _NO_TOTAL)},
         rank=view.rank,
@@ -97,7 +99,8 @@ def _of_window(window: Literal["light", "detailed"], view: RankView, facts: Tens
         window=window,
         step=step.number,
         moments=moments,
-        blocks=_blocks(view.columns, events, parts, step, backward, facts.block if facts else ""),
+        blocks=blocks,
+        loss_bytes=int(events.size[of_loss].sum()),
     )
 
 
@@ -223,21 +226,25 @@ def _ranges(columns: Columns, pattern: re.Pattern[str]) -> Intervals:
 
 def _blocks(
     columns: Columns, events: _Allocations, parts: Ints, step: Step, backward: Intervals, block: str
-) -> list[BlockMemory]:
-    """What each block saves in its forward pass, by the range of its module; `block`: the name of its class."""
+) -> tuple[list[BlockMemory], int]:
+    """What each block saves in its forward pass, by the range of its module, and when the last one ends.
+
+    `block` is the name of its class.
+    """
     if not block:
-        return []
+        return [], _NEVER
     rows = columns.rows(PYTHON_CATEGORIES, re.compile(_BLOCK.format(re.escape(block))).match)
     first_back = int(backward.start_ns[0])
-    found = []
+    found, after_ns = [], _NEVER
     for row in rows[np.argsort(columns.ts_ns[rows], kind="stable")].tolist():
         start_ns, end_ns = int(columns.ts_ns[row]), int(columns.ends(np.array([row]))[0])
         if not step.start_ns <= start_ns < first_back:
             continue
         saved = (events.made_ns >= start_ns) & (events.made_ns < end_ns) & (events.freed_ns > end_ns)
         saved &= parts == _ACTIVATION
+        after_ns = end_ns
         if saved.any():
             found.append(
                 BlockMemory(saved_bytes=int(events.size[saved].sum()), output_bytes=int(events.size[saved][-1]))
             )
-    return found
+    return found, after_ns

@@ -141,6 +141,20 @@ def _resplit(model: MemoryModel, split: Sharding) -> MemoryModel:
     return replace(model, sharding=split, moments=_each(model, of), doubt=model.doubt + more)
 
 
+def _prefetched(direction: str) -> Callable[[MemoryModel, Value], MemoryModel]:
+    """Units whose all-gathers are issued ahead: each holds a unit more. One unit ahead is what torch does anyway."""
+
+    def of(model: MemoryModel, value: Value) -> MemoryModel:
+        more = max(0, int(value or 0) - 1) * max(_of_fsdp(model).units, default=0.0)
+
+        def later(moment: Moment) -> Moment:
+            return replace(moment, sharding=moment.sharding + more) if moment.phase == direction else moment
+
+        return replace(model, moments=_each(model, later), doubt=model.doubt + more / 2)
+
+    return of
+
+
 def _of_fsdp(model: MemoryModel) -> Sharding:
     if model.sharding is None:
         raise Missing("the model is not sharded by fully_shard")
@@ -163,13 +177,26 @@ def _world_size(model: MemoryModel, value: Value) -> MemoryModel:
 
 
 def _dtype(model: MemoryModel, value: Value) -> MemoryModel:
-    """Parameters of another type: so are gradients, the optimizer's state and activations."""
+    """Parameters of another type: so are gradients, the optimizer's state and activations, but those of the loss.
+
+    A loss is usually computed in 32 bits; whether the head's output is copied for that is not known.
+    """
     times = WIDTH[str(value)] / 4
     split = model.split and replace(
         model.split, root=times * model.split.root, units=tuple(times * unit for unit in model.split.units)
     )
-    factors = dict.fromkeys(("activations", "temporaries", "weights", "gradients", "optimizer", "sharding"), times)
-    moments = _each(model, lambda moment: moment.scaled(**factors))
+
+    def of(moment: Moment) -> Moment:
+        loss = min(moment.activations, model.loss if moment.phase == "backward" and not moment.passed_share else 0.0)
+        temporaries = min(moment.temporaries, loss)
+        narrow = moment.scaled(weights=times, gradients=times, optimizer=times, sharding=times)
+        return replace(
+            narrow,
+            activations=times * (moment.activations - loss) + loss,
+            temporaries=times * (moment.temporaries - temporaries) + temporaries,
+        )
+
+    moments = _each(model, of)
     most = max(moment.activations for moment in model.moments)
     return replace(
         model,
@@ -182,7 +209,7 @@ def _dtype(model: MemoryModel, value: Value) -> MemoryModel:
         split=split,
         sharding=split if model.sharding else None,
         moments=moments,
-        doubt=model.doubt + _OF_DTYPE * (1 - times) * most,
+        doubt=model.doubt + abs(1 - times) * (model.loss + _OF_DTYPE * most),
     )
 
 
@@ -198,7 +225,7 @@ def _checkpointing(model: MemoryModel, value: Value) -> MemoryModel:
     if not model.blocks:
         raise Missing("the trace does not show what each block saves: record a detailed window (--detailed 2)")
     saved, outputs = sum(block for block, _ in model.blocks), sum(output for _, output in model.blocks)
-    largest = max(block for block, _ in model.blocks)
+    largest = max(block - output for block, output in model.blocks)  # its output is an input of the next block
     spared = saved - outputs
 
     def of(moment: Moment) -> Moment:
@@ -216,6 +243,8 @@ CHANGES: dict[str, Callable[[MemoryModel, Value], MemoryModel]] = {
     "strategy": _strategy,
     "fsdp.reshard_after_forward": _resharding,
     "fsdp.blocks_per_unit": _blocks_per_unit,
+    "fsdp.forward_prefetch": _prefetched("forward"),
+    "fsdp.backward_prefetch": _prefetched("backward"),
     "world_size": _world_size,
     "model.dtype": _dtype,
     "memory.checkpointing": _checkpointing,

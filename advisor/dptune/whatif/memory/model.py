@@ -94,8 +94,8 @@ class MemoryModel:
 
     `whole` and `trained`: bytes of the parameters, and of those that get gradients, before they are sharded.
     `sharding` is FSDP's, None without it; `split` is what fully_shard on each block would make of the model, or
-    `why_no_split`. `blocks`: of each block what its forward pass saves, and its output; `discarded`: what checkpointing
-    spares now. `doubt`: bytes by which the changes may be off, both ways.
+    `why_no_split`. `blocks`: of each block what its forward pass saves, and its output; `loss`: what the head and the
+    loss save; `discarded`: what checkpointing spares now. `doubt`: bytes by which the changes may be off, both ways.
     """
 
     parameters: float
@@ -113,6 +113,7 @@ class MemoryModel:
     sharding: Sharding | None
     split: Sharding | None
     blocks: tuple[tuple[float, float], ...] = ()
+    loss: float = 0.0
     discarded: float | None = None
     doubt: float = 0.0
     why_no_split: str = ""
@@ -171,6 +172,7 @@ def recorded(measured: Measured, facts: Sequence[Facts]) -> MemoryModel:
         sharding=fsdp,
         split=fsdp or split,
         blocks=tuple((float(block.saved_bytes), float(block.output_bytes)) for block in steps.blocks),
+        loss=steps.loss_bytes,
         discarded=rank_facts.checkpointing.kept_bytes if rank_facts.checkpointing else None,
         why_no_split=why,
     )
