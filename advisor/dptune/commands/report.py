@@ -50,6 +50,7 @@ SECTION_NAMES = (
         "gaps",
         "steps",
         "ranks",
+        "outliers",
         "collectives",
         "links",
         "copies",
