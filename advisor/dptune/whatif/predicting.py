@@ -15,7 +15,7 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
 from dptune.whatif.link import link_figures
 from dptune.whatif.run_model import RunModel
-from dptune.whatif.searching import best_sets
+from dptune.whatif.searching import best_sets, changes_of_units
 from dptune.whatif.strategies import strategies, too_large
 
 # What is asked of steps that GPUs compute, where nothing else is.
@@ -109,7 +109,8 @@ def compare(run: Run, measured: Measured) -> WhatIf:
 def search(run: Run, measured: Measured) -> WhatIf:
     """The best bucket sizes, and the best sets of changes that leave what is learned as it is.
 
-    Of steps that GPUs compute: what each of their parts is worth, of those that the run has.
+    Of units of fully_shard: each change of how they communicate. Of steps that GPUs compute: what each of their parts
+    is worth, of those that the run has.
     """
     try:
         ground = RunModel.of(run, measured)
@@ -121,6 +122,9 @@ def search(run: Run, measured: Measured) -> WhatIf:
     if ground.missed:
         return ground.result([])
     accumulates = all(facts.accumulates() for facts in ground.facts)
+    if ground.model.sharding is not None:
+        each = map(ground.predict, changes_of_units(ground.model, accumulates))
+        return ground.result([prediction for prediction in each if _applies(prediction, ground.step_ns)])
     return ground.result([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
 
 

@@ -12,6 +12,7 @@ from statistics import mean, median
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measured import Missing
 from dptune.whatif.bounds import BOUNDS, bounded
+from dptune.whatif.cpu import unit_changes
 from dptune.whatif.cpu.communication import bucket_cap, bucket_caps, comm_hook, first_bucket, no_sync
 from dptune.whatif.cpu.loaders import batch, loading_of, micro_batches, persistent, shorter, workers
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
@@ -26,6 +27,7 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
 
     The topology is made of the ranks and of the link that there are then: without the straggler, with another link.
     """
+    _check_wrapper(model, settings)
     for name in _BEFORE_TOPOLOGY:
         if name in settings:
             model = CHANGES[name](model, settings[name])
@@ -41,6 +43,8 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     for name in sorted(settings.keys() - set(TOPOLOGY) - set(only) - CHANGES.keys()):
         if name in BOUNDS:
             raise Missing(f"the model gives only an upper bound for other values of {name}")
+        if name in _UNKNOWN:
+            raise Missing(_UNKNOWN[name])
         which = "only the step model of GPUs" if name in SCENARIOS else "no step model"
         raise Missing(f"{which} predicts {name}")
     for name, change in CHANGES.items():
@@ -50,6 +54,17 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
         if name in only:
             model = bound(model)
     return model
+
+
+def _check_wrapper(model: StepModel, settings: Mapping[str, Value]) -> None:
+    """Raise Missing for settings of a wrapper that the script does not use."""
+    other, absent = (
+        ("fsdp.", "the script does not call fully_shard")
+        if model.sharding is None
+        else ("ddp.", "the model is sharded by fully_shard, which has no buckets")
+    )
+    if names := sorted(name for name in settings if name.startswith(other) and name in CHANGES.keys() | BOUNDS.keys()):
+        raise Missing(f"{names[0]} has no effect: {absent}")
 
 
 def _straggler(model: StepModel, value: Value) -> StepModel:
@@ -109,13 +124,7 @@ def _of_work(pass_: Pass, work_ns: float) -> Pass:
     """The pass with another amount of that, in the same proportion of forward and backward."""
     times = work_ns / _work_ns(pass_) if _work_ns(pass_) else 1.0
     backward_ns = (pass_.backward_ns - pass_.hooks_ns) * times + pass_.hooks_ns
-    longer = backward_ns / pass_.backward_ns if pass_.backward_ns else 1.0
-    return replace(
-        pass_,
-        forward_ns=(pass_.forward_ns - pass_.sent_ns) * times + pass_.sent_ns,
-        backward_ns=backward_ns,
-        ready_ns=tuple(ready * longer for ready in pass_.ready_ns),
-    )
+    return pass_.lasting((pass_.forward_ns - pass_.sent_ns) * times + pass_.sent_ns, backward_ns)
 
 
 def _together(model: StepModel, latest: int, other: int) -> float:
@@ -201,6 +210,12 @@ CHANGES: dict[str, Changing] = {
     "ddp.bucket_cap_mb": bucket_cap,
     "ddp.bucket_cap_mb_list": bucket_caps,
     "ddp.first_bucket_mb": first_bucket,
+    "fsdp.units": unit_changes.units,
+    "fsdp.reshard_after_forward": unit_changes.reshard_after_forward,
+    "fsdp.forward_prefetch": unit_changes.prefetch,
+    "fsdp.backward_prefetch": unit_changes.prefetch,
+    "fsdp.reduce_dtype": unit_changes.reduce_dtype,
+    "fsdp.no_sync": unit_changes.no_sync,
     "loader.num_workers": workers,
     "ddp.comm_hook": comm_hook,
     **dict.fromkeys(TAKE_NO_TIME, _same_time),
@@ -208,4 +223,8 @@ CHANGES: dict[str, Changing] = {
 _BEFORE_TOPOLOGY = ("straggler.removed", "straggler.balanced", "link.alpha_us", "link.gb_per_s")
 _CAP, _CAPS = "ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"
 _WORKERS, _PERSISTENT, _PREFETCH = "loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"
+_UNKNOWN = {
+    "fsdp.unshard_in_backward": "which units hold only embeddings was not recorded",
+    "fsdp.reshard_after_backward": "which micro-batches of the script keep gathered parameters was not recorded",
+}
 _FEW_CORES = 2  # to a rank: with no more, exchanges and the passes of other ranks are in each other's way

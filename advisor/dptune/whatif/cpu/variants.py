@@ -30,11 +30,12 @@ def variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, 
         for link in link_range(link_figures(measured))
     )
     yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.7, 1.4))
-    yield tuple(
-        replace(model, slowdown=slowdown)
-        for slowdown in {(1 + model.slowdown) / 2, 1.5 * model.slowdown - 0.5} - {model.slowdown}
-    )
-    yield tuple(replace(model, beside=max(1.0, times * model.beside)) for times in _OTHER_BESIDE)
+    if model.sharding is None:
+        yield tuple(
+            replace(model, slowdown=slowdown)
+            for slowdown in {(1 + model.slowdown) / 2, 1.5 * model.slowdown - 0.5} - {model.slowdown}
+        )
+        yield tuple(replace(model, beside=max(1.0, times * model.beside)) for times in _OTHER_BESIDE)
     links = [replace(model.link, alpha_ns=times * model.link.alpha_ns) for times in model.latency.others]
     yield tuple(replace(model, link=other_link) for other_link in links)
     count = min(map(len, model.steps.values()))
