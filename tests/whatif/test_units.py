@@ -191,3 +191,45 @@ def test_stretches_that_others_took_are_cut_to_twice_the_median():
     (cut,) = found[2].passes
     assert [call.at_ns for call in cut.calls] == [10.0, 70.0, *(call.at_ns for call in CALLS[2:])]
     assert (cut.forward_ns, cut.backward_ns) == (90.0, 70.0)
+
+
+def test_units_in_buckets():
+    """Two ranks, no latency of a bucket but the link's: what sharding takes goes, and DDP's own code comes."""
+    known = model(sharding=Sharding(("a", "b"), tensors=2), link=Link(40.0, 1e-3))
+    replicated = changed(known, {"wrapper": "ddp"})
+    (only,) = replicated.steps[0][0].passes
+    assert (only.calls, len(only.ready_ns), sum(replicated.gradient_bytes)) == ((), 16, 160)
+    assert only.forward_ns == 60 - 8
+    assert only.backward_ns - only.hooks_ns == 70 - 8 - 4  # the gathers and reductions of two units
+    assert only.ready_ns[-1] <= only.backward_ns
+    assert replicated.sharding is None
+    assert changed(known, {"wrapper": "fsdp"}) == known
+    buckets = changed(known, {"wrapper": "ddp", "ddp.bucket_cap_mb": 1.0})
+    assert buckets.caps == Caps.of(1.0)
+
+
+def test_gradients_in_units():
+    """The gradient that is ready first is in the unit that runs last."""
+    gradients = Pass(5.0, 60.0, 80.0, (20.0, 40.0, 60.0, 80.0))
+    replicated = StepModel(
+        {rank: [RankStep((gradients,), 15.0)] for rank in range(2)}, (10, 10, 10, 10), Caps.of(), LINK
+    )
+    with pytest.raises(Missing, match=r"set fsdp\.units too"):
+        changed(replicated, {"wrapper": "fsdp"})
+    with pytest.raises(Missing, match="1 to 4 units"):
+        changed(replicated, {"wrapper": "fsdp", "fsdp.units": 5})
+    two = changed(replicated, {"wrapper": "fsdp", "fsdp.units": 2})
+    (only,) = two.steps[0][0].passes
+    around = only.calls[0].around_ns
+    assert [(call.kind, call.direction, call.unit, call.message_bytes) for call in only.calls] == [
+        ("gather", "forward", 0, 20.0),
+        ("gather", "forward", 1, 20.0),
+        ("gather", "backward", 1, 20.0),
+        ("gather", "backward", 0, 20.0),
+        ("reduce", "backward", 1, 20.0),
+        ("reduce", "backward", 0, 20.0),
+    ]
+    assert [call.at_ns for call in only.calls[:2]] == pytest.approx([around, 30 + 2 * around])
+    assert only.forward_ns + only.backward_ns == pytest.approx(60 + 80 + 6 * around)
+    kept = changed(replicated, {"wrapper": "fsdp", "fsdp.units": 2, "fsdp.reshard_after_forward": False})
+    assert len(kept.steps[0][0].passes[0].calls) == 4

@@ -11,6 +11,7 @@ from dptune.whatif.cpu.communication import ADDING_NS, COMPRESSED_NS, HOOK_ENDS_
 from dptune.whatif.cpu.loaders import TAKING_NS, WORKER_STARTS_NS
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY
+from dptune.whatif.cpu.wrappers import BYTE_NS, CALL_NS, DISPATCH_NS, TENSOR_NS, UPDATE_NS
 from dptune.whatif.gpu.program import Program
 
 _SIZES = "collectives of other sizes take as long as the link model says"
@@ -49,6 +50,9 @@ _ON_CPUS = {
     "receives them",
     "fsdp.no_sync": "a pass that reduces no gradients computes as before, except for the hooks that reduce them",
     "fsdp.param_dtype": "compute takes no time: how fast it is in another dtype was not measured",
+    "wrapper": f"a collective of a unit takes {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and {BYTE_NS:g} "
+    f"ns per byte besides; the optimizer {DISPATCH_NS / 1e3:g} us more per sharded tensor, and {UPDATE_NS:g} ns per "
+    "element",
     "fsdp.units": "hooks and copies of units take as long in total as before; a merged unit is gathered before its "
     "first module and reduced after its last",
     "loader.num_workers": "each worker prepares a batch as fast as the main process did, CPU cores permitting; "

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from dptune.knobs import Knob, knob
 from dptune.whatif.cpu.topology import ALGORITHMS, RING
+from dptune.whatif.cpu.wrappers import DDP, WRAPPERS
 
 _ALL = (
     Knob(
@@ -48,6 +49,7 @@ _ALL = (
     Knob("link.between_gb_per_s", float, "GB/s", 0.0, "same", "bandwidth of a node to other nodes", "", least=1e-6),
     Knob("host.times", float, "", 1.0, "same", "factor on the time of host work", "", least=0.0),
     Knob("compute.times", float, "", 1.0, "same", "factor on the time of compute", "", least=0.0),
+    Knob("wrapper", str, "", DDP, "same", "DDP, or FSDP with as many units as `fsdp.units` says", "", WRAPPERS),
     Knob("fsdp.units", int, "units", 1, "same", "number of units of fully_shard, of about equal bytes", "", least=1),
     Knob("fsdp.prefetch", bool, "", False, "same", "all-gathers are issued before they are needed", ""),
     Knob("copies.non_blocking", bool, "", False, "same", "copies do not block the script or kernels", ""),

@@ -17,6 +17,7 @@ from dptune.whatif.cpu.communication import bucket_cap, bucket_caps, comm_hook, 
 from dptune.whatif.cpu.loaders import batch, loading_of, micro_batches, persistent, shorter, workers
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY, ranks_asked, relinked
+from dptune.whatif.cpu.wrappers import FSDP, sharded, wrapper
 from dptune.whatif.scenarios import SCENARIOS
 
 Changing = Callable[[StepModel, Value], StepModel]
@@ -27,6 +28,8 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
 
     The topology is made of the ranks and of the link that there are then: without the straggler, with another link.
     """
+    if _WRAPPER in settings:
+        model, settings = _wrapped(model, settings)
     _check_wrapper(model, settings)
     for name in _BEFORE_TOPOLOGY:
         if name in settings:
@@ -54,6 +57,15 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
         if name in only:
             model = bound(model)
     return model
+
+
+def _wrapped(model: StepModel, settings: Mapping[str, Value]) -> tuple[StepModel, Mapping[str, Value]]:
+    """The model with the wrapper that is set, and the other settings; those of units and buckets are of that one."""
+    count = settings.get(_UNITS)
+    if settings[_WRAPPER] == FSDP and model.sharding is None and count:
+        rest = {name: value for name, value in settings.items() if name not in (_WRAPPER, _UNITS)}
+        return sharded(model, int(count)), rest
+    return wrapper(model, settings[_WRAPPER]), {name: value for name, value in settings.items() if name != _WRAPPER}
 
 
 def _check_wrapper(model: StepModel, settings: Mapping[str, Value]) -> None:
@@ -198,6 +210,7 @@ def _same_time(model: StepModel, value: Value) -> StepModel:
 # is of the batch that there is then; workers late, for what they do depends on how long a step takes; a hook last,
 # which adds at the pace of the link. Bounds come after all.
 CHANGES: dict[str, Changing] = {
+    "wrapper": wrapper,
     "loader.batch_size": batch,
     "accumulation.micro_batches": micro_batches,
     "loader.persistent_workers": persistent,
@@ -221,6 +234,7 @@ CHANGES: dict[str, Changing] = {
     **dict.fromkeys(TAKE_NO_TIME, _same_time),
 }
 _BEFORE_TOPOLOGY = ("straggler.removed", "straggler.balanced", "link.alpha_us", "link.gb_per_s")
+_WRAPPER, _UNITS = "wrapper", "fsdp.units"
 _CAP, _CAPS = "ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"
 _WORKERS, _PERSISTENT, _PREFETCH = "loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"
 _UNKNOWN = {

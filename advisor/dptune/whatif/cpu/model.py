@@ -119,6 +119,7 @@ class StepModel:
     `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
     as long an exchange takes while every rank computes; less so where some do. `exchange_times`: how many times as long
     any takes as the link predicts. `latency` is in the link's already.
+    `wrapper_times`: how many times as long as usual the code of another wrapper takes.
     `quiet_times`: how many times as long a pass computes that exchanges no more what it did.
     `crowded_slowdown`: the least of that once no rank is late, where they have few cores: one that waits leaves a core
     to the late one's exchange, so a recording of that does not show it.
@@ -148,6 +149,7 @@ class StepModel:
     slowdown: float = 1.0
     beside: float = 1.0
     exchange_times: float = 1.0
+    wrapper_times: float = 1.0
     quiet_times: float = 1.0
     crowded_slowdown: float = 1.5
     uneven_left: float = 0.0

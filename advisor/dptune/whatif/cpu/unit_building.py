@@ -101,7 +101,8 @@ def read(run: Run, measured: Measured) -> RecordedUnits:
     latency = Latency(latency.alone, why=latency.why if latency.alone != 1 else "")
     samples, _ = samples_per_step(list(run.facts.values()), run.world_size)
     names = timelines[min(timelines)].names
-    sharding = Sharding(names, sharded[0].parameter_dtype, sharded[0].reduce_dtype)
+    tensors = sum(optimizer.parameter_tensors for optimizer in facts[0].optimizers)
+    sharding = Sharding(names, sharded[0].parameter_dtype, sharded[0].reduce_dtype, tensors)
     return RecordedUnits(facts, timelines, sharding, latency.on(link), samples, latency=latency)
 
 

@@ -23,8 +23,8 @@ def reshard_after_forward(model: StepModel, value: Value) -> StepModel:
     if value is not False:
         if any(_gathers_again(pass_) for pass_ in _passes(model)):
             return model
-        return replace(model, steps=model.each_pass(_gathering_again))
-    return replace(model, steps=model.each_pass(lambda pass_: _without(pass_, _is_gathered_again)))
+        return replace(model, steps=model.each_pass(gathering_again))
+    return replace(model, steps=model.each_pass(lambda pass_: without(pass_, _is_gathered_again)))
 
 
 def prefetch(model: StepModel, value: Value) -> StepModel:
@@ -61,7 +61,7 @@ def no_sync(model: StepModel, value: Value) -> StepModel:
         if not reductions:
             raise Missing("the last backward pass of a step does not reduce gradients")
         if value:
-            silent = (_without(pass_, lambda call: call.kind == "reduce") for pass_ in before)
+            silent = (without(pass_, lambda call: call.kind == "reduce") for pass_ in before)
             return replace(step, passes=(*silent, last))
         return replace(step, passes=(*(_reducing(pass_, last, reductions) for pass_ in before), last))
 
@@ -78,7 +78,7 @@ def units(model: StepModel, value: Value) -> StepModel:
     if count < 1:
         raise Missing("a model has at least one unit")
     if count <= len(names):
-        group = _grouped([sizes[place] for place in range(len(names))], count)
+        group = grouped([sizes[place] for place in range(len(names))], count)
         merged = tuple(", ".join(found) for found in _by_group(names, group))
         steps = model.each_pass(lambda pass_: replace(pass_, calls=tuple(_merged(pass_.calls, group))))
         return replace(model, steps=steps, sharding=replace(sharding_of(model), names=merged))
@@ -110,7 +110,7 @@ def _gathers_again(pass_: Pass) -> bool:
     return any(map(_is_gathered_again, pass_.calls))
 
 
-def _without(pass_: Pass, dropped: Callable[[UnitCall], bool]) -> Pass:
+def without(pass_: Pass, dropped: Callable[[UnitCall], bool]) -> Pass:
     """The pass without some collectives, nor their hooks and copies."""
     kept = []
     spared = {"forward": 0.0, "backward": 0.0}
@@ -127,7 +127,7 @@ def _without(pass_: Pass, dropped: Callable[[UnitCall], bool]) -> Pass:
     )
 
 
-def _gathering_again(pass_: Pass) -> Pass:
+def gathering_again(pass_: Pass) -> Pass:
     """The pass with a gather of each unit before its backward compute, issued one unit ahead, as torch does it.
 
     Those of the first two units start the backward pass; each further one follows the reduction two units before.
@@ -168,7 +168,7 @@ def _resized(model: StepModel, times: Callable[[UnitCall], float]) -> StepModel:
     return replace(model, steps=model.each_pass(of))
 
 
-def _grouped(sizes: Sequence[float], count: int) -> list[int]:
+def grouped(sizes: Sequence[float], count: int) -> list[int]:
     """Which of so many units each of the present ones becomes a part of: neighbours, of about equal bytes together."""
     total = sum(sizes) or 1.0
     middles = [end - size / 2 for end, size in zip(accumulate(sizes), sizes, strict=True)]

@@ -12,6 +12,8 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.link import link_figures, link_range
 
 _HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from its prediction
+# How far what the code of another wrapper takes may be from its prediction, and what is computed under it.
+_WRAPPER_TIMES = ((0.5, 0.87), (1.5, 1.15))
 _LEAST_GROWING = 0.5  # of what kernels and copies take, that grows with the batch; all of it is the most
 _OTHER_BESIDE = (0.8, 1.25)  # times what is predicted of exchanges beside compute
 _OTHER_CROWDED = (1.2, 1.8)  # slowdowns, once no rank is late
@@ -53,6 +55,9 @@ def others(model: StepModel | Program, changes: Mapping[str, Value]) -> Iterator
     if changes.get("ddp.comm_hook") not in (None, "none"):
         for times in _HOOK_TIMES:
             yield replace(model, hook_times=times)
+    if "wrapper" in changes:
+        for times, compute in _WRAPPER_TIMES:
+            yield replace(model, wrapper_times=times).computing(compute)
     if "ddp.no_sync" in changes:
         yield replace(model, quiet_times=_QUIET)
     if changes.get("straggler.balanced"):
