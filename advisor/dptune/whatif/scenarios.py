@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from dptune.knobs import Knob, knob
 from dptune.whatif.cpu.topology import ALGORITHMS, RING
+from dptune.whatif.cpu.wrappers import DDP, WRAPPERS
 from dptune.whatif.memory.changes import STATE, WIDTH
 
 _ALL = (
@@ -64,6 +65,8 @@ _ALL = (
     ),
     Knob("host.times", float, "", 1.0, "same", "factor on the time of host work", "", least=0.0),
     Knob("compute.times", float, "", 1.0, "same", "factor on the time of compute", "", least=0.0),
+    Knob("wrapper", str, "", DDP, "same", "DDP, or FSDP with as many units as `fsdp.units` says", "", WRAPPERS),
+    Knob("fsdp.units", int, "units", 1, "same", "number of units of fully_shard, of about equal bytes", "", least=1),
     Knob("fsdp.prefetch", bool, "", False, "same", "all-gathers are issued before they are needed", ""),
     Knob("copies.non_blocking", bool, "", False, "same", "copies do not block the script or kernels", ""),
     Knob("syncs.removed", bool, "", False, "same", "no host call waits for the device", ""),
