@@ -37,7 +37,7 @@ OURS = [
     "DP621",
     *("DP701", "DP702", "DP703"),
     *("DP801", "DP802", "DP803", "DP804", "DP805"),
-    *("DP901",),
+    *("DP901", "DP902"),
 ]
 MAY_IMPORT = {"dptune.advice", "dptune.rule", "dptune.knobs", "dptune.measured"}
 

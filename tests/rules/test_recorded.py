@@ -79,6 +79,7 @@ FAULTS = {
     "DP804": "evaluation-mode-kept",
     "DP805": "kept-by-reference",
     "DP901": "uncovered-cost",
+    "DP902": "memory-bound-functions",
 }
 PLAIN = {"DP114": "gradients-after-backward"}  # traces of torch.profiler, made by recorded/plain.py
 OF_CARDS = {"DP206": ("ranks-nccl-fsdp", "ranks-nccl-ddp")}  # where it fires, and where it is quiet
@@ -306,6 +307,7 @@ PLACELESS = {
     "DP804": "the mode is not in the trace",
     "DP805": "followed in the live process",
     "DP901": "seen in the detailed window",
+    "DP902": "seen in the detailed window",
 }
 
 

@@ -51,6 +51,7 @@ SECTION_NAMES = (
         "gaps",
         "steps",
         "ranks",
+        "outliers",
         "collectives",
         "links",
         "copies",

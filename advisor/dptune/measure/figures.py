@@ -39,6 +39,8 @@ from dptune.measure.host import (
 )
 from dptune.measure.host.callers import has_stacks
 from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_samples, inferred_world_size
+from dptune.measure.outliers.devices import kernel_times
+from dptune.measure.outliers.figures import FEW, outliers
 from dptune.measure.shard_units.figures import NO_UNITS, shard_units
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
@@ -93,6 +95,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     ranks = [_rank(rank, run, together, waits[rank], lost.get(rank, [])) for rank in _ranks(run)]
     detail = _detailed(run)
     stacked = detail or _stacked(run, stepped)
+    times = {rank_view.rank: kernel_times(rank_view) for rank_view in _stepped(viewed)}
     tabled = tables(run, views, accounted, together, detail)
     spent = [each for each in together.spent if each[0].whole]
     windowed = [each for each in spent if each[1].windows]
@@ -127,6 +130,10 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             links.NO_EXCHANGE if stepped else no_steps,
         ),
         "straggler": (None, late) if isinstance(late, str) else (late, ""),
+        "outliers": (
+            None if account is None else outliers(_stepped(accounted), times, together, _hosts(run), account, parallel),
+            no_steps if account is None else FEW,
+        ),
         "gaps": (gaps.gaps(spent) if stepped else None, no_steps),
         "path": (_path(stepped, ranks), critical.NO_PATH if stepped else no_steps),
         "launching": (
@@ -275,6 +282,11 @@ def _facts_of(run: Run) -> dict[int, Facts]:
     """The facts of all ranks but those of which only a record was kept."""
     digested = {rank.rank for rank in run.digested}
     return {rank: facts for rank, facts in run.facts.items() if rank not in digested}
+
+
+def _hosts(run: Run) -> dict[int, str]:
+    """The host of each rank that has a known one."""
+    return {rank: host for rank in _ranks(run) if (host := host_of(run, rank))}
 
 
 def _view(rank: RankTrace, facts: Facts | None) -> RankView:

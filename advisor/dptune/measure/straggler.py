@@ -42,7 +42,7 @@ def straggler(
         return found, arrived
     rank = found.rank
     windows = {(rank_view.rank, device.operations.device): device.windows for rank_view, device, _ in together.spent}
-    gained = gain(rank, together.compared, together.clocks, together.tracks, windows)
+    gained = gain({rank}, together.compared, together.clocks, together.tracks, windows)
     missing = {"work_ratio": found.missing["work_ratio"]} | ({"gain_share": NO_REPLAY} if gained is None else {})
     found = found.model_copy(update={"gain_share": None if gained is None else gained.share, "missing": missing})
     accounted = {window.number for of_device in windows.values() for window in of_device}

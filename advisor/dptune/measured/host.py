@@ -290,6 +290,26 @@ class BroadcastReduction(FunctionOperators):
     whole: list[int] = Field(description="size of the tensor that is written out")
 
 
+class OperatorCost(Model):
+    """An operator that a function of the user calls, with its backward pass."""
+
+    name: str = Field(description="the operator")
+    calls: float = Field(description="its calls per step")
+    size: list[int] = Field(description="size of the largest input of its longest call; empty if the trace lacks sizes")
+    share: float = Field(description="its time and that of its backward pass / the step")
+
+
+class MemoryBoundFunction(FunctionOperators):
+    """Operators that a function of the user calls itself in forward passes and losses, and that read and write memory.
+
+    Not counted are layers, matrix products, convolutions, attention, lookups, and what torch has one operator for:
+    activations, normalization, pooling, dropout, losses. The share is of the step of the detailed window.
+    """
+
+    runs: float = Field(description="runs of the function per step")
+    operators: list[OperatorCost] = Field(description="the operators that take most, at most four")
+
+
 class EagerAttention(FunctionOperators):
     """Attention that is computed operator by operator: two batched products with a softmax between them.
 
@@ -369,6 +389,9 @@ class UserCodeFigures(Figures):
     broadcast_reductions: list[BroadcastReduction] = Field(
         default=[],
         description="functions that write out values of all pairs and reduce them; includes the training computation",
+    )
+    memory_bound: list[MemoryBoundFunction] = Field(
+        default=[], description="functions whose own operators in forward passes mostly read and write memory"
     )
     clips: bool = Field(False, description="whether a step clips gradients with `torch.nn.utils`")
     packs: bool = Field(False, description="whether a step packs padded sequences, on whose padding no layer computes")

@@ -43,6 +43,7 @@ from dptune.measured.host import (
 from dptune.measured.inferred import InferredFacts
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.load import LoadFigures
+from dptune.measured.outliers import OutlierFigures
 from dptune.measured.place import Place
 from dptune.measured.shard_units import ShardUnits
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
@@ -93,6 +94,9 @@ class Measured(Figures):
     )
     links: Figure[list[LinkFigures]] = Field(ABSENT, description="latency and bandwidth between ranks, by kind")
     straggler: Figure[StragglerFigures] = Field(ABSENT, description="the rank that the others wait for most")
+    outliers: Figure[OutlierFigures] = Field(
+        ABSENT, description="ranks, hosts, GPUs and links that differ from the rest, among eight ranks or more"
+    )
     gaps: Figure[list[GapFigures]] = Field(ABSENT, description="the longest stretches in which a device ran nothing")
     buffer_sync_share: Figure[float] = Field(
         ABSENT, description="host time for DDP's buffer broadcasts before forward passes / step (mean over ranks)"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import isclose, isfinite
 from typing import Any
 
-from dptune.advice import CONFIDENCES, Advice, Confidence, Impact, impact_of
+from dptune.advice import CONFIDENCES, NEEDS_RECORDING, Advice, Confidence, Impact, impact_of
 from dptune.knobs import Value
 from dptune.measured import Measured, Missing, digits
 from dptune.predicted import Prediction
@@ -28,8 +28,6 @@ from dptune.runfile.work_between import HostWork, work_between
 from dptune.runfile.work_kinds import kind_of
 
 _ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or nearly so on other processors
-
-NEEDS_RECORDING = "needs a recording by `dptune profile`"
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
 

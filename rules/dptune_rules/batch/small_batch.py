@@ -71,12 +71,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
+from dptune.knobs import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.measured import Missing, NoiseFigures
 from dptune.rule import Rule, RunView, Threshold, discarding
 from dptune_rules.batch import micro_batches
 
 TIMES = (2, 4, 8)
-SETS_RATE = ("OneCycleLR", "CyclicLR")  # by arguments of their own, whatever the optimizer was made with
 MEMORY_SHARE = 0.9  # of a device's memory, that the larger batch may take at most
 
 WORTH_SHARE = Threshold(
@@ -326,25 +326,18 @@ def _scaled_rate(run: RunView, times: int) -> _Rate:
         return _Rate([], f"{larger} in the scheduler or parameter group that sets it.")
     fewer = f"Step-based schedules get {times}x fewer steps."
     where = Location.parse(first.where)
+    before = {"optimizer.lr": now, "optimizer.betas": listed_betas(first.betas), "optimizer.eps": first.eps}
+    settings = scaled_with_batch(first.name, times, now, first.betas, first.eps)
+    changes = [Change(knob=name, now=before[name], then=then, at=where) for name, then in settings.items()]
     if first.name == "SGD":
-        then = _rounded(now * times)
-        change = Change(knob="optimizer.lr", now=now, then=then, at=where)
-        return _Rate([change], f"For SGD, scale the learning rate linearly with the batch, after a warm-up. {fewer}")
+        return _Rate(changes, f"For SGD, scale the learning rate linearly with the batch, after a warm-up. {fewer}")
     if first.name not in ("Adam", "AdamW"):
         return _Rate([], f"There is no known scaling rule for {first.name}: retune the learning rate. {fewer}")
-    then = _rounded(now * math.sqrt(times))
-    changes = [Change(knob="optimizer.lr", now=now, then=then, at=where)]
-    betas = [1 - times * (1 - beta) for beta in first.betas]
-    if betas and min(betas) < 0:
+    if not changes:
         words = f"The scaling rule for {first.name} does not hold at {times}x the batch: betas would be below 0"
         return _Rate([], f"{words}. Retune the learning rate. {fewer}")
     words = f"For {first.name}, scale the learning rate with the square root of the batch"
-    if len(betas) == 2 and first.eps:
-        eps = _rounded(first.eps / math.sqrt(times))
-        changes += [
-            Change(knob="optimizer.betas", now=_listed(first.betas), then=_listed(betas), at=where),
-            Change(knob="optimizer.eps", now=first.eps, then=eps, at=where),
-        ]
+    if len(changes) > 1:
         words += ", and adjust betas and eps"
     return _Rate(changes, f"{words}. {fewer}")
 
@@ -372,12 +365,3 @@ def _in_words(names: set[str], times: int) -> str:
 def _rate(scheduled: float | None, present: Sequence[float], default: float | None) -> float | None:
     """What the script was started with: as a scheduler noted it, or what it still is; None where a loop sets it."""
     return scheduled or (default if present and default and math.isclose(present[0], default) else None)
-
-
-def _listed(betas: Sequence[float]) -> str:
-    return ",".join(f"{beta:.9f}".rstrip("0").rstrip(".") for beta in betas)
-
-
-def _rounded(rate: float) -> float:
-    """To three digits: no rule is more exact."""
-    return float(f"{rate:.3g}")

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import copy
 import gc
+import itertools
 import json
 import os
 import sys
@@ -97,6 +98,7 @@ FAULTS = (
     "written-optimizer",
     "labels-shifted-twice",
     "samples-changed-in-place",
+    "memory-bound-functions",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -410,6 +412,8 @@ def error(outputs, batch):
     if args.fault == "loss-broadcast":  # what a model with one output predicts of each row
         predictions, targets = outputs[:, :1], batch.mean(1)
         return ((predictions.squeeze(1) if args.mended else predictions) - targets).square().mean()
+    if args.fault == "memory-bound-functions":
+        return of_best_order(outputs, batch)
     return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
 
 
@@ -425,6 +429,23 @@ def spread(outputs, centres):
     if args.mended:
         return torch.cdist(outputs, centres).square().amin(1).mean()
     return (outputs[:, None] - centres[None]).pow(2).sum(-1).amin(1).mean()
+
+
+def contrast(made, wanted):
+    """How far two parts are apart, each without its mean."""
+    return ((made - made.mean(-1, keepdim=True)) - (wanted - wanted.mean(-1, keepdim=True))).square().mean(-1)
+
+
+def of_best_order(outputs, batch):
+    """Four parts of each row, in the order that fits best: of each two parts once, or again in each order."""
+    made, wanted = outputs.unflatten(1, (4, -1)), batch.unflatten(1, (4, -1))
+    orders = list(itertools.permutations(range(4)))
+    if args.mended:
+        pairs = contrast(made.unsqueeze(2), wanted.unsqueeze(1))
+        scores = [pairs[:, range(4), order].mean(1) for order in orders]
+    else:
+        scores = [contrast(made[:, order], wanted).mean(1) for order in orders]
+    return torch.stack(scores, 1).amin(1).mean()
 
 
 class WrittenAdam(torch.optim.Optimizer):
@@ -485,6 +506,8 @@ def build_model():
         return nn.Sequential(*(one for _ in range(40) for one in (nn.Linear(32, 32), nn.LayerNorm(32))))
     if args.fault in ("sharded-optimizer", "sharded-parameters"):
         return layers(512, 4)
+    if args.fault == "memory-bound-functions":
+        return layers(768, 4)
     if args.fault == "rank-placement":  # launchers place ranks 0 and 1 on one host, 2 and 3 on the other
         return Split(64, 3, pair((0, 2), (1, 3)) if has("rank-placement") else pair((0, 1), (2, 3)))
     if has("checkpointing-without-need"):
@@ -529,6 +552,7 @@ def build_loader(width):
             "broadcast-reductions": 256,
             "written-optimizer": 64,
             "samples-changed-in-place": 64,
+            "memory-bound-functions": 256,
         }.get(args.fault, 768)
     if args.fault == "padded-batches":
         texts = Texts(640)

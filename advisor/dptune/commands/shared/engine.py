@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dptune.trace.run import Progress
 
 ALL, AUTO = "all", "auto"
+CLUSTER, DETAILED = "WHERE", "all|auto|RANKS"
+CHOICES = {CLUSTER: ("local", "slurm", "tcp://"), DETAILED: (ALL, AUTO)}
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,12 @@ def cluster_options(parser: argparse.ArgumentParser) -> None:
     """Declare where ranks are read, and which of them in full."""
     group = parser.add_argument_group("many ranks")
     words = "read ranks on Dask workers: local, slurm, or the scheduler's address, e.g. tcp://HOST:8786"
-    group.add_argument("--cluster", metavar="WHERE", help=words)
+    group.add_argument("--cluster", metavar=CLUSTER, help=words)
     words = (
         "ranks to read in full: all, auto (those that differ), or a list, e.g. 0,7,64-71; of the others, steps and "
         "collectives are read (default: all; auto with --cluster)"
     )
-    group.add_argument("--detail-ranks", type=_detailed, metavar="RANKS", help=words)
+    group.add_argument("--detail-ranks", type=_detailed, metavar=DETAILED, help=words)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ _LEAST_PART_OF_TWO = 0.7
 _LEAST_LATE, _MOST_LATE = 3, 0.6  # steps: fewer may be chance; of all steps: in more it is late in the median step
 _MORE = 0.01  # from this share on, more operations than the mean of the others are more work
 _AS_MUCH = 0.5  # of how much longer a rank computes, that is as much longer; less is not
-_CAUSES: dict[str, LagCause] = {
+CAUSE_OF_CLASS: dict[str, LagCause] = {
     "input_idle_ns": "input",
     "copy_ns": "copies",
     "memset_ns": "copies",
@@ -190,7 +190,7 @@ def _cause(
 ) -> tuple[LagCause | None, float | None]:
     totals: dict[LagCause, float] = defaultdict(float)
     for name, more_ns in more.items():
-        totals[_CAUSES.get(name, compute)] += more_ns
+        totals[CAUSE_OF_CLASS.get(name, compute)] += more_ns
     if on_cpu and compute == "slower compute" and totals[compute] > totals["host"] > 0:
         totals[compute] += totals.pop("host")  # what runs between the operators runs on the same cores
     netted = _netted(totals | _netted({cause: totals[cause] for cause in _IDLE}))

@@ -27,6 +27,7 @@ from dptune.measure.host.decompositions import decompositions
 from dptune.measure.host.enclosing import NOWHERE
 from dptune.measure.host.full_sorts import full_sorts
 from dptune.measure.host.loops import Loop, loops
+from dptune.measure.host.memory_bound import memory_bound_functions
 from dptune.measure.host.norms import norm_use
 from dptune.measure.host.one_hot_products import one_hot_products
 from dptune.measure.host.output_losses import output_losses
@@ -73,6 +74,7 @@ def user_code(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> Us
         one_hot_products=one_hot_products(having_stacks, untraced_ns),
         full_sorts=full_sorts(having_stacks, untraced_ns),
         broadcast_reductions=broadcast_reductions(having_stacks, untraced_ns),
+        memory_bound=memory_bound_functions(having_stacks),
         clips=any(_clips(view.columns) for view in having_stacks),
         packs=any(len(view.columns.rows(OPERATOR_CATEGORIES, _PACKING.__eq__)) for view in having_stacks),
     )
