@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dptune.advise import packs
+from dptune.commands.shared.engine import Engine
 from dptune.commands.shared.reading import read_run
 from dptune.compare.settings import facts
 from dptune.compare.sides import Sides
@@ -344,7 +345,7 @@ def test_evidence_of_public_traces_names_a_rank_and_a_time(real_traces, code):
 
 @pytest.mark.parametrize("name", ["same-data", "broadcast-buffers", "sharded-parameters", "workers-restart"])
 def test_what_two_recordings_differ_in_are_settings_and_no_times(name):
-    runs = [read_run(str(RUNS / each), cached=False) for each in (name, f"{name}-mended")]
+    runs = [read_run(str(RUNS / each), Engine(cached=False)) for each in (name, f"{name}-mended")]
     found, why = facts(Sides(runs[:1], runs[1:]))
     assert found, why
     for one in found:

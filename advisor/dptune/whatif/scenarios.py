@@ -70,7 +70,6 @@ _ALL = (
     Knob("batch.times", float, "", 1.0, "changes", "factor on the samples of each batch", "", least=1e-3),
     Knob("cuda.graphs", bool, "", False, "same", "forward and backward passes are replayed as CUDA graphs", ""),
     Knob("attention.sdpa", bool, "", False, "same", "attention is one fused kernel (scaled_dot_product_attention)", ""),
-    Knob("compile.model", bool, "", False, "same", "torch.compile fuses what is between matrix products", ""),
     Knob("fsdp.prefetch", bool, "", False, "same", "all-gathers are issued before they are needed", ""),
     Knob("copies.non_blocking", bool, "", False, "same", "copies do not block the script or kernels", ""),
     Knob("syncs.removed", bool, "", False, "same", "no host call waits for the device", ""),
