@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.shared.amounts import price, tokens
+from dptune.commands.shared.engine import cluster_options, engine_of
 from dptune.commands.shared.flight_dumps import check_format, figures, split
 from dptune.commands.shared.flight_dumps import show as show_dumps
 from dptune.commands.shared.inspector_logs import figures as inspected
@@ -95,6 +96,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words = "with --patch: only changes recommended by this rule (code or name); repeatable"
     parser.add_argument("--advice", action="append", default=[], metavar="CODE", help=words)
     reading_options(parser)
+    cluster_options(parser)
     links_option(parser)
     group = parser.add_argument_group("efficiency")
     words = "tokens per optimizer step over all ranks (default: as given to dptune profile, else as the trace shows)"
@@ -158,9 +160,8 @@ def _read(args: argparse.Namespace) -> tuple[Run, Report]:
     """The run and its report, with the cost of its steps if a price is given."""
     from dptune.commands.shared.reading import run_and_report
 
-    run, report = run_and_report(
-        args.paths, args.jobs, cached=not args.no_cache, links=args.links, tokens=args.tokens_per_step
-    )
+    with engine_of(args) as engine:
+        run, report = run_and_report(args.paths, links=args.links, tokens=args.tokens_per_step, engine=engine)
     if args.gpu_hour_price is None:
         return run, report
     from dptune.advise.cost import with_cost
@@ -202,7 +203,8 @@ def _patch(args: argparse.Namespace) -> int:
         raise UsageError("--patch prints a diff and takes no other format", "leave the other option out")
     rules = codes(args.advice)
     _check_output(args.output)
-    report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
+    with engine_of(args) as engine:
+        report = report_of(args.paths, links=args.links, engine=engine)
     meant = [advice for advice in advised(report, rules) if rules or advice.numerics == "same"]
     changes = [change for advice in meant for change in advice.changes]
     root = root_of(args.paths)

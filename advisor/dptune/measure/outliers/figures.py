@@ -18,7 +18,7 @@ from dptune.measure.across_ranks import Across
 from dptune.measure.communication.arrivals import CAUSE_OF_CLASS
 from dptune.measure.communication.gain import gains
 from dptune.measure.communication.lag import Floats
-from dptune.measure.outliers.devices import kernel_times, slow_devices
+from dptune.measure.outliers.devices import Times, slow_devices
 from dptune.measure.outliers.lags import Lags, own_lags
 from dptune.measure.outliers.links import slow_links
 from dptune.measure.outliers.places import Place, places, positions, shared
@@ -47,12 +47,16 @@ _NO_CAUSE = "nothing that its trace shows takes half of its lag longer"
 
 def outliers(
     views: Sequence[RankView],
+    times: Mapping[int, Times],
     together: Across,
     hosts: Mapping[int, str],
     account: Account,
     groups: Sequence[ProcessGroupFigures],
 ) -> OutlierFigures | None:
-    """None where fewer than eight ranks share collectives. `hosts` of the ranks whose host is known."""
+    """None where fewer than eight ranks share collectives. `hosts` of the ranks whose host is known.
+
+    `times` are those of the kernels by rank, in all recorded steps.
+    """
     lags = own_lags(together.compared, together.clocks, together.tracks)
     if len(lags.ranks) < FEWEST_RANKS:
         return None
@@ -62,7 +66,7 @@ def outliers(
     late = _late(lags, threshold_ns)
     by_rank = positions(views, groups)
     known = places({rank: hosts[rank] for rank in lags.ranks if rank in hosts}, by_rank)
-    slow = slow_devices({view.rank: kernel_times(view) for view in views})
+    slow = slow_devices(times)
     links, link_hosts = slow_links(together.exchanges, hosts)
     found = shared(late, known)
     latest = lags.lag_ns.argmax(axis=0)
