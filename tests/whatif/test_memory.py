@@ -115,10 +115,10 @@ def test_sharding_replaces_whole_parameters_by_gathered_units(model):
     after = changed(model, {"strategy": "fsdp"})
     assert (after.parameters, after.state, after.buckets) == (50, 100, 0)
     start, later, end, last = after.moments
-    assert (start.sharding, later.sharding) == (20, 2 * 20 + 5 * 40)  # of two units the gathers, of one its gradients
+    assert (start.sharding, later.sharding) == (20, 2 * 20 + 4 * 40)  # of two units the gathers, of one its gradients
     assert (later.gradients, end.sharding) == (25, 0)
-    assert last.sharding == 4 * 20  # the root, its gradients, and the two buffers of a reduce-scatter of gloo
-    assert after.peak == 180 + max(470, 250 + 240 + 25)
+    assert last.sharding == 3 * 20  # gradients of the root, and both buffers of a reduce-scatter of gloo
+    assert after.peak == 180 + 475
     kept = changed(model, {"strategy": "fsdp", "fsdp.reshard_after_forward": False})
     assert kept.moments[0].sharding == 20 + 80
 
@@ -146,7 +146,7 @@ def test_narrow_parameters_leave_the_loss_as_wide(model):
     after = changed(model, {"model.dtype": "bf16"})
     assert after.held == 230
     assert after.moments[0].activations == 185 + 30
-    assert after.doubt == pytest.approx(0.5 * (30 + 40))
+    assert after.doubt == pytest.approx(0.5 * (30 + 40 + 4 * 30))
 
 
 def test_units_of_a_sharded_run(recording):
@@ -157,12 +157,24 @@ def test_units_of_a_sharded_run(recording):
     merged = changed(model, {"fsdp.blocks_per_unit": 2})
     assert merged.sharding is not None
     assert merged.sharding.units == (80.0,)
-    assert merged.moments[1].sharding == 5 * 40
+    assert merged.moments[1].sharding == 4 * 40
     whole = changed(model, {"strategy": "ddp"})
     assert (whole.parameters, whole.state, whole.buckets, whole.moments[1].gradients) == (100, 400, 100, 100)
     assert changed(model, {"world_size": 4}).state == 100
     ahead = changed(model, {"fsdp.backward_prefetch": 3})
     assert ahead.moments[0].sharding - model.moments[0].sharding == 80
+
+
+def test_shards_within_hosts(recording):
+    """Of four ranks two are on each host: half of everything is on a rank, not a quarter."""
+    measured, (first, second) = recording(world_size=4)
+    facts = [replace(first, rank=rank, host=host) for rank, host in enumerate("aabb")]
+    model = recorded(measured.model_copy(update={"world_size": 4}), facts)
+    assert changed(model, {"strategy": "fsdp"}).state == 50
+    assert changed(model, {"strategy": "hsdp"}).state == 100
+    assert changed(changed(model, {"strategy": "fsdp"}), {"strategy": "hsdp"}).state == 100
+    with pytest.raises(Missing, match="several hosts"):
+        changed(recorded(measured, [first, second]), {"strategy": "hsdp"})
 
 
 def test_the_root_unit_that_reshards_is_not_held_as_the_backward_pass_starts():

@@ -13,8 +13,8 @@ world_size (up to 8 times the recorded ranks, each with its present batch), node
 link.between_alpha_us and link.between_gb_per_s (the network between nodes), straggler.removed (the extra work of the
 straggler disappears), straggler.balanced (the work of each step is spread evenly over ranks).
 
-Changes of the batch, resharding, the strategy (ddp, fsdp, zero1), fsdp.blocks_per_unit, optimizer.name, model.dtype,
-memory.checkpointing and world_size also show the peak memory of a rank, and whether it fits.
+Changes of the batch, resharding, the strategy (ddp, fsdp, hsdp, zero1), fsdp.blocks_per_unit, optimizer.name,
+model.dtype, memory.checkpointing and world_size also show the peak memory of a rank, and whether it fits.
 
 Measure the links with `dptune links` for the best predictions.
 

@@ -73,15 +73,19 @@ def _strategy(model: MemoryModel, value: Value) -> MemoryModel:
         if model.sharding:
             raise Missing("FSDP shards the optimizer already")
         return replace(model, state=model.state / model.ranks)
-    return model if model.sharding else _sharded(model)
+    if value == "hsdp":
+        if model.ranks_of_a_host is None:
+            raise Missing("HSDP needs several hosts with the same number of ranks, two or more, all recorded")
+        return _parted(model, model.ranks_of_a_host) if model.sharding else _sharded(model, model.ranks_of_a_host)
+    return model if model.sharding else _sharded(model, model.ranks)
 
 
-def _sharded(model: MemoryModel) -> MemoryModel:
+def _sharded(model: MemoryModel, ranks: int) -> MemoryModel:
     """fully_shard on each block in place of DistributedDataParallel."""
     split = model.split
     if split is None:
         raise Missing(model.why_no_split)
-    split = replace(split, ranks=model.ranks)
+    split = replace(split, ranks=ranks)
 
     def of(moment: Moment) -> Moment:
         return replace(moment, gradients=moment.gradients / split.ranks, sharding=split.held(moment))
@@ -163,15 +167,19 @@ def _of_fsdp(model: MemoryModel) -> Sharding:
 
 def _world_size(model: MemoryModel, value: Value) -> MemoryModel:
     ranks = int(value or 1)
-    if model.sharding is None:
-        return replace(model, ranks=ranks)
-    fewer = model.sharding.ranks / ranks
+    model = replace(model, ranks=ranks)
+    return model if model.sharding is None else _parted(model, ranks)
+
+
+def _parted(model: MemoryModel, ranks: int) -> MemoryModel:
+    """Shards among another number of ranks."""
+    sharding = _of_fsdp(model)
+    fewer = sharding.ranks / ranks
     return replace(
         model,
-        ranks=ranks,
         parameters=model.parameters * fewer,
         state=model.state * fewer,
-        sharding=replace(model.sharding, ranks=ranks),
+        sharding=replace(sharding, ranks=ranks),
         moments=_each(model, lambda moment: moment.scaled(gradients=fewer)),
     )
 
@@ -179,7 +187,8 @@ def _world_size(model: MemoryModel, value: Value) -> MemoryModel:
 def _dtype(model: MemoryModel, value: Value) -> MemoryModel:
     """Parameters of another type: so are gradients, the optimizer's state and activations, but those of the loss.
 
-    A loss is usually computed in 32 bits; whether the head's output is copied for that is not known.
+    A loss is usually computed in 32 bits; whether the head's output is copied for that is not known, nor whether
+    kernels of a CPU work on wider copies of two of their operands.
     """
     times = WIDTH[str(value)] / 4
     split = model.split and replace(
@@ -197,7 +206,7 @@ def _dtype(model: MemoryModel, value: Value) -> MemoryModel:
         )
 
     moments = _each(model, of)
-    most = max(moment.activations for moment in model.moments)
+    unsure = model.loss + _OF_DTYPE * max(moment.activations for moment in model.moments) + 4 * model.largest_parameter
     return replace(
         model,
         parameters=times * model.parameters,
@@ -209,7 +218,7 @@ def _dtype(model: MemoryModel, value: Value) -> MemoryModel:
         split=split,
         sharding=split if model.sharding else None,
         moments=moments,
-        doubt=model.doubt + abs(1 - times) * (model.loss + _OF_DTYPE * most),
+        doubt=model.doubt + abs(1 - times) * unsure,
     )
 
 
