@@ -31,6 +31,7 @@ from dptune.runfile.shifted_labels import ShiftedLabelFacts
 from dptune.runfile.tensors import TensorFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
+from dptune.runfile.weight_penalties import WeightPenaltyFacts
 from dptune.runfile.window import Window
 
 SCHEMA_VERSION = "0.3"
@@ -211,6 +212,7 @@ class Facts:
     `kept_weights` weights that are kept without a copy;
     `changed_samples` samples that data sets change in place;
     `shifted_labels` how far targets are ahead of token ids;
+    `weight_penalty` squared weights in the loss;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -274,6 +276,7 @@ class Facts:
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)
     shifted_labels: list[ShiftedLabelFacts] = field(default_factory=list)
+    weight_penalty: WeightPenaltyFacts | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

@@ -41,9 +41,9 @@ LESS_OFTEN = {2: "DDP, half as often", 4: "DDP, a quarter as often"}
 _CHANGES: dict[str, dict[str, Value]] = {
     "DDP, unchanged": {},
     **{name: {} for name in LESS_OFTEN.values()},
-    "ZeRO-1": {"strategy": "zero1"},
-    "FSDP": {"strategy": "fsdp"},
-    "HSDP": {"strategy": "hsdp"},
+    "ZeRO-1": {"optimizer.sharded": True},
+    "FSDP": {"wrapper": "fsdp"},
+    "HSDP": {"wrapper": "fsdp", "fsdp.within_hosts": True},
 }
 FULL_SHARE = 0.9  # of a device's memory, that may be taken
 _BY_UNITS = Missing("the cost of gathering each unit is known only after running it")

@@ -42,7 +42,7 @@ from dptune_rules.known import in_parentheses
 from dptune_rules.predicted_memory import fits, peak_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: the saved memory is worth a smaller cost")
-HYBRID = {"strategy": "hsdp"}
+HYBRID = {"fsdp.within_hosts": True}
 
 RULE = Rule(
     code="DP211",
