@@ -36,6 +36,7 @@ FAULTS = {
     "DP203": "rank-placement",
     "DP204": "sharded-parameters",
     "DP205": "small-shard-units",
+    "DP209": "flat-parameters",
     "DP301": "small-batch",
     "DP302": "frozen-batch-norm",
     "DP303": "schedule-out-of-step",
@@ -277,6 +278,7 @@ def test_the_bound_of_prefetching_is_what_prefetching_saved():
 
 # Rules of which nothing can be shown in a trace, and why.
 PLACELESS = {
+    "DP209": "the module that wraps is a fact",
     "DP107": "gradients are not in the trace",
     "DP108": "what is not there has no place",
     "DP109": "followed in the live process",
