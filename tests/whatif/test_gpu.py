@@ -278,7 +278,7 @@ def test_a_rank_whose_host_is_late(tmp_path: Path) -> None:
     assert off(made) == 0
     assert us(made) == pytest.approx(230)
     assert us(changed(made, {"straggler.removed": True})) == pytest.approx(200, abs=2)
-    assert us(changed(made, {"straggler.balanced": True})) == pytest.approx(230)
+    assert us(changed(made, {"straggler.balanced": True})) == pytest.approx(215, abs=2)
     with pytest.raises(Missing, match="single rank"):
         changed(replace(made, world_size=1, edges=[[] for _ in made.edges]), {"straggler.removed": True})
 
