@@ -310,3 +310,48 @@ def test_what_a_script_raises_passes_through(watched):
 
     with pytest.raises(ValueError, match="64"):
         watched(Broken(WIDTH, WIDTH), lambda model, rows: [model(rows)])
+
+
+class Page(nn.Module):
+    """Items for users, of which each has several."""
+
+    def __init__(self, repeat, dropout=0.0):
+        super().__init__()
+        self.users = layers(nn.Dropout(dropout))
+        self.items = layers()
+        self.repeat = repeat
+
+    def forward(self, rows):
+        users = self.users(self.repeat(rows[:16]))
+        return (users * self.items(rows[: len(users)])).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("repeat", "times"),
+    [
+        (lambda users: users.repeat_interleave(4, 0), 4),
+        (lambda users: users.repeat(4, 1), 4),
+        (lambda users: users[:, None].expand(-1, 3, -1).reshape(-1, WIDTH), 3),
+    ],
+)
+def test_rows_that_are_repeated_before_a_tower(watched, repeat, times):
+    (found,) = watched(Page(repeat), lambda model, rows: [model(rows).mean()])
+    assert (found.module, found.calls, found.inputs, found.rows_repeat) == ("users", 1, 16, times)
+    assert (found.prefixes, found.without_graph) == (False, False)
+    assert found.lines[0].rpartition("/")[2].startswith("test_repeated_forward.py:")
+    assert len(found.step_ns) == 3
+    assert found.graph_ns == found.again_ns
+    assert 0 < found.forward_part < 1
+
+
+@pytest.mark.parametrize(
+    ("repeat", "dropout"),
+    [
+        (lambda users: users, 0.0),
+        (lambda users: users.repeat_interleave(4, 0), 0.5),  # each row has a mask of its own
+        (lambda users: users[:3].repeat(16, 1), 0.0),  # as few distinct rows as labels have
+        (lambda users: users[torch.randint(16, (64,))], 0.0),  # drawn with replacement
+    ],
+)
+def test_rows_that_differ_or_follow_no_order(watched, repeat, dropout):
+    assert watched(Page(repeat, dropout), lambda model, rows: [model(rows).mean()]) == []

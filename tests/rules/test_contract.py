@@ -34,10 +34,10 @@ OURS = [
     *("DP501", "DP502", "DP503", "DP504", "DP505", "DP506", "DP507", "DP508", "DP509", "DP510"),
     *("DP601", "DP602", "DP603", "DP604", "DP605", "DP606", "DP607", "DP608", "DP609"),
     *("DP610", "DP611", "DP612", "DP613", "DP615", "DP616", "DP617", "DP618", "DP619", "DP620"),
-    "DP621",
+    *("DP621", "DP622", "DP623", "DP624"),
     *("DP701", "DP702", "DP703"),
     *("DP801", "DP802", "DP803", "DP804", "DP805"),
-    *("DP901",),
+    *("DP901", "DP902"),
 ]
 MAY_IMPORT = {"dptune.advice", "dptune.rule", "dptune.knobs", "dptune.measured"}
 

@@ -100,3 +100,14 @@ def test_a_gpu_saves_its_part_of_the_compute_of_each_pass(advice, hand_made, mak
 def test_a_trace_without_phases_is_not_judged(advice):
     with pytest.raises(Missing, match="forward pass"):
         advice(repeated(graph=False), device="cuda", phases=[])
+
+
+def test_rows_of_a_batch_that_are_repeated(advice):
+    (found,) = advice(repeated(module="reader", calls=1, inputs=24, rows_repeat=5, lines=["page.py:62"]))
+    assert found.title == (
+        "`reader` computes each row of its input 5 times (page.py:62): call it on the distinct rows and repeat its "
+        "output"
+    )
+    assert found.why.startswith("The repeated rows take 20 % of the step")
+    assert (found.confidence, found.numerics, found.fingerprint) == ("high", "same", "DP612:reader:rows")
+    assert ("distinct rows", 24) in [(evidence.label, evidence.value) for evidence in found.evidence]

@@ -32,6 +32,8 @@ from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.step_times import untraced
+from dptune.whatif.cpu.unit_building import RecordedUnits
+from dptune.whatif.cpu.unit_building import read as read_units
 from dptune.whatif.cpu.variants import others as others_of
 from dptune.whatif.cpu.variants import variants
 from dptune.whatif.cpu.wire import Link
@@ -100,7 +102,8 @@ class RunModel:
     @classmethod
     def _of_cpus(cls, run: Run, measured: Measured) -> RunModel:
         recorded_ns, step = measured.step.untraced_median_ns, measured.step.time_ns
-        recorded = read(run, measured)
+        is_sharded = any(facts.fsdp for facts in run.facts.values())
+        recorded = read_units(run, measured) if is_sharded else read(run, measured)
         processes = [run.facts, *({rank_facts.rank: rank_facts for rank_facts in facts} for facts in run.repeats)]
         unchanged = computing(recorded.model(), processes)
         replayed = step_ns(unchanged)
@@ -336,7 +339,9 @@ def _replayed(model: Model) -> float:
     return model.step_ns() if isinstance(model, Program) else step_ns(model)
 
 
-def _missed(recorded: Recorded, half: int, processes: Sequence[Mapping[int, Facts]], level: float) -> float:
+def _missed(
+    recorded: Recorded | RecordedUnits, half: int, processes: Sequence[Mapping[int, Facts]], level: float
+) -> float:
     """How far the replay of every second step is from the median of the others, as a share of that.
 
     `level`: how many times as long as in the recorded process a step takes in the middle one of all.

@@ -5,16 +5,18 @@
 Calls of modules with parameters between two optimizer steps, in the warm-up steps: inputs and outputs of a module that
 is called several times are compared. The rule finds calls with equal inputs and equal outputs, and calls on growing
 prefixes of one tensor: `x[:, :1]`, `x[:, :2]` and so on. Large tensors are compared by about 4,096 values spread over
-them. The forward share is the host time of these calls, on a GPU their part of the compute of the forward pass. The
-backward share is their part of the backward pass.
+them. It also finds calls on batches in which each row occurs k times in a regular order, as after `repeat_interleave`,
+`tile` or `expand`, if the rows of the outputs repeat in the same way; about 32 values of each row are compared. The
+forward share is the host time of these calls, on a GPU their part of the compute of the forward pass. The backward
+share is their part of the backward pass.
 
 Calls that differ do not count: with another dropout mask, with and without gradients of the input, in training and
 evaluation mode, or after an optimizer step. Neither do activation checkpointing and accumulation over one fixed batch.
 
 ## Why it matters
 
-The second call repeats a known result, and the backward pass goes through both. A loop over N prefixes computes about N
-/ 2 times as much as one pass over the longest.
+The second call repeats a known result, and the backward pass goes through both. So does each row after the first. A
+loop over N prefixes computes about N / 2 times as much as one pass over the longest.
 
 ## What to change
 
@@ -25,7 +27,10 @@ The second call repeats a known result, and the backward pass goes through both.
       mask = nn.Transformer.generate_square_subsequent_mask(length)
       outputs = decoder(targets, memory, tgt_mask=mask)
 
-The saving is an upper bound: all calls but the needed ones, and the backward pass through them.
+- Repeated rows: call the module on the distinct rows, and repeat its output.
+
+The saving is an upper bound: all calls but the needed ones, of repeated rows all but one in k, and the backward pass
+through them.
 
 ## When to leave it alone
 
@@ -55,9 +60,10 @@ RULE = Rule(
     name="repeated-forward",
     family="host",
     kind="time",
-    summary="a module computes the same forward pass several times in each step",
+    summary="a module computes the same forward pass, or the same rows, several times in each step",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    asked_when_busy=True,
     needs="recording",
 )
 
@@ -70,7 +76,7 @@ def check(run: RunView) -> Iterator[Advice]:
         impact = run.impact(share, WORTH_SHARE)
         if impact is None:
             continue
-        needed = "all but the longest prefix" if found.prefixes else "all calls but the first"
+        needed = _unneeded(found)
         yield Advice(
             rule=RULE.code,
             slug=RULE.name,
@@ -80,21 +86,37 @@ def check(run: RunView) -> Iterator[Advice]:
             why=_why(found, forward, backward),
             changes=[],
             saves=run.bound(0.0, share, f"{needed}{', with the backward pass' if backward else ''}"),
-            confidence="medium" if found.prefixes else "high",
+            confidence="medium" if found.prefixes or not run.times_hold else "high",
             evidence=[
                 *([Evidence(label="called at", value=_places(found.lines))] if found.lines else []),
                 Evidence(label=f"calls of {found.module}", value=found.calls, unit="per step"),
+                *([Evidence(label="distinct rows", value=found.inputs)] if found.rows_repeat > 1 else []),
                 Evidence(label="forward calls not needed", value=forward, unit="of a step"),
                 *([Evidence(label="backward pass through them", value=backward, unit="of a step")] if backward else []),
             ],
             numerics="changes" if found.prefixes else "same",
             watch=_watch(found),
-            fingerprint=f"{RULE.code}:{found.module}{':prefixes' if found.prefixes else ''}",
+            fingerprint=f"{RULE.code}:{found.module}{_kind(found)}",
         )
+
+
+def _unneeded(found: RepeatedForwardFacts) -> str:
+    if found.rows_repeat > 1:
+        return f"all but one in {found.rows_repeat} rows"
+    return "all but the longest prefix" if found.prefixes else "all calls but the first"
+
+
+def _kind(found: RepeatedForwardFacts) -> str:
+    return ":rows" if found.rows_repeat > 1 else ":prefixes" if found.prefixes else ""
 
 
 def _title(found: RepeatedForwardFacts) -> str:
     at = f" ({_places(found.lines)})" if found.lines else ""
+    if found.rows_repeat > 1:
+        return (
+            f"`{found.module}` computes each row of its input {_times(found.rows_repeat)}{at}: call it on the distinct "
+            "rows and repeat its output"
+        )
     each = found.calls // found.inputs
     if found.prefixes:
         of = "the same tensor" if found.inputs == 1 else f"each of {found.inputs} tensors"
@@ -123,6 +145,8 @@ def _times(count: int) -> str:
 
 def _why(found: RepeatedForwardFacts, forward: float, backward: float) -> str:
     calls = "The calls on shorter prefixes" if found.prefixes else "The repeated calls"
+    if found.rows_repeat > 1:
+        calls = "The repeated rows"
     through = f", and the backward pass through them {100 * backward:.0f} %" if backward else ""
     known = (
         "In a causal module the longest prefix contains the outputs of all of them."
@@ -138,6 +162,8 @@ def _watch(found: RepeatedForwardFacts) -> str:
             f"Outputs agree only if `{found.module}` is causal: no attention, convolution or normalization across "
             "later positions. Dropout then draws one mask for all positions."
         )
+    if found.rows_repeat > 1:
+        return "Outputs and weights agree up to floating-point rounding. Use repeat_interleave or expand on the output."
     return (
         "Weights agree up to floating-point rounding. BatchNorm layers in the module update their running statistics "
         "once per input instead of in each call."

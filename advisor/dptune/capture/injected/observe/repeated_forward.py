@@ -1,7 +1,8 @@
 """Watches calls of modules in the warm-up steps: which compute again what was computed before in the same step.
 
 Counting calls shows which modules are called several times between two optimizer steps; only their inputs and outputs
-are looked at, from their second call on, and compared when the step ends. `nn.Module.__call__` is wrapped until the
+are looked at, from their second call on, and compared when the step ends. A few values of each row of all inputs and
+outputs show whether rows repeat. `nn.Module.__call__` is wrapped until the
 first window opens; nothing is left on the script's modules.
 """
 
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dptune.capture.injected.observe.call_contents import contents
 from dptune.capture.injected.observe.module_paths import parents, path_of
 from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.repeated_rows import rows_of
 from dptune.capture.injected.observe.repeats import Call, Repeat, kept, repeats
 from dptune.capture.injected.observe.source_loops import parting, place, script_lines
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
@@ -30,6 +32,7 @@ from dptune.runfile.repeated_forward import RepeatedForwardFacts
 _CALLS = 4096  # whose contents are kept between two optimizer steps
 _OF_MODULE = 512  # of one module
 _NAMED = 4
+_Kind = tuple[int, bool, bool]  # a module, and whether prefixes or rows repeat
 
 
 class RepeatedForward:
@@ -44,13 +47,14 @@ class RepeatedForward:
         self._around: Call | None = None
         self._calls: list[Call] = []
         self._counts: Counter[int] = Counter()
-        self._several: dict[int, bool] = {}  # modules called again between two steps: whether they have parameters
+        self._trains: dict[int, bool] = {}  # modules: whether they have parameters
+        self._called_again: set[int] = set()  # between two steps
         self._kept = 0
         self._step: list[Repeat] = []
         self._forward_ns = 0
         self._begun_ns = 0
         self._steps = 0
-        self._found: dict[tuple[int, bool], tuple[Any, RepeatedForwardFacts]] = {}
+        self._found: dict[_Kind, tuple[Any, RepeatedForwardFacts]] = {}
         self._facts: list[RepeatedForwardFacts] = []
 
     def begin(self) -> None:
@@ -134,13 +138,16 @@ class RepeatedForward:
             call = Call(module, self._around, self._passes())
             self._counts[id(module)] += 1
             again = self._counts[id(module)]
-            if again == 2 and id(module) not in self._several:
-                self._several[id(module)] = next(module.parameters(), None) is not None
-            if self._several.get(id(module)) and again <= _OF_MODULE and self._kept < _CALLS:
+            if id(module) not in self._trains:
+                self._trains[id(module)] = next(module.parameters(), None) is not None
+            self._called_again |= {id(module)} if again > 1 else set()
+            if self._trains[id(module)] and again <= _OF_MODULE and self._kept < _CALLS:
                 self._kept += 1
-                call.inputs = contents(args, kwargs)
+                call.inputs = contents(args, kwargs) if id(module) in self._called_again else None
+                rows = rows_of(args, kwargs)
+                call.rows = (rows, rows) if rows is not None else None
                 call.lines = script_lines(sys._getframe(2))
-            if call.inputs is not None or call.around is None:
+            if call.inputs is not None or call.rows is not None or call.around is None:
                 self._calls.append(call)
         except Exception:  # arguments may be anything
             return None
@@ -151,23 +158,28 @@ class RepeatedForward:
             call.graph = torch.is_grad_enabled() and any(p.requires_grad for p in call.module.parameters())
             if call.inputs is not None:
                 call.outputs = contents(output)
+            if call.rows is not None:
+                returned = rows_of(output)
+                call.rows = (call.rows[0], returned) if returned is not None else None
 
     def _add(self, step_ns: int) -> None:
         """Add what was repeated in this step."""
-        together: dict[tuple[int, bool], list[Repeat]] = {}
+        together: dict[_Kind, list[Repeat]] = {}
         for repeat in self._step:
-            together.setdefault((id(repeat.module), repeat.prefixes), []).append(repeat)
+            together.setdefault((id(repeat.module), repeat.prefixes, repeat.rows_repeat > 1), []).append(repeat)
         for at, found in together.items():
             if at not in self._found:
                 self._found[at] = (found[0].module, RepeatedForwardFacts("", at[1]))
             facts = self._found[at][1]
+            facts.rows_repeat = min(repeat.rows_repeat for repeat in found)
             spare = [call for repeat in found for call in repeat.spare]
             facts.calls = sum(len(repeat.calls) for repeat in found)
             facts.inputs = sum(repeat.inputs for repeat in found)
             facts.without_graph = not any(call.graph for call in spare) and any(call.graph for call in found[0].calls)
             calls = kept(found[0].calls, found[0].spare)
-            facts.lines = [place(line) for line in parting([call.lines for call in calls])]
+            lines = [*calls[0].lines[:1]] if facts.rows_repeat > 1 else parting([call.lines for call in calls])
+            facts.lines = [place(line) for line in lines]
             facts.step_ns.append(step_ns)
-            facts.again_ns.append(sum(call.spent_ns for call in spare))
-            facts.graph_ns.append(sum(call.spent_ns for call in spare if call.graph))
+            facts.again_ns.append(sum(repeat.spare_ns(with_graph=False) for repeat in found))
+            facts.graph_ns.append(sum(repeat.spare_ns(with_graph=True) for repeat in found))
             facts.forward_ns.append(self._forward_ns)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dptune.capture.injected.observe.call_contents import Contents
+from dptune.capture.injected.observe.repeated_rows import Rows
 from dptune.capture.injected.observe.source_loops import Line
 
 _LEAST_PREFIXES = 3
@@ -25,6 +26,7 @@ class Call:
     inputs: Contents | None = None
     outputs: Contents | None = None
     lines: tuple[Line, ...] = ()
+    rows: tuple[Rows, Rows] | None = None  # of its inputs and of its outputs
 
     @property
     def outermost(self) -> Call:
@@ -38,17 +40,26 @@ class Call:
 
 @dataclass
 class Repeat:
-    """Calls of modules that run in turn: `calls` of the module that takes longest, on `inputs`; `spare`: not needed."""
+    """Calls of modules that run in turn: `calls` of the module that takes longest, on `inputs`; `spare`: not needed.
+
+    `rows_repeat` is how often each row of their inputs occurs: if more than once, that part of `spare` is not needed.
+    """
 
     calls: list[Call]
     spare: list[Call]
     prefixes: bool
     inputs: int = 1
+    rows_repeat: int = 1
 
     @property
     def module(self) -> Any:
         """The module that takes longest."""
         return self.calls[0].module
+
+    def spare_ns(self, *, with_graph: bool) -> int:
+        """The time that is not needed: all of it, or that of calls with gradients."""
+        spent = sum(call.spent_ns for call in self.spare if call.graph or not with_graph)
+        return spent if self.rows_repeat == 1 else spent - spent // self.rows_repeat
 
 
 def repeats(calls: Sequence[Call]) -> list[Repeat]:
@@ -58,7 +69,34 @@ def repeats(calls: Sequence[Call]) -> list[Repeat]:
     return [
         *(repeated for repeated in _same(calls) if not all(call.inside(looped) for call in repeated.spare)),
         *prefixes,
+        *_repeated_rows(calls),
     ]
+
+
+def _repeated_rows(calls: Sequence[Call]) -> Iterator[Repeat]:
+    """The outermost calls whose inputs have repeated rows, and so do their outputs, as without dropout.
+
+    Named after the module that takes longest.
+    """
+    found: dict[int, list[Call]] = defaultdict(list)
+    repeated: set[Call] = set()
+    for call in calls:
+        if call.rows is None or call.inside(repeated):
+            continue
+        inputs, outputs = call.rows
+        times = inputs.repeats()
+        if times > 1:
+            repeated.add(call)
+            if inputs.count == outputs.count and outputs.repeats() == times:
+                found[times].append(call)
+    for times, together in found.items():
+        spent: Counter[int] = Counter()
+        for call in together:
+            spent[id(call.module)] += call.spent_ns
+        most = max(spent, key=lambda each: spent[each])
+        of_module = [call for call in together if id(call.module) == most]
+        different = (of_module[0].rows[0].count if of_module[0].rows else 0) // times
+        yield Repeat(of_module, together, prefixes=False, inputs=different, rows_repeat=times)
 
 
 def _same(calls: Sequence[Call]) -> Iterator[Repeat]:
