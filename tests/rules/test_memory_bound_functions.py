@@ -20,6 +20,7 @@ def function(share=0.49, **changed):
         "backward_ns": 15_000_000,
         "share": share,
         "runs": 24,
+        "calls_backward": False,
         "operators": [
             OperatorCost(name="aten::square", calls=72, size=[5, 4, 3600], share=0.17),
             OperatorCost(name="aten::mul", calls=72, size=[], share=0.1),
@@ -60,6 +61,10 @@ def test_the_runs_of_a_generator_are_not_stated():
 def test_what_another_rule_names_is_left_to_it():
     assert ask(function(), advised=[other(title="`si_sdr` (choir.py:36) takes long")]) == []
     assert len(ask(function(), advised=[other(title="`mix` (choir.py:90) takes long")])) == 1
+
+
+def test_the_training_loop_is_left_out():
+    assert ask(function(calls_backward=True)) == []
 
 
 def test_the_two_that_take_most():

@@ -6,17 +6,17 @@ no stable one.
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import pytest
 
-from dptune.advice import Report
 from dptune.advise import packs
 from dptune.commands.shared.engine import Engine
-from dptune.commands.shared.reading import read_run, report_of
+from dptune.commands.shared.reading import read_run
 from dptune.compare.settings import facts
 from dptune.compare.sides import Sides
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 RUNS = Path(__file__).parent / "recorded" / "runs"
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -71,6 +71,9 @@ FAULTS = {
     "DP618": "full-sorts",
     "DP619": "eager-attention",
     "DP621": "broadcast-reductions",
+    "DP622": "slice-gradients",
+    "DP623": "weight-penalty",
+    "DP624": "upsampled-convolutions",
     "DP701": "late-rank",
     "DP702": "uneven-ranks",
     "DP703": "slow-steps",
@@ -115,15 +118,14 @@ EXPERTS = {
     "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz": ["DP404", "DP603"],
     "single_gpu/d4c3f21_trace_04.json.gz": ["DP401"],
 }
-SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer"}  # a second fault of one rule
+# A second fault of one rule.
+SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer", "repeated-rows"}
 # Further faults of a rule that is in the table, and another rule that must not take them for its own.
 BESIDE = {"gathered-for-logging": ("DP105", "DP204"), "metrics-reduced": ("DP105", "DP103")}
 QUIET = {"tiny-gradients": "DP103"}  # and nothing to mend
 
 
-@functools.cache
-def told(place: Path) -> Report:
-    return report_of([str(place)], cached=False)
+told = reading.reported
 
 
 def speaking(place: Path) -> list[str]:
@@ -192,6 +194,13 @@ def test_a_step_that_the_script_wrote():
     assert "calling 8 operators for each of 24 tensors: use torch.optim.AdamW" in advice.title
     assert not {"DP610", "DP901"} & {*speaking(RUNS / "written-optimizer")}
     assert "DP603" in told(RUNS / "written-optimizer-mended").quiet
+
+
+def test_rows_that_a_module_computes_again():
+    """64 rows, each of them for six candidates."""
+    (advice,) = [one for one in told(RUNS / "repeated-rows").advice if one.rule == "DP612"]
+    assert advice.title.startswith("`rows` computes each row of its input 6 times (train.py:")
+    assert "DP612" in told(RUNS / "repeated-rows-mended").quiet
 
 
 def test_the_line_that_collects_garbage():
@@ -302,6 +311,9 @@ PLACELESS = {
     "DP618": "seen in the detailed window",
     "DP619": "seen in the detailed window",
     "DP621": "seen in the detailed window",
+    "DP622": "seen in the detailed window",
+    "DP623": "seen in the detailed window",
+    "DP624": "seen in the detailed window",
     "DP703": "seen in steps without the profiler",
     "DP802": "between steps",
     "DP804": "the mode is not in the trace",

@@ -23,6 +23,7 @@ from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
 from dptune.measure.device.architectures import architecture_of
+from dptune.measure.device.tensor_memory import NO_ALLOCATIONS, tensor_memory
 from dptune.measure.efficiency import figures as efficiency
 from dptune.measure.efficiency.tokens import recorded_tokens
 from dptune.measure.host import (
@@ -56,6 +57,7 @@ from dptune.measured import (
     Measured,
     RankFigures,
     StragglerFigures,
+    TensorMemory,
     UserCodeFigures,
 )
 from dptune.runfile.facts import Facts
@@ -192,6 +194,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         "inferred": (inferred, not_inferred),
         "load": (None, loads) if isinstance(loads, str) else (loads, ""),
         "noise": (None, noisy) if isinstance(noisy, str) else (noisy, ""),
+        "tensor_memory": (_tensor_memory(run, next(iter(stepped), None), detail), NO_ALLOCATIONS),
         "memory": (
             memory.memory(_facts_of(run), read, detail) or None,
             "neither the recording nor the trace names a device",
@@ -212,6 +215,12 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             detail,
         ),
     )
+
+
+def _tensor_memory(run: Run, first: RankView | None, detail: RankView | None) -> TensorMemory | None:
+    read = detail or first
+    facts = None if read is None else run.facts.get(read.rank)
+    return tensor_memory(first, detail, facts.tensors if facts is not None else None)
 
 
 def _inferred(

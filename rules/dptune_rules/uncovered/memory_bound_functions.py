@@ -55,6 +55,7 @@ MEDIUM = 0.3  # of the step: below this share the impact is low
 MOST = 2  # functions that are named
 ELEMENTWISE = ("elementwise", "reduce", "aten::mul", "aten::add", "aten::sub", "aten::div", "aten::pow", "aten::sum")
 NAMED = 3  # operators in a title
+LISTED = 4  # operators in the evidence
 SEVERAL = 2  # runs per step
 GENERATOR = "<genexpr>"
 
@@ -79,7 +80,9 @@ def check(run: RunView) -> Iterator[Advice]:
     found = [
         function
         for function in run.measured.user_code.memory_bound
-        if run.impact(function.share, WORTH_SHARE) and not run.explained(function.at, function.name)
+        if not function.calls_backward
+        and run.impact(function.share, WORTH_SHARE)
+        and not run.explained(function.at, function.name)
     ]
     for function in found[:MOST]:
         yield _advice(run, function)
@@ -106,7 +109,7 @@ def _advice(run: RunView, function: MemoryBoundFunction) -> Advice:
             Evidence(label="runs", value=round(function.runs, 1), unit="per step"),
             *(
                 Evidence(label=_label(cost), value=cost.share, unit="of a step", rank=function.rank)
-                for cost in function.operators
+                for cost in function.operators[:LISTED]
             ),
         ],
         numerics="same",

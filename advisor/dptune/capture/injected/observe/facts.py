@@ -98,6 +98,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "kept_weights": observers.kept_weights.facts,
         "changed_samples": observers.changed_samples.facts,
         "shifted_labels": observers.shifted_labels.facts,
+        "weight_penalty": observers.weight_penalties.facts,
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
