@@ -11,6 +11,7 @@ from dptune.whatif.cpu.communication import ADDING_NS, COMPRESSED_NS, HOOK_ENDS_
 from dptune.whatif.cpu.loaders import TAKING_NS, WORKER_STARTS_NS
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY
+from dptune.whatif.cpu.wrappers import BYTE_NS, CALL_NS, DISPATCH_NS, TENSOR_NS, UPDATE_NS
 from dptune.whatif.gpu.program import Program
 
 _SIZES = "collectives of other sizes take as long as the link model says"
@@ -36,11 +37,24 @@ _NODES = (
     "ranks are spread evenly over nodes; the measured link is that {}, and ranks of a node share its link to other "
     "nodes"
 )
+_BLOCKING = "on a CPU, an all-gather blocks whenever it is issued, so prefetching hides nothing"
 _ON_CPUS = {
     "ddp.bucket": _SIZES,
     "ddp.first_bucket": _SIZES,
     "ddp.comm_hook": "the C library keeps or returns freed memory as before",
     "ddp.no_sync": "a pass without communication computes as before, except for its gradient hooks",
+    "fsdp.reshard_after_forward": "a gather in a backward pass costs as much host time as recorded in the forward pass",
+    "fsdp.forward_prefetch": _BLOCKING,
+    "fsdp.backward_prefetch": _BLOCKING,
+    "fsdp.reduce_dtype": "casting gradients takes as long as copying them; gloo adds 16-bit floats as fast as it "
+    "receives them",
+    "fsdp.no_sync": "a pass that reduces no gradients computes as before, except for the hooks that reduce them",
+    "fsdp.param_dtype": "compute takes no time: how fast it is in another dtype was not measured",
+    "wrapper": f"a collective of a unit takes {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and {BYTE_NS:g} "
+    f"ns per byte besides; the optimizer {DISPATCH_NS / 1e3:g} us more per sharded tensor, and {UPDATE_NS:g} ns per "
+    "element",
+    "fsdp.units": "hooks and copies of units take as long in total as before; a merged unit is gathered before its "
+    "first module and reduced after its last",
     "loader.num_workers": "each worker prepares a batch as fast as the main process did, CPU cores permitting; "
     f"fetching one costs {TAKING_NS / 1e6:g} ms, and without persistent_workers starting each worker costs "
     f"{WORKER_STARTS_NS / 1e6:g} ms per epoch",
