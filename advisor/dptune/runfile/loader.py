@@ -41,7 +41,8 @@ class LoaderFacts:
     code is known to. `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a
     test that then drops some without looking at them; None where its source shows nothing like it. `generators`: random
     number generators that its samples are made with. `epoch_length`: its batches in an epoch on this rank;
-    `costly_lines`: lines of its data set that do a known costly thing, `mask`, `archive`, `index` or `pop`.
+    `costly_lines`: lines of its data set that do a known costly thing, `mask`, `archive`, `index`, `pop` or
+    `search`.
     `undivided_length`: those of all ranks, where Accelerate deals them.
     `arguments`: those of its call that dptune can set and no other field holds, by name.
     """
