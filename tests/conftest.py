@@ -1,8 +1,10 @@
 import gc
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +85,14 @@ LONG_FILES = {
     "trace/test_remote.py",
 }
 STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a program
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where several processes run tests, make the folder of what tests/reading.py keeps for all of them."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        shared = tempfile.mkdtemp(prefix="dptune-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
+        os.environ["TESTS_SHARED"] = shared
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,10 +6,22 @@ import contextlib
 import io
 import os
 import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import IO
 from unittest import mock
 
+from dptune.capture import launch
+from dptune.capture.interpreter import Interpreter
+from dptune.capture.launch import Launch, Script
+from dptune.capture.torchrun import Torchrun
 from dptune.cli import main
+
+LAUNCHER = Path(__file__).parent / "launcher" / "launch_workers.py"
+_under_torchrun = launch.under_torchrun
 
 
 def dptune(*words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
@@ -24,3 +36,47 @@ def dptune(*words: str, cwd: Path | None = None, **env: str) -> subprocess.Compl
     ):
         status = main(words)
     return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
+
+
+def recording(*words: str, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """`dptune` with words that start a script: with these variables and no others, and the script's output.
+
+    Several ranks are started by launcher/ in place of torchrun.
+    """
+    with (
+        tempfile.TemporaryFile("w+", errors="backslashreplace") as out,
+        tempfile.TemporaryFile("w+", errors="backslashreplace") as err,
+        contextlib.chdir(cwd),
+        mock.patch.dict(os.environ, env, clear=True),
+        mock.patch.object(launch, "under_torchrun", _under_launcher),
+        _standing_for(1, "stdout", out),
+        _standing_for(2, "stderr", err),
+    ):
+        status = main(words)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        texts = [_all_of(file) for file in (out, err)]
+    return subprocess.CompletedProcess(words, status, *texts)
+
+
+def _under_launcher(script: Script, python: Interpreter, torchrun: Torchrun) -> Launch:
+    made = _under_torchrun(script, python, torchrun)
+    return replace(made, words=(made.words[0], str(LAUNCHER), *made.words[2:]))
+
+
+@contextlib.contextmanager
+def _standing_for(number: int, name: str, file: IO[str]) -> Iterator[None]:
+    """A file as that stream of this process and of those that it starts."""
+    before = os.dup(number)
+    os.dup2(file.fileno(), number)
+    try:
+        with open(number, "w", encoding="utf-8", closefd=False) as stream, mock.patch.object(sys, name, stream):
+            yield
+    finally:
+        os.dup2(before, number)
+        os.close(before)
+
+
+def _all_of(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()

@@ -218,6 +218,9 @@ class Advice(Model):
         return self
 
 
+NEEDS_RECORDING = "needs a recording by `dptune profile`"
+
+
 class Skipped(Model):
     """A rule that could not be run on this run, and why."""
 
@@ -233,9 +236,14 @@ class Skipped(Model):
     )
 
     @property
+    def needs_recording(self) -> bool:
+        """Whether only a recording by `dptune profile` could answer it: always (`needs`), or of this trace."""
+        return bool(self.needs) or self.reason == NEEDS_RECORDING
+
+    @property
     def could_not_run(self) -> bool:
         """Whether the trace lacks data that other traces hold."""
-        return not self.set_aside and not self.needs
+        return not self.set_aside and not self.needs_recording
 
     @classmethod
     def giving_way(cls, rule: str, reason: str) -> Skipped:

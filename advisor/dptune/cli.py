@@ -24,6 +24,7 @@ VERBS = {
     "check": ("dptune.commands.check", "Performance gate for CI: fail on findings, budgets or regressions."),
     "compare": ("dptune.commands.compare", "Show what changed between two runs, or two sets of runs, and why."),
     "history": ("dptune.commands.history", "List recordings: step time, throughput and verdict of each."),
+    "export": ("dptune.commands.export", "Write chosen ranks to one Perfetto file, on one clock."),
     "whatif": ("dptune.commands.whatif", "Predict step time after changes, from a recording alone."),
     "verify": (
         "dptune.commands.verify",

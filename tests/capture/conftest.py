@@ -16,6 +16,8 @@ from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
+
 PLAIN = """
     import sys, torch
     model = torch.nn.Linear(8, 8)
@@ -57,41 +59,41 @@ def environment(**extra: str) -> dict[str, str]:
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Callable[..., Run]:
-    """profile(script text, *dptune options, arguments=(), env={}): record it without its links, and read it back."""
+    """profile(script text, *dptune options, arguments=(), env={}): record it without its links, and read it back.
+
+    The command runs in this process, and several ranks are started by launcher/ in place of torchrun.
+    """
     return profiling_in(tmp_path)
 
 
-def profiling_in(place: Path) -> Callable[..., Run]:
-    """The same in another folder: for a recording that several tests look at."""
+@pytest.fixture
+def profile_started(tmp_path: Path) -> Callable[..., Run]:
+    """The same as a user starts it, with torchrun: for what is of dptune's own process, and of how recordings end."""
+    return profiling_in(tmp_path, started)
+
+
+def profiling_in(
+    place: Path, dptune: Callable[..., subprocess.CompletedProcess[str]] | None = None
+) -> Callable[..., Run]:
+    """`profile` in another folder: for a recording that several tests look at."""
     pytest.importorskip("torch", reason="recording needs torch")
+    command = dptune or in_process.recording
 
     def run(script: str, *options: str, arguments: tuple[str, ...] = (), env: dict[str, str] | None = None) -> Run:
         (place / "train.py").write_text(textwrap.dedent(script))
         folder = place / "run"
         target = [] if "-m" in options else ["train.py"]
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "dptune",
-                "profile",
-                "--run-dir",
-                str(folder),
-                "--no-links",
-                *options,
-                *target,
-                *arguments,
-            ],
-            cwd=place,
-            env=environment(**(env or {})),
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
+        words = ["profile", "--run-dir", str(folder), "--no-links", *options, *target, *arguments]
+        done = command(*words, cwd=place, env=environment(**(env or {})))
         return Run(done.returncode, done.stdout, done.stderr, folder)
 
     return run
+
+
+def started(*words: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "dptune", *words]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
 SHORT = ("--warmup", "2", "--untraced", "4", "--light", "2", "--detailed", "1", "--no-links")

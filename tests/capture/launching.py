@@ -15,6 +15,7 @@ from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
 from .conftest import environment
 
 BIN = Path(sys.executable).parent
@@ -59,6 +60,12 @@ def run(*words: str, cwd: Path, env: dict[str, str] | None = None, timeout: floa
     done = subprocess.run(
         words, cwd=cwd, env=surroundings(**(env or {})), capture_output=True, text=True, timeout=timeout, check=False
     )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def run_here(*words: str, cwd: Path, env: dict[str, str] | None = None) -> Done:
+    """`run` of `dptune` with these words, in this process, and with launcher/ in place of torchrun."""
+    done = in_process.recording(*words, cwd=cwd, env=surroundings(**(env or {})))
     return Done(done.returncode, done.stdout, done.stderr)
 
 

@@ -14,6 +14,13 @@ from .conftest import PLAIN, SHORT, Run
 
 pytestmark = pytest.mark.records
 
+
+@pytest.fixture
+def profile(profile_started: Callable[..., Run]) -> Callable[..., Run]:
+    """What goes wrong may reach the whole chain of processes: the command in its own, and torchrun."""
+    return profile_started
+
+
 START = """
     import os, sys, threading, time, torch
     torch.set_num_threads(1)

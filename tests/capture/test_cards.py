@@ -140,7 +140,7 @@ def library(folder: Path, *further: str) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(map(str, (folder, WITHOUT_COMPILER)))}
 
 
-def test_a_recording_keeps_what_the_cards_showed_until_a_query_blocks(profile, tmp_path: Path) -> None:
+def test_a_recording_keeps_what_the_cards_showed_until_a_query_blocks(profile_started, tmp_path: Path) -> None:
     blocks = f"""
 import time
 from pathlib import Path
@@ -156,7 +156,7 @@ def nvmlDeviceGetTemperature(card, sensor):
     waits = "while step == 6 and not os.path.exists('blocked'): time.sleep(0.01)"
     script = PLAIN.replace("import sys", "import os, sys, time").replace("    model(", f"    {waits}\n        model(")
     windows = ("--warmup", "4", "--untraced", "6", "--light", "3", "--detailed", "0")
-    run = profile(script, *windows, env=library(tmp_path / "library", blocks))
+    run = profile_started(script, *windows, env=library(tmp_path / "library", blocks))
     assert run.status == 0, run.err
     assert run.record.ending.how == "complete"
     assert [card.uuid for card in run.record.cards] == ["GPU-aa", "GPU-bb"]  # a CPU run names none: all are kept

@@ -21,6 +21,13 @@ from .conftest import PLAIN, SHORT, Run, environment
 
 pytestmark = pytest.mark.records
 
+
+@pytest.fixture
+def profile(profile_started: Callable[..., Run]) -> Callable[..., Run]:
+    """What goes wrong may reach the whole chain of processes: the command in its own, and torchrun."""
+    return profile_started
+
+
 TWO_RANKS = """
     import torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel

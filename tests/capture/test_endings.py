@@ -25,6 +25,12 @@ pytestmark = pytest.mark.records
 IN_THE_LIGHT_WINDOW = "        if step == 7: {}\n"
 
 
+@pytest.fixture
+def profile(profile_started: Callable[..., Run]) -> Callable[..., Run]:
+    """How recordings end is up to the whole chain of processes: the command in its own, and torchrun."""
+    return profile_started
+
+
 def two_ranks(body: str) -> str:
     start = """
     import os, sys, time, torch, torch.distributed as dist

@@ -20,11 +20,11 @@ SHOW = "    print(sys.path)\n    print(__import__('os').environ.get('SEEN'))\n"
 
 
 @pytest.mark.records
-def test_a_sitecustomize_of_the_users_own_still_runs(profile: Callable[..., Run], tmp_path: Path) -> None:
+def test_a_sitecustomize_of_the_users_own_still_runs(profile_started: Callable[..., Run], tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     shorter = (WITHOUT_COMPILER / "sitecustomize.py").read_text()
     (tmp_path / "own" / "sitecustomize.py").write_text(f"{shorter}\nimport os\nos.environ['SEEN'] = 'own'\n")
-    run = profile(PLAIN + SHOW, "--continue", *SHORT, env={"PYTHONPATH": str(tmp_path / "own")})
+    run = profile_started(PLAIN + SHOW, "--continue", *SHORT, env={"PYTHONPATH": str(tmp_path / "own")})
     path, seen = run.out.splitlines()
     assert seen == "own"
     assert str(tmp_path / "own") in path

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
-from .launching import DPTUNE, facts_in, run
+from .launching import facts_in, run_here
 
 pytestmark = pytest.mark.records
 
@@ -67,7 +67,7 @@ WINDOWS = (
 def noise_of(folder: Path, *script: str, ranks: int = 1):  # type: ignore[no-untyped-def]
     (folder / "train.py").write_text(TRAIN)
     launcher = ("--nproc-per-node", str(ranks)) if ranks > 1 else ()
-    done = run(*DPTUNE, "profile", *WINDOWS, "--run-dir", "run", *launcher, "train.py", *script, cwd=folder)
+    done = run_here("profile", *WINDOWS, "--run-dir", "run", *launcher, "train.py", *script, cwd=folder)
     assert done.status == 0, done.err
     for own in facts_in(folder / "run"):
         window = own.window("noise")

@@ -8,7 +8,7 @@ import pytest
 
 from dptune.runfile.facts import Facts
 
-from .launching import DPTUNE, facts_in, run
+from .launching import facts_in, run_here
 
 pytestmark = pytest.mark.records
 
@@ -50,7 +50,7 @@ def profiled(folder: Path, script: str, *settings: str, **env: str) -> tuple[str
     pytest.importorskip("torch", reason="recording needs torch")
     (folder / "train.py").write_text(BEGIN + script)
     words = [word for setting in settings for word in ("--set", setting)]
-    done = run(*DPTUNE, "profile", *WINDOWS, *words, "--run-dir", "run", "train.py", cwd=folder, env=env)
+    done = run_here("profile", *WINDOWS, *words, "--run-dir", "run", "train.py", cwd=folder, env=env)
     assert done.status == 0, done.err
     assert "could not be" not in done.err
     (facts,) = facts_in(folder / "run")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .launching import DPTUNE, run
+from .launching import run_here
 
 pytestmark = pytest.mark.records
 
@@ -59,7 +59,7 @@ def ends_of(folder: Path, *words: str, knob: str = "") -> tuple[Ends, str]:
     shutil.copy(SCRIPT, folder / "train.py")
     settings = ("--set", f"ddp.no_sync={knob}") if knob else ()
     target = ("--run-dir", "run", "--nproc-per-node", "2", "train.py", *words)
-    done = run(*DPTUNE, "profile", *WINDOWS, *settings, *target, cwd=folder)
+    done = run_here("profile", *WINDOWS, *settings, *target, cwd=folder)
     assert done.status == 0, done.err
     return {(way, int(rank)): (float(weights), int(made)) for way, rank, weights, made in SAID.findall(done.out)}, (
         done.err

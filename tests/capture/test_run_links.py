@@ -29,7 +29,7 @@ from dptune.runfile.links import LinkRecord
 from dptune.runfile.record import Ending, RunRecord
 
 from .conftest import PLAIN, Run
-from .launching import DPTUNE, TRAIN, left_behind, run, surroundings
+from .launching import DPTUNE, TRAIN, left_behind, run_here, surroundings
 
 pytestmark = pytest.mark.records
 WINDOWS = ("--warmup", "2", "--untraced", "4", "--light", "3", "--detailed", "0", "--nproc-per-node", "2")
@@ -41,7 +41,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch", reason="recording needs torch")
     place = tmp_path_factory.mktemp("recorded")
     (place / "train.py").write_text(TRAIN)
-    done = run(*DPTUNE, "profile", "-q", "--no-links", "--run-dir", "run", *WINDOWS, "train.py", cwd=place)
+    done = run_here("profile", "-q", "--no-links", "--run-dir", "run", *WINDOWS, "train.py", cwd=place)
     assert done.status == 0, done.err
     assert "measur" not in done.err
     assert not (place / "run" / "links.json").exists()
@@ -252,7 +252,7 @@ def test_one_process_has_no_links(profile: Callable[..., Run], tmp_path: Path) -
         "0",
         "train.py",
     )
-    done = run(*DPTUNE, *words, cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    done = run_here(*words, cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert done.status == 0, done.err
     assert "links" not in done.err
     assert not (tmp_path / "run" / "links.json").exists()

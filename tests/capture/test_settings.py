@@ -13,7 +13,7 @@ from dptune.capture.injected.applying import applier
 from dptune.knobs import KNOBS
 from dptune.runfile.facts import Facts
 
-from .launching import DPTUNE, facts_in, run
+from .launching import facts_in, run_here
 
 pytestmark = pytest.mark.records
 
@@ -94,9 +94,7 @@ def profile(folder: Path, settings: dict[str, str], *more: str, script: tuple[st
     (folder / "train.py").write_text(TRAIN)
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     launcher = ("--nproc-per-node", str(ranks)) if ranks > 1 else ()
-    done = run(
-        *DPTUNE, "profile", *WINDOWS, *more, "--run-dir", "run", *words, *launcher, "train.py", *script, cwd=folder
-    )
+    done = run_here("profile", *WINDOWS, *more, "--run-dir", "run", *words, *launcher, "train.py", *script, cwd=folder)
     assert done.status == 0, done.err
     return done, facts_in(folder / "run")
 

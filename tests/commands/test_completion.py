@@ -55,6 +55,10 @@ def test_options_and_their_choices(tmp_path: Path) -> None:
     assert offered("dptune rules ", tmp_path) >= {"list", "explain", "knobs"}
 
 
+def test_ranks_of_an_export(tmp_path: Path) -> None:
+    assert offered("dptune export --ranks ", tmp_path) == {"late", "all"}
+
+
 def test_names(tmp_path: Path) -> None:
     assert offered("dptune whatif --set ddp.bucket", tmp_path) == {"ddp.bucket_cap_mb=", "ddp.bucket_cap_mb_list="} & {
         f"{name}=" for name in KNOBS

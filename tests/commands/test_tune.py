@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from dptune.commands import tune
+from dptune.errors import UsageError
 from dptune.prove import engine
 from dptune.prove.result import SideName, Trial
 from dptune.prove.task import Task
-from dptune.tune import runner
+from dptune.tune import options, runner
+from dptune.tune.options import OPTIONS, Options
 from dptune.tune.result import Plan, Tuning
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
@@ -177,7 +179,7 @@ def test_after_an_interrupt_the_search_goes_on_with_its_trials(project: Path, tr
     assert result(project / "cut").ended == "interrupted"
     assert "`dptune tune --resume` continues" in cut.stdout
     trials.ends_at = -1
-    done = in_process.dptune(*words, "-o", "cut", "--resume", cwd=project)
+    done = in_process.dptune("tune", "--run", "run", "--yes", "-o", "cut", "--resume", cwd=project)  # with its options
     assert (done.returncode, "continuing with 10 earlier trials" in done.stderr) == (0, True)
     again = result(project / "cut")
     assert (again.kept, again.outcome, again.ended) == (expected.kept, "faster", "complete")
@@ -192,7 +194,7 @@ def test_an_interrupted_final_comparison_keeps_the_stack(project: Path, trials: 
     found = result(project / "run" / "tuned")
     assert (found.kept, found.ended, found.outcome) == (["DP501"], "interrupted", "not compared")
     trials.ends_at = -1
-    assert in_process.dptune(*only, "--resume", cwd=project).returncode == 0
+    assert in_process.dptune(*only, "--resume", cwd=project).returncode == 0  # the same options may be repeated
     assert result(project / "run" / "tuned").outcome == "faster"
     assert len(trials.made) == 1 + 12 + 12
 
@@ -204,6 +206,40 @@ def test_trials_of_other_code_are_refused(project: Path, trials: Trials) -> None
     done = in_process.dptune(*TUNE, "--resume", cwd=project)
     assert done.returncode == 2
     assert "used different code, candidates, steps or hardware" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--numerics", "may-change"), "--numerics differs from the search to resume: may-change here, same there"),
+        (("--only", "DP501"), "--only differs from the search to resume: DP501 here, loader.num_workers there"),
+        (("--skip", "DP501"), "--skip differs from the search to resume: DP501 here, not given there"),
+        (("--steps", "31"), "--steps differs from the search to resume: 31 here, 30 there"),
+        (("train.py",), "--resume continues with the recorded command"),
+        (("--nproc-per-node", "2"), "--nproc-per-node is for recording"),
+    ],
+)
+def test_a_search_is_not_resumed_with_other_options(
+    words: tuple[str, ...], message: str, project: Path, trials: Trials
+) -> None:
+    (project / "run" / "tuned").mkdir()
+    Options(only=["loader.num_workers"]).write(project / "run" / "tuned")
+    (project / "run" / "tuned" / "trials.json").write_text("{}")
+    done = in_process.dptune("tune", "--run", "run", "--yes", "--resume", *words, cwd=project)
+    assert (done.returncode, trials.made, message in done.stderr) == (2, [], True), done.stderr
+
+
+def test_a_secret_of_the_command_is_not_kept_and_has_to_be_repeated(tmp_path: Path) -> None:
+    given = ["train.py", "--token", "hunter2", "--epochs", "1"]
+    Options(command=given).write(tmp_path)
+    assert "hunter2" not in (tmp_path / OPTIONS).read_text()
+    kept = options.read(tmp_path)
+    with pytest.raises(UsageError, match="the command of the search has a secret"):
+        kept.continued({"time_limit_s": 60.0})
+    continued = kept.continued({"time_limit_s": 60.0, "command": given})
+    assert (continued.command, continued.time_limit_s) == (given, 60.0)
+    with pytest.raises(UsageError, match="the command differs from the search to resume"):
+        kept.continued({"command": ["train.py", "--token", "hunter2", "--epochs", "2"]})
 
 
 def test_a_script_that_fails_ends_it_with_status_1(project: Path, trials: Trials) -> None:
@@ -229,7 +265,7 @@ def test_each_search_has_a_folder_of_its_own(project: Path, trials: Trials) -> N
     [
         (("tune",), "there is nothing to record"),
         (("tune", "--run", "nowhere"), "nowhere is not a dptune run folder"),
-        (("tune", "--resume", "train.py"), "--resume continues with the recorded command"),
+        (("tune", "--run", "run", "--python", "python3", "--dry-run"), "--python is for recording"),
         (("tune", "--run", "run", "--resume"), "run has no search to continue"),
         (("tune", "--run", "run", "--only", "DP9999"), "DP9999"),
         (("tune", "--nnodes", "2", "train.py"), "trials run on this host only"),

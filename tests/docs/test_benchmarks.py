@@ -1,9 +1,13 @@
 """The documentation quotes benchmarks as they compute them from their raw results."""
 
+import contextlib
+import functools
+import io
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -194,7 +198,15 @@ def test_other_benchmarks_of_rules_are_summed_up() -> None:
     assert f"Of the public traces {len(judged)} could be judged" in " ".join(page.split())
 
 
-def table_of(benchmark: str, *results: str) -> str:
+@functools.cache
+def table_of(benchmark: str, *options: str) -> str:
+    """What the script of a benchmark prints with --table, from results that are kept."""
     script = ROOT / "tests" / "benchmarks" / f"{benchmark}.py"
-    words = [sys.executable, str(script), "--table", *results]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.rstrip()
+    printed = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", [str(script), "--table", *options]),
+        mock.patch.object(sys, "path", [str(script.parent), *sys.path]),
+        contextlib.redirect_stdout(printed),
+    ):
+        runpy.run_path(str(script), run_name="__main__")
+    return printed.getvalue().rstrip()

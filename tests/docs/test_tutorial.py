@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,10 +16,11 @@ from dptune.measure import measure
 from dptune.patch.diff import patches
 from dptune.trace import load
 
+from .. import in_process  # noqa: TID252 - tests are no installed package
+
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = (DOCS / "examples" / "train.py").read_text(encoding="utf-8")
 PAGE = (DOCS / "tutorial.md").read_text(encoding="utf-8")
-DPTUNE = (sys.executable, "-m", "dptune")
 
 
 def test_the_diff_of_the_tutorial_is_what_is_printed(tmp_path: Path) -> None:
@@ -36,9 +35,10 @@ def test_its_script_has_the_problem_that_it_says(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="recording needs torch")
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     windows = ("--warmup", "1", "--untraced", "3", "--light", "3", "--detailed", "0", "--no-links", "--run-dir", "run")
-    words = [*DPTUNE, "profile", "-q", *windows, "--nproc-per-node", "2", "train.py"]
+    words = ("profile", "-q", *windows, "--nproc-per-node", "2", "train.py")
     env = {**os.environ, "PYTHONPATH": str(DOCS.parent / "tests" / "without_compiler")}
-    subprocess.run(words, cwd=tmp_path, env=env, check=True, capture_output=True)
+    done = in_process.recording(*words, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
     run = load([tmp_path / "run"], cached=False)
     (loaded,) = [one for one in packs.load_packs() if one.rule.code == "DP102"]
     limits = Settings(rules={"DP102": {"worth_share": 0.0}})  # what it takes of a step is up to the machine

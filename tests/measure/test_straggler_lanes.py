@@ -38,6 +38,17 @@ def test_a_straggler_is_beside_a_usual_rank_in_the_same_step(real_traces: Path, 
     )
 
 
+def test_the_longest_idle_time_is_named_by_the_range_it_lies_in(real_traces: Path) -> None:
+    folder = real_traces / "torchrec_straggler_4xv100"
+    late, _ = timeline_steps(load([folder], cached=False), reading.measured(folder))
+    assert late.idle is not None
+    assert late.idle.inside == "# running sparse arch"
+    assert 1e9 < late.idle.length_ns < late.length_ns
+    end = late.idle.start_ns + late.idle.length_ns
+    pieces = [piece for lane in late.lanes for piece in lane.pieces]
+    assert all(piece.start_ns + piece.length_ns <= late.idle.start_ns or piece.start_ns >= end for piece in pieces)
+
+
 def test_a_collective_ends_at_one_moment_on_both(real_traces: Path) -> None:
     folder = real_traces / "torchrec_straggler_4xv100"
     late, usual = timeline_steps(load([folder], cached=False), reading.measured(folder))

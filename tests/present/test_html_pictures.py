@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dptune.advice import Report, Verified
-from dptune.measure.lanes import Lane, Piece, StepLanes
+from dptune.measure.lanes import Idle, Lane, Piece, StepLanes, unnamed
 from dptune.measure.steps.history import TimedStep, WindowHistory
 from dptune.measured import (
     CommunicationFigures,
@@ -95,6 +95,24 @@ def test_two_ranks_share_a_time_axis() -> None:
     assert "Rank 3 (latest): 8.00 ms, 3.00 ms late" in body(timeline([late, usual], named=False))
     assert "Rank 1 (usual): 9.00 ms, not late" in written
     assert "Rank 3 arrives 3.00 ms late in this step; below it is rank 1" in written
+
+
+def test_a_long_idle_time_is_put_in_words() -> None:
+    lane = [Lane("stream 7", [Piece(0, 4_000_000, "compute", "gemm", 1)])]
+    idle = Idle(4_000_000, 6_000_000, "# running <arch>")
+    late = StepLanes(3, 12, 10_000_000, lane, late=True, idle=idle)
+    written = body(timeline([late]))
+    assert "Nothing runs for 6.00 ms, from 4.00 ms (inside # running &lt;arch&gt;)." in written
+    (hidden,) = [unnamed(late)]
+    assert hidden.idle == Idle(4_000_000, 6_000_000)
+    assert "Nothing runs for 6.00 ms, from 4.00 ms." in body(timeline([hidden]))
+
+
+@pytest.mark.parametrize(("rows", "scrolls"), [(24, False), (25, True)])
+def test_only_a_long_table_scrolls_inside_the_page_and_says_so(rows: int, scrolls: bool) -> None:
+    written = table([Column("rank", right=True)], [[str(row)] for row in range(rows)], "Ranks")
+    assert ('class="scroll table tall"' in written) is scrolls
+    assert ("Scroll for all 25 rows." in written) is scrolls
 
 
 def test_the_busiest_streams_are_drawn_where_they_are_many() -> None:

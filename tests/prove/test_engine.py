@@ -85,7 +85,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "0",
         "-q",
     )
-    done = run(*words, "train.py", cwd=folder)
+    done = in_process.recording(*words, "train.py", cwd=folder, env=surroundings())
     assert done.returncode == 0, done.stderr
     as_if_alone(folder / "base")
     return folder

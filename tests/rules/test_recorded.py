@@ -6,16 +6,16 @@ no stable one.
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import pytest
 
-from dptune.advice import Report
 from dptune.advise import packs
-from dptune.commands.shared.reading import read_run, report_of
+from dptune.commands.shared.reading import read_run
 from dptune.compare.settings import facts
 from dptune.compare.sides import Sides
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 RUNS = Path(__file__).parent / "recorded" / "runs"
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -124,9 +124,7 @@ BESIDE = {"gathered-for-logging": ("DP105", "DP204"), "metrics-reduced": ("DP105
 QUIET = {"tiny-gradients": "DP103"}  # and nothing to mend
 
 
-@functools.cache
-def told(place: Path) -> Report:
-    return report_of([str(place)], cached=False)
+told = reading.reported
 
 
 def speaking(place: Path) -> list[str]:

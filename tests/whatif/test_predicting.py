@@ -20,7 +20,6 @@ from dptune.whatif.cpu.buckets import Caps, assign
 from .. import in_process  # noqa: TID252 - tests are no installed package
 from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
 
-DPTUNE = (sys.executable, "-m", "dptune")
 WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 TRAIN = """\
 import torch
@@ -49,7 +48,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whatif")
     (folder / "train.py").write_text(TRAIN)
     words = ("profile", "-q", "--no-links", "--run-dir", "base", "--nproc-per-node", "2", "train.py")
-    done = started(folder, *words)
+    done = recording(folder, *words)
     assert done.returncode == 0, done.stderr
     as_if_alone(folder / "base")
     form.write(folder / "base" / "links.json", swept())
@@ -70,9 +69,9 @@ def run(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return in_process.dptune(*words, cwd=cwd)
 
 
-def started(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def recording(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(WITHOUT_COMPILER)}
-    return subprocess.run([*DPTUNE, *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
+    return in_process.recording(*words, cwd=cwd, env=env)
 
 
 def told(folder: Path, *words: str) -> dict[str, Any]:
@@ -126,7 +125,8 @@ def test_the_best_is_looked_for(recorded: Path) -> None:
     for one in found["predictions"]:
         if one["step_ns"] is not None:
             assert one["step_ns"] <= quickest + 2
-    done = started(recorded, "whatif", "base")
+    command = [sys.executable, "-m", "dptune", "whatif", "base"]
+    done = subprocess.run(command, cwd=recorded, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Predicted step by bucket size" in done.stdout
 

@@ -50,7 +50,7 @@ class _Coverage:
         return cls(
             answered,
             frozenset(skip.rule for skip in skipped) - answered,
-            frozenset(skip.rule for skip in skipped if skip.needs) - answered,
+            frozenset(skip.rule for skip in skipped if skip.needs_recording) - answered,
         )
 
     @property

@@ -139,9 +139,10 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     known, covers = arrival.known("cause"), arrival.known("cause_share")
     if known in (None, "unexplained") or covers is None or covers < figures.explained_share + LEAST_NAMED_SHARE:
         return f"{said}. {percent(left)} of its lag is unexplained."
+    rest = milliseconds(left * figures.lag_ns)
     return (
-        f"{percent(min(1.0, covers))} of its lag: {LAG_CLASSES[known]}. {said}. The other {percent(left)} is "
-        "unexplained."
+        f"{percent(min(1.0, covers))} of its lag: {LAG_CLASSES[known]}. {said}. What causes the other {rest} was not "
+        "recorded."
     )
 
 

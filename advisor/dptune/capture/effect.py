@@ -324,6 +324,10 @@ def _checkpointed(rank_facts: Facts, value: bool) -> Iterator[Any]:
     yield rank_facts.checkpointing is not None
 
 
+def _compiled(rank_facts: Facts, value: bool) -> Iterator[Any]:
+    yield rank_facts.compiled is not None
+
+
 # Of what takes more than its argument or switch. Every other knob is read by those.
 _READINGS: Mapping[str, Reading] = {
     "ddp.bucket_cap_mb": _bucket_cap,
@@ -343,6 +347,7 @@ _READINGS: Mapping[str, Reading] = {
     "loader.batch_size": _batch_size,
     "precision.autocast": _autocast,
     "memory.checkpointing": _checkpointed,
+    "compile.model": _compiled,
     "optimizer.lr": _learning_rate,
     "optimizer.betas": _betas,
     "optimizer.eps": _eps,
@@ -361,4 +366,5 @@ _RECORDED_AS = {
     "fsdp.no_sync": "",
     "precision.autocast": "autocast",
     "memory.checkpointing": "checkpointing",
+    "compile.model": "compiled",
 }

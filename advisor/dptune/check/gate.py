@@ -77,7 +77,7 @@ def judge(
         skipped_rule.rule
         for report in reports
         for skipped_rule in report.skipped
-        if skipped_rule.could_not_run or skipped_rule.needs
+        if skipped_rule.could_not_run or skipped_rule.needs_recording
     }
     return decided(
         Gate(

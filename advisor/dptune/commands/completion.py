@@ -19,6 +19,7 @@ from argcomplete.completers import BaseCompleter, FilesCompleter
 from argcomplete.shell_integration import shellcode
 
 from dptune.advise import packs
+from dptune.commands.export import CHOSEN_RANKS, RANK_CHOICES
 from dptune.commands.shared.gate_formats import FORMATS, OUTPUT
 from dptune.commands.shared.recordings import recordings
 from dptune.knobs import KNOBS
@@ -75,6 +76,8 @@ class _Names(BaseCompleter):
             return [rule.name if prefix[:1].islower() else rule.code for rule in rules]
         if action.dest in _OF_CHANGES:
             return [*(loaded.rule.code for loaded in packs.load_packs()), *KNOBS]
+        if action.metavar == CHOSEN_RANKS:
+            return RANK_CHOICES
         if action.dest in _OF_RECORDINGS:
             names = (name for run in recordings([RUNS]) for name in (run.folder.name, run.commit) if name)
             return [*dict.fromkeys(names), *FilesCompleter()(prefix)]

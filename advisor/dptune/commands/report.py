@@ -6,6 +6,9 @@ takes precedence. Without PATH, the latest recording is read. A terminal gets th
 gets the first screen as text, with --full the whole report, with --section one part of it. Partial data is reported and
 marked as partial. Several recordings at once are an error, unless they are the folders of several nodes of one run.
 
+PATH may also be dumps of torch's flight recorder (pickle or JSON), or a folder of them, alone or beside traces of the
+same job: which rank hangs, whose calls differ, how long calls take. A pickle is read without executing it.
+
 examples:
   dptune report
   dptune report 2026-11-20T23-31 --no-tui
@@ -15,6 +18,7 @@ examples:
   dptune report --section efficiency --tokens-per-step 524288 --gpu-hour-price 2.50
   dptune report --format html -o report.html
   dptune report --patch | git apply
+  dptune report /tmp/nccl_trace_rank_*
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.shared.amounts import price, tokens
+from dptune.commands.shared.flight_dumps import check_format, figures, split
+from dptune.commands.shared.flight_dumps import show as show_dumps
 from dptune.commands.shared.patchable import can_patch
 from dptune.commands.shared.reading import reading_options, record_of, report_of, root_of
 from dptune.commands.shared.recordings import RUN_HELP, resolved_singly
@@ -50,6 +56,7 @@ SECTION_NAMES = (
         "gaps",
         "steps",
         "ranks",
+        "outliers",
         "collectives",
         "links",
         "copies",
@@ -102,9 +109,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--full and --section exclude each other", "leave one out")
     if args.advice:
         raise UsageError("--advice requires --patch", "add it, or leave --advice out")
-    chosen = _format(args)
     if args.output == Path("-"):
         args.output = None
+    dumps, args.paths = split(args.paths)
+    if dumps:
+        return _with_dumps(args, dumps)
+    chosen = _format(args)
     if args.anonymous and chosen != "html":
         raise UsageError("--anonymous requires --format html", "add it, or leave --anonymous out")
     _check_output(args.output)
@@ -118,6 +128,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         report = _read(args)[1]
         _write(_text(report, chosen, args), args.output)
+    return 0
+
+
+def _with_dumps(args: argparse.Namespace, dumps: Sequence[Path]) -> int:
+    """Show dumps of the flight recorder, after the report of the traces where some are given."""
+    check_format(args, alone=not args.paths)
+    _check_output(args.output)
+    if not args.paths:
+        show_dumps(figures(dumps), args, alone=True)
+        return 0
+    if args.output:
+        raise UsageError("dumps beside traces are written to stdout only", "leave -o out")
+    run, report = _read(args)
+    _write(_text(report, "text", args), None)
+    show_dumps(figures(dumps, run), args, alone=False)
     return 0
 
 

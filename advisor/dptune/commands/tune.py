@@ -9,11 +9,12 @@ any kept change has no effect is at most 5 % over the whole search.
 Changes that may alter training results are tried with --numerics may-change only. Losses of the first steps are
 compared: a change after which they differ by more than its settings may cause is not kept.
 
-Your files are not edited. Results are kept in RUN/tuned/ (or -o DIR): tuned.patch, report.txt and tuning.json, with the
-command that applies the patch. Trials run in a copy of the script's directory, as those of `dptune verify`; a script
-that writes to an absolute path still writes there.
+Your files are not edited. Results are kept in RUN/tuned/ (or -o DIR): tuned.patch, report.html, report.txt and
+tuning.json, with the command that applies the patch. Trials run in a copy of the script's directory, as those of
+`dptune verify`; a script that writes to an absolute path still writes there.
 
-Ctrl-C keeps what was found so far; --resume continues. Options of dptune come before the script.
+Ctrl-C keeps what was found so far; --resume continues with the options of that search. Options of dptune come before
+the script.
 
 The exit status is 0 whatever was found, and 1 if the script does not run.
 
@@ -32,11 +33,11 @@ import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dptune.commands.shared.amounts import seconds
 from dptune.commands.shared.launching import launch_of, script_arguments
-from dptune.commands.shared.torchrun_options import torchrun_arguments
+from dptune.commands.shared.torchrun_options import torchrun_arguments, torchrun_of
 from dptune.errors import UsageError
 from dptune.present import terminal
 from dptune.present.visible import visible
@@ -51,11 +52,11 @@ if TYPE_CHECKING:
     from dptune.present.lines import Line
     from dptune.present.progress import Show as Bar
     from dptune.prove.result import Proof
-    from dptune.prove.trial import Bounds
     from dptune.runfile.facts import Facts
     from dptune.runfile.record import RunRecord
     from dptune.tune.candidate import Candidate
-    from dptune.tune.candidates import Choice, Left
+    from dptune.tune.candidates import Left
+    from dptune.tune.options import Options
     from dptune.tune.result import Plan, Tuning
     from dptune.tune.search import Moment
     from dptune.tune.session import Request, Shows
@@ -80,17 +81,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     torchrun_arguments(parser)
     tried = parser.add_argument_group("what to try")
     words = "same: only changes that keep training results (default); may-change: others, too"
-    tried.add_argument("--numerics", choices=("same", "may-change"), default="same", help=words)
+    tried.add_argument("--numerics", choices=("same", "may-change"), help=words)
     for name, text in (("only", "try only these rules and knobs, with commas between"), ("skip", "leave these out")):
-        tried.add_argument(f"--{name}", action="append", default=[], metavar="CODE|KNOB,...", help=text)
+        tried.add_argument(f"--{name}", action="append", metavar="CODE|KNOB,...", help=text)
     words = "print the plan with predicted savings and durations, after recording; run no trials"
     tried.add_argument("--dry-run", action="store_true", help=words)
     amount = parser.add_argument_group("how much")
     words = "time limit for all trials, the final comparison included (default: 20m)"
-    amount.add_argument("--time-limit", type=seconds, default=1200.0, metavar="S", help=words)
+    amount.add_argument("--time-limit", type=seconds, metavar="S", help=words)
     trial_arguments(amount)
-    words = "treat a trial as hung after S seconds without a step"
-    amount.add_argument("--stall-timeout", type=seconds, default=120.0, metavar="S", help=words)
+    words = "treat a trial as hung after S seconds without a step (default: 120)"
+    amount.add_argument("--stall-timeout", type=seconds, metavar="S", help=words)
+    parser.set_defaults(warmup=None, steps=None, seconds=None)  # None: not given, so that of the search to resume
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not print progress")
     script_arguments(parser)
@@ -101,47 +103,65 @@ def run(args: argparse.Namespace) -> int:
     from dptune.commands.shared.proving import caution
     from dptune.present.amounts import several
     from dptune.present.progress import progress
-    from dptune.prove.trial import Bounds
+    from dptune.prove import rerun
     from dptune.tune.candidates import candidates
     from dptune.tune.error_budget import LOOKS
     from dptune.tune.plan import plan, trial_s
-    from dptune.tune.session import original_of, tune
+    from dptune.tune.session import Request, original_of, tune
 
-    choice = _choice(args)
+    given = _given(args)
     folder = _recording(args)
     record = _record_of(folder)
+    place = _results_folder(args, folder)
+    options = _options(args, given, place)
     report, predicted, facts = _read(folder)
-    tried, left = candidates(report, predicted, facts, choice)
-    bounds = Bounds(args.warmup, args.steps, args.seconds, stall_s=args.stall_timeout)
+    tried, left = candidates(report, predicted, facts, options.choice)
     if args.dry_run:
-        _print_plan(args, plan(tried, trial_s(report.measured.step.known("time_ns"), bounds)), left)
+        _print_plan(args, plan(tried, trial_s(report.measured.step.known("time_ns"), options.bounds)), left)
         return 0
-    request = _request(args, folder, record, bounds)
+    request = Request(folder, record, rerun.directory_of(record), place, options, args.resume)
     _ask(args, request, tried)
     original = original_of(request)
-    caution(replace(original, budget_s=request.time_limit_s, most=LOOKS[-1]), args.quiet)
-    _say(
-        args, f"{several(len(tried), 'candidate')}, {request.time_limit_s / 60:.0f} min; results go to {request.folder}"
-    )
+    limit_s = options.time_limit_s
+    caution(replace(original, budget_s=limit_s, most=LOOKS[-1]), args.quiet)
+    _say(args, f"{several(len(tried), 'candidate')}, {limit_s / 60:.0f} min; results go to {place}")
     with contextlib.nullcontext() if args.quiet else progress() as bar:
-        tuning = tune(request, original, tried, left, _shows(args, bar))
+        tuning = tune(request, original, tried, left, _shows(args, bar, limit_s))
     _finish(args, request, tuning)
     if tuning.ended == "interrupted":
         raise KeyboardInterrupt
     return 1 if tuning.ended == "cannot run" else 0
 
 
-def _choice(args: argparse.Namespace) -> Choice:
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of the search that the user gave, by their names in `tune.options`."""
     from dptune.commands.shared.selection import codes
     from dptune.knobs import ENVIRONMENT, KNOBS
-    from dptune.tune.candidates import Choice
 
-    def named(lists: Sequence[str]) -> frozenset[str]:
+    def named(lists: Sequence[str]) -> list[str]:
         words = [word for text in lists for word in text.split(",") if word]
         knobs = {word for word in words if word in KNOBS or word.startswith(ENVIRONMENT)}
-        return frozenset({*knobs, *codes([word for word in words if word not in knobs])})
+        return sorted({*knobs, *codes([word for word in words if word not in knobs])})
 
-    return Choice(args.numerics, named(args.only), named(args.skip))
+    of_recording, module = args.recording or args.resume, ["-m"] if args.module else []
+    values = {
+        "numerics": args.numerics,
+        "only": None if args.only is None else named(args.only),
+        "skip": None if args.skip is None else named(args.skip),
+        "warmup": args.warmup,
+        "steps": args.steps,
+        "seconds": args.seconds,
+        "stall_timeout_s": args.stall_timeout,
+        "time_limit_s": args.time_limit,
+        "command": [*module, args.script, *args.script_arguments] if of_recording and args.script else None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _options(args: argparse.Namespace, given: dict[str, Any], place: Path) -> Options:
+    from dptune.tune import options
+
+    return options.read(place).continued(given) if args.resume else options.Options(**given)
 
 
 def _recording(args: argparse.Namespace) -> Path:
@@ -153,8 +173,10 @@ def _recording(args: argparse.Namespace) -> Path:
 
     if args.recording is None and not args.resume:
         return _record(args, launch_of(args, "tune"))
-    if args.script is not None and not args.recording:
-        raise UsageError("--resume continues with the recorded command", "leave out the script")
+    for option in [*torchrun_of(args).asked, *(["--python"] if args.python else [])]:
+        raise UsageError(
+            f"{option} is for recording: trials start the script as it was recorded", f"leave out {option}"
+        )
     folder = Path(recorded(resolved_singly([args.recording])[0])) if args.recording else latest(RUNS)
     if not (folder / RUN_JSON).is_file():
         raise RunError(f"{folder} is not a dptune run folder", "record one with: dptune profile train.py")
@@ -209,30 +231,13 @@ def _read(folder: Path) -> tuple[Report, WhatIf, list[Facts]]:
     return report, predicted, [found.facts[rank] for rank in sorted(found.facts)]
 
 
-def _request(args: argparse.Namespace, folder: Path, record: RunRecord, bounds: Bounds) -> Request:
-    from dptune.prove import rerun
-    from dptune.tune.session import Request
-
-    return Request(
-        run=folder,
-        record=record,
-        source=rerun.directory_of(record),
-        folder=_results_folder(args, folder),
-        numerics=args.numerics,
-        command=tuple([args.script, *args.script_arguments] if args.recording and args.script else ()),
-        time_limit_s=args.time_limit,
-        bounds=bounds,
-        resume=args.resume,
-    )
-
-
 def _results_folder(args: argparse.Namespace, run: Path) -> Path:
     """A new folder, or with --resume the latest one. Raises UsageError where files of others lie there."""
     from dptune.runfile.paths import TUNED
-    from dptune.tune.session import JOURNAL
+    from dptune.tune.options import OPTIONS
 
     earlier = sorted(
-        (path.parent for path in run.glob(f"{TUNED}*/{JOURNAL}")), key=lambda path: (len(path.name), path.name)
+        (path.parent for path in run.glob(f"{TUNED}*/{OPTIONS}")), key=lambda path: (len(path.name), path.name)
     )
     if args.resume:
         if args.output is None and not earlier:
@@ -253,10 +258,10 @@ def _ask(args: argparse.Namespace, request: Request, candidates: Sequence[Candid
     from dptune.commands.shared.consent import ask_before_running
 
     change: dict[str, Value] = {name: value for candidate in candidates for name, value in candidate.settings.items()}
-    ask_before_running(request.run, request.record, request.command, str(request.source), change, args.yes)
+    ask_before_running(request.run, request.record, request.options.command, str(request.source), change, args.yes)
 
 
-def _shows(args: argparse.Namespace, bar: Bar | None) -> Shows:
+def _shows(args: argparse.Namespace, bar: Bar | None, limit_s: float) -> Shows:
     """On a terminal the trial under way with a bar of the time limit, else a line for each; decisions in lines."""
     from dptune.present.sections.tuning import attempt_line, final_line, trial_line
     from dptune.tune.session import Shows
@@ -265,13 +270,13 @@ def _shows(args: argparse.Namespace, bar: Bar | None) -> Shows:
         if bar is None:
             _say(args, words)
         elif words:
-            bar(words, min(round(spent_s), round(args.time_limit)), round(args.time_limit))
+            bar(words, min(round(spent_s), round(limit_s)), round(limit_s))
 
     searched_s = [0.0]
 
     def trial(moment: Moment) -> None:
         searched_s[0] = moment.spent_s
-        say(trial_line(moment, args.time_limit), moment.spent_s)
+        say(trial_line(moment, limit_s), moment.spent_s)
 
     def final(proof: Proof, what: str) -> None:
         spent_s = searched_s[0] + sum(made.seconds for made in proof.trials)
@@ -296,11 +301,13 @@ def _print_plan(args: argparse.Namespace, made: Plan, left: Sequence[Left]) -> N
 
 def _finish(args: argparse.Namespace, request: Request, tuning: Tuning) -> None:
     """Write the files, and print the report."""
+    from dptune.present.html import tuning_page
     from dptune.present.ink import paint
     from dptune.present.sections.tuning import page
-    from dptune.tune.conclusion import write
+    from dptune.tune.conclusion import diff, write
 
-    write(request.folder, tuning, paint(page(tuning, 100), colour=False))
+    text = paint(page(tuning, 100), colour=False)
+    write(request.folder, tuning, {"report.txt": text, "report.html": tuning_page(tuning, diff(tuning))})
     _print(args, tuning.model_dump_json(indent=1) + "\n", page(tuning, terminal.width(sys.stdout)))
     _say(args, f"results: {request.folder}")
 

@@ -14,18 +14,22 @@ from types import MappingProxyType
 
 from dptune.errors import UsageError
 from dptune.knobs import ddp, fsdp, loader, optimizer, switches
+from dptune.knobs.batch_scaling import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.knobs.knob import Call, Knob, Value, written
 
 __all__ = [
     "ENVIRONMENT",
     "KNOBS",
+    "SETS_RATE",
     "TAKE_NO_TIME",
     "UNKNOWN",
     "Call",
     "Knob",
     "Value",
     "knob",
+    "listed_betas",
     "of_call",
+    "scaled_with_batch",
     "written",
 ]
 

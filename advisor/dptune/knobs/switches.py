@@ -1,4 +1,4 @@
-"""Global switches of torch, and what is switched around parts of a script: precision, checkpointing, cuDNN."""
+"""Global switches of torch, and what is switched around parts of a script: precision, compilation, cuDNN and others."""
 
 from __future__ import annotations
 
@@ -37,6 +37,15 @@ KNOBS = (
         "activation checkpointing: recompute forward passes in backward instead of keeping their activations",
         "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
         paste_off="block(x)  # instead of checkpoint(block, x)",
+    ),
+    Knob(
+        "compile.model",
+        bool,
+        "",
+        False,
+        "same",
+        "compile the model with torch.compile; fused kernels may draw other random numbers, for example for dropout",
+        "model = torch.compile(model)  # after DistributedDataParallel has wrapped it",
     ),
     Knob(
         "cudnn.benchmark",

@@ -55,7 +55,6 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
     `accounted` are the ranks with the steps that the accounts are of, where these are fewer.
     """
     accounted = views if accounted is None else accounted
-    traces = {rank.rank: rank for rank in run.ranks}
     ran = {
         (view.rank, device.operations.device): collective_calls(view, device)
         for view in views
@@ -65,7 +64,7 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
         each
         for rank_view in views
         if not rank_view.no_steps
-        for each in heard(rank_view, ran, lambda rank: traces[rank].detailed, run.facts.get(rank_view.rank))
+        for each in heard(rank_view, ran, lambda rank: run.by_rank[rank].detailed, run.facts.get(rank_view.rank))
     ]
     exchanges, found = matched(
         calls, run.world_size, {rank_view.rank: host_of(run, rank_view.rank) for rank_view in views}
@@ -84,10 +83,12 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
             devices.setdefault(rank_view.rank, []).append(device_figures(device, spent))
     compared = comparable(exchanges, found)
     late = lateness(compared, found, tracks)
-    windowed = [each for each in timelines if each[1].windows]
+    windowed = [each for each in timelines if each[0].whole and each[1].windows]
     phases = phased(windowed)
     computing = {
-        rank_view.rank: _computing(rank_view, windowed, phases) for rank_view in accounted if rank_view.windows
+        rank_view.rank: _computing(rank_view, windowed, phases)
+        for rank_view in accounted
+        if rank_view.whole and rank_view.windows
     }
     return Across(
         calls,
@@ -96,7 +97,7 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
         found,
         timelines,
         devices,
-        arrivals(compared, late, computing),
+        arrivals(compared, late, computing, {rank_view.rank for rank_view in accounted if not rank_view.whole}),
         compared,
         tracks,
         phases,
@@ -106,9 +107,8 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
 
 def host_of(run: Run, rank: int) -> str | None:
     """The machine that a rank ran on, by its facts or its trace."""
-    facts = run.facts.get(rank)
-    trace = next((rank_trace.light for rank_trace in run.ranks if rank_trace.rank == rank), None)
-    return (facts.host if facts else "") or (trace.host if trace else "") or None
+    facts, trace = run.facts.get(rank), run.by_rank.get(rank)
+    return (facts.host if facts else "") or (trace.light.host if trace else "") or None
 
 
 def _computing(rank_view: RankView, spent: Sequence[DeviceTimeline], phases: Phased | str) -> Computing:

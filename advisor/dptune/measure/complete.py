@@ -9,13 +9,12 @@ module not where every recorded backward pass was under `no_sync`, or past it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from dptune.measure.device.communicating import collective_operators
+from dptune.measure.records.parts import RanByName
 from dptune.measure.views import RankView, with_loss
 from dptune.measured import Loss
 from dptune.measured.collectives import UNKNOWN, kind_of
@@ -31,111 +30,108 @@ _NO_TRANSFER = ("barrier", UNKNOWN)
 def complete(views: Sequence[RankView], world_size: int | None) -> list[RankView]:
     """The ranks, of which those that lack what the others show have no steps, and say why."""
     ranks = max(world_size or 1, len(views))
-    ran = [each for each in (_Ran(view) for view in views if not view.losses_fatal) if each.streams]
-    across_ranks = {**_other_unit(ran), **_without_stream(ran)}
+    ran = {view.rank: view.record.ran if view.record else ran_by_name(view) for view in views if not view.losses_fatal}
+    with_streams = {rank: each for rank, each in ran.items() if each.streams}
+    across_ranks = {**_other_unit(with_streams), **_without_stream(with_streams)}
     found = []
     for view in views:
         loss = across_ranks.get(view.rank)
-        if loss is None and not view.losses_fatal and ranks > 1:
-            loss = _without_communication(view)
+        if loss is None and view.rank in ran and ranks > 1:
+            loss = ran[view.rank].uncommunicated
         found.append(view if loss is None else with_loss(view, loss))
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Ran:
-    """What a rank ran on its device, by name and by class."""
-
-    view: RankView
-
-    @cached_property
-    def streams(self) -> dict[int, Counter[str]]:
-        """By stream the operations of each name; streams of other devices of the rank with those of the first."""
-        columns, found = self.view.columns, dict[int, Counter[str]]()
-        for device in self.view.devices:
-            operations = device.operations
-            if operations.on_cpu:
-                continue
-            queues = columns.queue[operations.rows]
-            for queue in np.unique(queues).tolist():
-                ids, count = np.unique(columns.name_id[operations.rows[queues == queue]], return_counts=True)
-                names = zip((columns.names[at] for at in ids.tolist()), count.tolist(), strict=True)
-                found.setdefault(queue, Counter()).update(dict(names))
-        return found
-
-    @cached_property
-    def names(self) -> Counter[str]:
-        """The operations of each name, on all streams."""
-        return sum(self.streams.values(), Counter[str]())
-
-    @cached_property
-    def works(self) -> frozenset[int]:
-        """All classes of operations."""
-        return frozenset(kind for device in self.view.devices for kind in np.unique(device.operations.work).tolist())
-
-    @cached_property
-    def usual_ns(self) -> dict[str, float]:
-        """The median duration of each compute kernel by name; those that take no time are left out."""
-        columns, found = self.view.columns, dict[str, float]()
-        for device in self.view.devices:
-            operations = device.operations
-            rows = operations.rows[(operations.work == Work.COMPUTE) & (columns.dur_ns[operations.rows] > 0)]
-            names, took = columns.name_id[rows], columns.dur_ns[rows]
-            order = np.lexsort((took, names))
-            ids, first, count = np.unique(names[order], return_index=True, return_counts=True)
-            middle = took[order][first + (count - 1) // 2].tolist()
-            found.update(zip((columns.names[at] for at in ids.tolist()), middle, strict=True))
-        return found
-
-    def has(self, stream: Counter[str]) -> float:
-        """The share of the operations of a stream that the rank ran as often by name, on whatever stream."""
-        return (stream & self.names).total() / stream.total()
+def ran_by_name(view: RankView) -> RanByName:
+    """What a rank ran, of which other ranks may show that it lacks something."""
+    streams = _streams(view)
+    return RanByName(
+        streams=streams,
+        labels={queue: view.columns.queue_label(queue) for queue in streams},
+        works=frozenset(kind for device in view.devices for kind in np.unique(device.operations.work).tolist()),
+        usual_ns=_usual_ns(view),
+        uncommunicated=_without_communication(view),
+    )
 
 
-def _without_stream(ranks: list[_Ran]) -> dict[int, Loss]:
-    found = {}
-    for rank in ranks:
-        others = [other for other in ranks if other is not rank]
-        if others and (text := _lacking(rank, others)):
-            found[rank.view.rank] = Loss(code="device-stream-missing", fatal=True, text=text)
+def _streams(view: RankView) -> dict[int, Counter[str]]:
+    """By stream the operations of each name; streams of other devices of the rank with those of the first."""
+    columns, found = view.columns, dict[int, Counter[str]]()
+    for device in view.devices:
+        operations = device.operations
+        if operations.on_cpu:
+            continue
+        queues = columns.queue[operations.rows]
+        for queue in np.unique(queues).tolist():
+            ids, count = np.unique(columns.name_id[operations.rows[queues == queue]], return_counts=True)
+            names = zip((columns.names[at] for at in ids.tolist()), count.tolist(), strict=True)
+            found.setdefault(queue, Counter()).update(dict(names))
     return found
 
 
-def _other_unit(ranks: list[_Ran]) -> dict[int, Loss]:
+def _usual_ns(view: RankView) -> dict[str, float]:
+    """The median duration of each compute kernel by name; those that take no time are left out."""
+    columns, found = view.columns, dict[str, float]()
+    for device in view.devices:
+        operations = device.operations
+        rows = operations.rows[(operations.work == Work.COMPUTE) & (columns.dur_ns[operations.rows] > 0)]
+        names, took = columns.name_id[rows], columns.dur_ns[rows]
+        order = np.lexsort((took, names))
+        ids, first, count = np.unique(names[order], return_index=True, return_counts=True)
+        middle = took[order][first + (count - 1) // 2].tolist()
+        found.update(zip((columns.names[at] for at in ids.tolist()), middle, strict=True))
+    return found
+
+
+def _share(stream: Counter[str], ran: RanByName) -> float:
+    """The share of the operations of a stream that the rank ran as often by name, on whatever stream."""
+    names = sum(ran.streams.values(), Counter[str]())
+    return (stream & names).total() / stream.total()
+
+
+def _without_stream(ran: Mapping[int, RanByName]) -> dict[int, Loss]:
+    having = Counter(work for each in ran.values() for work in each.works)
+    found = {}
+    for rank in ran if len(ran) > 1 else ():
+        if text := _lacking(rank, ran, having):
+            found[rank] = Loss(code="device-stream-missing", fatal=True, text=text)
+    return found
+
+
+def _other_unit(ran: Mapping[int, RanByName]) -> dict[int, Loss]:
     """Ranks whose kernels take `_OTHER_UNIT` times more or less than the same kernels on most ranks."""
-    if len(ranks) < 2:
+    if len(ran) < 2:
         return {}
-    names = set.intersection(*(set(each.usual_ns) for each in ranks))
+    names = set.intersection(*(set(each.usual_ns) for each in ran.values()))
     if not names:
         return {}
-    usual = {name: sorted(each.usual_ns[name] for each in ranks)[len(ranks) // 2] for name in names}
+    usual = {name: sorted(each.usual_ns[name] for each in ran.values())[len(ran) // 2] for name in names}
     found = {}
-    for rank in ranks:
-        of_usual = float(np.median([rank.usual_ns[name] / usual[name] for name in names]))
+    for rank, each in ran.items():
+        of_usual = float(np.median([each.usual_ns[name] / usual[name] for name in names]))
         if not 1 / _OTHER_UNIT < of_usual < _OTHER_UNIT:
             times = f"{1 / of_usual:,.0f} times shorter" if of_usual < 1 else f"{of_usual:,.0f} times longer"
             text = f"its kernels are {times} than the same kernels on other ranks: their durations are in another unit"
-            found[rank.view.rank] = Loss(code="device-events-misdated", fatal=True, text=text)
+            found[rank] = Loss(code="device-events-misdated", fatal=True, text=text)
     return found
 
 
-def _lacking(rank: _Ran, others: list[_Ran]) -> str:
-    """Which stream a rank lacks that all others have; "" for none."""
+def _lacking(rank: int, ran: Mapping[int, RanByName], having: Mapping[int, int]) -> str:
+    """Which stream a rank lacks that all others have; "" for none. `having`: on how many ranks a class of work ran."""
     for work, noun in ((Work.COMPUTE, "compute"), (Work.COMMUNICATION, "communication")):
-        if int(work) not in rank.works and all(int(work) in other.works for other in others):
+        if int(work) not in ran[rank].works and having.get(int(work), 0) == len(ran) - 1:
             return f"it has no {noun} kernel, but every other rank has: the profiler lost a stream"
-    if len(others) < 2:
+    if len(ran) < 3:
         return ""
-    first, rest = others[0], others[1:]
-    for queue, stream in first.streams.items():
+    first = next(other for other in ran if other != rank)
+    for queue, stream in ran[first].streams.items():
         total = stream.total()
         if (
             total >= _LEAST
-            and rank.has(stream) <= 1 - _ALIKE
-            and all(other_rank.has(stream) >= _ALIKE for other_rank in rest)
+            and _share(stream, ran[rank]) <= 1 - _ALIKE
+            and all(_share(stream, ran[other]) >= _ALIKE for other in ran if other not in (rank, first))
         ):
-            label = first.view.columns.queue_label(queue)
-            where = f"stream {label} of rank {first.view.rank} ({total:,} operations)"
+            where = f"stream {ran[first].labels[queue]} of rank {first} ({total:,} operations)"
             return f"it has nothing of {where}, but every other rank has: the profiler lost a stream"
     return ""
 

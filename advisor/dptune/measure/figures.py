@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from typing import cast
 
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
@@ -22,6 +23,7 @@ from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
 from dptune.measure.device.architectures import architecture_of
+from dptune.measure.device.tensor_memory import NO_ALLOCATIONS, tensor_memory
 from dptune.measure.efficiency import figures as efficiency
 from dptune.measure.efficiency.tokens import recorded_tokens
 from dptune.measure.host import (
@@ -38,6 +40,7 @@ from dptune.measure.host import (
 )
 from dptune.measure.host.callers import has_stacks
 from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_samples, inferred_world_size
+from dptune.measure.outliers.figures import FEW, outliers
 from dptune.measure.shard_units.figures import NO_UNITS, shard_units
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
@@ -53,6 +56,7 @@ from dptune.measured import (
     Measured,
     RankFigures,
     StragglerFigures,
+    TensorMemory,
     UserCodeFigures,
 )
 from dptune.runfile.facts import Facts
@@ -67,23 +71,25 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     """
     tokens = tokens or recorded_tokens(run.record)
     facts = list(run.facts.values())
-    viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.ranks], run.world_size)
+    viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.every_rank], run.world_size)
     views, aside = steady.steady(viewed)
     accounted, cut = tails.cut_short(views)
     taken = groups.turns(views)
     accounted, surplus = groups.whole_periods(accounted, taken)
     views = accounted if surplus else views
-    stepped = _stepped(accounted)
+    read, read_accounted = ([view for view in each if view.whole] for each in (views, accounted))
+    stepped = _stepped(read_accounted)
     together = across(run, views, accounted)
-    waits = {rank: input_wait.waits(run.facts.get(rank), _of(accounted, rank)) for rank in _ranks(run)}
+    by_rank = {rank_view.rank: rank_view for rank_view in accounted}
+    waits = {rank: input_wait.waits(run.facts.get(rank), by_rank.get(rank)) for rank in _ranks(run)}
     account = accounts.total([device for rank in together.devices.values() for device in rank])
     no_steps = next((rank_view.no_steps for rank_view in views if rank_view.no_steps), "no trace was recorded")
     late: StragglerFigures | str = no_steps
     if account is not None:
-        late, arrived = straggler.straggler(run, accounted, together, account)
+        late, arrived = straggler.straggler(run, read_accounted, together, account)
         together = replace(together, arrivals=arrived)
-    backend, no_backend = platform.backend(facts, views)
-    device_kind, no_device = platform.device_kind(facts, views)
+    backend, no_backend = platform.backend(facts, read)
+    device_kind, no_device = platform.device_kind(facts, read)
     lost = {rank_view.rank: list(rank_view.losses) for rank_view in viewed}
     for rank, loss in (*together.uneven, *uneven_steps(run.facts).items()):
         lost.setdefault(rank, []).append(loss)
@@ -91,19 +97,21 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     detail = _detailed(run)
     stacked = detail or _stacked(run, stepped)
     tabled = tables(run, views, accounted, together, detail)
-    windowed = [each for each in together.spent if each[1].windows]
+    spent = [each for each in together.spent if each[0].whole]
+    windowed = [each for each in spent if each[1].windows]
     phased = together.phased
     noisy = noise.noise(facts, run.world_size)
     loads = load.load(facts, run.world_size)
     step = steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices))
     source = _read_for_flops(run, detail, stepped[0]) if stepped else no_steps
     world_size = run.world_size or _alone(run, views)
-    inferred, not_inferred = _inferred(run, views, together, source)
-    passes = _accumulation(run, views, together)
-    overlapped = None if account is None else overlap.overlap(windowed, together.ran, phased, account)
+    inferred, not_inferred = _inferred(run, read, together, source)
+    passes = _accumulation(run, read, together)
+    read_account = accounts.total([device for view in read_accounted for device in together.devices.get(view.rank, [])])
+    overlapped = None if read_account is None else overlap.overlap(windowed, together.ran, phased, read_account)
     parallel = process_groups.process_groups(viewed, overlapped.rows if overlapped else [], world_size)
     replicas = process_groups.replicas(parallel, world_size)
-    samples, no_samples = _samples(run, views, together, inferred, passes, replicas)
+    samples, no_samples = _samples(run, read, together, inferred, passes, replicas)
     reached = efficiency.Steps(step, account, tabled.kernels, world_size, replicas, samples, tokens)
     fitting = sweep if sweep is not None and sweep.fits(backend, run.world_size) else None
     figures = {
@@ -122,10 +130,14 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             links.NO_EXCHANGE if stepped else no_steps,
         ),
         "straggler": (None, late) if isinstance(late, str) else (late, ""),
-        "gaps": (gaps.gaps(together.spent) if stepped else None, no_steps),
+        "outliers": (
+            None if account is None else outliers(stepped, together, _hosts(run), account, parallel),
+            no_steps if account is None else FEW,
+        ),
+        "gaps": (gaps.gaps(spent) if stepped else None, no_steps),
         "path": (_path(stepped, ranks), critical.NO_PATH if stepped else no_steps),
         "launching": (
-            launching.launching((rank_view, device) for rank_view, device, _ in together.spent),
+            launching.launching((rank_view, device) for rank_view, device, _ in spent),
             launching.NO_LAUNCHES if stepped else no_steps,
         ),
         "wait_sites": (wait_sites.wait_sites(stepped, detail) if stepped else None, no_steps),
@@ -140,9 +152,9 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         ),
         "overlap": (
             overlapped,
-            no_steps if account is None else overlap.NO_COMMUNICATION,
+            no_steps if read_account is None else overlap.NO_COMMUNICATION,
         ),
-        "buffer_sync_share": (buffers.buffer_sync_share(accounted), buffers.NO_BUFFERS if stepped else no_steps),
+        "buffer_sync_share": (buffers.buffer_sync_share(read_accounted), buffers.NO_BUFFERS if stepped else no_steps),
         "delayed": (delayed(windowed, together.calls) if windowed else None, UNSEEN if windowed else no_steps),
         "bucket_copies": (
             bucket_copies.bucket_copies(windowed) if windowed else None,
@@ -180,8 +192,9 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         "inferred": (inferred, not_inferred),
         "load": (None, loads) if isinstance(loads, str) else (loads, ""),
         "noise": (None, noisy) if isinstance(noisy, str) else (noisy, ""),
+        "tensor_memory": (_tensor_memory(run, next(iter(stepped), None), detail), NO_ALLOCATIONS),
         "memory": (
-            memory.memory(run.facts, views, detail) or None,
+            memory.memory(_facts_of(run), read, detail) or None,
             "neither the recording nor the trace names a device",
         ),
     }
@@ -195,11 +208,17 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         input=input_wait.input_figures(list(waits.values()), run.facts.values()),
         accumulation=passes,
         matmul=matmul.matmul(
-            tabled.views if tabled.whole else views,
+            tabled.views if tabled.whole else read,
             next((rank_facts.device for rank_facts in facts if rank_facts.device), None),
             detail,
         ),
     )
+
+
+def _tensor_memory(run: Run, first: RankView | None, detail: RankView | None) -> TensorMemory | None:
+    read = detail or first
+    facts = None if read is None else run.facts.get(read.rank)
+    return tensor_memory(first, detail, facts.tensors if facts is not None else None)
 
 
 def _inferred(
@@ -232,7 +251,7 @@ def _samples(
 
 def _alone(run: Run, views: list[RankView]) -> int | None:
     """World size 1 if there is a single trace and its process does not communicate; else None."""
-    return None if run.facts or len(views) != 1 else inferred_world_size(views[0])
+    return None if run.facts or len(views) != 1 or not views[0].whole else inferred_world_size(views[0])
 
 
 def _accumulation(run: Run, views: list[RankView], together: Across) -> AccumulationFigures:
@@ -263,14 +282,23 @@ def _stepped(views: list[RankView]) -> list[RankView]:
 
 
 def _ranks(run: Run) -> list[int]:
-    return sorted({rank.rank for rank in run.ranks} | set(run.facts))
+    return sorted(run.by_rank.keys() | run.facts)
 
 
-def _of(views: list[RankView], rank: int) -> RankView | None:
-    return next((rank_view for rank_view in views if rank_view.rank == rank), None)
+def _facts_of(run: Run) -> dict[int, Facts]:
+    """The facts of all ranks but those of which only a record was kept."""
+    digested = {rank.rank for rank in run.digested}
+    return {rank: facts for rank, facts in run.facts.items() if rank not in digested}
+
+
+def _hosts(run: Run) -> dict[int, str]:
+    """The host of each rank that has a known one."""
+    return {rank: host for rank in _ranks(run) if (host := host_of(run, rank))}
 
 
 def _view(rank: RankTrace, facts: Facts | None) -> RankView:
+    if rank.digest is not None:
+        return replace(cast(RankView, rank.digest), rank=rank.rank)
     return view(rank.rank, rank.light, facts.window("light") if facts else None)
 
 
@@ -335,7 +363,7 @@ def _untraced_ns(run: Run) -> dict[int, float]:
 
 def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | str, lost: list[Loss]) -> RankFigures:
     facts = run.facts.get(rank)
-    trace = next((rank_trace for rank_trace in run.ranks if rank_trace.rank == rank), None)
+    trace = run.by_rank.get(rank)
     devices = together.devices.get(rank, [])
     listed = trace.light.devices if trace else ()
     index = int(devices[0].device.split(":")[1]) if devices and ":" in devices[0].device else None

@@ -19,10 +19,11 @@ from dptune.measure.nested import HostRanges
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import DeviceView, RankView, busiest, view
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import OPERATOR_CATEGORIES, Work
+from dptune.trace.kernels import OPERATOR_CATEGORIES, STEP_NAME, Work
 from dptune.trace.run import Run
 
 SELF_TIME = "operator self time"  # a piece without a name: between the operators that it calls
+_LEAST_IDLE = 0.1  # of a step
 PARTS = 1200  # of what is drawn: what is shorter than one of them cannot be seen
 _NUMBERED = re.compile(r"script|compute|gloo \d+|(?:stream|[a-z]+:\d+) \d+")  # labels that name nothing of the trace
 _KINDS = {
@@ -64,6 +65,17 @@ class Lane:
 
 
 @dataclass(frozen=True)
+class Idle:
+    """The longest time of a step in which no lane has anything, ns from its start; `inside` is the innermost event of
+    the main thread halfway through it, empty where it is in none.
+    """
+
+    start_ns: int
+    length_ns: int
+    inside: str = ""
+
+
+@dataclass(frozen=True)
 class SearchHit:
     """An event: its name and times, which of `many` with such names it is, and the lane it belongs to.
 
@@ -84,7 +96,8 @@ class StepLanes:
     """A step: of which rank, its number, its length as it was traced.
 
     Where it is compared with the same step of another rank, `start_ns` is by how much it starts after the earlier one,
-    and `lag_ns` how late its rank arrives at collectives in it. `late`: its rank is the straggler.
+    and `lag_ns` how late its rank arrives at collectives in it. `late`: its rank is the straggler. `idle` is None where
+    it idles for less than a tenth of the step at a time: so much is seen without words.
     """
 
     rank: int
@@ -94,6 +107,7 @@ class StepLanes:
     start_ns: int = 0
     lag_ns: int = 0
     late: bool = False
+    idle: Idle | None = None
 
 
 def median_of(steps: Sequence[Step]) -> int | None:
@@ -202,7 +216,7 @@ def unnamed(step: StepLanes) -> StepLanes:
         )
         for number, lane in enumerate(step.lanes, 1)
     ]
-    return replace(step, lanes=lanes)
+    return replace(step, lanes=lanes, idle=replace(step.idle, inside="") if step.idle else None)
 
 
 def step_lanes(run: Run, rank: int | None = None) -> StepLanes | None:
@@ -217,7 +231,21 @@ def step_lanes(run: Run, rank: int | None = None) -> StepLanes | None:
 def drawn(rank_lanes: RankLanes, step: Step) -> StepLanes:
     """The lanes of one step of a rank, without those in which nothing ran."""
     lanes = [lane for lane in rank_lanes.between(step.start_ns, step.end_ns) if lane.pieces]
-    return StepLanes(rank_lanes.rank, step.number, step.length_ns, lanes)
+    return StepLanes(rank_lanes.rank, step.number, step.length_ns, lanes, idle=_idle(rank_lanes, step, lanes))
+
+
+def _idle(rank_lanes: RankLanes, step: Step, lanes: Sequence[Lane]) -> Idle | None:
+    pieces = sorted((piece.start_ns, piece.start_ns + piece.length_ns) for lane in lanes for piece in lane.pieces)
+    busy_until, longest = 0, (0, 0)  # length and start
+    for start, end in [*pieces, (step.length_ns, step.length_ns)]:
+        longest = max(longest, (start - busy_until, busy_until))
+        busy_until = max(busy_until, end)
+    length, start = longest
+    if length < _LEAST_IDLE * step.length_ns:
+        return None
+    path = rank_lanes.host.path(step.start_ns + start + length // 2)
+    names = [event.name for event in path if not STEP_NAME.match(event.name)]
+    return Idle(start, length, names[-1] if names else "")
 
 
 def _device(seen: RankView, device: DeviceView, place: Ints, step: Step, several: bool) -> list[Lane]:

@@ -32,14 +32,17 @@ MOST_DETAILED = 3  # of those whose detailed traces are read: they are large
 def straggler(
     run: Run, views: Sequence[RankView], together: Across, account: Account
 ) -> tuple[StragglerFigures | str, dict[int, ArrivalFigures]]:
-    """The straggler, or why there is none; and the arrivals of all ranks, with what its differences tell of its own."""
+    """The straggler, or why there is none; and the arrivals of all ranks, with what its differences tell of its own.
+
+    `views` are the ranks of which the events are here.
+    """
     arrived = together.arrivals
     found = latest(arrived, account)
     if isinstance(found, str):
         return found, arrived
     rank = found.rank
     windows = {(rank_view.rank, device.operations.device): device.windows for rank_view, device, _ in together.spent}
-    gained = gain(rank, together.compared, together.clocks, together.tracks, windows)
+    gained = gain({rank}, together.compared, together.clocks, together.tracks, windows)
     missing = {"work_ratio": found.missing["work_ratio"]} | ({"gain_share": NO_REPLAY} if gained is None else {})
     found = found.model_copy(update={"gain_share": None if gained is None else gained.share, "missing": missing})
     accounted = {window.number for of_device in windows.values() for window in of_device}
@@ -51,6 +54,8 @@ def straggler(
     if found.late_share * sum(lag_ns.values()) / len(lag_ns) < LEAST_LAG_SHARE * account.window_ns / steps:
         return found, arrived
     by_rank = {rank_view.rank: rank_view for rank_view in views if rank_view.rank in arrived}
+    if rank not in by_rank:  # of which only a record was kept
+        return found, arrived
     detailed = _detailed(run, rank)
     differences = _differences(detailed, by_rank, together, rank, lag_ns)
     found = found.model_copy(update={"differences": differences})

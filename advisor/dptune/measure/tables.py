@@ -18,7 +18,10 @@ from dptune.trace.run import Run
 
 @dataclass(frozen=True)
 class Tables:
-    """The figures, None where there are none, and the ranks they are of; `whole`: of the whole recording."""
+    """The figures, None where there are none; `views` are the ranks that kernels and copies are of.
+
+    `whole`: of the whole recording.
+    """
 
     kernels: KernelFigures | None
     collectives: list[CollectiveFigures] | None
@@ -38,12 +41,13 @@ def tables(
         stepped = counted = [view for view in undivided if view is not None]
         together = across(run, counted) if counted else together
     account = accounts.total([device for rank in together.devices.values() for device in rank])
+    read = [view for view in counted if view.whole]
     return Tables(
-        kernels=kernels.kernels(((view, device) for view in counted for device in view.devices), account),
+        kernels=kernels.kernels(((view, device) for view in read for device in view.devices), account),
         collectives=collectives.collectives(together.calls, together.exchanges, stepped) if counted else None,
-        copies=copies.copies(counted, detail) if counted else None,
-        views=counted,
-        whole=whole and bool(counted),
+        copies=copies.copies(read, detail) if read else None,
+        views=read,
+        whole=whole and bool(read),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,16 +23,23 @@ from dptune.runfile.window import Window
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
 
+if TYPE_CHECKING:
+    from dptune.measure.records.parts import DeviceRecord, RankRecord
+
 BROKEN = "the trace breaks off, so what its steps lack is not known"
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceView:
-    """One device of one rank. `launched_in` is by operation the index of its host step, -1 outside all of them."""
+    """One device of one rank. `launched_in` is by operation the index of its host step, -1 outside all of them.
+
+    With a `record`, the operations are the few that it keeps.
+    """
 
     operations: Operations
     windows: list[Step]
     launched_in: Ints
+    record: DeviceRecord | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +48,7 @@ class RankView:
 
     `basis` is what marks the steps, `similarity` how alike they are (None where they are marked). `losses` are events
     of the device that the trace lacks. `synchronises`: whether a pass of the window reduced gradients; None where
-    that is not known.
+    that is not known. With a `record`, the trace has no columns: only that and the records of the devices are known.
     """
 
     rank: int
@@ -54,6 +61,12 @@ class RankView:
     similarity: float | None = None
     losses: tuple[Loss, ...] = ()
     synchronises: bool | None = None
+    record: RankRecord | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the events are here, not a record only."""
+        return self.record is None
 
     @property
     def losses_fatal(self) -> bool:

@@ -109,6 +109,7 @@ from dptune.measured.steps import (
     StepsFigures,
     StepTime,
 )
+from dptune.measured.tensor_memory import BlockMemory, MemoryMoment, TensorMemory
 
 __all__ = [
     "ABSENT",
@@ -125,6 +126,7 @@ __all__ = [
     "AccumulationFigures",
     "ArrivalFigures",
     "AttributionFigures",
+    "BlockMemory",
     "BroadcastReduction",
     "BucketCopyFigures",
     "CodePhase",
@@ -172,6 +174,7 @@ __all__ = [
     "Measured",
     "MemoryBoundFunction",
     "MemoryFigures",
+    "MemoryMoment",
     "Missing",
     "Model",
     "NoiseFigures",
@@ -208,6 +211,7 @@ __all__ = [
     "StepTime",
     "StepsFigures",
     "StragglerFigures",
+    "TensorMemory",
     "Trait",
     "UnalignedProduct",
     "UncachedGeneration",

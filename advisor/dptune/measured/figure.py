@@ -36,7 +36,11 @@ class Missing(Exception):  # noqa: N818 - the word of the design: a reason, not 
 class Model(BaseModel):
     """A frozen record; unknown fields are ignored when an older or newer report is read back."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        protected_namespaces=(),  # pydantic before 2.10 warns of names that begin with `model_`
+    )
 
 
 class Figures(Model):

@@ -43,9 +43,11 @@ from dptune.measured.host import (
 from dptune.measured.inferred import InferredFacts
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.load import LoadFigures
+from dptune.measured.outliers import OutlierFigures
 from dptune.measured.place import Place
 from dptune.measured.shard_units import ShardUnits
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
+from dptune.measured.tensor_memory import TensorMemory
 
 
 class Loss(Model):
@@ -93,6 +95,9 @@ class Measured(Figures):
     )
     links: Figure[list[LinkFigures]] = Field(ABSENT, description="latency and bandwidth between ranks, by kind")
     straggler: Figure[StragglerFigures] = Field(ABSENT, description="the rank that the others wait for most")
+    outliers: Figure[OutlierFigures] = Field(
+        ABSENT, description="ranks, hosts, GPUs and links that differ from the rest, among eight ranks or more"
+    )
     gaps: Figure[list[GapFigures]] = Field(ABSENT, description="the longest stretches in which a device ran nothing")
     buffer_sync_share: Figure[float] = Field(
         ABSENT, description="host time for DDP's buffer broadcasts before forward passes / step (mean over ranks)"
@@ -146,6 +151,7 @@ class Measured(Figures):
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")
     memory: Figure[list[MemoryFigures]] = Field(ABSENT, description="memory of each device")
+    tensor_memory: Figure[TensorMemory] = Field(ABSENT, description="memory of tensors within a step, by their use")
     efficiency: Figure[EfficiencyFigures] = Field(ABSENT, description="FLOPs of the steps, and what share of the peak")
     noise: Figure[NoiseFigures] = Field(ABSENT, description="the batch size above which larger batches help little")
     load: Figure[list[LoadFigures]] = Field(

@@ -94,3 +94,13 @@ def between(low: str, high: str, unit: str) -> str:
 def step_milliseconds(measured: Measured, share: float) -> str | Hole:
     """A share of the step in ms, or why the step time is not known."""
     return shown(lambda: measured.milliseconds(share), milliseconds)
+
+
+def in_unit(value: float | str, unit: str) -> str:
+    """A figure in its unit: shares ("of a step") in percent, bytes in the unit that suits them."""
+    if isinstance(value, float) and unit.startswith("of "):
+        return f"{percent(value)} {unit}"
+    if isinstance(value, int) and unit.startswith("bytes"):
+        return data(value) + unit.removeprefix("bytes")
+    text = number(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+    return f"{text} {unit}".rstrip()

@@ -32,7 +32,7 @@ _LEFT = {
 }
 _LETTERS = re.compile(r"[^\W_]*")  # a name of nothing else may be a part of a word with underscores
 # Where a word alone is a name; elsewhere it is one of those that a report is written in.
-_NAMED = {"host", "source", "sources", "file", "verify"}
+_NAMED = {"host", "hosts", "place", "slow_link_hosts", "source", "sources", "file", "verify"}
 
 
 def anonymous(report: Report) -> Report:
@@ -63,6 +63,10 @@ def _names(report: Report, dump: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield host, f"host {number}"
         if _LABEL.match(host):  # "node-7" of "node-7.cluster.example"
             yield host.partition(".")[0], f"host {number}"
+    outliers = report.measured.known("outliers")
+    racks = [place.place for place in outliers.late if place.kind == "hosts"] if outliers else []
+    for number, start in enumerate(racks, 1):
+        yield start, f"hosts {number}"
     files = dict.fromkeys(
         found for words in _strings(dump) for found in [*_FRAME.findall(words), *_LINE.findall(words)]
     )

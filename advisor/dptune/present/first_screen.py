@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from dptune.advice import Advice, Report, Saving, Verified
+from dptune.advise.late_places import late_places
+from dptune.advise.limits import COMMUNICATION, LATE
 from dptune.advise.trust import PROFILER_CHEAP
 from dptune.advise.unjudgeable import NO_DATA
 from dptune.measured import Account, EfficiencyFigures, Measured, RankFigures
@@ -194,6 +196,8 @@ def _sentences(report: Report) -> list[str]:
         found += sentences_of(headline.cause)
     elif report.trust.level == "unjudgeable" or not _bars(report):
         found.append(headline.why)
+    elif headline.label in (LATE.verdict, COMMUNICATION.verdict) and (late := late_places(report.measured)):
+        found.append(late)
     return found
 
 
@@ -360,7 +364,7 @@ def _unseen(report: Report) -> list[str]:
     ][:1]
     answered = {advice.rule for advice in report.advice} | set(report.quiet)
     lacking = [skip for skip in report.skipped if skip.could_not_run and skip.rule not in answered]
-    needing = [skip for skip in report.skipped if skip.needs]
+    needing = [skip for skip in report.skipped if skip.needs_recording]
     if (lacking or needing) and report.trust.level != "unjudgeable":
         ran = len({skip.rule for skip in report.skipped if skip.set_aside} | answered)
         could_not = len({skip.rule for skip in lacking})

@@ -21,6 +21,7 @@ from dptune.present.sections.inferred import inferred
 from dptune.present.sections.kernels import kernels
 from dptune.present.sections.links import links
 from dptune.present.sections.memory import memory
+from dptune.present.sections.outliers import outliers
 from dptune.present.sections.phases import phases
 from dptune.present.sections.ranks import ranks
 from dptune.present.sections.skipped import next_command, skipped
@@ -39,6 +40,7 @@ _PAGE = (
     gaps,
     steps,
     ranks,
+    outliers,
     collectives,
     links,
     copies,
@@ -64,6 +66,7 @@ SECTIONS: dict[str, without_steps.Section] = {
     "gaps": gaps,
     "steps": steps,
     "ranks": ranks,
+    "outliers": outliers,
     "collectives": collectives,
     "links": links,
     "copies": copies,

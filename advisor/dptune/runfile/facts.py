@@ -28,6 +28,7 @@ from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.schedules import SchedulerFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
+from dptune.runfile.tensors import TensorFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
@@ -198,7 +199,7 @@ class Facts:
     steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
     optimizer (`deepspeed`);
     `iterators` the lines that make iterators of a DataLoader;
-    `kept` the tensors that stay alive from step to step;
+    `kept` the tensors that stay alive from step to step; `tensors` how large those are, by what they are for;
     `dense_tables` embedding tables with dense gradients, and how many rows a step uses;
     `left_out` parameters that get gradients and no optimizer holds;
     `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
@@ -262,6 +263,7 @@ class Facts:
     left_out: list[LeftOutFacts] = field(default_factory=list)
     repeated_passes: list[RepeatedPassFacts] = field(default_factory=list)
     kept: KeptFacts | None = None
+    tensors: TensorFacts | None = None
     frozen_norms: FrozenNormFacts | None = None
     dense_tables: list[DenseTableFacts] = field(default_factory=list)
     evaluation_mode: list[EvaluationModeFacts] = field(default_factory=list)

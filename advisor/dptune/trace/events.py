@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
 
 from dptune.finding import Finding
 from dptune.trace.columns import Collectives, Columns, Counters, Ints, Memory
+
+_Table = TypeVar("_Table", Columns, Collectives, Memory, Counters, "Blocks")
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class Trace:
 
     `base_ns` is what times count from, in nanoseconds since the epoch; 0 where they count from the epoch itself.
     `thread_names` is by (pid, tid). `findings` are oddities of the file that limit what can be said of it.
+    `head_of_ns` is set where the events were dropped: from the start of the first to the end of the last.
     """
 
     path: str
@@ -73,3 +79,33 @@ class Trace:
     host: str = ""
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    head_of_ns: tuple[int, int] | None = None
+
+    @property
+    def span_ns(self) -> tuple[int, int] | None:
+        """From the start of the first event to the end of the last; None without events."""
+        if not len(self.columns):
+            return self.head_of_ns
+        return int(self.columns.ts_ns.min()), int(self.columns.end_ns.max())
+
+    def head(self) -> Trace:
+        """The trace without its events: what the file says about itself, in a few kilobytes."""
+        return replace(
+            self,
+            columns=_emptied(self.columns),
+            collectives=_emptied(self.collectives),
+            memory=_emptied(self.memory),
+            counters=_emptied(self.counters),
+            blocks=_emptied(self.blocks),
+            thread_names={},
+            head_of_ns=self.span_ns,
+        )
+
+
+def _emptied(table: _Table) -> _Table:
+    """A table of the same kind without rows, which keeps nothing of the given one alive."""
+    rows: dict[str, Any] = {}
+    for column in fields(table):
+        values = getattr(table, column.name)
+        rows[column.name] = () if isinstance(values, tuple) else np.empty(0, values.dtype)
+    return type(table)(**rows)

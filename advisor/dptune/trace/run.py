@@ -19,7 +19,8 @@ Progress = Callable[[str, int, int], None]
 class RankTrace:
     """One rank: the trace of its light window (or its only one), and where its detailed window is, if it has one.
 
-    `read_detailed` reads it.
+    `read_detailed` reads it. `digest` is what was made of the trace where it was read, if only that was asked for:
+    `light` then holds no events.
     """
 
     rank: int
@@ -27,6 +28,7 @@ class RankTrace:
     light: Trace
     detailed_source: str | None = None
     read_detailed: Callable[[], Trace] | None = None
+    digest: object = None
 
     @cached_property
     def detailed(self) -> Trace | None:
@@ -38,8 +40,9 @@ class RankTrace:
 class Run:
     """Ranks in ascending order, the launcher's record and the facts where dptune recorded the run, and findings.
 
-    `repeats` are the facts of all ranks of further processes in which the same script was timed, without traces.
-    `rank_basis` says where the rank numbers come from; `sources` are the files that were read.
+    `ranks` have their events; of `digested` only the digest was kept. `repeats` are the facts of all ranks of further
+    processes in which the same script was timed, without traces. `rank_basis` says where the rank numbers come from;
+    `sources` are the files that were read.
     """
 
     ranks: list[RankTrace]
@@ -49,6 +52,17 @@ class Run:
     findings: list[Finding] = field(default_factory=list)
     rank_basis: str = ""
     sources: list[str] = field(default_factory=list)
+    digested: list[RankTrace] = field(default_factory=list)
+
+    @cached_property
+    def every_rank(self) -> list[RankTrace]:
+        """The ranks with events and those with a digest only, in ascending order."""
+        return sorted([*self.ranks, *self.digested], key=lambda rank: rank.rank)
+
+    @cached_property
+    def by_rank(self) -> dict[int, RankTrace]:
+        """Each of them by its number."""
+        return {rank.rank: rank for rank in self.every_rank}
 
     @property
     def world_size(self) -> int | None:
@@ -57,5 +71,5 @@ class Run:
         if not any(claims) and self.record is not None:
             claims = [self.record.world_size or 0]
         if not any(claims):
-            claims = [rank.light.distributed.world_size or 0 for rank in self.ranks]
+            claims = [rank.light.distributed.world_size or 0 for rank in self.every_rank]
         return max((claim for claim in claims if 0 < claim <= MOST_RANKS), default=None)

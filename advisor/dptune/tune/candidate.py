@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dptune.advice import Basis, Change
-from dptune.knobs import Value
+from dptune.advice import Basis, Change, Location
+from dptune.knobs import ENVIRONMENT, Value, knob, written
 
 LEAST_GAIN = 0.01  # of the time per sample: a change that saves less is not worth a trial
 _PART_OF_BOUND = 0.5  # of an upper bound that orders a candidate: the middle between nothing and all of it
@@ -50,3 +50,28 @@ def combined(candidates: Sequence[Candidate]) -> tuple[Change, ...]:
     """The changes of several candidates, in their order; of two values of one knob the later one."""
     last: Mapping[str, Candidate] = {change.knob: each for each in candidates for change in each.changes}
     return tuple(change for each in candidates for change in each.changes if last[change.knob] is each)
+
+
+def settings_at(
+    where: str | None, settings: Mapping[str, Value], before: Mapping[str, Value] | None = None
+) -> tuple[Change, ...]:
+    """Settings of what one line creates, as changes; `before` are values in force, where they are known."""
+    at = Location.parse(where)
+    return tuple(Change(knob=name, now=(before or {}).get(name), then=then, at=at) for name, then in settings.items())
+
+
+def unpredicted_candidate(changes: tuple[Change, ...], subject: str = "") -> Candidate:
+    """Named by its first setting. `subject`: the part of training that it changes; "": the family of that setting."""
+    name, then = changes[0].knob, changes[0].then
+    return Candidate(
+        name=f"{name}={written(then)}",
+        changes=changes,
+        title="not predicted",
+        numerics="changes" if any(knob(change.knob).numerics == "changes" for change in changes) else "same",
+        subjects=frozenset({subject or part_of_training(name)}),
+    )
+
+
+def part_of_training(name: str) -> str:
+    """The part of training that a knob belongs to: `loader`, `ddp`, `optimizer`; of a variable the variable itself."""
+    return name if name.startswith(ENVIRONMENT) else name.partition(".")[0]

@@ -13,7 +13,7 @@ from dptune.measured import Missing
 from dptune.predicted import WhatIf
 from dptune.prove.tasks import named
 from dptune.runfile.facts import Facts
-from dptune.tune.candidate import LEAST_GAIN, Candidate
+from dptune.tune.candidate import LEAST_GAIN, Candidate, part_of_training
 from dptune.tune.unpredicted import unpredicted
 
 Allowed = Literal["same", "may-change"]
@@ -142,8 +142,8 @@ def _parts(settings: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
 
 
 def subjects(names: Iterable[str]) -> frozenset[str]:
-    """The parts of training that knobs belong to: `loader`, `ddp`, `optimizer`; of variables each one for itself."""
-    return frozenset(name if name.startswith("env.") else name.partition(".")[0] for name in names)
+    """The parts of training that knobs belong to."""
+    return frozenset(part_of_training(name) for name in names)
 
 
 def _line(name: str, facts: Sequence[Facts]) -> Location | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,8 +56,8 @@ def conclude(request: Request, original: Task, found: Found, proof: Proof | None
         run=str(request.run),
         command=original.a.command,
         directory=original.a.directory,
-        numerics=request.numerics,
-        time_limit_s=request.time_limit_s,
+        numerics=request.options.numerics,
+        time_limit_s=request.options.time_limit_s,
         seconds=found.spent_s + sum(trial.seconds for trial in (proof.trials if proof else [])),
         ended=found.ended,
         outcome=outcome,
@@ -84,7 +84,7 @@ def _outcome(request: Request, found: Found, final: Verified | None) -> tuple[Ou
     if not found.stack:
         why = {
             "cannot run": "the script does not run without changes",
-            "out of time": too_short(found, request.time_limit_s),
+            "out of time": too_short(found, request.options.time_limit_s),
             "interrupted": "interrupted before a change was shown to save time",
         }.get(found.ended, "no candidate was shown to save time")
         return "nothing kept", why
@@ -131,7 +131,11 @@ def _tried(attempt: Attempt) -> Tried:
 
 
 def _not_tried(found: Found, left: Sequence[Left]) -> Iterator[NotTried]:
+    """What was not raced, or not to the end: a dropped candidate may be waiting for another race, but was raced."""
+    dropped = {attempt.candidate.name for attempt in found.attempts if attempt.result == "dropped"}
     for candidate, why in found.waiting:
+        if candidate.name in dropped:
+            continue
         yield NotTried(name=candidate.name, title=candidate.title, reason=why)
     for each in left:
         yield NotTried(name=each.name, title=each.title, reason=each.why)
@@ -146,7 +150,13 @@ def _start(environment: dict[str, str], command: Sequence[str]) -> str:
     return f"{variables} {shlex.join(command)}"
 
 
-def write(folder: Path, tuning: Tuning, report: str) -> None:
-    """The result as JSON and as text."""
+def write(folder: Path, tuning: Tuning, reports: Mapping[str, str]) -> None:
+    """The result as JSON, and reports by the names of their files."""
     form.put(folder / RESULT, tuning.model_dump_json(indent=1) + "\n")
-    form.put(folder / "report.txt", report)
+    for name, report in reports.items():
+        form.put(folder / name, report)
+
+
+def diff(tuning: Tuning) -> str:
+    """The text of its patch; empty where there is none."""
+    return Path(tuning.patch).read_text(encoding="utf-8") if tuning.patch else ""

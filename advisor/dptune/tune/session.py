@@ -14,13 +14,13 @@ from dptune.prove import folder as folders
 from dptune.prove.result import Proof
 from dptune.prove.task import Task
 from dptune.prove.tasks import named, of_recording
-from dptune.prove.trial import Bounds
 from dptune.runfile.record import RunRecord
 from dptune.tune import search as searching
 from dptune.tune.candidate import Candidate, combined
-from dptune.tune.candidates import Allowed, Left
+from dptune.tune.candidates import Left
 from dptune.tune.conclusion import conclude
 from dptune.tune.journal import Journal, Subject
+from dptune.tune.options import Options
 from dptune.tune.result import Tuning
 from dptune.tune.runner import RealRunner
 from dptune.tune.search import FINAL_PAIRS, Found
@@ -30,16 +30,13 @@ TRIALS, FINAL, JOURNAL = "trials", "final", "trials.json"
 
 @dataclass(frozen=True)
 class Request:
-    """What to tune: a recording, where its script lies, and how much time there is. `folder` is that of the results."""
+    """What to tune: a recording, where its script lies, and how. `folder` is that of the results."""
 
     run: Path
     record: RunRecord
     source: Path
     folder: Path
-    numerics: Allowed
-    command: tuple[str, ...] = ()
-    time_limit_s: float = 1200.0
-    bounds: Bounds = field(default_factory=Bounds)
+    options: Options = field(default_factory=Options)
     resume: bool = False
 
 
@@ -75,37 +72,41 @@ def _task(request: Request, changes: Sequence[Candidate], launch: Launch | None)
     """The original script as side A, and with these changes as side B."""
     made = combined(changes)
     settings: dict[str, Value] = {change.knob: change.then for change in made}
-    task = of_recording(request.run, request.record, request.source, settings, made, request.command, launch=launch)
-    return replace(task, bounds=request.bounds)
+    task = of_recording(
+        request.run, request.record, request.source, settings, made, request.options.command, launch=launch
+    )
+    return replace(task, bounds=request.options.bounds)
 
 
 def _search(request: Request, original: Task, candidates: Sequence[Candidate], shows: Shows) -> Found:
+    options = request.options
     subject = Subject(
         machine=judging.machine(),
         original=original.a,
         candidates=[f"{candidate.name}: {named(candidate.settings)}" for candidate in candidates],
-        trial=[request.bounds.warmup, request.bounds.steps, request.bounds.least_s],
+        trial=[options.warmup, options.steps, options.seconds],
     )
     journal = Journal(request.folder / JOURNAL, subject)
     trials = request.folder / TRIALS
     with folders.alone(trials):
         if request.resume and (kept := journal.resume()):
             shows.warn(f"continuing with {kept} earlier {'trial' if kept == 1 else 'trials'}")
+        options.write(request.folder)
         runner = RealRunner(
             lambda changes: _task(request, changes, original.launches["A"]),
             trials,
             journal,
             shows.warn,
-            request.time_limit_s,
+            options.time_limit_s,
         )
         seed = zlib.crc32(subject.model_dump_json().encode())
-        return searching.search(candidates, runner, request.time_limit_s, seed, shows.trial, shows.attempt)
+        return searching.search(candidates, runner, options.time_limit_s, seed, shows.trial, shows.attempt)
 
 
 def _compare(request: Request, original: Task, found: Found, shows: Shows) -> Proof:
     """The stack against the original, by trials of its own."""
     task = _task(request, found.stack, original.launches["A"])
-    left_s = max(request.time_limit_s - found.spent_s, 0.0)
+    left_s = max(request.options.time_limit_s - found.spent_s, 0.0)
     least_s = 2 * FINAL_PAIRS * found.trial_s  # the search left time for it
     task = replace(task, budget_s=max(left_s, least_s))
     return engine.prove(task, request.folder / FINAL, shows.final)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from dptune.knobs import Knob, knob
 from dptune.whatif.cpu.topology import ALGORITHMS, RING
+from dptune.whatif.memory.changes import STATE, WIDTH
 
 _ALL = (
     Knob(
@@ -46,6 +47,21 @@ _ALL = (
     Knob("allreduce.algorithm", str, "", RING, "same", "all-reduce algorithm", "", ALGORITHMS),
     Knob("link.between_alpha_us", float, "us", 0.0, "same", "latency between nodes", "", least=0.0),
     Knob("link.between_gb_per_s", float, "GB/s", 0.0, "same", "bandwidth of a node to other nodes", "", least=1e-6),
+    Knob("strategy", str, "", None, "same", "how ranks share the training", "", ("ddp", "fsdp", "zero1")),
+    Knob(
+        "fsdp.blocks_per_unit", int, "blocks", 1, "same", "blocks of the model that one call of fully_shard groups", ""
+    ),
+    Knob("optimizer.name", str, "", None, "changes", "the optimizer", "", tuple(STATE)),
+    Knob(
+        "model.dtype",
+        str,
+        "",
+        "fp32",
+        "changes",
+        "dtype of parameters, and of what is computed with them",
+        "",
+        tuple(WIDTH),
+    ),
     Knob("host.times", float, "", 1.0, "same", "factor on the time of host work", "", least=0.0),
     Knob("compute.times", float, "", 1.0, "same", "factor on the time of compute", "", least=0.0),
     Knob("fsdp.prefetch", bool, "", False, "same", "all-gathers are issued before they are needed", ""),

@@ -29,13 +29,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from dptune.knobs import Value
 from dptune.measured import Measured, Missing
 from dptune.predicted import Strategy
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.memory.predicting import predict_memory
 
 LESS_OFTEN = {2: "DDP, half as often", 4: "DDP, a quarter as often"}
+_CHANGES: dict[str, dict[str, Value]] = {
+    "DDP, unchanged": {},
+    **{name: {} for name in LESS_OFTEN.values()},
+    "ZeRO-1": {"strategy": "zero1"},
+    "FSDP": {"strategy": "fsdp"},
+}
 FULL_SHARE = 0.9  # of a device's memory, that may be taken
 _BY_UNITS = Missing("the cost of gathering each unit is known only after running it")
 # Values that an optimizer keeps for each parameter, in its type, at most.
@@ -92,6 +100,19 @@ def strategies(
             yield one("HSDP", (2 * per_rank + optimizer_bytes) / in_node, floor_ns - spared, _BY_UNITS)
 
     return list(strategies())
+
+
+def with_memory(strategy: Strategy, measured: Measured, facts: Sequence[Facts]) -> Strategy:
+    """The same, with the predicted peak of a rank where the memory model has it, else with the sum of its parts."""
+    changes = _CHANGES.get(strategy.name)
+    if changes is None:
+        return strategy
+    memory = predict_memory(measured, facts, changes)
+    peak = memory.known("peak_bytes")
+    if peak is None:
+        return strategy
+    missing = {name: why for name, why in strategy.missing.items() if name != "rank_bytes"}
+    return strategy.model_copy(update={"rank_bytes": peak, "fits": memory.fits, "missing": missing})
 
 
 def too_large(measured: Measured, alternatives: Sequence[Strategy]) -> bool:

@@ -15,10 +15,10 @@ takes half of each step, twice the batch spreads that half over twice the sample
 ## What to change
 
 Raise the loader's batch size, and adjust what depends on it. The largest size is proposed whose last doubling still
-saves `worth_share` and that fits in memory: on a GPU all memory in use is assumed to grow with the batch, which is an
-upper bound. How much memory a CPU host has left is not recorded. Where the replay misses the recorded steps by too much
-for a prediction, twice the batch is proposed if half of the time that does not grow with the batch reaches
-`worth_share`, with low impact, because the saving is unknown.
+saves `worth_share` and whose predicted peak memory fits (`dptune whatif` shows it by components). Where memory cannot
+be predicted, all memory in use of a GPU is assumed to grow with the batch, which is an upper bound. Where the replay
+misses the recorded steps by too much for a prediction, twice the batch is proposed if half of the time that does not
+grow with the batch reaches `worth_share`, with low impact, because the saving is unknown.
 
 The global batch grows from B to kB, and the learning rate with it. This is a hypothesis about convergence, so check the
 loss:
@@ -71,12 +71,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
+from dptune.knobs import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.measured import Missing, NoiseFigures
 from dptune.rule import Rule, RunView, Threshold, discarding
 from dptune_rules.batch import micro_batches
+from dptune_rules.predicted_memory import fits, peak_evidence
 
 TIMES = (2, 4, 8)
-SETS_RATE = ("OneCycleLR", "CyclicLR")  # by arguments of their own, whatever the optimizer was made with
 MEMORY_SHARE = 0.9  # of a device's memory, that the larger batch may take at most
 
 WORTH_SHARE = Threshold(
@@ -130,17 +131,17 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     passes = micro_batches.micro_batches(run)
     if passes > 1:
-        fits = max(
-            (times for times in range(2, micro_batches.MOST_TIMES + 1) if _has_room(run, times, passes)), default=1
+        most = max(
+            (times for times in range(2, micro_batches.MOST_TIMES + 1) if _has_room(run, now, times, passes)), default=1
         )
-        larger = micro_batches.larger_micro_batches(run, now, passes, fits)
+        larger = micro_batches.larger_micro_batches(run, now, passes, most)
         if larger and (larger[1].predicted_share or 0.0) >= run.limit(WORTH_ACCUMULATED_SHARE):
             yield micro_batches.advice(RULE, run, now, passes, *larger)
             return
     tried: list[tuple[int, Saving]] = []
     for times in TIMES:
         then = times * now
-        if not _fits(run, times) or (loader.dataset_samples or math.inf) < times * before:
+        if not _fits(run, now, times) or (loader.dataset_samples or math.inf) < times * before:
             break
         change = Change(knob="loader.batch_size", now=now, then=then)
         try:
@@ -200,6 +201,7 @@ def check(run: RunView) -> Iterator[Advice]:
             ),
             Evidence(label="global batch then", value=times * before, unit="samples"),
             *_epoch(loader.dataset_samples, times * before),
+            *peak_evidence(run, {"loader.batch_size": then}),
             *_noise(run),
         ],
         numerics="changes",
@@ -291,8 +293,13 @@ def _accumulated(run: RunView, times: int) -> str:
     return f" Alternatively {fewer}: the global batch and the learning rate stay the same (saving not predicted)."
 
 
-def _fits(run: RunView, times: int) -> bool:
-    """Whether a GPU has room for it, were all of its memory to grow; of a CPU it is not known, and taken to."""
+def _fits(run: RunView, now: int, times: int) -> bool:
+    """Whether the predicted peak fits. Where it is not predicted: whether a GPU has room for it, were all of its memory
+    to grow; a CPU is taken to.
+    """
+    predicted = fits(run, {"loader.batch_size": times * now})
+    if predicted is not None:
+        return predicted
     if run.measured.device_kind == "cpu":
         return True
     shares = [memory.peak_share for memory in run.measured.memory]
@@ -301,11 +308,12 @@ def _fits(run: RunView, times: int) -> bool:
     return max(shares) < run.limit(ROOM_SHARE) and times * max(shares) <= MEMORY_SHARE
 
 
-def _has_room(run: RunView, times: int, passes: int) -> bool:
+def _has_room(run: RunView, now: int, times: int, passes: int) -> bool:
     """Whether so many times larger micro-batches fit: in a GPU's memory, or in that of a CPU's host."""
-    if run.measured.device_kind == "cpu":
+    predicted = fits(run, {"loader.batch_size": times * now})
+    if predicted is None and run.measured.device_kind == "cpu":
         return micro_batches.host_has_room(run, times, passes, MEMORY_SHARE)
-    return _fits(run, times)
+    return _fits(run, now, times)
 
 
 @dataclass(frozen=True)
@@ -326,25 +334,18 @@ def _scaled_rate(run: RunView, times: int) -> _Rate:
         return _Rate([], f"{larger} in the scheduler or parameter group that sets it.")
     fewer = f"Step-based schedules get {times}x fewer steps."
     where = Location.parse(first.where)
+    before = {"optimizer.lr": now, "optimizer.betas": listed_betas(first.betas), "optimizer.eps": first.eps}
+    settings = scaled_with_batch(first.name, times, now, first.betas, first.eps)
+    changes = [Change(knob=name, now=before[name], then=then, at=where) for name, then in settings.items()]
     if first.name == "SGD":
-        then = _rounded(now * times)
-        change = Change(knob="optimizer.lr", now=now, then=then, at=where)
-        return _Rate([change], f"For SGD, scale the learning rate linearly with the batch, after a warm-up. {fewer}")
+        return _Rate(changes, f"For SGD, scale the learning rate linearly with the batch, after a warm-up. {fewer}")
     if first.name not in ("Adam", "AdamW"):
         return _Rate([], f"There is no known scaling rule for {first.name}: retune the learning rate. {fewer}")
-    then = _rounded(now * math.sqrt(times))
-    changes = [Change(knob="optimizer.lr", now=now, then=then, at=where)]
-    betas = [1 - times * (1 - beta) for beta in first.betas]
-    if betas and min(betas) < 0:
+    if not changes:
         words = f"The scaling rule for {first.name} does not hold at {times}x the batch: betas would be below 0"
         return _Rate([], f"{words}. Retune the learning rate. {fewer}")
     words = f"For {first.name}, scale the learning rate with the square root of the batch"
-    if len(betas) == 2 and first.eps:
-        eps = _rounded(first.eps / math.sqrt(times))
-        changes += [
-            Change(knob="optimizer.betas", now=_listed(first.betas), then=_listed(betas), at=where),
-            Change(knob="optimizer.eps", now=first.eps, then=eps, at=where),
-        ]
+    if len(changes) > 1:
         words += ", and adjust betas and eps"
     return _Rate(changes, f"{words}. {fewer}")
 
@@ -372,12 +373,3 @@ def _in_words(names: set[str], times: int) -> str:
 def _rate(scheduled: float | None, present: Sequence[float], default: float | None) -> float | None:
     """What the script was started with: as a scheduler noted it, or what it still is; None where a loop sets it."""
     return scheduled or (default if present and default and math.isclose(present[0], default) else None)
-
-
-def _listed(betas: Sequence[float]) -> str:
-    return ",".join(f"{beta:.9f}".rstrip("0").rstrip(".") for beta in betas)
-
-
-def _rounded(rate: float) -> float:
-    """To three digits: no rule is more exact."""
-    return float(f"{rate:.3g}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
@@ -13,6 +13,7 @@ from dptune.measured import Account, ArrivalFigures, LagCause, StepLag, Straggle
 
 ALONE = "lateness needs all ranks of a collective, at least two, and its process group"
 UNREPLAYED = "the steps were not replayed"
+UNREAD = "it computes longer, and its operations were not read: add it to --detail-ranks"
 UNSHAPED = "no detailed window with the shapes of tensors was read"
 NEVER = "no rank came later to a collective than the others"
 TURNS = "no rank is late much longer than the others"
@@ -23,7 +24,7 @@ _LEAST_PART_OF_TWO = 0.7
 _LEAST_LATE, _MOST_LATE = 3, 0.6  # steps: fewer may be chance; of all steps: in more it is late in the median step
 _MORE = 0.01  # from this share on, more operations than the mean of the others are more work
 _AS_MUCH = 0.5  # of how much longer a rank computes, that is as much longer; less is not
-_CAUSES: dict[str, LagCause] = {
+CAUSE_OF_CLASS: dict[str, LagCause] = {
     "input_idle_ns": "input",
     "copy_ns": "copies",
     "memset_ns": "copies",
@@ -56,9 +57,15 @@ class Computing:
 
 
 def arrivals(
-    exchanges: Sequence[Exchange], late: Sequence[Lateness], computing: Mapping[int, Computing]
+    exchanges: Sequence[Exchange],
+    late: Sequence[Lateness],
+    computing: Mapping[int, Computing],
+    recorded: Collection[int] = (),
 ) -> dict[int, ArrivalFigures]:
-    """By rank, from comparable collectives; empty where there is none."""
+    """By rank, from comparable collectives; empty where there is none.
+
+    `recorded` are ranks whose operations are not here: what each of these computes more of is not known.
+    """
     took_part: Counter[int] = Counter()
     steps: dict[int, set[int]] = defaultdict(set)
     for exchange in exchanges:
@@ -76,6 +83,7 @@ def arrivals(
             [StepLag(number=step, lag_ns=by_step.get((step, rank), 0)) for step in sorted(steps[rank])],
             _compute(rank, computing),
             rank in computing and computing[rank].on_cpu,
+            known=rank not in recorded,
         )
         for rank in sorted(steps)
     }
@@ -121,7 +129,13 @@ def late_steps(arrival: ArrivalFigures) -> list[StepLag]:
 
 
 def _figures(
-    collectives: int, late: Sequence[Lateness], steps: list[StepLag], compute: LagCause, on_cpu: bool
+    collectives: int,
+    late: Sequence[Lateness],
+    steps: list[StepLag],
+    compute: LagCause,
+    on_cpu: bool,
+    *,
+    known: bool,
 ) -> ArrivalFigures:
     more: dict[str, float] = defaultdict(float)
     explained = [lateness for lateness in late if lateness.more_ns]
@@ -131,7 +145,10 @@ def _figures(
     lag_ns = sum(lateness.late_ns for lateness in explained)
     cause, covers = _cause(more, lag_ns, compute, on_cpu)
     missing = {}
-    if cause is None:
+    if cause == compute and not known:
+        cause = covers = None
+        missing = dict.fromkeys(("cause", "cause_share"), UNREAD)
+    elif cause is None:
         why = "it came late to none" if lag_ns <= 0 else "no one thing covers half of its lag"
         why = why if explained or not late else "no collective before, from whose end the ranks could be compared"
         missing = {"cause": why, "cause_share": why}
@@ -173,7 +190,7 @@ def _cause(
 ) -> tuple[LagCause | None, float | None]:
     totals: dict[LagCause, float] = defaultdict(float)
     for name, more_ns in more.items():
-        totals[_CAUSES.get(name, compute)] += more_ns
+        totals[CAUSE_OF_CLASS.get(name, compute)] += more_ns
     if on_cpu and compute == "slower compute" and totals[compute] > totals["host"] > 0:
         totals[compute] += totals.pop("host")  # what runs between the operators runs on the same cores
     netted = _netted(totals | _netted({cause: totals[cause] for cause in _IDLE}))

@@ -22,7 +22,7 @@ from dptune.trace.kernels import LAUNCH_CATEGORIES, Work
 _RUN_AS = {"reduce_scatter": "all_reduce"}  # by gloo, under the name of the latter
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """One collective on one rank. `step` is the index of its step; what the trace does not say is None.
 
@@ -61,6 +61,8 @@ Collectives = dict[tuple[int, str], list[Call]]
 
 def calls(view: RankView, device: DeviceView) -> list[Call]:
     """The collectives of a device in the order of launching (on a CPU: of beginning); some with the step OUTSIDE."""
+    if device.record is not None:
+        return device.record.calls_in(device.launched_in)
     operations, columns = device.operations, view.columns
     chosen = operations.work == Work.COMMUNICATION
     rows, steps = operations.rows[chosen], device.launched_in[chosen]

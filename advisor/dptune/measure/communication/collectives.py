@@ -38,18 +38,16 @@ def heard(
     `detailed` gives the trace of a rank's window with shapes; it is asked only where the light window has no sizes.
     """
     numbers = [step.number for step in rank_view.steps]
-    found = [_inside(ran[rank_view.rank, device.operations.device]) for device in rank_view.devices]
+    found = [inside(ran[rank_view.rank, device.operations.device]) for device in rank_view.devices]
     if any(call.message_bytes is None for each in found for call in each):
-        try:
-            detail = detailed(rank_view.rank)
-        except TraceError:  # the size stays missing, and its reason says what was looked for
-            detail = None
-        with_shapes = None if detail is None else view(rank_view.rank, detail)
-        shaped = (
-            [call for device in with_shapes.devices for call in _inside(calls(with_shapes, device))]
-            if with_shapes
-            else []
-        )
+        if rank_view.record is not None:
+            shaped = list(rank_view.record.shaped)
+        else:
+            try:
+                detail = detailed(rank_view.rank)
+            except TraceError:  # the size stays missing, and its reason says what was looked for
+                detail = None
+            shaped = [] if detail is None else shaped_calls(rank_view.rank, detail)
         found = [with_sizes(each, shaped, facts) for each in found]
     return [
         RankCalls(rank_view.rank, device.operations.device, rank_view.base_ns, numbers, each)
@@ -57,8 +55,15 @@ def heard(
     ]
 
 
-def _inside(ran: Sequence[Call]) -> list[Call]:
+def inside(ran: Sequence[Call]) -> list[Call]:
+    """The collectives that a step launched."""
     return [call for call in ran if call.step != OUTSIDE]
+
+
+def shaped_calls(rank: int, detail: Trace) -> list[Call]:
+    """The collectives in the steps of a rank's window with shapes."""
+    with_shapes = view(rank, detail)
+    return [call for device in with_shapes.devices for call in inside(calls(with_shapes, device))]
 
 
 def collectives(

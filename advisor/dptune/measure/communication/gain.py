@@ -1,14 +1,14 @@
-"""What a step would gain if one rank took as long between collectives as the others do.
+"""What a step would gain if one rank, or several, took as long between collectives as the others do.
 
 The steps of all ranks are replayed: a collective starts when its last rank arrives and then takes as long as it took; a
 rank that communication blocks goes on when that collective ends; all else takes its recorded time. Replayed once as
-recorded and once with the work of the one rank between collectives scaled to the median of the others' work there, the
-gain is how much sooner the first collective of the last step follows that of the first step: what lies between the
-two are whole steps. A delay that makes a rank late to many collectives counts once, and one that another rank's delay
-hides gains nothing.
+recorded and once with the work of the late ranks between collectives scaled to the median of the others' work there,
+the gain is how much sooner the first collectives of the last step follow those of the first step (of all process
+groups, the last to start): what lies between the two are whole steps. A delay that makes a rank late to many
+collectives counts once, and one that another rank's delay hides gains nothing.
 
 A collective that is queued behind another starts when that one ends, however much a rank has worked by then. Work is
-therefore compared between moments at which ranks have done the same: a collective at which neither the one rank nor
+therefore compared between moments at which ranks have done the same: a collective at which neither the late rank nor
 most of the others were queued, and the end of one that blocked both.
 
 What a host does while its device waits is not seen: where it would delay the device without that wait, the gain is
@@ -18,7 +18,7 @@ less.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from statistics import median
@@ -83,33 +83,36 @@ class Gain:
 
 
 def gain(
-    rank: int,
+    late: AbstractSet[int],
     exchanges: Sequence[Exchange],
     clocks: Mapping[int, Clock],
     tracks: Tracks,
     windows: Mapping[Key, Sequence[Step]],
 ) -> Gain | None:
-    """What the steps gain without the delays of one rank; None where it shares no collective with another."""
+    """What the steps gain without the delays of these ranks; None where they share no collective with another rank."""
     members = {key for exchange in exchanges for key in zip(exchange.ranks.tolist(), exchange.devices, strict=True)}
     keys = sorted(key for key in members if windows.get(key))
-    if len({key[0] for key in keys}) < 2 or all(key[0] != rank for key in keys):
+    if not {key[0] for key in keys} - late or all(key[0] not in late for key in keys):
         return None
-    keys = _slowest(rank, keys, exchanges, tracks, windows)
+    keys = _slowest(late, keys, exchanges, tracks, windows)
     origin_ns = tracks[keys[0]].base_ns + windows[keys[0]][0].start_ns  # times from there on are small: exact in floats
     ranks = {key: _rank(key, exchanges, clocks[key[0]], tracks[key], windows[key], origin_ns) for key in keys}
     scaled = {
-        key: _factors_of(each, [other for place, other in ranks.items() if place[0] != rank])
+        key: _factors_of(each, [other for place, other in ranks.items() if place[0] not in late])
         for key, each in ranks.items()
-        if key[0] == rank
+        if key[0] in late
     }
     recorded, mended = _replay(ranks, {}), _replay(ranks, scaled)
     if recorded is None or mended is None:
         return None
-    begins = _first_of_steps(exchanges, {number for key in scaled for number in ranks[key].left_ns})
+    begins = _first_of_steps(exchanges, recorded.begun_ns)
     if len(begins) > 1:
-        since, until = begins[0], begins[-1]
-        span_ns = recorded.begun_ns[until] - recorded.begun_ns[since]
-        gain_ns = span_ns - (mended.begun_ns[until] - mended.begun_ns[since])
+        span_ns, mended_ns = (
+            max(replayed.begun_ns[number] for number in begins[-1])
+            - max(replayed.begun_ns[number] for number in begins[0])
+            for replayed in (recorded, mended)
+        )
+        gain_ns = span_ns - mended_ns
     else:
         first = [
             next((event.time_ns for event in each.events if event.kind == "arrival"), 0) for each in ranks.values()
@@ -118,16 +121,24 @@ def gain(
     return Gain(max(0, round(gain_ns)), round(span_ns)) if round(span_ns) > 0 else None
 
 
-def _first_of_steps(exchanges: Sequence[Exchange], numbers: AbstractSet[int]) -> list[int]:
-    """Of those collectives the first of each step, in the order of the steps."""
-    found: dict[int, int] = {}
+def _first_of_steps(exchanges: Sequence[Exchange], numbers: Iterable[int]) -> list[list[int]]:
+    """By step, in order, the first collective of each process group, of those numbers.
+
+    A step has come as far on all ranks when the last of them starts.
+    """
+    found: dict[int, dict[tuple[int, ...], int]] = defaultdict(dict)
     for number in sorted(numbers, key=lambda number: int(exchanges[number].start_ns.max())):
-        found.setdefault(exchanges[number].step, number)
-    return [found[step] for step in sorted(found)]
+        exchange = exchanges[number]
+        found[exchange.step].setdefault(tuple(exchange.ranks.tolist()), number)
+    return [list(found[step].values()) for step in sorted(found)]
 
 
 def _slowest(
-    rank: int, keys: list[Key], exchanges: Sequence[Exchange], tracks: Tracks, windows: Mapping[Key, Sequence[Step]]
+    late: AbstractSet[int],
+    keys: list[Key],
+    exchanges: Sequence[Exchange],
+    tracks: Tracks,
+    windows: Mapping[Key, Sequence[Step]],
 ) -> list[Key]:
     most = max(2, MOST_ARRIVALS // max(1, len(exchanges)))
     if len(keys) <= most:
@@ -135,7 +146,7 @@ def _slowest(
 
     def waited(key: Key) -> tuple[bool, int]:
         begin, end = windows[key][0].start_ns, windows[key][-1].end_ns
-        return key[0] != rank, tracks[key].timeline.account(begin, end).exposed_waiting_ns
+        return key[0] not in late, tracks[key].timeline.account(begin, end).exposed_waiting_ns
 
     return sorted(sorted(keys, key=waited)[:most])
 
@@ -210,18 +221,19 @@ def _factors_of(mine: _Rank, others: Sequence[_Rank]) -> list[float]:
     """For each event of the one rank how much work the others did up to it, as a multiple of its own: their median.
 
     All work between two moments at which ranks have done the same is scaled alike. Each other rank is compared since
-    the last moment that it shares. What comes before the first collective and after the last is left as it is: ranks
-    start apart.
+    the last moment that it shares; what none of them shares is no such moment. What comes before the first collective
+    and after the last is left as it is: ranks start apart.
     """
     theirs = [_moments(other) for other in others]
-    ends = {(event.kind, event.number): at for at, event in enumerate(mine.events)}
-    last = max((at for at, event in enumerate(mine.events) if event.kind == "arrival"), default=-1)
+    known = set().union(*theirs)
+    ends = {moment: at for at, event in enumerate(mine.events) if (moment := (event.kind, event.number)) in known}
+    last = max((at for (kind, _), at in ends.items() if kind == "arrival"), default=-1)
     factors = [1.0] * len(mine.events)
     shared: dict[int, tuple[float, int]] = {}  # by other rank, at the last shared moment: scaled work, its own work
     since, scaled_ns = -1, 0.0
     for at, event in enumerate(mine.events[: last + 1]):
         moment = event.kind, event.number
-        if ends[moment] != at or not (at == last or _level(event, theirs)):
+        if ends.get(moment) != at or not (at == last or _level(event, theirs)):
             continue
         targets = [
             shared[other][0] + each[moment].worked_ns - shared[other][1]

@@ -15,9 +15,13 @@ from dptune.measured import Account, DeviceFigures, StepAccount
 def device_timeline(view: RankView, device: DeviceView, split: Split) -> Timeline:
     """The timeline of a device over its whole recording and all its steps."""
     operations = device.operations
+    start_ns = min([operations.span_ns[0], *(window.start_ns for window in device.windows)])
+    end_ns = max([operations.span_ns[1], *(window.end_ns for window in device.windows)])
+    if device.record is not None:
+        return device.record.timeline(start_ns, end_ns, split)
     return timeline(
-        min([operations.span_ns[0], *(window.start_ns for window in device.windows)]),
-        max([operations.span_ns[1], *(window.end_ns for window in device.windows)]),
+        start_ns,
+        end_ns,
         operations.time,
         split,
         lambda gaps: idle.causes(gaps, view.columns, operations, view.host),
@@ -38,7 +42,7 @@ def device_figures(device: DeviceView, spent: Timeline) -> DeviceFigures:
             for window, account in zip(windows, accounts, strict=True)
         ],
         whole=spent.account(*operations.span_ns),
-        device_operations=len(operations.rows),
+        device_operations=device.record.operations if device.record else len(operations.rows),
         kernels=operations.kernels,
     )
 

@@ -69,9 +69,6 @@ def timeline(start_ns: int, end_ns: int, time: dict[Work, Intervals], split: Spl
     """
     compute, communication, copy, memset = (time[work].within(start_ns, end_ns) for work in Work)
     exposed = communication - compute
-    transfer = exposed & split.transfer
-    unmoved = exposed - transfer
-    waiting = unmoved & split.waiting
     above = compute | communication
     copying = copy - above
     above |= copy
@@ -82,12 +79,18 @@ def timeline(start_ns: int, end_ns: int, time: dict[Work, Intervals], split: Spl
         end_ns,
         {
             "compute_ns": compute,
-            "exposed_transfer_ns": transfer,
-            "exposed_waiting_ns": waiting,
-            "exposed_unsplit_ns": unmoved - waiting,
+            **exposed_parts(exposed, split),
             "copy_ns": copying,
             "memset_ns": setting,
             **causes(idle),
         },
         communication,
     )
+
+
+def exposed_parts(exposed: Intervals, split: Split) -> dict[str, Intervals]:
+    """Exposed communication by class of the account: transfer, waiting, and what is not known to be either."""
+    transfer = exposed & split.transfer
+    unmoved = exposed - transfer
+    waiting = unmoved & split.waiting
+    return {"exposed_transfer_ns": transfer, "exposed_waiting_ns": waiting, "exposed_unsplit_ns": unmoved - waiting}

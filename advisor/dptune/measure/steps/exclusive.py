@@ -17,7 +17,11 @@ def exclusive(views: Sequence[RankView], numbers: set[int]) -> set[int]:
     found: set[int] = set()
     for view in views if numbers else ():
         for device in view.devices:
-            optimizer = view.columns.named(OPTIMIZER_KERNEL_NAME.search, device.operations.rows)
+            optimizer = (
+                device.record.updating
+                if device.record is not None
+                else view.columns.named(OPTIMIZER_KERNEL_NAME.search, device.operations.rows)
+            )
             for wanted in (device.operations.work == Work.COMMUNICATION, optimizer):
                 holding = _launching(view, device, wanted)
                 found |= holding if holding <= numbers else set()

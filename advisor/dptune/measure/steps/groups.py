@@ -44,7 +44,7 @@ class Turns:
 
 def turns(views: Sequence[RankView]) -> Turns | None:
     """How steps take turns, by what those of the first rank that has any launch, else by their times."""
-    first_view = next((view for view in views if not view.no_steps and busiest(view)), None)
+    first_view = next((view for view in views if view.whole and not view.no_steps and busiest(view)), None)
     if first_view is None:
         return None
     numbers = [window.number for window in busiest(first_view)]

@@ -65,9 +65,15 @@ def _queued_ns(view: RankView) -> int:
     device = max(view.devices, key=lambda candidate: len(candidate.windows), default=None)
     if device is None or not device.windows or not device.windows[-1].open_ended:
         return 0
-    before = device.operations.rows[_launched_before(view, device)]
-    over_ns = int(view.columns.ends(before).max(initial=np.iinfo(np.int64).min))
+    kept = device.record
+    over_ns = queued_until_ns(view, device) if kept is None else kept.queued_ns[device.windows[0].start_ns]
     return max(0, min(over_ns, device.windows[-1].end_ns) - device.windows[0].start_ns)
+
+
+def queued_until_ns(view: RankView, device: DeviceView) -> int:
+    """When the last operation ends that was launched before the step of the device's first window."""
+    before = device.operations.rows[_launched_before(view, device)]
+    return int(view.columns.ends(before).max(initial=np.iinfo(np.int64).min))
 
 
 def _launched_before(view: RankView, device: DeviceView) -> Mask:

@@ -17,7 +17,7 @@ _SHOWN_IN: Mapping[str, tuple[str, ...]] = {
     "4": ("kernels", "kernel-table"),
     "5": ("timeline", "ranks", "steps"),
     "6": ("timeline", "kernels", "kernel-table"),
-    "7": ("timeline", "lateness", "steps", "rank-table"),
+    "7": ("timeline", "lateness", "outliers", "steps", "rank-table"),
     "8": ("steps", "ranks"),
 }
 _OF_PAGE = "Recommendations: "  # the heading above

@@ -14,15 +14,15 @@ from dptune.present.first_screen import first_screen, reported_straggler
 from dptune.present.html import advice
 from dptune.present.html.changes import changes
 from dptune.present.html.communication import hidden_and_exposed, links
+from dptune.present.html.document import document
 from dptune.present.html.efficiency import efficiency
 from dptune.present.html.first import first
 from dptune.present.html.functions import functions
 from dptune.present.html.kernels import kernel_classes
 from dptune.present.html.markup import WIDE, Section, joined, labelled, paragraph, text, text_block
+from dptune.present.html.outliers import outliers
 from dptune.present.html.ranks import lateness, ranks
-from dptune.present.html.script import SORT, policy
 from dptune.present.html.steps import history
-from dptune.present.html.style import CSS
 from dptune.present.html.tables import collective_table, kernel_table, rank_table
 from dptune.present.html.timeline import timeline
 from dptune.present.sections.headline import trust
@@ -47,26 +47,12 @@ def page(report: Report, details: RunDetails | None = None) -> str:
     details = details or RunDetails()
     screen = first_screen(report, patches=details.patches)
     sections = list(_sections(report, details))
-    parts = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy()}">',
-        f"<title>{text(f'dptune: {screen.label}, {report.run.subject}')}</title>",
-        f"<style>{CSS}</style></head><body><main>",
-        *first(screen, advice.anchors(report.advice)),
-        "<nav>",
-        *(f'<a href="#{section.anchor}">{text(section.short)}</a>' for section in sections),
-        "</nav>",
-    ]
-    parts += [
-        f'<section id="{section.anchor}"><h2>{text(section.title)}</h2>{section.body}</section>' for section in sections
-    ]
-    parts.append(
-        f"</main><footer>Made by dptune {text(report.dptune)}. Shares are of traced steps; ms are scaled to untraced "
-        f"steps where those were timed.</footer><script>{SORT}</script></body></html>"
+    footer = (
+        f"Made by dptune {report.dptune}. Shares are of traced steps; ms are scaled to untraced steps where those were "
+        "timed."
     )
-    return "\n".join(parts) + "\n"
+    title = f"dptune: {screen.label}, {report.run.subject}"
+    return document(title, first(screen, advice.anchors(report.advice)), sections, footer)
 
 
 def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
@@ -75,6 +61,7 @@ def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
         *ranks(report),
         *timeline(details.steps, named=reported_straggler(report) is not None),
         *lateness(report),
+        *outliers(report),
         *hidden_and_exposed(report),
         *links(report),
         *kernel_classes(report),

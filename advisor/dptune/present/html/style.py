@@ -57,6 +57,7 @@ dt { color: var(--faint); } dd { margin: 0; min-width: 0; }
 .tag { font-size: .8rem; color: var(--faint); letter-spacing: .02em; }
 .see { font-size: .875rem; margin-top: .5rem; } .see a { margin-right: .8rem; }
 .saves { font-weight: 600; }
+ins, del { text-decoration: none; } ins { color: var(--good); } del { color: var(--error); }
 pre { background: var(--paper); border: 1px solid var(--line); border-radius: .25rem; padding: .5rem .7rem;
   overflow-x: auto; font-size: .875rem; white-space: pre-wrap; margin: .2rem 0; }
 code { font-size: .9em; background: var(--paper); border: 1px solid var(--line); border-radius: .2rem;
@@ -66,7 +67,7 @@ code { font-size: .9em; background: var(--paper); border: 1px solid var(--line);
   linear-gradient(to left, var(--paper) 40%, transparent) right / 1.5rem 100% no-repeat local,
   linear-gradient(to right, var(--faint), transparent) left / .4rem 100% no-repeat scroll,
   linear-gradient(to left, var(--faint), transparent) right / .4rem 100% no-repeat scroll; }
-.table { max-height: 30rem; overflow-y: auto; margin: .5rem 0; }
+.table { margin: .5rem 0; } .tall { max-height: 30rem; overflow-y: auto; }
 table { border-collapse: collapse; font-size: .875rem; overflow-wrap: normal; } th { text-align: left; }
 th, td { padding: .2rem .8rem .2rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td:first-child { overflow-wrap: anywhere; min-width: 3rem; }

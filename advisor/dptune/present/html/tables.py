@@ -14,6 +14,7 @@ from dptune.present.sections import kernels, ranks, traffic
 from dptune.present.table import Cell, Column, absent_throughout
 
 _MOST_ROWS = 2_000
+_TALL = 24  # rows: a longer table scrolls inside the page
 _LONG = 60  # characters: a longer name is cut off after its second line
 _FIGURE = re.compile(r"[~<]?(-?[\d,]+(?:\.\d+)?)(?: ?(%|ms|us|bytes|KiB|MiB|GiB))?")
 _BYTES = {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
@@ -45,8 +46,11 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], caption: st
     holes = dict.fromkeys(
         str(cell) for row in rows for i, cell in enumerate(row) if i in kept and isinstance(cell, Hole)
     )
-    more = f"The first {_MOST_ROWS:,} of {len(rows):,} rows." if len(rows) > _MOST_ROWS else ""
-    opening = f'<div class="scroll table" tabindex="0" role="region" aria-label="{text(caption)}">'
+    tall = " tall" if len(rows) > _TALL else ""
+    more = f"Scroll for all {len(rows):,} rows." if tall else ""
+    if len(rows) > _MOST_ROWS:
+        more = f"The first {_MOST_ROWS:,} of {len(rows):,} rows."
+    opening = f'<div class="scroll table{tall}" tabindex="0" role="region" aria-label="{text(caption)}">'
     return (
         f'{opening}<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         f"{note(more)}{''.join(note(reason) for reason in [*reasons, *holes])}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dptune.measure.lanes import SELF_TIME, Lane, StepLanes
+from dptune.measure.lanes import SELF_TIME, Idle, Lane, StepLanes
 from dptune.measured import short_name
 from dptune.present.amounts import milliseconds, ns_as_ms
 from dptune.present.html import charts
@@ -28,6 +28,8 @@ def timeline(steps: Sequence[StepLanes], *, named: bool = True) -> Iterator[Sect
         lanes = _busiest(step.lanes)
         strips = ((lane.label, charts.strip(_boxes(step, lane, whole_ns), _name(step, lane))) for lane in lanes)
         parts.append(charts.rows(strips, charts.time_ticks(whole_ns)))
+        if step.idle:
+            parts.append(note(_idle_words(step.idle)))
         if len(lanes) < len(step.lanes):
             parts.append(note(f"The {len(lanes)} busiest of {len(step.lanes)} streams and threads."))
     kinds = dict.fromkeys(piece.kind for step in steps for lane in step.lanes for piece in lane.pieces)
@@ -41,6 +43,11 @@ def _words(steps: Sequence[StepLanes]) -> str:
     late, usual = steps
     lag = milliseconds(late.lag_ns / 1e6)
     return f"Rank {late.rank} arrives {lag} late in this step; below it is rank {usual.rank} in the same step."
+
+
+def _idle_words(idle: Idle) -> str:
+    inside = f" (inside {short_name(idle.inside)})" if idle.inside else ""
+    return f"Nothing runs for {ns_as_ms(idle.length_ns)} ms, from {ns_as_ms(idle.start_ns)} ms{inside}."
 
 
 def _kind(step: StepLanes, named: bool) -> str:

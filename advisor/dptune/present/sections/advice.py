@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dptune.advice import Advice, Change, Evidence, Kind, Report, Saving, Verified
 from dptune.knobs import ENVIRONMENT, Value, knob
 from dptune.measured import Measured
-from dptune.present.amounts import between, data, milliseconds, ns_as_ms, number, percent, several
+from dptune.present.amounts import between, in_unit, milliseconds, ns_as_ms, number, percent, several
 from dptune.present.lines import NARROW, Line, Role, code, heading, labelled, line, wrapped
 
 KINDS: dict[Kind, str] = {
@@ -125,7 +125,7 @@ def nothing_to_say(report: Report) -> str:
     if report.trust.level == "unjudgeable":
         return "Not enough reliable data for a verdict: an empty list does not mean that the run is healthy."
     could_not_run = sum(skip.could_not_run for skip in report.skipped)
-    needing = sum(bool(skip.needs) for skip in report.skipped)
+    needing = sum(skip.needs_recording for skip in report.skipped)
     lacking = [f"{several(could_not_run, 'rule')} could not run"] if could_not_run else []
     if needing:
         count = f"{needing} more" if lacking else several(needing, "rule")
@@ -262,7 +262,7 @@ def _value(value: Value) -> str:
 
 
 def _evidence(evidence: Evidence, measured: Measured) -> str:
-    words = f"{evidence.label}: {_amount(evidence.value, evidence.unit)}"
+    words = f"{evidence.label}: {in_unit(evidence.value, evidence.unit)}"
     if evidence.start_ns is not None:
         return f"{words} (see {_when(evidence.rank, evidence.start_ns, evidence.end_ns, measured)})"
     return words if evidence.rank is None else f"{words} (rank {evidence.rank})"
@@ -284,16 +284,6 @@ def _when(rank: int | None, start_ns: int, end_ns: int | None, measured: Measure
             late = f", {ns_as_ms(after)} ms after its start" if after else ""
             return f"rank {rank}, step {step.number}{late}{took}"
     return f"rank {rank}, at {start_ns / 1e3:,.3f} us on its trace's clock{took}"
-
-
-def _amount(value: float | str, unit: str) -> str:
-    """A figure in its unit: shares ("of a step") in percent, bytes in the unit that suits them."""
-    if isinstance(value, float) and unit.startswith("of "):
-        return f"{percent(value)} {unit}"
-    if isinstance(value, int) and unit.startswith("bytes"):
-        return data(value) + unit.removeprefix("bytes")
-    text = number(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
-    return f"{text} {unit}".rstrip()
 
 
 def _results(card: Advice) -> str:

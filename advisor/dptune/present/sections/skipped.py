@@ -8,7 +8,6 @@ from dptune.advice import Report, Skipped
 from dptune.advise.trust import NO_VERDICT
 from dptune.present.amounts import several
 from dptune.present.lines import Line, heading, labelled, wrapped
-from dptune.rule.recorded import NEEDS_RECORDING
 
 _FEW = 3  # rules, which are named first and not counted
 _RANGE = 3  # codes that follow one another, from which on they are a range
@@ -32,7 +31,7 @@ def skipped(report: Report, width: int) -> Iterator[Line]:
 
 def _lack(skip: Skipped) -> str:
     """What the rule lacks; of a run without a verdict in short, since the headline has the reason."""
-    if skip.needs or skip.reason == NEEDS_RECORDING:
+    if skip.needs_recording:
         return "a recording is needed: `dptune profile train.py`"
     return NO_VERDICT if skip.reason.startswith(NO_VERDICT) else skip.reason
 

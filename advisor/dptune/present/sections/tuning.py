@@ -15,14 +15,14 @@ from dptune.tune.result import NotTried, Plan, Planned, Tried, Tuning
 from dptune.tune.search import Attempt, Moment
 
 _PLAN = (Column("change", right=False), Column("predicted saving", right=False), Column("rounds"), Column("minutes"))
-_TRIED = (
+TRIED = (
     Column("change", right=False),
     Column("on top of", right=False, least=8),
     Column("rounds"),
     Column("time per sample", right=False),
     Column("result", right=False, least=12),
 )
-_VERDICTS = {
+VERDICTS = {
     "faster": "Faster",
     "not confirmed": "Not confirmed",
     "results differ": "Do not apply: training results differ",
@@ -48,14 +48,27 @@ def plan_page(plan: Plan, width: int) -> Iterator[Line]:
 
 def page(tuning: Tuning, width: int) -> Iterator[Line]:
     """Verdict, what to do, what was tried, and what was not."""
-    verdict = _VERDICTS[tuning.outcome]
+    yield from summary(tuning, width)
+    yield from heading("Tried", width)
+    if tuning.tried:
+        yield from table(TRIED, [tried_row(tried) for tried in tuning.tried], width)
+        yield from wrapped(races(tuning), width, "  ", role="dim")
+    else:
+        yield from wrapped("No change was raced.", width, "  ")
+    yield from _settings({tried.name: tried.settings for tried in tuning.tried}, width)
+    yield from _not_tried(tuning.not_tried, width)
+
+
+def summary(tuning: Tuning, width: int) -> Iterator[Line]:
+    """Verdict, reason, kept changes and the commands that apply them."""
+    verdict = VERDICTS[tuning.outcome]
     if tuning.final is not None and tuning.outcome != "not compared":
         words = in_words(tuning.final)
         verdict = f"{verdict}: {words.removeprefix('faster: ').removeprefix('inconclusive: ')}"
     yield from labelled("Verdict", f"{verdict.removesuffix('.')}.", width, role="strong")
     yield from labelled("Why", f"{tuning.reason[:1].upper()}{tuning.reason[1:]}.", width)
     if tuning.kept:
-        yield from labelled("Kept", f"{', '.join(tuning.kept)}: {_words(tuning.settings)}.", width)
+        yield from labelled("Kept", f"{', '.join(tuning.kept)}: {setting_words(tuning.settings)}.", width)
     if tuning.apply and tuning.outcome != "results differ":
         yield from command_line("Apply", tuning.apply, width)
     if tuning.start:
@@ -68,18 +81,14 @@ def page(tuning: Tuning, width: int) -> Iterator[Line]:
         yield from labelled("Interrupted", "`dptune tune --resume` continues with the finished trials.", width)
     elif tuning.ended == "out of time" or tuning.outcome == "not confirmed":
         yield from labelled("Time", "`dptune tune --resume` with a longer --time-limit continues.", width)
-    yield from heading("Tried", width)
-    if tuning.tried:
-        yield from table(_TRIED, [_tried(tried) for tried in tuning.tried], width)
-        words = (
-            "Each race compares new trials with the changes kept before it; only the verdict above is the saving of "
-            f"all kept changes. The chance that any of them has no effect is at most {100 * tuning.level:g} %."
-        )
-        yield from wrapped(words, width, "  ", role="dim")
-    else:
-        yield from wrapped("No change was raced.", width, "  ")
-    yield from _settings({tried.name: tried.settings for tried in tuning.tried}, width)
-    yield from _not_tried(tuning.not_tried, width)
+
+
+def races(tuning: Tuning) -> str:
+    """What the figures of the races compare."""
+    return (
+        "Each race compares new trials with the changes kept before it; only the verdict above is the saving of all "
+        f"kept changes. The chance that any of them has no effect is at most {100 * tuning.level:g} %."
+    )
 
 
 def trial_line(moment: Moment, time_limit_s: float) -> str:
@@ -120,32 +129,39 @@ def _prediction(candidate: Planned) -> str:
     return f"{percent(candidate.predicted_low_share)} to {percent(candidate.predicted_high_share)}"
 
 
-def _tried(tried: Tried) -> list[Cell]:
-    if tried.low_ratio is not None and tried.high_ratio is not None:
-        ratio: Cell = changes(tried.low_ratio, tried.high_ratio)
-    elif tried.gain_share is not None:
-        ratio = f"{change(1 - tried.gain_share)}, no interval"
-    else:
-        ratio = Hole(tried.reason or "no trial ran")
+def tried_row(tried: Tried) -> list[Cell]:
+    """One race of a candidate, as a row of a table."""
+    words = measured(tried)
+    if words and tried.low_ratio is None:
+        words = f"{words}, no interval"
     result = f"{tried.result}: {tried.reason}" if tried.reason else tried.result
+    ratio: Cell = words or Hole(tried.reason or "no trial ran")
     return [tried.name, " + ".join(tried.stack) or "original", str(tried.rounds), ratio, result]
+
+
+def measured(tried: Tried) -> str:
+    """The time with it, compared with the time without: an interval, or one value; empty where no trial ran."""
+    if tried.low_ratio is not None and tried.high_ratio is not None:
+        return changes(tried.low_ratio, tried.high_ratio)
+    return "" if tried.gain_share is None else change(1 - tried.gain_share)
 
 
 def _settings(settings: dict[str, dict[str, Value]], width: int) -> Iterator[Line]:
     """What the changes that are named by a rule set."""
-    named = {name: values for name, values in settings.items() if name != _words(values) and values}
+    named = {name: values for name, values in settings.items() if name != setting_words(values) and values}
     if named:
         yield from heading("Settings", width)
     for name, values in named.items():
-        yield from wrapped(f"{name}: {_words(values)}", width, "  ", "    ")
+        yield from wrapped(f"{name}: {setting_words(values)}", width, "  ", "    ")
 
 
-def _words(settings: dict[str, Value]) -> str:
+def setting_words(settings: dict[str, Value]) -> str:
+    """Settings with their values, as on a command line."""
     return ", ".join(f"{name}={written(value)}" for name, value in settings.items())
 
 
 def _not_tried(left: list[NotTried], width: int) -> Iterator[Line]:
     if left:
-        yield from heading("Not tried", width)
+        yield from heading("Left out", width)
     for each in left:
         yield from wrapped(f"{each.name}: {each.reason}", width, "  ", "    ")

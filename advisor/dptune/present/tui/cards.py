@@ -157,7 +157,7 @@ class Cards(Container):
     def _rest_in_short(self) -> str:
         """What is not in the table, in words."""
         could_not = sum(skip.could_not_run for skip in self._report.skipped)
-        needing = sum(bool(skip.needs) for skip in self._report.skipped)
+        needing = sum(skip.needs_recording for skip in self._report.skipped)
         left_out = len(self._ranked) - len(self._advice)
         words = [
             f"{several(left_out, 'recommendation')} without this text" if left_out else "",

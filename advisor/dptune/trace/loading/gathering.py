@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -11,15 +11,18 @@ from pathlib import Path
 
 from dptune.errors import DptuneError, NotATraceError, RunError
 from dptune.finding import Finding
+from dptune.runfile.facts import Facts
 from dptune.runfile.ranks import spans
 from dptune.trace.events import Trace
 from dptune.trace.kineto.header import RANK_IMPOSSIBLE
 from dptune.trace.loading import ranks, run_folder
-from dptune.trace.loading.reading import read, read_all
+from dptune.trace.loading.reading import Digest, Digested, Outcome, read, read_all
 from dptune.trace.loading.same_run import DOUBTFUL_NS, apart
 from dptune.trace.places.files import Files, find
 from dptune.trace.places.source import located, redacted, shown
 from dptune.trace.run import MOST_RANKS, Progress, RankTrace, Run
+
+DigestOf = Callable[[Facts | None, Callable[[], Trace] | None], Digest]
 
 _MOST_SIZES = 8  # that are named where traces contradict each other
 
@@ -31,14 +34,18 @@ def load(
     executor: Executor | None = None,
     jobs: int = 1,
     cached: bool = False,
+    digest: DigestOf | None = None,
 ) -> Run:
     """Read a run folder, one trace, several files or globs, or a folder of foreign traces.
 
     `progress` is called with what is being read, how many bytes are done, and how many there are. `jobs` processes read
     several large traces at once; a script that asks for more than one needs its `if __name__ == "__main__":`. Or
     `executor` does: any concurrent.futures.Executor, of one machine or of many that see the same files. `cached` takes
-    the columns of traces that were read before, and keeps those of new ones. A file that cannot be read is a finding as
-    long as another can; otherwise its TraceError, or a RunError that counts them, is raised.
+    the columns of traces that were read before, and keeps those of new ones. `digest` is given the facts of a rank and
+    what reads its detailed window, where there are any, and returns a function that is called with the trace where it
+    is read: the run then holds its results in place of events, and `with_events` reads ranks in full. A file that
+    cannot be read is a finding as long as another can; otherwise its TraceError, or a RunError that counts them, is
+    raised.
     """
     files = find(paths)
     recorded = [run_folder.contents(path) for path in files.run_folders]
@@ -46,7 +53,8 @@ def load(
     report = progress or (lambda _what, _done, _total: None)
     named = [path for part in recorded for path in part.traces.values()] + files.traces
     names = list(map(os.fspath, named))
-    gathered = _Gathered(files, read_all(names, executor, jobs, cached, report), cached)
+    digests = {} if digest is None else _digests(digest, recorded, names, cached)
+    gathered = _Gathered(files, read_all(names, executor, jobs, cached, report, digests), cached)
     for part in recorded:
         gathered.add_folder(part)
         for rank, path in part.traces.items():
@@ -69,6 +77,47 @@ def load(
     return gathered.run()
 
 
+def with_events(
+    run: Run,
+    wanted: Collection[int],
+    *,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+    jobs: int = 1,
+    cached: bool = False,
+) -> Run:
+    """The run with the events of some ranks of which it has a digest; one that can no longer be read is a finding."""
+    chosen = {rank.light.path: rank for rank in run.digested if rank.rank in wanted}
+    outcomes = read_all(list(chosen), executor, jobs, cached, progress or (lambda _what, _done, _total: None))
+    ranks, findings = list(run.ranks), list(run.findings)
+    for path, rank in chosen.items():
+        outcome = outcomes[path]
+        if isinstance(outcome, Trace):
+            ranks.append(replace(rank, light=outcome, digest=None))
+        elif isinstance(outcome, DptuneError):
+            findings.append(Finding(code="file-unreadable", level="partial", text=outcome.message))
+    read_ranks = {rank.rank for rank in ranks}
+    return replace(
+        run,
+        ranks=sorted(ranks, key=lambda rank: rank.rank),
+        digested=[rank for rank in run.digested if rank.rank not in read_ranks],
+        findings=findings,
+    )
+
+
+def _digests(
+    digest: DigestOf, recorded: Sequence[run_folder.Contents], names: Sequence[str], cached: bool
+) -> dict[str, Digest]:
+    """By file the function that makes its digest."""
+    found = {name: digest(None, None) for name in names}
+    for part in recorded:
+        for rank, path in part.traces.items():
+            detail = part.details.get(rank)
+            read_detailed = None if detail is None else partial(read, os.fspath(detail), cached)
+            found[os.fspath(path)] = digest(part.facts.get(rank), read_detailed)
+    return found
+
+
 def _check_one_run(recorded: Sequence[run_folder.Contents]) -> None:
     """Folders of several nodes hold different ranks; folders that share a rank are different recordings."""
     seen: dict[int, run_folder.Contents] = {}
@@ -86,8 +135,9 @@ def _check_one_run(recorded: Sequence[run_folder.Contents]) -> None:
 class _Gathered:
     """What was read, where it has its place, and what went wrong on the way."""
 
-    def __init__(self, files: Files, read: dict[str, Trace | DptuneError], cached: bool) -> None:
+    def __init__(self, files: Files, read: dict[str, Outcome], cached: bool) -> None:
         self.read = read
+        self.digests: dict[str, object] = {}
         self.cached = cached
         self.placed: dict[int, RankTrace] = {}
         self.foreign: list[Trace] = []
@@ -105,6 +155,9 @@ class _Gathered:
 
     def take(self, path: Path) -> Trace | None:
         found = self.read.pop(os.fspath(path))
+        if isinstance(found, Digested):
+            self.digests[found.head.path] = found.digest
+            return found.head
         if isinstance(found, Trace):
             return found
         self.failed.append(found)
@@ -135,7 +188,9 @@ class _Gathered:
         self.findings += (_with_rank(finding, rank, basis) for finding in trace.findings)
         detail = None if detailed is None else os.fspath(detailed)
         read_detailed = None if detail is None else partial(read, detail, self.cached)
-        self.placed[rank] = RankTrace(rank, redacted(trace.path), trace, detail, read_detailed)
+        self.placed[rank] = RankTrace(
+            rank, redacted(trace.path), trace, detail, read_detailed, self.digests.get(trace.path)
+        )
 
     def run(self) -> Run:
         if why := apart([*self.recorded, *self.foreign]):
@@ -153,8 +208,10 @@ class _Gathered:
         facts = {rank: rank_facts for part in self.parts for rank, rank_facts in part.facts.items()}
         if not self.placed and not facts:
             self._nothing()
+        placed = [self.placed[rank] for rank in sorted(self.placed)]
         run = Run(
-            ranks=[self.placed[rank] for rank in sorted(self.placed)],
+            ranks=[rank for rank in placed if rank.digest is None],
+            digested=[rank for rank in placed if rank.digest is not None],
             record=next((part.record for part in self.parts if part.record is not None), None),
             facts=dict(sorted(facts.items())),
             repeats=self.parts[0].repeats if len(self.parts) == 1 else [],
@@ -208,12 +265,12 @@ def _claims_a_rank(path: Path) -> bool:
 def _absent(run: Run) -> list[Finding]:
     """Ranks of which something is missing."""
     found = []
-    traced = {rank.rank for rank in run.ranks}
+    traced = {rank.rank for rank in run.every_rank}
     for rank in sorted(set(run.facts) - traced):
         text = f"rank {rank} has facts but no readable trace"
         found.append(Finding(code="trace-missing", level="partial", text=text))
     world = run.world_size or 0
-    claims = {rank.light.distributed.world_size for rank in run.ranks} - {None}
+    claims = {rank.light.distributed.world_size for rank in run.every_rank} - {None}
     if len(claims) > 1:
         sizes = ", ".join(map(str, sorted(claims)[:_MOST_SIZES]))  # type: ignore[type-var]
         text = f"the traces give different world sizes ({sizes}): {world} is used"

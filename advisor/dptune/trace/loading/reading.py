@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,13 +14,27 @@ from dptune.trace.events import Trace
 from dptune.trace.kineto.decode import decode
 from dptune.trace.kineto.text import Tick
 from dptune.trace.loading.cache import Entry
+from dptune.trace.loading.pace import Pace
 from dptune.trace.loading.parcel import Parcel, folder, parcel
 from dptune.trace.loading.workers import workers
 from dptune.trace.places import source
 from dptune.trace.places.source import shown
 from dptune.trace.run import Progress
 
+Digest = Callable[[Trace], object]
+
 LEAST_BYTES = 4 * 2**20  # of files together: less is read here before another process has started
+
+
+@dataclass(frozen=True)
+class Digested:
+    """What was made of a trace where it was read, and the trace without its events."""
+
+    head: Trace
+    digest: object
+
+
+Outcome = Trace | Digested | DptuneError
 
 
 def read(name: str, cached: bool = True, tick: Tick | None = None) -> Trace:
@@ -39,70 +54,91 @@ def read(name: str, cached: bool = True, tick: Tick | None = None) -> Trace:
 
 
 def read_all(
-    names: Sequence[str], executor: Executor | None, jobs: int, cached: bool, progress: Progress
-) -> dict[str, Trace | DptuneError]:
+    names: Sequence[str],
+    executor: Executor | None,
+    jobs: int,
+    cached: bool,
+    progress: Progress,
+    digests: Mapping[str, Digest] | None = None,
+) -> dict[str, Outcome]:
     """Each trace, or why it could not be read; here, by `jobs` processes, or each by a call of the executor.
 
-    `progress` is called with what is being read, how many bytes are done, and how many there are. Raises RunError where
-    a process that read died.
+    Where `digests` has a function for a name, it is called where the trace is read, and its result is handed over in
+    place of the events; it can be pickled. `progress` is called with what is being read, how many bytes are done, and
+    how many there are. Raises RunError where a process that read died.
     """
     sizes = [source.size(name) for name in names]
+    calls = [partial(_outcome, name, cached, digest=(digests or {}).get(name)) for name in names]
     if executor is not None:
         try:
-            return _at_once(names, sizes, executor, cached, progress)
+            return _at_once(names, sizes, calls, executor, progress)
         except BrokenExecutor as error:
             raise RunError(
                 f"a process that read traces died: {str(error).rstrip('.')}", "read one at a time: jobs=1"
             ) from None
     if min(jobs, len(names)) < 2 or sum(sizes) < LEAST_BYTES:
-        return _one_by_one(names, sizes, cached, progress)
+        return _one_by_one(names, sizes, calls, progress)
     with ExitStack() as stack:
         shared = stack.enter_context(folder())
         try:
             pool = stack.enter_context(workers(min(jobs, len(names)), shared))
         except (OSError, ImportError, NotImplementedError):  # the system has no semaphores, or none left
-            return _one_by_one(names, sizes, cached, progress)
-        return _at_once(names, sizes, pool, cached, progress, shared)
+            return _one_by_one(names, sizes, calls, progress)
+        return _at_once(names, sizes, calls, pool, progress, shared)
 
 
 def _at_once(
     names: Sequence[str],
     sizes: Sequence[int],
+    calls: Sequence[Callable[[], Outcome]],
     executor: Executor,
-    cached: bool,
     progress: Progress,
     shared: str | None = None,
-) -> dict[str, Trace | DptuneError]:
-    """By calls of the executor; where it runs on this machine, results are handed over in a shared folder."""
-    read_one = _outcome if shared is None else partial(_parcel, shared)
-    waiting: dict[Future[Trace | DptuneError | Parcel], int] = {}
-    found: dict[int, Trace | DptuneError] = {}
+) -> dict[str, Outcome]:
+    """By calls of the executor; where it runs on this machine, results are handed over in a shared folder.
+
+    A DptuneError that a call raises is the outcome of its trace alone.
+    """
+    waiting: dict[Future[Outcome | Parcel], int] = {}
+    found: dict[int, Outcome] = {}
+    pace = Pace(len(names))
     done, total = 0, sum(sizes)
-    progress(f"0 of {len(names)} traces", done, total)
+    progress(pace.words(""), done, total)
     try:
-        for at, name in enumerate(names):
-            waiting[executor.submit(read_one, name, cached)] = at
+        for at, call in enumerate(calls):
+            waiting[executor.submit(call) if shared is None else executor.submit(_parcel, shared, call)] = at
         for future in as_completed(list(waiting)):
             at = waiting.pop(future)
-            outcome = future.result()
-            found[at] = outcome.open() if isinstance(outcome, Parcel) else outcome
+            found[at] = outcome = _opened(future)
             done += sizes[at]
-            progress(f"{len(found)} of {len(names)} traces: {shown(names[at])}", done, total)
+            pace.add(failed=isinstance(outcome, DptuneError))
+            progress(pace.words(shown(names[at])), done, total)
     finally:
         for future in waiting:
             future.cancel()
     return {name: found[at] for at, name in enumerate(names)}
 
 
+def _opened(future: Future[Outcome | Parcel]) -> Outcome:
+    try:
+        outcome = future.result()
+    except DptuneError as error:
+        return error
+    if isinstance(outcome, Parcel):
+        opened: Outcome = outcome.open()
+        return opened
+    return outcome
+
+
 def _one_by_one(
-    names: Sequence[str], sizes: Sequence[int], cached: bool, progress: Progress
-) -> dict[str, Trace | DptuneError]:
+    names: Sequence[str], sizes: Sequence[int], calls: Sequence[Callable[..., Outcome]], progress: Progress
+) -> dict[str, Outcome]:
     found = {}
     done, total = 0, sum(sizes)
-    for name, size in zip(names, sizes, strict=True):
+    for name, size, call in zip(names, sizes, calls, strict=True):
         show = partial(_tell, progress, shown(name), done, total)
         show(0)
-        found[name] = _outcome(name, cached, show)
+        found[name] = call(tick=show)
         done += size
     return found
 
@@ -111,12 +147,13 @@ def _tell(progress: Progress, what: str, before: int, total: int, read_bytes: in
     progress(what, before + read_bytes, total)
 
 
-def _parcel(shared: str, name: str, cached: bool) -> Any:
-    return parcel(_outcome(name, cached), shared)
+def _parcel(shared: str, call: Callable[[], Outcome]) -> Any:
+    return parcel(call(), shared)
 
 
-def _outcome(name: str, cached: bool, tick: Tick | None = None) -> Trace | DptuneError:
+def _outcome(name: str, cached: bool, tick: Tick | None = None, digest: Digest | None = None) -> Outcome:
     try:
-        return read(name, cached, tick)
+        trace = read(name, cached, tick)
     except DptuneError as error:
         return error
+    return trace if digest is None else Digested(trace.head(), digest(trace))

@@ -21,9 +21,9 @@ def apart(traces: Iterable[Trace], least_ns: int = APART_NS) -> str:
     `least_ns`: between the end of one and the begin of the next.
     """
     spans = sorted(
-        (trace.base_ns + int(trace.columns.ts_ns.min()), trace.base_ns + int(trace.columns.end_ns.max()), trace.path)
+        (trace.base_ns + span_ns[0], trace.base_ns + span_ns[1], trace.path)
         for trace in traces
-        if len(trace.columns)
+        if (span_ns := trace.span_ns) is not None
     )
     spans = [span for span in spans if span[0] > _EPOCH_NS]
     latest_ns, before = spans[0][1:] if spans else (0, "")

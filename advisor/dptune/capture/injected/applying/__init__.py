@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from dptune.capture.injected.applying import (
     checkpointing,
+    compiling,
     ddp,
     fsdp,
     fsdp_micro_batches,
@@ -42,6 +43,7 @@ _MORE: Mapping[str, Callable[[Any], None]] = {
     **optimizer.APPLIERS,
     **precision.APPLIERS,
     **checkpointing.APPLIERS,
+    **compiling.APPLIERS,
 }
 _ARGUMENTS: Mapping[str, Callable[[str, Any], None]] = {
     "ddp": partial(argument, DistributedDataParallel),

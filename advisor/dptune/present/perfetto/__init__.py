@@ -1,0 +1,1 @@
+"""A file for Perfetto: chosen ranks on one clock."""

@@ -1,0 +1,69 @@
+"""Records of ranks: small, and with them all that compares ranks comes out to the bit as from their events."""
+
+import pickle
+from functools import cache
+from pathlib import Path
+
+from dptune.measure import measure
+from dptune.measure.records import choosing
+from dptune.measure.records.making import recording
+from dptune.trace import load
+from dptune.trace.loading.gathering import with_events
+
+from .. import reading  # noqa: TID252 - tests are no installed package
+
+STRAGGLER = "torchrec_straggler_4xv100"
+COMPARING = ("account", "collectives", "links", "steps", "step", "process_groups", "world_size", "input")
+
+
+@cache
+def records_of(folder):
+    return load([folder], digest=recording)
+
+
+def test_a_record_has_no_events_and_is_small(real_traces):
+    records = records_of(real_traces / STRAGGLER)
+    assert not records.ranks
+    assert [rank.rank for rank in records.digested] == [0, 1, 2, 3]
+    for rank in records.digested:
+        assert not len(rank.light.columns)
+        assert rank.light.events > 1_000
+        assert len(pickle.dumps((rank.light, rank.digest))) < 50_000
+
+
+def test_with_all_ranks_read_in_full_nothing_differs(real_traces):
+    records, whole = records_of(real_traces / STRAGGLER), reading.measured(real_traces / STRAGGLER)
+    assert choosing.differing(records) == [0, 1, 2, 3]
+    assert measure(with_events(records, [0, 1, 2, 3])) == whole
+
+
+def test_what_compares_ranks_needs_their_records_only(real_traces):
+    records, whole = records_of(real_traces / STRAGGLER), reading.measured(real_traces / STRAGGLER)
+    measured = measure(with_events(records, [0]))
+    ours, expected = (figures.model_dump(include=set(COMPARING)) for figures in (measured, whole))
+    assert ours == expected
+    for mine, theirs in zip(measured.ranks, whole.ranks, strict=True):
+        but_for_causes = {"arrival", "missing"}
+        assert mine.model_dump(exclude=but_for_causes) == theirs.model_dump(exclude=but_for_causes)
+        arrival, other = mine.arrival, theirs.arrival
+        assert (arrival.lag_ns, arrival.steps, arrival.more_ns) == (other.lag_ns, other.steps, other.more_ns)
+    late, other_late = measured.known("straggler"), whole.known("straggler")
+    assert (late.rank, late.lag_ns, late.gain_share) == (other_late.rank, other_late.lag_ns, other_late.gain_share)
+
+
+def test_the_latest_ranks_are_read_in_full(real_traces, monkeypatch):
+    records, whole = records_of(real_traces / STRAGGLER), reading.measured(real_traces / STRAGGLER)
+    monkeypatch.setattr(choosing, "MOST", 3)
+    chosen = choosing.differing(records)
+    assert {0, whole.known("straggler").rank} <= set(chosen)
+
+
+def test_a_rank_that_can_no_longer_be_read_is_a_finding(real_traces, tmp_path):
+    for path in sorted((real_traces / STRAGGLER).iterdir()):
+        (tmp_path / path.name).symlink_to(path)
+    records = load([tmp_path], digest=recording)
+    Path(records.digested[1].light.path).unlink()
+    run = with_events(records, [0, 1])
+    assert [rank.rank for rank in run.ranks] == [0]
+    assert [rank.rank for rank in run.digested] == [1, 2, 3]
+    assert any(finding.code == "file-unreadable" for finding in run.findings)

@@ -1,0 +1,57 @@
+"""The section and the map of outliers among many ranks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dptune.advice import Report
+from dptune.commands.shared.reading import run_and_report
+from dptune.present import text
+from dptune.present.anonymous import anonymous
+from dptune.present.html.outliers import outliers
+
+from ..measure.many_ranks import PER_HOST, Planted, run  # noqa: TID252 - tests are no installed package
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Four hosts in two racks: the GPUs of one take 1.2 times as long, a rank of another idles, one link is slow."""
+    folder = tmp_path_factory.mktemp("planted")
+    slow = dict.fromkeys(range(PER_HOST, 2 * PER_HOST), 1.2)
+    planted = Planted(gemm_times=slow, delays=lambda rank, step: 2_500.0 * (rank == 14), data_times={1: 2.0})
+    run(folder, 4, planted, name="gpu-{}.example".format)
+    return run_and_report([str(folder)], cached=False)[1]
+
+
+def test_the_section_names_places_and_what_they_cost(report: Report) -> None:
+    lines = text.sections(report, ["outliers"], 100).splitlines()
+    assert lines[0] == "Outliers among 16 ranks"
+    assert re.search(r"^  14 +gpu-3.example +2\.5\d* +100\.0 %  idle time of unknown cause$", lines[2])
+    assert re.search(r"^  4-7 +host gpu-1.example +1\.\d+ +100\.0 %  slow GPU: same kernels 1\.1\dx$", lines[3])
+    words = " ".join(line.strip() for line in lines)
+    assert re.search(r"without the delays of rank 14, .* without the delays of the 5 slowest ranks\.", words)
+    assert "ranks 4-7 on gpu-1.example (1.1" in words
+    assert re.search(r"Slow link: all_reduce of 3.81 MiB among ranks 1, 5, 9, 13 .*\(2\.0x\)\.", words)
+    assert len(lines) < 24, "one screen"
+
+
+def test_the_first_screen_names_them_where_no_single_rank_is_the_verdict(report: Report) -> None:
+    assert report.headline.label == "Communication-bound"
+    screen = " ".join(text.first_screen(report).split())
+    assert re.search(r"Late: rank 14 on gpu-3.example, host gpu-1.example \(ranks 4-7\): without their delays", screen)
+
+
+def test_the_map_has_a_cell_per_rank_and_position(report: Report) -> None:
+    (section,) = outliers(report)
+    assert "<td>4-7</td><td>host gpu-1.example</td>" in section.body
+    assert section.body.count("<title>rank ") == 16
+    assert "<title>rank 14 (tensor 2, data 3): 2.5" in section.body
+    assert section.body.count("<title>tensor ") == PER_HOST
+    assert section.body.count("<title>data ") == 4
+
+
+def test_an_anonymous_report_names_no_host(report: Report) -> None:
+    assert "gpu-" in report.model_dump_json()
+    assert "gpu-" not in anonymous(report).model_dump_json()
