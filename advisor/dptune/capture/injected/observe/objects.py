@@ -279,7 +279,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         drop_last=loader.drop_last,
         dataset=type(loader.dataset).__name__,
         dataset_samples=len(loader.dataset) if hasattr(loader.dataset, "__len__") else None,
-        subset=_digest(loader.dataset),
+        subset=subset_digest(loader.dataset),
         batches_drawn=places.draws[id(loader._index_sampler)],
         sampler=type(sampler).__name__,
         distributed_sampler=hasattr(sampler, "num_replicas") or hasattr(loader.batch_sampler, "process_index"),
@@ -301,7 +301,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     )
 
 
-def _digest(dataset: Any) -> str | None:
+def subset_digest(dataset: Any) -> str | None:
     """Of the indices of a Subset; None where it is none, or has too many of them to read in a moment."""
     if not isinstance(dataset, Subset) or len(dataset) > _MOST_INDICES:
         return None
