@@ -87,6 +87,11 @@ def test_ranks_of_an_export(tmp_path: Path) -> None:
     assert offered("dptune export --ranks ", tmp_path) == {"late", "all"}
 
 
+def test_clusters_and_ranks_in_detail(tmp_path: Path) -> None:
+    assert offered("dptune report --cluster ", tmp_path) == {"local", "slurm", "tcp://"}
+    assert offered("dptune check --detail-ranks ", tmp_path) == {"all", "auto"}
+
+
 def test_names(tmp_path: Path) -> None:
     assert answered("dptune whatif --set ddp.bucket", tmp_path) == {"ddp.bucket_cap_mb=", "ddp.bucket_cap_mb_list="} & {
         f"{name}=" for name in KNOBS
