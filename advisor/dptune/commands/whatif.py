@@ -5,13 +5,17 @@ step (compute of each rank, when each gradient is ready, communication) is repla
 with the error of the replay without changes. If that is too large, only an upper bound is given.
 
 Without options it searches for the best bucket sizes and the best combination of changes that leaves training results
-unchanged. --set gives changes, predicted together. --sweep tries several values of one knob on top of --set; without
-values it tries common ones. `dptune verify` measures a change by running it. Besides knobs (`dptune rules knobs`), a
-prediction can change what dptune cannot set: accumulation.micro_batches (fewer backward passes per optimizer step,
-usually with a larger loader.batch_size), link.alpha_us and link.gb_per_s (another link, as `dptune links` measures it),
-world_size (up to 8 times the recorded ranks, each with its present batch), nodes, allreduce.algorithm,
-link.between_alpha_us and link.between_gb_per_s (the network between nodes), straggler.removed (the extra work of the
-straggler disappears), straggler.balanced (the work of each step is spread evenly over ranks).
+unchanged; with fully_shard on CPUs it predicts common changes of units. --set gives changes, predicted together.
+--sweep tries several values of one knob on top of --set; without values it tries common ones. `dptune verify` measures
+a change by running it. Besides knobs (`dptune rules knobs`), a prediction can change what dptune cannot set:
+accumulation.micro_batches (fewer backward passes per optimizer step, usually with a larger loader.batch_size),
+link.alpha_us and link.gb_per_s (another link, as `dptune links` measures it), world_size (up to 8 times the recorded
+ranks, each with its present batch), nodes, allreduce.algorithm, link.between_alpha_us and link.between_gb_per_s (the
+network between nodes), straggler.removed (the extra work of the straggler disappears), straggler.balanced (the work of
+each step is spread evenly over ranks), fsdp.units (units of fully_shard), wrapper (ddp, or fsdp with fsdp.units).
+
+The peak memory of a rank, and whether it fits, is shown for changes of the batch, resharding, wrapper, fsdp.units,
+fsdp.within_hosts (HSDP), optimizer.sharded (ZeRO-1), optimizer.name, model.dtype, memory.checkpointing, world_size.
 
 Measure the links with `dptune links` for the best predictions.
 
@@ -93,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     from dptune.present.ink import paint
     from dptune.present.sections.whatif import page
     from dptune.runfile.paths import RUNS
-    from dptune.whatif.predicting import compare, nothing, predict, search
+    from dptune.whatif.predicting import compare, only_memory, predict, search
 
     wanted = _wanted(args)
     if args.strategies and wanted:
@@ -104,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     trust = trust_in(found, measured)
     why = next((finding.text for finding in trust.findings if finding.level == "unjudgeable"), "")
     if why:
-        what_if = nothing(f"{NO_VERDICT}: {why}", wanted)
+        what_if = only_memory(f"{NO_VERDICT}: {why}", found, measured, wanted)
     elif args.strategies:
         what_if = compare(found, measured)
     else:
@@ -115,13 +119,9 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(what_if.model_dump_json(indent=1) + "\n")
     else:
         sys.stdout.write(paint(page(what_if, terminal.width(sys.stdout), named), terminal.colours(sys.stdout)))
-    return (
-        0
-        if what_if.curve
-        or what_if.strategies
-        or any(prediction.known("low_ns") is not None for prediction in what_if.predictions)
-        else 1
-    )
+    steps = any(prediction.known("low_ns") is not None for prediction in what_if.predictions)
+    peaks = any(prediction.known("peak_bytes") is not None for prediction in what_if.memory)
+    return 0 if what_if.curve or what_if.strategies or steps or peaks else 1
 
 
 def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:
