@@ -19,6 +19,7 @@ from dptune.whatif.cpu.topology import TOPOLOGY
 from dptune.whatif.cpu.variants import others
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
+from dptune.whatif.memory.changes import CHANGES as CHANGES_OF_MEMORY
 from dptune.whatif.scenarios import SCENARIOS, named
 
 
@@ -531,7 +532,8 @@ def test_what_only_a_bound_is_known_of(settings, step_ns_at_best):
 def test_every_knob_says_whether_it_is_predicted():
     assert {name for name, knob in KNOBS.items() if knob.predicted == "step"} == set(KNOBS) & set(CHANGES)
     assert {name for name, knob in KNOBS.items() if knob.predicted == "bound"} == set(KNOBS) & set(BOUNDS)
-    assert (set(CHANGES) | PREDICTED_ON_GPUS | set(TOPOLOGY)) - set(KNOBS) == set(SCENARIOS)
+    predicted = {*CHANGES, *CHANGES_OF_MEMORY, *PREDICTED_ON_GPUS, *TOPOLOGY}
+    assert predicted - set(KNOBS) == set(SCENARIOS)
 
 
 @pytest.mark.parametrize("name", ["world_size", "ddp.bucket_cap_mb_list", *(n for n in SCENARIOS if "link." in n)])

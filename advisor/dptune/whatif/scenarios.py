@@ -68,7 +68,6 @@ _ALL = (
     Knob("batch.times", float, "", 1.0, "changes", "factor on the samples of each batch", "", least=1e-3),
     Knob("cuda.graphs", bool, "", False, "same", "forward and backward passes are replayed as CUDA graphs", ""),
     Knob("attention.sdpa", bool, "", False, "same", "attention is one fused kernel (scaled_dot_product_attention)", ""),
-    Knob("compile.model", bool, "", False, "same", "torch.compile fuses what is between matrix products", ""),
     Knob("wrapper", str, "", DDP, "same", "DDP, or FSDP with as many units as `fsdp.units` says", "", WRAPPERS),
     Knob("fsdp.units", int, "units", 1, "same", "number of units of fully_shard, of about equal bytes", "", least=1),
     Knob("fsdp.prefetch", bool, "", False, "same", "all-gathers are issued before they are needed", ""),
