@@ -9,6 +9,7 @@ import pytest
 from dptune.measured import Missing
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
+from dptune.whatif.gpu.building import implementation_of
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.parts import OUTSIDE, Part
@@ -70,7 +71,7 @@ def test_an_update_moves_a_third_in_one_kernel() -> None:
     assert changed(foreach, {"optimizer.foreach": True}) is foreach
     loop = changed(replace(made, optimizer="loop"), {"optimizer.foreach": True})
     assert loop.step_ns() == pytest.approx(100 + 120 + 7_200 + 0.05 * 1_800)
-    with pytest.raises(Missing, match="which kernels"):
+    with pytest.raises(Missing, match="element by element"):
         changed(made, {"optimizer.fused": True})
     with pytest.raises(Missing, match="foreach excludes"):
         changed(replace(made, optimizer="fused"), {"optimizer.foreach": True})
@@ -152,3 +153,25 @@ def test_parameters_kept_after_the_forward_pass_are_not_gathered_again() -> None
     assert kept.step_ns() == pytest.approx(180, abs=3)
     with pytest.raises(Missing, match="backward"):
         changed(made, {"fsdp.reshard_after_forward": True})
+
+
+def test_sixteen_bits_help_what_computes_in_fp32() -> None:
+    """A run whose products are in 16 bits already has nothing to gain, and autocast would only cast."""
+    made = chain((Kind.COMPUTE, 90e3, 0, 0), (Kind.FP32, 1e3, 0, 0))
+    with pytest.raises(Missing, match="less than 2 %"):
+        changed(made, {"precision.autocast": "bf16"})
+
+
+@pytest.mark.parametrize(
+    ("names", "implementation"),
+    [
+        ({"multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float>>"}, "fused"),
+        ({"multi_tensor_apply_kernel<TensorListMetadata<2>, LerpFunctor<float>>", "vectorized_elementwise"}, "foreach"),
+        ({"vectorized_elementwise_kernel"}, "loop"),
+        ({"multi_tensor_apply_kernel<LerpFunctor>", "nvjet_tst_128x256_NNT"}, ""),  # Muon multiplies
+        ({"triton_poi_fused_add_mul_0"}, ""),
+        (set(), ""),
+    ],
+)
+def test_how_an_optimizer_updates_by_its_kernels(names: set[str], implementation: str) -> None:
+    assert implementation_of(names) == implementation
