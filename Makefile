@@ -21,7 +21,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test environment check lint format types layers tests tests-together tests-alone test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-simulated bench-rules bench-stragglers bench-tuning bench-unseen advice-bench docs pictures dist clean
+.PHONY: help demo test environment check lint format types layers tests tests-together tests-alone test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-simulated bench-rules bench-searches bench-stragglers bench-tuning bench-unseen advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,8 +90,11 @@ bench-loading: $(VENV)/.test ## how fast traces are read, beside HTA (long; resu
 bench-proving: $(VENV)/.profile ## how often `dptune verify` is wrong (about two hours, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/error_rates.py
 
-bench-tuning: $(VENV)/.profile ## how often `dptune tune` is wrong, and what it finds: 10,000 simulated searches (minutes)
+bench-searches: $(VENV)/.profile ## how often `dptune tune` is wrong, and what it finds: 10,000 simulated searches (minutes)
 	$(BIN)/python tests/benchmarks/tune_errors.py
+
+bench-tuning: $(VENV)/.test ## how much of what fixed scripts save `dptune tune` saves (five hours, on an idle machine; resumes)
+	$(BIN)/python tests/benchmarks/tuning.py
 
 bench-effects: $(VENV)/.test ## what it finds of changes on a slow network (half an hour, as root, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/effects.py

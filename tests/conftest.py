@@ -1,8 +1,10 @@
 import gc
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +62,7 @@ def findings() -> Path:
 # chances, or drive the full-screen report.
 LONG_FIXTURES = {"real_traces", "findings", "manifest_entry", "profile"}
 LONG_FILES = {
+    "agents/test_server.py",
     "commands/test_check.py",
     "commands/test_compare.py",
     "commands/test_links.py",
@@ -85,6 +88,14 @@ LONG_FILES = {
 STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a program
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Where several processes run tests, make the folder of what tests/reading.py keeps for all of them."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        shared = tempfile.mkdtemp(prefix="dptune-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
+        os.environ["TESTS_SHARED"] = shared
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Keep the compiled tests, also where Python writes no bytecode: compiling them is most of collecting."""
@@ -96,11 +107,13 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick tests; files that record come first, so that none of them runs alone at the end."""
+    """Mark the quick tests; files that record come first, quick ones last: no long one runs alone at the end."""
     recording = {item.path for item in items if item.get_closest_marker("records")}
-    items.sort(key=lambda item: item.path not in recording)
+    long = {item for item in items if item.path in recording or _is_long(item)}
+    in_long_files = {item.path for item in long}
+    items.sort(key=lambda item: (item.path not in recording, item.path not in in_long_files))
     for item in items:
-        if item.path not in recording and not _is_long(item):
+        if item not in long:
             item.add_marker("quick")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from dptune.knobs import Value
@@ -9,6 +11,36 @@ from dptune.measured import ABSENT, Figure, Figures, Model
 
 SCHEMA_VERSION = "0.2"
 WORST_ERROR = 0.10  # of the unchanged replay: above it only a bound is given
+
+
+Fits = Literal["yes", "no", "unknown"]
+
+
+class MemoryComponent(Model):
+    """One part of a rank's memory at the moment of the peak."""
+
+    name: str = Field(description="what the tensors are")
+    now_bytes: int = Field(description="at the peak of the recorded run")
+    then_bytes: int = Field(description="at the peak with the changes")
+
+
+class MemoryPrediction(Figures):
+    """Peak memory of a rank's tensors with several changes combined."""
+
+    changes: dict[str, Value] = Field(description="values by name")
+    now_bytes: Figure[int] = Field(ABSENT, description="the peak of the recorded run")
+    peak_bytes: Figure[int] = Field(ABSENT, description="the peak with the changes")
+    low_bytes: Figure[int] = Field(ABSENT, description="lower end of its interval")
+    high_bytes: Figure[int] = Field(ABSENT, description="upper end of its interval")
+    phase: Figure[str] = Field(ABSENT, description="the phase of the step in which the peak is: forward, backward, ...")
+    overhead_bytes: Figure[int] = Field(
+        ABSENT, description="not tensors: the CUDA context, libraries, memory that the allocator holds unused"
+    )
+    capacity_bytes: Figure[int] = Field(
+        ABSENT, description="memory of the device; of a host whose CPUs compute, what is free for one rank"
+    )
+    fits: Fits = Field(description="whether the peak fits in 90 % of the capacity")
+    components: list[MemoryComponent] = Field(default_factory=list, description="what the memory is, largest use first")
 
 
 class Prediction(Figures):
@@ -38,7 +70,8 @@ class Strategy(Figures):
 
     name: str = Field(description="the strategy in words")
     state_bytes: int = Field(description="trained parameters, gradients, buckets and optimizer state on one rank")
-    rank_bytes: Figure[int] = Field(ABSENT, description="the same plus activations, at the peak")
+    rank_bytes: Figure[int] = Field(ABSENT, description="peak memory of the tensors of one rank")
+    fits: Fits = Field("unknown", description="whether that fits in 90 % of what a rank may use")
     low_ns: int = Field(description="lower bound of the step")
     high_ns: Figure[int] = Field(
         ABSENT, description="upper bound of the step; missing where only the lower bound is known"
@@ -66,6 +99,9 @@ class WhatIf(Figures):
     global_batch: Figure[int] = Field(ABSENT, description="samples of a step, all ranks")
     link: Figure[str] = Field(ABSENT, description="source of the link's figures, in words")
     predictions: list[Prediction] = Field(default_factory=list, description="in the requested order, or the best found")
+    memory: list[MemoryPrediction] = Field(
+        default_factory=list, description="peak memory of a rank with each set of changes, in the order of predictions"
+    )
     curve: list[BucketSize] = Field(default_factory=list, description="the bucket sizes of a search")
     strategies: list[Strategy] = Field(
         default_factory=list, description="other ways to distribute the work, if requested"

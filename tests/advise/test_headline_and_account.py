@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dptune.advice import Trust
 from dptune.advise.headline import headline
 from dptune.advise.trust import judge
-from dptune.measure import measure
 from dptune.measured import Account, Measured
-from dptune.trace import load
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 SETS = (
     *("nanogpt_8xh100", "torchrec_4xv100", "torchrec_qcomm_a_4xv100", "torchrec_qcomm_b_4xv100"),
@@ -137,13 +137,13 @@ def test_of_findings(findings):
 def test_idle_time_that_the_profiler_causes_heads_no_report(findings):
     """94 % of the idle time is before one kernel of a compiled model, and a step that began with a full queue has none:
     31.9 ms of 76.8 to 83."""
-    measured = measure(load([findings / "traces" / "nanogpt_h2d_launchbound_false.json.gz"]))
+    measured = reading.measured(findings / "traces" / "nanogpt_h2d_launchbound_false.json.gz")
     found = headline(measured, judge(measured, []), (), (), ("XX109",), False)
     assert found.verdict == "Launch-bound only while traced: without the profiler, expect a step of about 31.9 ms."
     assert "The profiler slows kernel launches: step 10 started with 316 launches queued" in found.why
 
 
 def agrees(place):
-    measured = measure(load([place]))
+    measured = reading.measured(place)
     if judge(measured, []).level != "unjudgeable":
         assert contradiction(verdict_of(measured), measured) == ""

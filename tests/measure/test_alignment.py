@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measure.device.alignment import is_unaligned
 from dptune.measured import MatmulFigures
-from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import Event, launched, measure_events, operator, step
 
 TF32 = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_32x4_nn_align1>(Params)"
@@ -99,7 +98,7 @@ def test_damaged_sizes_are_not_read(tmp_path: Path, dims: object) -> None:
 
 def test_a_public_trace(real_traces: Path) -> None:
     """Recommendation training in TF32 on an A100; the raw events sum to 6.26 ms of such kernels per step."""
-    figures = measure(load([real_traces / "hta_training" / "b1ceb4c_control.json.gz"])).matmul
+    figures = reading.measured(real_traces / "hta_training" / "b1ceb4c_control.json.gz").matmul
     assert figures.unaligned_share == pytest.approx(6.263 / 77.43, rel=0.01)
     assert figures.unaligned[0].sizes == [[1024, 647, 96], [1024, 96, 30]]
     assert {length for product in figures.unaligned for length in product.lengths} >= {30, 647, 9375}

@@ -13,6 +13,7 @@ from dptune.trace import load
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.recorded import program_of
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import US, Event, call, copy, kernel, launch, load_events, measure_events, operator, step
 
 LOSS = "DtoH (Device -> Pageable)"
@@ -191,7 +192,7 @@ def test_a_public_step_that_the_gpu_bounds_scales_with_its_kernels(
 
 def test_a_public_step_that_sits_in_one_copy(findings: Path) -> None:
     """139 to 147 of 216 ms in one `cudaMemcpyAsync` are on no path of the host, and no time of launching."""
-    figures = measure(load([findings / "traces" / "dlrm16_memcpy_wait_as_launching.json.gz"]))
+    figures = reading.measured(findings / "traces" / "dlrm16_memcpy_wait_as_launching.json.gz")
     path = figures.path
     assert (path.launching_ns + path.host_ns) / path.path_ns < 0.1
     assert figures.account.share("launch_idle_ns") < 0.02

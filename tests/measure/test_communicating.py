@@ -2,11 +2,10 @@
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measure.device.operations import operations
-from dptune.trace import load
 from dptune.trace.kernels import Work
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import annotation, copy, kernel, launch, load_events, measure_events, operator, step
 
 DTOD, PTOP = "DtoD (Device -> Device)", "PtoP (Device -> Device)"
@@ -113,5 +112,5 @@ def test_what_was_launched_before_the_recording_is_what_others_of_its_name_are(t
 
 
 def test_triton_kernels_that_exchange(findings):
-    account = measure(load([findings / "traces" / "moe_triton_alltoall_as_compute.json.gz"])).account
+    account = reading.measured(findings / "traces" / "moe_triton_alltoall_as_compute.json.gz").account
     assert account.share("exposed_communication_ns") == pytest.approx(0.26, abs=0.005)

@@ -10,6 +10,7 @@ from dptune.advise.trust import judge
 from dptune.measure import measure
 from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import NCCL, all_reduce, annotation, call, copy, event, kernel, launch, load_events, operator, step
 
 STEPS, KERNELS = range(5), range(8)
@@ -303,7 +304,7 @@ def test_what_cannot_be_judged(findings, name, code, count):
 
 
 def test_an_undamaged_run_stays_clean(findings):
-    measured = measure(load([findings / "traces" / "made_undamaged_baseline"]))
+    measured = reading.measured(findings / "traces" / "made_undamaged_baseline")
     assert judge(measured, []).level == "sound"
     assert [round(share, 2) for share in shares(measured)] == [0.74, 0.21]
 

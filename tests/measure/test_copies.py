@@ -18,6 +18,7 @@ from dptune.measure import measure
 from dptune.measured import Missing
 from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import US, call, copy, kernel, launch, measure_events, operator, python, step
 
 MIB = 2**20
@@ -221,7 +222,7 @@ def test_copies_whose_launch_was_not_recorded_belong_to_no_step(tmp_path):
 
 def test_of_the_mtia_trace_it_is_said_that_launches_are_missing(real_traces):
     with pytest.raises(Missing, match="does not say which calls launched them"):
-        _ = measure(load([real_traces / "mtia"])).copies
+        _ = reading.measured(real_traces / "mtia").copies
 
 
 @pytest.mark.parametrize(

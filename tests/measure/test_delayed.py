@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.measure import measure
-from dptune.trace import load
-
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import NCCL, US, annotation, launch, launched, measure_events, on_device, operator, step
 
 ROOT = Path(__file__).parents[2]
@@ -153,7 +151,7 @@ def test_units_that_are_gathered_ahead(tmp_path, own, ahead):
 @pytest.mark.long
 def test_gathers_of_a_recording_on_a_card():
     """Four units: three gathers of a forward pass follow another. Those of backward passes are issued ahead."""
-    measured = measure(load([ROOT / "sample_traces" / "gpu" / "ranks-nccl-fsdp"], cached=False))
+    measured = reading.measured(ROOT / "sample_traces" / "gpu" / "ranks-nccl-fsdp")
     (delay,) = measured.delayed
     assert (delay.cause, delay.kinds, delay.calls_per_step) == ("not_prefetched", ["all_gather"], 3)
     exposed = next(row for row in measured.overlap.rows if (row.kind, row.phase) == ("all_gather", "forward"))
@@ -162,14 +160,14 @@ def test_gathers_of_a_recording_on_a_card():
 
 def test_gradients_of_a_script_that_sends_them_itself():
     """Eight layers of 384 x 384 and 384 floats, in one all-reduce; DDP sends them in its backward pass."""
-    (delay,) = measure(load([PLAIN / "gradients-after-backward"], cached=False)).delayed
+    (delay,) = reading.measured(PLAIN / "gradients-after-backward").delayed
     assert (delay.cause, delay.calls_per_step) == ("after_backward", 1)
     assert delay.bytes_per_step == 8 * (384 * 384 + 384) * 4
-    assert measure(load([PLAIN / "gradients-after-backward-mended"], cached=False)).delayed == []
+    assert reading.measured(PLAIN / "gradients-after-backward-mended").delayed == []
 
 
 def test_copies_out_of_buckets_of_a_public_trace(real_traces):
     """161 gradients in each of three steps; the ranges of the copies last 26.4 of the 667 ms."""
-    copies = measure(load([real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz"], cached=False)).bucket_copies
+    copies = reading.measured(real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz").bucket_copies
     assert copies.copies_per_step == 161
     assert copies.host_share == pytest.approx((8.963 + 8.753 + 8.695) / (222.442 + 219.727 + 224.936), rel=1e-3)

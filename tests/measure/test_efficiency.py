@@ -20,6 +20,7 @@ from dptune.measure.efficiency.peaks import MODELS, peak
 from dptune.measured import EfficiencyFigures, Missing
 from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import annotation, launched, measure_events, operator, step
 
 RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"
@@ -48,7 +49,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EfficiencyFi
 
 
 def efficiency(path: Path) -> EfficiencyFigures:
-    return measure(load([path], cached=False)).efficiency
+    return reading.measured(path).efficiency
 
 
 def a_step(found: EfficiencyFigures) -> float:
@@ -452,8 +453,8 @@ def test_peaks(name, dtype, tflops):
 
 def test_what_computes_attention_does_not_change_the_model():
     """Two recordings of one model on an H200: attention by operators, and fused, which computes its scores again."""
-    eager = measure(load([SAMPLES / "planted-naive-attention"], cached=False)).efficiency
-    fused = measure(load([SAMPLES / "planted-starved-loader"], cached=False)).efficiency
+    eager = reading.measured(SAMPLES / "planted-naive-attention").efficiency
+    fused = reading.measured(SAMPLES / "planted-starved-loader").efficiency
     assert eager.model_flops_per_step == fused.model_flops_per_step == eager.flops_per_step
     scores = next(kind.flops for kind in fused.kinds if kind.kind == "attention") // 7  # of 2 products and 5
     assert fused.flops_per_step - fused.model_flops_per_step == scores == fused.recomputed_flops

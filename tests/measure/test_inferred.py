@@ -28,6 +28,7 @@ from dptune_rules.host.debug_switches import check as check_switches
 from dptune_rules.memory.allocator_churn import check as check_allocator
 from dptune_rules.precision.double_precision import check as check_doubles
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import annotation, launched, measure_events, operator, step
 
 ACCUMULATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -165,7 +166,7 @@ def test_real_nccl_buckets_of_a_recording_on_a_card() -> None:
 
 def test_a_public_trace_of_ddp_on_an_a100(real_traces: Path) -> None:
     """ResNet-50 without its last layer's bias in 161 tensors: 25,557,032 parameters, in five buckets."""
-    measured = measure(load([real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz"]))
+    measured = reading.measured(real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz")
     (wrapped,) = measured.inferred.facts.ddp
     assert wrapped.rebuilt_bucket_sizes == [8196000, 31502336, 26255360, 26550272, 9724160]
     assert wrapped.gradient_bytes == 4 * 25_557_032
@@ -189,9 +190,9 @@ def test_what_a_trace_would_not_show_is_not_inferred_to_be_absent(real_traces: P
 
 def test_the_hosts_time_for_buffers_of_a_public_trace(real_traces: Path) -> None:
     """By hand: forward passes begin 38.0 to 39.3 ms before their first convolution, of steps of 220 ms."""
-    measured = measure(load([real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz"]))
+    measured = reading.measured(real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz")
     assert 0.170 < measured.buffer_sync_share < 0.180
-    assert measure(load([SAMPLES / "healthy"])).known("buffer_sync_share") is None
+    assert reading.measured(SAMPLES / "healthy").known("buffer_sync_share") is None
 
 
 def _altered(public: Path, tmp_path: Path, alter: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Measured:
@@ -303,7 +304,7 @@ def test_what_kernels_name_of_parameters_and_autocast() -> None:
 
 def test_a_public_trace_without_the_caching_allocator(real_traces: Path) -> None:
     """By hand: 1,460 calls of hipMalloc and 1,360 of hipFree for 1,225 tensors, in 5 steps."""
-    measured = measure(load([real_traces / "single_gpu_mi300"]))
+    measured = reading.measured(real_traces / "single_gpu_mi300")
     assert measured.inferred.facts.debug_switches == {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     (advice,) = check_switches(RunView(measured, []))
     assert advice.title.startswith("The driver allocates and frees memory for each tensor")
@@ -342,7 +343,7 @@ def test_what_else_a_trace_shows(real_traces: Path) -> None:
     assert served == {"attention": "cuDNN attention (scaled_dot_product_attention)"}
     again = traits(stripped(RECORDED / "checkpointing-without-need")[1])
     assert again == {"checkpointing": "operators of the forward pass run again in the backward pass"}
-    graphs = traits(measure(load([real_traces / "single_gpu" / "1eeffb3_trace_05.json.gz"])))
+    graphs = traits(reading.measured(real_traces / "single_gpu" / "1eeffb3_trace_05.json.gz"))
     assert graphs == {
         "CUDA graphs": "2 launches per step",
         "compiled calls": "1 call of compiled code per step; guards take 1.6 % of the step on the host",

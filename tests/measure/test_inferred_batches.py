@@ -12,6 +12,7 @@ from dptune.measure import measure
 from dptune.measured import Measured
 from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import all_reduce, copy, launch, launched, measure_events, operator, step
 
 ACCUMULATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -35,7 +36,7 @@ def test_a_public_trace_of_images(real_traces: Path) -> None:
 
 def test_copies_alone_show_a_batch_with_low_confidence(real_traces: Path) -> None:
     """By hand: 1,024 bytes are 128 labels; 77,070,336 bytes are 128 x 3 x 224 x 224 floats. No sizes of operators."""
-    measured = measure(load([real_traces / "single_gpu" / "29571b7_resnet_kineto.json.gz"]))
+    measured = reading.measured(real_traces / "single_gpu" / "29571b7_resnet_kineto.json.gz")
     assert (measured.inferred.batch.samples, measured.inferred.batch.confidence) == (128, "low")
     assert "a single source shows a batch of 128" in measured.missing["samples_per_step"]
 

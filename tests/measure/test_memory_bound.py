@@ -16,7 +16,7 @@ def numbered(name, start, end, number, *shapes):
 
 
 def events_of(at, number):
-    """A model's own multiplication of 40, and a loss that squares twice, 30 and 60, with nodes of 50 and 70.
+    """A model's own multiplication of 50, and a loss that squares twice, 30 and 60, with nodes of 50 and 70.
 
     Beside them a layer, a product, an activation, an update, and arithmetic outside of the passes.
     """
@@ -24,7 +24,7 @@ def events_of(at, number):
         step(at // 1000, at, at + 1000),
         python("nn.Module: Net_0", at, at + 200),
         python("net.py(12): forward", at + 1, at + 199),
-        numbered("aten::mul", at + 10, at + 50, number, (8, 4), ()),
+        numbered("aten::mul", at + 2, at + 52, number, (8, 4), ()),
         python("nn.Module: Linear_0", at + 60, at + 120),
         numbered("aten::add", at + 70, at + 110, number + 1, (8, 4)),  # in a layer
         numbered("aten::mm", at + 130, at + 150, number + 2, (8, 4), (4, 8)),
@@ -57,15 +57,18 @@ def test_the_functions_own_operators_with_their_nodes(tmp_path):
     assert square.share == pytest.approx(0.21)
     assert (forward.name, forward.cost_ns, [cost.name for cost in forward.operators]) == (
         "forward",
-        40 * US,
+        50 * US,
         ["aten::mul"],
     )
 
 
-def test_the_training_loop_is_left_out(tmp_path):
-    more = [numbered("aten::mul", 1000 * n + 322, 1000 * n + 329, 10 * n + 6, (8, 8)) for n in range(STEPS)]
-    more += [python("torch/_tensor.py(500): backward", 1000 * n + 330, 1000 * n + 800) for n in range(STEPS)]
-    assert {function.name for function in found_in(tmp_path, *more)} == {"loss", "forward"}
+def test_the_training_loop_is_marked(tmp_path):
+    more = [operator("aten::mul", 1000 * n + 321, 1000 * n + 329) for n in range(STEPS)]
+    more += [operator("aten::mul", 1000 * n + 910, 1000 * n + 960) for n in range(STEPS)]
+    more += [python("nn.Module: Net_0", 1000 * n + 905, 1000 * n + 906) for n in range(STEPS)]
+    more += [python("torch/_tensor.py(500): backward", 1000 * n + 970, 1000 * n + 980) for n in range(STEPS)]
+    marked = {function.name: function.calls_backward for function in found_in(tmp_path, *more)}
+    assert marked == {"loss": False, "forward": False, "main": True}
 
 
 def test_what_an_installed_package_calls_is_left_out(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 from dptune.advise.trust import judge
 from dptune.measure import measure
 from dptune.measure.lanes import RankLanes
-from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import event, load_events, operator, step
 
 ONECCL = "oneccl_allreduce_pcie<float, RingTransmit>"
@@ -85,7 +85,7 @@ def test_an_ascend_npu_is_refused_by_name_and_is_no_cpu(tmp_path):
 
 
 def test_oneccl_on_an_xpu(findings):
-    measured = measure(load([findings / "traces" / "made_xpu_oneccl"]))
+    measured = reading.measured(findings / "traces" / "made_xpu_oneccl")
     assert (measured.backend, measured.device_kind) == ("xccl", "xpu")
     shares = [measured.account.share(part) for part in ("compute_ns", "exposed_communication_ns")]
     assert [round(share, 2) for share in shares] == [0.74, 0.21]

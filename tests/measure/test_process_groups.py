@@ -2,15 +2,14 @@
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measure.communication.process_groups import process_groups, replicas
 from dptune.measure.views import view
 from dptune.measured import CommunicationFigures, Missing
 from dptune.present.process_groups import group_name, group_rows
 from dptune.present.sections.overlap import collective_name
 from dptune.testing import figures
-from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import BACKWARD, annotation, launched, load_events, measure_events, operator, step
 
 ACCUMULATES = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -157,10 +156,10 @@ def test_a_name_of_several_groups(tmp_path):
 
 def test_public_traces(real_traces):
     """By eye: b4b6dce has DDP's buckets in its only group; nanogpt's optimizer shards by hand, which shows no role."""
-    ddp = measure(load([real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz"])).process_groups
+    ddp = reading.measured(real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz").process_groups
     assert [(group.name, group.ranks, group.dimensions, group.confidence) for group in ddp] == [
         ("0", [0, 1], ["data"], "high")
     ]
     (nano,) = (real_traces / "nanogpt_adam_hook_h100").glob("3608dcf*")
-    (group,) = measure(load([nano])).process_groups
+    (group,) = reading.measured(nano).process_groups
     assert (group.size, group.ranks, group.known("dimensions")) == (8, list(range(8)), None)

@@ -8,6 +8,7 @@ from dptune.measure import measure
 from dptune.measured import Missing
 from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import NCCL, US, annotation, launched, measure_events, operator, step
 
 RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"
@@ -98,6 +99,6 @@ def test_of_real_wrappers(name, purposes):
 
 def test_of_a_public_trace_of_gpus(real_traces):
     """Three steps of DDP: five buckets in each, and buffers in two broadcasts."""
-    measured = measure(load([real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz"]))
+    measured = reading.measured(real_traces / "hta_training" / "b4b6dce_nccl_data.json.gz")
     found = {(one.kind, one.phase, one.purpose): one.calls for one in measured.overlap.rows}
     assert found == {("all_reduce", "backward", "gradients"): 15, ("broadcast", "forward", "other"): 6}

@@ -24,14 +24,14 @@ NOT_IN_THE_MANIFEST = "mtia/"  # the manifest counts GPUs; tests/trace/test_kern
 
 
 def test_whole_account_equals_the_manifest(real_traces, manifest_entry):
-    run = load([real_traces / manifest_entry["file"]])
-    measured = measure(run)
+    measured = reading.measured(real_traces / manifest_entry["file"])
     assert_possible(measured.known("efficiency"))
     devices = measured.ranks[0].devices
     figures = manifest_entry["interval_union_figures"]
     if manifest_entry["file"] in NOT_ACCOUNTED:
         assert devices == []
-        assert NOT_ACCOUNTED[manifest_entry["file"]] in {finding.code for finding in run.findings}
+        findings = load([real_traces / manifest_entry["file"]]).findings
+        assert NOT_ACCOUNTED[manifest_entry["file"]] in {finding.code for finding in findings}
         return
     assert sum(device.kernels for device in devices) == manifest_entry["gpu_kernels"]
     if not figures["gpu_events"]:
@@ -287,7 +287,7 @@ def test_the_straggler_is_seen(real_traces):
 
 def test_a_host_that_stands_still_twice_in_each_step(findings):
     """20.2 ms before `_AlltoAllSingle` and 20.9 in its backward, others at most 0.1 and 0.8; no kernel is slower."""
-    measured = measure(load([findings / "traces" / "torchrec_2b_rank2_sleeps_20ms"]))
+    measured = reading.measured(findings / "traces" / "torchrec_2b_rank2_sleeps_20ms")
     late = measured.straggler
     assert late.rank == 2
     first, second = sorted(late.differences, key=lambda one: one.name)

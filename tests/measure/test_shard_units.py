@@ -5,11 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measured import Missing
 from dptune.present.sections.fsdp import fsdp
-from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import US, annotation, launched, measure_events, operator, step
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
@@ -98,7 +97,7 @@ def test_a_hook_waits_and_does_not_compute_on_a_cpu(tmp_path):
 
 
 def test_of_a_recording_of_cards():
-    measured = measure(load([SAMPLES / "ranks-nccl-fsdp"], cached=False))
+    measured = reading.measured(SAMPLES / "ranks-nccl-fsdp")
     found = measured.shard_units
     assert (found.forward_depth, found.backward_depth) == (0, 1)
     assert {row.unit for row in found.rows} == {f"layers.{number}" for number in range(4)}
@@ -112,7 +111,7 @@ def test_of_a_recording_of_cards():
 
 def test_of_a_made_trace_without_prefetch(findings):
     """Gathers of 1.5 ms, each followed by 1.5 ms of compute that could hide the next one's."""
-    measured = measure(load([findings / "traces" / "made_fsdp2_without_prefetch"], cached=False))
+    measured = reading.measured(findings / "traces" / "made_fsdp2_without_prefetch")
     rows = measured.shard_units.rows
     gathers = [row for row in rows if row.direction == "forward"]
     assert [row.prefetched_share for row in gathers] == [0] * 8

@@ -14,6 +14,7 @@ from dptune.present.html.page import page
 from dptune.present.text import first_screen, text
 from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import measure_events
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
@@ -25,7 +26,7 @@ SERVED = "inference_graphs/b6a467c_sglang_Qwen3-8B_decode.json.gz"
 )
 def test_tables_are_of_the_whole_recording_where_it_has_no_steps(real_traces: Path, file: str) -> None:
     (entry,) = [one for one in json.loads((real_traces / "MANIFEST.json").read_text()) if one["file"] == file]
-    measured = measure(load([real_traces / file]))
+    measured = reading.measured(real_traces / file)
     assert measured.tables_of == "recording"
     assert measured.known("account") is None
     assert measured.kernels.per_step == entry["gpu_kernels"]
@@ -36,12 +37,12 @@ def test_tables_are_of_the_whole_recording_where_it_has_no_steps(real_traces: Pa
 
 
 def test_collectives_of_a_cpu_without_steps(real_traces: Path) -> None:
-    measured = measure(load([real_traces / "cpu_only" / "3b2ac16_ref.json"]))
+    measured = reading.measured(real_traces / "cpu_only" / "3b2ac16_ref.json")
     assert [(row.kind, row.calls_per_step) for row in measured.collectives] == [("all_reduce", 1), ("broadcast", 1)]
 
 
 def test_tables_of_a_run_with_steps_are_of_these() -> None:
-    measured = measure(load([SAMPLES / "healthy"]))
+    measured = reading.measured(SAMPLES / "healthy")
     assert measured.tables_of == "steps"
 
 

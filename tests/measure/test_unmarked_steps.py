@@ -15,6 +15,7 @@ from dptune.measure.steps.windows import host_steps
 from dptune.measure.views import view
 from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import BACKWARD as NODE
 from .handmade import US, event, launch, load_events, on_device, operator
 
@@ -340,7 +341,7 @@ def test_the_figures_of_a_run_are_those_of_its_marks(real_traces, name):
     nanoGPT's optimizer tells three of its four steps, those from the second on; the first holds 8 of 56 collectives.
     """
     run = load([real_traces / name])
-    marked = measure(run)
+    marked = reading.measured(real_traces / name)
     blind = measure(replace(run, ranks=[replace(rank, light=hidden(rank.light)) for rank in run.ranks]))
     assert (marked.steps.basis, blind.steps.basis) == (
         "profiler_step",

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.measure import measure
-from dptune.trace import load
-
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import US, Event, annotation, call, copy, kernel, launch, measure_events, operator, python, step
 
 
@@ -44,7 +42,7 @@ def test_by_call_and_place(tmp_path: Path, stacks: bool) -> None:
 
 def test_a_public_trace(real_traces: Path) -> None:
     """Six copies of one line hold the host for 34.5 ms in six steps: more than those that are called most often."""
-    first, *others = measure(load([real_traces / "hta_training" / "b1ceb4c_control.json.gz"])).wait_sites
+    first, *others = reading.measured(real_traces / "hta_training" / "b1ceb4c_control.json.gz").wait_sites
     assert (first.operator, first.annotation) == ("aten::to", "## all2all_tw_data:wait ##")
     assert first.held_ns / 1e6 == pytest.approx(34.47, abs=0.1)
     assert others[0].operator == "aten::item"

@@ -61,9 +61,7 @@ def test_it_fits_a_terminal_of_80_by_24(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_it_fits_for_public_traces(name: str, real_traces: Path) -> None:
-    from dptune.commands.shared.reading import run_and_report
-
-    _, report = run_and_report([str(real_traces / name)], cached=False)
+    report = reading.reported(real_traces / name)
     shown = text.first_screen(report).splitlines()
     assert len(shown) <= 24
     assert all(len(row) <= 80 for row in shown)

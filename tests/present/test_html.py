@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import re
 from html import escape
@@ -23,6 +24,7 @@ from dptune.predicted import BucketSize
 from dptune.present.anonymous import anonymous
 from dptune.present.first_screen import first_screen
 from dptune.present.html import RunDetails, page
+from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.predicting import search
 
@@ -82,6 +84,12 @@ def whole_page(run: Run, report: Report) -> str:
     return page(report, RunDetails(timeline_steps(run, report.measured), step_history(run, report.measured), sizes))
 
 
+@functools.cache
+def page_of(sample: str) -> str:
+    """The page of a sample run."""
+    return whole_page(*reading.sample(sample))
+
+
 def test_the_page_says_what_the_report_says(report: Report) -> None:
     sizes = [BucketSize(cap_mb=None, buckets=3, step_ns=9), BucketSize(cap_mb=1, buckets=8, step_ns=7)]
     whole = read(page(report, RunDetails([LANES], sizes=sizes)))
@@ -106,8 +114,7 @@ def assert_links_resolve(whole: Whole) -> None:
 
 @pytest.mark.parametrize("sample", ["accumulation_without_no_sync", "healthy"])
 def test_a_recorded_run_has_every_section_that_it_has_figures_for(sample: str) -> None:
-    run, report = reading.sample(sample)
-    whole = read(whole_page(run, report))
+    whole = read(page_of(sample))
     assert_links_resolve(whole)
     sections = [attributes["id"] for tag, attributes in whole.seen if tag == "section"]
     pictures = [
@@ -127,9 +134,9 @@ def test_a_recorded_run_has_every_section_that_it_has_figures_for(sample: str) -
 
 
 def test_the_page_begins_with_the_first_screen() -> None:
-    run, report = reading.sample("accumulation_without_no_sync")
+    _, report = reading.sample("accumulation_without_no_sync")
     screen = first_screen(report)
-    whole = read(whole_page(run, report))
+    whole = read(page_of("accumulation_without_no_sync"))
     words = " ".join(" ".join(whole.words).split())
     top = words[: words.index("Recommendations")]
     commands = [command for _, command in screen.commands]
@@ -145,7 +152,7 @@ def test_the_page_begins_with_the_first_screen() -> None:
 
 
 def test_a_straggler_is_marked_and_drawn_above_a_usual_rank(real_traces: Path) -> None:
-    run, report = run_and_report([str(real_traces / "torchrec_straggler_4xv100")], cached=False)
+    run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
     written = whole_page(run, report)
     assert_links_resolve(read(written))
     assert re.search(r'<div class="name late">\S+ r2</div>', written)
@@ -168,8 +175,7 @@ def test_what_is_quoted_is_code_and_what_a_trace_names_is_no_element(report: Rep
 
 @pytest.mark.parametrize("name", ["accumulation_without_no_sync", "tiny_buckets", "starved_loader", "healthy"])
 def test_no_backquote_is_left_outside_of_code_blocks(name: str) -> None:
-    run, report = reading.sample(name)
-    written = re.sub(r"<pre>.*?</pre>|<[^>]*>", " ", whole_page(run, report), flags=re.DOTALL)
+    written = re.sub(r"<pre>.*?</pre>|<[^>]*>", " ", page_of(name), flags=re.DOTALL)
     assert "`" not in written
 
 
@@ -201,8 +207,8 @@ def test_the_policy_allows_the_script_of_the_page_alone(report: Report) -> None:
 
 def test_the_page_is_complete_without_its_script() -> None:
     """No part of it is hidden or empty until the script runs, and the tables are in the order of the report."""
-    run, report = reading.sample("accumulation_without_no_sync")
-    written = whole_page(run, report)
+    _, report = reading.sample("accumulation_without_no_sync")
+    written = page_of("accumulation_without_no_sync")
     plain = re.sub(r"<script>.*</script>", "", written, flags=re.DOTALL)
     whole = read(plain)
     assert not [attributes for _, attributes in whole.seen if "hidden" in attributes]
@@ -273,7 +279,7 @@ def test_a_recorded_step_fits_its_lanes(sample: str) -> None:
 
 
 def test_a_gpu_has_a_lane_for_each_stream(real_traces: Path) -> None:
-    run, _ = run_and_report([str(real_traces / "nanogpt_8xh100")], cached=False)
+    run = load([real_traces / "nanogpt_8xh100"])
     found = step_lanes(run)
     assert found is not None
     streams = [lane.label for lane in found.lanes if lane.label.startswith("stream ")]
@@ -478,7 +484,7 @@ def test_every_kind_of_trace_makes_a_whole_page(real_traces: Path) -> None:
     made = 0
     for path in smallest(real_traces):
         try:
-            run, report = run_and_report([str(path)], cached=False)
+            run, report = run_and_report([str(path)], jobs=1, cached=False)
         except DptuneError:
             continue
         assert_links_resolve(read(whole_page(run, report)))

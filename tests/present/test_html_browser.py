@@ -14,12 +14,11 @@ import pytest
 from PIL import Image, ImageStat
 
 from dptune.advice import Report
-from dptune.commands.shared.reading import run_and_report
 from dptune.measure.lanes import Lane, Piece, StepLanes
 from dptune.present.html import RunDetails, page
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .test_html import EVIL, LANES, whole_page
+from .test_html import EVIL, LANES, page_of, whole_page
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 QUIET = (
@@ -59,9 +58,8 @@ def told(chromium: str, file: Path) -> tuple[list[str], list[str]]:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run, report = reading.sample("accumulation_without_no_sync")
     file = tmp_path_factory.mktemp("page") / "report.html"
-    file.write_text(whole_page(run, report))
+    file.write_text(page_of("accumulation_without_no_sync"))
     return file
 
 
@@ -159,7 +157,7 @@ def pages(name: str, report: Report, real_traces: Path) -> str:
         run = report.run.model_copy(update={"command": f"python {long}.py", "sources": [long]})
         lanes = StepLanes(0, 7, 10, [Lane(long, [Piece(0, 5, "compute", long, 1)])])
         return page(report.model_copy(update={"advice": [card], "run": run}), RunDetails([lanes]))
-    run_of_traces, report_of_traces = run_and_report([str(real_traces / name)], cached=False)
+    run_of_traces, report_of_traces = reading.run_and_report_of(real_traces / name)
     return whole_page(run_of_traces, report_of_traces)
 
 

@@ -45,6 +45,7 @@ def test_the_first_screen_names_them_where_no_single_rank_is_the_verdict(report:
 
 def test_the_map_has_a_cell_per_rank_and_position(report: Report) -> None:
     (section,) = outliers(report)
+    assert "<td>4-7</td><td>host gpu-1.example</td>" in section.body
     assert section.body.count("<title>rank ") == 16
     assert "<title>rank 14 (tensor 2, data 3): 2.5" in section.body
     assert section.body.count("<title>tensor ") == PER_HOST

@@ -432,7 +432,7 @@ def test_the_next_operation_of_a_name_by_a_plain_search(recorded: tuple[Run, Rep
 
 async def test_dials_of_gpus_are_those_that_their_model_knows(real_traces: Path) -> None:
     """Two ranks whose replay is good enough to tell more than a bound."""
-    run, report = run_and_report([str(real_traces / "torchrec_resnet18_2xv100")], cached=False)
+    run, report = reading.run_and_report_of(real_traces / "torchrec_resnet18_2xv100")
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
         await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
         names = [one.knob for one in dials(run, report.measured)]
@@ -446,7 +446,7 @@ async def test_dials_of_gpus_are_those_that_their_model_knows(real_traces: Path)
 
 async def test_all_ranks_are_seen_at_once_the_straggler_first(real_traces: Path) -> None:
     """Four ranks; three wait a second in every step for rank 2, which is in one range of its script meanwhile."""
-    run, report = run_and_report([str(real_traces / "torchrec_straggler_4xv100")], cached=False)
+    run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
         seen = await see(pilot, "4 ranks, around step", "6")
         rows = named_rows(pilot)
@@ -526,7 +526,7 @@ def test_whom_a_rank_is_compared_with() -> None:
 
 
 async def test_evidence_of_a_straggler_leads_to_the_range_that_holds_it_up(real_traces: Path) -> None:
-    run, report = run_and_report([str(real_traces / "torchrec_straggler_4xv100")], cached=False)
+    run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
         await see(pilot, "rank 2, around step", "e")  # from the overview, of the first recommendation
         view = pilot.app.query_one(Timeline).view
@@ -626,7 +626,7 @@ async def test_where_python_functions_are(recorded: tuple[Run, Report], real_tra
         assert "Python functions" not in screen(pilot)
         rows = pilot.app.query_one(Timeline).view.rows
         assert any(event.kind == "function" for row in rows for event in row.level)
-    found, shown = run_and_report([str(real_traces / "torchrec_resnet18_2xv100")], cached=False)
+    found, shown = reading.run_and_report_of(real_traces / "torchrec_resnet18_2xv100")
     async with ReportApp(shown, found).run_test(size=SMALL) as pilot:
         await see(pilot, "2 ranks, around step", "6")
         await see(pilot, "Python functions: none; `dptune profile` or with_stack=True records them", "enter")

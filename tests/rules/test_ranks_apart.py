@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dptune.commands.shared.reading import measured_of, report_of
+from dptune.commands.shared.reading import measured_of
 from dptune.runfile import form
 from dptune.runfile.facts import Facts
 from dptune.whatif.predicting import Predictor
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 RUNS = Path(__file__).parent / "recorded" / "runs"
 LINKS = Path(__file__).parents[2] / "sample_traces" / "healthy" / "links.json"
@@ -25,7 +27,7 @@ def untraced_ms(name):
     ("name", "speaks", "silent"), [("late-rank", "DP701", "DP702"), ("uneven-ranks", "DP702", "DP701")]
 )
 def test_of_a_delay_one_rule_speaks(name, speaks, silent):
-    report = report_of([str(RUNS / name)], cached=False)
+    report = reading.reported(RUNS / name)
     rules = [one.rule for one in report.advice]
     assert speaks in rules
     assert silent not in rules
@@ -33,7 +35,7 @@ def test_of_a_delay_one_rule_speaks(name, speaks, silent):
 
 
 def test_ranks_that_take_turns_are_named_with_their_steps():
-    (advice,) = [one for one in report_of([str(RUNS / "uneven-ranks")], cached=False).advice if one.rule == "DP702"]
+    (advice,) = [one for one in reading.reported(RUNS / "uneven-ranks").advice if one.rule == "DP702"]
     assert "rank 0 in 10, rank 1 in 10 of 20 steps" in advice.title  # each sleeps in every second step
 
 

@@ -6,16 +6,17 @@ no stable one.
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import pytest
 
-from dptune.advice import Report
 from dptune.advise import packs
-from dptune.commands.shared.reading import read_run, report_of
+from dptune.commands.shared.engine import Engine
+from dptune.commands.shared.reading import read_run
 from dptune.compare.settings import facts
 from dptune.compare.sides import Sides
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 RUNS = Path(__file__).parent / "recorded" / "runs"
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -35,6 +36,7 @@ FAULTS = {
     "DP203": "rank-placement",
     "DP204": "sharded-parameters",
     "DP205": "small-shard-units",
+    "DP209": "flat-parameters",
     "DP301": "small-batch",
     "DP302": "frozen-batch-norm",
     "DP303": "schedule-out-of-step",
@@ -53,6 +55,7 @@ FAULTS = {
     "DP508": "same-random-numbers",
     "DP509": "labels-shifted-twice",
     "DP510": "samples-changed-in-place",
+    "DP511": "split-by-rank",
     "DP602": "garbage-collection",
     "DP603": "unfused-optimizer",
     "DP604": "oversubscribed-cores",
@@ -70,6 +73,9 @@ FAULTS = {
     "DP618": "full-sorts",
     "DP619": "eager-attention",
     "DP621": "broadcast-reductions",
+    "DP622": "slice-gradients",
+    "DP623": "weight-penalty",
+    "DP624": "upsampled-convolutions",
     "DP701": "late-rank",
     "DP702": "uneven-ranks",
     "DP703": "slow-steps",
@@ -114,15 +120,14 @@ EXPERTS = {
     "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz": ["DP404", "DP603"],
     "single_gpu/d4c3f21_trace_04.json.gz": ["DP401"],
 }
-SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer"}  # a second fault of one rule
+# A second fault of one rule.
+SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer", "repeated-rows"}
 # Further faults of a rule that is in the table, and another rule that must not take them for its own.
 BESIDE = {"gathered-for-logging": ("DP105", "DP204"), "metrics-reduced": ("DP105", "DP103")}
 QUIET = {"tiny-gradients": "DP103"}  # and nothing to mend
 
 
-@functools.cache
-def told(place: Path) -> Report:
-    return report_of([str(place)], cached=False)
+told = reading.reported
 
 
 def speaking(place: Path) -> list[str]:
@@ -191,6 +196,13 @@ def test_a_step_that_the_script_wrote():
     assert "calling 8 operators for each of 24 tensors: use torch.optim.AdamW" in advice.title
     assert not {"DP610", "DP901"} & {*speaking(RUNS / "written-optimizer")}
     assert "DP603" in told(RUNS / "written-optimizer-mended").quiet
+
+
+def test_rows_that_a_module_computes_again():
+    """64 rows, each of them for six candidates."""
+    (advice,) = [one for one in told(RUNS / "repeated-rows").advice if one.rule == "DP612"]
+    assert advice.title.startswith("`rows` computes each row of its input 6 times (train.py:")
+    assert "DP612" in told(RUNS / "repeated-rows-mended").quiet
 
 
 def test_the_line_that_collects_garbage():
@@ -267,6 +279,7 @@ def test_the_bound_of_prefetching_is_what_prefetching_saved():
 
 # Rules of which nothing can be shown in a trace, and why.
 PLACELESS = {
+    "DP209": "the module that wraps is a fact",
     "DP107": "gradients are not in the trace",
     "DP108": "what is not there has no place",
     "DP109": "followed in the live process",
@@ -287,6 +300,7 @@ PLACELESS = {
     "DP508": "read in the live process",
     "DP509": "followed in the live process",
     "DP510": "read in the live process",
+    "DP511": "read in the live process",
     "DP605": "a switch",
     "DP607": "seen in steps without the profiler",
     "DP608": "seen in the detailed window",
@@ -301,6 +315,9 @@ PLACELESS = {
     "DP618": "seen in the detailed window",
     "DP619": "seen in the detailed window",
     "DP621": "seen in the detailed window",
+    "DP622": "seen in the detailed window",
+    "DP623": "seen in the detailed window",
+    "DP624": "seen in the detailed window",
     "DP703": "seen in steps without the profiler",
     "DP802": "between steps",
     "DP804": "the mode is not in the trace",
@@ -332,7 +349,7 @@ def test_evidence_of_public_traces_names_a_rank_and_a_time(real_traces, code):
 
 @pytest.mark.parametrize("name", ["same-data", "broadcast-buffers", "sharded-parameters", "workers-restart"])
 def test_what_two_recordings_differ_in_are_settings_and_no_times(name):
-    runs = [read_run(str(RUNS / each), cached=False) for each in (name, f"{name}-mended")]
+    runs = [read_run(str(RUNS / each), Engine(cached=False)) for each in (name, f"{name}-mended")]
     found, why = facts(Sides(runs[:1], runs[1:]))
     assert found, why
     for one in found:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..prove.test_engine import interrupted_at, left_in, run  # noqa: TID252 - tests are no installed package
+from ..prove.test_engine import DPTUNE, interrupted_at, left_in, run, surroundings  # noqa: TID252 - tests are no installed package
 
 pytestmark = pytest.mark.records
 
@@ -51,6 +53,7 @@ for inputs in DataLoader(Samples(), batch_size=8):
     time.sleep(float(sys.argv[2]))
 """
 TRIAL = ("--warmup", "2", "--steps", "10", "--seconds", "0")
+RESUME = ("tune", "--run", "base", "--resume")
 STARVED, HEALTHY = ("0.005", "0.001"), ("0", "0.03")
 
 
@@ -106,3 +109,43 @@ def test_nothing_is_kept_of_a_script_that_only_waits(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     _, result = tuned(folder)
     assert (result["outcome"], result["kept"]) == ("nothing kept", [])
+
+
+@pytest.mark.thorough
+def test_a_search_that_is_interrupted_ten_times_comes_to_the_same_result(tmp_path: Path) -> None:
+    """Interrupts come at drawn moments: while files are read, in trials, between them, and in the final comparison."""
+    folder, draw = project(tmp_path), random.Random(7)
+    short = ("--warmup", "2", "--untraced", "10", "--light", "3", "--detailed", "0", "--no-links", "-q")
+    assert run("profile", *short, "--run-dir", "base", "train.py", *STARVED, cwd=folder).returncode == 0
+    words = ("tune", "--run", "base", "--only", "loader.num_workers", "--time-limit", "1h", *TRIAL)
+    place, kept, ended = folder / "base" / "tuned", 0, []
+    for _ in range(10):
+        resume = (place / "options.json").exists()
+        status, error = interrupted_after(draw.uniform(1, 40), *(RESUME if resume else words), cwd=folder)
+        assert status in (0, 130), error  # 0: it came to its end before
+        ended.append(status)
+        assert left_in(folder) == []
+        assert (folder / "train.py").read_text() == TRAIN
+        if (place / "trials.json").exists():
+            made = len(json.loads((place / "trials.json").read_text())["entries"])
+            assert made >= kept
+            kept = made
+    assert 130 in ended
+    done = run(*RESUME, cwd=folder, timeout=3000)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((place / "tuning.json").read_text())
+    assert (result["outcome"], result["ended"]) == ("faster", "complete")
+    assert result["settings"]["loader.num_workers"] >= 2
+    assert not (folder / "checkpoint.txt").read_text().count("written\n") > 1  # by the recording alone
+
+
+def interrupted_after(seconds: float, *words: str, cwd: Path) -> tuple[int, str]:
+    """The status of a dptune that gets SIGINT so long after it started, and what it says on stderr."""
+    with subprocess.Popen(
+        [*DPTUNE, *words], cwd=cwd, env=surroundings(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            return process.wait(seconds), process.communicate()[1]
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            return process.wait(120), process.communicate()[1]

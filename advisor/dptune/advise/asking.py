@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 
 from dptune.advice import CONFIDENCES, Advice
@@ -22,6 +22,7 @@ from dptune.errors import described
 from dptune.measured import Measured, Missing
 from dptune.rule import Predictor, RunView
 from dptune.runfile.facts import Facts
+from dptune.whatif.memory.predicting import predict_memory
 
 LIMIT_S = 30.0  # for a rule of another pack, which has what it asks for at hand
 MOST_ADVICE = 1000  # a rule that yields without end would fill the memory before its time is up
@@ -52,12 +53,25 @@ class Questioner:
 
         Raises KeyboardInterrupt where Ctrl-C is pressed meanwhile, and nothing else.
         """
-        limits = self.settings.limits(loaded.rule)
         if loaded.ours:
-            return _answer(loaded, RunView(self.measured, self.facts, limits, self.predictor, advised, self.times_hold))
+            return _answer(loaded, self._view(loaded, self.measured, self.facts, advised))
         measured, facts = pickle.loads(self._pickled)
-        copies = [advice.model_copy(deep=True) for advice in advised]
-        return _in_time(loaded, RunView(measured, facts, limits, self.predictor, copies, self.times_hold))
+        return _in_time(
+            loaded, self._view(loaded, measured, facts, [advice.model_copy(deep=True) for advice in advised])
+        )
+
+    def _view(
+        self, loaded: LoadedRule, measured: Measured, facts: Sequence[Facts], advised: Sequence[Advice]
+    ) -> RunView:
+        return RunView(
+            measured,
+            facts,
+            self.settings.limits(loaded.rule),
+            self.predictor,
+            advised,
+            self.times_hold,
+            memory_predictor=partial(predict_memory, measured, facts),
+        )
 
     @cached_property
     def _pickled(self) -> bytes:

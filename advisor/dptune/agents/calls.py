@@ -22,7 +22,20 @@ from dptune.agents.answers import Answer, answer, bounded, text
 
 _ENDS_WITHIN_S = 60.0  # a search that is interrupted: it ends its trial, and writes what it found
 _REPORT = ("run", "headline", "trust", "advice", "together", "verified")
-_TUNED = ("outcome", "reason", "ended", "kept", "settings", "final", "apply", "start", "by_hand", "tried", "not_tried")
+_TUNED = (
+    "run",
+    "outcome",
+    "reason",
+    "ended",
+    "kept",
+    "settings",
+    "final",
+    "apply",
+    "start",
+    "by_hand",
+    "tried",
+    "not_tried",
+)
 _LAST_LINES = 12
 
 
@@ -97,13 +110,18 @@ class Calls:
         run: str = "",
         time_limit: str = "20m",
         numerics: Literal["same", "may-change"] = "same",
+        only: str = "",
     ) -> Answer:
-        """Starts a search for the changes that make a script faster: `command` is train.py with its arguments."""
+        """Starts a search for the changes that make a script faster: `command` is train.py with its arguments.
+
+        `only`: rules and knobs to try, with commas between (default: all).
+        """
         if bool(command) == bool(run):
             raise CallError("give either `command` (train.py and its arguments) or `run` (a recording)")
         folder = Path(tempfile.mkdtemp(prefix="dptune-tune-"))
         target = ("--run", *_words(run)) if run else (*_words((command or [""])[0]), *(command or [])[1:])
         options = ("--time-limit", *_words(time_limit), "--numerics", numerics, "-o", str(folder / "tuned"))
+        options += ("--only", *_words(only)) if only else ()
         words = ("tune", *options, *target)
         if refused := self._refused(words):
             folder.rmdir()

@@ -234,10 +234,10 @@ def _read(folder: Path) -> tuple[Report, WhatIf, list[Facts]]:
 def _results_folder(args: argparse.Namespace, run: Path) -> Path:
     """A new folder, or with --resume the latest one. Raises UsageError where files of others lie there."""
     from dptune.runfile.paths import TUNED
-    from dptune.tune.session import JOURNAL
+    from dptune.tune.options import OPTIONS
 
     earlier = sorted(
-        (path.parent for path in run.glob(f"{TUNED}*/{JOURNAL}")), key=lambda path: (len(path.name), path.name)
+        (path.parent for path in run.glob(f"{TUNED}*/{OPTIONS}")), key=lambda path: (len(path.name), path.name)
     )
     if args.resume:
         if args.output is None and not earlier:

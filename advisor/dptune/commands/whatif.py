@@ -14,6 +14,9 @@ ranks, each with its present batch), nodes, allreduce.algorithm, link.between_al
 network between nodes), straggler.removed (the extra work of the straggler disappears), straggler.balanced (the work of
 each step is spread evenly over ranks), fsdp.units (units of fully_shard), wrapper (ddp, or fsdp with fsdp.units).
 
+The peak memory of a rank, and whether it fits, is shown for changes of the batch, resharding, wrapper, fsdp.units,
+fsdp.within_hosts (HSDP), optimizer.sharded (ZeRO-1), optimizer.name, model.dtype, memory.checkpointing, world_size.
+
 Measure the links with `dptune links` for the best predictions.
 
 --strategies compares ways to share the work among the same ranks: less frequent communication, sharding the optimizer
@@ -94,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     from dptune.present.ink import paint
     from dptune.present.sections.whatif import page
     from dptune.runfile.paths import RUNS
-    from dptune.whatif.predicting import compare, nothing, predict, search
+    from dptune.whatif.predicting import compare, only_memory, predict, search
 
     wanted = _wanted(args)
     if args.strategies and wanted:
@@ -105,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     trust = trust_in(found, measured)
     why = next((finding.text for finding in trust.findings if finding.level == "unjudgeable"), "")
     if why:
-        what_if = nothing(f"{NO_VERDICT}: {why}", wanted)
+        what_if = only_memory(f"{NO_VERDICT}: {why}", found, measured, wanted)
     elif args.strategies:
         what_if = compare(found, measured)
     else:
@@ -116,13 +119,9 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(what_if.model_dump_json(indent=1) + "\n")
     else:
         sys.stdout.write(paint(page(what_if, terminal.width(sys.stdout), named), terminal.colours(sys.stdout)))
-    return (
-        0
-        if what_if.curve
-        or what_if.strategies
-        or any(prediction.known("low_ns") is not None for prediction in what_if.predictions)
-        else 1
-    )
+    steps = any(prediction.known("low_ns") is not None for prediction in what_if.predictions)
+    peaks = any(prediction.known("peak_bytes") is not None for prediction in what_if.memory)
+    return 0 if what_if.curve or what_if.strategies or steps or peaks else 1
 
 
 def _wanted(args: argparse.Namespace) -> list[dict[str, Value]]:

@@ -23,6 +23,7 @@ from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
 from dptune.measure.device.architectures import architecture_of
+from dptune.measure.device.tensor_memory import NO_ALLOCATIONS, tensor_memory
 from dptune.measure.efficiency import figures as efficiency
 from dptune.measure.efficiency.tokens import recorded_tokens
 from dptune.measure.host import (
@@ -39,6 +40,7 @@ from dptune.measure.host import (
 )
 from dptune.measure.host.callers import has_stacks
 from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_samples, inferred_world_size
+from dptune.measure.outliers.devices import kernel_times
 from dptune.measure.outliers.figures import FEW, outliers
 from dptune.measure.shard_units.figures import NO_UNITS, shard_units
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
@@ -55,6 +57,7 @@ from dptune.measured import (
     Measured,
     RankFigures,
     StragglerFigures,
+    TensorMemory,
     UserCodeFigures,
 )
 from dptune.runfile.facts import Facts
@@ -94,6 +97,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     ranks = [_rank(rank, run, together, waits[rank], lost.get(rank, [])) for rank in _ranks(run)]
     detail = _detailed(run)
     stacked = detail or _stacked(run, stepped)
+    times = {rank_view.rank: kernel_times(rank_view) for rank_view in _stepped(viewed)}
     tabled = tables(run, views, accounted, together, detail)
     spent = [each for each in together.spent if each[0].whole]
     windowed = [each for each in spent if each[1].windows]
@@ -129,7 +133,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         ),
         "straggler": (None, late) if isinstance(late, str) else (late, ""),
         "outliers": (
-            None if account is None else outliers(stepped, together, _hosts(run), account, parallel),
+            None if account is None else outliers(_stepped(accounted), times, together, _hosts(run), account, parallel),
             no_steps if account is None else FEW,
         ),
         "gaps": (gaps.gaps(spent) if stepped else None, no_steps),
@@ -190,6 +194,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         "inferred": (inferred, not_inferred),
         "load": (None, loads) if isinstance(loads, str) else (loads, ""),
         "noise": (None, noisy) if isinstance(noisy, str) else (noisy, ""),
+        "tensor_memory": (_tensor_memory(run, next(iter(stepped), None), detail), NO_ALLOCATIONS),
         "memory": (
             memory.memory(_facts_of(run), read, detail) or None,
             "neither the recording nor the trace names a device",
@@ -210,6 +215,12 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             detail,
         ),
     )
+
+
+def _tensor_memory(run: Run, first: RankView | None, detail: RankView | None) -> TensorMemory | None:
+    read = detail or first
+    facts = None if read is None else run.facts.get(read.rank)
+    return tensor_memory(first, detail, facts.tensors if facts is not None else None)
 
 
 def _inferred(

@@ -19,7 +19,7 @@ from dptune.measure.nested import HostRanges
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import DeviceView, RankView, busiest, view
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import OPERATOR_CATEGORIES, Work
+from dptune.trace.kernels import OPERATOR_CATEGORIES, STEP_NAME, Work
 from dptune.trace.run import Run
 
 SELF_TIME = "operator self time"  # a piece without a name: between the operators that it calls
@@ -244,7 +244,8 @@ def _idle(rank_lanes: RankLanes, step: Step, lanes: Sequence[Lane]) -> Idle | No
     if length < _LEAST_IDLE * step.length_ns:
         return None
     path = rank_lanes.host.path(step.start_ns + start + length // 2)
-    return Idle(start, length, path[-1].name if path else "")
+    names = [event.name for event in path if not STEP_NAME.match(event.name)]
+    return Idle(start, length, names[-1] if names else "")
 
 
 def _device(seen: RankView, device: DeviceView, place: Ints, step: Step, several: bool) -> list[Lane]:

@@ -307,7 +307,35 @@ class MemoryBoundFunction(FunctionOperators):
     """
 
     runs: float = Field(description="runs of the function per step")
-    operators: list[OperatorCost] = Field(description="the operators that take most, at most four")
+    operators: list[OperatorCost] = Field(description="the operators that take most, at most six")
+    calls_backward: bool = Field(description="whether it calls the backward pass, as the training loop does")
+
+
+class SliceGradients(FunctionOperators):
+    """Slices that a function of the user takes, each of which fills a gradient of the whole tensor in backward passes.
+
+    `calls` are the slices, `backward_ns` the time of their nodes.
+    """
+
+    size: list[int] = Field(description="size of the tensors that are sliced")
+    through: str = Field(
+        description="the function of torch that the user's function calls and that takes the slices; empty without one"
+    )
+
+
+class UpsampledConvolution(FunctionOperators):
+    """Convolutions of one pixel on tensors that were just enlarged, in a function of the user.
+
+    `cost_ns` holds the interpolation and the convolution; `calls` are those of the convolution.
+    """
+
+    before: list[int] = Field(description="size of the largest input before it is enlarged")
+    after: list[int] = Field(description="the same, after that")
+    channels: int = Field(description="output channels of the convolution")
+    saved_share: float = Field(
+        description="upper bound of the share that the other order saves: of the interpolation the part of the "
+        "channels that the convolution drops, of the convolution the part of the pixels that are interpolated"
+    )
 
 
 class EagerAttention(FunctionOperators):
@@ -392,6 +420,12 @@ class UserCodeFigures(Figures):
     )
     memory_bound: list[MemoryBoundFunction] = Field(
         default=[], description="functions whose own operators in forward passes mostly read and write memory"
+    )
+    slice_gradients: list[SliceGradients] = Field(
+        default=[], description="functions that take 16 or more slices of tensors of one size in a step"
+    )
+    upsampled_convolutions: list[UpsampledConvolution] = Field(
+        default=[], description="functions that enlarge tensors before a convolution of one pixel"
     )
     clips: bool = Field(False, description="whether a step clips gradients with `torch.nn.utils`")
     packs: bool = Field(False, description="whether a step packs padded sequences, on whose padding no layer computes")

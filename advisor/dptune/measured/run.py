@@ -47,6 +47,7 @@ from dptune.measured.outliers import OutlierFigures
 from dptune.measured.place import Place
 from dptune.measured.shard_units import ShardUnits
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
+from dptune.measured.tensor_memory import TensorMemory
 
 
 class Loss(Model):
@@ -150,6 +151,7 @@ class Measured(Figures):
     copies: Figure[list[CopyFigures]] = Field(ABSENT, description="copies inside steps, by direction")
     kernels: Figure[KernelFigures] = Field(ABSENT, description="kernels of the steps; on a CPU operators")
     memory: Figure[list[MemoryFigures]] = Field(ABSENT, description="memory of each device")
+    tensor_memory: Figure[TensorMemory] = Field(ABSENT, description="memory of tensors within a step, by their use")
     efficiency: Figure[EfficiencyFigures] = Field(ABSENT, description="FLOPs of the steps, and what share of the peak")
     noise: Figure[NoiseFigures] = Field(ABSENT, description="the batch size above which larger batches help little")
     load: Figure[list[LoadFigures]] = Field(

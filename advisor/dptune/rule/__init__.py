@@ -31,6 +31,7 @@ from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.schedules import SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
+from dptune.runfile.weight_penalties import WeightPenaltyFacts
 
 __all__ = [
     "LEADING",
@@ -63,6 +64,7 @@ __all__ = [
     "Share",
     "SlowSteps",
     "Threshold",
+    "WeightPenaltyFacts",
     "discarding",
     "epochs_of",
     "equal_generators",

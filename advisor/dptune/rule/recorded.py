@@ -11,7 +11,7 @@ from typing import Any
 from dptune.advice import CONFIDENCES, NEEDS_RECORDING, Advice, Confidence, Impact, impact_of
 from dptune.knobs import Value
 from dptune.measured import Measured, Missing, digits
-from dptune.predicted import Prediction
+from dptune.predicted import MemoryPrediction, Prediction
 from dptune.rule.declared import Threshold
 from dptune.runfile.collected import CollectingLine, collecting_line
 from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
@@ -30,6 +30,7 @@ from dptune.runfile.work_kinds import kind_of
 _ROUNDING = 1e-9  # of sums in 64 bits: equal weights agree to the last bit, or nearly so on other processors
 
 Predictor = Callable[[Mapping[str, Value]], Prediction]
+MemoryPredictor = Callable[[Mapping[str, Value]], MemoryPrediction]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,14 @@ class RecordedView:
     advised: Sequence[Advice] = ()
     times_hold: bool = True
     used: set[str] = field(default_factory=set)
+    memory_predictor: MemoryPredictor | None = None
+
+    def memory_after(self, changes: Mapping[str, Value]) -> MemoryPrediction | None:
+        """The peak memory of a rank with these changes together; None where it is not known."""
+        if self.memory_predictor is None:
+            return None
+        found = self.memory_predictor(changes)
+        return found if found.known("peak_bytes") is not None else None
 
     def limit(self, threshold: Threshold) -> float:
         """The threshold's value: the user's, else its default."""

@@ -28,8 +28,10 @@ from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.schedules import SchedulerFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
+from dptune.runfile.tensors import TensorFacts
 from dptune.runfile.unaveraged import UnaveragedFacts
 from dptune.runfile.unused import RepeatedPassFacts, UnusedGradientFacts
+from dptune.runfile.weight_penalties import WeightPenaltyFacts
 from dptune.runfile.window import Window
 
 SCHEMA_VERSION = "0.3"
@@ -197,7 +199,7 @@ class Facts:
     steps (local SGD); `warnings` are torch's of data-parallel training; `engine` the library that wraps model and
     optimizer (`deepspeed`);
     `iterators` the lines that make iterators of a DataLoader;
-    `kept` the tensors that stay alive from step to step;
+    `kept` the tensors that stay alive from step to step; `tensors` how large those are, by what they are for;
     `dense_tables` embedding tables with dense gradients, and how many rows a step uses;
     `left_out` parameters that get gradients and no optimizer holds;
     `evaluation_mode` models that are updated in evaluation mode; `unaveraged` parameters that DDP does not average;
@@ -210,6 +212,8 @@ class Facts:
     `kept_weights` weights that are kept without a copy;
     `changed_samples` samples that data sets change in place;
     `shifted_labels` how far targets are ahead of token ids;
+    `weight_penalty` squared weights in the loss;
+    `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -259,6 +263,7 @@ class Facts:
     left_out: list[LeftOutFacts] = field(default_factory=list)
     repeated_passes: list[RepeatedPassFacts] = field(default_factory=list)
     kept: KeptFacts | None = None
+    tensors: TensorFacts | None = None
     frozen_norms: FrozenNormFacts | None = None
     dense_tables: list[DenseTableFacts] = field(default_factory=list)
     evaluation_mode: list[EvaluationModeFacts] = field(default_factory=list)
@@ -272,6 +277,8 @@ class Facts:
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)
     shifted_labels: list[ShiftedLabelFacts] = field(default_factory=list)
+    weight_penalty: WeightPenaltyFacts | None = None
+    keeps_logits: str | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

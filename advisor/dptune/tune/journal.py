@@ -47,6 +47,8 @@ class Journal:
 
     def resume(self) -> int:
         """Take over what was kept; how many trials. Raises RunError where it is of another subject, or unreadable."""
+        if not self.path.exists():  # the search ended before its first trial did
+            return 0
         try:
             kept = _Kept.model_validate_json(form.regular(self.path, _LARGEST_BYTES))
         except (OSError, ValueError) as error:

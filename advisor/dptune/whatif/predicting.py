@@ -14,9 +14,10 @@ from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
 from dptune.whatif.link import link_figures
+from dptune.whatif.memory.predicting import predict_memory
 from dptune.whatif.run_model import RunModel
 from dptune.whatif.searching import best_sets, changes_of_units
-from dptune.whatif.strategies import strategies, too_large
+from dptune.whatif.strategies import strategies, too_large, with_memory
 from dptune.whatif.unit_strategies import of_units, with_units
 
 # What is asked of steps that GPUs compute, where nothing else is.
@@ -31,6 +32,9 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("ddp.no_sync", True),
     ("ddp.comm_hook", "bf16"),
     ("precision.autocast", "bf16"),
+    ("optimizer.fused", True),
+    ("fsdp.prefetch", True),
+    ("fsdp.reshard_after_forward", False),
 )
 
 
@@ -77,8 +81,20 @@ def predict(run: Run, measured: Measured, wanted: Sequence[Mapping[str, Value]])
     try:
         ground = RunModel.of(run, measured)
     except Missing as lack:
-        return nothing(lack.reason, wanted)
-    return ground.result([ground.predict(changes) for changes in wanted])
+        return only_memory(lack.reason, run, measured, wanted)
+    return _with_memory(ground.result([ground.predict(changes) for changes in wanted]), run, measured)
+
+
+def only_memory(why: str, run: Run, measured: Measured, wanted: Sequence[Mapping[str, Value]]) -> WhatIf:
+    """No prediction of the step, and the reason; the peak memory with each of the wanted sets of changes."""
+    return _with_memory(nothing(why, wanted), run, measured)
+
+
+def _with_memory(what_if: WhatIf, run: Run, measured: Measured) -> WhatIf:
+    """The same, with the peak memory of each prediction."""
+    facts = list(run.facts.values())
+    memory = [predict_memory(measured, facts, prediction.changes) for prediction in what_if.predictions]
+    return what_if.model_copy(update={"memory": memory})
 
 
 def nothing(why: str, wanted: Sequence[Mapping[str, Value]] = ()) -> WhatIf:
@@ -96,6 +112,7 @@ def compare(run: Run, measured: Measured) -> WhatIf:
         alternatives = _alternatives(run, measured, ground)
     except Missing as lack:
         return nothing(lack.reason)
+    alternatives = [with_memory(strategy, measured, list(run.facts.values())) for strategy in alternatives]
     return ground.result([]).model_copy(
         update={"strategies": alternatives, "too_large": too_large(measured, alternatives)}
     )

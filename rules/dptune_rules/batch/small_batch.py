@@ -15,10 +15,10 @@ takes half of each step, twice the batch spreads that half over twice the sample
 ## What to change
 
 Raise the loader's batch size, and adjust what depends on it. The largest size is proposed whose last doubling still
-saves `worth_share` and that fits in memory: on a GPU all memory in use is assumed to grow with the batch, which is an
-upper bound. How much memory a CPU host has left is not recorded. Where the replay misses the recorded steps by too much
-for a prediction, twice the batch is proposed if half of the time that does not grow with the batch reaches
-`worth_share`, with low impact, because the saving is unknown.
+saves `worth_share` and whose predicted peak memory fits (`dptune whatif` shows it by components). Where memory cannot
+be predicted, all memory in use of a GPU is assumed to grow with the batch, which is an upper bound. Where the replay
+misses the recorded steps by too much for a prediction, twice the batch is proposed if half of the time that does not
+grow with the batch reaches `worth_share`, with low impact, because the saving is unknown.
 
 The global batch grows from B to kB, and the learning rate with it. This is a hypothesis about convergence, so check the
 loss:
@@ -75,6 +75,7 @@ from dptune.knobs import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.measured import Missing, NoiseFigures
 from dptune.rule import Rule, RunView, Threshold, discarding
 from dptune_rules.batch import micro_batches
+from dptune_rules.predicted_memory import fits, peak_evidence
 
 TIMES = (2, 4, 8)
 MEMORY_SHARE = 0.9  # of a device's memory, that the larger batch may take at most
@@ -130,17 +131,17 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     passes = micro_batches.micro_batches(run)
     if passes > 1:
-        fits = max(
-            (times for times in range(2, micro_batches.MOST_TIMES + 1) if _has_room(run, times, passes)), default=1
+        most = max(
+            (times for times in range(2, micro_batches.MOST_TIMES + 1) if _has_room(run, now, times, passes)), default=1
         )
-        larger = micro_batches.larger_micro_batches(run, now, passes, fits)
+        larger = micro_batches.larger_micro_batches(run, now, passes, most)
         if larger and (larger[1].predicted_share or 0.0) >= run.limit(WORTH_ACCUMULATED_SHARE):
             yield micro_batches.advice(RULE, run, now, passes, *larger)
             return
     tried: list[tuple[int, Saving]] = []
     for times in TIMES:
         then = times * now
-        if not _fits(run, times) or (loader.dataset_samples or math.inf) < times * before:
+        if not _fits(run, now, times) or (loader.dataset_samples or math.inf) < times * before:
             break
         change = Change(knob="loader.batch_size", now=now, then=then)
         try:
@@ -200,6 +201,7 @@ def check(run: RunView) -> Iterator[Advice]:
             ),
             Evidence(label="global batch then", value=times * before, unit="samples"),
             *_epoch(loader.dataset_samples, times * before),
+            *peak_evidence(run, {"loader.batch_size": then}),
             *_noise(run),
         ],
         numerics="changes",
@@ -291,8 +293,13 @@ def _accumulated(run: RunView, times: int) -> str:
     return f" Alternatively {fewer}: the global batch and the learning rate stay the same (saving not predicted)."
 
 
-def _fits(run: RunView, times: int) -> bool:
-    """Whether a GPU has room for it, were all of its memory to grow; of a CPU it is not known, and taken to."""
+def _fits(run: RunView, now: int, times: int) -> bool:
+    """Whether the predicted peak fits. Where it is not predicted: whether a GPU has room for it, were all of its memory
+    to grow; a CPU is taken to.
+    """
+    predicted = fits(run, {"loader.batch_size": times * now})
+    if predicted is not None:
+        return predicted
     if run.measured.device_kind == "cpu":
         return True
     shares = [memory.peak_share for memory in run.measured.memory]
@@ -301,11 +308,12 @@ def _fits(run: RunView, times: int) -> bool:
     return max(shares) < run.limit(ROOM_SHARE) and times * max(shares) <= MEMORY_SHARE
 
 
-def _has_room(run: RunView, times: int, passes: int) -> bool:
+def _has_room(run: RunView, now: int, times: int, passes: int) -> bool:
     """Whether so many times larger micro-batches fit: in a GPU's memory, or in that of a CPU's host."""
-    if run.measured.device_kind == "cpu":
+    predicted = fits(run, {"loader.batch_size": times * now})
+    if predicted is None and run.measured.device_kind == "cpu":
         return micro_batches.host_has_room(run, times, passes, MEMORY_SHARE)
-    return _fits(run, times)
+    return _fits(run, now, times)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ RULE = Rule(
     summary="a module computes the same forward pass, or the same rows, several times in each step",
     since="0.1",
     thresholds=(WORTH_SHARE,),
+    asked_when_busy=True,
     needs="recording",
 )
 
@@ -85,7 +86,7 @@ def check(run: RunView) -> Iterator[Advice]:
             why=_why(found, forward, backward),
             changes=[],
             saves=run.bound(0.0, share, f"{needed}{', with the backward pass' if backward else ''}"),
-            confidence="medium" if found.prefixes else "high",
+            confidence="medium" if found.prefixes or not run.times_hold else "high",
             evidence=[
                 *([Evidence(label="called at", value=_places(found.lines))] if found.lines else []),
                 Evidence(label=f"calls of {found.module}", value=found.calls, unit="per step"),

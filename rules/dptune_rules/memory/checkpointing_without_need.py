@@ -47,6 +47,7 @@ from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.known import known
+from dptune_rules.predicted_memory import fits, peak_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: a single checkpointed head is less")
 FULL_SHARE = Threshold(
@@ -86,7 +87,7 @@ def check(run: RunView) -> Iterator[Advice]:
     kept_bytes = max((facts.checkpointing.kept_bytes or 0 for facts in run.facts if facts.checkpointing), default=0)
     if not kept_bytes:
         raise Missing("activation memory was not measured: record with --warmup 2 or more")
-    if not (_fits_host(run, kept_bytes) if on_cpu else _fits_device(run, kept_bytes)):
+    if not _fits(run, kept_bytes, on_cpu):
         return
     at, snippet = (
         Location.parse(checkpointing.where),
@@ -109,6 +110,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 run.measured.where("compute_ns")
             ),
             Evidence(label="activations that checkpointing discards", value=kept_bytes, unit="bytes per rank"),
+            *peak_evidence(run, {"memory.checkpointing": False}),
             *known("called by", checkpointing.through),
         ],
         numerics="same",
@@ -139,6 +141,13 @@ def _recomputed_on_device(run: RunView) -> float:
     again = _recomputed(run) * host_ns / max(1, phases["forward"].host_ns)
     share: float = min(1.0, again) * phases["forward"].compute_ns / run.measured.account.window_ns
     return share
+
+
+def _fits(run: RunView, kept_bytes: int, on_cpu: bool) -> bool:
+    """Whether the predicted peak without checkpoints fits, else whether the activations do in what is free."""
+    if fits(run, {"memory.checkpointing": False}) is False:
+        return False
+    return _fits_host(run, kept_bytes) if on_cpu else _fits_device(run, kept_bytes)
 
 
 def _fits_host(run: RunView, kept_bytes: int) -> bool:

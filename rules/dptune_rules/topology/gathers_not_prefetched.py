@@ -23,7 +23,8 @@ The upper bound is the exposed time of these all-gathers, or the compute before 
 
 ## When to leave it alone
 
-- Memory is short: each prefetched unit needs memory for all its parameters.
+- Memory is short: each prefetched unit needs memory for all its parameters. Nothing is proposed if the predicted peak
+  does not fit.
 - The order of units changes between steps: prefetching a unit that is not used next costs time.
 
 ## References
@@ -41,6 +42,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Change
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.delays import delay_of, evidence_of, overlap_share
+from dptune_rules.predicted_memory import fits
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
@@ -68,7 +70,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     share = overlap_share(run, delay)
     impact = run.impact(share, WORTH_SHARE)
-    if impact is None:
+    if impact is None or fits(run, {"fsdp.forward_prefetch": DEPTH, "fsdp.backward_prefetch": DEPTH}) is False:
         return
     version = 1 if all(fsdp.version == 1 for fsdp in sharded) else 2
     where = next((f" ({fsdp.where})" for fsdp in sharded if fsdp.where), "")

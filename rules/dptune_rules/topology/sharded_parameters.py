@@ -33,10 +33,12 @@ sharding takes in a step: every collective of FSDP (also its reduce-scatters; DD
 time in its hooks, copies into and out of gathered buffers, and the optimizer, which updates sharded tensors one by
 one. On a CPU, overlapped collectives count too, because they use its cores; on a GPU, only the slowdown of compute
 that they cause. If layers stay gathered, the bound is the time of all-gathers in backward passes, overlapped or not:
-the collectives after them then start earlier. On a GPU, less sharding is proposed only if memory has room for it. The
-parameters that the optimizer updates are counted as 32-bit floats; others, for example a frozen base model, are not
-counted. On a CPU it is proposed if the host has this much memory left for all its ranks, and with low confidence if
-that was not recorded.
+the collectives after them then start earlier.
+
+Less sharding is proposed only if its predicted peak memory fits (`dptune whatif --set wrapper=ddp` shows it by
+components). Where memory cannot be predicted, the parameters that the optimizer updates are counted as 32-bit floats,
+and others, for example a frozen base model, are not; on a CPU, confidence is low if the memory that the host has left
+was not recorded.
 
 ## When to leave it alone
 
@@ -65,6 +67,7 @@ from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import CommunicationFigures, Missing, shard_messages
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.known import known
+from dptune_rules.predicted_memory import fits, peak_evidence
 
 AGAIN = " and again before its backward pass"
 _ALL = "the time of FSDP's collectives, hooks and copies, and of the optimizer"
@@ -177,7 +180,8 @@ def _saving(run: RunView, version: int, replicated: bool, most: float, how: str)
 
 def _is_doubtful(run: RunView, share: float) -> bool:
     """Whether little is at stake, units are so small that their number is the cause, or memory is not known."""
-    return share < FAIR_SHARE or _small_units(run) or _host_memory(run) is None
+    unsure = _host_memory(run) is None and fits(run, {"wrapper": "ddp"}) is None
+    return share < FAIR_SHARE or _small_units(run) or unsure
 
 
 def _remedy(version: int, where: str | None, whole: bool, kept: bool) -> str:
@@ -270,7 +274,9 @@ def _shard_bytes(run: RunView) -> int:
 
 
 def _memory(run: RunView) -> list[Evidence]:
-    """What replicas would add to each rank, and what there is; nothing where the parameters are not known."""
+    """The predicted peak with replicas, else what they would add to each rank, and what there is."""
+    if predicted := list(peak_evidence(run, {"wrapper": "ddp"})):
+        return predicted
     shard_bytes, ranks = _shard_bytes(run), run.measured.world_size
     if not shard_bytes:
         return []
@@ -286,6 +292,11 @@ def _memory(run: RunView) -> list[Evidence]:
 
 def _less(run: RunView, reshards: bool) -> str | None:
     """The text of the change that memory has room for; None if it has none."""
+    whole = fits(run, {"wrapper": "ddp"})
+    if whole:
+        return _WHOLE
+    if whole is False and (once := fits(run, {"fsdp.reshard_after_forward": False})) is not None:
+        return ONCE if reshards and once else None
     shard_bytes = _shard_bytes(run)
     more = COPIES * shard_bytes * (run.measured.world_size - 1)
     if run.measured.device_kind == "cpu":

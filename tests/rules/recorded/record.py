@@ -28,12 +28,14 @@ OF_ONE = (
     *("separate-backward-passes", "long-convolutions", "repeated-forward"),
     *("ignored-targets", "one-hot-products", "full-sorts", "generation-without-cache"),
     *("broadcast-reductions", "written-optimizer", "labels-shifted-twice", "samples-changed-in-place"),
-    "memory-bound-functions",
+    *("memory-bound-functions", "slice-gradients", "repeated-rows", "weight-penalty"),
+    "upsampled-convolutions",
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
     *("ignored-targets", "one-hot-products", "full-sorts", "eager-attention", "generation-without-cache"),
-    *("broadcast-reductions", "written-optimizer", "memory-bound-functions"),
+    *("broadcast-reductions", "written-optimizer", "memory-bound-functions", "slice-gradients"),
+    *("weight-penalty", "upsampled-convolutions"),
 )
 LOCALLY = (
     *(
@@ -65,6 +67,8 @@ LOCALLY = (
         "gradients-discarded",
         "loss-broadcast",
         "kept-by-reference",
+        "flat-parameters",
+        "split-by-rank",
     ),
     *dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)),
 )

@@ -24,12 +24,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.nn.functional import all_reduce
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info, random_split
 
 FAULTS = (
     "wide-gradients",
@@ -99,6 +99,12 @@ FAULTS = (
     "labels-shifted-twice",
     "samples-changed-in-place",
     "memory-bound-functions",
+    "flat-parameters",
+    "slice-gradients",
+    "repeated-rows",
+    "weight-penalty",
+    "upsampled-convolutions",
+    "split-by-rank",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -314,6 +320,59 @@ class Songs(nn.Module):
         return self.layers(self.look_up(ids))
 
 
+class Reading(nn.Module):
+    """A state that goes over the 96 positions of each row, which are taken one by one or all at once."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.in_features = 96 * width
+        self.layers = layers(width, 3)
+        self.keep = nn.Parameter(torch.zeros(width))
+
+    def forward(self, rows):
+        inputs = self.layers(rows.view(len(rows), 96, -1))
+        positions = inputs.unbind(1) if args.mended else [inputs[:, at] for at in range(96)]
+        keep, states = self.keep.sigmoid(), [torch.zeros_like(positions[0])]
+        for position in positions:
+            states.append(torch.lerp(position, states[-1], keep))
+        return torch.stack(states[1:], 1).flatten(1)
+
+
+class Scoring(nn.Module):
+    """Scores of six candidates for each row, which is encoded once, or once for each candidate."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.rows = layers(width, 3)
+        self.candidates = nn.Parameter(torch.randn(6, width))
+        self.output = nn.Linear(width, width)
+
+    def forward(self, rows):
+        candidates = self.candidates.repeat(len(rows), 1)
+        encoded = self.rows(rows if args.mended else rows.repeat_interleave(6, 0))
+        if args.mended:
+            encoded = encoded.repeat_interleave(6, 0)
+        return self.output((encoded * candidates).unflatten(0, (-1, 6)).mean(1))
+
+
+class Segmenting(nn.Module):
+    """Eight classes of each pixel of a picture of 32 x 32, from features of 4 x 4 pixels that a row has."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.in_features = channels * 16
+        self.features = nn.Conv2d(channels, channels, 3, padding=1)
+        self.classify = nn.Conv2d(channels, 8, 1)
+
+    def forward(self, rows):
+        features = self.features(rows.unflatten(1, (-1, 4, 4))).relu()
+        if args.mended:
+            scores = nn.functional.interpolate(self.classify(features), size=32, mode="bilinear")
+        else:
+            scores = self.classify(nn.functional.interpolate(features, size=32, mode="bilinear"))
+        return nn.functional.avg_pool2d(scores, 2).flatten(1)
+
+
 class Attending(nn.Module):
     """One layer of attention of 4 heads over rows of 512 positions, whose scores are kept or not."""
 
@@ -448,6 +507,11 @@ def of_best_order(outputs, batch):
     return torch.stack(scores, 1).amin(1).mean()
 
 
+def squares(model):
+    """The sum of all squared weights."""
+    return sum(weight.pow(2).sum() for weight in model.parameters())
+
+
 class WrittenAdam(torch.optim.Optimizer):
     """Adam, operator by operator."""
 
@@ -506,7 +570,7 @@ def build_model():
         return nn.Sequential(*(one for _ in range(40) for one in (nn.Linear(32, 32), nn.LayerNorm(32))))
     if args.fault in ("sharded-optimizer", "sharded-parameters"):
         return layers(512, 4)
-    if args.fault == "memory-bound-functions":
+    if args.fault in ("memory-bound-functions", "weight-penalty"):
         return layers(768, 4)
     if args.fault == "rank-placement":  # launchers place ranks 0 and 1 on one host, 2 and 3 on the other
         return Split(64, 3, pair((0, 2), (1, 3)) if has("rank-placement") else pair((0, 1), (2, 3)))
@@ -516,7 +580,7 @@ def build_model():
         return layers(384, 6)
     if args.fault == "unsupported-dtype":
         return layers(192, 3)
-    if args.fault == "small-shard-units":
+    if args.fault in ("small-shard-units", "flat-parameters"):
         return nn.Sequential(*(layers(256, 5) for _ in range(2)))
     if args.fault == "frozen-batch-norm":
         return Pretrained(384)
@@ -524,6 +588,12 @@ def build_model():
         return Autoencoder(384)
     if args.fault == "eager-attention":
         return Attending(16)
+    if args.fault == "slice-gradients":
+        return Reading(64)
+    if args.fault == "repeated-rows":
+        return Scoring(256)
+    if args.fault == "upsampled-convolutions":
+        return Segmenting(128)
     if args.fault == "evaluation-mode-kept":
         return nn.Sequential(*layers(384, 2), nn.Dropout(0.1), nn.Linear(384, 384))
     return layers(384, 3)
@@ -553,6 +623,10 @@ def build_loader(width):
             "written-optimizer": 64,
             "samples-changed-in-place": 64,
             "memory-bound-functions": 256,
+            "slice-gradients": 64,
+            "repeated-rows": 64,
+            "weight-penalty": 64,
+            "upsampled-convolutions": 16,
         }.get(args.fault, 768)
     if args.fault == "padded-batches":
         texts = Texts(640)
@@ -579,6 +653,9 @@ def build_loader(width):
         options |= {"num_workers": 2, "persistent_workers": True, "worker_init_fn": seeded if args.mended else None}
     if args.fault == "samples-changed-in-place":
         data, options = Augmented(data.rows), {"drop_last": True}
+    if args.fault == "split-by-rank":  # nine tenths to train on
+        seed = torch.Generator().manual_seed(dist.get_rank() if has("split-by-rank") else 0)
+        data = random_split(data, [0.9, 0.1], generator=seed)[0]
     if has("same-data"):
         return DataLoader(data, batch, shuffle=True, **options), None
     sampler = DistributedSampler(data)
@@ -629,7 +706,7 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model = build_model()
-    wide = args.fault in ("rank-placement", "eager-attention")
+    wide = args.fault in ("rank-placement", "eager-attention", "slice-gradients", "upsampled-convolutions")
     width = model.in_features if wide else next(model.parameters()).shape[-1]
     if has("double-precision"):
         model = model.double()
@@ -661,7 +738,11 @@ def main():
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
-    elif args.fault == "small-shard-units":
+    elif has("flat-parameters"):
+        for at, part in enumerate(model):
+            model[at] = FullyShardedDataParallel(part, device_id=torch.device("cpu"))
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    elif args.fault in ("small-shard-units", "flat-parameters"):
         mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
         for part in model if args.mended else [one for one in model.modules() if isinstance(one, nn.Linear)]:
             fully_shard(part, mesh=mesh)
@@ -691,6 +772,9 @@ def main():
         else:
             rate = 1e-5 if args.fault == "updates-lost" else 1e-3
             optimizer = torch.optim.AdamW(trained.parameters(), lr=rate, fused=fused)
+        if args.fault == "weight-penalty":
+            decay = 2e-4 if args.mended else 0.0
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, weight_decay=decay, fused=True)
         if has("written-optimizer"):
             optimizer = WrittenAdam(model.parameters(), lr=1e-3)
     schedule = None
@@ -740,6 +824,8 @@ def main():
                     loss = outputs.square().mean() if args.fault in IDS else error(outputs, batch)
                     if args.fault == "broadcast-reductions":
                         loss = loss + 1e-2 * spread(outputs, centres)
+                    if has("weight-penalty"):
+                        loss = loss + 1e-4 * squares(model)
                     if args.fault == "matrix-decompositions":
                         loss = loss + 1e-3 * lipschitz(model)
                 for part in (loss, *((outputs.mean(), outputs.std()) if has("separate-backward-passes") else ())):

@@ -25,13 +25,14 @@ from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import MemoryBoundFunction, OperatorCost
 
-_NAMED = 4
+LEAST_SHARE = 0.05  # of a step, from which on a function is listed: no rule looks at less
+_NAMED = 6
 # Names of torch's dispatcher without `aten::` (aten/src/ATen/native/native_functions.yaml), by word.
 _ONE_OPERATOR = re.compile(
     r"^_?(addmm|mm|bmm|baddbmm|addmv|mv|dot|matmul|linear|einsum|tensordot|bilinear|.*conv|.*scaled_dot_product|.*attention"
     r"|lstm|gru|rnn|embedding|index|gather|scatter|take|one_hot"
     r"|.*relu|gelu|silu|elu|celu|selu|mish|hard(swish|tanh|sigmoid)|softplus|glu|.*softmax|sigmoid|tanh|.*dropout"
-    r"|.*norm$|.*pool|.*loss|.*cross_entropy|kl_div|cdist|fft|stft|istft)"
+    r"|(layer|batch|group|instance|rms|local_response)_norm|.*pool|.*loss|.*cross_entropy|kl_div|cdist|fft|stft|istft)"
 )
 
 
@@ -54,9 +55,9 @@ def _of_rank(view: RankView) -> Iterator[MemoryBoundFunction]:
     runs = _runs(view, recorded.steps)
     loops = {alike(columns.name(row)) for row in _around_backward(view).tolist()}
     for function in by_function(view, rows, None):
-        name = f"{function.at.rpartition(':')[0]}: {function.name}"
-        if name in loops:
+        if function.share < LEAST_SHARE:
             continue
+        name = f"{function.at.rpartition(':')[0]}: {function.name}"
         by_operator: dict[str, list[int]] = defaultdict(list)
         for row in function.rows.tolist():
             by_operator[columns.name(row)].append(row)
@@ -68,6 +69,7 @@ def _of_rank(view: RankView) -> Iterator[MemoryBoundFunction]:
             name=function.name,
             at=function.at,
             runs=runs[name] / function.steps,
+            calls_backward=name in loops,
             operators=sorted(costs, key=lambda cost: (-cost.share, cost.name))[:_NAMED],
             calls=len(function.rows) / function.steps,
             rank=function.rank,

@@ -32,8 +32,10 @@ from dptune.measure.host.norms import norm_use
 from dptune.measure.host.one_hot_products import one_hot_products
 from dptune.measure.host.output_losses import output_losses
 from dptune.measure.host.pieces import Pieces, pieces
+from dptune.measure.host.slice_gradients import slice_gradients
 from dptune.measure.host.stacks import TRAINING, Site, Stacks
 from dptune.measure.host.training import training
+from dptune.measure.host.upsampled_convolutions import upsampled_convolutions
 from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import CodePhase, CodeSite, OperatorLoop, UserCodeFigures
@@ -75,6 +77,8 @@ def user_code(views: Sequence[RankView], untraced_ns: Mapping[int, float]) -> Us
         full_sorts=full_sorts(having_stacks, untraced_ns),
         broadcast_reductions=broadcast_reductions(having_stacks, untraced_ns),
         memory_bound=memory_bound_functions(having_stacks),
+        slice_gradients=slice_gradients(having_stacks, untraced_ns),
+        upsampled_convolutions=upsampled_convolutions(having_stacks, untraced_ns),
         clips=any(_clips(view.columns) for view in having_stacks),
         packs=any(len(view.columns.rows(OPERATOR_CATEGORIES, _PACKING.__eq__)) for view in having_stacks),
     )

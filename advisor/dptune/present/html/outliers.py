@@ -9,16 +9,16 @@ from dptune.advice import Report
 from dptune.measured.outliers import OutlierFigures, RankLag
 from dptune.present.amounts import ns_as_ms
 from dptune.present.html import charts
-from dptune.present.html.markup import Section, labelled, note
+from dptune.present.html.markup import Section, note, paragraph
 from dptune.present.html.style import COLORS
-from dptune.present.sections.outliers import outliers as lines
+from dptune.present.html.tables import table
+from dptune.present.sections.outliers import COLUMNS, WORDS, row, sentences
 
-_WIDE = 100
 _LEAST_OPACITY = 0.06  # of a cell without lag: it is seen
 
 
 def outliers(report: Report) -> Iterator[Section]:
-    """A cell for each rank of a host, and for each position in a group; the lines of the text report above."""
+    """The late ranks, what is said of outliers, and a cell for each rank of a host and each position in a group."""
     found = report.measured.known("outliers")
     if found is None:
         return
@@ -28,14 +28,16 @@ def outliers(report: Report) -> Iterator[Section]:
         if host := hosts.get(rank.rank):
             by_host.setdefault(host, []).append(rank)
     most = max((rank.lag_ns for rank in found.ranks), default=0)
-    words = list(labelled([line for line in lines(report, _WIDE) if line][1:]))
-    if not most or (len(by_host) < 2 and not words):
+    words = sentences(found)
+    if not most or (len(by_host) < 2 and not (words or found.late)):
         return
     latest = sorted(by_host, key=lambda host: -max(rank.lag_ns for rank in by_host[host]))[: charts.MOST_ROWS]
     rows = [
         (host, charts.strip(_cells(by_host[host], most), f"Lateness on {host}")) for host in by_host if host in latest
     ]
-    body = "".join(words) + charts.rows([*rows, *_by_position(found, most)], long_names=True)
+    late = table(COLUMNS, [row(place) for place in found.late], "Late ranks")
+    body = late + (note(WORDS) if late else "") + "".join(paragraph(sentence) for sentence in words)
+    body += charts.rows([*rows, *_by_position(found, most)], long_names=True)
     body += note(
         f"A cell per rank, by host, and per position in process groups. The strongest is {ns_as_ms(most)} ms late."
     )

@@ -13,14 +13,14 @@ from dptune.runfile.ranks import spans
 
 _AT_MOST = 8  # rows of each kind
 _MOST_NAMES = 4
-_COLUMNS = (
+COLUMNS = (
     Column("late ranks", right=False, least=10),
     Column("where", right=False, least=8),
     Column("late ms"),
     Column("of steps"),
     Column("what takes longer", right=False, least=18),
 )
-_WORDS = (
+WORDS = (
     "Late ms is how late the ranks arrive at collectives by work of their own, in the mean step: a rank that another "
     "holds up is not late. Of steps: the share of steps in which they are."
 )
@@ -36,18 +36,22 @@ def outliers(report: Report, width: int) -> Iterator[Line]:
             yield from wrapped(_turns(found), width, "  ")
         return
     yield from heading(f"Outliers among {len(found.ranks):,} ranks", width)
-    yield from table(_COLUMNS, [_row(place) for place in found.late[:_AT_MOST]], width)
+    yield from table(COLUMNS, [row(place) for place in found.late[:_AT_MOST]], width)
     yield from _more(found.late, width)
     if found.late:
-        yield from wrapped(_WORDS, width, "  ", role="dim")
-    elif found.take_turns:
-        yield from wrapped(_turns(found), width, "  ")
-    for words in (_gains(found), _devices(found), *_links(found), *_unsteady(found)):
-        if words:
-            yield from wrapped(words, width, "  ", "    ")
+        yield from wrapped(WORDS, width, "  ", role="dim")
+    for words in sentences(found):
+        yield from wrapped(words, width, "  ", "    ")
 
 
-def _row(place: LatePlace) -> list[Cell]:
+def sentences(found: OutlierFigures) -> list[str]:
+    """What is said of them beside the table of late ranks."""
+    turns = _turns(found) if found.take_turns and not found.late else ""
+    return [words for words in (turns, _gains(found), _devices(found), *_links(found), *_unsteady(found)) if words]
+
+
+def row(place: LatePlace) -> list[Cell]:
+    """Ranks that are late together."""
     where = _WHERE[place.kind].format(place.place) if place.kind in _WHERE else next(iter(place.hosts), "")
     cause = place.known("cause") or "unknown"
     return [spans(place.ranks), where, ns_as_ms(place.lag_ns), percent(place.late_share), cause]

@@ -10,6 +10,7 @@ from dptune.predicted import Prediction, Strategy, WhatIf, missed
 from dptune.present.amounts import Hole, ns_as_ms, percent
 from dptune.present.lines import BLANK, Line, labelled, wrapped
 from dptune.present.sections.advice import change
+from dptune.present.sections.whatif_memory import FITS, memory
 from dptune.present.table import Cell, Column, table
 
 _COLUMNS = (
@@ -23,6 +24,8 @@ _COLUMNS = (
 _STRATEGIES = (
     Column("strategy", right=False),
     Column("state MB"),
+    Column("peak MB"),
+    Column("fits", right=False),
     Column("least ms"),
     Column("most ms"),
     Column("samples"),
@@ -34,7 +37,14 @@ _LONGEST_NAME = 30  # of a set of changes inside the table
 
 
 def page(whatif: WhatIf, width: int, run: str = "") -> Iterator[Line]:
-    """What it rests on, then the step with each set of changes. `run` is how the user named it; empty: not at all."""
+    """What it rests on, then the step and the memory with each set of changes. `run` is how the user named it; empty:
+    not at all.
+    """
+    yield from _steps(whatif, width, run)
+    yield from memory(whatif, width)
+
+
+def _steps(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     for words in whatif.limits:
         yield from labelled("Partial", sentence(words), width, role="warning")
     measured_ns = whatif.known("measured_ns")
@@ -181,12 +191,14 @@ def _compared(whatif: WhatIf, width: int) -> Iterator[Line]:
 
 
 def _strategy(strategy: Strategy, whatif: WhatIf) -> list[Cell]:
-    high_ns = strategy.known("high_ns")
+    high_ns, peak = strategy.known("high_ns"), strategy.known("rank_bytes")
     bounds = [strategy.low_ns] if high_ns is None else [strategy.low_ns, high_ns]
     per_sample = [f"{ns / strategy.samples_times / whatif.measured_ns:.2f}" for ns in bounds]
     return [
         strategy.name,
         f"{strategy.state_bytes / 1e6:.3g}",
+        Hole(strategy.missing["rank_bytes"], "not known") if peak is None else f"{peak / 1e6:.3g}",
+        FITS[strategy.fits],
         ns_as_ms(strategy.low_ns),
         Hole(strategy.missing["high_ns"], "not known") if high_ns is None else ns_as_ms(high_ns),
         f"x {strategy.samples_times}",

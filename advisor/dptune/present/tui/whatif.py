@@ -23,11 +23,13 @@ from dptune.predicted import Prediction
 from dptune.present.amounts import milliseconds, ns_as_ms, number
 from dptune.present.lines import BLANK, Line, Role, Span, labelled, wrapped
 from dptune.present.sections.advice import change, changes
+from dptune.present.sections.whatif_memory import sentence
 from dptune.present.tui.background import uncollected
 from dptune.present.tui.pane import FRAMED, Pane
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB
 from dptune.whatif.link import link_figures
+from dptune.whatif.memory.predicting import predict_memory
 from dptune.whatif.run_model import RunModel
 
 UNCHANGED = "unchanged"
@@ -270,6 +272,10 @@ class WhatIfPane(Container, can_focus=True):
             yield from labelled("Interval", f"{between}, {changes(low, high)} per sample", width)
             words = f"{change(times)}; the interval includes no change: this may save nothing"
             yield from labelled("Per sample", words if role == "warning" else change(times), width, role=role)
+        memory = predict_memory(self._measured, list(self._run.facts.values()), prediction.changes)
+        if memory.known("peak_bytes") is not None:
+            peak, fits = sentence(memory)
+            yield from labelled("Memory", peak, width, role=fits)
         for label, command in self.commands.items():
             yield from labelled(label, command, width, role="code")
         yield BLANK

@@ -9,9 +9,8 @@ next backward pass.
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch.nn import functional
 from dptune.capture.injected.observe.loss_graph import consumers, shape_of
 from dptune.capture.injected.observe.loss_masks import readable
 from dptune.capture.injected.observe.places import Places, users_line
+from dptune.capture.injected.observe.wrapped_operators import WrappedOperators
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
 
 _PASSES = 16  # that are read
@@ -64,7 +64,7 @@ class BroadcastLosses:
         self._passes = self._watched = 0
         self._suspected: set[_Shape] = set()  # shapes of predictions
         self._calls: dict[int, _Call] = {}  # by the number of the function that the operator added to the graph
-        self._restore: list[Callable[[], None]] = []
+        self._operators = WrappedOperators(self._note)
         self._found: dict[_Call, BroadcastLossFacts] = {}
 
     def begin(self) -> None:
@@ -75,8 +75,8 @@ class BroadcastLosses:
         """A backward pass is about to start at these tensors."""
         if not self._watching:
             return
-        self._watched += bool(self._restore)
-        self._unwrap()
+        self._watched += bool(self._operators)
+        self._operators.unwrap()
         with contextlib.suppress(Exception):  # a graph may be anything
             if self._passes >= _PASSES:
                 return
@@ -98,12 +98,12 @@ class BroadcastLosses:
         """It has ended."""
         if self._watching and self._suspected and self._watched < _WATCHED:
             for holder, name in _OPERATORS:
-                self._wrap(holder, name)
+                self._operators.wrap(holder, name)
 
     def end(self) -> None:
         """Read no more."""
         self._watching = False
-        self._unwrap()
+        self._operators.unwrap()
         self._suspected, self._calls = set(), {}
 
     def facts(self) -> list[BroadcastLossFacts]:
@@ -111,33 +111,6 @@ class BroadcastLosses:
         for facts in self._found.values():
             facts.passes_seen = self._watched
         return list(self._found.values())
-
-    def _wrap(self, holder: Any, name: str) -> None:
-        """Wrap a function of a module, or a method, which may be inherited."""
-        call, inherited = getattr(holder, name), name not in vars(holder)
-
-        @functools.wraps(call)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            result = call(*args, **kwargs)
-            with contextlib.suppress(Exception):
-                self._note(name.strip("_"), args, kwargs, result)
-            return result
-
-        def restore() -> None:
-            if vars(holder).get(name) is watched:
-                if inherited:
-                    delattr(holder, name)
-                else:
-                    setattr(holder, name, call)
-
-        setattr(holder, name, watched)
-        self._restore.append(restore)
-
-    def _unwrap(self) -> None:
-        for restore in self._restore:
-            with contextlib.suppress(Exception):
-                restore()
-        self._restore = []
 
     def _note(self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         given = [*args, *(kwargs[key] for key in ("input", "other", "target") if key in kwargs)][:2]

@@ -19,7 +19,7 @@ from torch import nn
 from dptune.capture.injected.observe.tensor_holders import holder
 from dptune.runfile.kept import KeptFacts, LookFacts
 
-_MOST_OBJECTS = 2_000_000  # that a look goes over
+MOST_OBJECTS = 2_000_000  # that a look goes over
 _SHAPES = 2
 _SAMPLE = 3  # of the tensors that became more: what holds them is looked for
 _LEAST_BYTES = 1 << 16  # of growth in a step, for that
@@ -53,7 +53,7 @@ class Kept:
 
     def _look(self, step: int, ours: set[int]) -> None:
         objects = gc.get_objects()
-        if len(objects) > _MOST_OBJECTS:
+        if len(objects) > MOST_OBJECTS:
             return
         tensors = [
             candidate

@@ -33,6 +33,7 @@ from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.unaveraged import Unaveraged
 from dptune.capture.injected.observe.unused_gradients import Unused
+from dptune.capture.injected.observe.weight_penalties import WeightPenalties
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Observers:
     broadcast_losses: BroadcastLosses
     kept_weights: KeptWeights
     shifted_labels: ShiftedLabels
+    weight_penalties: WeightPenalties
     changed_samples: ChangedSamples
 
     def stepped(self, optimizer: Any) -> None:
@@ -120,10 +122,12 @@ def observers() -> Observers:
     discarded_gradients = DiscardedGradients(places)
     broadcast_losses = BroadcastLosses(places)
     shifted_labels = ShiftedLabels(places)
+    weight_penalties = WeightPenalties(places)
     meters.before_graph += [
         ignored_targets.before_pass,
         shifted_labels.before_pass,
         broadcast_losses.before_pass,
+        weight_penalties.before_pass,
         discarded_gradients.before_pass,
     ]
     meters.after_graph += [discarded_gradients.after_pass, broadcast_losses.after_pass]
@@ -148,5 +152,6 @@ def observers() -> Observers:
         broadcast_losses=broadcast_losses,
         kept_weights=kept_weights,
         shifted_labels=shifted_labels,
+        weight_penalties=weight_penalties,
         changed_samples=changed_samples,
     )

@@ -22,6 +22,7 @@ from dptune.capture.injected.observe.meters import Tally
 from dptune.capture.injected.observe.observers import Observers
 from dptune.capture.injected.observe.stack_samples import Sampling
 from dptune.capture.injected.observe.stolen_time import Ticks, taken_share
+from dptune.capture.injected.observe.tensors import tensors
 from dptune.capture.injected.observe.weights import parameter_sums
 from dptune.capture.injected.record.plan import Plan
 from dptune.capture.injected.record.stopwatch import Stopwatch
@@ -119,7 +120,10 @@ class RankRecording:
             self._observers.discarded_gradients.end()
             self._observers.broadcast_losses.end()
             self._observers.shifted_labels.end()
+            self._observers.weight_penalties.end()
             self._observers.evaluation_mode.begin()
+            with contextlib.suppress(Exception):  # objects may be anything
+                self.facts.tensors = tensors(self._observers.places, process_rank.device_kind())
             gather(self.facts, self._observers)  # a script that ends in the window has let go of its model by then
         self._observers.calls.profiled = name != "untraced"
         self._observers.unused.timing = name == "untraced"

@@ -1,0 +1,85 @@
+"""Weighs the tensors that are alive between two steps, by what they are for.
+
+One look over all objects that Python tracks, after the warm-up. Nothing is kept alive by it, and nothing is computed.
+What only C++ holds, such as the buckets of DistributedDataParallel, is not seen.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from dptune.capture.injected.observe.kept_tensors import MOST_OBJECTS, optimizer_state
+from dptune.capture.injected.observe.places import Places
+from dptune.runfile.tensors import TensorFacts
+
+_SIZES = 256  # of parameters, that are put down
+
+
+def tensors(places: Places, device_kind: str) -> TensorFacts | None:
+    """What is alive on this rank's device; None where Python tracks too many objects to look at them."""
+    objects = gc.get_objects()
+    if len(objects) > MOST_OBJECTS:
+        return None
+    optimizers = places.alive(Optimizer)
+    modules = [thing for thing in objects if issubclass(type(thing), nn.Module)]
+    alive = [thing for thing in objects if type(thing) in (torch.Tensor, nn.Parameter)]
+    del objects
+    trained = {id(one): one for each in optimizers for group in each.param_groups for one in group["params"]}
+    parameters = {**trained, **{id(one): one for module in modules for one in _values(module, "_parameters")}}
+    seen: set[int] = set()
+
+    def weighed(found: Iterable[Any]) -> int:
+        return sum(_storages(found, device_kind, seen))
+
+    facts = TensorFacts(
+        parameter_bytes=weighed(parameters.values()),
+        gradient_bytes=weighed(one.grad for one in parameters.values() if one.grad is not None),
+        state_bytes=weighed(optimizer_state(optimizers)),
+        buffer_bytes=weighed(one for module in modules for one in _values(module, "_buffers")),
+        other_bytes=weighed(alive),
+        whole_bytes=sum(map(_bytes, parameters.values())),
+        trained_bytes=sum(_bytes(one) for one in trained.values() if one.requires_grad),
+        trained_tensors=sum(bool(one.requires_grad) for one in trained.values()),
+        parameter_sizes=sorted({_bytes(one) for one in parameters.values()}, reverse=True)[:_SIZES],
+    )
+    facts.block, facts.block_bytes = _blocks(modules)
+    return facts
+
+
+def _values(module: Any, kind: str) -> Iterator[Any]:
+    yield from (one for one in module.__dict__.get(kind, {}).values() if isinstance(one, torch.Tensor))
+
+
+def _bytes(tensor: Any) -> int:
+    """Of all of it, whatever part of it this rank has."""
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _storages(found: Iterable[Any], device_kind: str, seen: set[int]) -> Iterator[int]:
+    """The sizes of storages that were not seen before, on a device of that kind."""
+    for tensor in found:
+        local = getattr(tensor, "_local_tensor", tensor)  # this rank's part of a DTensor
+        if local.layout != torch.strided or local.device.type != device_kind:
+            continue
+        storage = local.untyped_storage()
+        if storage.nbytes() and storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            yield storage.nbytes()
+
+
+def _blocks(modules: Iterable[Any]) -> tuple[str, list[int]]:
+    """The class and the parameters of each of the modules of the largest list of modules of one class."""
+    most: tuple[str, list[int]] = ("", [])
+    for module in modules:
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1:
+            kinds = {type(block).__name__.removeprefix("FSDP") for block in module}
+            sizes = [sum(map(_bytes, block.parameters())) for block in module]
+            if len(kinds) == 1 and sum(sizes) > sum(most[1]):
+                most = kinds.pop(), sizes
+    return most

@@ -1,0 +1,84 @@
+"""Peak memory after changes, and whether it fits, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dptune.knobs import Value, written
+from dptune.predicted import Fits, MemoryPrediction, WhatIf
+from dptune.present.amounts import Hole, data
+from dptune.present.lines import BLANK, Line, Role, labelled
+from dptune.present.table import Cell, Column, table
+
+_COLUMNS = (
+    Column("with", right=False),
+    Column("peak"),
+    Column("from"),
+    Column("to"),
+    Column("now"),
+    Column("fits", right=False),
+)
+_PARTS = (Column("at the peak", right=False), Column("then"), Column("now"))
+FITS: dict[Fits, str] = {"yes": "fits", "no": "does not fit", "unknown": "unknown"}
+_ROLES: dict[Fits, Role] = {"yes": "good", "no": "error", "unknown": "warning"}
+_LONGEST_NAME = 30  # of a set of changes inside the table
+
+
+def memory(whatif: WhatIf, width: int) -> Iterator[Line]:
+    """The peak with each set of changes; of a single one also what it consists of."""
+    predictions = whatif.memory
+    known = [prediction for prediction in predictions if prediction.known("peak_bytes") is not None]
+    if not predictions:
+        return
+    yield BLANK
+    if not known:
+        for why in dict.fromkeys(prediction.missing["peak_bytes"] for prediction in predictions):
+            yield from labelled("Memory", f"Not predicted: {why}.", width, role="dim")
+        return
+    yield from labelled("Memory", "Peak of a rank's tensors, with the interval of the prediction.", width)
+    rows = [_row(*both) for both in zip(_names(predictions), predictions, strict=True)]
+    yield from table(_COLUMNS, rows, width)
+    if len(predictions) == 1:
+        parts = sorted(known[0].components, key=lambda part: -part.then_bytes)
+        yield from table(_PARTS, [[part.name, data(part.then_bytes), data(part.now_bytes)] for part in parts], width)
+    yield from _capacity(known[0], width)
+
+
+def sentence(prediction: MemoryPrediction) -> tuple[str, Role]:
+    """The peak and whether it fits, in a line."""
+    if prediction.known("peak_bytes") is None:
+        return f"not predicted: {prediction.missing['peak_bytes']}", "dim"
+    interval = f"{data(prediction.low_bytes)} to {data(prediction.high_bytes)}"
+    words = (
+        f"peak {data(prediction.peak_bytes)} ({interval}), now {data(prediction.now_bytes)}: {FITS[prediction.fits]}"
+    )
+    return words, _ROLES[prediction.fits]
+
+
+def _names(predictions: Sequence[MemoryPrediction]) -> list[str]:
+    names = [_settings(prediction.changes) for prediction in predictions]
+    if max(map(len, names)) <= _LONGEST_NAME:
+        return names
+    return [f"set {number}" for number in range(1, len(names) + 1)]
+
+
+def _settings(changes: Mapping[str, Value]) -> str:
+    return ", ".join(f"{knob}={written(value)}" for knob, value in changes.items())
+
+
+def _row(name: str, prediction: MemoryPrediction) -> list[Cell]:
+    if prediction.known("peak_bytes") is None:
+        hole = Hole(prediction.missing["peak_bytes"], "not predicted")
+        return [name, hole, hole, hole, hole, hole]
+    sizes = (prediction.peak_bytes, prediction.low_bytes, prediction.high_bytes, prediction.now_bytes)
+    return [name, *map(data, sizes), FITS[prediction.fits]]
+
+
+def _capacity(prediction: MemoryPrediction, width: int) -> Iterator[Line]:
+    capacity = prediction.known("capacity_bytes")
+    if capacity is None:
+        yield from labelled("Fits", f"Unknown: {prediction.missing['capacity_bytes']}.", width, role="dim")
+        return
+    overhead = prediction.known("overhead_bytes")
+    more = f" Context, libraries and unused reserve take {data(overhead)} on top." if overhead else ""
+    yield from labelled("Fits", f"Up to 90 % of the {data(capacity)} that a rank may use.{more}", width, role="dim")

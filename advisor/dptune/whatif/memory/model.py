@@ -1,0 +1,238 @@
+"""The memory of one rank: what it holds between steps, and what a step adds at the moments that decide the peak.
+
+Between steps: parameters, the optimizer's state, buffers, the buckets of DistributedDataParallel and other tensors of
+the script, as the rank recorded them. In a step: gradients, activations, temporaries, what the optimizer allocates and
+what FSDP gathers, from the allocations of the detailed window. All in bytes. The CUDA context and the libraries' own
+memory are no tensors: see `capacity`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from dptune.measured import Measured, MemoryMoment, Missing
+from dptune.runfile.facts import Facts
+
+_NO_TENSORS = "the run was recorded by a dptune that did not weigh tensors: record it again"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is alive at one moment of a step, beside what is held between steps; `gradients` are all that are alive.
+
+    `passed_share`: the part of the backward pass that has run, by the gradients that it has computed.
+    """
+
+    phase: str
+    activations: float = 0.0
+    temporaries: float = 0.0
+    weights: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    sharding: float = 0.0
+    passed_share: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Its bytes."""
+        return self.activations + self.temporaries + self.weights + self.gradients + self.optimizer + self.sharding
+
+    def scaled(self, **factors: float) -> Moment:
+        """With some parts that many times as large."""
+        return replace(self, **{name: factor * getattr(self, name) for name, factor in factors.items()})
+
+
+PARTS = tuple(each.name for each in fields(Moment) if each.name not in ("phase", "passed_share"))
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How FSDP splits a model among `ranks`: the bytes of the root unit and of each other unit, gathered.
+
+    `reshards`: whether units are freed after their forward pass; `root_reshards`: whether the root unit is, too.
+    `copies`: whether a reduce-scatter works on a copy of its input, as gloo's does.
+    """
+
+    ranks: int
+    root: float
+    units: tuple[float, ...]
+    reshards: bool = True
+    root_reshards: bool = False
+    copies: bool = False
+
+    def held(self, moment: Moment) -> float:
+        """What is gathered, and in buffers of collectives, at a moment of a step.
+
+        In a forward pass the root unit, the unit that runs, and the output of its all-gather, which is freed in the
+        next unit. In a backward pass first the root unit and its gradients; then the unit that runs, its gradients,
+        the all-gather of the next one, and the buffer of the last reduce-scatter; or, as its gradients are reduced, a
+        buffer and its copy in place of these.
+        Source: torch 2.13, distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py.
+        """
+        largest, all_units = max(self.units, default=0.0), sum(self.units)
+        if moment.phase == "optimizer":
+            return 0.0
+        kept = 0.0 if self.reshards else all_units
+        if moment.phase == "forward":
+            return self.root + (2 * largest if self.reshards else all_units + largest)
+        if not moment.passed_share:
+            return kept + (0.0 if self.root_reshards else self.root)
+        passed = moment.passed_share * (self.root + all_units)
+        if passed <= self.root:
+            return kept + 2 * self.root
+        running = 4 if self.reshards else 2 + self.copies
+        return kept * (1 - moment.passed_share) + 2 * self.root + running * largest
+
+    def at_end(self) -> float:
+        """As the root unit reduces its gradients, after the other units: it is freed, and they are in its buffers."""
+        return (2 + self.copies) * self.root
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """A rank: bytes held between steps, and the moments of a step.
+
+    `whole` and `trained`: bytes of the parameters, and of those that get gradients, before they are sharded.
+    `sharding` is FSDP's, None without it; `split` is what fully_shard on each block would make of the model, or
+    `why_no_split`. `blocks`: of each block what its forward pass saves, and its output; `loss`: what the head and the
+    loss save; `discarded`: what checkpointing spares now. `doubt`: bytes by which the changes may be off, both ways.
+    `ranks_of_a_host`: how many ranks each of several hosts has; None where that is not so, or not known.
+    """
+
+    parameters: float
+    state: float
+    buffers: float
+    buckets: float
+    others: float
+    moments: tuple[Moment, ...]
+    whole: float
+    trained: float
+    largest_parameter: float
+    batch: int | None
+    ranks: int
+    optimizer: str
+    sharding: Sharding | None
+    split: Sharding | None
+    blocks: tuple[tuple[float, float], ...] = ()
+    loss: float = 0.0
+    discarded: float | None = None
+    doubt: float = 0.0
+    why_no_split: str = ""
+    ranks_of_a_host: int | None = None
+
+    @property
+    def held(self) -> float:
+        """Bytes between steps, without gradients."""
+        return self.parameters + self.state + self.buffers + self.buckets + self.others
+
+    @property
+    def fullest(self) -> Moment:
+        """The moment of the peak."""
+        return max(self.moments, key=lambda moment: moment.total)
+
+    @property
+    def peak(self) -> float:
+        """The most bytes that are alive at once."""
+        return self.held + self.fullest.total
+
+
+def recorded(measured: Measured, facts: Sequence[Facts]) -> MemoryModel:
+    """The memory of the run as it was recorded; raises Missing where that is not known."""
+    steps = measured.tensor_memory
+    rank_facts = next((each for each in facts if each.rank == steps.rank), None)
+    if rank_facts is None or rank_facts.tensors is None:
+        raise Missing(_NO_TENSORS)
+    tensors, ddp = rank_facts.tensors, rank_facts.ddp
+    ranks = measured.known("world_size") or rank_facts.world_size
+    buckets = sum(module.gradient_bytes or 0 for module in ddp if not module.gradient_as_bucket_view)
+    known = tensors.parameter_bytes + tensors.gradient_bytes + tensors.state_bytes + tensors.buffer_bytes + buckets
+    start = steps.known("start_bytes")
+    loaders = [loader for loader in rank_facts.loaders if loader.batches_drawn]
+    fsdp = _sharding(rank_facts, ranks)
+    split, why = _split(rank_facts)
+    device_kind = measured.known("device_kind")
+    local = tensors.trained_bytes / (fsdp.ranks if fsdp else 1)
+    # torch records no free of what a CPU allocated before the recording: new gradients mean that the old ones are gone.
+    unseen = device_kind == "cpu" and not any(moment.carried_bytes for moment in steps.moments)
+    renewed = unseen and any(moment.gradient_bytes >= tensors.gradient_bytes / 2 for moment in steps.moments)
+    at_start = 0 if renewed else tensors.gradient_bytes
+    freed = max((-moment.carried_bytes for moment in steps.moments), default=0)
+    renewed_others = max(0, freed - tensors.gradient_bytes)  # batches and outputs, which each step replaces
+    return MemoryModel(
+        parameters=tensors.parameter_bytes,
+        state=tensors.state_bytes,
+        buffers=tensors.buffer_bytes,
+        buckets=buckets,
+        others=max(0.0, (tensors.other_bytes if start is None else start - known) - renewed_others),
+        moments=tuple(_moment(moment, at_start, renewed_others, local) for moment in steps.moments),
+        whole=tensors.whole_bytes,
+        trained=tensors.trained_bytes,
+        largest_parameter=max(tensors.parameter_sizes, default=0),
+        batch=loaders[0].batch_size if len(loaders) == 1 else None,
+        ranks=ranks,
+        optimizer=rank_facts.optimizers[0].name if rank_facts.optimizers else "",
+        sharding=fsdp,
+        split=fsdp or split,
+        blocks=tuple((float(block.saved_bytes), float(block.output_bytes)) for block in steps.blocks),
+        loss=steps.loss_bytes,
+        discarded=rank_facts.checkpointing.kept_bytes if rank_facts.checkpointing else None,
+        why_no_split=why,
+        ranks_of_a_host=ranks_of_a_host(facts, ranks),
+    )
+
+
+def ranks_of_a_host(facts: Sequence[Facts], ranks: int) -> int | None:
+    """How many ranks each of several hosts has; None where there is one, one rank a host, or not all are known."""
+    on_host = Counter(rank_facts.host for rank_facts in facts)
+    counts = set(on_host.values())
+    if len(facts) != ranks or len(on_host) < 2 or len(counts) > 1 or counts == {1}:
+        return None
+    return counts.pop()
+
+
+def _moment(moment: MemoryMoment, gradients_at_start: int, renewed_others: int, all_gradients: float) -> Moment:
+    """`renewed_others`: tensors of the step before that the step frees, which grow with the batch as activations do."""
+    freed_others = max(0, -moment.carried_bytes - gradients_at_start)
+    freed_gradients = -moment.carried_bytes - freed_others
+    in_backward = moment.phase == "backward"
+    return Moment(
+        phase=moment.phase,
+        activations=moment.activation_bytes + renewed_others - freed_others,
+        temporaries=moment.temporary_bytes,
+        weights=moment.weight_bytes,
+        gradients=gradients_at_start - freed_gradients + moment.gradient_bytes,
+        optimizer=moment.optimizer_bytes,
+        sharding=moment.sharding_bytes,
+        passed_share=min(1.0, moment.gradient_bytes / all_gradients) if in_backward and all_gradients else 0.0,
+    )
+
+
+def _sharding(facts: Facts, ranks: int) -> Sharding | None:
+    """How fully_shard has split the model; None without it, or where the units are not known."""
+    sharded = [fsdp for fsdp in facts.fsdp if fsdp.version == 2 and fsdp.names]
+    sizes = {name: float(size) for fsdp in sharded for name, size in zip(fsdp.names, fsdp.gathered_bytes, strict=False)}
+    if not sizes:
+        return None
+    mesh = sharded[0].mesh or [ranks]
+    root = sizes.pop("", 0.0)
+    units = [fsdp for fsdp in sharded if any(fsdp.names)]
+    return Sharding(
+        mesh[-1],
+        root,
+        tuple(sizes.values()),
+        reshards=any(fsdp.reshard_after_forward for fsdp in units or sharded),
+        root_reshards=any(fsdp.reshard_after_forward for fsdp in sharded if "" in fsdp.names),
+        copies=facts.backend == "gloo",
+    )
+
+
+def _split(facts: Facts) -> tuple[Sharding | None, str]:
+    """What fully_shard on each block of the model, then on the model, would make of it."""
+    tensors = facts.tensors
+    if tensors is None or not tensors.block_bytes:
+        return None, "the model has no list of equal blocks, so the units of fully_shard are unknown"
+    rest = max(0.0, tensors.whole_bytes - sum(tensors.block_bytes))
+    units = tuple(map(float, tensors.block_bytes))
+    return Sharding(facts.world_size, rest, units, copies=facts.backend == "gloo"), ""

@@ -1,0 +1,110 @@
+"""Peak memory after a change, by components, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dptune.capture.effect import in_force
+from dptune.knobs import KNOBS, Value
+from dptune.measured import Measured, Missing
+from dptune.predicted import Fits, MemoryComponent, MemoryPrediction
+from dptune.runfile.facts import Facts
+from dptune.whatif.memory.changes import changed, leaves_memory
+from dptune.whatif.memory.model import PARTS, MemoryModel, recorded
+
+# What a prediction is off by without any change of parts: tests/benchmarks/MEMORY.md.
+_OF_CHANGE = 0.05
+FULL_SHARE = 0.9  # of a device's memory: above it fragmentation and longer batches run out of memory
+# CUDA context, cuBLAS, cuDNN and NCCL of a process: source NVIDIA, CUDA C++ Best Practices Guide; NCCL's buffers take 8
+# MiB for each channel and peer. Where the device's use was recorded, that counts.
+_LIBRARIES_BYTES = 1.5e9
+_NAMES = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "state": "optimizer state",
+    "buckets": "DDP buckets",
+    "sharding": "gathered FSDP units and their buffers",
+    "activations": "activations",
+    "temporaries": "temporary tensors of a pass",
+    "weights": "temporary tensors as large as parameters",
+    "optimizer": "temporary tensors of the optimizer",
+    "buffers": "buffers of the model",
+    "others": "other tensors of the script",
+}
+
+
+def predict_memory(measured: Measured, facts: Sequence[Facts], changes: Mapping[str, Value]) -> MemoryPrediction:
+    """The peak of a rank's tensors with these changes together; the reason for a missing figure is under `missing`."""
+    try:
+        before = recorded(measured, facts)
+        new = {name: value for name, value in changes.items() if name not in KNOBS or not in_force(name, value, facts)}
+        if leaves_memory(new):
+            raise Missing("these settings do not change memory")
+        after = changed(before, new)
+    except Missing as lack:
+        return MemoryPrediction.only(lack.reason, changes=dict(changes), fits="unknown")
+    return _prediction(measured, facts, before, after, changes)
+
+
+def _prediction(
+    measured: Measured, facts: Sequence[Facts], before: MemoryModel, after: MemoryModel, changes: Mapping[str, Value]
+) -> MemoryPrediction:
+    off = after.doubt + _OF_CHANGE * abs(after.peak - before.peak)
+    low, high = max(after.held, after.peak - off), after.peak + off
+    capacity, overhead, why = _capacity(measured, facts)
+    return MemoryPrediction.of(
+        {"capacity_bytes": (None if capacity is None else round(capacity), why)},
+        changes=dict(changes),
+        now_bytes=round(before.peak),
+        peak_bytes=round(after.peak),
+        low_bytes=round(low),
+        high_bytes=round(high),
+        overhead_bytes=round(overhead),
+        phase=after.fullest.phase,
+        components=_components(before, after),
+        fits=_fits(low, high, overhead, capacity),
+    )
+
+
+def _fits(low: float, high: float, overhead: float, capacity: float | None) -> Fits:
+    if capacity is None:
+        return "unknown"
+    if high + overhead <= FULL_SHARE * capacity:
+        return "yes"
+    return "no" if low > capacity else "unknown"
+
+
+def _components(before: MemoryModel, after: MemoryModel) -> list[MemoryComponent]:
+    """Each part at the moment of the peak, now and then."""
+    found = []
+    for name, words in _NAMES.items():
+        now, then = (getattr(model.fullest if name in PARTS else model, name, 0.0) for model in (before, after))
+        if round(now) or round(then):
+            found.append(MemoryComponent(name=words, now_bytes=round(now), then_bytes=round(then)))
+    return found
+
+
+def _capacity(measured: Measured, facts: Sequence[Facts]) -> tuple[float | None, float, str]:
+    """What a rank may take in bytes, and what it takes overhead tensors; or why that is not known.
+
+    Of a host whose CPUs compute, what it had left is shared among the ranks on it; what they hold now is theirs.
+    """
+    if measured.known("device_kind") == "cpu":
+        rank_facts = facts[0] if facts else None
+        available = rank_facts.device.available_bytes if rank_facts and rank_facts.device else None
+        if rank_facts is None or available is None:
+            return None, 0.0, "free host memory was not recorded"
+        here = max(1, sum(each.host == rank_facts.host for each in facts))
+        held = recorded(measured, facts).held
+        return available / here + held, 0.0, ""
+    devices = measured.known("memory") or []
+    capacities = [device.known("capacity_bytes") for device in devices]
+    known = [capacity for capacity in capacities if capacity]
+    if not known:
+        return None, 0.0, "neither the recording nor the trace says how much memory the device has"
+    unused = [
+        max(0, device.peak_reserved_bytes - device.peak_allocated_bytes)
+        for device in devices
+        if device.known("peak_reserved_bytes") and device.known("peak_allocated_bytes")
+    ]
+    return float(min(known)), max(unused, default=0) + _LIBRARIES_BYTES, ""

@@ -1,0 +1,98 @@
+"""Slices are taken one by one, and the backward pass fills a gradient of the whole tensor for each of them.
+
+## What it measures
+
+Slices (`x[i]`, `x[:, i]`, `x[a:b]`) of tensors of one size that a function of the script takes, 16 or more in a step,
+and the nodes of their backward pass by autograd's sequence numbers: making zeros of the whole size, copying the
+gradient of the slice into them, and adding them up. The share is of the untraced step. On a GPU it is the time of the
+kernels that these nodes launch. Slices that torch takes for the function count as well, for example those of `vmap`
+for operators without a batching rule.
+
+## Why it matters
+
+For N slices of a tensor with N rows the backward pass writes and adds N tensors of the whole size, so it grows with N
+squared. `unbind`, `split` and `chunk` have one node, which writes each gradient once.
+
+## What to change
+
+- A loop over one dimension, `x[:, t]` for each t: `for row in x.unbind(1)`.
+- Parts of a tensor: `q, k, v = x.chunk(3, dim=-1)`, or `x.split([...], dim=-1)`.
+- `torch.autograd.functional.jacobian(..., vectorize=True)`: if each output depends only on its own sample,
+  `torch.autograd.grad(outputs[:, i].sum(), inputs, create_graph=True)` for each output i, or
+  `torch.func.vmap(torch.func.jacrev(f))(inputs)`.
+
+The saving is an upper bound: all of this time.
+
+## When to leave it alone
+
+- Few slices of a large tensor are read: a list of all of them saves little.
+
+## References
+
+- torch.unbind: https://pytorch.org/docs/stable/generated/torch.unbind.html
+- torch.func.jacrev: https://pytorch.org/docs/stable/generated/torch.func.jacrev.html
+- The backward pass of `select` (`select_backward`, zeros of the input's size):
+  https://github.com/pytorch/pytorch/blob/main/tools/autograd/derivatives.yaml
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.measured import SliceGradients
+from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.host.costly_functions import advice, seen_in_kernels
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
+
+RULE = Rule(
+    code="DP622",
+    name="slice-gradients",
+    family="host",
+    kind="time",
+    summary="each of many slices fills a gradient of the whole tensor in the backward pass",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+    asked_when_busy=True,
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each function whose slices take a share of the step worth it."""
+    seen = seen_in_kernels(run, lambda name: "fill" in name.lower() or "select" in name.lower())
+    if run.measured.known("user_code") is None and not seen:
+        return  # no operator that fills tensors is among those that take most
+    found = run.measured.user_code
+    for function in found.slice_gradients:
+        impact = run.impact(function.share, WORTH_SHARE)
+        if impact is None:
+            continue
+        size = " x ".join(f"{length:,}" for length in function.size)
+        yield advice(
+            RULE,
+            run,
+            function,
+            impact,
+            spends=f"on the gradients of {function.calls:,.0f} slices of {size} tensors{_through(function)}: "
+            f"{_remedy(function)}",
+            why="The backward pass of each slice fills zeros of the whole size and adds them up.",
+            most="the backward pass of these slices",
+            confidence="medium" if found.basis == "untraced" and run.times_hold else "low",
+            details=[
+                Evidence(label="slices", value=round(function.calls, 1), unit="per step"),
+                Evidence(label="size of the tensors", value=size),
+            ],
+            numerics="same",
+            watch="Gradients agree up to floating-point rounding.",
+        )
+
+
+def _through(function: SliceGradients) -> str:
+    return f" in `{function.through}`" if function.through else ""
+
+
+def _remedy(function: SliceGradients) -> str:
+    if function.through == "jacobian":
+        return "use torch.autograd.grad on sums over the batch, or torch.func.vmap and jacrev"
+    return "use unbind, split or chunk"

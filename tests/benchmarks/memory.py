@@ -1,0 +1,198 @@
+"""Peak memory after a change: predicted from a recording, then counted in a run of the changed script.
+
+    python tests/benchmarks/memory.py                record, predict and count what is missing, then print the table
+    python tests/benchmarks/memory.py --table        print the table of what there is
+
+memory_train.py trains three models on two CPU ranks over gloo. A base is recorded with `dptune profile`; each change is
+predicted from that recording alone, and the changed script runs with its tensors counted by what neither torch nor
+dptune knows of: a library that counts posix_memalign (count_aligned.c, needs a C compiler). The largest sum of rank 0
+is the truth. Nothing is timed, so the machine need not be idle. Raw results stand in results/memory.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "memory.json"
+WINDOWS = ("--warmup", "3", "--untraced", "2", "--light", "3", "--detailed", "2", "--no-links")
+SEVERAL = ("--nproc-per-node", "2")
+MIB = 2**20
+
+# By base: its options; by change: the settings that are predicted, and the options that make them.
+BASES: dict[str, tuple[str, ...]] = {
+    "transformer, DDP": ("--model", "transformer", "--batch", "8"),
+    "convolutions, DDP": ("--model", "conv", "--batch", "16", "--optimizer", "momentum"),
+    "wide layers, DDP": ("--model", "mlp", "--batch", "256"),
+    "transformer, FSDP": ("--model", "transformer", "--batch", "8", "--strategy", "fsdp"),
+    "wide layers, FSDP": ("--model", "mlp", "--batch", "256", "--strategy", "fsdp"),
+}
+Change = tuple[str, tuple[str, ...]]
+CHANGES: dict[str, tuple[Change, ...]] = {
+    "transformer, DDP": (
+        ("loader.batch_size=16", ("--batch", "16")),
+        ("loader.batch_size=32", ("--batch", "32")),
+        ("optimizer.name=sgd", ("--optimizer", "sgd")),
+        ("wrapper=fsdp", ("--strategy", "fsdp")),
+        ("memory.checkpointing=true", ("--checkpoint",)),
+        ("model.dtype=bf16", ("--dtype", "bf16")),
+        ("wrapper=fsdp loader.batch_size=16", ("--strategy", "fsdp", "--batch", "16")),
+    ),
+    "convolutions, DDP": (
+        ("loader.batch_size=32", ("--batch", "32")),
+        ("optimizer.name=adamw", ("--optimizer", "adamw")),
+        ("wrapper=fsdp", ("--strategy", "fsdp")),
+        ("memory.checkpointing=true", ("--checkpoint",)),
+    ),
+    "wide layers, DDP": (
+        ("loader.batch_size=1024", ("--batch", "1024")),
+        ("optimizer.name=sgd", ("--optimizer", "sgd")),
+        ("optimizer.name=sgd_momentum", ("--optimizer", "momentum")),
+        ("wrapper=fsdp", ("--strategy", "fsdp")),
+        ("model.dtype=bf16", ("--dtype", "bf16")),
+    ),
+    "transformer, FSDP": (
+        ("loader.batch_size=16", ("--batch", "16")),
+        ("fsdp.reshard_after_forward=false", ("--reshard", "false")),
+        ("fsdp.units=2", ("--blocks-per-unit", "3")),
+        ("wrapper=ddp", ("--strategy", "ddp")),
+        ("optimizer.name=sgd", ("--optimizer", "sgd")),
+    ),
+    "wide layers, FSDP": (
+        ("loader.batch_size=1024", ("--batch", "1024")),
+        ("fsdp.reshard_after_forward=false", ("--reshard", "false")),
+        ("fsdp.units=2", ("--blocks-per-unit", "4")),
+        ("wrapper=ddp", ("--strategy", "ddp")),
+    ),
+}
+# Drawn after the model was frozen; what is above was at hand while it was made.
+HELD_OUT_BASE = {
+    "convolutions, FSDP": ("--model", "conv", "--batch", "16", "--optimizer", "momentum", "--strategy", "fsdp")
+}
+HELD_OUT: dict[str, tuple[Change, ...]] = {
+    "transformer, DDP": (
+        ("loader.batch_size=4", ("--batch", "4")),
+        ("optimizer.name=sgd_momentum", ("--optimizer", "momentum")),
+        ("wrapper=fsdp fsdp.reshard_after_forward=false", ("--strategy", "fsdp", "--reshard", "false")),
+        ("wrapper=fsdp memory.checkpointing=true", ("--strategy", "fsdp", "--checkpoint")),
+    ),
+    "convolutions, DDP": (("model.dtype=bf16", ("--dtype", "bf16")),),
+    "wide layers, DDP": (
+        ("memory.checkpointing=true loader.batch_size=1024", ("--checkpoint", "--batch", "1024")),
+        ("wrapper=fsdp optimizer.name=sgd", ("--strategy", "fsdp", "--optimizer", "sgd")),
+    ),
+    "wide layers, FSDP": (("memory.checkpointing=true", ("--checkpoint",)),),
+    "convolutions, FSDP": (
+        ("loader.batch_size=32", ("--batch", "32")),
+        ("wrapper=ddp", ("--strategy", "ddp")),
+        ("fsdp.reshard_after_forward=false", ("--reshard", "false")),
+        ("memory.checkpointing=true", ("--checkpoint",)),
+    ),
+}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def pairs() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Base, settings and options of every comparison, the unchanged bases among them."""
+    for base, options in (BASES | HELD_OUT_BASE).items():
+        yield base, "", options
+        for settings, changed in (*CHANGES.get(base, ()), *HELD_OUT.get(base, ())):
+            yield base, settings, (*options, *changed)
+
+
+def held_out(row: dict[str, Any]) -> bool:
+    """Whether the comparison was drawn after the model was frozen."""
+    return row["settings"] in dict(HELD_OUT.get(row["base"], ()))
+
+
+def counter(work: Path) -> Path:
+    """The library that counts allocations, compiled."""
+    library = work / "count_aligned.so"
+    words = ("cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(HERE / "count_aligned.c"), "-ldl", "-lpthread")
+    subprocess.run(words, check=True)
+    return library
+
+
+def counted(options: tuple[str, ...], work: Path) -> int:
+    """The peak of rank 0, bytes, of a run with these options. A later option replaces an earlier one."""
+    target = work / "peak"
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", *SEVERAL)
+    words = [*torchrun, str(HERE / "memory_train.py"), *options, "--steps", "4"]
+    counting = {"LD_PRELOAD": str(counter(work)), "COUNT_ALIGNED": str(target)}
+    subprocess.run(words, check=True, env={**ENVIRONMENT, **counting}, stderr=subprocess.DEVNULL)
+    return int(target.with_suffix(".0").read_text())
+
+
+def recorded(base: str, work: Path) -> Path:
+    """The recording of a base."""
+    folder = work / base.replace(", ", "-").replace(" ", "-").lower()
+    if not (folder / "run.json").exists():
+        words = (sys.executable, "-m", "dptune", "profile", "-q", "--run-dir", str(folder), *WINDOWS, *SEVERAL)
+        subprocess.run(
+            [*words, str(HERE / "memory_train.py"), *(BASES | HELD_OUT_BASE)[base]], check=True, env=ENVIRONMENT
+        )
+    return folder
+
+
+def predicted(folder: Path, settings: str) -> dict[str, Any]:
+    """What dptune predicts of these settings from the recording."""
+    wanted = [word for setting in (settings or "loader.num_workers=0").split() for word in ("--set", setting)]
+    words = (sys.executable, "-m", "dptune", "whatif", str(folder), "--no-cache", "--format", "json", *wanted)
+    found = json.loads(subprocess.run(words, capture_output=True, check=False, env=ENVIRONMENT).stdout)
+    memory: dict[str, Any] = found["memory"][0]
+    return memory
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """The comparisons as Markdown, with the errors over all."""
+    yield "| base | change | predicted MiB | interval | counted MiB | error |"
+    yield "|---|---|--:|--:|--:|--:|"
+    for row in rows:
+        sizes = [row[name] / MIB for name in ("peak_bytes", "low_bytes", "high_bytes", "counted_bytes")]
+        error = 100 * (sizes[0] / sizes[3] - 1)
+        change = f"`{row['settings']}`" if row["settings"] else "none"
+        interval = f"{sizes[1]:.1f}-{sizes[2]:.1f}"
+        yield f"| {row['base']} | {change} | {sizes[0]:.1f} | {interval} | {sizes[3]:.1f} | {error:+.1f} % |"
+    for name, chosen in (("at hand while the model was made", False), ("held out", True)):
+        changed = [row for row in rows if row["settings"] and held_out(row) == chosen]
+        errors = [abs(row["peak_bytes"] / row["counted_bytes"] - 1) for row in changed]
+        inside = sum(row["low_bytes"] <= row["counted_bytes"] <= row["high_bytes"] for row in changed)
+        if changed:
+            yield ""
+            within = sum(error <= 0.07 for error in errors)
+            yield (
+                f"{len(changed)} changes {name}: median error {100 * median(errors):.1f} %, largest "
+                f"{100 * max(errors):.1f} %, {within} within 7 %, {inside} inside their interval."
+            )
+
+
+def main() -> None:
+    """Record, predict, count, print."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"comparisons": []}
+    if "--table" not in sys.argv:
+        work = Path(os.environ.get("DPTUNE_BENCH", tempfile.gettempdir())) / "dptune-memory"
+        work.mkdir(parents=True, exist_ok=True)
+        counts = {(row["base"], row["settings"]): row["counted_bytes"] for row in known["comparisons"]}
+        rows = []
+        for base, settings, options in pairs():
+            prediction = predicted(recorded(base, work), settings)
+            peak = counts.get((base, settings)) or counted(options, work)
+            kept = ("peak_bytes", "low_bytes", "high_bytes", "phase", "components")
+            sizes = {name: prediction.get(name) for name in kept}
+            rows.append({"base": base, "settings": settings, "counted_bytes": peak, **sizes})
+            print(base, settings or "unchanged", prediction.get("peak_bytes"), peak, file=sys.stderr)
+            RESULTS.write_text(json.dumps({"comparisons": rows}, indent=1) + "\n")
+        known = {"comparisons": rows}
+    print("\n".join(table(known["comparisons"])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Slices and the gradients that their backward pass fills, by hand; times in microseconds, steps of 1000."""
+
+import pytest
+
+from dptune.measure.host.slice_gradients import slice_gradients
+from dptune.measure.views import view
+
+from .handmade import US, load_events, operator, python, step
+
+STEPS, SLICES = 3, 16
+NODE = "autograd::engine::evaluate_function: "
+SIZE = [16, 8]
+
+
+def sliced(at, number, size=SIZE, name="aten::select"):
+    return operator(name, at, at + 2, **{"Sequence number": number, "Input Dims": [size, [], []]})
+
+
+def node(at, number, name="SelectBackward0"):
+    return operator(NODE + name, at, at + 10, **{"Sequence number": number})
+
+
+def found_in(folder, slices=SLICES, size=SIZE, around=(), name="SelectBackward0"):
+    """Steps in which `read` takes slices, from 100 on, each with a node of 10 from 400 on."""
+    events = []
+    for n in range(STEPS):
+        at, number = 1000 * n, 100 * n
+        events += [step(n, at, at + 1000), python("net.py(12): read", at + 50, at + 300)]
+        events += [python(frame, at + 60 + depth, at + 290 - depth) for depth, frame in enumerate(around)]
+        events += [sliced(at + 100 + 5 * k, number + k, size) for k in range(slices)]
+        events += [python("torch/_tensor.py(500): backward", at + 390, at + 900)]
+        events += [node(at + 400 + 20 * k, number + slices - 1 - k, name) for k in range(slices)]
+    loop = python("net.py(90): main", 0, 1000 * STEPS)
+    return slice_gradients([view(0, load_events(folder, [loop, *events]).ranks[0].light)], {})
+
+
+def test_the_nodes_count_for_the_function_that_takes_the_slices(tmp_path):
+    (found,) = found_in(tmp_path)
+    assert (found.name, found.at, found.size, found.through) == ("read", "net.py:12", [16, 8], "")
+    assert (found.calls, found.cost_ns, found.backward_ns) == (16, 32 * US, 160 * US)
+    assert found.share == pytest.approx(0.16)
+
+
+def test_the_function_of_torch_that_takes_them(tmp_path):
+    (found,) = found_in(
+        tmp_path, around=("torch/autograd/functional.py(587): jacobian", "torch/_vmap_internals.py(224): wrapped")
+    )
+    assert (found.name, found.through) == ("read", "jacobian")
+
+
+@pytest.mark.parametrize("changed", [{"slices": 15}, {"size": []}, {"name": "UnbindBackward0"}])
+def test_few_slices_unknown_sizes_and_other_nodes(tmp_path, changed):
+    assert found_in(tmp_path, **changed) == []

@@ -1,0 +1,61 @@
+"""Gradients of slices: figures are made up."""
+
+import pytest
+
+from dptune.measured import KernelFigures, KernelTime, Missing, SliceGradients, UserCodeFigures
+from dptune.rule import RunView
+from dptune.testing import measured_run
+
+from .conftest import RULES
+
+
+def slices(share=0.44, through=""):
+    return SliceGradients(
+        name="read",
+        at="net.py:12",
+        calls=336,
+        rank=0,
+        cost_ns=500_000,
+        backward_ns=17_000_000,
+        share=share,
+        size=[84, 28, 56],
+        through=through,
+    )
+
+
+def ask(*found, basis="untraced"):
+    code = UserCodeFigures(ranks=[0], steps=2, basis=basis, sites=[], slice_gradients=list(found))
+    return list(RULES["DP622"].check(RunView(measured_run(user_code=code), [])))
+
+
+def test_the_function_its_slices_and_what_takes_them_at_once():
+    (advice,) = ask(slices())
+    assert advice.title == (
+        "`read` (net.py:12) spends 44 % of the step on the gradients of 336 slices of 84 x 28 x 56 tensors: use "
+        "unbind, split or chunk"
+    )
+    assert (advice.impact, advice.confidence, advice.saves.high_share) == ("high", "medium", 0.44)
+    assert ask(slices(), basis="traced")[0].confidence == "low"
+
+
+def test_a_jacobian_over_the_batch():
+    (advice,) = ask(slices(through="jacobian"))
+    assert "tensors in `jacobian`: use torch.autograd.grad on sums over the batch" in advice.title
+
+
+def test_quiet_below_five_percent():
+    assert ask(slices(share=0.049)) == []
+    assert [advice.impact for advice in ask(slices(share=0.05))] == ["medium"]
+
+
+@pytest.mark.parametrize(("name", "asks"), [("aten::fill_", True), ("aten::mm", False)])
+def test_without_stacks_it_is_skipped_only_where_filling_takes_time(name, asks):
+    top = [KernelTime(name=name, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=0.9)]
+    known = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
+    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
+    view = RunView(measured_run(kernels=kernels), [])
+    if asks:
+        with pytest.raises(Missing):
+            list(RULES["DP622"].check(view))
+    else:
+        assert list(RULES["DP622"].check(view)) == []

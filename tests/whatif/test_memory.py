@@ -1,0 +1,211 @@
+"""Memory after a change, by hand: a rank of two, with 100 bytes of parameters and Adam."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dptune.measured import BlockMemory, MemoryMoment, Missing, TensorMemory
+from dptune.runfile.communication import DdpFacts, FsdpFacts
+from dptune.runfile.facts import CheckpointingFacts, DeviceFacts, Facts, OptimizerFacts
+from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.tensors import TensorFacts
+from dptune.testing import facts_of, measured_run
+from dptune.whatif.memory.changes import changed
+from dptune.whatif.memory.model import MemoryModel, Moment, Sharding, recorded
+from dptune.whatif.memory.predicting import predict_memory
+
+NOTHING = dict.fromkeys(
+    (
+        "activation_bytes",
+        "temporary_bytes",
+        "weight_bytes",
+        "gradient_bytes",
+        "optimizer_bytes",
+        "sharding_bytes",
+        "carried_bytes",
+    ),
+    0,
+)
+TENSORS = TensorFacts(
+    parameter_bytes=100,
+    gradient_bytes=100,
+    state_bytes=200,
+    other_bytes=40,
+    whole_bytes=100,
+    trained_bytes=100,
+    trained_tensors=4,
+    parameter_sizes=[30],
+    block="Block",
+    block_bytes=[40, 40],
+)
+DDP = DdpFacts("Net", gradient_bytes=100, gradient_as_bucket_view=False)
+
+
+def moment(phase: str, **sizes: int) -> MemoryMoment:
+    return MemoryMoment(phase=phase, **{**NOTHING, **{f"{name}_bytes": size for name, size in sizes.items()}})
+
+
+START = moment("backward", activation=400, temporary=50, carried=-110)  # 10 of them are the last batch
+LATER = moment("backward", activation=200, temporary=50, gradient=50, carried=-110)
+END = moment("optimizer", activation=10, gradient=100, optimizer=60, carried=-110)
+
+
+@pytest.fixture
+def recording() -> Any:
+    def of(
+        tensors: TensorFacts | None = TENSORS, available: int | None = 10_000, **more: Any
+    ) -> tuple[Any, list[Facts]]:
+        steps = TensorMemory.only(
+            "not known",
+            rank=0,
+            device="cpu",
+            window="detailed",
+            step=7,
+            moments=[START, LATER, END],
+            blocks=[BlockMemory(saved_bytes=150, output_bytes=20)] * 2,
+            loss_bytes=30,
+        )
+        known = {
+            "tensors": tensors,
+            "ddp": [DDP],
+            "loaders": [LoaderFacts(batch_size=8, batches_drawn=5)],
+            "optimizers": [OptimizerFacts("AdamW")],
+            "device": DeviceFacts("cpu", available_bytes=available),
+            "world_size": 2,
+            "backend": "gloo",
+            **more,
+        }
+        return measured_run(device="cpu", world=2, tensor_memory=steps), [facts_of(rank=n, **known) for n in (0, 1)]
+
+    return of
+
+
+@pytest.fixture
+def model(recording: Any) -> MemoryModel:
+    return recorded(*recording())
+
+
+def test_the_recorded_peak(model):
+    """100 parameters, 200 of the optimizer, 100 in buckets, 30 others: the batch of before is an activation."""
+    assert (model.held, model.others, model.buckets) == (430, 30, 100)
+    assert [each.total for each in model.moments] == [450, 300, 170]
+    assert (model.peak, model.fullest.phase) == (880, "backward")
+    assert [each.gradients for each in model.moments] == [0, 50, 100]
+    assert [each.passed_share for each in model.moments] == [0, 0.5, 0]
+
+
+def test_activations_grow_with_the_batch(model):
+    assert changed(model, {"loader.batch_size": 16}).peak == 430 + 900
+    assert changed(model, {"loader.batch_size": 2}).peak == pytest.approx(430 + max(450 / 4, 50 + 250 / 4, 162.5))
+    with pytest.raises(Missing, match="batch size was not recorded"):
+        changed(replace(model, batch=None), {"loader.batch_size": 16})
+
+
+def test_another_optimizer_keeps_other_state(model):
+    assert changed(model, {"optimizer.name": "sgd"}).peak == 880 - 200
+    assert changed(model, {"optimizer.name": "sgd_momentum"}).peak == 880 - 100
+    assert max(each.optimizer for each in changed(model, {"optimizer.name": "adam"}).moments) == 60  # 2 x the largest
+
+
+def test_sharding_replaces_whole_parameters_by_gathered_units(model):
+    """Units of 40 and 40 and a root of 20, which stays gathered: half of parameters, state and gradients is left."""
+    after = changed(model, {"wrapper": "fsdp"})
+    assert (after.parameters, after.state, after.buckets) == (50, 100, 0)
+    start, later, end, last = after.moments
+    assert (start.sharding, later.sharding) == (20, 2 * 20 + 4 * 40)  # of two units the gathers, of one its gradients
+    assert (later.gradients, end.sharding) == (25, 0)
+    assert last.sharding == 3 * 20  # gradients of the root, and both buffers of a reduce-scatter of gloo
+    assert after.peak == 180 + 475
+    kept = changed(model, {"wrapper": "fsdp", "fsdp.reshard_after_forward": False})
+    assert kept.moments[0].sharding == 20 + 80
+
+
+def test_what_is_not_known_of_a_change_is_said(model):
+    for name, value, why in (
+        ("cudnn.benchmark", True, "what cudnn.benchmark does to memory is not known"),
+        ("fsdp.reshard_after_forward", False, "not sharded by fully_shard"),
+    ):
+        with pytest.raises(Missing, match=why):
+            changed(model, {name: value})
+    with pytest.raises(Missing, match="no list of equal blocks"):
+        changed(replace(model, split=None, why_no_split="no list of equal blocks"), {"wrapper": "fsdp"})
+
+
+def test_checkpoints_keep_outputs_and_one_block(model):
+    """Blocks save 300 of the 400, of which 40 are outputs."""
+    after = changed(model, {"memory.checkpointing": True})
+    assert after.moments[0].activations == 400 - 260 + 130
+    off = changed(replace(model, discarded=500), {"memory.checkpointing": False})
+    assert [each.activations for each in off.moments[:2]] == [900, 450]
+
+
+def test_narrow_parameters_leave_the_loss_as_wide(model):
+    after = changed(model, {"model.dtype": "bf16"})
+    assert after.held == 230
+    assert after.moments[0].activations == 185 + 30
+    assert after.doubt == pytest.approx(0.5 * (30 + 40 + 4 * 30))
+
+
+def test_units_of_a_sharded_run(recording):
+    """What is recorded of moments stays: other units add the difference of the formulas."""
+    units = FsdpFacts(2, names=["", "a", "b"], gathered_bytes=[20, 40, 40], mesh=[2], reshard_after_forward=True)
+    model = recorded(*recording(ddp=[], fsdp=[units]))
+    assert model.sharding == Sharding(2, 20.0, (40.0, 40.0), True, True, True)
+    merged = changed(model, {"fsdp.units": 1})
+    assert merged.sharding is not None
+    assert merged.sharding.units == (80.0,)
+    assert merged.moments[1].sharding == 4 * 40
+    split = changed(model, {"fsdp.units": 8})
+    assert split.sharding is not None
+    assert split.sharding.units == (10.0,) * 8
+    whole = changed(model, {"wrapper": "ddp"})
+    assert (whole.parameters, whole.state, whole.buckets, whole.moments[1].gradients) == (100, 400, 100, 100)
+    assert changed(model, {"world_size": 4}).state == 100
+    ahead = changed(model, {"fsdp.backward_prefetch": 3})
+    assert ahead.moments[0].sharding - model.moments[0].sharding == 80
+
+
+def test_shards_within_hosts(recording):
+    """Of four ranks two are on each host: half of everything is on a rank, not a quarter."""
+    measured, (first, second) = recording(world_size=4)
+    facts = [replace(first, rank=rank, host=host) for rank, host in enumerate("aabb")]
+    model = recorded(measured.model_copy(update={"world_size": 4}), facts)
+    assert changed(model, {"wrapper": "fsdp"}).state == 50
+    assert changed(model, {"wrapper": "fsdp", "fsdp.within_hosts": True}).state == 100
+    assert changed(changed(model, {"wrapper": "fsdp"}), {"fsdp.within_hosts": True}).state == 100
+    with pytest.raises(Missing, match="several hosts"):
+        changed(recorded(measured, [first, second]), {"wrapper": "fsdp", "fsdp.within_hosts": True})
+
+
+def test_the_root_unit_that_reshards_is_not_held_as_the_backward_pass_starts():
+    start = Moment("backward")
+    assert Sharding(2, 20.0, (40.0,)).held(start) == 20
+    assert Sharding(2, 20.0, (40.0,), root_reshards=True).held(start) == 0
+    assert Sharding(2, 20.0, (40.0,)).held(Moment("forward")) == 20 + 80
+    assert Sharding(2, 20.0, (40.0,)).held(Moment("backward", passed_share=0.1)) == 40  # the root and its gradients
+
+
+@pytest.mark.parametrize(("available", "fits"), [(10_000, "yes"), (1800, "unknown"), (300, "no"), (None, "unknown")])
+def test_whether_it_fits(recording, available, fits):
+    """1,330 bytes with twice the batch; a rank may take half of what is free, and the 430 that it holds."""
+    measured, facts = recording(available=available)
+    prediction = predict_memory(measured, facts, {"loader.batch_size": 16})
+    assert (prediction.peak_bytes, prediction.now_bytes, prediction.fits) == (1330, 880, fits)
+    assert prediction.low_bytes < 1330 < prediction.high_bytes
+    assert sum(part.then_bytes for part in prediction.components) == 1330
+    if available is None:
+        assert prediction.missing["capacity_bytes"] == "free host memory was not recorded"
+
+
+def test_reasons(recording):
+    measured, facts = recording(tensors=None)
+    assert "record it again" in predict_memory(measured, facts, {"loader.batch_size": 16}).missing["peak_bytes"]
+    measured, facts = recording()
+    assert predict_memory(measured, facts, {"link.alpha_us": 1.0}).missing["peak_bytes"] == (
+        "these settings do not change memory"
+    )
+    measured, facts = recording(checkpointing=CheckpointingFacts())
+    assert predict_memory(measured, facts, {"memory.checkpointing": True}).known("peak_bytes") is not None
