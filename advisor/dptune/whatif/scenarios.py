@@ -90,6 +90,7 @@ _ALL = (
         "",
     ),
 )
+ONLY_MEMORY = frozenset({"optimizer.name", "optimizer.sharded", "fsdp.within_hosts", "model.dtype"})
 SCENARIOS = MappingProxyType({scenario.name: scenario for scenario in _ALL})
 
 
