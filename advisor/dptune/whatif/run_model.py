@@ -39,7 +39,7 @@ from dptune.whatif.cpu.variants import variants
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
-from dptune.whatif.gpu.changes import with_quickest_host, without_profiler
+from dptune.whatif.gpu.changes import sides, with_quickest_host, without_profiler
 from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
@@ -160,8 +160,11 @@ class RunModel:
         try:
             other, difference = self._difference(self.model, new, self._unchanged_ns)
             off = [self._off(group, new, difference) for group in self._variants_ns]
-            others = [(model, self._unchanged_ns) for model in others_of(self.model, new)]
-            off.append(self._off(others, new, difference))
+            if isinstance(self.model, Program):
+                off.append(self._off_sides(self.model, new, difference))
+            else:
+                others = [(model, self._unchanged_ns) for model in others_of(self.model, new)]
+                off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
         predicted_ns, why = self.step_ns + difference, self.why_only_a_bound(new)
@@ -204,7 +207,7 @@ class RunModel:
         if self.missed:
             bound = f"{self.missed}: only an upper bound of the saving is known"
             return f"{bound}; {MORE_STEPS}" if self._has_few_steps() else bound
-        only = gpu_bounded(changes) if isinstance(self.model, Program) else bounded(changes)
+        only = gpu_bounded(self.model, changes) if isinstance(self.model, Program) else bounded(changes)
         named = f"for {' and '.join(only)}, " if len(changes) > 1 else ""
         return f"{named}the model gives only an upper bound of the saving" if only else ""
 
@@ -234,6 +237,12 @@ class RunModel:
         allows; it predicts that a part of it is saved.
         """
         deviations = [self._difference(model, changes, unchanged_ns)[1] - difference for model, unchanged_ns in group]
+        return -min([0.0, *deviations]), max([0.0, *deviations])
+
+    def _off_sides(self, program: Program, changes: Mapping[str, Value], difference: float) -> tuple[float, float]:
+        """The same for the ends of what is assumed about the changes."""
+        steps = [gpu_changed(program, changes, side).step_ns() for side in sides(changes)]
+        deviations = [(step / self._unchanged_ns - 1) * self.step_ns - difference for step in steps]
         return -min([0.0, *deviations]), max([0.0, *deviations])
 
     def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:

@@ -65,6 +65,9 @@ _ALL = (
     Knob("compute.times", float, "", 1.0, "same", "factor on the time of compute", "", least=0.0),
     Knob("wrapper", str, "", DDP, "same", "DDP, or FSDP with as many units as `fsdp.units` says", "", WRAPPERS),
     Knob("fsdp.units", int, "units", 1, "same", "number of units of fully_shard, of about equal bytes", "", least=1),
+    Knob("batch.times", float, "", 1.0, "changes", "factor on the samples of each batch", "", least=1e-3),
+    Knob("cuda.graphs", bool, "", False, "same", "forward and backward passes are replayed as CUDA graphs", ""),
+    Knob("attention.sdpa", bool, "", False, "same", "attention is one fused kernel (scaled_dot_product_attention)", ""),
     Knob("fsdp.prefetch", bool, "", False, "same", "all-gathers are issued before they are needed", ""),
     Knob("copies.non_blocking", bool, "", False, "same", "copies do not block the script or kernels", ""),
     Knob("syncs.removed", bool, "", False, "same", "no host call waits for the device", ""),
@@ -87,6 +90,7 @@ _ALL = (
         "",
     ),
 )
+ONLY_MEMORY = frozenset({"optimizer.name", "optimizer.sharded", "fsdp.within_hosts", "model.dtype"})
 SCENARIOS = MappingProxyType({scenario.name: scenario for scenario in _ALL})
 
 

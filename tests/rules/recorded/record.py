@@ -68,6 +68,7 @@ LOCALLY = (
         "loss-broadcast",
         "kept-by-reference",
         "flat-parameters",
+        "split-by-rank",
     ),
     *dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)),
 )

@@ -29,7 +29,7 @@ from torch.distributed.nn.functional import all_reduce
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info, random_split
 
 FAULTS = (
     "wide-gradients",
@@ -104,6 +104,7 @@ FAULTS = (
     "repeated-rows",
     "weight-penalty",
     "upsampled-convolutions",
+    "split-by-rank",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -652,6 +653,9 @@ def build_loader(width):
         options |= {"num_workers": 2, "persistent_workers": True, "worker_init_fn": seeded if args.mended else None}
     if args.fault == "samples-changed-in-place":
         data, options = Augmented(data.rows), {"drop_last": True}
+    if args.fault == "split-by-rank":  # nine tenths to train on
+        seed = torch.Generator().manual_seed(dist.get_rank() if has("split-by-rank") else 0)
+        data = random_split(data, [0.9, 0.1], generator=seed)[0]
     if has("same-data"):
         return DataLoader(data, batch, shuffle=True, **options), None
     sampler = DistributedSampler(data)

@@ -8,13 +8,11 @@ from dataclasses import replace
 from dptune.knobs import Value
 from dptune.measured import Measured
 from dptune.whatif.cpu.model import StepModel
-from dptune.whatif.gpu.program import Program
 from dptune.whatif.link import link_figures, link_range
 
 _HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from its prediction
 # How far what the code of another wrapper takes may be from its prediction, and what is computed under it.
 _WRAPPER_TIMES = ((0.5, 0.87), (1.5, 1.15))
-_LEAST_GROWING = 0.5  # of what kernels and copies take, that grows with the batch; all of it is the most
 _OTHER_BESIDE = (0.8, 1.25)  # times what is predicted of exchanges beside compute
 _OTHER_CROWDED = (1.2, 1.8)  # slowdowns, once no rank is late
 _UNEVEN_LEFT = 0.25  # of the difference: batches of samples sorted by length, or cut by tokens, are not of equal cost
@@ -46,12 +44,8 @@ def variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, 
         yield tuple(replace(model, steps={rank: steps[half] for rank, steps in model.steps.items()}) for half in halves)
 
 
-def others(model: StepModel | Program, changes: Mapping[str, Value]) -> Iterator[StepModel | Program]:
+def others(model: StepModel, changes: Mapping[str, Value]) -> Iterator[StepModel]:
     """Models that differ in what only these changes do: what a hook computes, how kernels grow with the batch, ..."""
-    if isinstance(model, Program):
-        if "loader.batch_size" in changes:
-            yield replace(model, growing=_LEAST_GROWING)
-        return
     if changes.get("ddp.comm_hook") not in (None, "none"):
         for times in _HOOK_TIMES:
             yield replace(model, hook_times=times)
