@@ -278,7 +278,7 @@ def test_a_rank_whose_host_is_late(tmp_path: Path) -> None:
     assert off(made) == 0
     assert us(made) == pytest.approx(230)
     assert us(changed(made, {"straggler.removed": True})) == pytest.approx(200, abs=2)
-    assert us(changed(made, {"straggler.balanced": True})) == pytest.approx(230)
+    assert us(changed(made, {"straggler.balanced": True})) == pytest.approx(215, abs=2)
     with pytest.raises(Missing, match="single rank"):
         changed(replace(made, world_size=1, edges=[[] for _ in made.edges]), {"straggler.removed": True})
 
@@ -409,7 +409,16 @@ def test_only_what_the_run_has_is_listed() -> None:
     """A sharded run that draws from no DataLoader, and has no all-reduces."""
     run = load([str(SAMPLES / "ranks-nccl-fsdp")], cached=False)
     asked = {name for prediction in search(run, measure(run)).predictions for name in prediction.changes}
-    assert asked == {"host.times", "syncs.removed", "straggler.removed", "compute.times", "precision.autocast"}
+    assert asked == {
+        "host.times",
+        "syncs.removed",
+        "straggler.removed",
+        "compute.times",
+        "precision.autocast",
+        "optimizer.fused",
+        "fsdp.prefetch",
+        "fsdp.reshard_after_forward",
+    }
 
 
 def test_what_a_trace_does_not_tell(tmp_path: Path) -> None:

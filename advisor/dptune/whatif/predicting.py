@@ -32,6 +32,9 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("ddp.no_sync", True),
     ("ddp.comm_hook", "bf16"),
     ("precision.autocast", "bf16"),
+    ("optimizer.fused", True),
+    ("fsdp.prefetch", True),
+    ("fsdp.reshard_after_forward", False),
 )
 
 

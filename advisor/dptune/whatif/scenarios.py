@@ -48,10 +48,8 @@ _ALL = (
     Knob("allreduce.algorithm", str, "", RING, "same", "all-reduce algorithm", "", ALGORITHMS),
     Knob("link.between_alpha_us", float, "us", 0.0, "same", "latency between nodes", "", least=0.0),
     Knob("link.between_gb_per_s", float, "GB/s", 0.0, "same", "bandwidth of a node to other nodes", "", least=1e-6),
-    Knob("strategy", str, "", None, "same", "how ranks share the training", "", ("ddp", "fsdp", "zero1")),
-    Knob(
-        "fsdp.blocks_per_unit", int, "blocks", 1, "same", "blocks of the model that one call of fully_shard groups", ""
-    ),
+    Knob("optimizer.sharded", bool, "", False, "same", "ZeRO-1: each rank keeps a part of the optimizer's state", ""),
+    Knob("fsdp.within_hosts", bool, "", False, "same", "HSDP: shards within each host, replicas between hosts", ""),
     Knob("optimizer.name", str, "", None, "changes", "the optimizer", "", tuple(STATE)),
     Knob(
         "model.dtype",
@@ -92,6 +90,7 @@ _ALL = (
         "",
     ),
 )
+ONLY_MEMORY = frozenset({"optimizer.name", "optimizer.sharded", "fsdp.within_hosts", "model.dtype"})
 SCENARIOS = MappingProxyType({scenario.name: scenario for scenario in _ALL})
 
 

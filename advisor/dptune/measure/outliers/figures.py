@@ -16,7 +16,7 @@ import numpy as np
 
 from dptune.measure.across_ranks import Across
 from dptune.measure.communication.arrivals import CAUSE_OF_CLASS
-from dptune.measure.communication.gain import gain
+from dptune.measure.communication.gain import gains
 from dptune.measure.communication.lag import Floats
 from dptune.measure.outliers.devices import Times, slow_devices
 from dptune.measure.outliers.lags import Lags, own_lags
@@ -174,14 +174,13 @@ def _gains(lags: Lags, late: Sequence[int], together: Across) -> list[SlowestGai
     slowest = [lags.ranks[at] for at in np.argsort(-lags.mean_ns, kind="stable").tolist()]
     windows = {(view.rank, device.operations.device): device.windows for view, device, _ in together.spent}
     counts = sorted({1, 2, math.ceil(_ONE_PERCENT * len(slowest)), len(late)})
-    found = []
-    for count in counts:
-        if count <= len(late):
-            ranks = sorted(slowest[:count])
-            gained = gain(set(ranks), together.compared, together.clocks, together.tracks, windows)
-            if gained is not None:
-                found.append(SlowestGain(ranks=ranks, share=gained.share))
-    return found
+    sets = [sorted(slowest[:count]) for count in counts if count <= len(late)]
+    replayed = gains([set(ranks) for ranks in sets], together.compared, together.clocks, together.tracks, windows)
+    return [
+        SlowestGain(ranks=ranks, share=gain.share)
+        for ranks, gain in zip(sets, replayed, strict=True)
+        if gain is not None
+    ]
 
 
 def _unsteady(lags: Lags, late: set[int], hosts: Mapping[int, str], least_ns: float) -> list[UnsteadyHost]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
-from dptune.whatif.gpu.editing import lasting, times, with_edges
+from dptune.whatif.gpu.editing import lasting, times, with_edges, with_room
 from dptune.whatif.gpu.program import Edge, Kind, Program
 
 UNKNOWN = "the trace does not show which kernels are the optimizer's"
@@ -57,7 +57,7 @@ def _listed(program: Program, side: Side) -> Program:
     kernels = lasting(program, (Kind.UPDATE,), of)
     calls = times(kernels, (Kind.UPDATING,), _LISTED_CALLS.at(side))
     updates = update_begins(program)
-    return times(calls, _WAITS, _LISTED_KERNELS, updates.__contains__)
+    return with_room(times(calls, _WAITS, _LISTED_KERNELS, updates.__contains__))
 
 
 def no_time(program: Program) -> Program:

@@ -9,7 +9,7 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.buckets import without_reductions
-from dptune.whatif.gpu.editing import times, with_edges, without
+from dptune.whatif.gpu.editing import times, with_edges, with_room, without
 from dptune.whatif.gpu.parts import OUTSIDE
 from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
 
@@ -84,4 +84,4 @@ def as_graphs(program: Program, value: Value, side: Side) -> Program:
             return edge.lasting(min(edge.lag_ns, _LAUNCH_NS.at(side)))
         return edge.lasting(edge.lag_ns * _LEFT.at(side))
 
-    return with_edges(program, of)
+    return with_room(with_edges(program, of))
