@@ -59,10 +59,10 @@ def predicted(folder: Path, setting: str) -> dict[str, Any]:
     }
 
 
-def judged(seed: int, work: Path) -> dict[str, Any]:
+def judged(seed: int, work: Path, most_ranks: int) -> dict[str, Any]:
     """One pair: drawn, simulated, predicted and measured."""
     names = list(CHANGES)
-    ranks = random.Random(f"ranks {seed}").choice(RANKS)
+    ranks = random.Random(f"ranks {seed}").choice([count for count in RANKS if count <= most_ranks])
     pair = pairs.drawn(seed, ranks, names[seed % len(names)])
     folder = work / f"pair-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -81,7 +81,7 @@ def judged(seed: int, work: Path) -> dict[str, Any]:
     return result
 
 
-def collect(work: Path, seeds: Sequence[int]) -> dict[str, Any]:
+def collect(work: Path, seeds: Sequence[int], most_ranks: int) -> dict[str, Any]:
     """Judge the pairs that were not yet judged at this commit."""
     measured = commit()
     kept = work / measured
@@ -89,13 +89,14 @@ def collect(work: Path, seeds: Sequence[int]) -> dict[str, Any]:
     for seed in seeds:
         path = kept / f"{seed}.json"
         if not path.exists():
-            result = judged(seed, work)
+            result = judged(seed, work, most_ranks)
             path.write_text(json.dumps(result) + "\n")
             print(f"{seed}: {result['change']}={result['value']}, {result['ranks']} ranks", file=sys.stderr, flush=True)
     return {
         "machine": machine(),
         "commit": measured,
-        "command": "python tests/benchmarks/simulated.py",
+        "command": f"python tests/benchmarks/simulated.py --pairs {len(seeds)} --first-seed {seeds[0]} "
+        f"--most-ranks {most_ranks}",
         "pairs": [json.loads((kept / f"{seed}.json").read_text()) for seed in seeds],
     }
 
@@ -160,6 +161,9 @@ def main() -> None:
     kept = Path(tempfile.gettempdir()) / "dptune-benchmark-simulated"
     parser.add_argument("--pairs", type=int, default=40, metavar="N", help="how many to draw (default: 40)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="SEED", help="seed of the first (default: 0)")
+    parser.add_argument(
+        "--most-ranks", type=int, default=max(RANKS), metavar="N", help="of a pair (default: all sizes)"
+    )
     parser.add_argument("--work", type=Path, default=kept, help="where judged pairs are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE", help="raw results")
     parser.add_argument("--table", nargs="?", type=Path, const=RESULTS, metavar="FILE", help="run nothing")
@@ -169,7 +173,7 @@ def main() -> None:
             parser.error(f"there are no results yet: {args.table}")
         print(table(json.loads(args.table.read_text())))
         return
-    results = collect(args.work, range(args.first_seed, args.first_seed + args.pairs))
+    results = collect(args.work, range(args.first_seed, args.first_seed + args.pairs), args.most_ranks)
     args.out.write_text(json.dumps(results) + "\n")
     print(table(results))
 

@@ -29,8 +29,8 @@ def test_what_it_rests_on_comes_first_and_the_best_is_to_be_proven():
     assert "Measured 100.0 ms per step, untraced." in said
     assert "Model check Replay of the unchanged run: 102.0 ms (2.0 % error; 3.0 % on held-out steps)." in said
     assert (
-        "Free comm. If communication took no time, a step would take 60.0 ms. Skipping all-reduces can save more: it "
-        "also removes DDP's hook overhead. Link From dptune links (links.json)." in said
+        "Free comm. If communication took no time, a step would take 60.0 ms. Skipping collectives can save more: it "
+        "also removes their hooks. Link From dptune links (links.json)." in said
     )
     assert "ddp.no_sync=true 50.0 45.0 55.0 64 50.0 % less" in said
     assert said.endswith("Verify it: dptune verify --set ddp.no_sync=true")

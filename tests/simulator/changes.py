@@ -60,6 +60,14 @@ def _batch(run: Run, value: str) -> Run:
     return run[0], replace(run[1], batch=int(value))
 
 
+def _even(_: Draw, settings: Settings) -> Settings:
+    return replace(settings, batch=max(2, settings.batch))
+
+
+def _batch_times(run: Run, value: str) -> Run:
+    return run[0], replace(run[1], batch=round(float(value) * run[1].batch))
+
+
 def _reading(draw: Draw, settings: Settings) -> Settings:
     return replace(settings, losses_read=draw.random.choice((1, settings.layers)))
 
@@ -188,6 +196,7 @@ _ALL = (
         _set(gradient_as_bucket_view=True),
     ),
     Change("loader.batch_size", _doubled("batch"), _loading(True, (4,)), _batch),
+    Change("batch.times", _one_of("0.5", "2", "4"), _even, _batch_times),
     Change("loader.num_workers", _one_of("4"), _loading(True, (0,)), _workers),
     Change("copies.non_blocking", _one_of("true"), _loading(False, (2, 4)), _non_blocking),
     Change("precision.float32_matmul", _one_of("high"), _prepared(precision="fp32"), _set(precision="tf32")),

@@ -89,4 +89,4 @@ def test_a_gpu_is_told_of_in_traced_time():
     scaled = "the profiler slows all host calls by the same factor, and no device work"
     assert scaled in assumed(GPU, {"host.times": 0.5}, traced=False)
     assert scaled not in assumed(GPU, {"host.times": 0.5}, traced=True)
-    assert "casts are free on a GPU" in assumed(GPU, {"ddp.comm_hook": "bf16"}, traced=True)
+    assert any("casts move" in said for said in assumed(GPU, {"ddp.comm_hook": "bf16"}, traced=True))

@@ -133,8 +133,8 @@ def test_the_program_is_the_recording(two_ranks: Program) -> None:
         ({"ddp.bucket_cap_mb": SIZE_MB}, 90 + 100 + 600 + 50),  # one each, from when the first gradient is ready
         ({"ddp.bucket_cap_mb_list": f"{SIZE_MB},100"}, 90 + 400 + 450 + 50),
         ({"ddp.bucket_cap_mb": 100.0, "link.gb_per_s": 2.0}, 90 + 400 + 300 + 50),
-        ({"ddp.bucket_cap_mb": 100.0, "ddp.comm_hook": "bf16"}, 90 + 400 + 300 + 50),
-        ({"optimizer.fused": True}, 90 + 200 + 600),  # at best
+        ({"ddp.bucket_cap_mb": 100.0, "ddp.comm_hook": "bf16"}, 90 + 400 + 1.5 + 300 + 50),  # 1.5 MB are cast
+        ({"optimizer.fused": True}, 90 + 200 + 600 + (48.2 + 0.05 * 1.8) / 3),  # one kernel instead of loops
     ],
 )
 def test_by_hand(two_ranks: Program, change: dict[str, Any], step_us: float) -> None:

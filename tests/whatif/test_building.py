@@ -6,14 +6,15 @@ from dataclasses import replace
 import pytest
 
 from dptune.measured import LinkFigures, LinkSize, Missing
-from dptune.runfile.communication import DdpFacts, FsdpFacts
+from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.loader import LoaderFacts
-from dptune.whatif.cpu.building import ALL, Recorded, _buffers_ns, _fixed_share
+from dptune.whatif.cpu.building import ALL, Recorded, _buffers_ns, fixed_share
 from dptune.whatif.cpu.ddp import ddp_of, low_rank_of
 from dptune.whatif.cpu.latency import latency_of
 from dptune.whatif.cpu.latency import seen as seen_in
 from dptune.whatif.cpu.model import Latency, LowRank, Pass, RankStep
+from dptune.whatif.cpu.operator_calls import OperatorCalls
 from dptune.whatif.cpu.step_times import Stretch
 from dptune.whatif.cpu.timeline import Timeline
 from dptune.whatif.cpu.wire import Link
@@ -33,7 +34,7 @@ DDP = DdpFacts("M", bucket_caps_bytes=[1], gradient_sizes=[30, 30], grad_ready_o
     ],
 )
 def test_as_much_as_traced_steps_took_longer(took_ns, beside):
-    both = dict.fromkeys((0, 1), Timeline((STEP, STEP), 0.0, 0.0, 0.0, 1.0, durations_ns=(took_ns, took_ns)))
+    both = dict.fromkeys((0, 1), Timeline((STEP, STEP), 0.0, 0.0, 1.0, durations_ns=(took_ns, took_ns)))
     recorded = Recorded(facts={}, timelines=both, ddp=DDP, link=Link(0, 1.0), samples=None, crowded=True)
     assert recorded._traced(ALL, (30, 30)).beside == pytest.approx(beside, rel=0.03)
     alone = replace(recorded, crowded=False)  # ranks of which each has cores: the step does not tell
@@ -56,7 +57,7 @@ def test_as_much_as_traced_steps_took_longer(took_ns, beside):
     ],
 )
 def test_latency_is_what_exchanges_after_the_pass_take_beyond_their_bytes(tails, seen_ns):
-    own = [Timeline((STEP,), 0.0, 0.0, 0.0, 1.0, tails=tuple(each)) for each in tails]
+    own = [Timeline((STEP,), 0.0, 0.0, 1.0, tails=tuple(each)) for each in tails]
     found = seen_in(dict(enumerate(own)), [100] * 12, Link(0.0, 1.0, lanes=2))
     assert found == (None if seen_ns is None else pytest.approx((100, seen_ns)))
 
@@ -166,7 +167,7 @@ def test_ranks_without_a_core_but_their_own(hosts, cores, usable, crowded):
 
 
 def test_exchanges_may_be_slower_still_where_cores_are_shared():
-    both = dict.fromkeys((0, 1), Timeline((STEP, STEP), 0.0, 0.0, 0.0, 1.0, durations_ns=(10_000, 10_000)))
+    both = dict.fromkeys((0, 1), Timeline((STEP, STEP), 0.0, 0.0, 1.0, durations_ns=(10_000, 10_000)))
     recorded = Recorded(facts={}, timelines=both, ddp=DDP, link=Link(0, 1.0), samples=None, crowded=True)
     made = recorded._traced(ALL, (30, 30))
     assert made.beside == pytest.approx(6.0, rel=0.03)
@@ -179,16 +180,17 @@ def test_what_a_pass_takes_whatever_the_batch():
     """
     us = 1000
     one = RankStep((Pass(0.0, 100.0 * us, 60.0 * us, (10.0, 50.0), sent_ns=20.0 * us),), 50.0)
-    told = Timeline((one,), 0.0, 0.0, 10.0, 1.0, between_ns=6.0 * us, view_ns=2.0 * us)
+    told = Timeline((one,), 0.0, 0.0, 1.0, OperatorCalls(10.0, 6.0 * us, 2.0 * us))
     stretch = {0: Stretch(1.0, 2.0)}
-    assert _fixed_share({0: told}, stretch, 10_000) == pytest.approx((6 + 38 + 9) / 140)
-    assert _fixed_share({0: replace(told, view_ns=0.0)}, stretch, 10_000) == pytest.approx((6 + 30 + 9) / 140)
+    assert fixed_share({0: told}, stretch, 10_000) == pytest.approx((6 + 38 + 9) / 140)
+    assert fixed_share({0: replace(told, calls=replace(told.calls, view_ns=0.0))}, stretch, 10_000) == pytest.approx(
+        (6 + 30 + 9) / 140
+    )
 
 
 @pytest.mark.parametrize(
     ("wrapped", "why"),
     [
-        ({"fsdp": [FsdpFacts(2)]}, "the model is sharded by FSDP"),
         ({}, "the script has no DistributedDataParallel module"),
         ({"ddp": [DDP, DDP]}, "the script has 2 DistributedDataParallel modules"),
     ],

@@ -20,7 +20,7 @@ from dptune.measured import Missing
 from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.gpu.changes import changed
-from dptune.whatif.gpu.program import Kind, Program
+from dptune.whatif.gpu.program import COMPUTING, Program
 from dptune.whatif.gpu.uncertainty import unchanged
 from dptune.whatif.run_model import RunModel
 
@@ -38,7 +38,8 @@ FASTER: dict[str, dict[str, Value]] = {
     "host": {"host.times": 0.5},
     "syncs": {"syncs.removed": True},
     "straggler": {"straggler.removed": True},
-    "hook": {"ddp.comm_hook": "bf16"},
+    "graphs": {"cuda.graphs": True},
+    "view": {"ddp.gradient_as_bucket_view": True},
 }
 SAME: tuple[dict[str, Value], ...] = (
     {},
@@ -152,7 +153,7 @@ def busiest_ns(program: Program) -> float:
         until = program.recorded_ns[first]
         for item in range(first, last + 1):
             for edge in program.edges[item]:
-                if program.ranks[item] == rank and edge.kind in (Kind.COMPUTE, Kind.PRODUCT):
+                if program.ranks[item] == rank and edge.kind in COMPUTING:
                     begin, end = program.recorded_ns[edge.item], program.recorded_ns[item]
                     total += max(0, end - max(begin, until))
                     until = max(until, end)

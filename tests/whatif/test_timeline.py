@@ -141,7 +141,7 @@ def test_what_is_exchanged_outside_of_the_pass(tmp_path):
 def test_what_a_pass_takes_between_its_operators(tmp_path):
     """None runs in the 50 before it, of which the batch takes 8, a broadcast 18 and a transpose 4: 20 are left."""
     found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES], 110)
-    assert us([found.between_ns, found.view_ns]) == [50, 0]
+    assert us([found.calls.between_ns, found.calls.view_ns]) == [50, 0]
     more = [
         annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 8),
         operator("aten::select", 2, 5),  # of the data set: no part of the pass
@@ -149,7 +149,7 @@ def test_what_a_pass_takes_between_its_operators(tmp_path):
         operator("aten::transpose", 40, 44),
     ]
     found = parts(tmp_path, [*REST, *BACKWARD, *STARTS, *FLIGHTS, *COPIES, *more], 110)
-    assert (us([found.between_ns, found.view_ns]), found.operators) == ([20, 4], 6 + 2 + 1)
+    assert (us([found.calls.between_ns, found.calls.view_ns]), found.calls.operators) == ([20, 4], 6 + 2 + 1)
 
 
 def test_what_is_longer_is_the_scripts_own_work(tmp_path):
@@ -158,4 +158,4 @@ def test_what_is_longer_is_the_scripts_own_work(tmp_path):
     found = parts(
         tmp_path, [step(0, 0, 500), step(1, 500, 510), annotation("DistributedDataParallel.forward", 10, 40), *late], 40
     )
-    assert us([found.between_ns]) == [100]
+    assert us([found.calls.between_ns]) == [100]

@@ -5,16 +5,17 @@ step (compute of each rank, when each gradient is ready, communication) is repla
 with the error of the replay without changes. If that is too large, only an upper bound is given.
 
 Without options it searches for the best bucket sizes and the best combination of changes that leaves training results
-unchanged. --set gives changes, predicted together. --sweep tries several values of one knob on top of --set; without
-values it tries common ones. `dptune verify` measures a change by running it. Besides knobs (`dptune rules knobs`), a
-prediction can change what dptune cannot set: accumulation.micro_batches (fewer backward passes per optimizer step,
-usually with a larger loader.batch_size), link.alpha_us and link.gb_per_s (another link, as `dptune links` measures it),
-world_size (up to 8 times the recorded ranks, each with its present batch), nodes, allreduce.algorithm,
-link.between_alpha_us and link.between_gb_per_s (the network between nodes), straggler.removed (the extra work of the
-straggler disappears), straggler.balanced (the work of each step is spread evenly over ranks).
+unchanged; with fully_shard on CPUs it predicts common changes of units. --set gives changes, predicted together.
+--sweep tries several values of one knob on top of --set; without values it tries common ones. `dptune verify` measures
+a change by running it. Besides knobs (`dptune rules knobs`), a prediction can change what dptune cannot set:
+accumulation.micro_batches (fewer backward passes per optimizer step, usually with a larger loader.batch_size),
+link.alpha_us and link.gb_per_s (another link, as `dptune links` measures it), world_size (up to 8 times the recorded
+ranks, each with its present batch), nodes, allreduce.algorithm, link.between_alpha_us and link.between_gb_per_s (the
+network between nodes), straggler.removed (the extra work of the straggler disappears), straggler.balanced (the work of
+each step is spread evenly over ranks), fsdp.units (units of fully_shard), wrapper (ddp, or fsdp with fsdp.units).
 
-Changes of the batch, resharding, the strategy (ddp, fsdp, zero1), fsdp.blocks_per_unit, optimizer.name, model.dtype,
-memory.checkpointing and world_size also show the peak memory of a rank, and whether it fits.
+The peak memory of a rank, and whether it fits, is shown for changes of the batch, resharding, wrapper, fsdp.units,
+fsdp.within_hosts (HSDP), optimizer.sharded (ZeRO-1), optimizer.name, model.dtype, memory.checkpointing, world_size.
 
 Measure the links with `dptune links` for the best predictions.
 

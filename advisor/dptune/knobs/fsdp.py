@@ -27,6 +27,7 @@ KNOBS = (
         "free a unit's gathered parameters after its forward pass; a number: reshard to groups of that number of ranks",
         least=2,
         or_number=True,
+        predicted="step",
     ),
     Knob(
         "fsdp.forward_prefetch",
@@ -38,6 +39,7 @@ KNOBS = (
         "unit.set_modules_to_forward_prefetch([...])  # for each unit, the next {then} in forward order",
         least=0,
         call=FSDP,
+        predicted="step",
     ),
     Knob(
         "fsdp.backward_prefetch",
@@ -49,6 +51,7 @@ KNOBS = (
         "unit.set_modules_to_backward_prefetch([...])  # for each unit, the next {then} in backward order",
         least=1,
         call=FSDP,
+        predicted="step",
     ),
     Knob(
         "fsdp.param_dtype",
@@ -60,6 +63,7 @@ KNOBS = (
         _POLICY.format("param_dtype"),
         tuple(DTYPES),
         call=FSDP,
+        predicted="bound",
     ),
     Knob(
         "fsdp.reduce_dtype",
@@ -71,6 +75,7 @@ KNOBS = (
         _POLICY.format("reduce_dtype"),
         tuple(DTYPES),
         call=FSDP,
+        predicted="step",
     ),
     Knob(
         "fsdp.unshard_in_backward",
@@ -102,5 +107,6 @@ KNOBS = (
         "model.set_requires_gradient_sync(micro == accumulate - 1)  # before each backward pass, micro from 0 on",
         paste_off="model.set_requires_gradient_sync(True)",
         call=FSDP,
+        predicted="step",
     ),
 )

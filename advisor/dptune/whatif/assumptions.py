@@ -11,6 +11,7 @@ from dptune.whatif.cpu.communication import ADDING_NS, COMPRESSED_NS, HOOK_ENDS_
 from dptune.whatif.cpu.loaders import TAKING_NS, WORKER_STARTS_NS
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY
+from dptune.whatif.cpu.wrappers import BYTE_NS, CALL_NS, DISPATCH_NS, TENSOR_NS, UPDATE_NS
 from dptune.whatif.gpu.program import Program
 
 _SIZES = "collectives of other sizes take as long as the link model says"
@@ -36,11 +37,24 @@ _NODES = (
     "ranks are spread evenly over nodes; the measured link is that {}, and ranks of a node share its link to other "
     "nodes"
 )
+_BLOCKING = "on a CPU, an all-gather blocks whenever it is issued, so prefetching hides nothing"
 _ON_CPUS = {
     "ddp.bucket": _SIZES,
     "ddp.first_bucket": _SIZES,
     "ddp.comm_hook": "the C library keeps or returns freed memory as before",
     "ddp.no_sync": "a pass without communication computes as before, except for its gradient hooks",
+    "fsdp.reshard_after_forward": "a gather in a backward pass costs as much host time as recorded in the forward pass",
+    "fsdp.forward_prefetch": _BLOCKING,
+    "fsdp.backward_prefetch": _BLOCKING,
+    "fsdp.reduce_dtype": "casting gradients takes as long as copying them; gloo adds 16-bit floats as fast as it "
+    "receives them",
+    "fsdp.no_sync": "a pass that reduces no gradients computes as before, except for the hooks that reduce them",
+    "fsdp.param_dtype": "compute takes no time: how fast it is in another dtype was not measured",
+    "wrapper": f"a collective of a unit takes {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and {BYTE_NS:g} "
+    f"ns per byte besides; the optimizer {DISPATCH_NS / 1e3:g} us more per sharded tensor, and {UPDATE_NS:g} ns per "
+    "element",
+    "fsdp.units": "hooks and copies of units take as long in total as before; a merged unit is gathered before its "
+    "first module and reduced after its last",
     "loader.num_workers": "each worker prepares a batch as fast as the main process did, CPU cores permitting; "
     f"fetching one costs {TAKING_NS / 1e6:g} ms, and without persistent_workers starting each worker costs "
     f"{WORKER_STARTS_NS / 1e6:g} ms per epoch",
@@ -55,15 +69,36 @@ _ON_CPUS = {
     "ranks scales with their former skew",
 }
 _EQUAL_PARTS = "gradients of a bucket are of equal size where the recording does not have their sizes"
+_BATCH = (
+    "kernels, copies and waiting for input grow with the batch, kernels half as much to in proportion; host calls and "
+    "collectives do not grow"
+)
+_PRECISION = "matrix products speed up by the ratio of the device's peaks, times 0.4 to 1.3"
+_UNITS = "a unit is gathered once the units before it have been copied out"
 _ON_GPUS = {
     "ddp.bucket": _EQUAL_PARTS,
     "ddp.first_bucket": _EQUAL_PARTS,
-    "ddp.comm_hook": "casts are free on a GPU",
+    "ddp.comm_hook": "the hook takes up to 250 us of the host per bucket, and casts move 2.5 bytes per gradient byte",
+    "ddp.gradient_as_bucket_view": "only copies out of buckets are saved",
+    "accumulation.": "fewer micro-batches are the last of the recorded ones; with more, each pass takes longer in "
+    "proportion",
     "ddp.no_sync": "a pass without communication computes as before, except for copies into and out of buckets",
-    "straggler.balanced": "the kernels of each step take their mean over ranks",
+    "straggler.balanced": "kernels and host work of each step take their mean over ranks",
     "straggler.removed": "kernels and host work of the slowest rank take the median of the others",
-    "loader.batch_size": "kernels, copies and waiting for input grow in proportion to the batch (an upper bound); host "
-    "calls and collectives do not grow",
+    "loader.batch_size": _BATCH,
+    "batch.": _BATCH,
+    "loader.num_workers": "each worker prepares a batch as fast as the script did",
+    "copies.": "copies of pageable memory to the device take 0.15 to 1 times as long from pinned memory",
+    "precision.": _PRECISION,
+    "cudnn.allow_tf32": _PRECISION,
+    "fsdp.param_dtype": _PRECISION,
+    "fsdp.reshard_after_forward": "a collective had half of the link while a backward pass gathered a unit",
+    "fsdp.forward_prefetch": _UNITS,
+    "fsdp.backward_prefetch": _UNITS,
+    "fsdp.prefetch": _UNITS,
+    "optimizer.fused": "a fused update moves a quarter to 0.6 of the bytes of foreach operations (AdamW: a third)",
+    "optimizer.foreach": "lists of tensors are updated in the bytes of the loop, without its gaps",
+    "cuda.graphs": "forward and backward passes can be captured; the loader and the optimizer are launched as before",
     "host.": "host calls keep their order and dependencies",
     "syncs.": "the script does not depend on results it waited for",
 }

@@ -9,6 +9,7 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.communication import sends
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
+from dptune.whatif.cpu.unit_changes import parameter_dtype
 
 
 def bounded(settings: Mapping[str, Value]) -> list[str]:
@@ -34,6 +35,11 @@ def _no_updates(model: StepModel) -> StepModel:
 
 def _no_compute(model: StepModel) -> StepModel:
     return replace(model, steps=model.each_pass(lambda pass_: pass_.scaled(0.0)))
+
+
+def _shorter_elements(model: StepModel) -> StepModel:
+    """Units gather elements of two bytes, and compute with them in no time."""
+    return _no_compute(parameter_dtype(model, "bf16"))
 
 
 def _no_others(model: StepModel) -> StepModel:
@@ -77,6 +83,7 @@ BOUNDS: dict[str, Callable[[StepModel], StepModel]] = {
     "loader.pin_memory": _no_loader,
     "precision.autocast": _no_compute,
     "precision.float32_matmul": _no_compute,
+    "fsdp.param_dtype": _shorter_elements,
     "ddp.gradient_as_bucket_view": _no_hooks,
     "ddp.broadcast_buffers": _no_others,
 }

@@ -10,6 +10,7 @@ from dptune.measured.collectives import collective
 from dptune.whatif.cpu.topology import ALONE
 from dptune.whatif.cpu.wire import Link
 
+AS_ALL_REDUCES = "the run's own reduce-scatters, which gloo runs as all-reduces"
 DERIVED = "the run's own reduce-scatters and all-gathers, which a ring all-reduce consists of"
 _GLOO_LANES = 2  # threads of a process group of gloo
 _HALVES = ("reduce_scatter", "all_gather")  # of a ring all-reduce
@@ -24,7 +25,8 @@ def link_figures(measured: Measured) -> LinkFigures:
     fitted = [link for link in measured.links if link.known("algbw_gb_per_s")]
     if measured.known("world_size") == 1:
         raise Missing(ALONE)
-    found = [link for link in fitted if link.kind == "all_reduce"] or _derived(fitted)
+    on_cpus = measured.known("device_kind") == "cpu"
+    found = [link for link in fitted if link.kind == "all_reduce"] or (_on_gloo if on_cpus else _derived)(fitted)
     if not found:
         raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
     return min(found, key=lambda figures: (figures.basis != "sweep", -len(figures.ranks)))
@@ -43,6 +45,25 @@ def link_range(figures: LinkFigures) -> list[Link]:
     return [
         Link(figures.alpha_low_us * 1e3, figures.busbw_high_gb_per_s * factor),
         Link(figures.alpha_high_us * 1e3, figures.busbw_low_gb_per_s * factor),
+    ]
+
+
+def _on_gloo(fitted: Sequence[LinkFigures]) -> list[LinkFigures]:
+    """All-reduces of each set of ranks whose reduce-scatters were fitted (`ProcessGroupGloo::_reduce_scatter_base`).
+
+    A rate on the bus counts the bytes that each rank sends, which are twice those of a reduce-scatter.
+    """
+    busbw = ("busbw_gb_per_s", "busbw_low_gb_per_s", "busbw_high_gb_per_s")
+    return [
+        link.model_copy(
+            update={
+                "kind": "all_reduce",
+                "source": AS_ALL_REDUCES,
+                **{name: 2 * rate for name in busbw if (rate := link.known(name)) is not None},
+            }
+        )
+        for link in fitted
+        if link.kind == "reduce_scatter"
     ]
 
 

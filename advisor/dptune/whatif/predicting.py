@@ -8,7 +8,7 @@ from dataclasses import replace
 from dptune import __version__
 from dptune.knobs import Value
 from dptune.measured import Measured, Missing
-from dptune.predicted import Prediction, WhatIf
+from dptune.predicted import Prediction, Strategy, WhatIf
 from dptune.trace.run import Run
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.wire import Link
@@ -16,8 +16,9 @@ from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
 from dptune.whatif.link import link_figures
 from dptune.whatif.memory.predicting import predict_memory
 from dptune.whatif.run_model import RunModel
-from dptune.whatif.searching import best_sets
+from dptune.whatif.searching import best_sets, changes_of_units
 from dptune.whatif.strategies import strategies, too_large, with_memory
+from dptune.whatif.unit_strategies import of_units, with_units
 
 # What is asked of steps that GPUs compute, where nothing else is.
 _OF_GPUS: tuple[tuple[str, Value], ...] = (
@@ -31,6 +32,9 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("ddp.no_sync", True),
     ("ddp.comm_hook", "bf16"),
     ("precision.autocast", "bf16"),
+    ("optimizer.fused", True),
+    ("fsdp.prefetch", True),
+    ("fsdp.reshard_after_forward", False),
 )
 
 
@@ -105,13 +109,7 @@ def compare(run: Run, measured: Measured) -> WhatIf:
         ground = RunModel.of(run, measured)
         if ground.missed:
             raise Missing(ground.missed)
-        basis, floor_ns = link_figures(measured), ground.at_best_ns()
-        if floor_ns is None:
-            raise Missing("step time without communication is unknown")
-        link = Link(basis.alpha_us * 1e3, basis.algbw_gb_per_s)
-        if isinstance(ground.model, StepModel):
-            link = replace(ground.model.link, lanes=1)
-        alternatives = strategies(list(run.facts.values()), measured, link, ground.step_ns, floor_ns)
+        alternatives = _alternatives(run, measured, ground)
     except Missing as lack:
         return nothing(lack.reason)
     alternatives = [with_memory(strategy, measured, list(run.facts.values())) for strategy in alternatives]
@@ -120,10 +118,26 @@ def compare(run: Run, measured: Measured) -> WhatIf:
     )
 
 
+def _alternatives(run: Run, measured: Measured, ground: RunModel) -> list[Strategy]:
+    """Raises Missing where they cannot be compared."""
+    facts = list(run.facts.values())
+    if isinstance(ground.model, StepModel) and ground.model.sharding is not None:
+        return of_units(ground.model, facts, ground.step_ns, ground.predict)
+    basis, floor_ns = link_figures(measured), ground.at_best_ns()
+    if floor_ns is None:
+        raise Missing("step time without communication is unknown")
+    if not isinstance(ground.model, StepModel):
+        link = Link(basis.alpha_us * 1e3, basis.algbw_gb_per_s)
+        return strategies(facts, measured, link, ground.step_ns, floor_ns)
+    found = strategies(facts, measured, replace(ground.model.link, lanes=1), ground.step_ns, floor_ns)
+    return with_units(found, ground.model, ground.predict)
+
+
 def search(run: Run, measured: Measured) -> WhatIf:
     """The best bucket sizes, and the best sets of changes that leave what is learned as it is.
 
-    Of steps that GPUs compute: what each of their parts is worth, of those that the run has.
+    Of units of fully_shard: each change of how they communicate. Of steps that GPUs compute: what each of their parts
+    is worth, of those that the run has.
     """
     try:
         ground = RunModel.of(run, measured)
@@ -135,6 +149,9 @@ def search(run: Run, measured: Measured) -> WhatIf:
     if ground.missed:
         return ground.result([])
     accumulates = all(facts.accumulates() for facts in ground.facts)
+    if ground.model.sharding is not None:
+        each = map(ground.predict, changes_of_units(ground.model, accumulates))
+        return ground.result([prediction for prediction in each if _applies(prediction, ground.step_ns)])
     return ground.result([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
 
 

@@ -32,12 +32,14 @@ from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.step_times import untraced
+from dptune.whatif.cpu.unit_building import RecordedUnits
+from dptune.whatif.cpu.unit_building import read as read_units
 from dptune.whatif.cpu.variants import others as others_of
 from dptune.whatif.cpu.variants import variants
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
-from dptune.whatif.gpu.changes import with_quickest_host, without_profiler
+from dptune.whatif.gpu.changes import sides, with_quickest_host, without_profiler
 from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
@@ -100,7 +102,8 @@ class RunModel:
     @classmethod
     def _of_cpus(cls, run: Run, measured: Measured) -> RunModel:
         recorded_ns, step = measured.step.untraced_median_ns, measured.step.time_ns
-        recorded = read(run, measured)
+        is_sharded = any(facts.fsdp for facts in run.facts.values())
+        recorded = read_units(run, measured) if is_sharded else read(run, measured)
         processes = [run.facts, *({rank_facts.rank: rank_facts for rank_facts in facts} for facts in run.repeats)]
         unchanged = computing(recorded.model(), processes)
         replayed = step_ns(unchanged)
@@ -157,8 +160,11 @@ class RunModel:
         try:
             other, difference = self._difference(self.model, new, self._unchanged_ns)
             off = [self._off(group, new, difference) for group in self._variants_ns]
-            others = [(model, self._unchanged_ns) for model in others_of(self.model, new)]
-            off.append(self._off(others, new, difference))
+            if isinstance(self.model, Program):
+                off.append(self._off_sides(self.model, new, difference))
+            else:
+                others = [(model, self._unchanged_ns) for model in others_of(self.model, new)]
+                off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
         predicted_ns, why = self.step_ns + difference, self.why_only_a_bound(new)
@@ -201,7 +207,7 @@ class RunModel:
         if self.missed:
             bound = f"{self.missed}: only an upper bound of the saving is known"
             return f"{bound}; {MORE_STEPS}" if self._has_few_steps() else bound
-        only = gpu_bounded(changes) if isinstance(self.model, Program) else bounded(changes)
+        only = gpu_bounded(self.model, changes) if isinstance(self.model, Program) else bounded(changes)
         named = f"for {' and '.join(only)}, " if len(changes) > 1 else ""
         return f"{named}the model gives only an upper bound of the saving" if only else ""
 
@@ -231,6 +237,12 @@ class RunModel:
         allows; it predicts that a part of it is saved.
         """
         deviations = [self._difference(model, changes, unchanged_ns)[1] - difference for model, unchanged_ns in group]
+        return -min([0.0, *deviations]), max([0.0, *deviations])
+
+    def _off_sides(self, program: Program, changes: Mapping[str, Value], difference: float) -> tuple[float, float]:
+        """The same for the ends of what is assumed about the changes."""
+        steps = [gpu_changed(program, changes, side).step_ns() for side in sides(changes)]
+        deviations = [(step / self._unchanged_ns - 1) * self.step_ns - difference for step in steps]
         return -min([0.0, *deviations]), max([0.0, *deviations])
 
     def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:
@@ -327,7 +339,9 @@ def _replayed(model: Model) -> float:
     return model.step_ns() if isinstance(model, Program) else step_ns(model)
 
 
-def _missed(recorded: Recorded, half: int, processes: Sequence[Mapping[int, Facts]], level: float) -> float:
+def _missed(
+    recorded: Recorded | RecordedUnits, half: int, processes: Sequence[Mapping[int, Facts]], level: float
+) -> float:
     """How far the replay of every second step is from the median of the others, as a share of that.
 
     `level`: how many times as long as in the recorded process a step takes in the middle one of all.

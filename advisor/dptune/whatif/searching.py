@@ -121,6 +121,21 @@ def best_sets(model: StepModel, accumulates: bool) -> Iterator[dict[str, Value]]
         yield {**rest, "ddp.bucket_cap_mb_list": text}
 
 
+def changes_of_units(model: StepModel, accumulates: bool) -> Iterator[dict[str, Value]]:
+    """Changes of how units of fully_shard communicate, one by one; fewer units down to one, and twice as many.
+
+    `fsdp.no_sync` is such a change where gradients add up only.
+    """
+    count = len(model.sharding.names) if model.sharding is not None else 0
+    yield {"fsdp.reshard_after_forward": False}
+    if accumulates and max(len(step.passes) for steps in model.steps.values() for step in steps) > 1:
+        yield {"fsdp.no_sync": True}
+    for units in dict.fromkeys((1, count // 4, count // 2, 2 * count)):
+        if units and units != count:
+            yield {"fsdp.units": units}
+    yield {"fsdp.reduce_dtype": "bf16"}
+
+
 def _others(model: StepModel, accumulates: bool) -> Iterator[dict[str, Value]]:
     """Sets of the other safe changes that the run has room for."""
     passes = max(len(step.passes) for steps in model.steps.values() for step in steps)

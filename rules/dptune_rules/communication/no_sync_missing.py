@@ -162,9 +162,11 @@ def _of_units(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
-    most = spared * sum(row.communication_ns for row in rows) / window_ns
     where = facts.backward_where or units[0].where
-    at = Location.parse(where) if where else None
+    changes = [Change(knob="fsdp.no_sync", now=False, then=True, at=Location.parse(where) if where else None)]
+    most = run.unstretched(spared * sum(row.communication_ns for row in rows) / window_ns)
+    bound = run.bound(0.0, most, "the reduce-scatters of all micro-batches but one, hidden or not")
+    on_cpus = run.measured.known("device_kind") == "cpu"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -173,8 +175,8 @@ def _of_units(run: RunView) -> Iterator[Advice]:
         title=f"Gradients of FSDP units are reduce-scattered {synchronised} times per optimizer step; once is enough: "
         f"the others take {100 * share:.0f} % of a step",
         why="fully_shard reduces in every backward pass. While gradients are accumulated, only the last one is needed.",
-        changes=[Change(knob="fsdp.no_sync", now=False, then=True, at=at)],
-        saves=run.bound(0.0, run.unstretched(most), "the reduce-scatters of all micro-batches but one, hidden or not"),
+        changes=changes,
+        saves=run.saving(changes, bound) if on_cpus else bound,
         confidence="medium",
         evidence=[
             Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),

@@ -28,13 +28,14 @@ a reduce-scatter send the bytes of an all-reduce, and only the waits of the forw
 If several forward passes precede a backward pass, each of them gathers every layer again. Then
 `reshard_after_forward=False` comes first, because it gathers each layer once.
 
-The upper bound is all the time that sharding takes in a step: every collective of FSDP (also its reduce-scatters; DDP's
-all-reduces may be hidden), host time in its hooks, copies into and out of gathered buffers, and the optimizer, which
-updates sharded tensors one by one. On a CPU, overlapped collectives count too, because they use its cores; on a GPU,
-only the slowdown of compute that they cause. If layers stay gathered, the bound is the time of all-gathers in backward
-passes, overlapped or not: the collectives after them then start earlier.
+On CPUs, the saving with `fully_shard` is predicted by replay. Otherwise it is an upper bound: all the time that
+sharding takes in a step: every collective of FSDP (also its reduce-scatters; DDP's all-reduces may be hidden), host
+time in its hooks, copies into and out of gathered buffers, and the optimizer, which updates sharded tensors one by
+one. On a CPU, overlapped collectives count too, because they use its cores; on a GPU, only the slowdown of compute
+that they cause. If layers stay gathered, the bound is the time of all-gathers in backward passes, overlapped or not:
+the collectives after them then start earlier.
 
-Less sharding is proposed only if its predicted peak memory fits (`dptune whatif --set strategy=ddp` shows it by
+Less sharding is proposed only if its predicted peak memory fits (`dptune whatif --set wrapper=ddp` shows it by
 components). Where memory cannot be predicted, the parameters that the optimizer updates are counted as 32-bit floats,
 and others, for example a frozen base model, are not; on a CPU, confidence is low if the memory that the host has left
 was not recorded.
@@ -62,7 +63,7 @@ from collections.abc import Iterator
 from math import inf
 from statistics import median
 
-from dptune.advice import Advice, Change, Evidence, Location
+from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import CommunicationFigures, Missing, shard_messages
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.known import known
@@ -131,6 +132,11 @@ def check(run: RunView) -> Iterator[Advice]:
     taken = run.measured.sharding
     all_of_it = repeated or less == _WHOLE
     most = taken.most_share + run.slowed_share("sharding") if all_of_it else taken.again_most_share
+    saves = _saving(run, sharded[0].version, all_of_it and not repeated, most, _ALL if all_of_it else _AGAIN)
+    if saves.predicted_share is not None:
+        impact = run.impact(saves.predicted_share, WORTH_SHARE)
+    if impact is None:
+        return
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -141,7 +147,7 @@ def check(run: RunView) -> Iterator[Advice]:
         "unsharded parameters are never gathered.",
         changes=[] if all_of_it and not repeated else _kept(run),
         remedy=_remedy(sharded[0].version, where, all_of_it and not repeated, kept),
-        saves=run.bound(0.0, run.most_of_process(most), _ALL if all_of_it else _AGAIN),
+        saves=saves,
         confidence="low" if kept or _is_doubtful(run, beyond_share) else "medium",
         evidence=[
             *(
@@ -164,9 +170,17 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
+def _saving(run: RunView, version: int, replicated: bool, most: float, how: str) -> Saving:
+    """What sharding less saves: predicted for `fully_shard` on CPUs, else bounded."""
+    bound = run.bound(0.0, run.most_of_process(most), how)
+    if version == 1 or run.measured.known("device_kind") != "cpu":
+        return bound
+    return run.saving({"wrapper": "ddp"} if replicated else {"fsdp.reshard_after_forward": False}, bound)
+
+
 def _is_doubtful(run: RunView, share: float) -> bool:
     """Whether little is at stake, units are so small that their number is the cause, or memory is not known."""
-    unsure = _host_memory(run) is None and fits(run, {"strategy": "ddp"}) is None
+    unsure = _host_memory(run) is None and fits(run, {"wrapper": "ddp"}) is None
     return share < FAIR_SHARE or _small_units(run) or unsure
 
 
@@ -261,7 +275,7 @@ def _shard_bytes(run: RunView) -> int:
 
 def _memory(run: RunView) -> list[Evidence]:
     """The predicted peak with replicas, else what they would add to each rank, and what there is."""
-    if predicted := list(peak_evidence(run, {"strategy": "ddp"})):
+    if predicted := list(peak_evidence(run, {"wrapper": "ddp"})):
         return predicted
     shard_bytes, ranks = _shard_bytes(run), run.measured.world_size
     if not shard_bytes:
@@ -278,7 +292,7 @@ def _memory(run: RunView) -> list[Evidence]:
 
 def _less(run: RunView, reshards: bool) -> str | None:
     """The text of the change that memory has room for; None if it has none."""
-    whole = fits(run, {"strategy": "ddp"})
+    whole = fits(run, {"wrapper": "ddp"})
     if whole:
         return _WHOLE
     if whole is False and (once := fits(run, {"fsdp.reshard_after_forward": False})) is not None:

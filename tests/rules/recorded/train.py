@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.nn.functional import all_reduce
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -99,6 +99,7 @@ FAULTS = (
     "labels-shifted-twice",
     "samples-changed-in-place",
     "memory-bound-functions",
+    "flat-parameters",
     "slice-gradients",
     "repeated-rows",
     "weight-penalty",
@@ -579,7 +580,7 @@ def build_model():
         return layers(384, 6)
     if args.fault == "unsupported-dtype":
         return layers(192, 3)
-    if args.fault == "small-shard-units":
+    if args.fault in ("small-shard-units", "flat-parameters"):
         return nn.Sequential(*(layers(256, 5) for _ in range(2)))
     if args.fault == "frozen-batch-norm":
         return Pretrained(384)
@@ -737,7 +738,11 @@ def main():
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
-    elif args.fault == "small-shard-units":
+    elif has("flat-parameters"):
+        for at, part in enumerate(model):
+            model[at] = FullyShardedDataParallel(part, device_id=torch.device("cpu"))
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    elif args.fault in ("small-shard-units", "flat-parameters"):
         mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
         for part in model if args.mended else [one for one in model.modules() if isinstance(one, nn.Linear)]:
             fully_shard(part, mesh=mesh)

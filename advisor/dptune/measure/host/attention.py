@@ -74,6 +74,20 @@ def eager_attention(views: Sequence[RankView], untraced_ns: Mapping[int, float])
     return sorted(worth, key=lambda found: (-found.share, found.at))
 
 
+def attention_spans(view: RankView) -> Intervals:
+    """When the host runs eager attention and its backward pass; nothing where the trace shows none."""
+    chains = list(_chains(view)) if view.steps else []
+    recorded = RecordedOperators.of(view) if chains else None
+    if recorded is None:
+        return NOTHING
+    measured = [chain.operators for chain in _measured(view, chains)]
+    if not measured:
+        return NOTHING
+    rows = np.concatenate(measured)
+    forward = Intervals.union(view.columns.ts_ns[rows], view.columns.ends(rows))
+    return forward | (recorded.backward_of(rows) or NOTHING)
+
+
 def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[EagerAttention]:
     chains = list(_chains(view))
     recorded = RecordedOperators.of(view) if chains else None

@@ -63,8 +63,8 @@ def _steps(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
         yield from labelled("Steps vary", words, width)
     if whatif.known("floor_ns") is not None:
         words = (
-            f"If communication took no time, a step would take {ns_as_ms(whatif.floor_ns)} ms. Skipping all-reduces "
-            "can save more: it also removes DDP's hook overhead."
+            f"If communication took no time, a step would take {ns_as_ms(whatif.floor_ns)} ms. Skipping "
+            "collectives can save more: it also removes their hooks."
         )
         yield from labelled("Free comm.", words, width)
     if whatif.known("link") is None:

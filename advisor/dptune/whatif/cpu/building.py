@@ -8,9 +8,10 @@ and slower beside compute by what the traced steps tell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from statistics import median
+from typing import Protocol
 
 from dptune.measure.steps.accumulation import samples_per_step
 from dptune.measure.views import view
@@ -23,6 +24,7 @@ from dptune.trace.run import Run
 from dptune.whatif.cpu.ddp import bucket_sizes, caps_of, ddp_of, low_rank_of
 from dptune.whatif.cpu.latency import latency_of, seen
 from dptune.whatif.cpu.model import Latency, Loading, RankStep, StepModel
+from dptune.whatif.cpu.operator_calls import OperatorCalls
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.step_times import Stretch, computed_ns, loader_waits, stretched, untraced
 from dptune.whatif.cpu.timeline import Timeline, timeline
@@ -70,7 +72,7 @@ class Recorded:
         passes = {tuple(len(step.passes) for step in rank_timeline.steps) for rank_timeline in self.timelines.values()}
         if len(passes) > 1:
             raise Missing("ranks run different numbers of backward passes in the same steps")
-        facts = {rank: _part(rank_facts, part) for rank, rank_facts in self.facts.items()}
+        facts = {rank: part_of(rank_facts, part) for rank, rank_facts in self.facts.items()}
         stretch = {rank: stretched(rank_facts) for rank, rank_facts in facts.items()}
         sizes = tuple(self.ddp.gradient_sizes[index] for index in self.ddp.grad_ready_order)
         copy_ns = median(
@@ -91,8 +93,8 @@ class Recorded:
                 rank_timeline.start_ns / stretch[rank].backward for rank, rank_timeline in self.timelines.items()
             ),
             copy_ns_per_byte=copy_ns / max(1, sum(sizes)),
-            fixed_share=_fixed_share(self.timelines, stretch, sum(sizes)),
-            loading=_loading(facts),
+            fixed_share=fixed_share(self.timelines, stretch, sum(sizes)),
+            loading=loading_of(facts),
             samples=self.samples,
             low_rank=low_rank_of(self.ddp),
             dtype=next(iter(self.ddp.gradient_dtypes), None),
@@ -138,18 +140,7 @@ class Recorded:
 
 def read(run: Run, measured: Measured) -> Recorded:
     """What the run shows. Raises Missing with the reason where that is not enough for a model."""
-    if not run.facts:
-        raise Missing("untraced step times are unknown: they need a `dptune profile` recording")
-    if measured.device_kind != "cpu":
-        raise Missing("this step model is for CPU training")
-    if {rank.rank for rank in run.ranks} != set(range(measured.world_size)):
-        raise Missing(f"{len(run.ranks)} of {measured.world_size} ranks were read")
-    lacking = sorted({rank.rank for rank in run.ranks} - run.facts.keys())
-    if lacking:
-        raise Missing(f"rank {lacking[0]} has a trace but no facts")
-    facts = {rank.rank: run.facts[rank.rank] for rank in run.ranks}
-    for rank_facts in facts.values():
-        untraced(rank_facts)
+    facts = facts_of(run, measured)
     ddp = ddp_of(facts[0])
     timelines = {}
     for rank in run.ranks:
@@ -164,6 +155,23 @@ def read(run: Run, measured: Measured) -> Recorded:
     return Recorded(facts, timelines, ddp, latency.on(link), samples, crowded, latency)
 
 
+def facts_of(run: Run, measured: Measured) -> dict[int, Facts]:
+    """The facts of all ranks of a run on CPUs, by rank. Raises Missing where some lack, or have no untraced steps."""
+    if not run.facts:
+        raise Missing("untraced step times are unknown: they need a `dptune profile` recording")
+    if measured.device_kind != "cpu":
+        raise Missing("this step model is for CPU training")
+    if {rank.rank for rank in run.ranks} != set(range(measured.world_size)):
+        raise Missing(f"{len(run.ranks)} of {measured.world_size} ranks were read")
+    lacking = sorted({rank.rank for rank in run.ranks} - run.facts.keys())
+    if lacking:
+        raise Missing(f"rank {lacking[0]} has a trace but no facts")
+    facts = {rank.rank: run.facts[rank.rank] for rank in run.ranks}
+    for rank_facts in facts.values():
+        untraced(rank_facts)
+    return facts
+
+
 def _buffers_ns(ddp: DdpFacts, step: RankStep, others: int, others_ns: Mapping[int, float]) -> dict[int, float]:
     """What sending buffers takes of a forward pass, by rank, where passes exchange nothing else outside of backward.
 
@@ -175,7 +183,7 @@ def _buffers_ns(ddp: DdpFacts, step: RankStep, others: int, others_ns: Mapping[i
     return {rank: ns / sending for rank, ns in others_ns.items()}
 
 
-def _part(facts: Facts, part: slice) -> Facts:
+def part_of(facts: Facts, part: slice) -> Facts:
     """The facts with only a part of the steps of their untraced window."""
     return replace(
         facts, windows=[_cut(window, part) if window.name == "untraced" else window for window in facts.windows]
@@ -189,7 +197,19 @@ def _cut(window: Window, part: slice) -> Window:
     return replace(window, durations_ns=window.durations_ns[part], **cut)
 
 
-def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretch], total: int) -> float:
+class Parted(Protocol):
+    """The recorded steps of a rank."""
+
+    @property
+    def steps(self) -> Sequence[RankStep]:
+        """Its steps in their parts."""
+
+    @property
+    def calls(self) -> OperatorCalls:
+        """What calling operators takes."""
+
+
+def fixed_share(timelines: Mapping[int, Parted], stretch: Mapping[int, Stretch], total: int) -> float:
     """The part of forward and backward that grows with no batch: the median over ranks. `total`: gradients' bytes."""
     shares = []
     for rank, rank_timeline in timelines.items():
@@ -198,17 +218,14 @@ def _fixed_share(timelines: Mapping[int, Timeline], stretch: Mapping[int, Stretc
             for step in rank_timeline.steps
         )
         passes = median(len(step.passes) for step in rank_timeline.steps)
-        calling = rank_timeline.view_ns * OPERATOR_VIEWS or OPERATOR_NS * stretch[rank].rest
-        fixed = (
-            rank_timeline.between_ns
-            + rank_timeline.operators * calling
-            + passes * total * PARAMETER_NS * stretch[rank].rest
-        )
+        calls = rank_timeline.calls
+        calling = calls.view_ns * OPERATOR_VIEWS or OPERATOR_NS * stretch[rank].rest
+        fixed = calls.between_ns + calls.operators * calling + passes * total * PARAMETER_NS * stretch[rank].rest
         shares.append(min(1.0, fixed / max(1.0, computed)))
     return median(shares)
 
 
-def _loading(facts: Mapping[int, Facts]) -> Loading | None:
+def loading_of(facts: Mapping[int, Facts]) -> Loading | None:
     """How batches come, of the rank that waits longest: the others wait for it; None where not from one loader."""
     first = max(facts.values(), key=loader_waits)
     loaders = [rank_loader for rank_loader in first.loaders if rank_loader.batches_drawn]

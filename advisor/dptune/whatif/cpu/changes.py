@@ -12,11 +12,13 @@ from statistics import mean, median
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measured import Missing
 from dptune.whatif.bounds import BOUNDS, bounded
+from dptune.whatif.cpu import unit_changes
 from dptune.whatif.cpu.communication import bucket_cap, bucket_caps, comm_hook, first_bucket, no_sync
 from dptune.whatif.cpu.loaders import batch, loading_of, micro_batches, persistent, shorter, workers
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY, ranks_asked, relinked
-from dptune.whatif.scenarios import SCENARIOS
+from dptune.whatif.cpu.wrappers import FSDP, sharded, wrapper
+from dptune.whatif.scenarios import ONLY_MEMORY, SCENARIOS
 
 Changing = Callable[[StepModel, Value], StepModel]
 
@@ -26,6 +28,9 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
 
     The topology is made of the ranks and of the link that there are then: without the straggler, with another link.
     """
+    if _WRAPPER in settings:
+        model, settings = _wrapped(model, settings)
+    _check_wrapper(model, settings)
     for name in _BEFORE_TOPOLOGY:
         if name in settings:
             model = CHANGES[name](model, settings[name])
@@ -41,6 +46,10 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     for name in sorted(settings.keys() - set(TOPOLOGY) - set(only) - CHANGES.keys()):
         if name in BOUNDS:
             raise Missing(f"the model gives only an upper bound for other values of {name}")
+        if name in _UNKNOWN:
+            raise Missing(_UNKNOWN[name])
+        if name in ONLY_MEMORY:
+            raise Missing(f"only the peak memory with another {name} is predicted")
         which = "only the step model of GPUs" if name in SCENARIOS else "no step model"
         raise Missing(f"{which} predicts {name}")
     for name, change in CHANGES.items():
@@ -50,6 +59,26 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
         if name in only:
             model = bound(model)
     return model
+
+
+def _wrapped(model: StepModel, settings: Mapping[str, Value]) -> tuple[StepModel, Mapping[str, Value]]:
+    """The model with the wrapper that is set, and the other settings; those of units and buckets are of that one."""
+    count = settings.get(_UNITS)
+    if settings[_WRAPPER] == FSDP and model.sharding is None and count:
+        rest = {name: value for name, value in settings.items() if name not in (_WRAPPER, _UNITS)}
+        return sharded(model, int(count)), rest
+    return wrapper(model, settings[_WRAPPER]), {name: value for name, value in settings.items() if name != _WRAPPER}
+
+
+def _check_wrapper(model: StepModel, settings: Mapping[str, Value]) -> None:
+    """Raise Missing for settings of a wrapper that the script does not use."""
+    other, absent = (
+        ("fsdp.", "the script does not call fully_shard")
+        if model.sharding is None
+        else ("ddp.", "the model is sharded by fully_shard, which has no buckets")
+    )
+    if names := sorted(name for name in settings if name.startswith(other) and name in CHANGES.keys() | BOUNDS.keys()):
+        raise Missing(f"{names[0]} has no effect: {absent}")
 
 
 def _straggler(model: StepModel, value: Value) -> StepModel:
@@ -109,13 +138,7 @@ def _of_work(pass_: Pass, work_ns: float) -> Pass:
     """The pass with another amount of that, in the same proportion of forward and backward."""
     times = work_ns / _work_ns(pass_) if _work_ns(pass_) else 1.0
     backward_ns = (pass_.backward_ns - pass_.hooks_ns) * times + pass_.hooks_ns
-    longer = backward_ns / pass_.backward_ns if pass_.backward_ns else 1.0
-    return replace(
-        pass_,
-        forward_ns=(pass_.forward_ns - pass_.sent_ns) * times + pass_.sent_ns,
-        backward_ns=backward_ns,
-        ready_ns=tuple(ready * longer for ready in pass_.ready_ns),
-    )
+    return pass_.lasting((pass_.forward_ns - pass_.sent_ns) * times + pass_.sent_ns, backward_ns)
 
 
 def _together(model: StepModel, latest: int, other: int) -> float:
@@ -189,6 +212,7 @@ def _same_time(model: StepModel, value: Value) -> StepModel:
 # is of the batch that there is then; workers late, for what they do depends on how long a step takes; a hook last,
 # which adds at the pace of the link. Bounds come after all.
 CHANGES: dict[str, Changing] = {
+    "wrapper": wrapper,
     "loader.batch_size": batch,
     "accumulation.micro_batches": micro_batches,
     "loader.persistent_workers": persistent,
@@ -201,11 +225,22 @@ CHANGES: dict[str, Changing] = {
     "ddp.bucket_cap_mb": bucket_cap,
     "ddp.bucket_cap_mb_list": bucket_caps,
     "ddp.first_bucket_mb": first_bucket,
+    "fsdp.units": unit_changes.units,
+    "fsdp.reshard_after_forward": unit_changes.reshard_after_forward,
+    "fsdp.forward_prefetch": unit_changes.prefetch,
+    "fsdp.backward_prefetch": unit_changes.prefetch,
+    "fsdp.reduce_dtype": unit_changes.reduce_dtype,
+    "fsdp.no_sync": unit_changes.no_sync,
     "loader.num_workers": workers,
     "ddp.comm_hook": comm_hook,
     **dict.fromkeys(TAKE_NO_TIME, _same_time),
 }
 _BEFORE_TOPOLOGY = ("straggler.removed", "straggler.balanced", "link.alpha_us", "link.gb_per_s")
+_WRAPPER, _UNITS = "wrapper", "fsdp.units"
 _CAP, _CAPS = "ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"
 _WORKERS, _PERSISTENT, _PREFETCH = "loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"
+_UNKNOWN = {
+    "fsdp.unshard_in_backward": "which units hold only embeddings was not recorded",
+    "fsdp.reshard_after_backward": "which micro-batches of the script keep gathered parameters was not recorded",
+}
 _FEW_CORES = 2  # to a rank: with no more, exchanges and the passes of other ranks are in each other's way

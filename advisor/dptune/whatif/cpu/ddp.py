@@ -15,11 +15,6 @@ _FLOAT_BYTES = 4
 def ddp_of(facts: Facts) -> DdpFacts:
     """The only module of the script. Raises Missing where it is not one that the step model supports."""
     modules = facts.ddp
-    if not modules and facts.fsdp:
-        raise Missing(
-            "the model is sharded by FSDP; the step model of CPU runs supports DistributedDataParallel only. "
-            "`dptune verify --set fsdp.NAME=VALUE` measures a change"
-        )
     if not modules:
         raise Missing("the script has no DistributedDataParallel module, which the step model of CPU runs needs")
     if len(modules) != 1:

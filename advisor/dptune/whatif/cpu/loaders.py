@@ -106,7 +106,14 @@ def micro_batches(model: StepModel, value: Value) -> StepModel:
 def _fewer(passes: tuple[Pass, ...], count: int) -> tuple[Pass, ...]:
     first, last = passes[0], passes[-1]
     if count == 1:
-        return (replace(last, loader_ns=first.loader_ns, forward_ns=first.forward_ns, sent_ns=first.sent_ns),)
+        calls = tuple(
+            call
+            for pass_, direction in ((first, "forward"), (last, "backward"))
+            for call in pass_.calls
+            if call.direction == direction
+        )
+        begins = {name: getattr(first, name) for name in ("loader_ns", "forward_ns", "sent_ns")}
+        return (replace(last, **begins, calls=calls),)
     between = passes[1:-1]
     return (first, *(between[at * len(between) // (count - 2)] for at in range(count - 2)), last)
 

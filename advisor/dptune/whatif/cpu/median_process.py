@@ -30,10 +30,13 @@ _TRIED = 1.25  # times as long, and as short
 def computing(model: StepModel, processes: Sequence[Mapping[int, Facts]]) -> StepModel:
     """The model of the first process with what threads compute in the middle one of all."""
     times = {rank: _times([facts.get(rank) for facts in processes]) for rank in model.steps}
+    if model.sharding is not None:  # what is not in backward passes holds all-gathers, which are no compute
+        times = {rank: time._replace(rest=time.backward) for rank, time in times.items()}
 
     def of(pass_: Pass, factors: _Times) -> Pass:
         scaled = pass_.scaled(factors.backward, factors.loader)
-        return replace(scaled, forward_ns=pass_.forward_ns * factors.rest, sent_ns=pass_.sent_ns * factors.rest)
+        scaled = scaled.lasting(pass_.forward_ns * factors.rest, scaled.backward_ns)
+        return replace(scaled, sent_ns=pass_.sent_ns * factors.rest)
 
     return replace(
         model,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dptune.whatif.cpu.buckets import Caps
+from dptune.whatif.cpu.units import Sharding, UnitCall
 from dptune.whatif.cpu.wire import Link
 
 
@@ -17,6 +18,7 @@ class Pass:
     compute of that, as long as nothing slows it. `ready_ns` counts from its start: when each gradient is ready, in the
     order in which they are; empty where the pass does not exchange them. `hooks_ns` is the part of `backward_ns` that
     it takes only because they are exchanged, `sent_ns` the part of `forward_ns` in which something else is exchanged.
+    `calls` are the collectives of fully_shard units, in order: what they take is in none of these times.
     """
 
     loader_ns: float
@@ -25,17 +27,20 @@ class Pass:
     ready_ns: tuple[float, ...] = ()
     hooks_ns: float = 0.0
     sent_ns: float = 0.0
+    calls: tuple[UnitCall, ...] = ()
 
     def scaled(self, compute: float, loader: float = 1.0) -> Pass:
         """The pass whose compute, and whose wait for its batch, takes so many times as long."""
-        return Pass(
-            self.loader_ns * loader,
-            (self.forward_ns - self.sent_ns) * compute + self.sent_ns,
-            self.backward_ns * compute,
-            tuple(ready * compute for ready in self.ready_ns),
-            self.hooks_ns * compute,
-            self.sent_ns,
-        )
+        scaled = self.lasting((self.forward_ns - self.sent_ns) * compute + self.sent_ns, self.backward_ns * compute)
+        return replace(scaled, loader_ns=self.loader_ns * loader, hooks_ns=self.hooks_ns * compute)
+
+    def lasting(self, forward_ns: float, backward_ns: float) -> Pass:
+        """The pass with other times of forward and backward, and all that is in them at the same parts of those."""
+        forward = forward_ns / self.forward_ns if self.forward_ns else 1.0
+        backward = backward_ns / self.backward_ns if self.backward_ns else 1.0
+        calls = (call.scaled(forward if call.direction == "forward" else backward) for call in self.calls)
+        ready_ns = tuple(ready * backward for ready in self.ready_ns)
+        return replace(self, forward_ns=forward_ns, backward_ns=backward_ns, ready_ns=ready_ns, calls=tuple(calls))
 
     def silent(self) -> Pass:
         """The pass without its exchange."""
@@ -114,6 +119,7 @@ class StepModel:
     `slowdown`: how many times as long backward passes compute while an exchange is in flight. `beside`: how many times
     as long an exchange takes while every rank computes; less so where some do. `exchange_times`: how many times as long
     any takes as the link predicts. `latency` is in the link's already.
+    `wrapper_times`: how many times as long as usual the code of another wrapper takes.
     `quiet_times`: how many times as long a pass computes that exchanges no more what it did.
     `crowded_slowdown`: the least of that once no rank is late, where they have few cores: one that waits leaves a core
     to the late one's exchange, so a recording of that does not show it.
@@ -127,6 +133,8 @@ class StepModel:
     sends buffers hardly waits, who gets them does. `buffers_ns` is what a forward pass of each rank that begins by
     sending buffers takes for it: each does that follows a pass that exchanged its gradients. Empty where it is not
     known. `least_cap_bytes`: torch refuses buckets of which none may be as large, because the module is compiled.
+    `sharding` is None where DistributedDataParallel replicates the model; where it is not, there are no gradients and
+    buckets, and `link` is still that of all-reduces.
     """
 
     steps: Mapping[int, Sequence[RankStep]]
@@ -141,6 +149,7 @@ class StepModel:
     slowdown: float = 1.0
     beside: float = 1.0
     exchange_times: float = 1.0
+    wrapper_times: float = 1.0
     quiet_times: float = 1.0
     crowded_slowdown: float = 1.5
     uneven_left: float = 0.0
@@ -158,6 +167,7 @@ class StepModel:
     others_ns: Mapping[int, float] = field(default_factory=dict)
     buffers_ns: Mapping[int, float] = field(default_factory=dict)
     least_cap_bytes: int = 0
+    sharding: Sharding | None = None
 
     def each_pass(self, of: Callable[[Pass], Pass]) -> dict[int, list[RankStep]]:
         """The steps with something done to each of their passes, by rank."""

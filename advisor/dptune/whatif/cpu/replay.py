@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 from math import inf
 from statistics import median
 
+from dptune.whatif.cpu.blocking import through
 from dptune.whatif.cpu.buckets import assign
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.wire import Wire
@@ -25,7 +26,7 @@ _SAME_NS = 1e-3  # a round that begins with the lead of the one before, by so mu
 
 def durations(model: StepModel) -> dict[int, list[float]]:
     """By rank how long each step takes, ns, in the order of the recorded steps."""
-    buckets = assign(model.gradient_bytes, model.caps)
+    buckets = assign(model.gradient_bytes, model.caps) if model.sharding is None else []
     sizes = [float(sum(model.gradient_bytes[place] for place in bucket)) for bucket in buckets]
     last = [max(bucket) for bucket in buckets]
     clock = dict.fromkeys(model.steps, 0.0)
@@ -63,6 +64,10 @@ def _step(
     for number in range(max(len(step.passes) for step in steps.values())):
         passes = {rank: step.passes[number] for rank, step in steps.items() if number < len(step.passes)}
         starts = {rank: _started(rank, pass_, clock[rank], supplied, model) for rank, pass_ in passes.items()}
+        if model.sharding is not None:
+            through(passes, starts, clock, model)
+            continue
+        starts = {rank: start + passes[rank].forward_ns for rank, start in starts.items()}
         _through(passes, starts, clock, last, sizes, model)
     for rank, step in steps.items():
         clock[rank] += step.after_ns
@@ -74,12 +79,12 @@ def step_ns(model: StepModel) -> float:
 
 
 def _started(rank: int, pass_: Pass, now: float, supplied: dict[int, float], model: StepModel) -> float:
-    """When a backward pass begins: after the wait for its batch, and the forward pass."""
+    """When a forward pass starts: after the wait for its batch."""
     every = model.supply_ns.get(rank)
     if every is None:
-        return now + pass_.loader_ns + pass_.forward_ns
+        return now + pass_.loader_ns
     supplied[rank] = max(supplied[rank] + every, now - every)  # workers do not prepare far ahead
-    return max(now, supplied[rank]) + model.restart_ns + pass_.forward_ns
+    return max(now, supplied[rank]) + model.restart_ns
 
 
 def _through(

@@ -14,28 +14,26 @@ less was in flight, the more it is taken to be what it usually is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from dptune.measure.intervals import Intervals, Ints, interval
+from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import RankView
 from dptune.measured import Missing
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import RANGE_CATEGORIES
 from dptune.whatif.cpu.model import Pass, RankStep
+from dptune.whatif.cpu.operator_calls import OperatorCalls, operator_calls
 
-_EVALUATE = "autograd::engine::evaluate_function: "
+EVALUATE = "autograd::engine::evaluate_function: "
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _START = "c10d::allreduce_"
 _COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
-_LOADER = "enumerate(DataLoader)#"
+LOADER = "enumerate(DataLoader)#"
 _FORWARD = "DistributedDataParallel.forward"
 _IN_FLIGHT = "gloo:"
-_VIEW = "aten::transpose"  # computes nothing: it takes what calling an operator takes on that machine
-# What is longer between two operators is no calling of them: the script's own work, which may grow with the batch.
-_MOST_BETWEEN_NS = 100_000
 # Of a thread that shares its core with the two that exchange for a process group of gloo. What a pass lost beyond that,
 # it lost to something else: a step of 25 ms on one host seemed to be slowed 8 times in one rank and not in the other,
 # and smaller buckets to cost it 17 ms; they cost 2.
@@ -52,21 +50,17 @@ class Timeline:
     """The steps of one rank as recorded, and the median time, ns, that starting one exchange takes on its thread.
 
     `copy_ns` is what copying buckets back takes in a pass, the median; 0 where gradients are views of the buckets.
-    `operators` is how many a step runs in its passes, `between_ns` what its thread takes between them to call them,
-    medians; `view_ns` what one takes that computes nothing, the median, 0 where there is none. `slowdown`: how many
-    times as long backward passes compute while an exchange is in flight; the steps are without it. `others` are the
-    exchanges of a step outside of backward passes, `others_ns` what they take; medians. `durations_ns` is how long
-    each step took. `tails` are, for each pass, the exchanges that began once it had computed: how many, and how
-    long all of them took.
+    `slowdown`: how many times as long backward passes compute while an exchange is in flight; the steps are without it.
+    `calls` is what calling operators takes. `others` are the exchanges of a step outside of backward passes,
+    `others_ns` what they take; medians. `durations_ns` is how long each step took. `tails` are, for each pass, the
+    exchanges that began once it had computed: how many, and how long all of them took.
     """
 
     steps: tuple[RankStep, ...]
     start_ns: float
     copy_ns: float
-    operators: float
     slowdown: float
-    between_ns: float = 0.0
-    view_ns: float = 0.0
+    calls: OperatorCalls = field(default_factory=OperatorCalls)
     others: float = 0.0
     others_ns: float = 0.0
     durations_ns: tuple[int, ...] = ()
@@ -105,7 +99,6 @@ class _Rank:
     loader: Ints
     forward: Ints
     operators: Ints
-    operating: Intervals
     flights: Ints
     starting: Intervals
     flying: Intervals
@@ -117,7 +110,7 @@ class _Rank:
 
         starts = rows(_START)
         flights = columns.rows(None, lambda name: name.startswith(_IN_FLIGHT))
-        evaluated = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_EVALUATE))
+        evaluated = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(EVALUATE))
         operators = columns.rows({"cpu_op"})
         if len(evaluated):
             operators = operators[columns.thread[operators] == columns.thread[evaluated[0]]]
@@ -125,14 +118,13 @@ class _Rank:
         return cls(
             columns,
             evaluated=evaluated,
-            hooked=rows(_EVALUATE + _ACCUMULATE, RANGE_CATEGORIES),
+            hooked=rows(EVALUATE + _ACCUMULATE, RANGE_CATEGORIES),
             accumulated=rows(_ACCUMULATE, RANGE_CATEGORIES),
             starts=starts,
             copies=rows(_COPY),
-            loader=columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_LOADER)),
+            loader=columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(LOADER)),
             forward=rows(_FORWARD, RANGE_CATEGORIES),
             operators=operators,
-            operating=Intervals.union(columns.ts_ns[operators], columns.ends(operators)),
             flights=flights,
             starting=starting,
             flying=Intervals.union(columns.ts_ns[flights], columns.ends(flights)) - starting,
@@ -145,10 +137,10 @@ class _Rank:
         if not len(evaluated):
             return []
         forward = self._within(self.forward, step.start_ns, step.end_ns)
-        borders = _borders(ts[evaluated], ts[forward])
+        starts = borders(ts[evaluated], ts[forward])
         passes = []
         follows = step.start_ns
-        for first, last in zip(borders, [*borders[1:], len(evaluated)], strict=True):
+        for first, last in zip(starts, [*starts[1:], len(evaluated)], strict=True):
             pass_rows = evaluated[first:last]
             began, ended = int(ts[pass_rows[0]]), int(end[pass_rows].max())
             following = int(ts[evaluated[last]]) if last < len(evaluated) else step.end_ns
@@ -243,39 +235,20 @@ class _Rank:
         rows = rows[(ts >= start_ns) & (ts < end_ns)]
         return rows[np.argsort(self.columns.ts_ns[rows], kind="stable")]
 
-    def calling(self, steps: Sequence[Sequence[_Backward]]) -> dict[str, float]:
-        """What a step takes whatever the batch: its operators, the time between them, one of no work.
-
-        Operators that prepare batches on the script's own thread are left out: more samples take more of them.
-        """
-        ts = np.sort(self.columns.ts_ns[self.operators])
-        loading = Intervals.union(self.columns.ts_ns[self.loader], self.columns.ends(self.loader))
-        ts = ts[loading.lengths(ts, ts + 1) == 0]
-        borders = [(backwards[0].follows_ns, backwards[-1].ended_ns) for backwards in steps]
-        views = self.columns.rows({"cpu_op"}, lambda name: name == _VIEW)
-        return {
-            "operators": float(
-                np.median([np.searchsorted(ts, last) - np.searchsorted(ts, first) for first, last in borders])
-            ),
-            "between_ns": float(np.median([sum(map(self._between_ns, step)) for step in steps])),
-            "view_ns": float(np.median(self.columns.dur_ns[views])) if len(views) else 0.0,
-        }
-
-    def _between_ns(self, backward: _Backward) -> int:
-        """Between the operators of a pass, but for waits for its batch and for what is in flight before backward."""
-        waiting = np.concatenate(
-            (
-                self._within(self.loader, backward.follows_ns, backward.began_ns),
-                self._within(self.flights, backward.follows_ns, backward.began_ns),
-            )
+    def calling(self, steps: Sequence[Sequence[_Backward]]) -> OperatorCalls:
+        """The operators of the passes; waits for a batch, and what is in flight before backward, lie between none."""
+        backwards = [backward for step in steps for backward in step]
+        follows_ns, began_ns = (
+            np.array([getattr(backward, name) for backward in backwards], dtype=np.int64)
+            for name in ("follows_ns", "began_ns")
         )
-        waits = Intervals.union(self.columns.ts_ns[waiting], self.columns.ends(waiting))
-        gaps = (
-            interval(backward.follows_ns, backward.ended_ns)
-            - self.operating.within(backward.follows_ns, backward.ended_ns)
-            - waits
+        rows = np.concatenate((self.loader, self.flights))
+        rows = rows[Intervals.union(follows_ns, began_ns).hold(self.columns.ts_ns[rows])]
+        waits, loading = (
+            Intervals.union(self.columns.ts_ns[chosen], self.columns.ends(chosen)) for chosen in (rows, self.loader)
         )
-        return int(np.minimum(gaps.end_ns - gaps.start_ns, _MOST_BETWEEN_NS).sum())
+        spans = [[(backward.follows_ns, backward.ended_ns) for backward in step] for step in steps]
+        return operator_calls(self.columns, self.operators, loading, waits, spans)
 
 
 def timeline(view: RankView, computed_ns: float) -> Timeline:
@@ -306,7 +279,7 @@ def timeline(view: RankView, computed_ns: float) -> Timeline:
         steps=tuple(parts),
         start_ns=float(np.median(view.columns.dur_ns[rank.starts])) if len(rank.starts) else 0.0,
         copy_ns=float(np.median(copied)) / max(1, synchronised),
-        **rank.calling([found[step.number] for step in steps]),
+        calls=rank.calling([found[step.number] for step in steps]),
         slowdown=slowdown,
         **rank.others(steps, found),
         durations_ns=tuple(step.end_ns - step.start_ns for step in steps),
@@ -314,7 +287,7 @@ def timeline(view: RankView, computed_ns: float) -> Timeline:
     )
 
 
-def _borders(evaluated_ns: Ints, forward_ns: Ints) -> list[int]:
+def borders(evaluated_ns: Ints, forward_ns: Ints) -> list[int]:
     """Where each backward pass begins among the evaluated functions: the first, those after another forward pass."""
     after = np.searchsorted(evaluated_ns, forward_ns)
     return sorted({0, *(int(at) for at in after if 0 < at < len(evaluated_ns))})

@@ -8,11 +8,11 @@ from dataclasses import replace
 from dptune.knobs import Value
 from dptune.measured import Measured
 from dptune.whatif.cpu.model import StepModel
-from dptune.whatif.gpu.program import Program
 from dptune.whatif.link import link_figures, link_range
 
 _HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from its prediction
-_LEAST_GROWING = 0.5  # of what kernels and copies take, that grows with the batch; all of it is the most
+# How far what the code of another wrapper takes may be from its prediction, and what is computed under it.
+_WRAPPER_TIMES = ((0.5, 0.87), (1.5, 1.15))
 _OTHER_BESIDE = (0.8, 1.25)  # times what is predicted of exchanges beside compute
 _OTHER_CROWDED = (1.2, 1.8)  # slowdowns, once no rank is late
 _UNEVEN_LEFT = 0.25  # of the difference: batches of samples sorted by length, or cut by tokens, are not of equal cost
@@ -30,11 +30,12 @@ def variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, 
         for link in link_range(link_figures(measured))
     )
     yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.7, 1.4))
-    yield tuple(
-        replace(model, slowdown=slowdown)
-        for slowdown in {(1 + model.slowdown) / 2, 1.5 * model.slowdown - 0.5} - {model.slowdown}
-    )
-    yield tuple(replace(model, beside=max(1.0, times * model.beside)) for times in _OTHER_BESIDE)
+    if model.sharding is None:
+        yield tuple(
+            replace(model, slowdown=slowdown)
+            for slowdown in {(1 + model.slowdown) / 2, 1.5 * model.slowdown - 0.5} - {model.slowdown}
+        )
+        yield tuple(replace(model, beside=max(1.0, times * model.beside)) for times in _OTHER_BESIDE)
     links = [replace(model.link, alpha_ns=times * model.link.alpha_ns) for times in model.latency.others]
     yield tuple(replace(model, link=other_link) for other_link in links)
     count = min(map(len, model.steps.values()))
@@ -43,15 +44,14 @@ def variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, 
         yield tuple(replace(model, steps={rank: steps[half] for rank, steps in model.steps.items()}) for half in halves)
 
 
-def others(model: StepModel | Program, changes: Mapping[str, Value]) -> Iterator[StepModel | Program]:
+def others(model: StepModel, changes: Mapping[str, Value]) -> Iterator[StepModel]:
     """Models that differ in what only these changes do: what a hook computes, how kernels grow with the batch, ..."""
-    if isinstance(model, Program):
-        if "loader.batch_size" in changes:
-            yield replace(model, growing=_LEAST_GROWING)
-        return
     if changes.get("ddp.comm_hook") not in (None, "none"):
         for times in _HOOK_TIMES:
             yield replace(model, hook_times=times)
+    if "wrapper" in changes:
+        for times, compute in _WRAPPER_TIMES:
+            yield replace(model, wrapper_times=times).computing(compute)
     if "ddp.no_sync" in changes:
         yield replace(model, quiet_times=_QUIET)
     if changes.get("straggler.balanced"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.ordering import ordered
+from dptune.whatif.gpu.parts import OUTSIDE, Part
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 
@@ -40,12 +41,24 @@ def silenced(program: Program) -> Program:
     by_step: dict[int, list[Reduction]] = defaultdict(list)
     for reduction in program.reductions:
         by_step[reduction.step].append(reduction)
-    silent = [reduction for passes in by_step.values() for reduction in passes[:-1]]
+    return _without(program, [reduction for passes in by_step.values() for reduction in passes[:-1]])
+
+
+def without_reductions(program: Program, gone: Callable[[int], bool]) -> Program:
+    """The program in which the passes of some micro-batches reduce no gradients."""
+    numbers = program.micro_batches
+    return _without(
+        program,
+        [reduction for reduction in program.reductions if gone(numbers[min(map(min, reduction.ready.values()))])],
+    )
+
+
+def _without(program: Program, silent: Sequence[Reduction]) -> Program:
     edit = _Edit.of(program)
     for reduction in silent:
         edit.removed(reduction)
-    last = [reduction for reduction in program.reductions if reduction not in silent]
-    return edit.program(last) if silent else program
+    kept = [reduction for reduction in program.reductions if reduction not in silent]
+    return edit.program(kept) if silent else program
 
 
 @dataclass(frozen=True)
@@ -108,9 +121,13 @@ class _Edit:
         steps = [
             replace(step, first=self._instead(step.first), last=self._instead(step.last)) for step in self.before.steps
         ]
+        added = len(self.edges) - len(self.before.edges)
+        micro_batches, parts = self.before.micro_batches, self.before.parts
         return ordered(
             replace(
                 self.before,
+                micro_batches=[*micro_batches, *[OUTSIDE] * added] if micro_batches else (),
+                parts=[*parts, *[Part.NONE] * added] if parts else (),
                 recorded_ns=self.recorded_ns,
                 ranks=self.ranks,
                 edges=edges,

@@ -7,7 +7,9 @@ for one, which does one thing after the other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -17,7 +19,7 @@ from dptune.measure.across_ranks import Across
 from dptune.measure.communication.matching import Exchange
 from dptune.measure.device.critical import Walk
 from dptune.measure.device.kernel_kinds import OTHER, kernel_kind
-from dptune.measure.device.precisions import is_tensor_core
+from dptune.measure.device.precisions import is_fp32, is_tensor_core
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.queue import DEPTH, Launches
@@ -27,13 +29,18 @@ from dptune.measured import Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.gathers import gathers
+from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
 from dptune.whatif.gpu.reductions import Matched, reductions
 from dptune.whatif.gpu.streams import across_streams
 
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
+_FUSED = re.compile(r"Fused\w*(?:Functor|Metadata)|AdamFunctor")
+_UPLOAD = re.compile(r"Memcpy HtoD \(Pageable")
 _NOTHING = -1
+_RETURNS_FIRST = {"held": 0, "given": 1, "call": 2, "asked": 3}  # of moments of the host at one time
 _END, _HOST, _BEGIN, _FREED = range(4)  # of items of one moment, in this order; the last: a full queue has room
 
 
@@ -45,6 +52,8 @@ class _Item:
     sort: int
     key: tuple[int, str, int]
     waits: list[tuple[tuple[int, str, int], float, Kind, int]] = field(default_factory=list)
+    micro_batch: int = OUTSIDE
+    part: int = Part.NONE
 
 
 def build(
@@ -67,13 +76,14 @@ def build(
     messages: list[Message] = []
     exchanged = _exchanged(across.exchanges, messages)
     items: list[_Item] = []
+    names: set[str] = set()
     for view in views:
         if view.rank not in devices:
             continue
         if view.rank not in across.clocks:
             raise Missing(f"the clock of rank {view.rank} cannot be aligned with that of the first rank")
         shift = view.base_ns - across.clocks[view.rank].ahead_ns
-        items += _of_rank(view, devices[view.rank], shift, exchanged)
+        items += _of_rank(view, devices[view.rank], shift, exchanged, names)
     items.sort(key=lambda event: (event.at, event.sort))
     places = {item.key: place for place, item in enumerate(items)}
     recorded = [one.at - items[0].at for one in items]
@@ -98,8 +108,37 @@ def build(
         places,
         ddp,
     )
-    ranks = [item.key[0] for item in items]
-    return Program(recorded, edges, messages, steps, link, world_size, samples, batch, reductions=reduced, ranks=ranks)
+    return Program(
+        recorded,
+        edges,
+        messages,
+        steps,
+        link,
+        world_size,
+        samples,
+        batch,
+        reductions=reduced,
+        ranks=[item.key[0] for item in items],
+        micro_batches=[item.micro_batch for item in items],
+        parts=[item.part for item in items],
+        optimizer=_implementation(names),
+        gathers=[
+            gather
+            for rank_view in views
+            if rank_view.rank in devices
+            for gather in gathers(rank_view, devices[rank_view.rank], places)
+        ],
+    )
+
+
+def _implementation(names: AbstractSet[str]) -> str:
+    """How an optimizer updates, by the names of its kernels."""
+    if not names:
+        return ""
+    lists = [name for name in names if "multi_tensor_apply" in name]
+    if not lists:
+        return "loop"
+    return "fused" if any(map(_FUSED.search, lists)) else "foreach"
 
 
 def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[tuple[int, int], Matched]:
@@ -116,15 +155,31 @@ def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[t
 
 
 def _of_rank(
-    view: RankView, device: DeviceView, shift: int, exchanged: Mapping[tuple[int, int], Matched]
+    view: RankView,
+    device: DeviceView,
+    shift: int,
+    exchanged: Mapping[tuple[int, int], Matched],
+    updates: set[str],
 ) -> Iterator[_Item]:
-    """The items of one rank, by the first rank's clock: those of its host, then those of its device."""
+    """The items of one rank, by the first rank's clock: those of its host, then those of its device.
+
+    `updates` gets the names of the optimizer's kernels.
+    """
     walk, rank = Walk.of(view.columns, device.operations, view.host), view.rank
-    yield from _of_host(view, device, walk, shift)
+    columns, host_parts = view.columns, HostParts.of(view)
+    yield from _of_host(view, device, walk, shift, host_parts)
     kinds, awaited = _kinds(walk), across_streams(walk)
+    launched = walk.launch != UNLAUNCHED
+    called_ns = columns.ts_ns[walk.launch]
+    numbers = np.where(launched, host_parts.micro_batches(called_ns), OUTSIDE).tolist()
+    parts = np.where(launched, host_parts.parts(columns.thread[walk.launch], called_ns), Part.NONE)
+    parts[columns.named(_UPLOAD.match, walk.rows)] |= Part.UPLOAD
     for place, row in enumerate(walk.rows.tolist()):
-        yield _begins(walk, rank, place, shift, kinds, awaited.get(place, ()))
-        last = _Item(int(walk.end[place]) + shift, _END, (rank, "end", row))
+        if kinds[place] == Kind.UPDATE:
+            updates.add(columns.name(row))
+        tags = numbers[place], int(parts[place])
+        yield _begins(walk, rank, place, shift, kinds, awaited.get(place, ()), *tags)
+        last = _Item(int(walk.end[place]) + shift, _END, (rank, "end", row), [], *tags)
         sent = exchanged.get((rank, row))
         if sent is None:
             last.waits.append(((rank, "begin", row), int(walk.end[place] - walk.begin[place]), kinds[place], -1))
@@ -143,15 +198,23 @@ def _kinds(walk: Walk) -> list[Kind]:
         return kernel_kind(name) in _PRODUCTS and not is_tensor_core(name)
 
     products = walk.columns.named(may_multiply, walk.rows)
+    in_fp32 = walk.columns.named(is_fp32, walk.rows)
+    attention = walk.columns.named(_is_fp32_attention, walk.rows)
     updating = _updating(walk)
     launched = walk.launch != UNLAUNCHED
     thread, called_ns = walk.columns.thread[walk.launch], walk.columns.ts_ns[walk.launch]
     updates = (updating.at(thread, called_ns) != NOWHERE) & launched
-    computing = np.where(updates, Kind.UPDATE, np.where(products, Kind.PRODUCT, Kind.COMPUTE)).tolist()
+    computing = np.select(
+        [updates, attention, in_fp32, products], [Kind.UPDATE, Kind.ATTENTION, Kind.FP32, Kind.PRODUCT], Kind.COMPUTE
+    ).tolist()
     return [
         {"compute_ns": Kind(kind), "communication_ns": Kind.WAIT}.get(of, Kind.COPY)
         for kind, of in zip(computing, walk.kinds, strict=True)
     ]
+
+
+def _is_fp32_attention(name: str) -> bool:
+    return kernel_kind(name) == "attention" and "_f32" in name
 
 
 def _updating(walk: Walk) -> Ranges:
@@ -159,7 +222,7 @@ def _updating(walk: Walk) -> Ranges:
     return Ranges.of_rows(walk.columns, walk.columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match))
 
 
-def _of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> Iterator[_Item]:
+def _of_host(view: RankView, device: DeviceView, walk: Walk, shift: int, host_parts: HostParts) -> Iterator[_Item]:
     """Calls that launch, returns of calls that wait for the device, and the borders of waits for batches, in order.
 
     Each waits for the one before, and for room in the launch queue: for the begin of what was launched so long before
@@ -174,13 +237,21 @@ def _of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> Iter
     moments += [(at, "asked", number) for number, at in enumerate(loading.start_ns.tolist())]
     moments += [(at, "given", number) for number, at in enumerate(loading.end_ns.tolist())]
     before: tuple[int, str, int] | None = None
+    freed_ns: int | None = None  # what starts as a full queue has room comes after what makes room
     steps = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
     updating = Intervals.union(columns.ts_ns[steps], columns.ends(steps))
-    moments.sort()
-    of_update = updating.hold(np.array([at for at, _, _ in moments], dtype=np.int64)).tolist()
-    for (at, sort, number), updates in zip(moments, of_update, strict=True):
+    moments.sort(key=lambda moment: (moment[0], _RETURNS_FIRST[moment[1]], moment[2]))
+    times_ns = np.array([at for at, _, _ in moments], dtype=np.int64)
+    parts = dict(
+        zip(launch.tolist(), host_parts.parts(columns.thread[launch], columns.ts_ns[launch]).tolist(), strict=True)
+    )
+    tags = zip(updating.hold(times_ns).tolist(), host_parts.micro_batches(times_ns).tolist(), strict=True)
+    for (at, sort, number), (updates, micro_batch) in zip(moments, tags, strict=True):
         freed = sort == "held" and at in queue.full_ends_ns
-        item = _Item(at + shift, _FREED if freed else _HOST, (rank, sort, number))
+        if freed:
+            freed_ns = at
+        part = parts[number] if sort == "call" else Part.NONE
+        item = _Item(at + shift, _FREED if at == freed_ns else _HOST, (rank, sort, number), [], micro_batch, part)
         goes_on = at
         if sort == "held":
             awaited = queue.freed(at) if freed else _awaited(walk, int(walk.held.start_ns[number]), at)
@@ -237,13 +308,22 @@ class _Queue:
         return "begin", int(self._walk.rows[place]), int(self._walk.begin[place]), Kind.QUEUE
 
 
-def _begins(walk: Walk, rank: int, place: int, shift: int, kinds: Sequence[Kind], awaited: Sequence[int]) -> _Item:
+def _begins(
+    walk: Walk,
+    rank: int,
+    place: int,
+    shift: int,
+    kinds: Sequence[Kind],
+    awaited: Sequence[int],
+    micro_batch: int,
+    part: int,
+) -> _Item:
     """The begin of an operation, and what it waited for: `awaited` are places of operations of other streams.
 
     Of one that still ran it waited for most: that part is as much longer or shorter as the whole.
     """
     begin = int(walk.begin[place])
-    item = _Item(begin + shift, _BEGIN, (rank, "begin", int(walk.rows[place])))
+    item = _Item(begin + shift, _BEGIN, (rank, "begin", int(walk.rows[place])), [], micro_batch, part)
     over, called = walk.waited_for(place)
     launch, before = int(walk.launch[place]), int(walk.before[place])
     if called != UNLAUNCHED:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from operator import is_
 
 from dptune.knobs import TAKE_NO_TIME, Value
 from dptune.measured import Missing
@@ -12,36 +11,60 @@ from dptune.whatif.bounds import is_off
 from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB, Caps
 from dptune.whatif.cpu.topology import ALONE, RING, TOPOLOGY, ranks_asked, relinked
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.buckets import rebucketed, silenced
+from dptune.whatif.gpu.editing import times, with_edges, without
+from dptune.whatif.gpu.hooks import as_bucket_views, compressed, halves
+from dptune.whatif.gpu.inputs import (
+    batch_size,
+    batch_times,
+    copies_beside,
+    has_no_workers,
+    loading_workers,
+    no_loader,
+    uploads_beside,
+)
+from dptune.whatif.gpu.optimizing import foreach, fused
+from dptune.whatif.gpu.parts import Part
+from dptune.whatif.gpu.passes import as_graphs, micro_batches
+from dptune.whatif.gpu.precision import autocast, tensor_float_32
 from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Message, Program
+from dptune.whatif.gpu.sharding import (
+    gathered_in_no_time,
+    gradients_in,
+    kept_whole,
+    parameters_in,
+    prefetched,
+    prefetched_backward,
+    prefetched_forward,
+)
 from dptune.whatif.gpu.stragglers import balanced, without_straggler
 
 Changing = Callable[[Program, Value], Program]
-_OF_THE_LOADER = (
-    "loader.num_workers",
-    "loader.prefetch_factor",
-)
-_KERNELS = (*COMPUTING,)
-_HALVED = ("float", "float32", "fp32")
+Ranging = Callable[[Program, Value, Side], Program]
 _HALVINGS, _NEAR = 10, 1e-3  # until the step is as near as that
-_ALONE = 0.5  # of what a collective takes beside kernels, at least
 _QUICKEST = 0.5  # of the traced host's time: what the profiler slows it at most
 _UNCHANGED = 0.02  # a step that a quicker host leaves as it is: one in hundreds of kernels waits for it all the same
 
 
-def changed(program: Program, settings: Mapping[str, Value]) -> Program:
-    """The program after all changes together, at its best where one is bounded. Raises Missing for any other."""
+def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.MIDDLE) -> Program:
+    """The program after all changes together, at its best where one is bounded. Raises Missing for any other.
+
+    `side`: which end of what is assumed about changes that have a range.
+    """
     for name in (*_OF_BUCKETS, *_BEFORE_TOPOLOGY):
         if name in settings:
             program = CHANGES[name](program, settings[name])
     if not settings.keys().isdisjoint(TOPOLOGY):
         program = _topology(program, settings)
-    order = [*CHANGES, *settings]
+    order = [*CHANGES, *RANGED, *settings]
     made = {*_OF_BUCKETS, *_BEFORE_TOPOLOGY, *TOPOLOGY}
     rest = [item for item in settings.items() if item[0] not in made and not _comes_with_workers(item[0], settings)]
     for name, value in sorted(rest, key=lambda setting: order.index(setting[0])):
-        if name in BOUNDS and bounded({name: value}):
+        if name in BOUNDS and _is_bounded(program, name, value):
             program = BOUNDS[name](program)
+        elif name in RANGED:
+            program = RANGED[name](program, value, side)
         elif name in CHANGES:
             program = CHANGES[name](program, value)
         elif name in BOUNDS:
@@ -49,6 +72,11 @@ def changed(program: Program, settings: Mapping[str, Value]) -> Program:
         else:
             raise Missing(f"{name} cannot be predicted from a GPU trace")
     return program
+
+
+def sides(settings: Mapping[str, Value]) -> tuple[Side, ...]:
+    """The ends of what is assumed, where the effect of a change has a range."""
+    return (Side.LEAST, Side.MOST) if not RANGED.keys().isdisjoint(settings) else ()
 
 
 def without_profiler(program: Program, step_ns: float) -> Program:
@@ -88,11 +116,16 @@ def with_quickest_host(program: Program) -> Program:
     return _host(program, high)
 
 
-def bounded(settings: Mapping[str, Value]) -> list[str]:
+def bounded(program: Program, settings: Mapping[str, Value]) -> list[str]:
     """Those of the changes with only an upper bound of the saving."""
-    return [
-        name for name, value in settings.items() if name in _BOUNDED and not is_off(value) and value not in (0, "none")
-    ]
+    return [name for name, value in settings.items() if name in BOUNDS and _is_bounded(program, name, value)]
+
+
+def _is_bounded(program: Program, name: str, value: Value) -> bool:
+    """Of a change in BOUNDS: whether the bound is all that is known of it, and it could save something."""
+    if is_off(value) or value in (0, "none"):
+        return False
+    return _KNOWN[name](program) is False if name in _KNOWN else True
 
 
 def _comes_with_workers(name: str, settings: Mapping[str, Value]) -> bool:
@@ -100,37 +133,16 @@ def _comes_with_workers(name: str, settings: Mapping[str, Value]) -> bool:
     return name == "loader.persistent_workers" and bool(settings.get("loader.num_workers"))
 
 
-def _edges(program: Program, of: Callable[[Edge], Edge | None]) -> Program:
-    """The program with each edge replaced, or taken away; the same program where that leaves every edge as it is."""
-    changed_edges = [[new for edge in edges if (new := of(edge))] for edges in program.edges]
-    if all(map(_same, changed_edges, program.edges)):
-        return program
-    return replace(program, edges=changed_edges)
-
-
-def _same(edges: Sequence[Edge], others: Sequence[Edge]) -> bool:
-    return len(edges) == len(others) and all(map(is_, edges, others))
-
-
-def _times(program: Program, kinds: tuple[Kind, ...], times: float) -> Program:
-    """All edges of these kinds so many times as long."""
-
-    def of(edge: Edge) -> Edge:
-        return edge.lasting(edge.lag_ns * times) if edge.kind in kinds and edge.lag_ns else edge
-
-    return program if times == 1 else _edges(program, of)
-
-
-def _messages(program: Program, times: Callable[[Message], float]) -> Program:
+def _messages(program: Program, factor: Callable[[Message], float]) -> Program:
     """Each exchange so many times as long as its message says."""
-    factors = [times(message) for message in program.messages]
+    factors = [factor(message) for message in program.messages]
 
-    def of(edge: Edge) -> Edge:
+    def of(_: int, edge: Edge) -> Edge:
         if edge.kind != Kind.EXCHANGE or factors[edge.message] == 1:
             return edge
         return edge.lasting(edge.lag_ns * factors[edge.message])
 
-    return _edges(program, of)
+    return with_edges(program, of)
 
 
 def _link(program: Program) -> Link:
@@ -186,30 +198,13 @@ def _no_sync(program: Program, value: Value) -> Program:
     return silenced(program)
 
 
-def _comm_hook(program: Program, value: Value) -> Program:
-    """All-reduces of 32-bit floats send half. What the hook costs is not counted, so this bounds its saving.
+def _comm_hook(program: Program, value: Value, side: Side) -> Program:
+    return program if value == "none" else compressed(program, value, side, _link_for(program, value))
 
-    For each bucket the host runs the hook in Python, casts, and casts back before the next step. On two ranks of an
-    H200, bf16 took 6 % longer than fp32, where half of the bytes alone save 11 %.
-    """
-    if value == "none":
-        return program
-    if value not in ("fp16", "bf16"):
-        raise Missing(f"the effect of the hook {value} cannot be predicted from a GPU trace")
 
-    def halved(message: Message) -> bool:
-        return message.kind == "all_reduce" and message.dtype in _HALVED
-
-    if not any(map(halved, program.messages)):
-        raise Missing("no fp32 all-reduce was found on all its ranks")
-    link = _link(program)
-
-    def times(message: Message) -> float:
-        return (
-            link.alone_ns(message.message_bytes / 2) / link.alone_ns(message.message_bytes) if halved(message) else 1.0
-        )
-
-    return _messages(program, times)
+def _link_for(program: Program, value: Value) -> Link:
+    """The link, which only hooks that halve messages need."""
+    return _link(program) if halves(value) else Link(0.0, 1.0)
 
 
 def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
@@ -225,29 +220,16 @@ def _topology(program: Program, settings: Mapping[str, Value]) -> Program:
 
 
 def _host(program: Program, value: Value) -> Program:
-    return _times(program, (Kind.HOST, Kind.UPDATING, Kind.LAUNCH), float(value or 0))
+    return times(program, (Kind.HOST, Kind.UPDATING, Kind.LAUNCH), float(value or 0))
 
 
 def _compute(program: Program, value: Value) -> Program:
-    return _times(program, _KERNELS, float(value or 0))
-
-
-def _batch(program: Program, value: Value) -> Program:
-    """Kernels, copies and waits for batches grow with it; the optimizer, calls of the host and exchanges do not."""
-    if not program.batch:
-        raise Missing("the script uses no recorded DataLoader, or several, and the trace does not show the batch size")
-    times = int(value or 0) / program.batch
-    if not times:
-        raise Missing("a batch has at least one sample")
-    growing = (Kind.COMPUTE, Kind.PRODUCT, Kind.COPY)
-    grown = _times(program, growing, 1 + program.growing * (times - 1))
-    samples = None if program.samples is None else program.samples * times
-    return replace(_times(grown, (Kind.INPUT,), times), batch=int(value or 0), samples=samples)
+    return times(program, COMPUTING, float(value or 0))
 
 
 def _no_sync_calls(program: Program, value: Value) -> Program:
     """Calls that wait for the device return at once."""
-    return _edges(program, lambda edge: None if edge.kind == Kind.SYNC else edge) if value else program
+    return with_edges(program, lambda _, edge: None if edge.kind == Kind.SYNC else edge) if value else program
 
 
 def _same_time(program: Program, value: Value) -> Program:
@@ -255,60 +237,45 @@ def _same_time(program: Program, value: Value) -> Program:
     return program
 
 
-def _no_update(program: Program) -> Program:
-    """The optimizer's kernels and calls take no time."""
-    if not any(edge.kind == Kind.UPDATE for edges in program.edges for edge in edges):
-        raise Missing("the trace does not show which kernels are the optimizer's")
-    return _times(program, (Kind.UPDATE, Kind.UPDATING), 0.0)
-
-
-def _no_loader(program: Program) -> Program:
-    return _times(program, (Kind.INPUT,), 0.0)
-
-
-def _copies_beside(program: Program) -> Program:
-    """Copies take no time, and no call waits for one."""
-    copies = {place: edge.item for place, edges in enumerate(program.edges) for edge in edges if edge.kind == Kind.COPY}
-    copied = {*copies, *copies.values()}  # ends and begins
-    free = _edges(program, lambda edge: None if edge.kind == Kind.SYNC and edge.item in copied else edge)
-    return _times(free, (Kind.COPY,), 0.0)
-
-
 def _pinned(program: Program) -> Program:
     """Batches are there, in memory that copies do not hold the script for."""
-    return _copies_beside(_no_loader(program))
+    return copies_beside(no_loader(program))
 
 
-def _no_products(program: Program) -> Program:
-    """Kernels that may multiply matrices or convolve in fp32 take no time, and collectives no longer share the device.
-
-    Beside kernels a collective takes longer than alone: two ranks on an H200 all-reduced 50 MB in 17.1 ms of a step,
-    and in 12.8 ms by `dptune links`; with TF32 the step was shorter than a bound that kept the 17.1 ms.
-    """
-    return _times(_times(program, (Kind.PRODUCT,), 0.0), (Kind.EXCHANGE, Kind.WAIT), _ALONE)
-
-
-def _half_precision(program: Program) -> Program:
-    """They take no time, and the other kernels half of theirs: they move half of the bytes."""
-    return _times(_no_products(program), _KERNELS, 0.5)
+def _no_eager_attention(program: Program) -> Program:
+    """Attention that the script computes operator by operator takes no time."""
+    parts = program.parts
+    if not any(part & Part.EAGER_ATTENTION for part in parts):
+        raise Missing("the trace shows no attention that is computed operator by operator")
+    return without(program, lambda place: bool(parts[place] & Part.EAGER_ATTENTION))
 
 
-def _gathered_ahead(program: Program) -> Program:
-    """All-gathers take no time, nor do collectives of which not all ranks were read: those may be such."""
-    gathers = _messages(program, lambda message: 0.0 if message.kind == "all_gather" else 1.0)
-    return _times(gathers, (Kind.WAIT,), 0.0)
+def _compiled(program: Program) -> Program:
+    """Only matrix products, convolutions and attention take time in a pass, without calls of the host between them."""
+    kept = times(program, (Kind.COMPUTE,), 0.0)
+    return times(kept, (Kind.HOST,), 0.0)
+
+
+def _parameters_in(program: Program, value: Value, side: Side) -> Program:
+    return parameters_in(program, value, side, _link(program))
+
+
+def _gradients_in(program: Program, value: Value) -> Program:
+    return gradients_in(program, value, _link(program))
 
 
 BOUNDS: dict[str, Callable[[Program], Program]] = {
-    **dict.fromkeys(_OF_THE_LOADER, _no_loader),
+    "loader.num_workers": no_loader,
+    "loader.prefetch_factor": no_loader,
     "loader.pin_memory": _pinned,
-    "copies.non_blocking": _copies_beside,
-    "precision.float32_matmul": _no_products,
-    "precision.autocast": _half_precision,
-    "cudnn.allow_tf32": _no_products,
-    "fsdp.prefetch": _gathered_ahead,
-    "optimizer.fused": _no_update,
-    "optimizer.foreach": _no_update,
+    "fsdp.prefetch": gathered_in_no_time,
+    "attention.sdpa": _no_eager_attention,
+    "compile.model": _compiled,
+}
+# Changes with only a bound on runs where this is false.
+_KNOWN: dict[str, Callable[[Program], bool]] = {
+    "loader.num_workers": has_no_workers,
+    "fsdp.prefetch": lambda program: bool(program.gathers),
 }
 # Those of buckets come first: the link, hooks and the topology change the collectives of new buckets, too.
 _OF_BUCKETS: dict[str, Changing] = {
@@ -317,20 +284,39 @@ _OF_BUCKETS: dict[str, Changing] = {
     "ddp.first_bucket_mb": _first_bucket,
     "ddp.no_sync": _no_sync,
 }
-_BOUNDED = frozenset({*BOUNDS, "ddp.comm_hook"})
 # In the order in which they are made, those before the topology before it; messages are halved after that.
 CHANGES: dict[str, Changing] = {
     **_OF_BUCKETS,
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
-    "ddp.comm_hook": _comm_hook,
+    "accumulation.micro_batches": micro_batches,
+    "ddp.gradient_as_bucket_view": as_bucket_views,
+    "fsdp.prefetch": prefetched,
+    "fsdp.forward_prefetch": prefetched_forward,
+    "fsdp.backward_prefetch": prefetched_backward,
+    "fsdp.reduce_dtype": _gradients_in,
     "straggler.removed": without_straggler,
     "straggler.balanced": balanced,
     "host.times": _host,
     "compute.times": _compute,
-    "loader.batch_size": _batch,
     "syncs.removed": _no_sync_calls,
     **dict.fromkeys(TAKE_NO_TIME, _same_time),
 }
+# The same with what is assumed of each.
+RANGED: dict[str, Ranging] = {
+    "ddp.comm_hook": _comm_hook,
+    "loader.batch_size": batch_size,
+    "batch.times": batch_times,
+    "loader.num_workers": loading_workers,
+    "copies.non_blocking": uploads_beside,
+    "precision.float32_matmul": tensor_float_32,
+    "cudnn.allow_tf32": tensor_float_32,
+    "precision.autocast": autocast,
+    "fsdp.reshard_after_forward": kept_whole,
+    "fsdp.param_dtype": _parameters_in,
+    "optimizer.fused": fused,
+    "optimizer.foreach": foreach,
+    "cuda.graphs": as_graphs,
+}
 _BEFORE_TOPOLOGY = ("link.alpha_us", "link.gb_per_s")
-PREDICTED = frozenset({*CHANGES, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})
+PREDICTED = frozenset({*CHANGES, *RANGED, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})

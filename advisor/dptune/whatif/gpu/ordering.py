@@ -26,6 +26,9 @@ def ordered(program: Program) -> Program:
         edges=edges,
         steps=[step.moved(places) for step in program.steps],
         ranks=[program.ranks[item] for item in order],
+        micro_batches=[program.micro_batches[item] for item in order] if program.micro_batches else (),
+        parts=[program.parts[item] for item in order] if program.parts else (),
+        gathers=[gather.moved(places) for gather in program.gathers],
         reductions=[reduction.moved(places) for reduction in program.reductions],
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from statistics import mean, median
@@ -18,6 +18,7 @@ from statistics import mean, median
 from msgspec import Struct
 
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.reductions import Reduction
 
 _ENOUGH = 3  # steps of a rank of which the first does not count
@@ -39,9 +40,11 @@ class Kind(IntEnum):
     QUEUE = 10  # from the begin of an operation to the return of a call that had no room in the queue before
     UPDATE = 11  # a kernel of the optimizer's step
     UPDATING = 12  # from one call of the host to the next, in the optimizer's step
+    FP32 = 13  # a kernel that multiplies matrices or convolves in fp32 without matrix units
+    ATTENTION = 14  # a kernel of fused attention in fp32
 
 
-COMPUTING = frozenset({Kind.COMPUTE, Kind.PRODUCT, Kind.UPDATE})
+COMPUTING = frozenset({Kind.COMPUTE, Kind.PRODUCT, Kind.UPDATE, Kind.FP32, Kind.ATTENTION})
 
 
 class Edge(Struct, frozen=True, gc=False):
@@ -94,9 +97,12 @@ class Program:
 
     An item without edges comes to pass when it did, as do all before a rank's first step. `link` is None if not known.
     The data allow `other_links`, too; `link_source` says in words what the link is from, where that is no fit.
-    `batch` are the samples that a rank's loader gives at once, None if not known; `growing` is the part of what kernels
-    and copies take that grows with it. The ranks were on so many `hosts`, as far as that is known.
-    `reductions` are the passes in which DDP reduces gradients, `ranks` the rank of each item.
+    `batch` are the samples that a rank's loader gives at once, None if not known. The ranks were on so many `hosts`, as
+    far as that is known. `reductions` are the passes in which DDP reduces gradients, `gathers` the units that FSDP
+    gathers. By item there are its rank in `ranks`, the micro-batch that launched it in `micro_batches`, and flags of
+    `Part` in `parts`; the latter two are empty where nothing is known of them. `optimizer` is how it updates: "fused",
+    "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by element type. `workers` is the
+    number of processes that load batches, None if unknown.
     """
 
     recorded_ns: Sequence[int]
@@ -107,12 +113,17 @@ class Program:
     world_size: int
     samples: float | None = None
     batch: int | None = None
-    growing: float = 1.0
     hosts: int = 1
     other_links: tuple[Link, ...] = ()
     link_source: str = ""
     reductions: Sequence[Reduction] = ()
     ranks: Sequence[int] = ()
+    micro_batches: Sequence[int] = ()
+    parts: Sequence[int] = ()
+    optimizer: str = ""
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    workers: int | None = None
+    gathers: Sequence[Gather] = ()
 
     def run(self) -> list[float]:
         """When each item comes to pass."""

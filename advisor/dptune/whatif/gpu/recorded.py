@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dptune.measure.across_ranks import across
 from dptune.measure.complete import complete
+from dptune.measure.device.matmul import device_of
+from dptune.measure.efficiency.peaks import peak
 from dptune.measure.steps.steady import steady
-from dptune.measure.views import view
+from dptune.measure.views import RankView, view
 from dptune.measured import Measured, Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
+from dptune.trace.kernels import RANGE_CATEGORIES
 from dptune.trace.run import Run
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.links import linked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.hosts import hosts_of
+
+_DRAWN = re.compile(r"enumerate\(DataLoader\)#.*__next__$")
 
 
 def program_of(run: Run, measured: Measured) -> Program:
@@ -32,7 +38,27 @@ def program_of(run: Run, measured: Measured) -> Program:
     program = build(
         views, across(run, views), None, ranks, samples, _batch(run.facts) or _shown_batch(measured), _ddp(run.facts)
     )
-    return linked(replace(program, hosts=hosts_of(run.facts)), measured)
+    known = replace(program, hosts=hosts_of(run.facts), workers=_workers(views), peaks=_peaks(run, views))
+    return linked(known, measured)
+
+
+def _workers(views: Sequence[RankView]) -> int | None:
+    """0 where every rank's script prepares its batches itself, by the name of the iterator; else unknown."""
+    names = {
+        rank_view.columns.name(row)
+        for rank_view in views
+        for row in rank_view.columns.rows(RANGE_CATEGORIES, _DRAWN.match).tolist()
+    }
+    return 0 if names and all("_SingleProcess" in name for name in names) else None
+
+
+def _peaks(run: Run, views: Sequence[RankView]) -> dict[str, float]:
+    """FLOP/s of the device by element type, empty where it is not known."""
+    recorded = next((facts.device.name for facts in run.facts.values() if facts.device), None)
+    listed = device_of(views[0])
+    name = recorded or (listed.name if listed else "")
+    found = {dtype: peak(name, dtype) for dtype in ("fp32", "tf32", "bf16")}
+    return {dtype: known.flops_per_s for dtype, known in found.items() if known is not None}
 
 
 def _ddp(facts: Mapping[int, Facts]) -> DdpFacts | None:

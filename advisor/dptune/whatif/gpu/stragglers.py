@@ -18,6 +18,7 @@ from dptune.whatif.cpu.topology import ALONE
 from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
 
 _DEVICE = frozenset({*COMPUTING, Kind.COPY})
+_PASSES = frozenset({Kind.HOST})
 _BEFORE_STEPS = -1
 _Key = tuple[int, int]  # rank, step
 
@@ -42,21 +43,26 @@ def without_straggler(program: Program, value: Value) -> Program:
 
 
 def balanced(program: Program, value: Value) -> Program:
-    """The kernels of each step take the mean over ranks of what they took."""
+    """The kernels of each step take the mean over ranks of what they took, and so does what hosts do for its passes."""
     if not value:
         return program
     latest(program)
-    spent = _spent(program, COMPUTING)
+    even = _scaled(program, _evening(program, COMPUTING), {}, COMPUTING)
+    return _scaled(even, _evening(program, _PASSES), {}, _PASSES)
+
+
+def _evening(program: Program, kinds: frozenset[Kind]) -> dict[_Key, float]:
+    """By rank and step what makes the time of these kinds the mean over ranks."""
+    spent = _spent(program, kinds)
     totals: dict[int, list[float]] = defaultdict(list)
     for (_, number), ns in spent.items():
         totals[number].append(ns)
     ranks = len(set(program.ranks))
-    factors = {
+    return {
         (rank, number): mean(totals[number]) / ns
         for (rank, number), ns in spent.items()
         if ns and len(totals[number]) == ranks
     }
-    return _scaled(program, factors, {}, COMPUTING)
 
 
 def latest(program: Program) -> int:

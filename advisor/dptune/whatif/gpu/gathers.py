@@ -1,0 +1,111 @@
+"""All-gathers of fully_shard in a program: the parameters of a unit, before each pass that uses them.
+
+torch names the ranges: `FSDP::all_gather (layers.0)` encloses the calls that copy a shard in and gather the unit,
+`FSDP::all_gather_copy_out (layers.0)` those that wait for it on the compute stream and copy it out. Without the latter
+the next call that launches something copies it out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.intervals import Ints
+from dptune.measure.steps.windows import OUTSIDE
+from dptune.measure.views import DeviceView, RankView
+from dptune.trace.kernels import RANGE_CATEGORIES, Work
+from dptune.whatif.gpu.reductions import Places
+
+_ISSUES = re.compile(r"FSDP::all_gather(?: \((?P<unit>.*)\))?$")
+_COPIES_OUT = re.compile(r"FSDP::all_gather_copy_out(?: \((?P<unit>.*)\))?$")
+_BACKWARD = re.compile(r"FSDP::(pre_backward\b|backward_prefetch for )")
+
+
+@dataclass(frozen=True)
+class Gather:
+    """One unit that one rank gathers for one pass.
+
+    `operations` are the places of begins and ends, in the order of launching, the collective last; `call` is that of
+    the first call that launches one of them. `used_call` launches the copy out of the gathered buffer, `used_end` is
+    when that is over.
+    """
+
+    rank: int
+    step: int
+    backward: bool
+    unit: str
+    operations: tuple[tuple[int, int], ...]
+    call: int
+    used_call: int
+    used_end: int
+
+    def moved(self, places: Sequence[int]) -> Gather:
+        """The same where each item has another place."""
+        operations = tuple((places[begin], places[end]) for begin, end in self.operations)
+        call, used_call, used_end = (places[item] for item in (self.call, self.used_call, self.used_end))
+        return Gather(self.rank, self.step, self.backward, self.unit, operations, call, used_call, used_end)
+
+
+def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gather]:
+    """Those of one rank in order of time, as far as the copy out of each was recorded."""
+    columns, operations = view.columns, device.operations
+    issuing, copying = (columns.rows(RANGE_CATEGORIES, pattern.match) for pattern in (_ISSUES, _COPIES_OUT))
+    if not len(issuing):
+        return
+    known = operations.launch != UNLAUNCHED
+    rows, launches, steps = operations.rows[known], operations.launch[known], device.launched_in[known]
+    exchanging = operations.work[known] == Work.COMMUNICATION
+    order = np.argsort(columns.ts_ns[launches], kind="stable")
+    rows, launches, steps, exchanging = (each[order] for each in (rows, launches, steps, exchanging))
+    called_ns = columns.ts_ns[launches]
+    issued = _by_range(view, issuing, launches)
+    used = _by_range(view, copying, launches)
+    backward = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, _BACKWARD.match))
+    copies: dict[str, list[tuple[int, int]]] = defaultdict(list)  # by unit: when, and the place among the operations
+    for at, places_in in used.items():
+        copies[_unit(_COPIES_OUT, columns.name(at))].append((int(columns.ts_ns[at]), places_in[0]))
+    for at in issuing[np.argsort(columns.ts_ns[issuing], kind="stable")].tolist():
+        of_gather = issued.get(at, [])
+        if not of_gather or not exchanging[of_gather[-1]]:
+            continue
+        unit, since = _unit(_ISSUES, columns.name(at)), int(columns.ts_ns[at])
+        if len(copying):
+            out = next((place for when, place in sorted(copies[unit]) if when >= since), len(rows))
+        else:
+            out = int(np.searchsorted(called_ns, columns.ends(at)))
+        if out == len(rows) or steps[of_gather[0]] == OUTSIDE:
+            continue
+        thread, time_ns = columns.thread[[at]], columns.ts_ns[[at]]
+        yield Gather(
+            rank=view.rank,
+            step=view.steps[int(steps[of_gather[0]])].number,
+            backward=bool(backward.at(thread, time_ns)[0] != NOWHERE),
+            unit=unit,
+            operations=tuple(
+                (places[view.rank, "begin", row], places[view.rank, "end", row]) for row in rows[of_gather].tolist()
+            ),
+            call=places[view.rank, "call", int(launches[of_gather[0]])],
+            used_call=places[view.rank, "call", int(launches[out])],
+            used_end=places[view.rank, "end", int(rows[out])],
+        )
+
+
+def _by_range(view: RankView, ranges: Ints, launches: Ints) -> dict[int, list[int]]:
+    """By row of a range the places of the launches in it, in order of time."""
+    columns = view.columns
+    inside = Ranges.of_rows(columns, ranges).at(columns.thread[launches], columns.ts_ns[launches])
+    found: dict[int, list[int]] = defaultdict(list)
+    for place in np.flatnonzero(inside != NOWHERE).tolist():
+        found[int(ranges[inside[place]])].append(place)
+    return found
+
+
+def _unit(pattern: re.Pattern[str], name: str) -> str:
+    named = pattern.match(name)
+    return (named["unit"] or "") if named is not None else ""

@@ -1,0 +1,122 @@
+"""Changes of what a step computes on, and how it gets there: the batch, the loader, copies to the device."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dptune.knobs import Value
+from dptune.measured import Missing
+from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.editing import lasting, times, with_edges
+from dptune.whatif.gpu.parts import Part
+from dptune.whatif.gpu.precision import SMALLEST_NS
+from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
+
+NO_BATCH = (
+    "the script uses no recorded DataLoader, or several, and the trace does not show the batch size: "
+    "batch.times=2 predicts twice the batch"
+)
+_GROWING = (COMPUTING - {Kind.UPDATE}) | {Kind.COPY}
+# Of the time beyond that of the smallest kernel: small batches leave multiprocessors idle that larger ones use. On an
+# H200 twice the batch took 0.95 times twice the kernels, four times the batch 0.93.
+_GROWTH = Assumed(1.0, 0.95, 0.5)
+_DECODING = Assumed(1.15, 1.0, 1.0)  # a worker's time for a batch / the script's
+_FETCHING_NS = Assumed(2e6, 0.4e6, 0.0)  # from a worker's queue: a pickled message and shared memory
+_PINNED = Assumed(1.0, 0.4, 0.15)  # a copy from pinned memory / from pageable memory, which is staged through pinned
+
+
+def batch_size(program: Program, value: Value, side: Side) -> Program:
+    """A batch of so many samples."""
+    if not program.batch:
+        raise Missing(NO_BATCH)
+    if not int(value or 0):
+        raise Missing("a batch has at least one sample")
+    return replace(batch_times(program, int(value or 0) / program.batch, side), batch=int(value or 0))
+
+
+def batch_times(program: Program, value: Value, side: Side) -> Program:
+    """Kernels, copies and waits for batches grow with it; the optimizer, calls of the host and collectives do not."""
+    factor = float(value or 0)
+    if not factor:
+        raise Missing("a batch has at least one sample")
+    if factor == 1:
+        return program
+    moves = {item for reduction in program.reductions for item in reduction.moves}
+    growth = _GROWTH.at(side)
+
+    def of(lag_ns: float) -> float:
+        constant_ns = min(lag_ns, SMALLEST_NS) if side != Side.LEAST else 0.0
+        return lag_ns + (lag_ns - constant_ns) * growth * (factor - 1)
+
+    grown = lasting(program, _GROWING, of, lambda place: place not in moves)
+    samples = None if program.samples is None else program.samples * factor
+    return replace(times(grown, (Kind.INPUT,), factor), samples=samples)
+
+
+def has_no_workers(program: Program) -> bool:
+    """Whether the script itself prepares its batches."""
+    return program.workers == 0
+
+
+def loading_workers(program: Program, value: Value, side: Side) -> Program:
+    """Workers prepare batches that the script prepared itself: one comes at most every so often as all make one."""
+    workers = int(value or 0)
+    if not workers:
+        raise Missing("a GPU trace does not show what loader.num_workers = 0 would take")
+    before: dict[int, int] = {}
+    found: dict[int, list[Edge]] = defaultdict(list)
+    for place, edges in enumerate(program.edges):
+        for edge in edges:
+            if edge.kind != Kind.INPUT:
+                continue
+            rank = program.ranks[place]
+            found[place].append(edge.lasting(min(edge.lag_ns, _FETCHING_NS.at(side))))
+            if rank in before:
+                found[place].append(Edge(before[rank], edge.lag_ns * _DECODING.at(side) / workers, Kind.INPUT))
+            before[rank] = place
+    if not found:
+        return program
+    fed: list[Sequence[Edge]] = [
+        [*(edge for edge in each if edge.kind != Kind.INPUT), *found[place]] if place in found else each
+        for place, each in enumerate(program.edges)
+    ]
+    return replace(program, edges=fed, workers=workers)
+
+
+def no_loader(program: Program) -> Program:
+    """The script waits for no batch."""
+    return times(program, (Kind.INPUT,), 0.0)
+
+
+def uploads_beside(program: Program, value: Value, side: Side) -> Program:
+    """Copies to the device are from pinned memory, and the script waits for none of them."""
+    if not value:
+        raise Missing("a GPU trace gives only an upper bound for other values of copies.non_blocking")
+    uploaded = _copied(program, Part.UPLOAD)
+
+    def of(place: int, edge: Edge) -> Edge | None:
+        if edge.kind == Kind.SYNC and edge.item in uploaded:
+            return None
+        return edge.lasting(edge.lag_ns * _PINNED.at(side)) if edge.kind == Kind.COPY and place in uploaded else edge
+
+    return with_edges(program, of)
+
+
+def copies_beside(program: Program) -> Program:
+    """Copies take no time, and no call waits for one."""
+    copied = _copied(program, None)
+    free = with_edges(program, lambda _, edge: None if edge.kind == Kind.SYNC and edge.item in copied else edge)
+    return times(free, (Kind.COPY,), 0.0)
+
+
+def _copied(program: Program, part: Part | None) -> set[int]:
+    """The places of begins and ends of copies: all, or those of a part."""
+    ends = {
+        place: edge.item
+        for place, edges in enumerate(program.edges)
+        for edge in edges
+        if edge.kind == Kind.COPY and (part is None or (program.parts and program.parts[place] & part))
+    }
+    return {*ends, *ends.values()}

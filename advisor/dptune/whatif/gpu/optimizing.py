@@ -1,0 +1,78 @@
+"""Other implementations of an optimizer's step: one kernel for all parameters, or one for lists of them."""
+
+from __future__ import annotations
+
+from dptune.knobs import Value
+from dptune.measured import Missing
+from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.editing import lasting, times, with_edges, with_room
+from dptune.whatif.gpu.program import Edge, Kind, Program
+
+UNKNOWN = "the trace does not show which kernels are the optimizer's"
+# Bytes that a fused step moves / those of its foreach operations. AdamW in fp32: 28 of 84 per parameter (torch
+# `_multi_tensor_adamw` and `fused_adam_utils.cuh`); other optimizers have fewer operations.
+_FUSED_KERNELS = Assumed(0.6, 1 / 3, 0.25)
+_FUSED_CALLS = Assumed(0.7, 0.35, 0.15)  # one call instead of eight, which groups tensors as those do
+# Calls of foreach / of a loop over parameters, about ten of 10 us for each.
+_LISTED_CALLS = Assumed(0.3, 0.12, 0.04)
+_LISTED_KERNELS = 0.05  # the number of kernels: each takes hundreds of tensors
+_SMALLEST_NS = Assumed(1_000.0, 1_800.0, 2_500.0)  # the part of a kernel's time that does not depend on its tensor
+_WAITS = (Kind.LAUNCH, Kind.ORDER)
+
+
+def fused(program: Program, value: Value, side: Side) -> Program:
+    """`fused=True`."""
+    implementation = _known(program, value)
+    if implementation == "fused":
+        return program
+    listed = program if implementation == "foreach" else _listed(program, side)
+    kernels = times(listed, (Kind.UPDATE,), _FUSED_KERNELS.at(side))
+    return times(kernels, (Kind.UPDATING,), _FUSED_CALLS.at(side))
+
+
+def foreach(program: Program, value: Value, side: Side) -> Program:
+    """`foreach=True`, which is torch's default on GPUs."""
+    implementation = _known(program, value)
+    if implementation == "fused":
+        raise Missing("the optimizer is fused, which foreach excludes")
+    return program if implementation == "foreach" else _listed(program, side)
+
+
+def _known(program: Program, value: Value) -> str:
+    if not program.optimizer:
+        raise Missing(UNKNOWN)
+    if not value:
+        raise Missing("a GPU trace does not show how long an update of one parameter at a time takes")
+    return program.optimizer
+
+
+def _listed(program: Program, side: Side) -> Program:
+    """Of a loop over parameters: the same bytes in fewer kernels and calls."""
+    smallest_ns = _SMALLEST_NS.at(side)
+
+    def of(lag_ns: float) -> float:
+        constant_ns = min(lag_ns, smallest_ns)
+        return lag_ns - constant_ns + _LISTED_KERNELS * constant_ns
+
+    kernels = lasting(program, (Kind.UPDATE,), of)
+    calls = times(kernels, (Kind.UPDATING,), _LISTED_CALLS.at(side))
+    updates = update_begins(program)
+    return with_room(times(calls, _WAITS, _LISTED_KERNELS, updates.__contains__))
+
+
+def no_time(program: Program) -> Program:
+    """The optimizer's kernels and calls take no time, and nothing is between them."""
+    if not any(edge.kind == Kind.UPDATE for edges in program.edges for edge in edges):
+        raise Missing(UNKNOWN)
+    updates = update_begins(program)
+
+    def of(place: int, edge: Edge) -> Edge:
+        gone = edge.kind in (Kind.UPDATE, Kind.UPDATING) or (edge.kind in _WAITS and place in updates)
+        return edge.lasting(0.0) if gone and edge.lag_ns else edge
+
+    return with_edges(program, of)
+
+
+def update_begins(program: Program) -> set[int]:
+    """The places of the begins of the optimizer's kernels."""
+    return {edge.item for edges in program.edges for edge in edges if edge.kind == Kind.UPDATE}

@@ -1,0 +1,100 @@
+"""Which part of a step the host launches something in: the micro-batch, and work that a change takes away.
+
+A micro-batch reaches from the end of the backward pass before it to the end of its own; the last one of a step to the
+optimizer's step, because DDP's reducer and FSDP wait for their collectives there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntFlag
+
+import numpy as np
+
+from dptune.measure.host.attention import attention_spans
+from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.inferred.hosts import HostEvents
+from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.views import RankView
+from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
+
+OUTSIDE = -1  # of any micro-batch
+_COPIES_BACK = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
+_GATHERS = re.compile(r"FSDP::all_gather(_copy_out)?\b")
+_BACKWARD = re.compile(r"FSDP::(pre_backward\b|backward_prefetch for )")
+
+
+class Part(IntFlag):
+    """Work that a change takes away or shortens."""
+
+    NONE = 0
+    BUCKET_COPY = 1  # of an averaged gradient out of DDP's bucket
+    REGATHER = 2  # of parameters for a backward pass
+    EAGER_ATTENTION = 4
+    UPLOAD = 8  # of pageable memory to the device
+
+
+@dataclass(frozen=True, eq=False)
+class HostParts:
+    """By time and thread of the host the micro-batch of its step, and the part."""
+
+    starts_ns: Ints
+    ends_ns: Ints
+    pass_ends_ns: Ints
+    updates_ns: Ints
+    copies_back: Ranges
+    gathers: Ranges
+    backward: Ranges
+    attention: Intervals
+
+    @classmethod
+    def of(cls, view: RankView) -> HostParts:
+        """Of one rank."""
+        host, columns = HostEvents(view), view.columns
+        gradients = host.gradients
+        passes = host.pass_of(gradients)
+        last = np.flatnonzero(np.diff(passes, append=passes[-1:] + 1)) if len(passes) else passes
+        copies, gathers, backward, updates = (
+            columns.rows(RANGE_CATEGORIES, pattern.match)
+            for pattern in (_COPIES_BACK, _GATHERS, _BACKWARD, OPTIMIZER_STEP_NAME)
+        )
+        return cls(
+            starts_ns=np.array([step.start_ns for step in view.steps], dtype=np.int64),
+            ends_ns=np.array([step.end_ns for step in view.steps], dtype=np.int64),
+            pass_ends_ns=columns.ends(gradients[last]),
+            updates_ns=np.sort(columns.ts_ns[updates]),
+            copies_back=Ranges.of_rows(columns, copies),
+            gathers=Ranges.of_rows(columns, gathers),
+            backward=Ranges.of_rows(columns, backward),
+            attention=attention_spans(view),
+        )
+
+    def micro_batches(self, time_ns: Ints) -> Ints:
+        """The number of the micro-batch in its step, OUTSIDE where there is none."""
+        if not len(self.starts_ns) or not len(self.pass_ends_ns):
+            return np.full(len(time_ns), OUTSIDE, dtype=np.int64)
+        step = np.searchsorted(self.starts_ns, time_ns, side="right") - 1
+        inside = (step >= 0) & (time_ns < self.ends_ns[step])
+        first = np.searchsorted(self.pass_ends_ns, self.starts_ns[step], side="left")
+        after = np.searchsorted(self.pass_ends_ns, self.ends_ns[step], side="left")
+        number = np.searchsorted(self.pass_ends_ns, time_ns, side="left") - first
+        passes = after - first
+        over = number >= passes  # after the last backward pass: until the optimizer's step
+        updated = np.searchsorted(self.updates_ns, time_ns, side="right") > np.searchsorted(
+            self.updates_ns, self.pass_ends_ns[np.maximum(after - 1, 0)], side="left"
+        )
+        has_update = np.searchsorted(self.updates_ns, self.ends_ns[step], side="left") > np.searchsorted(
+            self.updates_ns, self.pass_ends_ns[np.maximum(after - 1, 0)], side="left"
+        )
+        inside &= (passes > 0) & (~over | (has_update & ~updated))
+        return np.where(inside, np.minimum(number, passes - 1), OUTSIDE).astype(np.int64)
+
+    def parts(self, thread: Ints, time_ns: Ints) -> Ints:
+        """The flags of `Part`."""
+        found = np.zeros(len(time_ns), dtype=np.int64)
+        found[self.copies_back.at(thread, time_ns) != NOWHERE] |= Part.BUCKET_COPY
+        gathering = self.gathers.at(thread, time_ns) != NOWHERE
+        found[gathering & (self.backward.at(thread, time_ns) != NOWHERE)] |= Part.REGATHER
+        found[self.attention.hold(time_ns)] |= Part.EAGER_ATTENTION
+        return found

@@ -1,0 +1,87 @@
+"""Changes of the passes of a step: their number, and forward and backward as CUDA graphs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from dptune.knobs import Value
+from dptune.measured import Missing
+from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.buckets import without_reductions
+from dptune.whatif.gpu.editing import times, with_edges, with_room, without
+from dptune.whatif.gpu.parts import OUTSIDE
+from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
+
+NO_PASSES = "the trace does not show the backward passes of each step"
+_OF_PASSES = (*(COMPUTING - {Kind.UPDATE}), Kind.HOST, Kind.COPY, Kind.INPUT, Kind.WAIT)
+_LEFT = Assumed(0.25, 0.0, 0.0)  # of the time between the calls of a pass: what no graph holds
+_LAUNCH_NS = Assumed(100e3, 20e3, 5e3)  # one cudaGraphLaunch, for graphs of a hundred to a thousand kernels
+
+
+def micro_batches(program: Program, value: Value) -> Program:
+    """So many micro-batches per step: the last ones of those recorded, or each for as much longer as there are more."""
+    wanted, recorded = int(value or 1), _recorded(program)
+    if wanted == recorded:
+        return program
+    samples = None if program.samples is None else program.samples * wanted / recorded
+    if wanted > recorded:
+        return replace(_longer(program, wanted / recorded, recorded), samples=samples)
+    gone = range(recorded - wanted)
+    numbers = program.micro_batches
+    fewer = without_reductions(program, lambda number: number in gone)
+    numbers = fewer.micro_batches
+    return replace(without(fewer, lambda place: numbers[place] in gone), samples=samples)
+
+
+def _recorded(program: Program) -> int:
+    """How many micro-batches a step has. Raises Missing where that is not known, or steps differ."""
+    steps = {(step.rank, step.number): 0 for step in program.steps}
+    most: dict[int, int] = defaultdict(int)
+    for rank, number in zip(program.ranks, program.micro_batches, strict=False):
+        most[rank] = max(most[rank], number + 1)
+    counts = {most[rank] for rank, _ in steps}
+    if len(counts) != 1 or counts == {0}:
+        raise Missing(NO_PASSES)
+    return counts.pop()
+
+
+def _longer(program: Program, factor: float, recorded: int) -> Program:
+    """Every pass so many times as long, and its collectives where each pass has some."""
+    numbers = program.micro_batches
+    longer = times(program, _OF_PASSES, factor, lambda place: numbers[place] != OUTSIDE)
+    exchanging = {
+        numbers[place]
+        for place, edges in enumerate(program.edges)
+        for edge in edges
+        if edge.kind == Kind.EXCHANGE and numbers[place] != OUTSIDE
+    }
+    if len(exchanging) < recorded:
+        return longer
+    return times(longer, (Kind.EXCHANGE,), factor, lambda place: numbers[place] != OUTSIDE)
+
+
+def as_graphs(program: Program, value: Value, side: Side) -> Program:
+    """Each micro-batch's forward and backward launched by one call; the loader and the optimizer stay as they are."""
+    if not value:
+        return program
+    numbers = program.micro_batches
+    if all(number == OUTSIDE for number in numbers):
+        raise Missing(NO_PASSES)
+    before: dict[int, int] = {}
+    first: set[int] = set()
+    for place, edges in enumerate(program.edges):
+        if any(edge.kind in (Kind.HOST, Kind.UPDATING) for edge in edges):
+            rank = program.ranks[place]
+            if numbers[place] != before.get(rank, OUTSIDE):
+                first.add(place)
+            before[rank] = numbers[place]
+
+    def of(place: int, edge: Edge) -> Edge:
+        if edge.kind != Kind.HOST or numbers[place] == OUTSIDE or not edge.lag_ns:
+            return edge
+        if place in first:
+            return edge.lasting(min(edge.lag_ns, _LAUNCH_NS.at(side)))
+        return edge.lasting(edge.lag_ns * _LEFT.at(side))
+
+    return with_room(with_edges(program, of))

@@ -1,0 +1,97 @@
+"""Other precisions of matrix products and convolutions: how long kernels take on matrix units.
+
+A kernel's time beyond that of the smallest kernel shrinks by the ratio of the device's peaks, and by how much of each
+peak matrix products reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dptune.knobs import Value
+from dptune.measured import Missing
+from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.editing import lasting, times, with_edges
+from dptune.whatif.gpu.overlap import computing_shares
+from dptune.whatif.gpu.parts import OUTSIDE
+from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
+
+SMALLEST_NS = 2_000.0  # a kernel that does nothing takes 1 to 3 us on an A100, H100 or H200
+# How much of its peak a matrix product on matrix units reaches / how much one in fp32 does. Assumed; on an H200 with
+# torch 2.11 the products of the recorded transformer became about 8 times as fast with TF32, whose peak is 7.4 times.
+_REACHED = Assumed(0.4, 0.75, 1.3)
+_TF32_TIMES, _HALF_TIMES = 8.0, 16.0  # of the fp32 peak, where the device is unknown: those of an A100
+_UNKNOWN = Assumed(1.0, 0.5, 0.2)  # of a kernel that may multiply matrices: its name does not say
+# Kernels that multiply nothing move half of the bytes in 16 bits, or as many as before; autocast adds casts.
+_OTHERS = Assumed(1.2, 1.0, 0.5)
+_CALLS = Assumed(1.35, 1.2, 1.0)  # autocast casts inputs and weights of each product, and their gradients
+# What a collective takes alone / beside kernels. On two ranks of an H200 an all-reduce of 50 MB took 17.1 ms in a step,
+# and 12.8 ms by `dptune links`.
+_ALONE = Assumed(1.0, 0.88, 0.6)
+
+
+def tensor_float_32(program: Program, value: Value, side: Side) -> Program:
+    """fp32 matrix products and convolutions in TF32."""
+    if value in (False, "highest"):
+        raise Missing("a GPU trace does not show how long kernels take in fp32 that run in TF32")
+    if program.peaks and "tf32" not in program.peaks:
+        raise Missing("the device has no TF32")
+    faster = _faster(program, _ratio(program, "tf32", _TF32_TIMES) * _REACHED.at(side))
+    faster = times(faster, (Kind.PRODUCT,), _UNKNOWN.at(side))
+    return faster if faster is program else _less_crowded(faster, side)
+
+
+def autocast(program: Program, value: Value, side: Side) -> Program:
+    """Matrix products in 16 bits under autocast, which casts their inputs."""
+    if value in (None, "off"):
+        raise Missing("a GPU trace does not show how long kernels take in fp32 that run in 16 bits")
+    faster = half_precision(program, side)
+    if faster is program:
+        return program
+    return times(faster, (Kind.HOST,), _CALLS.at(side), _in_a_pass(program))
+
+
+def half_precision(program: Program, side: Side) -> Program:
+    """Kernels in 16 bits."""
+    ratio = _ratio(program, "bf16", _HALF_TIMES) * _REACHED.at(side)
+    faster = _faster(program, ratio, (Kind.FP32, Kind.ATTENTION))
+    faster = times(faster, (Kind.PRODUCT,), _UNKNOWN.at(side))
+    if faster is program:
+        return program
+    others = times(faster, (Kind.COMPUTE,), _OTHERS.at(side), _in_a_pass(program))
+    return _less_crowded(others, side)
+
+
+def _less_crowded(program: Program, side: Side) -> Program:
+    """Collectives that overlapped kernels take less beside shorter ones."""
+    shares, saved = computing_shares(program), 1 - _ALONE.at(side)
+
+    def of(place: int, edge: Edge) -> Edge:
+        share = shares.get(place, 0.0) if edge.kind == Kind.EXCHANGE else 0.0
+        return edge.lasting(edge.lag_ns * (1 - saved * share)) if share and saved else edge
+
+    return with_edges(program, of)
+
+
+def _in_a_pass(program: Program) -> Callable[[int], bool]:
+    """Whether a forward or backward pass launched an item; any where passes are not known."""
+    numbers = program.micro_batches
+    if all(number == OUTSIDE for number in numbers):
+        return lambda _: True
+    return lambda place: numbers[place] != OUTSIDE
+
+
+def _ratio(program: Program, dtype: str, unknown: float) -> float:
+    peaks = program.peaks
+    return peaks[dtype] / peaks["fp32"] if dtype in peaks and "fp32" in peaks else unknown
+
+
+def _faster(program: Program, ratio: float, kinds: tuple[Kind, ...] = (Kind.FP32,)) -> Program:
+    """Kernels of these kinds that multiply so many times as fast."""
+    assert set(kinds) <= COMPUTING
+
+    def of(lag_ns: float) -> float:
+        least_ns = min(lag_ns, SMALLEST_NS)
+        return least_ns + (lag_ns - least_ns) / max(1.0, ratio)
+
+    return lasting(program, kinds, of)

@@ -1,0 +1,142 @@
+"""Changes of fully_shard: when units are gathered, whether again for the backward pass, and in which dtype."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dptune.knobs import Value
+from dptune.measured import Missing
+from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.editing import times, with_edges, without
+from dptune.whatif.gpu.gathers import Gather
+from dptune.whatif.gpu.overlap import shared_shares
+from dptune.whatif.gpu.parts import Part
+from dptune.whatif.gpu.precision import half_precision
+from dptune.whatif.gpu.program import Edge, Kind, Program
+
+NO_UNITS = "the trace has no ranges of fully_shard around all-gathers"
+_LENT = Assumed(0.0, 0.5, 0.5)  # of the link, to another collective that runs meanwhile
+_HALVED = ("float", "float32", "fp32")
+
+
+def kept_whole(program: Program, value: Value, side: Side) -> Program:
+    """With `reshard_after_forward=False` the backward pass gathers nothing, and reduces with the whole link."""
+    _needs_units(program)
+    if value is not False:
+        raise Missing("a GPU trace does not show what gathering units for backward passes would take")
+    parts = program.parts
+    gone = {place for place, part in enumerate(parts) if part & Part.REGATHER}
+    shares, lent = shared_shares(program, gone), _LENT.at(side)
+
+    def of(place: int, edge: Edge) -> Edge:
+        share = shares.get(place, 0.0) if edge.kind == Kind.EXCHANGE else 0.0
+        return edge.lasting(edge.lag_ns * (1 - lent * share)) if share and lent else edge
+
+    return without(with_edges(program, of), gone.__contains__)
+
+
+def prefetched_forward(program: Program, value: Value) -> Program:
+    """Each unit gathered so many units ahead in forward passes."""
+    return _prefetched(program, int(value or 0), backward=False)
+
+
+def prefetched_backward(program: Program, value: Value) -> Program:
+    """Each unit gathered so many units ahead in backward passes."""
+    return _prefetched(program, int(value or 1), backward=True)
+
+
+def prefetched(program: Program, value: Value) -> Program:
+    """Each unit gathered one unit ahead in both passes."""
+    return prefetched_backward(prefetched_forward(program, 1), 1) if value else program
+
+
+def gathered_in_no_time(program: Program) -> Program:
+    """All-gathers take no time, nor do collectives of which not all ranks were read: those may be such."""
+    gathers = [message.kind == "all_gather" for message in program.messages]
+
+    def of(_: int, edge: Edge) -> Edge:
+        return edge.lasting(0.0) if edge.kind == Kind.EXCHANGE and gathers[edge.message] else edge
+
+    return times(with_edges(program, of), (Kind.WAIT,), 0.0)
+
+
+def parameters_in(program: Program, value: Value, side: Side, link: Link) -> Program:
+    """Units gathered and computed in 16 bits."""
+    _needs_units(program)
+    if value in (None, "fp32"):
+        raise Missing("a GPU trace does not show how long kernels take in fp32 that run in 16 bits")
+    return _halved(half_precision(program, side), "all_gather", link)
+
+
+def gradients_in(program: Program, value: Value, link: Link) -> Program:
+    """Gradients reduced in 16 bits."""
+    _needs_units(program)
+    if value in (None, "fp32"):
+        raise Missing("a GPU trace does not show how long reducing gradients in fp32 would take")
+    return _halved(program, "reduce_scatter", link)
+
+
+def _needs_units(program: Program) -> None:
+    if not program.gathers:
+        raise Missing(NO_UNITS)
+
+
+def _halved(program: Program, kind: str, link: Link) -> Program:
+    """Collectives of a kind that send 32-bit floats send half."""
+    factors = [
+        link.alone_ns(message.message_bytes / 2) / link.alone_ns(message.message_bytes)
+        if message.kind == kind and message.dtype in _HALVED
+        else 1.0
+        for message in program.messages
+    ]
+
+    def of(_: int, edge: Edge) -> Edge:
+        if edge.kind != Kind.EXCHANGE or factors[edge.message] == 1:
+            return edge
+        return edge.lasting(edge.lag_ns * factors[edge.message])
+
+    return with_edges(program, of)
+
+
+def _prefetched(program: Program, ahead: int, *, backward: bool) -> Program:
+    """Gathers issued when the unit that comes so many units before has been copied out."""
+    _needs_units(program)
+    passes: dict[tuple[int, int, int], list[Gather]] = defaultdict(list)
+    for gather in sorted(program.gathers, key=lambda gather: gather.call):
+        if gather.backward == backward:
+            passes[gather.rank, gather.step, program.micro_batches[gather.call]].append(gather)
+    edges: dict[int, list[Edge]] = {}
+    for gathers in passes.values():
+        edges.update(_issued_ahead(program, gathers, ahead))
+    if not edges:
+        return program
+    return replace(program, edges=[edges.get(place, each) for place, each in enumerate(program.edges)])
+
+
+def _issued_ahead(program: Program, gathers: Sequence[Gather], ahead: int) -> dict[int, list[Edge]]:
+    """The edges of the begins of what gathers launch. Those already issued as early stay as they are."""
+    found: dict[int, list[Edge]] = {}
+    for number in range(1, len(gathers)):
+        gather, waited = gathers[number], gathers[max(0, number - ahead)]
+        if not ahead or gather.call <= waited.used_call:
+            continue
+        freed = gathers[number - ahead - 1].used_end if number > ahead else None
+        before = gathers[number - 1]
+        for place, (begin, _) in enumerate(gather.operations):
+            edges = [Edge(waited.used_call, _latency_ns(program, begin), Kind.LAUNCH)]
+            if place:
+                edges.append(Edge(gather.operations[place - 1][1], 0.0, Kind.ORDER))
+            if len(before.operations) == len(gather.operations):
+                edges.append(Edge(before.operations[place][1], 0.0, Kind.ORDER))
+            if freed is not None:
+                edges.append(Edge(freed, 0.0, Kind.ORDER))
+            found[begin] = [edge for edge in edges if edge.item < begin]
+    return found
+
+
+def _latency_ns(program: Program, begin: int) -> float:
+    """From the call to the begin of an operation, where it was launched on an idle device."""
+    return max((edge.lag_ns for edge in program.edges[begin] if edge.kind == Kind.LAUNCH), default=0.0)

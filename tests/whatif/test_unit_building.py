@@ -1,0 +1,136 @@
+"""The step model of a recorded run of fully_shard.
+
+Three linear layers of 1.6, 4.5 and 0.7 MB, each a unit, on two ranks over gloo, 1 Gbit/s and 0.1 ms; four traced steps,
+24 untraced ones, and the link by `dptune links`.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dptune.commands.shared.reading import measured_of
+from dptune.measured import Missing
+from dptune.whatif.cpu.replay import step_ns
+from dptune.whatif.cpu.unit_building import read
+from dptune.whatif.predicting import compare, predict, search
+from dptune.whatif.run_model import RunModel
+
+RECORDED = Path(__file__).parent / "units_over_1_gbit"
+ORDER = ["4", "2", "0"]  # of backward passes
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return measured_of([str(RECORDED)], 1, cached=False, links=RECORDED / "links.json")
+
+
+@pytest.fixture(scope="module")
+def ground(recorded):
+    return RunModel.of(*recorded)
+
+
+def test_each_unit_is_gathered_twice_and_reduced_once(recorded):
+    found = read(*recorded)
+    names = found.sharding.names
+    assert names == ("0", "2", "4")
+    for rank_steps in found.model().steps.values():
+        for step in rank_steps:
+            (only,) = step.passes
+            assert [(call.kind, names[call.unit]) for call in only.calls if call.direction == "forward"] == [
+                ("gather", name) for name in names
+            ]
+            backward = [(call.kind, names[call.unit]) for call in only.calls if call.direction == "backward"]
+            assert [name for kind, name in backward if kind == "gather"] == ORDER
+            assert [name for kind, name in backward if kind == "reduce"] == ORDER
+            assert backward[:2] == [("gather", "4"), ("gather", "2")]  # one unit ahead
+    first, *_ = found.model().steps[0]
+    sizes = {names[call.unit]: call.message_bytes for call in first.passes[0].calls}
+    assert sizes == {"0": 1644800, "2": 4482800, "4": 717824}
+
+
+def test_the_unchanged_replay_is_near_the_step(ground):
+    assert ground.step_ns == pytest.approx(282e6, rel=0.02)
+    assert ground.error_share < 0.05
+    assert not ground.missed
+
+
+def test_compute_and_collectives_make_up_the_step(ground):
+    """By the link: 1.1 ms and 8.57 ns per byte for an all-reduce, half of both for each of two gathers, and more for
+    the rank that arrives late.
+    """
+    model = replace(ground.model, exchange_times=1.0)
+    compute_ns = step_ns(replace(model, link=replace(model.link, alpha_ns=0.0, bytes_per_ns=float("inf"))))
+    collectives_ns = 2 * sum(1.114e6 + size / 0.11668 for size in (1644800, 4482800, 717824))
+    assert compute_ns + collectives_ns < step_ns(model) + 5e6 < compute_ns + 1.25 * collectives_ns
+
+
+def test_units_that_stay_gathered_spare_half_of_the_gathers(ground):
+    kept = ground.predict({"fsdp.reshard_after_forward": False})
+    saved = ground.step_ns - kept.step_ns
+    gathers_ns = sum((1.114e6 + size / 0.11668) / 2 for size in (1644800, 4482800, 717824))
+    assert 0.8 * gathers_ns < saved < 2 * gathers_ns  # hooks, and what a late rank waits
+    assert kept.low_ns < kept.step_ns < kept.high_ns < ground.step_ns
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"ddp.bucket_cap_mb": 1.0}, "the model is sharded by fully_shard, which has no buckets"),
+        ({"fsdp.reshard_after_backward": False}, "which micro-batches of the script"),
+        ({"fsdp.param_dtype": "bf16"}, "the model gives only an upper bound of the saving"),
+    ],
+)
+def test_what_is_not_predicted_is_said_by_name(ground, settings, why):
+    prediction = ground.predict(settings)
+    assert prediction.known("step_ns") is None
+    assert why in prediction.missing["step_ns"]
+
+
+def test_a_search_predicts_each_change_of_units(recorded):
+    found = search(*recorded)
+    assert not found.curve
+    changes = [next(iter(prediction.changes.items())) for prediction in found.predictions]
+    assert changes == [
+        ("fsdp.reshard_after_forward", False),
+        ("fsdp.units", 1),
+        ("fsdp.units", 6),
+        ("fsdp.reduce_dtype", "bf16"),
+    ]
+
+
+def test_strategies_have_steps_and_memory(recorded):
+    """Of 6.85 MB of parameters: as many of gradients and twice as many of AdamW's state, a half of all on each rank."""
+    found = compare(*recorded).strategies
+    whole = 1644800 + 4482800 + 717824
+    assert [(strategy.name, strategy.state_bytes) for strategy in found] == [
+        ("FSDP, unchanged", 2 * whole),
+        ("FSDP, kept gathered", 3 * whole),
+        ("DDP", 5 * whole),
+    ]
+    assert all(strategy.low_ns <= strategy.high_ns for strategy in found)
+
+
+def test_what_the_model_does_not_cover_is_named(recorded):
+    run, measured = recorded
+    facts = run.facts[0]
+    sharded, root = facts.fsdp
+
+    def why(**changed):
+        own = replace(facts, fsdp=[replace(sharded, **changed), root])
+        with pytest.raises(Missing) as lack:
+            read(replace(run, facts={**run.facts, 0: own}), measured)
+        return lack.value.reason
+
+    assert "offloaded" in why(offload="CPUOffloadPolicy")
+    assert "a part of the ranks" in why(mesh=[2, 1])
+    assert "not FullyShardedDataParallel" in why(version=1)
+    assert "sizes of units are unknown" in why(names=[], gathered_bytes=[])
+    assert "a unit whose size was not recorded" in why(names=["0", "2"], gathered_bytes=[1, 1])
+
+
+def test_the_link_of_other_settings(recorded, ground):
+    told = predict(*recorded, [{"link.gb_per_s": 10.0}, {"world_size": 4}, {"loader.batch_size": 224}])
+    faster, wider, smaller = (prediction.step_ns for prediction in told.predictions)
+    assert faster < ground.step_ns < wider
+    assert smaller < ground.step_ns
