@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dptune.commands.shared.reading import measured_of
+from dptune.commands.shared.setting import parsed
+from dptune.knobs import Value
 from dptune.measured import BlockMemory, MemoryMoment, Missing, TensorMemory
+from dptune.predicted import WhatIf
+from dptune.present.sections.whatif_memory import memory, sentence
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import CheckpointingFacts, DeviceFacts, Facts, OptimizerFacts
 from dptune.runfile.loader import LoaderFacts
@@ -16,6 +23,7 @@ from dptune.testing import facts_of, measured_run
 from dptune.whatif.memory.changes import changed
 from dptune.whatif.memory.model import MemoryModel, Moment, Sharding, recorded
 from dptune.whatif.memory.predicting import predict_memory
+from dptune.whatif.scenarios import named
 
 NOTHING = dict.fromkeys(
     (
@@ -209,3 +217,34 @@ def test_reasons(recording):
     )
     measured, facts = recording(checkpointing=CheckpointingFacts())
     assert predict_memory(measured, facts, {"memory.checkpointing": True}).known("peak_bytes") is not None
+
+
+RUN = Path(__file__).parent / "runs" / "wide-layers-ddp"
+COUNTED = Path(__file__).parents[1] / "benchmarks" / "results" / "memory.json"
+
+
+def test_counted_peaks_of_a_real_run():
+    """Each changed script was run, and its tensors counted in C: benchmarks/memory.py."""
+    run, measured = measured_of([str(RUN)], 1, cached=False, links=None)
+    rows = [row for row in json.loads(COUNTED.read_text())["comparisons"] if row["base"] == "wide layers, DDP"]
+    assert len(rows) >= 6
+    for row in rows:
+        settings = parsed(row["settings"].split() or ["fsdp.units=1"], named)
+        predicted = predict_memory(measured, list(run.facts.values()), settings if row["settings"] else {})
+        assert predicted.low_bytes <= predicted.peak_bytes <= predicted.high_bytes
+        error = predicted.peak_bytes / row["counted_bytes"] - 1
+        narrower = "model.dtype" in settings  # kernels of this CPU work on wider copies
+        assert abs(error) < (0.13 if narrower else 0.07), (row["settings"], error)
+
+
+def test_the_page(recording):
+    measured, facts = recording()
+    settings: dict[str, Value] = {"loader.batch_size": 16}
+    page = WhatIf.only("no model", dptune="0", memory=[predict_memory(measured, facts, settings)])
+    lines = ["".join(span.text for span in line) for line in memory(page, 80)]
+    assert any("loader.batch_size=16" in line and "1.30 KiB" in line and "fits" in line for line in lines)
+    assert any(line.split()[:4] == ["activations", "800", "bytes", "400"] for line in lines)
+    both = [predict_memory(measured, facts, {name: value}) for name, value in (("model.dtype", "bf16"), ("nodes", 2))]
+    lines = ["".join(span.text for span in line) for line in memory(page.model_copy(update={"memory": both}), 80)]
+    assert not any("activations" in line for line in lines)
+    assert sentence(both[1])[0] == "not predicted: these settings do not change memory"

@@ -26,6 +26,7 @@ Perform. Comput. Appl. 19 (2005).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from dptune.knobs import Value
@@ -43,8 +44,12 @@ _CHANGES: dict[str, dict[str, Value]] = {
     **{name: {} for name in LESS_OFTEN.values()},
     "ZeRO-1": {"optimizer.sharded": True},
     "FSDP": {"wrapper": "fsdp"},
+    "FSDP, unchanged": {},
+    "FSDP, kept gathered": {"fsdp.reshard_after_forward": False},
+    "DDP": {"wrapper": "ddp"},
     "HSDP": {"wrapper": "fsdp", "fsdp.within_hosts": True},
 }
+_UNITS = re.compile(r"FSDP, (\d+) units")
 FULL_SHARE = 0.9  # of a device's memory, that may be taken
 _BY_UNITS = Missing("the cost of gathering each unit is known only after running it")
 # Values that an optimizer keeps for each parameter, in its type, at most.
@@ -106,6 +111,8 @@ def strategies(
 def with_memory(strategy: Strategy, measured: Measured, facts: Sequence[Facts]) -> Strategy:
     """The same, with the predicted peak of a rank where the memory model has it, else with the sum of its parts."""
     changes = _CHANGES.get(strategy.name)
+    if units := _UNITS.fullmatch(strategy.name):
+        changes = {"wrapper": "fsdp", "fsdp.units": int(units[1])}
     if changes is None:
         return strategy
     memory = predict_memory(measured, facts, changes)

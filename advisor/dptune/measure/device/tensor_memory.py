@@ -138,7 +138,7 @@ class _Allocations:
         chosen = (kept.device_type == kind) | ((kept.device_type == _HIP) & (kind == 1))
         if kind and len(np.unique(kept.device[chosen])) > 1:
             chosen &= kept.device == int(device.partition(":")[2] or 0)
-        rows = np.flatnonzero(chosen)
+        rows = np.flatnonzero(chosen & (kept.address != NONE))
         rows = rows[np.argsort(kept.ts_ns[rows], kind="stable")]
         return cls(kept.ts_ns[rows], kept.size_bytes[rows], kept.address[rows], kept.allocated_bytes[rows])
 

@@ -219,7 +219,7 @@ def _sharding(facts: Facts, ranks: int) -> Sharding | None:
     root = sizes.pop("", 0.0)
     units = [fsdp for fsdp in sharded if any(fsdp.names)]
     return Sharding(
-        mesh[-1],
+        max(1, mesh[-1]),
         root,
         tuple(sizes.values()),
         reshards=any(fsdp.reshard_after_forward for fsdp in units or sharded),
