@@ -20,6 +20,11 @@ LOCAL, SLURM = "local", "slurm"
 CONNECT_SECONDS = 10.0
 _SCHEMES = ("tcp://", "tls://", "ws://", "wss://", "ucx://")
 _ALIKE = ("python", "numpy")  # where these differ between client and workers, figures may
+_UNWATCHED = {  # what dask watches itself for, and nobody sees here: a sample of each worker's stacks every 10 ms, ...
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "10s",
+}
 _QUIET = 50  # logging.CRITICAL: what dask logs of a killed worker is in the report
 
 P = ParamSpec("P")
@@ -86,7 +91,7 @@ def _local(distributed: Any, limits: Limits) -> Iterator[Any]:
 
     patience = f"{limits.wait_s:g}s"
     waiting = {"distributed.comm.timeouts.connect": patience, "distributed.comm.timeouts.tcp": patience}
-    with dask.config.set(waiting):
+    with dask.config.set({**waiting, **_UNWATCHED}):
         try:
             started = distributed.LocalCluster(
                 n_workers=limits.workers,
