@@ -110,6 +110,7 @@ bench-interface: $(VENV)/.test ## how long the full-screen report lets one wait 
 
 bench-predictions: $(VENV)/.test ## how good whatif is: predicted, then run (hours, as root, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/predictions.py
+	$(BIN)/python tests/benchmarks/predictions_fsdp.py
 
 bench-replays: $(VENV)/.test ## how public GPU traces replay (a minute; needs ../shared/real_traces)
 	$(BIN)/python tests/benchmarks/real_replays.py

@@ -3,6 +3,7 @@
     python tests/benchmarks/cluster.py record          one trace of 100 MB: its record beside the whole of it
     python tests/benchmarks/cluster.py compare 1000    so many copies of that record, compared: time, peak memory
     python tests/benchmarks/cluster.py ranks 1024      so many copies of a small trace, by one process and by a cluster
+    python tests/benchmarks/cluster.py ranks 24 --megabytes 20      the same of larger ones
 
 Times are CPU seconds (user and system, of a process and of those it started and waited for), so that they hold on a
 machine that does other things, too. The copies have ranks and clocks of their own. Results are appended to
@@ -55,12 +56,12 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def large() -> Path:
-    """One rank of 100 MB of text."""
-    path = DATA / f"rank0-{MEGABYTES}mb.json.gz"
+def large(megabytes: int = MEGABYTES) -> Path:
+    """One rank of so much text."""
+    path = DATA / f"rank0-{megabytes}mb.json.gz"
     if not path.exists():
         DATA.mkdir(exist_ok=True)
-        write_trace(path, MEGABYTES, "fractional")
+        write_trace(path, megabytes, "fractional")
     return path
 
 
@@ -115,11 +116,12 @@ def compare(ranks: int) -> dict[str, Any]:
     }
 
 
-def ranks(count: int) -> dict[str, Any]:
-    """CPU seconds of reading copies of a small real trace, by one process and by two workers of a local cluster."""
+def ranks(count: int, megabytes: int) -> dict[str, Any]:
+    """CPU seconds of reading copies of a trace, by one process and by two workers of a local cluster."""
     folder = Path(tempfile.mkdtemp(prefix="dptune-ranks-"))
     try:
-        texts = [gzip.decompress(path.read_bytes()).decode() for path in sorted(SMALL.iterdir())]
+        sources = [large(megabytes)] if megabytes else sorted(SMALL.iterdir())
+        texts = [gzip.decompress(path.read_bytes()).decode() for path in sources]
         for rank in range(count):
             text = re.sub(r'"rank": ?\d+', f'"rank": {rank}', texts[rank % len(texts)], count=1)
             with gzip.open(folder / f"rank{rank:05}.json.gz", "wt", compresslevel=1) as file:
@@ -127,8 +129,12 @@ def ranks(count: int) -> dict[str, Any]:
         begin, wall = cpu_s(), time.perf_counter()
         by_one = load([folder], digest=recording)
         one_s, one_wall_s = cpu_s() - begin, time.perf_counter() - wall
-        begin = cpu_s()
         limits = Limits(wait_s=300, rank_timeout_s=600, attempts=3, workers=2)
+        begin = cpu_s()
+        with connected("local", limits, print) as executor:
+            executor.submit(load, [next(folder.iterdir())], digest=recording).result()
+        start_s = cpu_s() - begin
+        begin = cpu_s()
         with connected("local", limits, print) as executor:
             wall = time.perf_counter()
             by_cluster = load([folder], digest=recording, executor=executor)
@@ -141,7 +147,9 @@ def ranks(count: int) -> dict[str, Any]:
             "ranks": count,
             "one_process_s": one_s,
             "one_process_wall_s": one_wall_s,
+            "megabytes": megabytes,
             "cluster_s": cluster_s,
+            "cluster_of_one_rank_s": start_s,
             "cluster_wall_s": cluster_wall_s,
             "compare_s": (cpu_s() - begin) / 2,
             "client_peak_mb": peak_mb(),
@@ -156,9 +164,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("record", "compare", "ranks"))
     parser.add_argument("count", nargs="?", type=int, default=1000)
+    parser.add_argument("--megabytes", type=int, default=0, help="of the traces of ranks (default: small ones)")
     args = parser.parse_args()
-    found = {"record": lambda: record(), "compare": lambda: compare(args.count), "ranks": lambda: ranks(args.count)}
-    result = {"what": args.what, **found[args.what]()}
+    result = {"what": args.what}
+    if args.what == "record":
+        result |= record()
+    else:
+        result |= compare(args.count) if args.what == "compare" else ranks(args.count, args.megabytes)
     before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     RESULTS.write_text(json.dumps([*before, result], indent=1) + "\n")
     json.dump(result, sys.stdout, indent=1)

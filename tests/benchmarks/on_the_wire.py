@@ -1,7 +1,7 @@
 """What the effects are measured on: DDP or FSDP2 of two ranks whose steps are bound by what its options say.
 
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set by scripts/run.sh. STRAGGLE_MS lets rank 1 come later to each
-step, RATE is the learning rate.
+step, RATE is the learning rate, SHARD stands for --shard.
 """
 
 import argparse
@@ -20,7 +20,8 @@ parser.add_argument("--accumulate", type=int, default=1, help="micro-batches a s
 parser.add_argument("--model", default="plain")
 parser.add_argument("--batch", type=int, default=64)
 parser.add_argument("--load-ms", type=float, default=0.0, help="to prepare a batch, without the processor")
-parser.add_argument("--shard", type=int, default=0, help="blocks in a unit of fully_shard; 0: DDP")
+shard = int(os.environ.get("SHARD", "0"))
+parser.add_argument("--shard", type=int, default=shard, help="blocks in a unit of fully_shard; 0: DDP")
 args = parser.parse_args()
 
 

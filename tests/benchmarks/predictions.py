@@ -104,6 +104,17 @@ CASES = {  # IN_A_ROW of them, by wire, share recordings
 }
 
 
+class Round(NamedTuple):
+    """Cases by title, where their raw results stand, and the command that makes them."""
+
+    cases: dict[str, Case]
+    results: Path
+    command: str
+
+
+ROUND = Round(CASES, RESULTS, "python tests/benchmarks/predictions.py")
+
+
 def predicted(folder: Path, links: Path, case: Case) -> dict[str, Any]:
     """What whatif says from the recording."""
     words = [*DPTUNE, "whatif", str(folder), "--links", str(links), "--format", "json", "--no-cache"]
@@ -120,38 +131,38 @@ def _settings(words: str) -> list[str]:
     return [word for setting in words.split() for word in ("--set", setting)]
 
 
-def collect(work: Path, commit: bool) -> dict[str, Any]:
+def collect(work: Path, commit: bool, of: Round = ROUND) -> dict[str, Any]:
     """A few at a time, wire after wire: predict what was not predicted, and run it."""
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
-    results.update(machine=machine(), command="python tests/benchmarks/predictions.py")
-    for wire, titles in _portions():
-        _portion(work, wire, titles, results, commit)
+    results = json.loads(of.results.read_text()) if of.results.exists() else {"cases": {}}
+    results.update(machine=machine(), command=of.command)
+    for wire, titles in _portions(of):
+        _portion(work, wire, titles, results, commit, of)
     return results
 
 
-def _portions() -> Iterator[tuple[str, list[str]]]:
+def _portions(of: Round) -> Iterator[tuple[str, list[str]]]:
     """Wires in turn, with the next few cases of each; those of four ranks come last."""
-    by_wire = {wire: _of(wire) for wire in WIRES}
+    by_wire = {wire: [title for title, case in of.cases.items() if wire in case.wires] for wire in WIRES}
     for first in range(0, max(map(len, by_wire.values())), IN_A_ROW):
         for wire, titles in by_wire.items():
             yield wire, titles[first : first + IN_A_ROW]
 
 
-def _portion(work: Path, wire: str, titles: list[str], results: dict[str, Any], commit: bool) -> None:
+def _portion(work: Path, wire: str, titles: list[str], results: dict[str, Any], commit: bool, of: Round) -> None:
     cases = results["cases"]
     todo = [title for title in titles if "found" not in cases.get(f"{wire}: {title}", {})]
     with _nodes(wire, todo) as nodes:
         for title in todo:
-            case, name = CASES[title], f"{wire}: {title}"
+            case, name = of.cases[title], f"{wire}: {title}"
             place = _place(work, wire) / titles[0].replace(",", "").replace(" ", "-")
             while "found" not in cases.get(name, {}):
                 if name not in cases or "predicted" not in cases[name]:
                     links = swept(nodes, _place(work, wire) / f"{case.ranks}-ranks", case.ranks // 2)
                     told = predicted(_recorded(place, case, wire), links, case)
                     cases.setdefault(name, {}).update(commit=commit_of_code(), predicted=told)
-                    _keep(results)
+                    _keep(results, of)
                     if commit:
-                        _commit(f"What {title} does over {wire} is written down, before it is run")
+                        _commit(f"What {title} does over {wire} is written down, before it is run", of)
                 recording = _recorded(place, case, wire)
                 cases[name]["found"] = verified(recording, *_settings(case.b), *LIMIT)
                 print(f"{name}: {_row(cases[name])}", file=sys.stderr, flush=True)
@@ -161,26 +172,22 @@ def _portion(work: Path, wire: str, titles: list[str], results: dict[str, Any], 
                     folder.rename(folder.with_name(f"{folder.name}-{title}-{len(earlier)}"))
                     cases[name].pop("moved", None)
                     cases[name] = {"moved": [*earlier, cases[name]]}
-                _keep(results)
+                _keep(results, of)
 
 
-def _keep(results: dict[str, Any]) -> None:
-    RESULTS.write_text(json.dumps(results) + "\n")
+def _keep(results: dict[str, Any], of: Round) -> None:
+    of.results.write_text(json.dumps(results) + "\n")
 
 
-def _commit(said: str) -> None:
-    subprocess.run(["git", "add", str(RESULTS)], check=True)
-    subprocess.run(["git", "commit", "-q", "--no-verify", "-m", said, "--", str(RESULTS)], check=True)
+def _commit(said: str, of: Round) -> None:
+    subprocess.run(["git", "add", str(of.results)], check=True)
+    subprocess.run(["git", "commit", "-q", "--no-verify", "-m", said, "--", str(of.results)], check=True)
 
 
 def _moved(one: dict[str, Any]) -> bool:
     """Whether the machine became another between the recording and the trials, by what the script takes as it is."""
     times = _times(one)
     return times is not None and abs(times[0] / one["predicted"]["measured_ns"] - 1) > MOVED
-
-
-def _of(wire: str) -> list[str]:
-    return [title for title, case in CASES.items() if wire in case.wires]
 
 
 def _place(work: Path, wire: str) -> Path:

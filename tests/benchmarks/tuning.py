@@ -214,7 +214,7 @@ def table(found: Results) -> str:
     for name, row in found["scripts"].items():
         tuned, fixed = saved(row, "tuned"), saved(row, "fixed")
         tuned = 0.0 if tuned is None and not row["tune"].get("kept") else tuned
-        share = tuned / fixed if row["faults"] and tuned is not None and fixed else None
+        share = tuned / fixed if row["faults"] and tuned is not None and fixed and fixed > 0 else None
         reached += [] if share is None else [share]
         minutes = f"{row['tune'].get('seconds', 0) / 60:.1f}"
         kept = ", ".join(row["tune"].get("kept", ())) or "nothing"

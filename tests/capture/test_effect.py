@@ -20,6 +20,16 @@ FACTS = Facts(
 )
 
 
+def test_a_variable_that_was_recorded_with_another_value_is_not_in_force():
+    """The recording sets SHARD to 1 already; a secret cannot be compared."""
+    facts = Facts(
+        0, variables=[VariableFacts("SHARD", "1", as_asked=True), VariableFacts("MY_KEY", "<redacted>", True)]
+    )
+    assert in_force("env.SHARD", "1", [facts])
+    assert without_effect({"env.SHARD": "3"}, [facts]) == {"env.SHARD": "SHARD is 1 in the script"}
+    assert in_force("env.MY_KEY", "s3cret", [facts])
+
+
 def test_a_setting_that_is_not_known_cannot_be_told():
     assert without_effect({"ddp.future": 3}, [FACTS]) == {"ddp.future": "unknown: not a setting of this version"}
 

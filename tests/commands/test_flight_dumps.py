@@ -26,10 +26,10 @@ def test_a_folder_of_dumps_names_the_rank_that_hangs(form: str) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "Flight recorder: 3 ranks, 16 calls"
     assert lines[1].startswith(
-        "  Rank 2 hangs outside of collectives after barrier 4 of group 0 (default_pg): ranks 0-1"
+        "  Rank 2 hangs outside of collectives after barrier #4 of group 0 (default_pg): ranks 0-1"
     )
     assert (
-        "Not over: all_reduce 5 of 19.5 KiB in group 0 (default_pg). Called by ranks 0-1; not called by" in done.stdout
+        "Unfinished: all_reduce #5 (19.5 KiB) in group 0 (default_pg). Called by ranks 0-1; not called by" in done.stdout
     )
 
 

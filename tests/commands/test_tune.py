@@ -177,7 +177,7 @@ def test_after_an_interrupt_the_search_goes_on_with_its_trials(project: Path, tr
     cut = in_process.dptune(*words, "-o", "cut", cwd=project)
     assert cut.returncode == 130
     assert result(project / "cut").ended == "interrupted"
-    assert "`dptune tune --resume` continues" in cut.stdout
+    assert " Continue dptune tune --resume --run run -o cut\n" in cut.stdout
     trials.ends_at = -1
     done = in_process.dptune("tune", "--run", "run", "--yes", "-o", "cut", "--resume", cwd=project)  # with its options
     assert (done.returncode, "continuing with 10 earlier trials" in done.stderr) == (0, True)

@@ -87,7 +87,7 @@ def test_the_rank_that_others_wait_for_through_another_group(tmp_path: Path) -> 
     assert (by_group["tp1"].sequence, by_group["tp1"].missing, by_group["tp1"].not_started) == (7, [3], [2])
     (culprit,) = found.culprits
     assert (culprit.rank, culprit.dumped, culprit.holds_up) == (3, True, [0, 1, 2])
-    assert (culprit.last_call, culprit.at) == ("all_reduce 6 of group tp1 (mesh_tp)", "train.py:86")
+    assert (culprit.last_call, culprit.at) == ("all_reduce #6 of group tp1 (mesh_tp)", "train.py:86")
 
 
 def test_a_rank_without_dump_may_have_died(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_real_dumps_of_gloo(form: str) -> None:
     assert (stuck.reached, stuck.missing, stuck.not_started) == ([0, 1], [2], [])
     (culprit,) = found.culprits
     assert (culprit.rank, culprit.holds_up) == (2, [0, 1])
-    assert culprit.last_call == "barrier 4 of group 0 (default_pg)"
+    assert culprit.last_call == "barrier #4 of group 0 (default_pg)"
     assert found.mismatches == []
 
 

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from dptune.advice import Report
+from dptune.commands.export import late_ranks
 from dptune.commands.shared.reading import run_and_report
 from dptune.present import text
 from dptune.present.anonymous import anonymous
@@ -50,6 +51,12 @@ def test_the_map_has_a_cell_per_rank_and_position(report: Report) -> None:
     assert "<title>rank 14 (tensor 2, data 3): 2.5" in section.body
     assert section.body.count("<title>tensor ") == PER_HOST
     assert section.body.count("<title>data ") == 4
+
+
+def test_an_export_of_late_ranks_takes_them_and_the_earliest(report: Report) -> None:
+    late = late_ranks(report.measured)
+    assert late >= {4, 5, 6, 7, 14}
+    assert len(late) == 6
 
 
 def test_an_anonymous_report_names_no_host(report: Report) -> None:

@@ -196,3 +196,16 @@ def test_units_of_fully_shard_reduce_in_every_micro_batch(ask, make_measured, ma
         assert (change.knob, change.then, str(change.at)) == ("fsdp.no_sync", True, "train.py:57")
         assert "set_requires_gradient_sync(micro == accumulate - 1)" in change.paste
         assert advice.saves.high_share == pytest.approx(0.15)
+
+
+def test_on_a_cpu_the_step_model_predicts_units(ask, make_measured, make_facts, hand_made, predict):
+    rows = ("reduce_scatter", "backward", 0.2, "sharding"), ("all_gather", "backward", 0.3, "sharding")
+    measured = make_measured(synchronised=4, overlap=hand_made.overlap(*rows), device="cpu")
+    facts = make_facts(
+        fsdp=[FsdpFacts(2, units=4, modules=["Block"], where="train.py:9", mesh=[2])],
+        optimizers=[OptimizerFacts("AdamW", parameters=1000)],
+        device=DeviceFacts("cpu", available_bytes=100_000),
+        windows=[MICRO_BATCHES],
+    )
+    (advice,) = ask("DP102", measured, [facts], predictor=predict("fsdp.no_sync", {True: 0.8}))
+    assert (advice.saves.basis, advice.saves.predicted_share) == ("replayed", pytest.approx(0.2))

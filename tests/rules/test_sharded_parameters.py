@@ -12,7 +12,9 @@ TAKEN = ShardingFigures(hooks_ns=9, communication_ns=8, most_share=0.42, units_m
 
 @pytest.fixture
 def told(ask, make_measured, make_facts, hand_made):
-    def say(rows=ROWS, sharded=SHARDED, parameters=1000, peak=None, waiting=0.0, facts=None, ranks=1, **more):
+    def say(
+        rows=ROWS, sharded=SHARDED, parameters=1000, peak=None, waiting=0.0, facts=None, ranks=1, predictor=None, **more
+    ):
         if peak is not None:
             one = {"rank": 0, "device": "cuda:0", "capacity_bytes": 100_000, "peak_reserved_bytes": peak}
             more["memory"] = [hand_made.figures(MemoryFigures, peak_share=peak / 100_000, **one)]
@@ -20,7 +22,7 @@ def told(ask, make_measured, make_facts, hand_made):
         known = {"overlap": hand_made.overlap(*of_hooks, waiting=waiting), "sharding": TAKEN}
         run = make_measured(**{**known, "device": "cpu", **more})
         known = {"fsdp": [sharded], "optimizers": [OptimizerFacts("AdamW", parameters=parameters)], **(facts or {})}
-        return ask("DP204", run, [make_facts(rank=rank, **known) for rank in range(ranks)])
+        return ask("DP204", run, [make_facts(rank=rank, **known) for rank in range(ranks)], predictor=predictor)
 
     return say
 
@@ -37,6 +39,18 @@ def test_gathering_holds_up_steps(told):
         "exposed all-gathers (forward phase)",
         "exposed all-gathers (backward phase)",
     ]
+
+
+def test_on_a_cpu_the_step_model_predicts_replicas(told, predict):
+    """It leaves 70 % of the step of 10 ms, 5 % more or less; where it leaves all but 2 %, nothing is proposed."""
+    (advice,) = told(predictor=predict("wrapper", {"ddp": 0.7}))
+    assert (advice.saves.basis, advice.saves.predicted_share) == ("replayed", pytest.approx(0.3))
+    assert advice.impact == "high"
+    assert told(predictor=predict("wrapper", {"ddp": 0.98})) == []
+    (bounded,) = told(
+        sharded=FsdpFacts(1, units=5, reshard_after_forward=True), predictor=predict("wrapper", {"ddp": 0.7})
+    )
+    assert bounded.saves.basis == "bound"  # of FullyShardedDataParallel
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,10 @@ def test_a_jacobian_over_the_batch():
     assert "tensors in `jacobian`: use torch.autograd.grad on sums over the batch" in advice.title
 
 
+def test_slices_that_a_layer_of_torch_takes_are_no_matter_of_the_script():
+    assert ask(slices(through="_call_impl")) == []
+
+
 def test_quiet_below_five_percent():
     assert ask(slices(share=0.049)) == []
     assert [advice.impact for advice in ask(slices(share=0.05))] == ["medium"]

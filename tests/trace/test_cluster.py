@@ -27,7 +27,7 @@ from dptune.trace.loading.lost import LostError
 from .. import reading  # noqa: TID252 - tests are no installed package
 
 STRAGGLER = "torchrec_straggler_4xv100"
-LIMITS = Limits(wait_s=120, rank_timeout_s=120, attempts=2, workers=2)
+LIMITS = Limits(wait_s=600, rank_timeout_s=600, attempts=2, workers=2)
 DPTUNE = Path(sys.executable).parent / "dptune"
 
 
@@ -35,13 +35,7 @@ DPTUNE = Path(sys.executable).parent / "dptune"
 def address():
     """The scheduler of two workers; one that is killed twice with the same call is given up."""
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        dashboard_address=None,
-        silence_logs=50,
-        scheduler_kwargs={"allowed_failures": 1},
-    ) as local:
+    with cluster._local(distributed, LIMITS) as local:
         yield local.scheduler_address
 
 
@@ -72,7 +66,7 @@ def test_lost_calls_say_why(address, workers):
     with pytest.raises(LostError, match="each worker that read it was killed"):
         workers.submit(os._exit, 1).result()
     with (
-        connected(address, Limits(wait_s=120, rank_timeout_s=0.2, attempts=2, workers=2), pytest.fail) as hasty,
+        connected(address, Limits(wait_s=600, rank_timeout_s=0.2, attempts=2, workers=2), pytest.fail) as hasty,
         pytest.raises(LostError, match=r"^it took longer than 0\.2 s to read, tried 2 times$"),
     ):
         hasty.submit(time.sleep, 30).result()

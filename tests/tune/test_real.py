@@ -122,7 +122,7 @@ def test_a_search_that_is_interrupted_ten_times_comes_to_the_same_result(tmp_pat
     for _ in range(10):
         resume = (place / "options.json").exists()
         status, error = interrupted_after(draw.uniform(1, 40), *(RESUME if resume else words), cwd=folder)
-        assert status in (0, 130), error  # 0: it came to its end before
+        assert status in (0, 130, -signal.SIGINT), error  # 0: it came to its end before; -SIGINT: while it imported
         ended.append(status)
         assert left_in(folder) == []
         assert (folder / "train.py").read_text() == TRAIN
@@ -130,7 +130,7 @@ def test_a_search_that_is_interrupted_ten_times_comes_to_the_same_result(tmp_pat
             made = len(json.loads((place / "trials.json").read_text())["entries"])
             assert made >= kept
             kept = made
-    assert 130 in ended
+    assert ended.count(130) > 1
     done = run(*RESUME, cwd=folder, timeout=3000)
     assert done.returncode == 0, done.stderr
     result = json.loads((place / "tuning.json").read_text())

@@ -11,6 +11,7 @@ import pytest
 
 from dptune.commands.shared.reading import measured_of
 from dptune.measured import Missing
+from dptune.present.tui.whatif import UNCHANGED, dials
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.unit_building import read
 from dptune.whatif.predicting import compare, predict, search
@@ -134,3 +135,14 @@ def test_the_link_of_other_settings(recorded, ground):
     faster, wider, smaller = (prediction.step_ns for prediction in told.predictions)
     assert faster < ground.step_ns < wider
     assert smaller < ground.step_ns
+
+
+def test_the_full_screen_report_turns_what_units_have(recorded):
+    run, measured = recorded
+    found = {dial.knob: dial for dial in dials(run, measured)}
+    assert not any(knob.startswith("ddp.") for knob in found)
+    assert (found["fsdp.units"].values, found["fsdp.units"].now) == ((1, UNCHANGED, 6), "3")
+    ground = RunModel.of(run, measured)
+    for knob in ("fsdp.reshard_after_forward", "fsdp.units", "fsdp.reduce_dtype", "wrapper"):
+        value = next(value for value in found[knob].values if value != UNCHANGED)
+        assert ground.predict({knob: value}).step_ns > 0

@@ -77,6 +77,15 @@ def test_units_that_stay_gathered_spare_exactly_the_gathers_of_backward_passes()
     assert order == [("gather", 1), ("gather", 0), ("reduce", 1), ("reduce", 0)]
 
 
+def test_units_that_a_pass_does_not_gather_are_not_gathered_again():
+    """The script keeps gathered parameters between micro-batches."""
+    quiet = replace(PASS, calls=CALLS[4:])
+    kept = model([RankStep((replace(PASS, calls=(*CALLS[:2], *CALLS[4:])), quiet), 15.0)])
+    again = changed(kept, {"fsdp.reshard_after_forward": True})
+    first, second = again.steps[0][0].passes
+    assert (len(first.calls), second) == (6, quiet)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

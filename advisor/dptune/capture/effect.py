@@ -12,6 +12,7 @@ from dptune.knobs.fsdp import DTYPES
 from dptune.knobs.loader import LOADER
 from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
+from dptune.runfile.redaction import HIDDEN, redacted_text
 
 MIB = 2**20
 _TORCHS_BUCKET_BYTES = 25 * MIB
@@ -120,6 +121,9 @@ def _variable_lacks(variable: str, value: Any, rank_facts: Facts) -> str:
             if variable_facts.value is None
             else f"{variable} is {variable_facts.value} in the script"
         )
+    shown = variable_facts.value  # what was asked of that process, which may be another value than this one
+    if shown not in (None, HIDDEN, redacted_text(str(value))):
+        return f"{variable} is {shown} in the script"
     threads = rank_facts.device.torch_threads if rank_facts.device is not None else None
     if variable == _THREADS and isinstance(value, str) and threads is not None:
         asked = value.split(",")[0].strip()  # one number for each level of nesting

@@ -84,7 +84,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def late_ranks(measured: Measured) -> set[int]:
-    """The ranks that arrive late, at most eight, and the earliest. Raises RunError where none does."""
+    """The ranks that arrive late, at most eight, and the earliest. Raises RunError where none does.
+
+    Of eight ranks or more those of the outliers, else those with half of the largest median lag or more.
+    """
+    outliers = measured.known("outliers")
+    if outliers is not None and outliers.late:
+        late = [rank for place in outliers.late for rank in place.ranks][:_MOST_LATE]
+        return {*late, min(outliers.ranks, key=lambda found: (found.lag_ns, found.rank)).rank}
     lags = {
         rank.rank: arrival.lag_ns for rank in measured.ranks if (arrival := rank.known("arrival")) and arrival.steps
     }

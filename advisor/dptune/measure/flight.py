@@ -149,7 +149,7 @@ def _culprit(rank: int, stuck: Sequence[StuckCollective], dump: Dump | None) -> 
         rank=rank,
         dumped=dump is not None,
         holds_up=sorted(held),
-        last_call="" if last is None else f"{_kind(last)} {last.sequence} of {_group_name(last)}",
+        last_call="" if last is None else f"{_kind(last)} #{last.sequence} of {_group_name(last)}",
         at="" if last is None else last.at,
     )
 

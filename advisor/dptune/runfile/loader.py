@@ -43,7 +43,7 @@ class LoaderFacts:
     number generators that its samples are made with. `epoch_length`: its batches in an epoch on this rank;
     `costly_lines`: lines of its data set that do a known costly thing, `mask`, `archive`, `index`, `pop` or
     `search`.
-    `subset`: a digest of the indices that its data set, a Subset as `random_split` makes, has of another one.
+    `subset`: a digest of the first indices that its data set, a Subset as `random_split` makes, has of another one.
     `undivided_length`: those of all ranks, where Accelerate deals them.
     `arguments`: those of its call that dptune can set and no other field holds, by name.
     """

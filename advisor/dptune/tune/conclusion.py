@@ -77,6 +77,7 @@ def conclude(request: Request, original: Task, found: Found, proof: Proof | None
         if made.diff
         else "",
         start=_start(environment, original.a.command) if environment else "",
+        resume=_resume(request),
     )
 
 
@@ -143,6 +144,11 @@ def _not_tried(found: Found, left: Sequence[Left]) -> Iterator[NotTried]:
 
 def _files(changes: Sequence[Change], by_hand: Sequence[Change]) -> set[str]:
     return {change.at.file for change in changes if change.at is not None and change not in by_hand}
+
+
+def _resume(request: Request) -> str:
+    elsewhere = [] if request.folder.parent == request.run else ["-o", str(request.folder)]
+    return shlex.join(["dptune", "tune", "--resume", "--run", str(request.run), *elsewhere])
 
 
 def _start(environment: dict[str, str], command: Sequence[str]) -> str:

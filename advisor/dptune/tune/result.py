@@ -96,3 +96,4 @@ class Tuning(Model):
     by_hand: list[str] = Field(default_factory=list, description="lines to add to the script that no patch makes")
     apply: str = Field("", description="the command that applies the patch")
     start: str = Field("", description="the command that starts the script with the variables")
+    resume: str = Field("", description="the command that continues the search; a longer --time-limit may be added")

@@ -5,8 +5,8 @@
 Slices (`x[i]`, `x[:, i]`, `x[a:b]`) of tensors of one size that a function of the script takes, 16 or more in a step,
 and the nodes of their backward pass by autograd's sequence numbers: making zeros of the whole size, copying the
 gradient of the slice into them, and adding them up. The share is of the untraced step. On a GPU it is the time of the
-kernels that these nodes launch. Slices that torch takes for the function count as well, for example those of `vmap`
-for operators without a batching rule.
+kernels that these nodes launch. Slices that `torch.autograd.functional.jacobian` and `hessian` take for operators
+without a batching rule count as well, but not those in layers of torch.
 
 ## Why it matters
 
@@ -45,6 +45,7 @@ from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.host.costly_functions import advice, seen_in_kernels
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
+OF_BATCH = ("jacobian", "hessian")  # of torch.autograd.functional: they loop over operators without a batching rule
 
 RULE = Rule(
     code="DP622",
@@ -66,7 +67,7 @@ def check(run: RunView) -> Iterator[Advice]:
     found = run.measured.user_code
     for function in found.slice_gradients:
         impact = run.impact(function.share, WORTH_SHARE)
-        if impact is None:
+        if impact is None or (function.through and function.through not in OF_BATCH):
             continue
         size = " x ".join(f"{length:,}" for length in function.size)
         yield advice(
@@ -93,6 +94,6 @@ def _through(function: SliceGradients) -> str:
 
 
 def _remedy(function: SliceGradients) -> str:
-    if function.through == "jacobian":
+    if function.through:
         return "use torch.autograd.grad on sums over the batch, or torch.func.vmap and jacrev"
     return "use unbind, split or chunk"

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 BLOCKS = 6  # drawn: 5, 6, 8
-WIDTH = 640  # drawn: 512, 640, 768
+WIDTH = 384  # drawn: 320, 384, 448
 
 
 class Block(nn.Module):

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH = 1024  # drawn: 896, 1024, 1280
+WIDTH = 640  # drawn: 512, 640, 768
 ACCUMULATE = 4  # drawn: 3, 4, 6
 
 

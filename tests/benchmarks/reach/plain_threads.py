@@ -6,8 +6,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # FAULT threads
 
 import torch
 
-HIDDEN = 640  # drawn: 512, 640, 768
-BATCH = 64  # drawn: 48, 64, 96
+HIDDEN = 320  # drawn: 256, 320, 384
+BATCH = 32  # drawn: 24, 32, 48
 
 
 def main():

@@ -59,7 +59,7 @@ def _verdict(found: FlightFigures) -> Iterator[str]:
         yield "Ranks call different collectives: fix the first difference below."
     if not found.culprits and not found.mismatches:
         if not found.stuck:
-            yield "No rank waits: every recorded collective is over."
+            yield "No rank waits: every recorded collective has finished."
         elif not any(each.missing for each in found.stuck):
             yield _ALL_ARRIVED
 
@@ -75,10 +75,10 @@ def _culprit(culprit: Culprit) -> str:
 
 
 def _stuck(each: StuckCollective) -> str:
-    size = "" if each.message_bytes is None else f" of {data(each.message_bytes)}"
+    size = "" if each.message_bytes is None else f" ({data(each.message_bytes)})"
     at = f" ({each.at})" if each.at else ""
-    said = f"Not over: {each.kind} {each.sequence}{size} in {_group(each.group, each.description)}{at}. "
-    said += f"Called by {_ranks(each.reached)}" + (f", over on {_ranks(each.done)}" if each.done else "")
+    said = f"Unfinished: {each.kind} #{each.sequence}{size} in {_group(each.group, each.description)}{at}. "
+    said += f"Called by {_ranks(each.reached)}" + (f", finished on {_ranks(each.done)}" if each.done else "")
     if each.missing:
         said += f"; not called by {_ranks(each.missing)}"
     if each.without_dump:
@@ -91,7 +91,7 @@ def _stuck(each: StuckCollective) -> str:
 def _mismatch(each: Mismatch) -> str:
     what = {"kind": "collectives", "sizes": "sizes", "types": "types"}[each.what]
     values = "; ".join(f"{value} on {_ranks(ranks)}" for value, ranks in list(each.values.items())[:_AT_MOST])
-    return f"Different {what} as call {each.sequence} in {_group(each.group, each.description)}: {values}."
+    return f"Different {what} as call #{each.sequence} in {_group(each.group, each.description)}: {values}."
 
 
 def _remarks(found: FlightFigures) -> Iterator[str]:

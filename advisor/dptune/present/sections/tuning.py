@@ -78,9 +78,10 @@ def summary(tuning: Tuning, width: int) -> Iterator[Line]:
         for text in tuning.by_hand:
             yield from code(text, " " * 12)
     if tuning.ended == "interrupted":
-        yield from labelled("Interrupted", "`dptune tune --resume` continues with the finished trials.", width)
+        yield from command_line("Continue", tuning.resume, width)
     elif tuning.ended == "out of time" or tuning.outcome == "not confirmed":
-        yield from labelled("Time", "`dptune tune --resume` with a longer --time-limit continues.", width)
+        yield from labelled("Time", "The search continues with a longer --time-limit:", width)
+        yield from command_line("Continue", tuning.resume, width)
 
 
 def races(tuning: Tuning) -> str:

@@ -49,11 +49,13 @@ class Dial(NamedTuple):
 def dials(run: Run, measured: Measured) -> list[Dial]:
     """What can be turned for a run: other values of what it has now, in order of size."""
     world = measured.known("world_size") or 1
-    found = list(_of_ddp(run) if measured.known("device_kind") == "cpu" else _OF_GPUS)
+    on_cpus, units = measured.known("device_kind") == "cpu", _units(run)
+    found = list(_OF_GPUS if not on_cpus else _of_units(run, units) if units else _of_ddp(run))
     if world > 1:
+        found += [] if on_cpus and units else [Dial("ddp.comm_hook", "gradients sent as", (UNCHANGED, "fp16", "bf16"))]
         found += _of_links(measured)
         found.append(Dial("world_size", "ranks", (UNCHANGED, *(world * times for times in (2, 4, 8))), str(world)))
-    if world > 1 and measured.known("device_kind") == "cpu":
+    if world > 1 and on_cpus:
         found.append(Dial("straggler.removed", "no straggler", (UNCHANGED, True)))
     return found
 
@@ -68,17 +70,36 @@ def _of_ddp(run: Run) -> Iterator[Dial]:
     yield Dial(
         "ddp.bucket_cap_mb", "bucket size, MiB", _around(sizes, now), "torch's own" if is_default else f"{now:.3g}"
     )
-    loader = drawn_from(every)
+    yield from _of_loader(run)
+    yield Dial("ddp.no_sync", "all-reduce once per step", (UNCHANGED, True))
+
+
+def _units(run: Run) -> int:
+    """How many units of fully_shard have parameters."""
+    first = next(iter(run.facts.values()), None)
+    return sum(len(fsdp.names) for fsdp in first.fsdp) if first else 0
+
+
+def _of_units(run: Run, units: int) -> Iterator[Dial]:
+    yield Dial("fsdp.reshard_after_forward", "free gathered units", (UNCHANGED, False))
+    counts: tuple[Value, ...] = (*sorted({1, max(1, units // 2)} - {units}),)
+    yield Dial("fsdp.units", "units", (*counts, UNCHANGED, 2 * units), str(units))
+    yield Dial("fsdp.reduce_dtype", "gradients sent as", (UNCHANGED, "bf16"))
+    yield Dial("wrapper", "wrapper", (UNCHANGED, "ddp"), "fsdp")
+    yield from _of_loader(run)
+    yield Dial("fsdp.no_sync", "reduce once per step", (UNCHANGED, True))
+
+
+def _of_loader(run: Run) -> Iterator[Dial]:
+    loader = drawn_from(list(run.facts.values()))
     if loader and loader.batch_size:
         batches = (loader.batch_size * times for times in (2, 4, 8))
         yield Dial("loader.batch_size", "loader batch size", (UNCHANGED, *batches), str(loader.batch_size))
     if loader and not loader.num_workers:
         yield Dial("loader.num_workers", "loader workers", (UNCHANGED, 1, 2, 4, 8), "0")
-    yield Dial("ddp.no_sync", "all-reduce once per step", (UNCHANGED, True))
 
 
 def _of_links(measured: Measured) -> Iterator[Dial]:
-    yield Dial("ddp.comm_hook", "gradients sent as", (UNCHANGED, "fp16", "bf16"))
     try:
         link = link_figures(measured)
     except Missing:

@@ -60,16 +60,7 @@ def connected(where: str, limits: Limits, warn: Callable[[str], None]) -> Iterat
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other versions are reported below
         if where == LOCAL:
-            address = stack.enter_context(
-                distributed.LocalCluster(
-                    n_workers=limits.workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    dashboard_address=None,
-                    silence_logs=_QUIET,
-                    scheduler_kwargs={"allowed_failures": limits.attempts - 1},
-                )
-            )
+            address = stack.enter_context(_local(distributed, limits))
         elif where == SLURM:
             address = stack.enter_context(_slurm(limits))
         else:
@@ -86,6 +77,29 @@ def _distributed() -> Any:
     except ImportError:
         raise _uninstalled("dask.distributed") from None
     return distributed
+
+
+@contextmanager
+def _local(distributed: Any, limits: Limits) -> Iterator[Any]:
+    """Workers of this machine, which may be slow to start where much else runs."""
+    import dask
+
+    patience = f"{limits.wait_s:g}s"
+    waiting = {"distributed.comm.timeouts.connect": patience, "distributed.comm.timeouts.tcp": patience}
+    with dask.config.set(waiting):
+        try:
+            started = distributed.LocalCluster(
+                n_workers=limits.workers,
+                threads_per_worker=1,
+                processes=True,
+                dashboard_address=None,
+                silence_logs=_QUIET,
+                scheduler_kwargs={"allowed_failures": limits.attempts - 1},
+            )
+        except (OSError, RuntimeError, TimeoutError) as error:
+            raise RunError(f"local Dask workers did not start: {error}", "read with --jobs instead") from None
+        with started:
+            yield started
 
 
 def _client(distributed: Any, address: Any, limits: Limits) -> Any:

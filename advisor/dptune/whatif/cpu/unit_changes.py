@@ -134,7 +134,7 @@ def gathering_again(pass_: Pass) -> Pass:
     """
     gathers = {call.unit: call for call in pass_.calls if call.kind == "gather"}
     reductions = [call for call in pass_.calls if call.kind == "reduce"]
-    order = [call.unit for call in reductions] or sorted(gathers, reverse=True)
+    order = [call.unit for call in reductions if call.unit in gathers] or sorted(gathers, reverse=True)
     again = [replace(gathers[unit], direction="backward", at_ns=0.0) for unit in order]
     issued = again[:2] if reductions else again
     for place, reduction in enumerate(reductions):

@@ -39,6 +39,7 @@ MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
 _FUSED = re.compile(r"Fused\w*(?:Functor|Metadata)|AdamFunctor")
 _UPLOAD = re.compile(r"Memcpy HtoD \(Pageable")
+_MULTIPLY = frozenset({"matrix product", "convolution", "attention"})
 _NOTHING = -1
 _RETURNS_FIRST = {"held": 0, "given": 1, "call": 2, "asked": 3}  # of moments of the host at one time
 _END, _HOST, _BEGIN, _FREED = range(4)  # of items of one moment, in this order; the last: a full queue has room
@@ -121,7 +122,7 @@ def build(
         ranks=[item.key[0] for item in items],
         micro_batches=[item.micro_batch for item in items],
         parts=[item.part for item in items],
-        optimizer=_implementation(names),
+        optimizer=implementation_of(names),
         gathers=[
             gather
             for rank_view in views
@@ -131,9 +132,12 @@ def build(
     )
 
 
-def _implementation(names: AbstractSet[str]) -> str:
-    """How an optimizer updates, by the names of its kernels."""
-    if not names:
+def implementation_of(names: AbstractSet[str]) -> str:
+    """How an optimizer updates, by the names of its kernels; empty where it multiplies matrices or was compiled.
+
+    Muon and Shampoo multiply, and have no fused implementation in torch.
+    """
+    if not names or any(kernel_kind(name) in _MULTIPLY or name.startswith("triton_") for name in names):
         return ""
     lists = [name for name in names if "multi_tensor_apply" in name]
     if not lists:

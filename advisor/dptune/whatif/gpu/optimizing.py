@@ -8,7 +8,7 @@ from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times, with_edges, with_room
 from dptune.whatif.gpu.program import Edge, Kind, Program
 
-UNKNOWN = "the trace does not show which kernels are the optimizer's"
+UNKNOWN = "the trace does not show kernels of an optimizer that updates element by element"
 # Bytes that a fused step moves / those of its foreach operations. AdamW in fp32: 28 of 84 per parameter (torch
 # `_multi_tensor_adamw` and `fused_adam_utils.cuh`); other optimizers have fewer operations.
 _FUSED_KERNELS = Assumed(0.6, 1 / 3, 0.25)

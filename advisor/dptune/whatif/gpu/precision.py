@@ -6,7 +6,7 @@ peak matrix products reach.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dptune.knobs import Value
 from dptune.measured import Missing
@@ -21,6 +21,8 @@ SMALLEST_NS = 2_000.0  # a kernel that does nothing takes 1 to 3 us on an A100, 
 # torch 2.11 the products of the recorded transformer became about 8 times as fast with TF32, whose peak is 7.4 times.
 _REACHED = Assumed(0.4, 0.75, 1.3)
 _TF32_TIMES, _HALF_TIMES = 8.0, 16.0  # of the fp32 peak, where the device is unknown: those of an A100
+_MULTIPLYING = (Kind.FP32, Kind.ATTENTION, Kind.PRODUCT)
+_LEAST_SHARE = 0.02  # of compute: a run with less computes in 16 bits already
 _UNKNOWN = Assumed(1.0, 0.5, 0.2)  # of a kernel that may multiply matrices: its name does not say
 # Kernels that multiply nothing move half of the bytes in 16 bits, or as many as before; autocast adds casts.
 _OTHERS = Assumed(1.2, 1.0, 0.5)
@@ -53,6 +55,8 @@ def autocast(program: Program, value: Value, side: Side) -> Program:
 
 def half_precision(program: Program, side: Side) -> Program:
     """Kernels in 16 bits."""
+    if _share(program, _MULTIPLYING) < _LEAST_SHARE:
+        raise Missing("matrix products and convolutions in fp32 are less than 2 % of the compute")
     ratio = _ratio(program, "bf16", _HALF_TIMES) * _REACHED.at(side)
     faster = _faster(program, ratio, (Kind.FP32, Kind.ATTENTION))
     faster = times(faster, (Kind.PRODUCT,), _UNKNOWN.at(side))
@@ -79,6 +83,16 @@ def _in_a_pass(program: Program) -> Callable[[int], bool]:
     if all(number == OUTSIDE for number in numbers):
         return lambda _: True
     return lambda place: numbers[place] != OUTSIDE
+
+
+def _share(program: Program, kinds: Collection[Kind]) -> float:
+    """The time of kernels of these kinds / that of all kernels."""
+    spent = dict.fromkeys(COMPUTING, 0.0)
+    for edges in program.edges:
+        for edge in edges:
+            if edge.kind in COMPUTING:
+                spent[edge.kind] += edge.lag_ns
+    return sum(spent[kind] for kind in kinds) / max(1.0, sum(spent.values()))
 
 
 def _ratio(program: Program, dtype: str, unknown: float) -> float:

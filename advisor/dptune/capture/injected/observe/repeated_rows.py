@@ -65,5 +65,8 @@ def _tensors(thing: Any) -> Iterator[torch.Tensor]:
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().flatten(1) if tensor.dim() > 1 else tensor.detach()[:, None]
-    return flat[:, :: max(1, -(-flat.shape[1] // _COMPARED))].clone()
+    """Some values of each row, spread over all other dimensions; a large tensor is not copied."""
+    plain = tensor.detach()
+    most = max(1, int(_COMPARED ** (1 / max(1, plain.dim() - 1))))
+    spread = (slice(None, None, max(1, -(-size // most))) for size in plain.shape[1:])
+    return plain[(slice(None), *spread)].reshape(len(plain), -1).clone()

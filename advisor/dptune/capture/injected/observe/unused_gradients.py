@@ -40,12 +40,14 @@ _SAMPLED = 8  # elements of a parameter that show whether it changes
 class _Call:
     """One place that calls backward.
 
-    `leaves`: the parameters it computes gradients of, with some of their values; `order`: when each was first used.
+    `leaves`: the parameters it computes gradients of, with some of their values; `order`: when each was first used;
+    `earliest`: the one that was used first, which all losses of a step share if they share any.
     """
 
     where: str | None
     leaves: dict[int, tuple[weakref.ref[Any], torch.Tensor]] = field(default_factory=dict)
     order: dict[int, int] = field(default_factory=dict)
+    earliest: weakref.ref[Any] | None = None
     walks: int = 0
     whole: bool = True
     spent_ns: int = 0
@@ -105,7 +107,7 @@ class Unused:
             if call is not None and call.walks < _WALKS:
                 self._read_graph(call, roots)
             if call is not None and retain:
-                self._again = call.in_step > 0 and _have_gradients(call)
+                self._again = call.in_step > 0 and _keeps_gradients(call)
                 call.firsts += call.in_step == 0
                 call.repeats += self._again
                 call.in_step += 1
@@ -202,6 +204,9 @@ class Unused:
         call.order.update({id(leaf): number for leaf, number in leaves})
         call.shared = call.shared or (call.in_step > 0 and not call.nodes.isdisjoint(nodes))
         call.nodes = nodes
+        parameters = [(number, leaf) for leaf, number in leaves if isinstance(leaf, nn.Parameter)]
+        if parameters and call.in_step == 0:
+            call.earliest = weakref.ref(min(parameters, key=lambda used: used[0])[1])
         for leaf, _ in leaves:
             if id(leaf) not in call.leaves and isinstance(leaf, nn.Parameter):
                 call.leaves[id(leaf)] = (weakref.ref(leaf), _sample(leaf))
@@ -278,9 +283,9 @@ def _alive(call: _Call) -> dict[int, Any]:
     return {at: leaf for at, (ref, _) in call.leaves.items() if (leaf := ref()) is not None}
 
 
-def _have_gradients(call: _Call) -> bool:
-    """Whether the first of its parameters that still exists has one: a script may take them away after each pass."""
-    leaf = next((leaf for ref, _ in call.leaves.values() if (leaf := ref()) is not None), None)
+def _keeps_gradients(call: _Call) -> bool:
+    """Whether its earliest parameter has a gradient: a script may take those of what its losses share after each."""
+    leaf = None if call.earliest is None else call.earliest()
     return leaf is not None and leaf.grad is not None
 
 

@@ -1,0 +1,177 @@
+"""Changes of GPU steps by hand: micro-batches, graphs, updates, copies out of buckets, units of fully_shard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dptune.measured import Missing
+from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.assumed import Side
+from dptune.whatif.gpu.building import implementation_of
+from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.gathers import Gather
+from dptune.whatif.gpu.parts import OUTSIDE, Part
+from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
+
+STEPS = 4
+
+
+def chain(*parts: tuple[Kind, float, int, int], **known: object) -> Program:
+    """One rank whose steps do these one after another: what the time is spent on, ns, the micro-batch, the part."""
+    edges: list[list[Edge]] = [[]]
+    numbers, flags, borders = [OUTSIDE], [0], [0]
+    for _ in range(STEPS):
+        for kind, took_ns, number, part in parts:
+            edges.append([Edge(len(edges) - 1, took_ns, kind)])
+            numbers.append(number)
+            flags.append(part)
+        borders.append(len(edges) - 1)
+    recorded, at = [0], 0
+    for (edge,) in edges[1:]:
+        at += round(edge.lag_ns)
+        recorded.append(at)
+    steps = [Stretch(0, number, borders[number], borders[number + 1]) for number in range(STEPS)]
+    made = Program(recorded, edges, [], steps, Link(0.0, 1.0), 1, 8.0, ranks=[0] * len(edges))
+    return replace(made, micro_batches=numbers, parts=flags, **known)  # type: ignore[arg-type]
+
+
+def test_fewer_micro_batches_are_the_last_ones() -> None:
+    made = chain(
+        (Kind.COMPUTE, 100.0, 0, 0), (Kind.COMPUTE, 120.0, 1, 0), (Kind.UPDATE, 30.0, OUTSIDE, 0), optimizer="fused"
+    )
+    assert made.step_ns() == 250
+    one = changed(made, {"accumulation.micro_batches": 1})
+    assert (one.step_ns(), one.samples) == (150, 4.0)
+    four = changed(made, {"accumulation.micro_batches": 4})
+    assert (four.step_ns(), four.samples) == (470, 16.0)
+    assert changed(made, {"accumulation.micro_batches": 2}) is made
+    with pytest.raises(Missing, match="backward passes"):
+        changed(replace(made, micro_batches=[OUTSIDE] * len(made.edges)), {"accumulation.micro_batches": 1})
+
+
+def test_one_launch_for_the_calls_of_a_pass() -> None:
+    """The loader's 40 us and the optimizer's 20 stay; of the pass's 50 + 60 the first call is a launch of 20."""
+    made = chain(
+        (Kind.INPUT, 40e3, OUTSIDE, 0),
+        (Kind.HOST, 50e3, 0, 0),
+        (Kind.HOST, 60e3, 0, 0),
+        (Kind.UPDATING, 20e3, OUTSIDE, 0),
+    )
+    assert changed(made, {"cuda.graphs": True}).step_ns() == 80e3
+    assert changed(made, {"cuda.graphs": True}, Side.LEAST).step_ns() == 40e3 + 50e3 + 15e3 + 20e3
+    assert changed(made, {"cuda.graphs": False}) is made
+
+
+def test_an_update_moves_a_third_in_one_kernel() -> None:
+    made = chain((Kind.COMPUTE, 100.0, 0, 0), (Kind.UPDATING, 1e3, OUTSIDE, 0), (Kind.UPDATE, 9e3, OUTSIDE, 0))
+    foreach = replace(made, optimizer="foreach")
+    assert changed(foreach, {"optimizer.fused": True}).step_ns() == pytest.approx(100 + 350 + 3e3)
+    assert changed(foreach, {"optimizer.foreach": True}) is foreach
+    loop = changed(replace(made, optimizer="loop"), {"optimizer.foreach": True})
+    assert loop.step_ns() == pytest.approx(100 + 120 + 7_200 + 0.05 * 1_800)
+    with pytest.raises(Missing, match="element by element"):
+        changed(made, {"optimizer.fused": True})
+    with pytest.raises(Missing, match="foreach excludes"):
+        changed(replace(made, optimizer="fused"), {"optimizer.foreach": True})
+
+
+def test_eager_attention_at_best_takes_no_time() -> None:
+    made = chain((Kind.COMPUTE, 100.0, 0, 0), (Kind.COMPUTE, 70.0, 0, Part.EAGER_ATTENTION))
+    assert changed(made, {"attention.sdpa": True}).step_ns() == 100
+    with pytest.raises(Missing, match="operator by operator"):
+        changed(replace(made, parts=[0] * len(made.edges)), {"attention.sdpa": True})
+
+
+def units(step_count: int = 3) -> Program:
+    """Two ranks, two units: each is gathered in 50 after the compute of 80 before it, and copied out in 10."""
+    edges: list[list[Edge]] = []
+    ranks: list[int] = []
+    recorded: list[int] = []
+    messages: list[Message] = []
+    gathers: list[Gather] = []
+    borders: dict[int, list[int]] = {0: [], 1: []}
+
+    def add(rank: int, *waits: Edge) -> int:
+        edges.append(list(waits))
+        ranks.append(rank)
+        recorded.append(round(max((recorded[edge.item] + edge.lag_ns for edge in waits), default=0)))
+        return len(edges) - 1
+
+    device = {rank: add(rank) for rank in (0, 1)}
+    host = {rank: add(rank) for rank in (0, 1)}
+    for number in range(step_count):
+        for rank in (0, 1):
+            borders[rank].append(device[rank])
+        for unit in ("a", "b"):
+            calls, begins = {}, {}
+            for rank in (0, 1):
+                calls[rank] = host[rank] = add(rank, Edge(host[rank], 1.0, Kind.HOST))
+                begins[rank] = add(rank, Edge(calls[rank], 0.0, Kind.LAUNCH), Edge(device[rank], 0.0, Kind.ORDER))
+            messages.append(Message("all_gather", 50, "float"))
+            for rank in (0, 1):
+                waits = [Edge(begin, 50.0, Kind.EXCHANGE, len(messages) - 1) for begin in begins.values()]
+                end = add(rank, *waits)
+                used_call = host[rank] = add(rank, Edge(host[rank], 1.0, Kind.HOST))
+                ready = add(
+                    rank,
+                    Edge(end, 0.0, Kind.ORDER),
+                    Edge(used_call, 0.0, Kind.LAUNCH),
+                    Edge(device[rank], 0.0, Kind.ORDER),
+                )
+                copied = add(rank, Edge(ready, 10.0, Kind.COMPUTE))
+                device[rank] = add(rank, Edge(copied, 80.0, Kind.COMPUTE))
+                operations = ((begins[rank], end),)
+                gathers.append(Gather(rank, number, False, unit, operations, calls[rank], used_call, copied))
+    for rank in (0, 1):
+        borders[rank].append(device[rank])
+    steps = [
+        Stretch(rank, number, borders[rank][number], borders[rank][number + 1])
+        for rank in (0, 1)
+        for number in range(step_count)
+    ]
+    made = Program(recorded, edges, messages, steps, Link(0.0, 1.0), 2, ranks=ranks, gathers=gathers)
+    return replace(made, micro_batches=[0] * len(edges), parts=[0] * len(edges))
+
+
+def test_a_unit_gathered_ahead_overlaps_the_one_before() -> None:
+    """280 = 2 x (50 + 10 + 80); the second gather is issued with the copy of the first unit, within its 90."""
+    made = units()
+    assert made.step_ns() == 280
+    assert changed(made, {"fsdp.forward_prefetch": 1}).step_ns() == pytest.approx(50 + 2 * 90, abs=3)
+    assert changed(made, {"fsdp.forward_prefetch": 0}) is made
+    assert changed(made, {"fsdp.prefetch": True}).step_ns() == pytest.approx(230, abs=3)
+    with pytest.raises(Missing, match="fully_shard"):
+        changed(replace(made, gathers=[]), {"fsdp.forward_prefetch": 1})
+
+
+def test_parameters_kept_after_the_forward_pass_are_not_gathered_again() -> None:
+    made = units()
+    again = [Part.REGATHER if edges and edges[0].kind == Kind.EXCHANGE else Part.NONE for edges in made.edges]
+    kept = changed(replace(made, parts=again), {"fsdp.reshard_after_forward": False})
+    assert kept.step_ns() == pytest.approx(180, abs=3)
+    with pytest.raises(Missing, match="backward"):
+        changed(made, {"fsdp.reshard_after_forward": True})
+
+
+def test_sixteen_bits_help_what_computes_in_fp32() -> None:
+    """A run whose products are in 16 bits already has nothing to gain, and autocast would only cast."""
+    made = chain((Kind.COMPUTE, 90e3, 0, 0), (Kind.FP32, 1e3, 0, 0))
+    with pytest.raises(Missing, match="less than 2 %"):
+        changed(made, {"precision.autocast": "bf16"})
+
+
+@pytest.mark.parametrize(
+    ("names", "implementation"),
+    [
+        ({"multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMathFunctor<float>>"}, "fused"),
+        ({"multi_tensor_apply_kernel<TensorListMetadata<2>, LerpFunctor<float>>", "vectorized_elementwise"}, "foreach"),
+        ({"vectorized_elementwise_kernel"}, "loop"),
+        ({"multi_tensor_apply_kernel<LerpFunctor>", "nvjet_tst_128x256_NNT"}, ""),  # Muon multiplies
+        ({"triton_poi_fused_add_mul_0"}, ""),
+        (set(), ""),
+    ],
+)
+def test_how_an_optimizer_updates_by_its_kernels(names: set[str], implementation: str) -> None:
+    assert implementation_of(names) == implementation
