@@ -1,20 +1,28 @@
-"""Draw the pictures of the full-screen report that the README shows: `make pictures`.
+"""Draw the pictures that the README shows: `make pictures`.
 
-They are what the interface shows of sample_traces/accumulation_without_no_sync, as SVG with nothing to fetch.
+They are what the full-screen report shows of sample_traces/accumulation_without_no_sync, and what `dptune tune` printed
+of docs/examples/agent/train.py (its result is pictures/tune.json), as SVG with nothing to fetch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
+from rich.text import Text
+
 from dptune.advice import Report
 from dptune.commands.shared.reading import run_and_report
+from dptune.present.ink import paint
+from dptune.present.sections.tuning import page
 from dptune.present.tui.app import ReportApp
 from dptune.trace.run import Run
+from dptune.tune.result import Tuning
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
@@ -48,6 +56,19 @@ async def drawn(keys: Sequence[str]) -> str:
     return _FONTS.sub("", picture) + "\n"
 
 
+def tuned() -> str:
+    """The report of a recorded search, as on a terminal."""
+    tuning = Tuning.model_validate_json((FOLDER / "tune.json").read_text(encoding="utf-8"))
+    console = Console(record=True, width=SIZE[0], file=io.StringIO())
+    console.print(
+        Text.from_ansi(
+            "$ dptune tune --only loader.num_workers,optimizer.foreach --warmup 2 --steps 10 --seconds 0 train.py"
+        )
+    )
+    console.print(Text.from_ansi(paint(page(tuning, SIZE[0]), colour=True)), soft_wrap=True)
+    return _FONTS.sub("", console.export_svg(title="dptune tune", unique_id="tune")) + "\n"
+
+
 def words(picture: str) -> list[str]:
     """What stands in a picture, row by row."""
     return re.findall(r"<text[^>]*>(.*?)</text>", picture)
@@ -57,4 +78,5 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name, pressed in PICTURES.items():
         (FOLDER / f"{name}.svg").write_text(asyncio.run(drawn(pressed)), encoding="utf-8")
-        print(f"wrote {FOLDER / name}.svg")
+    (FOLDER / "tune.svg").write_text(tuned(), encoding="utf-8")
+    print(f"wrote {FOLDER}")

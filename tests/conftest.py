@@ -62,6 +62,7 @@ def findings() -> Path:
 # chances, or drive the full-screen report.
 LONG_FIXTURES = {"real_traces", "findings", "manifest_entry", "profile"}
 LONG_FILES = {
+    "agents/test_server.py",
     "commands/test_check.py",
     "commands/test_compare.py",
     "commands/test_links.py",
@@ -106,11 +107,13 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the quick tests; files that record come first, so that none of them runs alone at the end."""
+    """Mark the quick tests; files that record come first, quick ones last: no long one runs alone at the end."""
     recording = {item.path for item in items if item.get_closest_marker("records")}
-    items.sort(key=lambda item: item.path not in recording)
+    long = {item for item in items if item.path in recording or _is_long(item)}
+    in_long_files = {item.path for item in long}
+    items.sort(key=lambda item: (item.path not in recording, item.path not in in_long_files))
     for item in items:
-        if item.path not in recording and not _is_long(item):
+        if item not in long:
             item.add_marker("quick")
 
 

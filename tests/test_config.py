@@ -100,7 +100,7 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
     ("text", "message", "hint"),
     [
         ('[tool.dptune]\nselct = ["DP1"]', "unknown key 'selct'", "did you mean 'select'?"),
-        ("[tool.dptune]\nzzz = 1", "unknown key 'zzz'", "known: budget, ignore, preview, rules, select"),
+        ("[tool.dptune]\nzzz = 1", "unknown key 'zzz'", "known: budget, cluster, ignore, preview, rules, select"),
         ('[tool.dptune]\nselect = "DP1"', "`select`", "'DP1'"),
         ("[tool.dptune]\npreview = 'perhaps'", "`preview`", "'perhaps'"),
         ('[tool.dptune.rules.DP101]\nworth_share = "much"', "`rules.DP101.worth_share`", "'much'"),
@@ -132,6 +132,10 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
         ("[tool.dptune.rules.DP501]\nwarning_share = 1e400", "must be a number, 0 or above", "found inf"),
         (f"[tool.dptune.budget]\nstep_ms = {'9' * 400}", "`budget.step_ms` must be a number, 0 or above", "9999"),
         ("[tool]\ndptune = 1", "`tool.dptune`", "1"),
+        ("[tool.dptune.cluster]\nworker = 2", "unknown key 'cluster.worker'", "did you mean 'cluster.workers'?"),
+        ("[tool.dptune.cluster]\nworkers = 0", "`cluster.workers` must be a whole number from 1 to 10000", "0"),
+        ("[tool.dptune.cluster]\nrank_timeout_s = 0", "must be a number of seconds, above 0", "0"),
+        ("[tool.dptune.cluster]\nslurm = 'cpu'", "`cluster.slurm` must be a table, for example slurm", "'cpu'"),
         ("[tool.dptune\n", "is not TOML", "fix the file"),
     ],
 )

@@ -12,6 +12,11 @@
     step_ms = 120
     peak_memory_gb = 70
 
+    [tool.dptune.cluster]            # for --cluster
+    rank_timeout_s = 300             # longer is tried again, `attempts` times in all
+    workers = 16                     # how many --cluster slurm starts
+    slurm = { queue = "cpu", account = "ml", walltime = "00:30:00", memory = "8GB" }
+
 In dptune.toml the same keys stand at the top, without `tool.dptune`. Whether the run can be judged at all is not a
 rule: it cannot be ignored.
 """
@@ -37,6 +42,20 @@ Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _NEAR = 0.82  # of the name of a table to `dptune`: a letter lost, doubled or swapped, and not `tune`
 
 
+class ClusterSettings(BaseModel):
+    """How `--cluster` reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    workers: Annotated[int, Field(ge=1, le=10_000)] | None = Field(None, description="how many slurm or local starts")
+    wait_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = Field(120, description="for a worker")
+    rank_timeout_s: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = Field(
+        600, description="for one trace"
+    )
+    attempts: Annotated[int, Field(ge=1, le=100)] = Field(3, description="to read a trace")
+    slurm: dict[str, Any] = Field(default_factory=dict, description="arguments of dask-jobqueue's SLURMCluster")
+
+
 class Settings(BaseModel):
     """What the user configured. The defaults run every stable rule with its own thresholds."""
 
@@ -47,6 +66,7 @@ class Settings(BaseModel):
     preview: bool = False
     rules: dict[str, dict[str, Limit]] = Field(default_factory=dict, description="code -> threshold -> value")
     budget: dict[str, Limit] = Field(default_factory=dict, description="figure -> upper limit")
+    cluster: ClusterSettings = Field(ClusterSettings(), description="how --cluster reads")
     _source: str = PrivateAttr("the configuration")
 
     @property
@@ -161,7 +181,10 @@ def _settings(table: Any, path: Path) -> Settings:
                 f"{path}: unknown key 'tool'", "write [budget] there: [tool.dptune.budget] is for pyproject.toml"
             ) from None
         if first["type"] == "extra_forbidden":
-            raise _unknown(str(path), "key", where, list(Settings.model_fields)) from None
+            known = [f"cluster.{name}" for name in ClusterSettings.model_fields]
+            raise _unknown(
+                str(path), "key", where, known if first["loc"][0] == "cluster" else list(Settings.model_fields)
+            ) from None
         raise UsageError(
             f"{path}: `{where or 'tool.dptune'}` must be {_expected(first['loc'])}", f"found {_found(first['input'])}"
         ) from None
@@ -175,6 +198,8 @@ def _expected(loc: Sequence[int | str]) -> str:
         return "a table"
     if loc[0] in ("select", "ignore"):
         return 'a list of rule codes, for example ["DP1", "DP501"]'
+    if loc[0] == "cluster":
+        return _expected_of_cluster(loc)
     if loc[0] == "preview":
         return "true or false"
     if len(loc) > 2 or (len(loc) == 2 and loc[0] == "budget"):
@@ -182,6 +207,13 @@ def _expected(loc: Sequence[int | str]) -> str:
     if loc[0] == "budget":
         return "a table of figures and their limits, for example step_ms = 120"
     return "a table of thresholds and their numbers" if len(loc) == 2 else "a table of rules, for example rules.DP501"
+
+
+def _expected_of_cluster(loc: Sequence[int | str]) -> str:
+    if len(loc) == 1 or loc[1] == "slurm":
+        return 'a table, for example slurm = { queue = "cpu", walltime = "00:30:00" }'
+    whole = {"workers": "10000", "attempts": "100"}.get(str(loc[1]))
+    return f"a whole number from 1 to {whole}" if whole else "a number of seconds, above 0 and at most 86400"
 
 
 def _found(value: object) -> str:

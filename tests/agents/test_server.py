@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("mcp.server.mcpserver", reason="the server needs the extra mcp")
-import mcp
-
 SAMPLE = str(Path(__file__).parents[2] / "sample_traces" / "tiny_buckets")
 
 
 async def test_a_client_lists_the_tools_reads_a_report_and_is_refused_a_run(tmp_path: Path) -> None:
+    pytest.importorskip("mcp.server.mcpserver", reason="the server needs the extra mcp")
+    import mcp  # half a second in every process that collects tests
+
     started = mcp.StdioServerParameters(command=sys.executable, args=["-m", "dptune", "mcp"], cwd=str(tmp_path))
     async with mcp.Client(started) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}

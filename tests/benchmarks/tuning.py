@@ -122,7 +122,7 @@ def collect(work: Path, only: str, time_limit: str, rounds: int, results: Path) 
             continue
         row = found["scripts"].setdefault(script.name, {"ranks": script.ranks, "faults": [*script.fixes], "runs": []})
         place = _laid_out(work / script.name, script)
-        if "tune" not in row:
+        if "settings" not in row.get("tune", {}):  # also where it failed
             row.update(commit=commit(), machine=machine(), tune=_tuned(place / "planted", script, time_limit))
             _write(results, found)
         for version in _missing(script, row, rounds):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ..in_process import LAUNCHER  # noqa: TID252 - tests are no installed package
 from .conftest import Run, environment
 
 FOLDER = Path(__file__).parent / "kinds"
@@ -92,7 +93,7 @@ def bare(kind: Kind, folder: Path, *arguments: str) -> subprocess.CompletedProce
 
 
 def _bare(kind: Kind, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(kind.launched)]
+    start = [str(LAUNCHER), "--standalone", f"--nproc-per-node={kind.launched}"]
     return subprocess.run(
         [sys.executable, *(start if kind.launched > 1 else []), *kind.words, *arguments],
         cwd=folder,

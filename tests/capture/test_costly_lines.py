@@ -15,6 +15,7 @@ class Samples(Dataset):
     def __init__(self, rows, names, path):
         self.rows, self.names, self.path = rows, names, path
         self.first = names.index("first")
+        self.known, self.unique = [*names, "last"], set(names)
 
     def __getitem__(self, at):
         rows = self.rows[self.rows["session"] == at]  # mask
@@ -22,9 +23,11 @@ class Samples(Dataset):
         archive = zipfile.ZipFile(self.path)  # archive  # noqa: F821
         place = self.names.index(at)  # index
         taken = self.names.pop(at)  # pop
+        kept = [name for name in rows if name not in self.known]  # search
+        held = at in self.unique, at in rows, at in self.options
         last = self.names.pop(), self.names.pop(-1), self.options.pop("name"), self.options.pop(at, None)
         whole = rows[at], rows[self.others["session"] == at], rows[rows["session"] > at]
-        return archive, place, taken, last, whole
+        return archive, place, taken, kept, held, last, whole
 
 
 class Inherits(Samples):
@@ -36,5 +39,5 @@ def test_each_form_with_its_line(data):
     lines, first = inspect.getsourcelines(Samples)
     file = relative(inspect.getsourcefile(Samples) or "")
     marked = {f"{file}:{first + at}": line.split("# ")[1].strip() for at, line in enumerate(lines) if "  # " in line}
-    assert len(marked) == 5
+    assert len(marked) == 6
     assert costly_lines(data) == costly_lines(Subset(data, [0])) == marked

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
+import argcomplete
 import pytest
 
-from dptune.cli import VERBS
+from dptune.cli import VERBS, main
 from dptune.commands.completion import SHELLS
 from dptune.commands.shared.gate_formats import FORMATS
 from dptune.knobs import KNOBS
@@ -44,6 +48,30 @@ def offered(line: str, folder: Path) -> set[str]:
     return set(done.stdout.split())
 
 
+class _EndedError(Exception):
+    """In place of the end of the process that answers."""
+
+
+def _end(status: int) -> None:
+    raise _EndedError(status)
+
+
+def answered(line: str, folder: Path) -> set[str]:
+    """What dptune answers bash at the end of a line, asked in this process: bash itself splits words at `=` besides."""
+    answer = io.StringIO()
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    ours = functools.partial(argcomplete.autocomplete, exit_method=_end, output_stream=answer)
+    with (
+        contextlib.chdir(folder),
+        mock.patch.dict(os.environ, {**asked, "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}),
+        mock.patch.object(argcomplete, "autocomplete", ours),
+        mock.patch("argcomplete.finders.os.fdopen", side_effect=OSError),  # a number that is another file here
+        pytest.raises(_EndedError, match="0"),
+    ):
+        main([])
+    return {*map(str.strip, answer.getvalue().splitlines())}
+
+
 def test_verbs(tmp_path: Path) -> None:
     assert offered("dptune ", tmp_path) >= {*VERBS}
     assert offered("dptune re", tmp_path) == {"report"}
@@ -59,15 +87,20 @@ def test_ranks_of_an_export(tmp_path: Path) -> None:
     assert offered("dptune export --ranks ", tmp_path) == {"late", "all"}
 
 
+def test_clusters_and_ranks_in_detail(tmp_path: Path) -> None:
+    assert offered("dptune report --cluster ", tmp_path) == {"local", "slurm", "tcp://"}
+    assert offered("dptune check --detail-ranks ", tmp_path) == {"all", "auto"}
+
+
 def test_names(tmp_path: Path) -> None:
-    assert offered("dptune whatif --set ddp.bucket", tmp_path) == {"ddp.bucket_cap_mb=", "ddp.bucket_cap_mb_list="} & {
+    assert answered("dptune whatif --set ddp.bucket", tmp_path) == {"ddp.bucket_cap_mb=", "ddp.bucket_cap_mb_list="} & {
         f"{name}=" for name in KNOBS
     }
-    assert offered("dptune verify --advice DP10", tmp_path) >= {"DP101", "DP102"}
-    assert offered("dptune report --patch --advice DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304"}
-    assert offered("dptune tune --skip DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304"}
-    assert offered("dptune tune --only loader.num", tmp_path) == {"loader.num_workers"}
-    assert offered("dptune rules explain DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304"}
+    assert answered("dptune verify --advice DP10", tmp_path) >= {"DP101", "DP102"}
+    assert answered("dptune report --patch --advice DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304"}
+    assert answered("dptune tune --skip DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304"}
+    assert answered("dptune tune --only loader.num", tmp_path) == {"loader.num_workers"}
+    assert answered("dptune rules explain DP30", tmp_path) == {"DP301", "DP302", "DP303", "DP304"}
     assert offered("dptune rules explain no-s", tmp_path) == {"no-sync-missing"}
 
 
@@ -97,17 +130,16 @@ def test_recordings_and_their_commits(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     record = '{"schema_version": "0.3", "dptune": "0.1.0", "commit": "0123456789ab"}'
     (folder / "run.json").write_text(record, encoding="utf-8")
-    assert offered("dptune check new --baseline 2026", tmp_path) == {folder.name}
+    assert answered("dptune check new --baseline 2026", tmp_path) == {folder.name}
     assert offered("dptune check new --baseline 0123", tmp_path) == {"0123456789ab"}
-    assert offered("dptune check new --baseline dp", tmp_path) == {"dptune-runs/"}
+    assert answered("dptune check new --baseline dp", tmp_path) == {"dptune-runs/"}
     for command in ("report", "verify", "tune --run"):
-        assert offered(f"dptune {command} 20", tmp_path) == {folder.name}
+        assert answered(f"dptune {command} 20", tmp_path) == {folder.name}
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_has_its_code(shell: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dptune", "completion", shell], capture_output=True, text=True, check=True
-    )
-    assert "dptune" in done.stdout
-    assert len(done.stdout.splitlines()) > 5
+def test_every_shell_has_its_code(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    printed = capsys.readouterr().out
+    assert "dptune" in printed
+    assert len(printed.splitlines()) > 5

@@ -52,8 +52,8 @@ def test_an_unreadable_dump_is_named_and_the_others_are_shown(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--format", "html"], "flight recorder dumps cannot be shown as html"),
-        ([str(SMALL), "--format", "json"], "dumps beside traces are shown as text"),
+        (["--format", "html"], "dumps and logs of collectives cannot be shown as html"),
+        ([str(SMALL), "--format", "json"], "dumps together with traces are shown as text"),
         ([str(DUMPS / "json")], "two dumps of rank 0"),
     ],
 )

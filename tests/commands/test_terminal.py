@@ -2,50 +2,86 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
+
+from dptune.cli import main
 
 pty = pytest.importorskip("pty")
 
 
+SHELL = {name: value for name, value in os.environ.items() if name not in {"CI", "NO_COLOR", "COLUMNS", "LINES"}}
+
+
 class Terminal:
-    """What a command wrote to a terminal, and how it ended."""
+    """What a command wrote to a terminal, and how it ended; a pseudo-terminal is read until nobody has it open."""
 
-    def __init__(self, words: list[str], *, keys: bytes = b"", stdout: Path | None = None, **environment: str) -> None:
-        kept = {name: value for name, value in os.environ.items() if name not in {"CI", "NO_COLOR", "COLUMNS", "LINES"}}
-        child, self._terminal = pty.fork()
-        if child == 0:
-            if stdout:
-                os.dup2(os.open(stdout, os.O_WRONLY | os.O_CREAT), 1)
-            command = [sys.executable, "-m", "dptune", *words]
-            os.execve(sys.executable, command, {**kept, "TERM": "xterm-256color", **environment})
+    def __init__(self, keys: bytes = b"") -> None:
         self.seen = b""
+        self.status = -1
         self._keys = keys
-        self._read()
-        self.status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        self.text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen.decode(errors="replace")).replace("\r\n", "\n")
 
-    def _read(self) -> None:
+    @property
+    def text(self) -> str:
+        """Without control sequences."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen.decode(errors="replace")).replace("\r\n", "\n")
+
+    def read(self, terminal: int) -> None:
         while True:
             try:
-                piece = os.read(self._terminal, 65536)
+                piece = os.read(terminal, 65536)
             except OSError:  # the other side is closed
                 break
             if not piece:
                 break
             self.seen += piece
             if self._keys and b"Limits" in self.seen and b"Quit" in self.seen:
-                os.write(self._terminal, self._keys)
+                os.write(terminal, self._keys)
                 self._keys = b""
-        os.close(self._terminal)
+        os.close(terminal)
+
+
+def started(words: list[str], *, keys: bytes = b"", stdout: Path | None = None, **environment: str) -> Terminal:
+    """The command in a process of its own, which has nothing but the terminal."""
+    child, terminal = pty.fork()
+    if child == 0:
+        if stdout:
+            os.dup2(os.open(stdout, os.O_WRONLY | os.O_CREAT), 1)
+        command = [sys.executable, "-m", "dptune", *words]
+        os.execve(sys.executable, command, {**SHELL, "TERM": "xterm-256color", **environment})
+    shown = Terminal(keys)
+    shown.read(terminal)
+    shown.status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return shown
+
+
+def here(words: list[str], encoding: str = "utf-8", **environment: str) -> Terminal:
+    """The command in this process, with a terminal as its standard streams."""
+    shown = Terminal()
+    terminal, theirs = pty.openpty()
+    reader = threading.Thread(target=shown.read, args=(terminal,))
+    reader.start()
+    env = {**SHELL, "TERM": "xterm-256color", **environment}
+    with contextlib.ExitStack() as stack:
+        stack.callback(reader.join)
+        stack.callback(os.close, theirs)
+        stack.enter_context(mock.patch.dict(os.environ, env, clear=True))
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            stream = stack.enter_context(open(theirs, mode, encoding=encoding, closefd=False))
+            stack.enter_context(mock.patch.object(sys, name, stream))
+        shown.status = main(words)
+    return shown
 
 
 def test_a_terminal_gets_the_full_screen_report_and_q_leaves_it(traces: Path) -> None:
-    shown = Terminal(["report", str(traces)], keys=b"q")
+    shown = started(["report", str(traces)], keys=b"q")
     assert shown.status == 0
     assert "\x1b[?1049h" in shown.seen.decode()  # the alternate screen
     assert "1 Overview" in shown.text
@@ -56,13 +92,13 @@ def test_a_terminal_gets_the_full_screen_report_and_q_leaves_it(traces: Path) ->
     [
         ([], {"CI": "true"}),
         ([], {"TERM": "dumb"}),
-        ([], {"PYTHONIOENCODING": "latin-1"}),
+        ([], {"encoding": "latin-1"}),
         (["--no-tui"], {}),
         (["--format", "text"], {}),
     ],
 )
 def test_text_where_the_full_screen_is_not_wanted(words: list[str], environment: dict[str, str], traces: Path) -> None:
-    shown = Terminal(["report", str(traces), *words], **environment)
+    shown = here(["report", str(traces), *words], **environment)
     assert shown.status == 0
     assert "\x1b[?1049h" not in shown.seen.decode()
     assert "ms/step (traced mean)" in shown.text
@@ -70,24 +106,24 @@ def test_text_where_the_full_screen_is_not_wanted(words: list[str], environment:
 
 
 def test_text_on_a_terminal_is_coloured_unless_no_color(traces: Path) -> None:
-    coloured = Terminal(["report", str(traces), "--full"])
+    coloured = here(["report", str(traces), "--full"])
     assert "\x1b[1mStep time breakdown" in coloured.seen.decode()
-    plain = Terminal(["report", str(traces), "--full"], NO_COLOR="1")
+    plain = here(["report", str(traces), "--full"], NO_COLOR="1")
     assert "\x1b[1m" not in plain.seen.decode()
-    dumb = Terminal(["report", str(traces), "--full"], TERM="dumb")
+    dumb = here(["report", str(traces), "--full"], TERM="dumb")
     assert "\x1b" not in dumb.seen.decode()
 
 
 def test_a_redirected_report_is_clean_while_the_terminal_shows_progress(traces: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.json"
-    shown = Terminal(["report", str(traces), "--format", "json"], stdout=out)
+    shown = started(["report", str(traces), "--format", "json"], stdout=out)
     assert shown.status == 0
     assert out.read_text(encoding="utf-8").startswith("{\n")
     assert "ms/step" not in shown.text
 
 
 def test_the_full_screen_report_works_without_colour(traces: Path) -> None:
-    shown = Terminal(["report", str(traces)], keys=b"q", NO_COLOR="1", COLORTERM="truecolor")
+    shown = started(["report", str(traces)], keys=b"q", NO_COLOR="1", COLORTERM="truecolor")
     assert shown.status == 0
     assert "ms/step" in shown.text
     colours = re.findall(rb"[34]8;2;(\d+);(\d+);(\d+)", shown.seen)

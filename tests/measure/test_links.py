@@ -152,7 +152,7 @@ def test_what_cannot_be_split_gives_no_links():
     ranks = ran(one_after_the_other("broadcast"))
     assert links(match(ranks, 2), ranks, figures(), None) is None
     ranks = [
-        RankCalls(own.rank, own.device, 0, [0], [Call(**{**vars(c), "group_size": 3}) for c in own.calls])
+        RankCalls(own.rank, own.device, 0, [0], [replace(c, group_size=3) for c in own.calls])
         for own in ran(one_after_the_other())
     ]
     assert links(match(ranks, 3), ranks, figures(), None) is None

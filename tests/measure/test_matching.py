@@ -247,7 +247,7 @@ def test_missing_heads_and_tails(keys, head, tail, base_ns, random):
         times.append(at)
     model = [Call(0, kind, t, 400, message_bytes=size) for (kind, size), t in zip(keys, times, strict=True)]
     kept = model[head : len(model) - tail]
-    found = match([rank(0, model), rank(1, [Call(**vars(call)) for call in kept], base_ns=base_ns)], 2)
+    found = match([rank(0, model), rank(1, [replace(call) for call in kept], base_ns=base_ns)], 2)
     if len(kept) > 1:
         assert starts(found) == [[call.start_ns, call.start_ns + base_ns] for call in kept]
 

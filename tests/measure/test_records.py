@@ -11,6 +11,7 @@ from dptune.trace import load
 from dptune.trace.loading.gathering import with_events
 
 from .. import reading  # noqa: TID252 - tests are no installed package
+from .many_ranks import Planted, run
 
 STRAGGLER = "torchrec_straggler_4xv100"
 COMPARING = ("account", "collectives", "links", "steps", "step", "process_groups", "world_size", "input")
@@ -51,6 +52,21 @@ def test_what_compares_ranks_needs_their_records_only(real_traces):
     assert (late.rank, late.lag_ns, late.gain_share) == (other_late.rank, other_late.lag_ns, other_late.gain_share)
 
 
+def test_sixteen_ranks_are_compared_by_their_records(tmp_path):
+    planted = Planted(gemm_times={5: 1.3}, delays=lambda rank, _: 2_000.0 * (rank == 9), data_times={2: 2.5})
+    whole = measure(run(tmp_path, 4, planted))
+    records = load([tmp_path], digest=recording)
+    chosen = choosing.differing(records)
+    assert {0, 5, 9} <= set(chosen)
+    assert len(chosen) == choosing.MOST
+    ours, expected = (
+        figures.model_dump(include={*COMPARING, "outliers"})
+        for figures in (measure(with_events(records, chosen)), whole)
+    )
+    assert ours["outliers"]["slow_devices"][0]["rank"] == 5
+    assert ours == expected
+
+
 def test_the_latest_ranks_are_read_in_full(real_traces, monkeypatch):
     records, whole = records_of(real_traces / STRAGGLER), reading.measured(real_traces / STRAGGLER)
     monkeypatch.setattr(choosing, "MOST", 3)
@@ -63,7 +79,7 @@ def test_a_rank_that_can_no_longer_be_read_is_a_finding(real_traces, tmp_path):
         (tmp_path / path.name).symlink_to(path)
     records = load([tmp_path], digest=recording)
     Path(records.digested[1].light.path).unlink()
-    run = with_events(records, [0, 1])
-    assert [rank.rank for rank in run.ranks] == [0]
-    assert [rank.rank for rank in run.digested] == [1, 2, 3]
-    assert any(finding.code == "file-unreadable" for finding in run.findings)
+    some = with_events(records, [0, 1])
+    assert [rank.rank for rank in some.ranks] == [0]
+    assert [rank.rank for rank in some.digested] == [1, 2, 3]
+    assert any(finding.code == "file-unreadable" for finding in some.findings)

@@ -62,6 +62,7 @@ def test_workers_must_spare_more_than_the_steps_are_noisy(ask, make_measured, ma
         ("archive", 14, "open it once per process"),
         ("index", 14, "make a dict of the positions"),
         ("pop", 14, "replace item i with the last one"),
+        ("search", 14, "make a set of its items"),
         ("mask", 15, ""),  # another line takes the time
         ("unheard", 14, ""),
     ],

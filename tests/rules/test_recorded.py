@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dptune.advise import packs
+from dptune.commands.shared.engine import Engine
 from dptune.commands.shared.reading import read_run
 from dptune.compare.settings import facts
 from dptune.compare.sides import Sides
@@ -35,6 +36,7 @@ FAULTS = {
     "DP203": "rank-placement",
     "DP204": "sharded-parameters",
     "DP205": "small-shard-units",
+    "DP209": "flat-parameters",
     "DP301": "small-batch",
     "DP302": "frozen-batch-norm",
     "DP303": "schedule-out-of-step",
@@ -53,6 +55,7 @@ FAULTS = {
     "DP508": "same-random-numbers",
     "DP509": "labels-shifted-twice",
     "DP510": "samples-changed-in-place",
+    "DP511": "split-by-rank",
     "DP602": "garbage-collection",
     "DP603": "unfused-optimizer",
     "DP604": "oversubscribed-cores",
@@ -276,6 +279,7 @@ def test_the_bound_of_prefetching_is_what_prefetching_saved():
 
 # Rules of which nothing can be shown in a trace, and why.
 PLACELESS = {
+    "DP209": "the module that wraps is a fact",
     "DP107": "gradients are not in the trace",
     "DP108": "what is not there has no place",
     "DP109": "followed in the live process",
@@ -296,6 +300,7 @@ PLACELESS = {
     "DP508": "read in the live process",
     "DP509": "followed in the live process",
     "DP510": "read in the live process",
+    "DP511": "read in the live process",
     "DP605": "a switch",
     "DP607": "seen in steps without the profiler",
     "DP608": "seen in the detailed window",
@@ -344,7 +349,7 @@ def test_evidence_of_public_traces_names_a_rank_and_a_time(real_traces, code):
 
 @pytest.mark.parametrize("name", ["same-data", "broadcast-buffers", "sharded-parameters", "workers-restart"])
 def test_what_two_recordings_differ_in_are_settings_and_no_times(name):
-    runs = [read_run(str(RUNS / each), cached=False) for each in (name, f"{name}-mended")]
+    runs = [read_run(str(RUNS / each), Engine(cached=False)) for each in (name, f"{name}-mended")]
     found, why = facts(Sides(runs[:1], runs[1:]))
     assert found, why
     for one in found:

@@ -140,6 +140,8 @@ def test_evaluation_by_a_library_is_named_by_its_function(ask, make_measured, ma
     (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window])])
     assert advice.title == "`transformers.Trainer.evaluate` (train.py:9) adds 90 ms to one step in 5: 64 % of the time"
     assert advice.watch == "Evaluate less often, on fewer samples, or in another job."
+    (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window], keeps_logits="train.py:7")])
+    assert "The Trainer (train.py:7) keeps all logits of the evaluation for `compute_metrics`: pass" in advice.watch
 
 
 def test_collecting_experience_is_part_of_the_method(ask, make_measured, make_facts):

@@ -121,8 +121,9 @@ def test_a_search_that_is_interrupted_ten_times_comes_to_the_same_result(tmp_pat
     place, kept, ended = folder / "base" / "tuned", 0, []
     for _ in range(10):
         resume = (place / "options.json").exists()
-        ended.append(interrupted_after(draw.uniform(1, 40), *(RESUME if resume else words), cwd=folder))
-        assert ended[-1] in (0, 130)  # 0: it came to its end before
+        status, error = interrupted_after(draw.uniform(1, 40), *(RESUME if resume else words), cwd=folder)
+        assert status in (0, 130), error  # 0: it came to its end before
+        ended.append(status)
         assert left_in(folder) == []
         assert (folder / "train.py").read_text() == TRAIN
         if (place / "trials.json").exists():
@@ -138,11 +139,13 @@ def test_a_search_that_is_interrupted_ten_times_comes_to_the_same_result(tmp_pat
     assert not (folder / "checkpoint.txt").read_text().count("written\n") > 1  # by the recording alone
 
 
-def interrupted_after(seconds: float, *words: str, cwd: Path) -> int:
-    """The status of a dptune that gets SIGINT so long after it started."""
-    with subprocess.Popen([*DPTUNE, *words], cwd=cwd, env=surroundings(), stderr=subprocess.DEVNULL) as process:
+def interrupted_after(seconds: float, *words: str, cwd: Path) -> tuple[int, str]:
+    """The status of a dptune that gets SIGINT so long after it started, and what it says on stderr."""
+    with subprocess.Popen(
+        [*DPTUNE, *words], cwd=cwd, env=surroundings(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
-            return process.wait(seconds)
+            return process.wait(seconds), process.communicate()[1]
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
-            return process.wait(120)
+            return process.wait(120), process.communicate()[1]

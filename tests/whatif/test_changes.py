@@ -19,8 +19,8 @@ from dptune.whatif.cpu.topology import TOPOLOGY
 from dptune.whatif.cpu.variants import others
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import PREDICTED as PREDICTED_ON_GPUS
-from dptune.whatif.memory.changes import CHANGES as CHANGES_OF_MEMORY
-from dptune.whatif.scenarios import SCENARIOS, named
+from dptune.whatif.memory.changes import CHANGES as MEMORY_CHANGES
+from dptune.whatif.scenarios import ONLY_MEMORY, SCENARIOS, named
 
 
 def model(*ranks, **more):
@@ -505,7 +505,10 @@ def test_what_no_model_tells_of_is_missing():
     for settings in unknown:
         with pytest.raises(Missing):
             changed(before, settings)
-    for scenario in sorted(SCENARIOS.keys() - CHANGES.keys() - set(TOPOLOGY)):
+    for scenario in sorted(ONLY_MEMORY):
+        with pytest.raises(Missing, match=f"only the peak memory with another {re.escape(scenario)} is predicted"):
+            changed(before, {scenario: "sgd"})
+    for scenario in sorted(SCENARIOS.keys() - CHANGES.keys() - set(TOPOLOGY) - ONLY_MEMORY):
         with pytest.raises(Missing, match=rf"only the step model of GPUs predicts {re.escape(scenario)}"):
             changed(before, {scenario: 0.5})
 
@@ -532,8 +535,10 @@ def test_what_only_a_bound_is_known_of(settings, step_ns_at_best):
 def test_every_knob_says_whether_it_is_predicted():
     assert {name for name, knob in KNOBS.items() if knob.predicted == "step"} == set(KNOBS) & set(CHANGES)
     assert {name for name, knob in KNOBS.items() if knob.predicted == "bound"} == set(KNOBS) & set(BOUNDS)
-    predicted = {*CHANGES, *CHANGES_OF_MEMORY, *PREDICTED_ON_GPUS, *TOPOLOGY}
+    predicted = set(CHANGES) | PREDICTED_ON_GPUS | set(TOPOLOGY) | set(MEMORY_CHANGES)
     assert predicted - set(KNOBS) == set(SCENARIOS)
+    of_steps = set(CHANGES) | PREDICTED_ON_GPUS | set(TOPOLOGY)
+    assert set(MEMORY_CHANGES) - set(KNOBS) - of_steps == ONLY_MEMORY
 
 
 @pytest.mark.parametrize("name", ["world_size", "ddp.bucket_cap_mb_list", *(n for n in SCENARIOS if "link." in n)])

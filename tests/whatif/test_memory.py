@@ -112,14 +112,14 @@ def test_another_optimizer_keeps_other_state(model):
 
 def test_sharding_replaces_whole_parameters_by_gathered_units(model):
     """Units of 40 and 40 and a root of 20, which stays gathered: half of parameters, state and gradients is left."""
-    after = changed(model, {"strategy": "fsdp"})
+    after = changed(model, {"wrapper": "fsdp"})
     assert (after.parameters, after.state, after.buckets) == (50, 100, 0)
     start, later, end, last = after.moments
-    assert (start.sharding, later.sharding) == (20, 2 * 20 + 5 * 40)  # of two units the gathers, of one its gradients
+    assert (start.sharding, later.sharding) == (20, 2 * 20 + 4 * 40)  # of two units the gathers, of one its gradients
     assert (later.gradients, end.sharding) == (25, 0)
-    assert last.sharding == 4 * 20  # the root, its gradients, and the two buffers of a reduce-scatter of gloo
-    assert after.peak == 180 + max(470, 250 + 240 + 25)
-    kept = changed(model, {"strategy": "fsdp", "fsdp.reshard_after_forward": False})
+    assert last.sharding == 3 * 20  # gradients of the root, and both buffers of a reduce-scatter of gloo
+    assert after.peak == 180 + 475
+    kept = changed(model, {"wrapper": "fsdp", "fsdp.reshard_after_forward": False})
     assert kept.moments[0].sharding == 20 + 80
 
 
@@ -131,7 +131,7 @@ def test_what_is_not_known_of_a_change_is_said(model):
         with pytest.raises(Missing, match=why):
             changed(model, {name: value})
     with pytest.raises(Missing, match="no list of equal blocks"):
-        changed(replace(model, split=None, why_no_split="no list of equal blocks"), {"strategy": "fsdp"})
+        changed(replace(model, split=None, why_no_split="no list of equal blocks"), {"wrapper": "fsdp"})
 
 
 def test_checkpoints_keep_outputs_and_one_block(model):
@@ -146,7 +146,7 @@ def test_narrow_parameters_leave_the_loss_as_wide(model):
     after = changed(model, {"model.dtype": "bf16"})
     assert after.held == 230
     assert after.moments[0].activations == 185 + 30
-    assert after.doubt == pytest.approx(0.5 * (30 + 40))
+    assert after.doubt == pytest.approx(0.5 * (30 + 40 + 4 * 30))
 
 
 def test_units_of_a_sharded_run(recording):
@@ -154,15 +154,30 @@ def test_units_of_a_sharded_run(recording):
     units = FsdpFacts(2, names=["", "a", "b"], gathered_bytes=[20, 40, 40], mesh=[2], reshard_after_forward=True)
     model = recorded(*recording(ddp=[], fsdp=[units]))
     assert model.sharding == Sharding(2, 20.0, (40.0, 40.0), True, True, True)
-    merged = changed(model, {"fsdp.blocks_per_unit": 2})
+    merged = changed(model, {"fsdp.units": 1})
     assert merged.sharding is not None
     assert merged.sharding.units == (80.0,)
-    assert merged.moments[1].sharding == 5 * 40
-    whole = changed(model, {"strategy": "ddp"})
+    assert merged.moments[1].sharding == 4 * 40
+    split = changed(model, {"fsdp.units": 8})
+    assert split.sharding is not None
+    assert split.sharding.units == (10.0,) * 8
+    whole = changed(model, {"wrapper": "ddp"})
     assert (whole.parameters, whole.state, whole.buckets, whole.moments[1].gradients) == (100, 400, 100, 100)
     assert changed(model, {"world_size": 4}).state == 100
     ahead = changed(model, {"fsdp.backward_prefetch": 3})
     assert ahead.moments[0].sharding - model.moments[0].sharding == 80
+
+
+def test_shards_within_hosts(recording):
+    """Of four ranks two are on each host: half of everything is on a rank, not a quarter."""
+    measured, (first, second) = recording(world_size=4)
+    facts = [replace(first, rank=rank, host=host) for rank, host in enumerate("aabb")]
+    model = recorded(measured.model_copy(update={"world_size": 4}), facts)
+    assert changed(model, {"wrapper": "fsdp"}).state == 50
+    assert changed(model, {"wrapper": "fsdp", "fsdp.within_hosts": True}).state == 100
+    assert changed(changed(model, {"wrapper": "fsdp"}), {"fsdp.within_hosts": True}).state == 100
+    with pytest.raises(Missing, match="several hosts"):
+        changed(recorded(measured, [first, second]), {"wrapper": "fsdp", "fsdp.within_hosts": True})
 
 
 def test_the_root_unit_that_reshards_is_not_held_as_the_backward_pass_starts():

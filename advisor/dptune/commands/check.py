@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING
 
 from dptune.commands.shared.accepted import accept, accepted_impacts
 from dptune.commands.shared.amounts import impact_and_confidence
+from dptune.commands.shared.engine import cluster_options, engine_of
 from dptune.commands.shared.gate_formats import FORMATS, OUTPUT, outputs, write
 from dptune.commands.shared.proving import how_to_go_on
 from dptune.commands.shared.reading import is_report, latest, read_run, reading_options, report_of, root_of
@@ -101,6 +102,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words = "write the result to a file in that format; - is stdout, instead of --format; repeatable"
     output.add_argument("--output", action="append", default=[], metavar=OUTPUT, help=words)
     reading_options(parser)
+    cluster_options(parser)
     links_option(parser)
     repeating_arguments(
         parser, "command to run, in the commit or folder of the baseline and in that of PATH (default: .)"
@@ -145,9 +147,8 @@ def _gate(args: argparse.Namespace, terms: Terms) -> tuple[Gate, list[Report]]:
     from dptune.compare.sides import Sides
 
     a, b = sides([*resolved(args.baseline, args.paths), BETWEEN, *args.paths])
-    read = {
-        name: read_run(name, args.jobs, cached=not args.no_cache, links=args.links) for name in dict.fromkeys([*a, *b])
-    }
+    with engine_of(args) as engine:
+        read = {name: read_run(name, engine, links=args.links) for name in dict.fromkeys([*a, *b])}
     comparison = build_comparison(Sides([read[name] for name in a], [read[name] for name in b]))
     refuse(comparison, "record the baseline again, in the same way as these runs")
     now, before = ([read[name].report for name in side] for side in (b, a))
@@ -165,9 +166,10 @@ def _one_report(args: argparse.Namespace) -> Report:
     twice = next((name for name in args.paths if args.paths.count(name) > 1), None)
     if twice:
         raise UsageError(f"{twice} is named twice", "name each once")
-    if len(args.paths) == 1 and is_report(Path(args.paths[0])):
-        return read_run(args.paths[0], args.jobs, cached=not args.no_cache, links=args.links).report
-    return report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
+    with engine_of(args) as engine:
+        if len(args.paths) == 1 and is_report(Path(args.paths[0])):
+            return read_run(args.paths[0], engine, links=args.links).report
+        return report_of(args.paths, links=args.links, engine=engine)
 
 
 def _know_samples(side: list[Report]) -> bool:

@@ -37,6 +37,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from dptune.commands.shared.engine import cluster_options, engine_of
 from dptune.commands.shared.parsing import BETWEEN, Parser
 from dptune.commands.shared.reading import reading_options
 from dptune.commands.shared.recordings import resolved
@@ -62,6 +63,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--anyway", action="store_true", help="show the difference even if the runs are not comparable")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     reading_options(parser)
+    cluster_options(parser)
     words = "command to run in A and in B (two commits or folders); given twice, without A and B: two commands"
     repeating_arguments(parser, words)
 
@@ -77,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
 
     a, b = sides(args.runs)
     named = dict.fromkeys([*a, *b])
-    read = {name: read_run(name, args.jobs, cached=not args.no_cache, advised=False) for name in named}
+    with engine_of(args) as engine:
+        read = {name: read_run(name, engine, advised=False) for name in named}
     found = Sides([read[name] for name in a], [read[name] for name in b])
     comparison = build_comparison(found)
     if not args.anyway:

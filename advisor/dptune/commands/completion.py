@@ -20,6 +20,7 @@ from argcomplete.shell_integration import shellcode
 
 from dptune.advise import packs
 from dptune.commands.export import CHOSEN_RANKS, RANK_CHOICES
+from dptune.commands.shared.engine import CHOICES
 from dptune.commands.shared.gate_formats import FORMATS, OUTPUT
 from dptune.commands.shared.recordings import recordings
 from dptune.knobs import KNOBS
@@ -29,6 +30,7 @@ SHELLS = ("bash", "zsh", "fish", "powershell")
 _OF_KNOBS = ("settings", "sweep")  # where options keep KNOB=VALUE
 _OF_RULES = ("advice", "code")
 _OF_CHANGES = ("only", "skip")  # rules and knobs
+_CHOICES = {CHOSEN_RANKS: RANK_CHOICES, **CHOICES}
 _OF_RECORDINGS = ("baseline", "paths", "runs", "words", "folders", "recording")
 
 
@@ -76,8 +78,8 @@ class _Names(BaseCompleter):
             return [rule.name if prefix[:1].islower() else rule.code for rule in rules]
         if action.dest in _OF_CHANGES:
             return [*(loaded.rule.code for loaded in packs.load_packs()), *KNOBS]
-        if action.metavar == CHOSEN_RANKS:
-            return RANK_CHOICES
+        if isinstance(action.metavar, str) and action.metavar in _CHOICES:
+            return _CHOICES[action.metavar]
         if action.dest in _OF_RECORDINGS:
             names = (name for run in recordings([RUNS]) for name in (run.folder.name, run.commit) if name)
             return [*dict.fromkeys(names), *FilesCompleter()(prefix)]

@@ -6,8 +6,9 @@ takes precedence. Without PATH, the latest recording is read. A terminal gets th
 gets the first screen as text, with --full the whole report, with --section one part of it. Partial data is reported and
 marked as partial. Several recordings at once are an error, unless they are the folders of several nodes of one run.
 
-PATH may also be dumps of torch's flight recorder (pickle or JSON), or a folder of them, alone or beside traces of the
-same job: which rank hangs, whose calls differ, how long calls take. A pickle is read without executing it.
+PATH may also be dumps of torch's flight recorder (pickle or JSON), or a folder of them, alone or with traces of the
+same job: which rank hangs, whose calls differ, how long calls take. A pickle is read without executing it. Logs of NCCL
+Inspector are read alone.
 
 examples:
   dptune report
@@ -31,8 +32,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.shared.amounts import price, tokens
+from dptune.commands.shared.engine import cluster_options, engine_of
 from dptune.commands.shared.flight_dumps import check_format, figures, split
 from dptune.commands.shared.flight_dumps import show as show_dumps
+from dptune.commands.shared.inspector_logs import figures as inspected
+from dptune.commands.shared.inspector_logs import logs_of
 from dptune.commands.shared.patchable import can_patch
 from dptune.commands.shared.reading import reading_options, record_of, report_of, root_of
 from dptune.commands.shared.recordings import RUN_HELP, resolved_singly
@@ -92,6 +96,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words = "with --patch: only changes recommended by this rule (code or name); repeatable"
     parser.add_argument("--advice", action="append", default=[], metavar="CODE", help=words)
     reading_options(parser)
+    cluster_options(parser)
     links_option(parser)
     group = parser.add_argument_group("efficiency")
     words = "tokens per optimizer step over all ranks (default: as given to dptune profile, else as the trace shows)"
@@ -111,6 +116,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--advice requires --patch", "add it, or leave --advice out")
     if args.output == Path("-"):
         args.output = None
+    if logs := logs_of(args.paths):
+        check_format(args, alone=True)
+        _check_output(args.output)
+        show_dumps(inspected(logs), args, alone=True)
+        return 0
     dumps, args.paths = split(args.paths)
     if dumps:
         return _with_dumps(args, dumps)
@@ -139,7 +149,7 @@ def _with_dumps(args: argparse.Namespace, dumps: Sequence[Path]) -> int:
         show_dumps(figures(dumps), args, alone=True)
         return 0
     if args.output:
-        raise UsageError("dumps beside traces are written to stdout only", "leave -o out")
+        raise UsageError("dumps together with traces are written to stdout only", "leave -o out")
     run, report = _read(args)
     _write(_text(report, "text", args), None)
     show_dumps(figures(dumps, run), args, alone=False)
@@ -150,9 +160,8 @@ def _read(args: argparse.Namespace) -> tuple[Run, Report]:
     """The run and its report, with the cost of its steps if a price is given."""
     from dptune.commands.shared.reading import run_and_report
 
-    run, report = run_and_report(
-        args.paths, args.jobs, cached=not args.no_cache, links=args.links, tokens=args.tokens_per_step
-    )
+    with engine_of(args) as engine:
+        run, report = run_and_report(args.paths, links=args.links, tokens=args.tokens_per_step, engine=engine)
     if args.gpu_hour_price is None:
         return run, report
     from dptune.advise.cost import with_cost
@@ -194,7 +203,8 @@ def _patch(args: argparse.Namespace) -> int:
         raise UsageError("--patch prints a diff and takes no other format", "leave the other option out")
     rules = codes(args.advice)
     _check_output(args.output)
-    report = report_of(args.paths, args.jobs, cached=not args.no_cache, links=args.links)
+    with engine_of(args) as engine:
+        report = report_of(args.paths, links=args.links, engine=engine)
     meant = [advice for advice in advised(report, rules) if rules or advice.numerics == "same"]
     changes = [change for advice in meant for change in advice.changes]
     root = root_of(args.paths)

@@ -14,8 +14,8 @@ ranks, each with its present batch), nodes, allreduce.algorithm, link.between_al
 network between nodes), straggler.removed (the extra work of the straggler disappears), straggler.balanced (the work of
 each step is spread evenly over ranks), fsdp.units (units of fully_shard), wrapper (ddp, or fsdp with fsdp.units).
 
-Changes of the batch, resharding, the strategy (ddp, fsdp, zero1), fsdp.blocks_per_unit, optimizer.name, model.dtype,
-memory.checkpointing and world_size also show the peak memory of a rank, and whether it fits.
+The peak memory of a rank, and whether it fits, is shown for changes of the batch, resharding, wrapper, fsdp.units,
+fsdp.within_hosts (HSDP), optimizer.sharded (ZeRO-1), optimizer.name, model.dtype, memory.checkpointing, world_size.
 
 Measure the links with `dptune links` for the best predictions.
 

@@ -40,6 +40,7 @@ from dptune.measure.host import (
 )
 from dptune.measure.host.callers import has_stacks
 from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_samples, inferred_world_size
+from dptune.measure.outliers.devices import kernel_times
 from dptune.measure.outliers.figures import FEW, outliers
 from dptune.measure.shard_units.figures import NO_UNITS, shard_units
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
@@ -96,6 +97,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     ranks = [_rank(rank, run, together, waits[rank], lost.get(rank, [])) for rank in _ranks(run)]
     detail = _detailed(run)
     stacked = detail or _stacked(run, stepped)
+    times = {rank_view.rank: kernel_times(rank_view) for rank_view in _stepped(viewed)}
     tabled = tables(run, views, accounted, together, detail)
     spent = [each for each in together.spent if each[0].whole]
     windowed = [each for each in spent if each[1].windows]
@@ -131,7 +133,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         ),
         "straggler": (None, late) if isinstance(late, str) else (late, ""),
         "outliers": (
-            None if account is None else outliers(stepped, together, _hosts(run), account, parallel),
+            None if account is None else outliers(_stepped(accounted), times, together, _hosts(run), account, parallel),
             no_steps if account is None else FEW,
         ),
         "gaps": (gaps.gaps(spent) if stepped else None, no_steps),

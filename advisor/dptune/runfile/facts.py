@@ -213,6 +213,7 @@ class Facts:
     `changed_samples` samples that data sets change in place;
     `shifted_labels` how far targets are ahead of token ids;
     `weight_penalty` squared weights in the loss;
+    `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
@@ -277,6 +278,7 @@ class Facts:
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)
     shifted_labels: list[ShiftedLabelFacts] = field(default_factory=list)
     weight_penalty: WeightPenaltyFacts | None = None
+    keeps_logits: str | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

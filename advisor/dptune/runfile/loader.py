@@ -41,7 +41,9 @@ class LoaderFacts:
     code is known to. `prepares_at` and `drops_at`: the function and line where it prepares samples, and the line of a
     test that then drops some without looking at them; None where its source shows nothing like it. `generators`: random
     number generators that its samples are made with. `epoch_length`: its batches in an epoch on this rank;
-    `costly_lines`: lines of its data set that do a known costly thing, `mask`, `archive`, `index` or `pop`.
+    `costly_lines`: lines of its data set that do a known costly thing, `mask`, `archive`, `index`, `pop` or
+    `search`.
+    `subset`: a digest of the indices that its data set, a Subset as `random_split` makes, has of another one.
     `undivided_length`: those of all ranks, where Accelerate deals them.
     `arguments`: those of its call that dptune can set and no other field holds, by name.
     """
@@ -56,6 +58,7 @@ class LoaderFacts:
     drop_last: bool | None = None
     dataset: str | None = None
     dataset_samples: int | None = None
+    subset: str | None = None
     batches_drawn: int | None = None
     sampler: str | None = None
     distributed_sampler: bool | None = None

@@ -22,6 +22,7 @@ def schemas() -> dict[str, str]:
     from dptune.compare.result import Comparison
     from dptune.history import History
     from dptune.measured.flight import FlightFigures
+    from dptune.measured.inspector import InspectorFigures
     from dptune.predicted import WhatIf
     from dptune.prove.result import Proof
     from dptune.runfile.links import LinkRecord
@@ -33,6 +34,7 @@ def schemas() -> dict[str, str]:
         "gate.json": _text(Gate.model_json_schema(mode="serialization")),
         "flight.json": _text(FlightFigures.model_json_schema(mode="serialization")),
         "history.json": _text(History.model_json_schema(mode="serialization")),
+        "inspector.json": _text(InspectorFigures.model_json_schema(mode="serialization")),
         "report.json": _text(Report.model_json_schema(mode="serialization")),
         "links.json": _text(TypeAdapter(LinkRecord).json_schema(mode="serialization")),
         "proof.json": _text(Proof.model_json_schema(mode="serialization")),

@@ -48,10 +48,8 @@ _ALL = (
     Knob("allreduce.algorithm", str, "", RING, "same", "all-reduce algorithm", "", ALGORITHMS),
     Knob("link.between_alpha_us", float, "us", 0.0, "same", "latency between nodes", "", least=0.0),
     Knob("link.between_gb_per_s", float, "GB/s", 0.0, "same", "bandwidth of a node to other nodes", "", least=1e-6),
-    Knob("strategy", str, "", None, "same", "how ranks share the training", "", ("ddp", "fsdp", "zero1")),
-    Knob(
-        "fsdp.blocks_per_unit", int, "blocks", 1, "same", "blocks of the model that one call of fully_shard groups", ""
-    ),
+    Knob("optimizer.sharded", bool, "", False, "same", "ZeRO-1: each rank keeps a part of the optimizer's state", ""),
+    Knob("fsdp.within_hosts", bool, "", False, "same", "HSDP: shards within each host, replicas between hosts", ""),
     Knob("optimizer.name", str, "", None, "changes", "the optimizer", "", tuple(STATE)),
     Knob(
         "model.dtype",
@@ -65,11 +63,11 @@ _ALL = (
     ),
     Knob("host.times", float, "", 1.0, "same", "factor on the time of host work", "", least=0.0),
     Knob("compute.times", float, "", 1.0, "same", "factor on the time of compute", "", least=0.0),
+    Knob("wrapper", str, "", DDP, "same", "DDP, or FSDP with as many units as `fsdp.units` says", "", WRAPPERS),
+    Knob("fsdp.units", int, "units", 1, "same", "number of units of fully_shard, of about equal bytes", "", least=1),
     Knob("batch.times", float, "", 1.0, "changes", "factor on the samples of each batch", "", least=1e-3),
     Knob("cuda.graphs", bool, "", False, "same", "forward and backward passes are replayed as CUDA graphs", ""),
     Knob("attention.sdpa", bool, "", False, "same", "attention is one fused kernel (scaled_dot_product_attention)", ""),
-    Knob("wrapper", str, "", DDP, "same", "DDP, or FSDP with as many units as `fsdp.units` says", "", WRAPPERS),
-    Knob("fsdp.units", int, "units", 1, "same", "number of units of fully_shard, of about equal bytes", "", least=1),
     Knob("fsdp.prefetch", bool, "", False, "same", "all-gathers are issued before they are needed", ""),
     Knob("copies.non_blocking", bool, "", False, "same", "copies do not block the script or kernels", ""),
     Knob("syncs.removed", bool, "", False, "same", "no host call waits for the device", ""),
@@ -92,6 +90,7 @@ _ALL = (
         "",
     ),
 )
+ONLY_MEMORY = frozenset({"optimizer.name", "optimizer.sharded", "fsdp.within_hosts", "model.dtype"})
 SCENARIOS = MappingProxyType({scenario.name: scenario for scenario in _ALL})
 
 

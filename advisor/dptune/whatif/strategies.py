@@ -26,7 +26,6 @@ Perform. Comput. Appl. 19 (2005).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dptune.knobs import Value
@@ -35,14 +34,16 @@ from dptune.predicted import Strategy
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.memory.model import ranks_of_a_host
 from dptune.whatif.memory.predicting import predict_memory
 
 LESS_OFTEN = {2: "DDP, half as often", 4: "DDP, a quarter as often"}
 _CHANGES: dict[str, dict[str, Value]] = {
     "DDP, unchanged": {},
     **{name: {} for name in LESS_OFTEN.values()},
-    "ZeRO-1": {"strategy": "zero1"},
-    "FSDP": {"strategy": "fsdp"},
+    "ZeRO-1": {"optimizer.sharded": True},
+    "FSDP": {"wrapper": "fsdp"},
+    "HSDP": {"wrapper": "fsdp", "fsdp.within_hosts": True},
 }
 FULL_SHARE = 0.9  # of a device's memory, that may be taken
 _BY_UNITS = Missing("the cost of gathering each unit is known only after running it")
@@ -68,7 +69,7 @@ def strategies(
     gathered_ns = 3 * half_ns * passes
     tensors = module.parameter_tensors
     sent_ns = None if not tensors else whole_ns + (tensors - 1) * link.alpha_ns
-    in_node = _ranks_of_a_node(facts, ranks)
+    in_node = ranks_of_a_host(facts, ranks)
 
     def one(name: str, holds: float, low_ns: float, high_ns: float | Missing, times: int = 1) -> Strategy:
         missing = {"rank_bytes": "activation memory is known for GPU runs only"} if kept is None else {}
@@ -149,12 +150,3 @@ def _optimizer_ns(measured: Measured) -> float:
     if not steps or "optimizer" not in phases:
         return 0.0
     return float(phases["optimizer"] / steps * measured.step.time_ns / measured.traced_step_ns)
-
-
-def _ranks_of_a_node(facts: Sequence[Facts], ranks: int) -> int | None:
-    """How many ranks each of several nodes has; None where there is one, one rank a node, or not all are known."""
-    on = Counter(rank_facts.host for rank_facts in facts)
-    counts = set(on.values())
-    if len(facts) != ranks or len(on) < 2 or len(counts) > 1 or counts == {1}:
-        return None
-    return counts.pop()

@@ -10,6 +10,7 @@ _REMEDIES = {
     "archive": "The file is opened and its index read for each sample: open it once per process, on first use, and "
     "keep it in an attribute.",
     "index": "`index()` searches the list for each sample: make a dict of the positions once in `__init__`.",
+    "search": "`in` searches the list for each sample: make a set of its items once in `__init__`.",
     "pop": "`pop(i)` moves all later items of a list: replace item i with the last one, then `pop()`.",
 }
 

@@ -25,7 +25,8 @@ it: the mean step does.
 
 - Checkpoints: less often, in a thread or a process of their own (`torch.distributed.checkpoint.async_save`), or from a
   copy in memory.
-- Evaluation: on fewer samples, less often, on all ranks, or in another job.
+- Evaluation: on fewer samples, less often, on all ranks, or in another job. A Trainer of transformers keeps all logits
+  for `compute_metrics`: `preprocess_logits_for_metrics` reduces them batch by batch.
 - Logging: if values are printed every tenth step, do not read them from the device in every step.
 
 The saving is predicted if the cause was sampled: the extra time of the slow steps, as a share of all timed steps, less
@@ -139,7 +140,9 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="mean step", value=mean_ms, unit="ms"),
             ],
             numerics="same",
-            watch=" ".join(filter(None, (REMEDIES.get(cause.kind, ""), _held_out_batch(run, cause)))),
+            watch=" ".join(
+                filter(None, (REMEDIES.get(cause.kind, ""), _held_out_batch(run, cause), _kept_logits(run, cause)))
+            ),
             fingerprint=f"{RULE.code}:{cause.name or cause.where}" if cause.where else RULE.code,
         )
 
@@ -198,6 +201,17 @@ def _held_out_batch(run: RunView, cause: SlowSteps) -> str:
     return (
         f"Its loader{where} has `batch_size={smallest.batch_size}`, training {largest.batch_size}: evaluation keeps no "
         f"activations for a backward pass, so {largest.batch_size} fit as well."
+    )
+
+
+def _kept_logits(run: RunView, cause: SlowSteps) -> str:
+    """What to say of a Trainer of transformers that keeps the logits of all held-out samples for its metrics."""
+    made_at = run.any_facts().keeps_logits
+    if made_at is None or cause.name != "transformers.Trainer.evaluate":
+        return ""
+    return (
+        f"The Trainer ({made_at}) keeps all logits of the evaluation for `compute_metrics`: pass "
+        "`preprocess_logits_for_metrics`, for example an argmax, to reduce those of each batch."
     )
 
 

@@ -35,7 +35,7 @@ one. On a CPU, overlapped collectives count too, because they use its cores; on 
 that they cause. If layers stay gathered, the bound is the time of all-gathers in backward passes, overlapped or not:
 the collectives after them then start earlier.
 
-Less sharding is proposed only if its predicted peak memory fits (`dptune whatif --set strategy=ddp` shows it by
+Less sharding is proposed only if its predicted peak memory fits (`dptune whatif --set wrapper=ddp` shows it by
 components). Where memory cannot be predicted, the parameters that the optimizer updates are counted as 32-bit floats,
 and others, for example a frozen base model, are not; on a CPU, confidence is low if the memory that the host has left
 was not recorded.
@@ -180,7 +180,7 @@ def _saving(run: RunView, version: int, replicated: bool, most: float, how: str)
 
 def _is_doubtful(run: RunView, share: float) -> bool:
     """Whether little is at stake, units are so small that their number is the cause, or memory is not known."""
-    unsure = _host_memory(run) is None and fits(run, {"strategy": "ddp"}) is None
+    unsure = _host_memory(run) is None and fits(run, {"wrapper": "ddp"}) is None
     return share < FAIR_SHARE or _small_units(run) or unsure
 
 
@@ -275,7 +275,7 @@ def _shard_bytes(run: RunView) -> int:
 
 def _memory(run: RunView) -> list[Evidence]:
     """The predicted peak with replicas, else what they would add to each rank, and what there is."""
-    if predicted := list(peak_evidence(run, {"strategy": "ddp"})):
+    if predicted := list(peak_evidence(run, {"wrapper": "ddp"})):
         return predicted
     shard_bytes, ranks = _shard_bytes(run), run.measured.world_size
     if not shard_bytes:
@@ -292,7 +292,7 @@ def _memory(run: RunView) -> list[Evidence]:
 
 def _less(run: RunView, reshards: bool) -> str | None:
     """The text of the change that memory has room for; None if it has none."""
-    whole = fits(run, {"strategy": "ddp"})
+    whole = fits(run, {"wrapper": "ddp"})
     if whole:
         return _WHOLE
     if whole is False and (once := fits(run, {"fsdp.reshard_after_forward": False})) is not None:

@@ -98,9 +98,8 @@ def _advice(run: RunView, function: MemoryBoundFunction) -> Advice:
         kind=RULE.kind,
         impact="medium" if function.share >= MEDIUM else "low",
         title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step in memory-bound operators"
-        f"{through}: {names}",
-        why=f"{_runs(function)}Matrix products, convolutions, attention and layers are not in this time. No other rule "
-        "explains it.",
+        f"{_runs(function)}{through}: {names}",
+        why="Matrix products, convolutions, attention and layers are not in this time. No other rule explains it.",
         changes=[],
         saves=run.bound(0.0, function.share, "all of these operators and their backward pass"),
         confidence="low",
@@ -113,17 +112,18 @@ def _advice(run: RunView, function: MemoryBoundFunction) -> Advice:
             ),
         ],
         numerics="same",
-        watch="Check for repeated work, tensors larger than what is read of them, and operators that one call "
-        "replaces. torch.compile fuses elementwise operators. If it is the method, leave it unchanged.",
+        watch=f"Check whether {'its runs repeat results' if _runs(function) else 'it repeats work'}, tensors are "
+        "larger than what is read of them, or one call replaces several operators. torch.compile fuses elementwise "
+        "operators. If it is the method, leave it unchanged.",
         fingerprint=f"{RULE.code}:{function.name}",
     )
 
 
 def _runs(function: MemoryBoundFunction) -> str:
-    """How often it runs; a generator runs again for each of its values."""
+    """How often it runs in a step; a generator runs again for each of its values."""
     if function.name == GENERATOR or function.runs < SEVERAL:
         return ""
-    return f"It runs {function.runs:,.0f} times per step. "
+    return f" in {function.runs:,.0f} runs"
 
 
 def _name(cost: OperatorCost) -> str:

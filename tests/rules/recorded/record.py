@@ -67,6 +67,8 @@ LOCALLY = (
         "gradients-discarded",
         "loss-broadcast",
         "kept-by-reference",
+        "flat-parameters",
+        "split-by-rank",
     ),
     *dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)),
 )

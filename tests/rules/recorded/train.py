@@ -24,12 +24,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.nn.functional import all_reduce
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info, random_split
 
 FAULTS = (
     "wide-gradients",
@@ -99,10 +99,12 @@ FAULTS = (
     "labels-shifted-twice",
     "samples-changed-in-place",
     "memory-bound-functions",
+    "flat-parameters",
     "slice-gradients",
     "repeated-rows",
     "weight-penalty",
     "upsampled-convolutions",
+    "split-by-rank",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -578,7 +580,7 @@ def build_model():
         return layers(384, 6)
     if args.fault == "unsupported-dtype":
         return layers(192, 3)
-    if args.fault == "small-shard-units":
+    if args.fault in ("small-shard-units", "flat-parameters"):
         return nn.Sequential(*(layers(256, 5) for _ in range(2)))
     if args.fault == "frozen-batch-norm":
         return Pretrained(384)
@@ -651,6 +653,9 @@ def build_loader(width):
         options |= {"num_workers": 2, "persistent_workers": True, "worker_init_fn": seeded if args.mended else None}
     if args.fault == "samples-changed-in-place":
         data, options = Augmented(data.rows), {"drop_last": True}
+    if args.fault == "split-by-rank":  # nine tenths to train on
+        seed = torch.Generator().manual_seed(dist.get_rank() if has("split-by-rank") else 0)
+        data = random_split(data, [0.9, 0.1], generator=seed)[0]
     if has("same-data"):
         return DataLoader(data, batch, shuffle=True, **options), None
     sampler = DistributedSampler(data)
@@ -733,7 +738,11 @@ def main():
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
-    elif args.fault == "small-shard-units":
+    elif has("flat-parameters"):
+        for at, part in enumerate(model):
+            model[at] = FullyShardedDataParallel(part, device_id=torch.device("cpu"))
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    elif args.fault in ("small-shard-units", "flat-parameters"):
         mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
         for part in model if args.mended else [one for one in model.modules() if isinstance(one, nn.Linear)]:
             fully_shard(part, mesh=mesh)

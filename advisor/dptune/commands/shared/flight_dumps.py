@@ -12,6 +12,7 @@ from dptune.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
     from dptune.measured.flight import FlightFigures
+    from dptune.measured.inspector import InspectorFigures
     from dptune.trace.run import Run
 
 
@@ -57,17 +58,19 @@ def figures(dumps: Sequence[Path], run: Run | None = None) -> FlightFigures:
     return found.model_copy(update={"findings": [*(error.message for error in failed), *found.findings]})
 
 
-def show(found: FlightFigures, args: argparse.Namespace, alone: bool) -> None:
+def show(found: FlightFigures | InspectorFigures, args: argparse.Namespace, alone: bool) -> None:
     """Print them, as text or as JSON; `alone`: nothing is printed before."""
+    from dptune.measured.flight import FlightFigures
     from dptune.present import terminal
     from dptune.present.ink import paint
     from dptune.present.sections.flight import flight
+    from dptune.present.sections.inspector import inspector
 
     if args.format == "json":
         text = found.model_dump_json(indent=1) + "\n"
     else:
         width = terminal.width(sys.stdout, args.width or 80 if args.output else args.width)
-        lines = list(flight(found, width))
+        lines = list(flight(found, width) if isinstance(found, FlightFigures) else inspector(found, width))
         lines = lines[1:] if alone and not lines[0] else lines
         text = paint(lines, not args.output and terminal.colours(sys.stdout))
     if args.output is None:
@@ -79,6 +82,6 @@ def show(found: FlightFigures, args: argparse.Namespace, alone: bool) -> None:
 def check_format(args: argparse.Namespace, alone: bool) -> None:
     """Raises UsageError for a format that dumps are not shown in."""
     if args.format in ("html", "tui"):
-        raise UsageError(f"flight recorder dumps cannot be shown as {args.format}", "use --format text or json")
+        raise UsageError(f"dumps and logs of collectives cannot be shown as {args.format}", "use --format text or json")
     if args.format == "json" and not alone:
-        raise UsageError("dumps beside traces are shown as text", "for JSON, name the dumps alone")
+        raise UsageError("dumps together with traces are shown as text", "for JSON, name the dumps alone")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import codecs
 import json
-import os
 import re
 import shlex
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dptune.commands.shared.ending import ending
+from dptune.commands.shared.engine import Engine
 from dptune.commands.shared.sweeps import check_fit, sweep_of
 from dptune.errors import RunError, UsageError
 from dptune.runfile import form
@@ -52,25 +52,29 @@ def _count(text: str) -> int:
 
 
 def report_of(
-    paths: Sequence[str], jobs: int | None = None, *, cached: bool = True, links: Path | None = None
+    paths: Sequence[str],
+    jobs: int | None = None,
+    *,
+    cached: bool = True,
+    links: Path | None = None,
+    engine: Engine | None = None,
 ) -> Report:
     """Read the traces, measure them, ask the rules; the latest recording where no path is given.
 
     `jobs` traces are read at once (None: one for each core); `cached` as in `dptune.trace.load`. `links` is a sweep by
-    `dptune links`; without it the one that lies in the run folder or beside it.
+    `dptune links`; without it the one that lies in the run folder or beside it. `engine` reads in place of `jobs` and
+    `cached`.
     """
-    return run_and_report(paths, jobs, cached=cached, links=links)[1]
+    return run_and_report(paths, jobs, cached=cached, links=links, engine=engine)[1]
 
 
-def read_run(
-    name: str, jobs: int | None = None, *, cached: bool = True, links: Path | None = None, advised: bool = True
-) -> ReadRun:
+def read_run(name: str, engine: Engine, *, links: Path | None = None, advised: bool = True) -> ReadRun:
     """One run to compare: of a run folder or of traces, or as a JSON report of it says."""
     from dptune.compare.sides import ReadRun
 
     if is_report(Path(name)):
         return ReadRun(name, _report(Path(name)), {})
-    run, report = run_and_report([name], jobs, cached=cached, links=links, advised=advised)
+    run, report = run_and_report([name], links=links, advised=advised, engine=engine)
     return ReadRun(name, report, run.facts)
 
 
@@ -81,16 +85,16 @@ def measured_of(
     cached: bool = True,
     links: Path | None = None,
     tokens: int | None = None,
+    engine: Engine | None = None,
 ) -> tuple[Run, Measured]:
     """Read the traces and measure them as `report_of` does; `tokens`: per step over all ranks, from the user."""
     from dptune.measure import measure
     from dptune.present.progress import progress
-    from dptune.trace import load
 
     chosen = [recorded(path) for path in paths]
     sweep = sweep_of(chosen, links)
     with ending(), progress() as show:
-        run = load(chosen, progress=show, jobs=jobs or usable_cores(), cached=cached)
+        run = (engine or Engine(jobs, cached)).load(chosen, show)
         if show:
             show("measuring", 0, 0)
         measured = measure(run, sweep, tokens)
@@ -106,6 +110,7 @@ def run_and_report(
     links: Path | None = None,
     advised: bool = True,
     tokens: int | None = None,
+    engine: Engine | None = None,
 ) -> tuple[Run, Report]:
     """The same with the run that the report is of."""
     from dptune import config
@@ -118,7 +123,7 @@ def run_and_report(
 
         settings.check_budgets(BUDGETS)
     chosen: Sequence[str | Path] = [recorded(path) for path in paths] or [latest(RUNS)]
-    run, measured = measured_of(chosen, jobs, cached=cached, links=links, tokens=tokens)
+    run, measured = measured_of(chosen, jobs, cached=cached, links=links, tokens=tokens, engine=engine)
     with progress() as show:
         if show:
             show("running rules and predictions", 0, 0)
@@ -230,14 +235,6 @@ def root_of(paths: Sequence[str]) -> Path:
 def record_of(paths: Sequence[str]) -> Path:
     """Where a run's run.json lies; traces have none there."""
     return (Path(recorded(paths[0])) if paths else latest(RUNS)) / RUN_JSON
-
-
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS, Windows
-        return os.cpu_count() or 1
 
 
 def recorded(name: str | Path) -> str | Path:

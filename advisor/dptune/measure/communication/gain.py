@@ -90,20 +90,40 @@ def gain(
     windows: Mapping[Key, Sequence[Step]],
 ) -> Gain | None:
     """What the steps gain without the delays of these ranks; None where they share no collective with another rank."""
-    members = {key for exchange in exchanges for key in zip(exchange.ranks.tolist(), exchange.devices, strict=True)}
-    keys = sorted(key for key in members if windows.get(key))
-    if not {key[0] for key in keys} - late or all(key[0] not in late for key in keys):
-        return None
-    keys = _slowest(late, keys, exchanges, tracks, windows)
+    return gains([late], exchanges, clocks, tracks, windows)[0]
+
+
+def gains(
+    sets: Sequence[AbstractSet[int]],
+    exchanges: Sequence[Exchange],
+    clocks: Mapping[int, Clock],
+    tracks: Tracks,
+    windows: Mapping[Key, Sequence[Step]],
+) -> list[Gain | None]:
+    """What `gain` tells, of each of several sets of ranks."""
+    places = _places(exchanges)
+    keys = sorted(key for key in places if windows.get(key))
+    if len({key[0] for key in keys}) < 2:
+        return [None] * len(sets)
+    calls = {key: len(places[key]) for key in keys}
+    keys = _slowest(frozenset().union(*sets), keys, calls, tracks, windows)
     origin_ns = tracks[keys[0]].base_ns + windows[keys[0]][0].start_ns  # times from there on are small: exact in floats
-    ranks = {key: _rank(key, exchanges, clocks[key[0]], tracks[key], windows[key], origin_ns) for key in keys}
-    scaled = {
-        key: _factors_of(each, [other for place, other in ranks.items() if place[0] not in late])
-        for key, each in ranks.items()
-        if key[0] in late
+    ranks = {
+        key: _rank(key, exchanges, places[key], clocks[key[0]], tracks[key], windows[key], origin_ns) for key in keys
     }
-    recorded, mended = _replay(ranks, {}), _replay(ranks, scaled)
-    if recorded is None or mended is None:
+    recorded = _replay(ranks, {})
+    if recorded is None:
+        return [None] * len(sets)
+    return [_gain(late, ranks, recorded, exchanges) for late in sets]
+
+
+def _gain(
+    late: AbstractSet[int], ranks: Mapping[Key, _Rank], recorded: _Replayed, exchanges: Sequence[Exchange]
+) -> Gain | None:
+    theirs = _by_moment([each for key, each in ranks.items() if key[0] not in late])
+    scaled = {key: _factors_of(each, theirs) for key, each in ranks.items() if key[0] in late}
+    mended = _replay(ranks, scaled) if theirs and scaled else None
+    if mended is None:
         return None
     begins = _first_of_steps(exchanges, recorded.begun_ns)
     if len(begins) > 1:
@@ -121,6 +141,15 @@ def gain(
     return Gain(max(0, round(gain_ns)), round(span_ns)) if round(span_ns) > 0 else None
 
 
+def _places(exchanges: Sequence[Exchange]) -> dict[Key, list[tuple[int, int]]]:
+    """By device, the collectives that it takes part in: number, and its place among the ranks."""
+    found: dict[Key, list[tuple[int, int]]] = defaultdict(list)
+    for number, exchange in enumerate(exchanges):
+        for at, key in enumerate(zip(exchange.ranks.tolist(), exchange.devices, strict=True)):
+            found[key].append((number, at))
+    return found
+
+
 def _first_of_steps(exchanges: Sequence[Exchange], numbers: Iterable[int]) -> list[list[int]]:
     """By step, in order, the first collective of each process group, of those numbers.
 
@@ -136,11 +165,12 @@ def _first_of_steps(exchanges: Sequence[Exchange], numbers: Iterable[int]) -> li
 def _slowest(
     late: AbstractSet[int],
     keys: list[Key],
-    exchanges: Sequence[Exchange],
+    calls: Mapping[Key, int],
     tracks: Tracks,
     windows: Mapping[Key, Sequence[Step]],
 ) -> list[Key]:
-    most = max(2, MOST_ARRIVALS // max(1, len(exchanges)))
+    """The devices to replay: all, or the late ranks and those that wait least; `calls` is how many calls each has."""
+    most = max(2, MOST_ARRIVALS * len(keys) // max(1, sum(calls.values())))
     if len(keys) <= most:
         return keys
 
@@ -152,17 +182,23 @@ def _slowest(
 
 
 def _rank(
-    key: Key, exchanges: Sequence[Exchange], clock: Clock, track: Track, steps: Sequence[Step], origin_ns: int
+    key: Key,
+    exchanges: Sequence[Exchange],
+    places: Sequence[tuple[int, int]],
+    clock: Clock,
+    track: Track,
+    steps: Sequence[Step],
+    origin_ns: int,
 ) -> _Rank:
     ahead_ns = clock.ahead_ns + origin_ns
     shift = track.base_ns - ahead_ns
     begin, end = steps[0].start_ns + shift, steps[-1].end_ns + shift
     spans: dict[int, tuple[int, int]] = {}
-    for number, exchange in enumerate(exchanges):
-        for at in np.flatnonzero(exchange.ranks == key[0]).tolist():
-            start, stop = int(exchange.start_ns[at]) - ahead_ns, int(exchange.end_ns[at]) - ahead_ns
-            if exchange.devices[at] == key[1] and begin <= start and stop <= end:
-                spans[number] = start, stop
+    for number, at in places:
+        start = int(exchanges[number].start_ns[at]) - ahead_ns
+        stop = int(exchanges[number].end_ns[at]) - ahead_ns
+        if begin <= start and stop <= end:
+            spans[number] = start, stop
     numbers = sorted(spans, key=lambda number: spans[number][1])
     ends = np.array([spans[number][1] for number in numbers], dtype=np.int64)
 
@@ -217,16 +253,27 @@ def _since(blocked: Intervals, time_ns: int) -> int:
     return time_ns - int(blocked.start_ns[at]) if at >= 0 and time_ns < int(blocked.end_ns[at]) else 0
 
 
-def _factors_of(mine: _Rank, others: Sequence[_Rank]) -> list[float]:
+_Moment = tuple[str, int]  # kind of event and number of the collective
+_ByMoment = Mapping[_Moment, Sequence[tuple[int, _Event]]]  # the events of other ranks, each with a number of its rank
+
+
+def _by_moment(others: Sequence[_Rank]) -> _ByMoment:
+    """The arrivals of other ranks at each collective, and the ends of their last blocks by it."""
+    found: dict[_Moment, list[tuple[int, _Event]]] = defaultdict(list)
+    for other, rank in enumerate(others):
+        for moment, event in {(event.kind, event.number): event for event in rank.events}.items():
+            found[moment].append((other, event))
+    return dict(found)
+
+
+def _factors_of(mine: _Rank, theirs: _ByMoment) -> list[float]:
     """For each event of the one rank how much work the others did up to it, as a multiple of its own: their median.
 
     All work between two moments at which ranks have done the same is scaled alike. Each other rank is compared since
     the last moment that it shares; what none of them shares is no such moment. What comes before the first collective
     and after the last is left as it is: ranks start apart.
     """
-    theirs = [_moments(other) for other in others]
-    known = set().union(*theirs)
-    ends = {moment: at for at, event in enumerate(mine.events) if (moment := (event.kind, event.number)) in known}
+    ends = {moment: at for at, event in enumerate(mine.events) if (moment := (event.kind, event.number)) in theirs}
     last = max((at for (kind, _), at in ends.items() if kind == "arrival"), default=-1)
     factors = [1.0] * len(mine.events)
     shared: dict[int, tuple[float, int]] = {}  # by other rank, at the last shared moment: scaled work, its own work
@@ -236,33 +283,23 @@ def _factors_of(mine: _Rank, others: Sequence[_Rank]) -> list[float]:
         if ends.get(moment) != at or not (at == last or _level(event, theirs)):
             continue
         targets = [
-            shared[other][0] + each[moment].worked_ns - shared[other][1]
-            for other, each in enumerate(theirs)
-            if moment in each and other in shared
+            shared[other][0] + same.worked_ns - shared[other][1] for other, same in theirs[moment] if other in shared
         ]
         done = event.worked_ns - (mine.events[since].worked_ns if since >= 0 else 0)
         factor = max(0.0, median(targets) - scaled_ns) / done if targets and done > 0 else 1.0
         factors[since + 1 : at + 1] = [factor] * (at - since)
         scaled_ns += factor * done
-        shared.update(
-            {other: (scaled_ns, each[moment].worked_ns) for other, each in enumerate(theirs) if moment in each}
-        )
+        shared.update({other: (scaled_ns, same.worked_ns) for other, same in theirs[moment]})
         since = at
     return factors
 
 
-def _moments(rank: _Rank) -> dict[tuple[str, int], _Event]:
-    """The arrival at each collective, and the end of the last block by it."""
-    return {(event.kind, event.number): event for event in rank.events}
-
-
-def _level(event: _Event, others: Sequence[Mapping[tuple[str, int], _Event]]) -> bool:
+def _level(event: _Event, others: _ByMoment) -> bool:
     """Whether ranks have done the same at an event: most others end a block by it, or were not queued on arrival."""
-    same = [each[event.kind, event.number] for each in others if (event.kind, event.number) in each]
+    same = others[event.kind, event.number]
     if event.kind == "block":
-        sharing = sum(("arrival", event.number) in each for each in others)
-        return 2 * len(same) > sharing
-    return event.behind < 0 and 2 * sum(each.behind >= 0 for each in same) < max(1, len(same))
+        return 2 * len(same) > len(others.get(("arrival", event.number), ()))
+    return event.behind < 0 and 2 * sum(other.behind >= 0 for _, other in same) < max(1, len(same))
 
 
 @dataclass

@@ -178,7 +178,7 @@ class _Allocations:
 def _moments(
     events: _Allocations, parts: Ints, step: Step, backward: Intervals, optimizing: Intervals
 ) -> list[MemoryMoment]:
-    """The highest moments of a step by several weights of the parts, each moment once, the fullest first."""
+    """The highest moments of a step, each once, the fullest first."""
     made_inside = (events.made_ns >= step.start_ns) & (events.made_ns < step.end_ns)
     freed_inside = (events.freed_ns >= step.start_ns) & (events.freed_ns < step.end_ns)
     carried = freed_inside & ~made_inside
@@ -186,24 +186,35 @@ def _moments(
     change = np.concatenate((events.size[made_inside], -events.size[freed_inside]))
     part = np.concatenate((parts[made_inside], np.where(carried, _CARRIED, parts)[freed_inside]))
     order = np.argsort(time_ns, kind="stable")
+    time_ns = time_ns[order]
     levels = np.zeros((len(_PARTS), len(order) + 1), dtype=np.int64)  # before the first change nothing is added
     levels[part[order], np.arange(1, len(order) + 1)] = change[order]
     np.cumsum(levels, axis=1, out=levels)
-    places = set()
+    (updating,) = np.nonzero(optimizing.hold(time_ns))
+    moments = [_moment(levels[:, at], _phase(at, time_ns, backward, optimizing)) for at in _places(levels, updating)]
+    return sorted(moments, key=lambda moment: -moment.rise_bytes)
+
+
+def _places(levels: Ints, updating: Ints) -> set[int]:
+    """The columns of `levels` that are highest: by several weights of the parts; after each share of the gradients, of
+    what grows with the batch; and in the optimizer's step, whose changes are `updating`.
+    """
+    found = set()
     for batch, gradient, other in itertools.product(_BATCHES, _OTHERS, _OTHERS):
         weights = np.ones(len(_PARTS))
         weights[[_ACTIVATION, _TEMPORARY]] = batch
         weights[[_GRADIENT, _CARRIED]] = gradient
         weights[[_WEIGHT, _SHARDS, _OPTIMIZER]] = other
-        places.add(int(np.argmax(weights @ levels)))
+        found.add(int(np.argmax(weights @ levels)))
     computed = levels[_GRADIENT] / max(1, int(levels[_GRADIENT].max()))
     scaled = levels[_ACTIVATION] + levels[_TEMPORARY]
     for share in _PASSED:
         (after,) = np.nonzero(computed > share)
         if len(after):
-            places.add(int(after[0] + np.argmax(scaled[after[0] :])))
-    moments = [_moment(levels[:, at], _phase(at, time_ns[order], backward, optimizing)) for at in places]
-    return sorted(moments, key=lambda moment: -moment.rise_bytes)
+            found.add(int(after[0] + np.argmax(scaled[after[0] :])))
+    if len(updating):
+        found.add(int(updating[np.argmax(levels[:, updating + 1].sum(axis=0))] + 1))
+    return found
 
 
 def _moment(levels: Ints, phase: Literal["forward", "backward", "optimizer"]) -> MemoryMoment:

@@ -17,7 +17,7 @@ LEAST_TIMES = 1.05
 _LEAST_RANKS = 4  # that run the same kernels as often
 _MOST_NAMES = 50  # kernels compared, the longest first: the rest is little time
 
-Times = dict[tuple[str, int], int]  # by name of a kernel and calls in the steps, the time of so many usual calls, ns
+Times = Mapping[tuple[str, int], int]  # by name of a kernel and calls in the steps, the time of so many usual calls, ns
 
 
 def kernel_times(view: RankView) -> Times:
@@ -25,7 +25,9 @@ def kernel_times(view: RankView) -> Times:
 
     The quartile leaves out calls that were disturbed. Empty on a CPU.
     """
-    found: Times = {}
+    if view.record is not None:
+        return view.record.kernel_times
+    found: dict[tuple[str, int], int] = {}
     for device in view.devices:
         operations, columns = device.operations, view.columns
         if operations.on_cpu:

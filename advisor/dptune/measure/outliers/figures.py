@@ -16,9 +16,9 @@ import numpy as np
 
 from dptune.measure.across_ranks import Across
 from dptune.measure.communication.arrivals import CAUSE_OF_CLASS
-from dptune.measure.communication.gain import gain
+from dptune.measure.communication.gain import gains
 from dptune.measure.communication.lag import Floats
-from dptune.measure.outliers.devices import kernel_times, slow_devices
+from dptune.measure.outliers.devices import Times, slow_devices
 from dptune.measure.outliers.lags import Lags, own_lags
 from dptune.measure.outliers.links import slow_links
 from dptune.measure.outliers.places import Place, places, positions, shared
@@ -47,12 +47,16 @@ _NO_CAUSE = "nothing that its trace shows takes half of its lag longer"
 
 def outliers(
     views: Sequence[RankView],
+    times: Mapping[int, Times],
     together: Across,
     hosts: Mapping[int, str],
     account: Account,
     groups: Sequence[ProcessGroupFigures],
 ) -> OutlierFigures | None:
-    """None where fewer than eight ranks share collectives. `hosts` of the ranks whose host is known."""
+    """None where fewer than eight ranks share collectives. `hosts` of the ranks whose host is known.
+
+    `times` are those of the kernels by rank, in all recorded steps.
+    """
     lags = own_lags(together.compared, together.clocks, together.tracks)
     if len(lags.ranks) < FEWEST_RANKS:
         return None
@@ -62,7 +66,7 @@ def outliers(
     late = _late(lags, threshold_ns)
     by_rank = positions(views, groups)
     known = places({rank: hosts[rank] for rank in lags.ranks if rank in hosts}, by_rank)
-    slow = slow_devices({view.rank: kernel_times(view) for view in views})
+    slow = slow_devices(times)
     links, link_hosts = slow_links(together.exchanges, hosts)
     found = shared(late, known)
     latest = lags.lag_ns.argmax(axis=0)
@@ -170,14 +174,13 @@ def _gains(lags: Lags, late: Sequence[int], together: Across) -> list[SlowestGai
     slowest = [lags.ranks[at] for at in np.argsort(-lags.mean_ns, kind="stable").tolist()]
     windows = {(view.rank, device.operations.device): device.windows for view, device, _ in together.spent}
     counts = sorted({1, 2, math.ceil(_ONE_PERCENT * len(slowest)), len(late)})
-    found = []
-    for count in counts:
-        if count <= len(late):
-            ranks = sorted(slowest[:count])
-            gained = gain(set(ranks), together.compared, together.clocks, together.tracks, windows)
-            if gained is not None:
-                found.append(SlowestGain(ranks=ranks, share=gained.share))
-    return found
+    sets = [sorted(slowest[:count]) for count in counts if count <= len(late)]
+    replayed = gains([set(ranks) for ranks in sets], together.compared, together.clocks, together.tracks, windows)
+    return [
+        SlowestGain(ranks=ranks, share=gain.share)
+        for ranks, gain in zip(sets, replayed, strict=True)
+        if gain is not None
+    ]
 
 
 def _unsteady(lags: Lags, late: set[int], hosts: Mapping[int, str], least_ns: float) -> list[UnsteadyHost]:

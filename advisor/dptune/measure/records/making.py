@@ -18,6 +18,7 @@ from dptune.measure.device.timeline import Split, Timeline
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.threads import Host
 from dptune.measure.intervals import NOTHING, Intervals, Ints
+from dptune.measure.outliers.devices import kernel_times
 from dptune.measure.records.parts import DeviceRecord, RankRecord
 from dptune.measure.steps.tails import queued_until_ns
 from dptune.measure.steps.windows import OUTSIDE
@@ -55,7 +56,7 @@ def recorded(rank_view: RankView, read_detailed: Callable[[], Trace] | None = No
         trace=replace(rank_view.trace.head(), base_ns=rank_view.base_ns),
         host=Host(rank_view.host.loading, NOTHING, NOTHING, NOTHING),
         devices=kept,
-        record=RankRecord(ran_by_name(rank_view), tuple(shaped)),
+        record=RankRecord(ran_by_name(rank_view), tuple(shaped), kernel_times(rank_view)),
     )
 
 

@@ -70,8 +70,10 @@ class DeviceRecord:
 class RankRecord:
     """What is kept of a rank beside its devices.
 
-    `shaped` are the collectives of its detailed window, read only where the light one lacks sizes.
+    `shaped` are the collectives of its detailed window, read only where the light one lacks sizes. `kernel_times` are
+    those of `outliers.devices`, of all its steps.
     """
 
     ran: RanByName
     shaped: tuple[Call, ...]
+    kernel_times: Mapping[tuple[str, int], int]

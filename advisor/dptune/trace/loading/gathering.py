@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from dptune.errors import DptuneError, NotATraceError, RunError
+from dptune.errors import DptuneError, NotATraceError, RunError, UsageError
 from dptune.finding import Finding
 from dptune.runfile.facts import Facts
 from dptune.runfile.ranks import spans
@@ -86,7 +86,12 @@ def with_events(
     jobs: int = 1,
     cached: bool = False,
 ) -> Run:
-    """The run with the events of some ranks of which it has a digest; one that can no longer be read is a finding."""
+    """The run with the events of some ranks of which it has a digest; one that can no longer be read is a finding.
+
+    Raises UsageError for a rank that the run does not have.
+    """
+    if unknown := sorted(set(wanted) - run.by_rank.keys()):
+        raise UsageError(f"no rank {unknown[0]} was read", f"these were: {spans(run.by_rank)}")
     chosen = {rank.light.path: rank for rank in run.digested if rank.rank in wanted}
     outcomes = read_all(list(chosen), executor, jobs, cached, progress or (lambda _what, _done, _total: None))
     ranks, findings = list(run.ranks), list(run.findings)
@@ -96,13 +101,15 @@ def with_events(
             ranks.append(replace(rank, light=outcome, digest=None))
         elif isinstance(outcome, DptuneError):
             findings.append(Finding(code="file-unreadable", level="partial", text=outcome.message))
-    read_ranks = {rank.rank for rank in ranks}
-    return replace(
-        run,
-        ranks=sorted(ranks, key=lambda rank: rank.rank),
-        digested=[rank for rank in run.digested if rank.rank not in read_ranks],
-        findings=findings,
-    )
+    whole = {rank.rank for rank in ranks}
+    digested = [rank for rank in run.digested if rank.rank not in whole]
+    if digested:
+        text = (
+            f"ranks read in full: {spans(whole) or 'none'}. Kernels, gaps, copies, memory and call sites are of these; "
+            f"of {len(digested):,} others steps and collectives were read (--detail-ranks all reads everything)"
+        )
+        findings.append(Finding(code="ranks-read-in-part", level="info", text=text))
+    return replace(run, ranks=sorted(ranks, key=lambda rank: rank.rank), digested=digested, findings=findings)
 
 
 def _digests(

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dptune.errors import DptuneError, RunError
+from dptune.errors import DptuneError, RunError, TraceError
 from dptune.trace.events import Trace
 from dptune.trace.kineto.decode import decode
 from dptune.trace.kineto.text import Tick
 from dptune.trace.loading.cache import Entry
+from dptune.trace.loading.lost import LostError
 from dptune.trace.loading.pace import Pace
 from dptune.trace.loading.parcel import Parcel, folder, parcel
 from dptune.trace.loading.workers import workers
@@ -97,7 +98,7 @@ def _at_once(
 ) -> dict[str, Outcome]:
     """By calls of the executor; where it runs on this machine, results are handed over in a shared folder.
 
-    A DptuneError that a call raises is the outcome of its trace alone.
+    A LostError that a call raises is the outcome of its trace alone.
     """
     waiting: dict[Future[Outcome | Parcel], int] = {}
     found: dict[int, Outcome] = {}
@@ -109,7 +110,7 @@ def _at_once(
             waiting[executor.submit(call) if shared is None else executor.submit(_parcel, shared, call)] = at
         for future in as_completed(list(waiting)):
             at = waiting.pop(future)
-            found[at] = outcome = _opened(future)
+            found[at] = outcome = _opened(future, names[at])
             done += sizes[at]
             pace.add(failed=isinstance(outcome, DptuneError))
             progress(pace.words(shown(names[at])), done, total)
@@ -119,11 +120,11 @@ def _at_once(
     return {name: found[at] for at, name in enumerate(names)}
 
 
-def _opened(future: Future[Outcome | Parcel]) -> Outcome:
+def _opened(future: Future[Outcome | Parcel], name: str) -> Outcome:
     try:
         outcome = future.result()
-    except DptuneError as error:
-        return error
+    except LostError as error:
+        return TraceError(f"{shown(name)} was not read: {error}")
     if isinstance(outcome, Parcel):
         opened: Outcome = outcome.open()
         return opened

@@ -18,7 +18,7 @@ from dptune.whatif.cpu.loaders import batch, loading_of, micro_batches, persiste
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY, ranks_asked, relinked
 from dptune.whatif.cpu.wrappers import FSDP, sharded, wrapper
-from dptune.whatif.scenarios import SCENARIOS
+from dptune.whatif.scenarios import ONLY_MEMORY, SCENARIOS
 
 Changing = Callable[[StepModel, Value], StepModel]
 
@@ -48,6 +48,8 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
             raise Missing(f"the model gives only an upper bound for other values of {name}")
         if name in _UNKNOWN:
             raise Missing(_UNKNOWN[name])
+        if name in ONLY_MEMORY:
+            raise Missing(f"only the peak memory with another {name} is predicted")
         which = "only the step model of GPUs" if name in SCENARIOS else "no step model"
         raise Missing(f"{which} predicts {name}")
     for name, change in CHANGES.items():

@@ -75,8 +75,16 @@ class RecordedUnits:
             hosts=hosts_of(self.facts),
             others=round(median(rank_timeline.others for rank_timeline in timelines.values())),
             others_ns={rank: rank_timeline.others_ns / slowed[rank] for rank, rank_timeline in timelines.items()},
-            sharding=self.sharding,
+            sharding=replace(self.sharding, hooks_ns=self._hooks_ns(slowed)),
         )
+
+    def _hooks_ns(self, slowed: Mapping[int, float]) -> tuple[float, float]:
+        """The medians over ranks, in untraced time."""
+        forward, backward = (
+            median(rank_timeline.hooks_ns[at] / slowed[rank] for rank, rank_timeline in self.timelines.items())
+            for at in (0, 1)
+        )
+        return forward, backward
 
 
 def read(run: Run, measured: Measured) -> RecordedUnits:

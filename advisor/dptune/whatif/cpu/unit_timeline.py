@@ -7,7 +7,7 @@ compute and collectives. What the thread does from the end of one collective to 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from dptune.whatif.cpu.units import Kind, UnitCall
 _KINDS: dict[str, Kind] = {"all_gather": "gather", "reduce_scatter": "reduce"}
 _FORWARD, _FINISH = "FSDP::root_pre_forward", "FSDP::root_post_backward_callback"
 _HOOKS = ("FSDP::all_gather", "FSDP::post_backward_reduce")  # issue collectives; their copies and views are in them
+_ANY_HOOK = "FSDP::"
 _COPY_OUT = "FSDP::all_gather_copy_out"
 _MOST_BESIDE = 0.2  # of the time in collectives, that lies after the hook: none where they block
 
@@ -39,7 +40,8 @@ class UnitTimeline:
     """The steps of one rank as recorded, and the names of its units in the order of forward passes.
 
     `calls` is what calling operators takes. `others` are the collectives of a step that no unit issues, `others_ns`
-    what they take: both are medians, and part of what is computed. `durations_ns` is how long each step took.
+    what they take: both are medians, and part of what is computed. `hooks_ns` is what hooks of modules take in the
+    forward and in the backward part of a pass beside collectives and what is around those, medians; also compute.
     """
 
     steps: tuple[RankStep, ...]
@@ -47,7 +49,7 @@ class UnitTimeline:
     calls: OperatorCalls = field(default_factory=OperatorCalls)
     others: float = 0.0
     others_ns: float = 0.0
-    durations_ns: tuple[int, ...] = ()
+    hooks_ns: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -148,8 +150,23 @@ def unit_timeline(view: RankView, sizes: Mapping[Kind, Mapping[str, float]]) -> 
         operator_calls(columns, operators, loading, blocked | loading | elsewhere, passes),
         float(np.median([len(spans) for spans in inside])),
         float(np.median([spans.total_ns for spans in inside])),
-        tuple(step.end_ns - step.start_ns for step in steps),
+        _hooks_ns(columns, flights, blocked, [span for step in steps for span in found[step.number]]),
     )
+
+
+def _hooks_ns(
+    columns: Columns, flights: Sequence[_Flight], blocked: Intervals, spans: Sequence[_Span]
+) -> tuple[float, float]:
+    ranges = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_ANY_HOOK))
+    hooks = Intervals.union(columns.ts_ns[ranges], columns.ends(ranges)) - blocked
+
+    def beside(start_ns: int, end_ns: int) -> int:
+        around_ns = sum(flight.around_ns for flight in flights if start_ns <= flight.start_ns < end_ns)
+        return max(0, hooks.within(start_ns, end_ns).total_ns - around_ns)
+
+    forward = [beside(span.follows_ns, span.began_ns) for span in spans]
+    backward = [beside(span.began_ns, span.ended_ns) for span in spans]
+    return float(np.median(forward)), float(np.median(backward))
 
 
 def _call(flight: _Flight, place: int, message_bytes: float, at_ns: float, forward_ns: float, span: _Span) -> UnitCall:

@@ -51,13 +51,15 @@ class Sharding:
     """How units are sharded, the same for all. `names` are their paths, in the order of forward passes.
 
     `parameter_dtype` and `reduce_dtype` are those of the policy, None where units keep the dtype of their parameters.
-    `tensors` are the parameters that the optimizer updates.
+    `tensors` are the parameters that the optimizer updates, `hooks_ns` what hooks of modules take in a forward and in a
+    backward pass beside collectives and what is around those.
     """
 
     names: tuple[str, ...]
     parameter_dtype: str | None = None
     reduce_dtype: str | None = None
     tensors: int = 0
+    hooks_ns: tuple[float, float] = (0.0, 0.0)
 
 
 def element_bytes(dtype: str | None) -> int:

@@ -28,6 +28,7 @@ UPDATE_NS = 5.0  # for each element that it updates
 # those beside compute (the usual values of recordings of DDP).
 _DDP_HOOK_NS, _START_NS, _COPY_NS, _SLOWDOWN, _BESIDE, _LANES = 10e3, 150e3, 0.15, 1.3, 1.2, 2
 _PIECES = 8  # of a unit's gradients: they become ready one after the other
+_LEAST_COMPUTE = 0.25  # of a pass, that is no hook of sharded modules
 _LEAST_AFTER = 0.25  # of what follows a backward pass: loss, logging and zeroing gradients stay
 
 
@@ -56,23 +57,21 @@ def _replicated(model: StepModel) -> StepModel:
         plain = without(pass_, lambda call: call.kind == "gather")
         own = [call for call in plain.calls if call.kind == "reduce"]
         plain = without(plain, lambda call: True)
+        forward_ns, backward_ns = (
+            max(_LEAST_COMPUTE * whole_ns, whole_ns - spared_ns)
+            for whole_ns, spared_ns in zip((plain.forward_ns, plain.backward_ns), sharding.hooks_ns, strict=True)
+        )
         if not own:
-            return plain
-        ends = list(accumulate((call.at_ns - call.around_ns for call in own), max))
+            return plain.lasting(forward_ns, backward_ns)
+        ends = list(accumulate((max(0.0, call.at_ns - call.around_ns) for call in own), max))
         starts = [0.0, *ends[:-1]]
-        ready_ns = [
+        ready_ns = tuple(
             start + (end - start) * (piece + 1) / _PIECES
             for start, end in zip(starts, ends, strict=True)
             for piece in range(_PIECES)
-        ]
-        last_ns = max(plain.backward_ns, ready_ns[-1])
-        longer = (last_ns + hooks_ns) / last_ns if last_ns else 1.0
-        return replace(
-            plain,
-            backward_ns=last_ns + hooks_ns,
-            ready_ns=tuple(moment * longer for moment in ready_ns),
-            hooks_ns=hooks_ns,
         )
+        reducing = replace(plain, backward_ns=max(plain.backward_ns, ready_ns[-1]), ready_ns=ready_ns)
+        return replace(reducing.lasting(forward_ns, backward_ns + hooks_ns), hooks_ns=hooks_ns)
 
     elements = sum(call.message_bytes for call in reductions) * times / element_bytes(None)
     more_ns = UPDATE_NS * elements * (1 - 1 / ranks) - model.wrapper_times * DISPATCH_NS * sharding.tensors

@@ -66,14 +66,22 @@ def _optimizer(model: MemoryModel, value: Value) -> MemoryModel:
     )
 
 
-def _strategy(model: MemoryModel, value: Value) -> MemoryModel:
+def _wrapper(model: MemoryModel, value: Value) -> MemoryModel:
     if value == "ddp":
         return _replicated(model) if model.sharding else model
-    if value == "zero1":
-        if model.sharding:
-            raise Missing("FSDP shards the optimizer already")
-        return replace(model, state=model.state / model.ranks)
     return model if model.sharding else _sharded(model)
+
+
+def _sharded_optimizer(model: MemoryModel, value: Value) -> MemoryModel:
+    if value and model.sharding:
+        raise Missing("FSDP shards the optimizer already")
+    return replace(model, state=model.state / model.ranks) if value else model
+
+
+def _within_hosts(model: MemoryModel, value: Value) -> MemoryModel:
+    if value and model.ranks_of_a_host is None:
+        raise Missing("HSDP needs several hosts with the same number of ranks, two or more, all recorded")
+    return _parted(model, model.ranks_of_a_host or model.ranks) if value else model
 
 
 def _sharded(model: MemoryModel) -> MemoryModel:
@@ -84,7 +92,8 @@ def _sharded(model: MemoryModel) -> MemoryModel:
     split = replace(split, ranks=model.ranks)
 
     def of(moment: Moment) -> Moment:
-        return replace(moment, gradients=moment.gradients / split.ranks, sharding=split.held(moment))
+        narrow = moment.scaled(gradients=1 / split.ranks, optimizer=1 / split.ranks)
+        return replace(narrow, sharding=split.held(moment))
 
     last = Moment("backward", gradients=model.trained / split.ranks, sharding=split.at_end(), passed_share=1.0)
     return replace(
@@ -106,7 +115,8 @@ def _replicated(model: MemoryModel) -> MemoryModel:
     def of(moment: Moment) -> Moment:
         """A unit's gradients, which are alive until they are reduced, are then among those that stay."""
         gradients = min(model.trained, moment.gradients * sharding.ranks)
-        return replace(moment, gradients=gradients, weights=0.0, sharding=0.0)
+        optimizer = moment.optimizer * sharding.ranks
+        return replace(moment, gradients=gradients, optimizer=optimizer, weights=0.0, sharding=0.0)
 
     return replace(
         model,
@@ -124,9 +134,13 @@ def _resharding(model: MemoryModel, value: Value) -> MemoryModel:
     return _resplit(model, replace(sharding, reshards=bool(value)))
 
 
-def _blocks_per_unit(model: MemoryModel, value: Value) -> MemoryModel:
-    sharding, count = _of_fsdp(model), int(value or 1)
-    units = tuple(sum(sharding.units[at : at + count]) for at in range(0, len(sharding.units), count))
+def _units(model: MemoryModel, value: Value) -> MemoryModel:
+    """That many units in place of those that are not the root: neighbours merged, or all of about equal bytes."""
+    sharding, count = _of_fsdp(model), max(1, int(value or 1))
+    merged = -(-len(sharding.units) // count)  # rounded up
+    units = tuple(sum(sharding.units[at : at + merged]) for at in range(0, len(sharding.units), merged))
+    if count > len(sharding.units):
+        units = (sum(sharding.units) / count,) * count
     return _resplit(model, replace(sharding, units=units))
 
 
@@ -135,6 +149,9 @@ def _resplit(model: MemoryModel, split: Sharding) -> MemoryModel:
     before = _of_fsdp(model)
 
     def of(moment: Moment) -> Moment:
+        of_root = split.held(moment) - sum(split.units)  # until the first unit runs
+        if before.reshards and not split.reshards and moment.phase == "backward" and of_root <= 2 * split.root:
+            return replace(moment, sharding=min(moment.sharding, of_root) + sum(split.units))
         return replace(moment, sharding=max(0.0, moment.sharding + split.held(moment) - before.held(moment)))
 
     more = abs(max(split.units, default=0.0) - max(before.units, default=0.0))
@@ -163,15 +180,19 @@ def _of_fsdp(model: MemoryModel) -> Sharding:
 
 def _world_size(model: MemoryModel, value: Value) -> MemoryModel:
     ranks = int(value or 1)
-    if model.sharding is None:
-        return replace(model, ranks=ranks)
-    fewer = model.sharding.ranks / ranks
+    model = replace(model, ranks=ranks)
+    return model if model.sharding is None else _parted(model, ranks)
+
+
+def _parted(model: MemoryModel, ranks: int) -> MemoryModel:
+    """Shards among another number of ranks."""
+    sharding = _of_fsdp(model)
+    fewer = sharding.ranks / ranks
     return replace(
         model,
-        ranks=ranks,
         parameters=model.parameters * fewer,
         state=model.state * fewer,
-        sharding=replace(model.sharding, ranks=ranks),
+        sharding=replace(sharding, ranks=ranks),
         moments=_each(model, lambda moment: moment.scaled(gradients=fewer)),
     )
 
@@ -179,7 +200,8 @@ def _world_size(model: MemoryModel, value: Value) -> MemoryModel:
 def _dtype(model: MemoryModel, value: Value) -> MemoryModel:
     """Parameters of another type: so are gradients, the optimizer's state and activations, but those of the loss.
 
-    A loss is usually computed in 32 bits; whether the head's output is copied for that is not known.
+    A loss is usually computed in 32 bits; whether the head's output is copied for that is not known, nor whether
+    kernels of a CPU work on wider copies of two of their operands.
     """
     times = WIDTH[str(value)] / 4
     split = model.split and replace(
@@ -197,7 +219,7 @@ def _dtype(model: MemoryModel, value: Value) -> MemoryModel:
         )
 
     moments = _each(model, of)
-    most = max(moment.activations for moment in model.moments)
+    unsure = model.loss + _OF_DTYPE * max(moment.activations for moment in model.moments) + 4 * model.largest_parameter
     return replace(
         model,
         parameters=times * model.parameters,
@@ -209,7 +231,7 @@ def _dtype(model: MemoryModel, value: Value) -> MemoryModel:
         split=split,
         sharding=split if model.sharding else None,
         moments=moments,
-        doubt=model.doubt + abs(1 - times) * (model.loss + _OF_DTYPE * most),
+        doubt=model.doubt + abs(1 - times) * unsure,
     )
 
 
@@ -240,16 +262,18 @@ def _checkpointing(model: MemoryModel, value: Value) -> MemoryModel:
 CHANGES: dict[str, Callable[[MemoryModel, Value], MemoryModel]] = {
     "loader.batch_size": _batch,
     "optimizer.name": _optimizer,
-    "strategy": _strategy,
+    "wrapper": _wrapper,
+    "optimizer.sharded": _sharded_optimizer,
     "fsdp.reshard_after_forward": _resharding,
-    "fsdp.blocks_per_unit": _blocks_per_unit,
+    "fsdp.units": _units,
+    "fsdp.within_hosts": _within_hosts,
     "fsdp.forward_prefetch": _prefetched("forward"),
     "fsdp.backward_prefetch": _prefetched("backward"),
     "world_size": _world_size,
     "model.dtype": _dtype,
     "memory.checkpointing": _checkpointing,
 }
-_ORDER = {"strategy": -1}  # first: what is set of units is then that of the new ones
+_ORDER = {"wrapper": -1}  # first: what is set of units is then that of the new ones
 # Settings that change times, and no tensor that stays alive.
 _UNCHANGED = (
     *("link.", "nodes", "allreduce.", "host.", "compute.", "syncs.", "straggler.", "copies."),

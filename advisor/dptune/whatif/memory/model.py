@@ -8,6 +8,7 @@ memory are no tensors: see `capacity`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -65,8 +66,9 @@ class Sharding:
         """What is gathered, and in buffers of collectives, at a moment of a step.
 
         In a forward pass the root unit, the unit that runs, and the output of its all-gather, which is freed in the
-        next unit. In a backward pass first the root unit and its gradients; then the unit that runs, the all-gather of
-        the next one, the gradients of the unit, unsharded, and the buffer that its reduce-scatter reads.
+        next unit. In a backward pass first the root unit and its gradients; then the unit that runs, its gradients,
+        the all-gather of the next one, and the buffer of the last reduce-scatter; or, as its gradients are reduced, a
+        buffer and its copy in place of these.
         Source: torch 2.13, distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py.
         """
         largest, all_units = max(self.units, default=0.0), sum(self.units)
@@ -80,12 +82,12 @@ class Sharding:
         passed = moment.passed_share * (self.root + all_units)
         if passed <= self.root:
             return kept + 2 * self.root
-        running = (4 if self.reshards else 2) + self.copies
+        running = 4 if self.reshards else 2 + self.copies
         return kept * (1 - moment.passed_share) + 2 * self.root + running * largest
 
     def at_end(self) -> float:
-        """As the root unit reduces its gradients, after the other units: it, its gradients and the buffers of that."""
-        return (3 + self.copies) * self.root
+        """As the root unit reduces its gradients, after the other units: it is freed, and they are in its buffers."""
+        return (2 + self.copies) * self.root
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class MemoryModel:
     `sharding` is FSDP's, None without it; `split` is what fully_shard on each block would make of the model, or
     `why_no_split`. `blocks`: of each block what its forward pass saves, and its output; `loss`: what the head and the
     loss save; `discarded`: what checkpointing spares now. `doubt`: bytes by which the changes may be off, both ways.
+    `ranks_of_a_host`: how many ranks each of several hosts has; None where that is not so, or not known.
     """
 
     parameters: float
@@ -117,6 +120,7 @@ class MemoryModel:
     discarded: float | None = None
     doubt: float = 0.0
     why_no_split: str = ""
+    ranks_of_a_host: int | None = None
 
     @property
     def held(self) -> float:
@@ -175,7 +179,17 @@ def recorded(measured: Measured, facts: Sequence[Facts]) -> MemoryModel:
         loss=steps.loss_bytes,
         discarded=rank_facts.checkpointing.kept_bytes if rank_facts.checkpointing else None,
         why_no_split=why,
+        ranks_of_a_host=ranks_of_a_host(facts, ranks),
     )
+
+
+def ranks_of_a_host(facts: Sequence[Facts], ranks: int) -> int | None:
+    """How many ranks each of several hosts has; None where there is one, one rank a host, or not all are known."""
+    on_host = Counter(rank_facts.host for rank_facts in facts)
+    counts = set(on_host.values())
+    if len(facts) != ranks or len(on_host) < 2 or len(counts) > 1 or counts == {1}:
+        return None
+    return counts.pop()
 
 
 def _moment(moment: MemoryMoment, gradients_at_start: int, renewed_others: int, all_gradients: float) -> Moment:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from torch.utils.data import Subset
@@ -22,7 +22,7 @@ _MOST = 32
 
 
 def costly_lines(dataset: Any) -> dict[str, str]:
-    """By `file:line`, the form: `mask`, `archive`, `index` or `pop`."""
+    """By `file:line`, the form: `mask`, `archive`, `index`, `pop` or `search`."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     found: dict[str, str] = {}
@@ -31,16 +31,21 @@ def costly_lines(dataset: Any) -> dict[str, str]:
         if file is None or not is_the_users(file):
             continue
         lines, first = inspect.getsourcelines(kind)
-        for line, form in _forms(ast.parse(textwrap.dedent("".join(lines)))):
+        listed = {name for name, value in vars(dataset).items() if isinstance(value, (list, tuple))}
+        for line, form in _forms(ast.parse(textwrap.dedent("".join(lines))), listed):
             found.setdefault(f"{relative(file)}:{first + line - 1}", form)
     return dict(list(found.items())[:_MOST])
 
 
-def _forms(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def _forms(tree: ast.AST, listed: Collection[str]) -> Iterator[tuple[int, str]]:
+    """`listed`: the attributes of the data set that are lists."""
     methods = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name not in _ONCE]
     for node in (node for method in methods for node in ast.walk(method)):
         if isinstance(node, ast.Subscript) and _is_mask(node):
             yield node.lineno, "mask"
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[-1], (ast.In, ast.NotIn)):
+            if ast.unparse(node.comparators[-1]) in {f"self.{name}" for name in listed}:
+                yield node.lineno, "search"
         elif isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called.endswith(_OPENING):

@@ -99,6 +99,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "changed_samples": observers.changed_samples.facts,
         "shifted_labels": observers.shifted_labels.facts,
         "weight_penalty": observers.weight_penalties.facts,
+        "keeps_logits": lambda: _keeps_logits(places),
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
@@ -119,6 +120,15 @@ def _guarded(facts: Facts, name: str, read: Callable[[], None]) -> None:
 
 def _scalers(places: Places) -> list[Any]:
     return [scaler for scaler in places.alive(GradScaler) if scaler.is_enabled()]
+
+
+def _keeps_logits(places: Places) -> str | None:
+    """The line of a Trainer of transformers that computes metrics from all logits of an evaluation."""
+    for trainer in places.alive("Trainer"):
+        computes = getattr(trainer, "compute_metrics", None) is not None
+        if computes and getattr(trainer, "preprocess_logits_for_metrics", trainer) is None:
+            return places.line(trainer)
+    return None
 
 
 def _compiled(places: Places) -> CompileFacts | None:

@@ -183,6 +183,7 @@ class Places:
         imports.after("accelerate.local_sgd", self._watch_local_sgd)
         imports.after("pytorch_lightning.trainer.trainer", self._watch_trainers)
         imports.after("lightning.pytorch.trainer.trainer", self._watch_trainers)
+        imports.after("transformers.trainer", self._watch_trainers)
 
     def adopt(self) -> None:
         """Take in what was made before `install`, without its line."""
