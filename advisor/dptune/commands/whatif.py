@@ -22,8 +22,8 @@ Measure the links with `dptune links` for the best predictions.
 --strategies compares ways to share the work among the same ranks: less frequent communication, sharding the optimizer
 (ZeRO-1) or everything (FSDP, HSDP), by memory per rank and bounds of the step time.
 
-For GPU steps, from any trace: host.times, compute.times, syncs.removed, copies.non_blocking, fsdp.prefetch, other
-links, fp16 and bf16.
+For GPU steps, from any trace: host.times, compute.times, batch.times, syncs.removed, copies.non_blocking, cuda.graphs,
+attention.sdpa, fsdp.prefetch, precisions, optimizers, other links, fp16 and bf16.
 
 examples:
   dptune whatif
