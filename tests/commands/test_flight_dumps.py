@@ -29,7 +29,8 @@ def test_a_folder_of_dumps_names_the_rank_that_hangs(form: str) -> None:
         "  Rank 2 hangs outside of collectives after barrier #4 of group 0 (default_pg): ranks 0-1"
     )
     assert (
-        "Unfinished: all_reduce #5 (19.5 KiB) in group 0 (default_pg). Called by ranks 0-1; not called by" in done.stdout
+        "Unfinished: all_reduce #5 (19.5 KiB) in group 0 (default_pg). Called by ranks 0-1; not called by"
+        in done.stdout
     )
 
 

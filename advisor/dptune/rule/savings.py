@@ -221,11 +221,19 @@ class RunView(RanksView):
         return bound.without_prediction(why).model_copy(update={"samples_times": grown})
 
     def saving(self, changes: Sequence[Change] | Mapping[str, Value], bound: Saving) -> Saving:
-        """What the changes would save: predicted by replay, or `bound` if the model cannot predict it."""
+        """What the changes would save: predicted by replay, or `bound` if the model cannot predict it.
+
+        The steps of a GPU trace without untraced steps have a host that the profiler slows. It hides what the device
+        would save: a prediction that includes zero says nothing there.
+        """
         try:
-            return self.predict(changes)
+            found = self.predict(changes)
         except Missing as lack:
             return bound.without_prediction(lack.reason)
+        on_gpus = self.measured.known("device_kind") not in ("cpu", None)
+        if found.may_be_nothing and on_gpus and self.measured.step.basis != "untraced":
+            return bound.without_prediction("replayed with a host that the profiler slows, the saving may be zero")
+        return found
 
 
 def _settings(changes: Sequence[Change]) -> dict[str, Value]:

@@ -47,17 +47,19 @@ def autocast(program: Program, value: Value, side: Side) -> Program:
     """Matrix products in 16 bits under autocast, which casts their inputs."""
     if value in (None, "off"):
         raise Missing("a GPU trace does not show how long kernels take in fp32 that run in 16 bits")
-    faster = half_precision(program, side)
+    faster = half_precision(program, side, str(value))
     if faster is program:
         return program
     return times(faster, (Kind.HOST,), _CALLS.at(side), _in_a_pass(program))
 
 
-def half_precision(program: Program, side: Side) -> Program:
-    """Kernels in 16 bits."""
+def half_precision(program: Program, side: Side, dtype: str) -> Program:
+    """Kernels in 16 bits. Raises Missing where the device's matrix units do not know the dtype."""
+    if program.peaks and dtype not in program.peaks:
+        raise Missing(f"the device has no matrix units for {dtype}")
     if _share(program, _MULTIPLYING) < _LEAST_SHARE:
         raise Missing("matrix products and convolutions in fp32 are less than 2 % of the compute")
-    ratio = _ratio(program, "bf16", _HALF_TIMES) * _REACHED.at(side)
+    ratio = _ratio(program, dtype, _HALF_TIMES) * _REACHED.at(side)
     faster = _faster(program, ratio, (Kind.FP32, Kind.ATTENTION))
     faster = times(faster, (Kind.PRODUCT,), _UNKNOWN.at(side))
     if faster is program:

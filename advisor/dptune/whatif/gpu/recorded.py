@@ -57,7 +57,7 @@ def _peaks(run: Run, views: Sequence[RankView]) -> dict[str, float]:
     recorded = next((facts.device.name for facts in run.facts.values() if facts.device), None)
     listed = device_of(views[0])
     name = recorded or (listed.name if listed else "")
-    found = {dtype: peak(name, dtype) for dtype in ("fp32", "tf32", "bf16")}
+    found = {dtype: peak(name, dtype) for dtype in ("fp32", "tf32", "bf16", "fp16")}
     return {dtype: known.flops_per_s for dtype, known in found.items() if known is not None}
 
 

@@ -68,7 +68,7 @@ def parameters_in(program: Program, value: Value, side: Side, link: Link) -> Pro
     _needs_units(program)
     if value in (None, "fp32"):
         raise Missing("a GPU trace does not show how long kernels take in fp32 that run in 16 bits")
-    return _halved(half_precision(program, side), "all_gather", link)
+    return _halved(half_precision(program, side, str(value)), "all_gather", link)
 
 
 def gradients_in(program: Program, value: Value, link: Link) -> Program:
