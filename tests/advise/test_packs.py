@@ -177,7 +177,7 @@ def test_a_rule_is_found_by_code_or_name_in_any_case():
     assert packs.find_rule("dp501") == packs.find_rule("Loader-Starves-Step") == packs.find_rule("DP501")
 
 
-@pytest.mark.parametrize(("asked", "meant"), [("DP5011", "DP501"), ("no-sync", "no-sync-missing")])
+@pytest.mark.parametrize(("asked", "meant"), [("DP9011", "DP901"), ("no-sync", "no-sync-missing")])
 def test_an_unknown_rule_names_the_nearest(asked, meant):
     with pytest.raises(UsageError) as raised:
         packs.find_rule(asked)

@@ -12,6 +12,12 @@ def hosts_of(facts: Mapping[int, Facts]) -> int:
     return len({rank_facts.host for rank_facts in facts.values()}) or 1
 
 
+def share_gpus(facts: Mapping[int, Facts]) -> bool:
+    """Whether two ranks or more compute on one GPU, as far as their recordings name it."""
+    named = [rank_facts.device.uuid for rank_facts in facts.values() if rank_facts.device and rank_facts.device.uuid]
+    return len(set(named)) < len(named)
+
+
 def are_crowded(facts: Mapping[int, Facts]) -> bool:
     """Whether all ranks are on one host, with no core but their own; False where its cores are not known.
 

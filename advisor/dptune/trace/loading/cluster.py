@@ -25,6 +25,7 @@ _UNWATCHED = {  # what dask watches itself for, and nobody sees here: a sample o
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "10s",
 }
+_ANY_PORT = "127.0.0.1:0"  # of the scheduler's HTTP server: its usual port may be another cluster's
 _QUIET = 50  # logging.CRITICAL: what dask logs of a killed worker is in the report
 
 P = ParamSpec("P")
@@ -99,7 +100,7 @@ def _local(distributed: Any, limits: Limits) -> Iterator[Any]:
                 processes=True,
                 dashboard_address=None,
                 silence_logs=_QUIET,
-                scheduler_kwargs={"allowed_failures": limits.attempts - 1},
+                scheduler_kwargs={"allowed_failures": limits.attempts - 1, "dashboard_address": _ANY_PORT},
             )
         except (OSError, RuntimeError, TimeoutError) as error:
             raise RunError(f"local Dask workers did not start: {error}", "read with --jobs instead") from None

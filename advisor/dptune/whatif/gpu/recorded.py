@@ -20,7 +20,7 @@ from dptune.trace.run import Run
 from dptune.whatif.gpu.building import build
 from dptune.whatif.gpu.links import linked
 from dptune.whatif.gpu.program import Program
-from dptune.whatif.hosts import hosts_of
+from dptune.whatif.hosts import hosts_of, share_gpus
 
 _DRAWN = re.compile(r"enumerate\(DataLoader\)#.*__next__$")
 
@@ -38,7 +38,13 @@ def program_of(run: Run, measured: Measured) -> Program:
     program = build(
         views, across(run, views), None, ranks, samples, _batch(run.facts) or _shown_batch(measured), _ddp(run.facts)
     )
-    known = replace(program, hosts=hosts_of(run.facts), workers=_workers(views), peaks=_peaks(run, views))
+    known = replace(
+        program,
+        hosts=hosts_of(run.facts),
+        shared=share_gpus(run.facts),
+        workers=_workers(views),
+        peaks=_peaks(run, views),
+    )
     return linked(known, measured)
 
 
