@@ -149,7 +149,7 @@ def _with_dumps(args: argparse.Namespace, dumps: Sequence[Path]) -> int:
         show_dumps(figures(dumps), args, alone=True)
         return 0
     if args.output:
-        raise UsageError("dumps together with traces are written to stdout only", "leave -o out")
+        raise UsageError("a report of dumps with traces is written to stdout only", "leave -o out")
     run, report = _read(args)
     _write(_text(report, "text", args), None)
     show_dumps(figures(dumps, run), args, alone=False)
