@@ -8,7 +8,7 @@ marked as partial. Several recordings at once are an error, unless they are the 
 
 PATH may also be dumps of torch's flight recorder (pickle or JSON), or a folder of them, alone or with traces of the
 same job: which rank hangs, whose calls differ, how long calls take. A pickle is read without executing it. Logs of NCCL
-Inspector are read alone.
+Inspector cannot be combined with traces.
 
 examples:
   dptune report

@@ -66,8 +66,8 @@ def _more(rows: Sequence[object], width: int) -> Iterator[Line]:
 def _turns(found: OutlierFigures) -> str:
     return (
         f"In the mean step the latest rank is {ns_as_ms(found.latest_ns)} ms late, but no rank stands out: "
-        f"{several(found.latest_ranks, 'rank')} take turns. The cause is in the work of the steps (samples of "
-        "different size, garbage collection, other processes), not in single hosts or GPUs."
+        f"{several(found.latest_ranks, 'rank')} take turns. Likely cause: the work of each step (samples of "
+        "different size, garbage collection, other processes), not single hosts or GPUs."
     )
 
 
@@ -76,7 +76,7 @@ def _gains(found: OutlierFigures) -> str:
     if not found.gains:
         return ""
     parts = [f"{percent(gain.share)} without the delays of {_who(gain.ranks)}" for gain in found.gains]
-    return f"Replayed at the pace of the median rank, steps take less time: {', '.join(parts)}."
+    return f"Replayed with the slowest ranks at the pace of the median rank, steps take less time: {', '.join(parts)}."
 
 
 def _who(ranks: Sequence[int]) -> str:
