@@ -19,6 +19,6 @@ def peak_evidence(run: RunView, changes: Mapping[str, Value]) -> Iterator[Eviden
     """The peak of a rank now and with the changes; nothing where it is not predicted."""
     predicted = run.memory_after(changes)
     if predicted is not None:
-        unit = "MiB per rank"
-        yield Evidence(label="peak memory of tensors", value=predicted.now_bytes / 2**20, unit=unit)
-        yield Evidence(label="peak memory of tensors then (predicted)", value=predicted.peak_bytes / 2**20, unit=unit)
+        unit, label = "MiB per rank", "peak memory of tensors"
+        yield Evidence(label=label, value=predicted.now_bytes / 2**20, unit=unit)
+        yield Evidence(label=f"{label} with the change (predicted)", value=predicted.peak_bytes / 2**20, unit=unit)

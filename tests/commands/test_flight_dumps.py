@@ -83,5 +83,5 @@ def test_beside_traces_calls_are_matched_by_group_and_number(tmp_path: Path) -> 
     load_events(traces, *ranks)
     done = in_process.dptune("report", str(traces), str(dumps), "--no-cache", "--no-tui", "--width", "120")
     assert done.returncode == 0, done.stderr
-    assert "4 calls of the dumps are in the traces, by process group and number." in done.stdout
+    assert "4 calls of the dumps were found in the traces, by process group and sequence number." in done.stdout
     assert re.search(r"all_reduce +0 \(default_pg\) +3.91 KiB +2 +3 +0.05 +0.07$", done.stdout, re.MULTILINE)

@@ -211,10 +211,13 @@ def test_trials_of_other_code_are_refused(project: Path, trials: Trials) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--numerics", "may-change"), "--numerics differs from the search to resume: may-change here, same there"),
-        (("--only", "DP501"), "--only differs from the search to resume: DP501 here, loader.num_workers there"),
-        (("--skip", "DP501"), "--skip differs from the search to resume: DP501 here, not given there"),
-        (("--steps", "31"), "--steps differs from the search to resume: 31 here, 30 there"),
+        (
+            ("--numerics", "may-change"),
+            "--numerics differs from the search to resume: may-change now, same before",
+        ),
+        (("--only", "DP501"), "--only differs from the search to resume: DP501 now, loader.num_workers before"),
+        (("--skip", "DP501"), "--skip differs from the search to resume: DP501 now, not given before"),
+        (("--steps", "31"), "--steps differs from the search to resume: 31 now, 30 before"),
         (("train.py",), "--resume continues with the recorded command"),
         (("--nproc-per-node", "2"), "--nproc-per-node is for recording"),
     ],

@@ -1,4 +1,4 @@
-"""Interpolation before a convolution of one pixel, by hand; times in microseconds, steps of 1000."""
+"""Interpolation before a 1x1 convolution, by hand; times in microseconds, steps of 1000."""
 
 import pytest
 

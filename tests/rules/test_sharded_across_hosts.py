@@ -20,10 +20,10 @@ def test_gathers_that_could_stay_within_hosts(found):
     (advice,) = found()
     assert advice.title == (
         "All-gathers across 2 hosts take 19 % of a step (train.py:9): shard within each host of 2 ranks, and replicate "
-        "between them"
+        "across hosts"
     )
     assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "low", "bound")
-    assert advice.watch.startswith("Each rank then holds 2 times as much")
+    assert advice.watch.startswith("Each rank then holds 2 times the parameters")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tensors that are enlarged before a convolution of one pixel: figures are made up."""
+"""Tensors that are upsampled before a 1x1 convolution: figures are made up."""
 
 import pytest
 
@@ -33,12 +33,12 @@ def ask(*found, times_hold=True):
 def test_the_function_the_channels_and_both_sizes():
     (advice,) = ask(enlarged())
     assert advice.title == (
-        "`forward` (fields.py:55) enlarges 64 channels to 96 x 96 before a convolution of one pixel to 8 channels, "
+        "`forward` (fields.py:55) upsamples 64 channels to 96 x 96 before a 1x1 convolution to 8 channels, "
         "39 % of the step: run the convolution first"
     )
     assert (advice.impact, advice.confidence, advice.numerics) == ("high", "medium", "same")
     assert (advice.saves.low_share, advice.saves.high_share) == (0, 0.35)
-    assert ("enlarged", "8 x 64 x 24 x 24 to 8 x 64 x 96 x 96") in [(one.label, one.value) for one in advice.evidence]
+    assert ("upsampled", "8 x 64 x 24 x 24 to 8 x 64 x 96 x 96") in [(one.label, one.value) for one in advice.evidence]
     assert ask(enlarged(), times_hold=False)[0].confidence == "low"
 
 

@@ -44,7 +44,7 @@ def ask(make_facts):
 def test_the_function_its_squares_and_the_optimizer(ask):
     (advice,) = ask(function(pow=0.2, sum=0.03, add=0.3))
     assert advice.title == (
-        "`Trainer.squares` (train.py:67) squares 10 weight tensors for a penalty in the loss, 23 % of the step with "
+        "`Trainer.squares` (train.py:67) computes an L2 penalty on 10 weight tensors, 23 % of the step with "
         "the backward pass: use weight_decay of SGD"
     )
     assert (advice.impact, advice.confidence, advice.numerics) == ("high", "medium", "same")

@@ -125,7 +125,7 @@ def test_a_process_of_a_given_executor_that_was_killed_is_one_sentence(eight):
 @pytest.mark.parametrize(
     ("ending", "said"),
     [
-        ((os.kill, 0, signal.SIGKILL), "was killed, most likely for want of memory"),
+        ((os.kill, 0, signal.SIGKILL), "was killed, most likely because it ran out of memory"),
         ((os.kill, 0, signal.SIGABRT), f"died of signal {int(signal.SIGABRT)}"),
         ((os.kill, 0, signal.SIGTERM), f"died of signal {int(signal.SIGTERM)}"),
         ((os._exit, 3), "ended with exit status 3"),

@@ -133,7 +133,7 @@ def test_sharding_replaces_whole_parameters_by_gathered_units(model):
 
 def test_what_is_not_known_of_a_change_is_said(model):
     for name, value, why in (
-        ("cudnn.benchmark", True, "what cudnn.benchmark does to memory is not known"),
+        ("cudnn.benchmark", True, "the effect of cudnn.benchmark on memory is not known"),
         ("fsdp.reshard_after_forward", False, "not sharded by fully_shard"),
     ):
         with pytest.raises(Missing, match=why):

@@ -114,7 +114,7 @@ class Calls:
     ) -> Answer:
         """Starts a search for the changes that make a script faster: `command` is train.py with its arguments.
 
-        `only`: rules and knobs to try, with commas between (default: all).
+        `only`: comma-separated rules and knobs to try (default: all).
         """
         if bool(command) == bool(run):
             raise CallError("give either `command` (train.py and its arguments) or `run` (a recording)")

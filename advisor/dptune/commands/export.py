@@ -1,9 +1,9 @@
 """Write chosen ranks to one Perfetto file, on one clock.
 
 RUN is a run folder of `dptune profile`, or traces. The file shows each rank as a process with its threads and streams,
-moved to one clock as the report does; arrows lead from the last rank to arrive at a collective to the ranks that waited
-for it. Tracks above hold the steps, why each device is idle, and what the recommendations refer to. Names and times are
-those of the traces, to the nanosecond. Open it at https://ui.perfetto.dev, or with Perfetto's trace_processor.
+aligned to one clock as in the report; arrows lead from the last rank to arrive at a collective to the ranks that waited
+for it. Further tracks show the steps, why each device is idle, and what the recommendations refer to. Names and times
+are those of the traces, to the nanosecond. Open it at https://ui.perfetto.dev, or with Perfetto's trace_processor.
 
 --ranks late chooses the ranks that arrive late at collectives and the earliest one, for comparison. It needs the extra
 `perfetto`.
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     found, report = run_and_report(paths, args.jobs, cached=not args.no_cache)
     traced = {rank.rank for rank in found.ranks}
     if not traced:
-        raise RunError("the run holds no trace to export", "record one with `dptune profile train.py`")
+        raise RunError("the run has no trace to export", "record one with `dptune profile train.py`")
     chosen = traced if args.ranks == "all" else late_ranks(report.measured) if wanted is None else set(wanted)
     if absent := sorted(chosen - traced):
         raise UsageError(f"--ranks: no trace of rank {absent[0]}", f"there are traces of {spans(traced)}")

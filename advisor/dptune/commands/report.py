@@ -8,7 +8,7 @@ marked as partial. Several recordings at once are an error, unless they are the 
 
 PATH may also be dumps of torch's flight recorder (pickle or JSON), or a folder of them, alone or with traces of the
 same job: which rank hangs, whose calls differ, how long calls take. A pickle is read without executing it. Logs of NCCL
-Inspector are read alone.
+Inspector cannot be combined with traces.
 
 examples:
   dptune report
@@ -149,7 +149,7 @@ def _with_dumps(args: argparse.Namespace, dumps: Sequence[Path]) -> int:
         show_dumps(figures(dumps), args, alone=True)
         return 0
     if args.output:
-        raise UsageError("dumps together with traces are written to stdout only", "leave -o out")
+        raise UsageError("a report of dumps with traces is written to stdout only", "leave -o out")
     run, report = _read(args)
     _write(_text(report, "text", args), None)
     show_dumps(figures(dumps, run), args, alone=False)

@@ -54,7 +54,7 @@ def flight_figures(dumps: Sequence[Dump], traced: Durations | None = None) -> Fl
     if not any(dump.entries for dump in dumps):
         findings.append("the dumps hold no calls: was TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE) set?")
     if any(dump.entries for dump in dumps) and not any(dump.groups for dump in dumps):
-        findings.append("the dumps do not list the ranks of process groups: they are those that called a collective")
+        findings.append("the dumps do not list the ranks of process groups: those that called a collective are assumed")
     culprits = _culprits(stuck, dumped)
     if not culprits and any(each.missing for each in stuck):
         findings.append("ranks wait for each other in different groups: they call collectives in different orders")

@@ -324,12 +324,12 @@ class SliceGradients(FunctionOperators):
 
 
 class UpsampledConvolution(FunctionOperators):
-    """Convolutions of one pixel on tensors that were just enlarged, in a function of the user.
+    """1x1 convolutions on tensors that were just upsampled, in a function of the user.
 
     `cost_ns` holds the interpolation and the convolution; `calls` are those of the convolution.
     """
 
-    before: list[int] = Field(description="size of the largest input before it is enlarged")
+    before: list[int] = Field(description="size of the largest input before it is upsampled")
     after: list[int] = Field(description="the same, after that")
     channels: int = Field(description="output channels of the convolution")
     saved_share: float = Field(
@@ -425,7 +425,7 @@ class UserCodeFigures(Figures):
         default=[], description="functions that take 16 or more slices of tensors of one size in a step"
     )
     upsampled_convolutions: list[UpsampledConvolution] = Field(
-        default=[], description="functions that enlarge tensors before a convolution of one pixel"
+        default=[], description="functions that upsample tensors before a 1x1 convolution"
     )
     clips: bool = Field(False, description="whether a step clips gradients with `torch.nn.utils`")
     packs: bool = Field(False, description="whether a step packs padded sequences, on whose padding no layer computes")

@@ -64,7 +64,7 @@ class Options(Model):
             if name in shown and shown[name] != getattr(self, name):
                 here, there = (_written(value) or "not given" for value in (shown[name], getattr(self, name)))
                 raise UsageError(
-                    f"{word} differs from the search to resume: {here} here, {there} there",
+                    f"{word} differs from the search to resume: {here} now, {there} before",
                     f"leave out {word}, or start a new search without --resume",
                 )
         if any(HIDDEN in word for word in self.command) and "command" not in given:

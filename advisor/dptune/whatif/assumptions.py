@@ -50,9 +50,9 @@ _ON_CPUS = {
     "receives them",
     "fsdp.no_sync": "a pass that reduces no gradients computes as before, except for the hooks that reduce them",
     "fsdp.param_dtype": "compute takes no time: how fast it is in another dtype was not measured",
-    "wrapper": f"a collective of a unit takes {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and {BYTE_NS:g} "
-    f"ns per byte besides; the optimizer {DISPATCH_NS / 1e3:g} us more per sharded tensor, and {UPDATE_NS:g} ns per "
-    "element",
+    "wrapper": f"each collective of a unit adds {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and "
+    f"{BYTE_NS:g} ns per byte of host time; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
+    f"{UPDATE_NS:g} ns per element",
     "fsdp.units": "hooks and copies of units take as long in total as before; a merged unit is gathered before its "
     "first module and reduced after its last",
     "loader.num_workers": "each worker prepares a batch as fast as the main process did, CPU cores permitting; "
@@ -70,18 +70,18 @@ _ON_CPUS = {
 }
 _EQUAL_PARTS = "gradients of a bucket are of equal size where the recording does not have their sizes"
 _BATCH = (
-    "kernels, copies and waiting for input grow with the batch, kernels half as much to in proportion; host calls and "
+    "waiting for input grows in proportion to the batch, kernels and copies by 0.5 to 1 times that; host calls and "
     "collectives do not grow"
 )
-_PRECISION = "matrix products speed up by the ratio of the device's peaks, times 0.4 to 1.3"
+_PRECISION = "matrix products speed up by 0.4 to 1.3 times the ratio of the device's peak FLOP/s"
 _UNITS = "a unit is gathered once the units before it have been copied out"
 _ON_GPUS = {
     "ddp.bucket": _EQUAL_PARTS,
     "ddp.first_bucket": _EQUAL_PARTS,
-    "ddp.comm_hook": "the hook takes up to 250 us of the host per bucket, and casts move 2.5 bytes per gradient byte",
+    "ddp.comm_hook": "the hook takes up to 250 us of host time per bucket, and casts move 2.5 bytes per gradient byte",
     "ddp.gradient_as_bucket_view": "only copies out of buckets are saved",
-    "accumulation.": "fewer micro-batches are the last of the recorded ones; with more, each pass takes longer in "
-    "proportion",
+    "accumulation.": "with fewer micro-batches, the last recorded ones remain; with more, each recorded pass takes "
+    "longer in proportion",
     "ddp.no_sync": "a pass without communication computes as before, except for copies into and out of buckets",
     "straggler.balanced": "kernels and host work of each step take their mean over ranks",
     "straggler.removed": "kernels and host work of the slowest rank take the median of the others",
@@ -92,12 +92,12 @@ _ON_GPUS = {
     "precision.": _PRECISION,
     "cudnn.allow_tf32": _PRECISION,
     "fsdp.param_dtype": _PRECISION,
-    "fsdp.reshard_after_forward": "a collective had half of the link while a backward pass gathered a unit",
+    "fsdp.reshard_after_forward": "collectives had half of the link's bandwidth while a backward pass gathered a unit",
     "fsdp.forward_prefetch": _UNITS,
     "fsdp.backward_prefetch": _UNITS,
     "fsdp.prefetch": _UNITS,
     "optimizer.fused": "a fused update moves a quarter to 0.6 of the bytes of foreach operations (AdamW: a third)",
-    "optimizer.foreach": "lists of tensors are updated in the bytes of the loop, without its gaps",
+    "optimizer.foreach": "foreach operations move the same bytes as the loop, without its gaps",
     "cuda.graphs": "forward and backward passes can be captured; the loader and the optimizer are launched as before",
     "host.": "host calls keep their order and dependencies",
     "syncs.": "the script does not depend on results it waited for",

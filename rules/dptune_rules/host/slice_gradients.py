@@ -1,4 +1,4 @@
-"""Slices are taken one by one, and the backward pass fills a gradient of the whole tensor for each of them.
+"""The backward pass of each of many slices fills a gradient of the whole tensor.
 
 ## What it measures
 
@@ -25,7 +25,7 @@ The saving is an upper bound: all of this time.
 
 ## When to leave it alone
 
-- Few slices of a large tensor are read: a list of all of them saves little.
+- Only a few slices of a large tensor are used: `unbind` then saves little.
 
 ## References
 
@@ -77,7 +77,7 @@ def check(run: RunView) -> Iterator[Advice]:
             impact,
             spends=f"on the gradients of {function.calls:,.0f} slices of {size} tensors{_through(function)}: "
             f"{_remedy(function)}",
-            why="The backward pass of each slice fills zeros of the whole size and adds them up.",
+            why="The backward pass of each slice allocates zeros of the whole size and accumulates them.",
             most="the backward pass of these slices",
             confidence="medium" if found.basis == "untraced" and run.times_hold else "low",
             details=[

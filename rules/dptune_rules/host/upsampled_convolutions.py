@@ -1,18 +1,18 @@
-"""Tensors are enlarged before a convolution of one pixel, which could run on the small tensor first.
+"""Tensors are upsampled before a 1x1 convolution, which could run on the small tensor first.
 
 ## What it measures
 
-Interpolation (`F.interpolate`, `nn.Upsample`) that nothing but views separates from a convolution with a kernel of one
-pixel and fewer output than input channels, in a function of the script, with the nodes of their backward pass. Read
-from the order and input sizes of operators in the detailed window. The share is of the untraced step. On a GPU it is
+Interpolation (`F.interpolate`, `nn.Upsample`) that only views separate from a 1x1 convolution with fewer output than
+input channels, in a function of the script, with the nodes of their backward pass. Read from the order and input sizes
+of operators in the detailed window. The share is of the untraced step. On a GPU it is
 the time of the kernels that these operators launch.
 
 ## Why it matters
 
 Interpolation mixes pixels of one channel, and such a convolution mixes channels of one pixel. Their order does not
-change the result, as the weights of an interpolation add up to 1, which keeps the bias. Enlarging C channels and then
-reducing them to K reads and writes C / K times as much as enlarging K channels, and the convolution computes on all
-enlarged pixels.
+change the result: interpolation weights add up to 1, which keeps the bias. Upsampling C channels and then reducing them
+to K reads and writes C / K times as much as upsampling K channels, and the convolution computes on all upsampled
+pixels.
 
 ## What to change
 
@@ -32,7 +32,7 @@ convolution the part of the pixels that are interpolated.
 
 - torch.nn.functional.interpolate: https://pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html
 - Long, Shelhamer, Darrell, "Fully Convolutional Networks for Semantic Segmentation" (2015), which scores first and
-  then enlarges: https://arxiv.org/abs/1411.4038
+  then upsamples: https://arxiv.org/abs/1411.4038
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RULE = Rule(
     name="upsampled-convolutions",
     family="host",
     kind="time",
-    summary="tensors are enlarged before a convolution of one pixel instead of after it",
+    summary="tensors are upsampled before a 1x1 convolution instead of after it",
     since="0.1",
     thresholds=(WORTH_SHARE,),
     asked_when_busy=True,
@@ -77,16 +77,16 @@ def _advice(run: RunView, function: UpsampledConvolution, *, traced: bool) -> Ad
         slug=RULE.name,
         kind=RULE.kind,
         impact=run.impact(function.saved_share, WORTH_SHARE) or "low",
-        title=f"`{function.name}` ({where}) enlarges {function.after[1]} channels to {_size(function.after[2:])} "
-        f"before a convolution of one pixel to {function.channels} channels, {100 * function.share:.0f} % of the step: "
+        title=f"`{function.name}` ({where}) upsamples {function.after[1]} channels to {_size(function.after[2:])} "
+        f"before a 1x1 convolution to {function.channels} channels, {100 * function.share:.0f} % of the step: "
         "run the convolution first",
-        why="The order does not change the result, and the convolution leaves fewer channels to enlarge.",
+        why="The order does not change the result, and the convolution leaves fewer channels to upsample.",
         changes=[],
-        saves=run.bound(0.0, function.saved_share, "channels not enlarged, and pixels not convolved"),
+        saves=run.bound(0.0, function.saved_share, "channels not upsampled, and pixels not convolved"),
         confidence="low" if traced or not run.times_hold else "medium",
         evidence=[
             *costs(f"{function.name} at {function.at}", function),
-            Evidence(label="enlarged", value=f"{before} to {after}"),
+            Evidence(label="upsampled", value=f"{before} to {after}"),
             Evidence(label="output channels", value=function.channels),
             Evidence(label="calls", value=round(function.calls, 1), unit="per step"),
         ],

@@ -1,4 +1,4 @@
-"""The loss adds up squares of the weights, which the optimizer's weight decay does at hardly any cost.
+"""The loss contains an L2 penalty on the weights, which the optimizer's weight decay applies at hardly any cost.
 
 ## What it measures
 
@@ -19,15 +19,15 @@ For a penalty of `factor * sum(p.pow(2).sum() for p in parameters)`, leave it ou
 
     torch.optim.SGD(parameters, lr=..., weight_decay=2 * factor)
 
-`torch.optim.Adam`, `RMSprop`, `Adagrad` and others that add `weight_decay * p` to the gradient are the same. Weights
-that are not in the penalty get a parameter group with `weight_decay=0`.
+The same holds for `torch.optim.Adam`, `RMSprop`, `Adagrad` and others that add `weight_decay * p` to the gradient. Put
+weights that are not penalized in a parameter group with `weight_decay=0`.
 
 The saving is an upper bound: all of this time.
 
 ## When to leave it alone
 
-- `AdamW` decays weights apart from the gradient, which is no L2 penalty: training differs.
-- Gradients are clipped: the decay of the optimizer is added after that.
+- `AdamW` decouples weight decay from the gradient, so it is no L2 penalty: training differs.
+- Gradients are clipped: the optimizer adds weight decay after clipping.
 - The value of the penalty is logged: compute it every N steps, without gradients.
 
 ## References
@@ -54,7 +54,7 @@ RULE = Rule(
     name="weight-penalty",
     family="host",
     kind="time",
-    summary="the loss adds up squares of the weights instead of the optimizer's weight_decay",
+    summary="the loss computes an L2 penalty on the weights instead of the optimizer's weight_decay",
     since="0.1",
     thresholds=(WORTH_SHARE,),
     asked_when_busy=True,
@@ -95,10 +95,10 @@ def _advice(
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"`{name}` ({place}) squares {tensors} for a penalty in the loss, {100 * share:.0f} % of the step with "
+        title=f"`{name}` ({place}) computes an L2 penalty on {tensors}, {100 * share:.0f} % of the step with "
         f"the backward pass: use weight_decay of {optimizer if optimizer in COUPLED else 'the optimizer'}",
         why="The penalty reads all weights and adds a gradient as large as the model; the optimizer adds weight_decay "
-        "in the pass that it makes anyway.",
+        "in a pass that it makes anyway.",
         changes=[],
         saves=run.bound(0.0, share, "the squares, their sums and their backward pass"),
         confidence="medium" if run.times_hold else "low",
@@ -117,5 +117,5 @@ def _advice(
 def _watch(optimizer: str, *, clips: bool) -> str:
     words = "For factor * sum of squares, weight_decay is 2 * factor. The reported loss no longer contains the penalty."
     if optimizer and optimizer not in COUPLED:
-        words += f" weight_decay of {optimizer} may not be an L2 penalty, as that of AdamW; that of Adam and SGD is."
-    return words + (" The optimizer adds its decay after gradients are clipped." if clips else "")
+        words += f" weight_decay of {optimizer} may not be an L2 penalty; that of Adam and SGD is."
+    return words + (" The optimizer adds weight decay after gradients are clipped." if clips else "")

@@ -2,16 +2,17 @@
 
 ## What it measures
 
-The indices of a `Subset`, as `random_split` makes it, in the loaders of each rank. Where a sampler deals the samples of
-a loader to ranks, all ranks need the same Subset: reported are loaders of one line whose Subsets have the same length
-but other indices on some ranks. Loaders without such a sampler are left out: each rank may have a Subset of its own.
+The indices of a `Subset`, as `random_split` makes it, in the loaders of each rank. Where a sampler splits the samples
+of a loader over ranks, all ranks need the same Subset: reported are loaders created on one line whose Subsets have the
+same length but different indices on some ranks. Loaders without such a sampler are left out: each rank may have a
+Subset of its own.
 
 ## Why it matters
 
 `random_split` draws from the global generator. If ranks seed it differently, for example with
 `set_seed(seed, device_specific=True)`, or not at all, a sample that one rank holds out is trained on by another one.
 The accuracy on held-out samples is then too high, and early stopping and the choice of a model rely on it. The sampler
-deals positions, not samples, so some samples are drawn by several ranks and others by none.
+distributes positions, not samples, so some samples are drawn by several ranks and others by none.
 
 ## What to change
 
@@ -23,7 +24,7 @@ Or split before ranks are seeded differently.
 
 ## When to leave it alone
 
-- Ranks hold different data, and the sampler still deals them out: use plain shuffling on each rank.
+- Ranks hold different data: remove the distributed sampler, and shuffle on each rank.
 
 ## References
 
@@ -79,6 +80,6 @@ def _advice(loader: LoaderFacts, subsets: int, ranks: int) -> Advice:
             *([Evidence(label="samples of each", value=loader.dataset_samples)] if loader.dataset_samples else []),
         ],
         remedy="Pass `generator=torch.Generator().manual_seed(0)` to `random_split`.",
-        watch="Scores on held-out samples fall to what they are for samples that were not trained on.",
+        watch="Held-out scores drop: they no longer include samples that were trained on.",
         subject=loader.where or "loader",
     )

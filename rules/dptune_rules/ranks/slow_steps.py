@@ -25,7 +25,7 @@ it: the mean step does.
 
 - Checkpoints: less often, in a thread or a process of their own (`torch.distributed.checkpoint.async_save`), or from a
   copy in memory.
-- Evaluation: on fewer samples, less often, on all ranks, or in another job. A Trainer of transformers keeps all logits
+- Evaluation: on fewer samples, less often, on all ranks, or in another job. The transformers Trainer keeps all logits
   for `compute_metrics`: `preprocess_logits_for_metrics` reduces them batch by batch.
 - Logging: if values are printed every tenth step, do not read them from the device in every step.
 

@@ -9,16 +9,16 @@ trace.
 
 FSDP1 flattens and concatenates the parameters of a unit and shards the result. FSDP2 shards each parameter along its
 first dimension as a DTensor. Frozen and trained parameters may then share a unit, sharded state dicts need no
-communication, and peak memory does not depend on when the host runs ahead, because FSDP2 does without `record_stream`.
-New features of torch are in FSDP2 only, for example prefetching of several units. Throughput is similar, so no saving
-is claimed.
+communication, and peak memory does not depend on how far the host runs ahead, because FSDP2 does not use
+`record_stream`. New features of torch are in FSDP2 only, for example prefetching of several units. Throughput is
+similar, so no saving is claimed.
 
 ## What to change
 
 Call `fully_shard` on each block, then on the model, and create the optimizer after that:
 
 - `auto_wrap_policy`: call `fully_shard` on the modules that it would wrap;
-- `ShardingStrategy.SHARD_GRAD_OP`: `reshard_after_forward=False`; `HYBRID_SHARD`: a device mesh of two dimensions;
+- `ShardingStrategy.SHARD_GRAD_OP`: `reshard_after_forward=False`; `HYBRID_SHARD`: a 2-D device mesh;
 - `MixedPrecision`: `MixedPrecisionPolicy`; `CPUOffload`: `CPUOffloadPolicy`; `no_sync()`:
   `set_requires_gradient_sync`.
 

@@ -1,9 +1,9 @@
-"""FSDP shards over all hosts, so every all-gather crosses the network; a mesh of two dimensions keeps it in a host.
+"""FSDP shards over all hosts, so every all-gather crosses the network; a 2-D mesh (HSDP) keeps it within a host.
 
 ## What it measures
 
 The hosts of the ranks, the mesh of `fully_shard` (or the strategy of FullyShardedDataParallel), and the exposed
-transfer of its all-gathers. Reported where a mesh of one dimension spans several hosts of several ranks each.
+transfer of its all-gathers. Reported where a 1-D mesh spans several hosts with several ranks each.
 
 ## Why it matters
 
@@ -14,9 +14,9 @@ than those within, and all ranks of a host share them.
 
 `mesh = init_device_mesh(device, (hosts, ranks_per_host), mesh_dim_names=("replicate", "shard"))` and
 `fully_shard(module, mesh=mesh)` (`HYBRID_SHARD` of FullyShardedDataParallel): each host holds all shards, gathers stay
-within it, and only reduced shards of gradients cross the network. A rank then holds N / n times as much of parameters,
-gradients and optimizer state, for N ranks with n on each host: it is proposed only if the predicted peak memory fits,
-or is unknown.
+within it, and only reduced shards of gradients cross the network. A rank then holds N / n times the parameters,
+gradients and optimizer state, for N ranks with n per host: HSDP is proposed only if the predicted peak memory fits, or
+is unknown.
 
 The upper bound is the exposed transfer of all-gathers.
 
@@ -49,7 +49,7 @@ RULE = Rule(
     name="sharded-across-hosts",
     family="topology",
     kind="time",
-    summary="FSDP all-gathers cross the network between hosts; sharding within each host keeps them inside",
+    summary="FSDP all-gathers cross the network between hosts; sharding within each host (HSDP) avoids this",
     since="0.1",
     thresholds=(WORTH_SHARE,),
     needs="recording",
@@ -84,7 +84,7 @@ def check(run: RunView) -> Iterator[Advice]:
         kind=RULE.kind,
         impact=impact,
         title=f"All-gathers across {len(on_host)} hosts take {100 * share:.0f} % of a step{in_parentheses(where)}: "
-        f"shard within each host of {ranks_here} ranks, and replicate between them",
+        f"shard within each host of {ranks_here} ranks, and replicate across hosts",
         why="Links between hosts are several times slower than those within, and all ranks of a host share them.",
         changes=[],
         saves=run.bound(0.0, run.most_exposed(rows), "the exposed transfer of all-gathers"),
@@ -93,7 +93,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="hosts", value=len(on_host)),
             *(
                 Evidence(
-                    label=f"exposed all-gathers ({row.known('phase') or 'some'} phase)",
+                    label=f"exposed all-gathers ({row.known('phase') or 'unknown'} phase)",
                     value=row.exposed_transfer_ns / run.measured.account.window_ns,
                     unit="of a step",
                 ).at(row.known("longest"))
@@ -102,6 +102,6 @@ def check(run: RunView) -> Iterator[Advice]:
             *peak_evidence(run, HYBRID),
         ],
         numerics="same",
-        watch=f"Each rank then holds {len(on_host)} times as much of parameters, gradients and optimizer state.",
+        watch=f"Each rank then holds {len(on_host)} times the parameters, gradients and optimizer state.",
         fingerprint=RULE.code,
     )

@@ -19,7 +19,7 @@ In the order of memory use:
 
 - `reshard_after_forward=False` of `fully_shard` (`SHARD_GRAD_OP` of FullyShardedDataParallel): gathered layers are kept
   for the backward pass, so that they are gathered once;
-- a mesh of two dimensions (HYBRID_SHARD): layers are gathered only within a node;
+- a 2-D mesh (HYBRID_SHARD): layers are gathered only within a node;
 - DistributedDataParallel: nothing is gathered.
 
 Where all layers stay gathered already, only DistributedDataParallel is proposed, with low confidence: an all-gather and
@@ -28,7 +28,7 @@ a reduce-scatter send the bytes of an all-reduce, and only the waits of the forw
 If several forward passes precede a backward pass, each of them gathers every layer again. Then
 `reshard_after_forward=False` comes first, because it gathers each layer once.
 
-On CPUs, the saving with `fully_shard` is predicted by replay. Otherwise it is an upper bound: all the time that
+On CPUs, the saving with `fully_shard` is predicted by replay. Otherwise it is an upper bound, all the time that
 sharding takes in a step: every collective of FSDP (also its reduce-scatters; DDP's all-reduces may be hidden), host
 time in its hooks, copies into and out of gathered buffers, and the optimizer, which updates sharded tensors one by
 one. On a CPU, overlapped collectives count too, because they use its cores; on a GPU, only the slowdown of compute

@@ -1,9 +1,9 @@
-"""FSDP reduce-scatters gradients in fp32 over a link that cannot carry them; 16 bits would halve that.
+"""FSDP reduce-scatters gradients in fp32, which backward passes cannot hide on this link; bf16 would halve the bytes.
 
 ## What it measures
 
-The exposed transfer of the reduce-scatters (and, with a mesh of two dimensions, the all-reduces) of `fully_shard`
-whose gradients are reduced in fp32, and whether bandwidth takes more of their time than start-up, by the latency and
+The exposed transfer of the reduce-scatters (and, with a 2-D mesh, the all-reduces) of `fully_shard`
+whose gradients are reduced in fp32, and whether bandwidth takes more of their time than latency, by the latency and
 bandwidth measured between these ranks.
 
 ## Why it matters
@@ -14,19 +14,19 @@ the step waits for each of these bytes.
 ## What to change
 
 `fully_shard(module, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))`. `dptune verify --set
-fsdp.reduce_dtype=bf16` tries it from outside.
+fsdp.reduce_dtype=bf16` tries it without editing the script.
 
 The upper bound is half of the exposed transfer of these collectives.
 
 ## When to leave it alone
 
 - Many ranks: sums of many bf16 values lose digits, which fp32 reduction is there to keep. Compare the loss.
-- Units are so small that start-up dominates: see `small-shard-units`.
+- Units are so small that latency dominates: see `small-shard-units`.
 
 ## References
 
 - MixedPrecisionPolicy, `reduce_dtype`: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
-- The thresholds are those of `wide-gradients`, which is the same for DDP.
+- The thresholds are those of `wide-gradients`, its DDP counterpart.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RULE = Rule(
     name="wide-reductions",
     family="topology",
     kind="time",
-    summary="FSDP reduce-scatters gradients in fp32 over a link that cannot carry them; 16 bits would halve that",
+    summary="fp32 reduce-scatter of FSDP cannot be hidden behind backward on this link; bf16 would halve the bytes",
     since="0.1",
     thresholds=(EXPOSED_SHARE,),
     needs="recording",
@@ -82,21 +82,21 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact or "low",
         title=f"FSDP reduces gradients in fp32{in_parentheses(where)}, and {100 * exposed:.0f} % of a step waits for "
         "that: bf16 halves the bytes",
-        why="The link cannot carry the gradients while the backward pass computes. In 16 bits they are half as large.",
+        why="The link is too slow to hide the reduction behind the backward pass. 16 bits halve the bytes.",
         changes=[change],
         saves=run.saving([change], bound),
         confidence="low",
         evidence=[
             Evidence(
-                label=f"exposed {row.kind.replace('_', '-')}s ({row.known('phase') or 'some'} phase)",
+                label=f"exposed {row.kind.replace('_', '-')}s ({row.known('phase') or 'unknown'} phase)",
                 value=row.exposed_transfer_ns / run.measured.account.window_ns,
                 unit="of a step",
             ).at(row.known("longest"))
             for row in rows
         ],
         numerics="changes",
-        watch="Gradients are rounded to 16 bits before they are added: compare the loss over the first hundreds of "
-        "steps.",
+        watch="Gradients are rounded to 16 bits before they are added: compare the loss over the first few "
+        "hundred steps.",
         fingerprint=f"{RULE.code}:fsdp.reduce_dtype",
     )
 

@@ -4,7 +4,7 @@
 
 Operators that a function of the script itself calls in forward passes and losses, with the nodes of their backward pass
 by autograd's sequence numbers, as a share of the steps of the detailed window. On a GPU it is the time of the kernels
-that they launch. Left out is what torch computes in one operator, or does not write better: layers, matrix products,
+that they launch. Operators that leave little to improve in the script are left out: layers, matrix products,
 convolutions, attention, activations, normalization, pooling, dropout, losses and lookups. What remains is arithmetic on
 each element, reductions, sorts, copies and interpolation. The training loop itself and functions that another rule
 names are left out, too. Where other processes use the cores the rule runs as well: they slow all operators of a step.
@@ -12,8 +12,8 @@ names are left out, too. Where other processes use the cores the rule runs as we
 ## Why it matters
 
 Such operators do little arithmetic for each byte, and each of them reads and writes whole tensors. In most models they
-take a few percent of a step. A larger share often has a cause in the script: a result is computed several times, a
-tensor is larger than what is read of it, or one operator replaces several.
+take a few percent of a step. A larger share often has a cause in the script: a result is computed several times, only
+a part of a tensor is used, or one operator could replace several.
 
 ## What to change
 
@@ -28,7 +28,7 @@ The saving is an upper bound: all of this time. Confidence is low, because the t
 
 ## When to leave it alone
 
-- It is the method: a physical loss, a scan, or an operator that torch does not have.
+- The method needs it: a physical loss, a scan, or an operator that torch does not have.
 
 ## References
 
@@ -99,7 +99,7 @@ def _advice(run: RunView, function: MemoryBoundFunction) -> Advice:
         impact="medium" if function.share >= MEDIUM else "low",
         title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step in memory-bound operators"
         f"{_runs(function)}{through}: {names}",
-        why="Matrix products, convolutions, attention and layers are not in this time. No other rule explains it.",
+        why="This time excludes matrix products, convolutions, attention and layers. No other rule explains it.",
         changes=[],
         saves=run.bound(0.0, function.share, "all of these operators and their backward pass"),
         confidence="low",
@@ -112,9 +112,9 @@ def _advice(run: RunView, function: MemoryBoundFunction) -> Advice:
             ),
         ],
         numerics="same",
-        watch=f"Check whether {'its runs repeat results' if _runs(function) else 'it repeats work'}, tensors are "
-        "larger than what is read of them, or one call replaces several operators. torch.compile fuses elementwise "
-        "operators. If it is the method, leave it unchanged.",
+        watch=f"Check whether {'its runs repeat results' if _runs(function) else 'it repeats work'}, only a part of "
+        "a tensor is used, or one call could replace several operators. torch.compile fuses elementwise operators. If "
+        "the method needs all of this work, leave it unchanged.",
         fingerprint=f"{RULE.code}:{function.name}",
     )
 

@@ -60,8 +60,8 @@ def cluster_options(parser: argparse.ArgumentParser) -> None:
     words = "read ranks on Dask workers: local, slurm, or the scheduler's address, e.g. tcp://HOST:8786"
     group.add_argument("--cluster", metavar=CLUSTER, help=words)
     words = (
-        "ranks to read in full: all, auto (those that differ), or a list, e.g. 0,7,64-71; of the others, steps and "
-        "collectives are read (default: all; auto with --cluster)"
+        "ranks to read in full: all, auto (those that differ), or a list, e.g. 0,7,64-71; of the others, only steps "
+        "and collectives are read (default: all; auto with --cluster)"
     )
     group.add_argument("--detail-ranks", type=_detailed, metavar=DETAILED, help=words)
 

@@ -1,4 +1,4 @@
-"""Convolutions of one pixel on what was just enlarged, by function of the script, with their backward pass.
+"""1x1 convolutions on what was just upsampled, by function of the script, with their backward pass.
 
 Read from the order and the input sizes of operators in the detailed window. Interpolation weighs pixels of each channel
 alike, and a convolution of one pixel weighs channels of each pixel alike: either order gives the same result. It counts

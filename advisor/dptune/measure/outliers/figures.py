@@ -42,7 +42,7 @@ _LATE_STEP = 0.5  # of the threshold, from which on a step counts as late
 _LEAST_STEPS = 3  # in which a rank is late: fewer may be chance; all, of fewer steps
 _ONE_PERCENT = 0.01
 _CAUSES: dict[str, str] = {**dict(LAG_CLASSES.items()), "": "compute"}
-_NO_CAUSE = "nothing that its trace shows takes half of its lag longer"
+_NO_CAUSE = "nothing in its trace explains half of its lag"
 
 
 def outliers(

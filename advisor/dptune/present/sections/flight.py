@@ -23,8 +23,8 @@ _COLUMNS = (
 _NO_DURATION = Hole("neither the dumps nor traces show durations (TORCH_NCCL_ENABLE_TIMING=1 records them)")
 _NO_SIZE = Hole("the element type is not known, or nothing is sent")
 _ALL_ARRIVED = (
-    "Every rank with a dump called the collectives that are not over. If the job hangs: a rank without a dump, calls "
-    "that differ, a network failure, or work before them on the device."
+    "Every rank with a dump has called the unfinished collectives. If the job hangs, the cause is a rank without a "
+    "dump, calls that differ, a network failure, or earlier work on the device."
 )
 
 
@@ -98,7 +98,7 @@ def _remarks(found: FlightFigures) -> Iterator[str]:
     if found.without_dump:
         yield f"No dump of {_ranks(found.without_dump)}."
     if found.traced is not None:
-        yield f"{found.traced:,} calls of the dumps are in the traces, by process group and number."
+        yield f"{found.traced:,} calls of the dumps were found in the traces, by process group and sequence number."
     yield from (
         f"{finding[:1].upper()}{finding[1:]}{'' if finding.endswith('?') else '.'}" for finding in found.findings
     )

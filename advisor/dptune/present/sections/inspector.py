@@ -22,8 +22,8 @@ _COLUMNS = (
     Column("busbw GB/s"),
 )
 _WORDS = (
-    "ms: the longest time over the ranks, with waiting for the last to arrive; transfer: the shortest, that of the "
-    "last to arrive; busbw is that of the transfer. Medians over the calls."
+    "ms: the longest duration over ranks, including the wait for the last to arrive; transfer: the shortest, that of "
+    "the last to arrive; busbw: bus bandwidth of the transfer. Medians over calls."
 )
 
 
@@ -34,7 +34,7 @@ def inspector(found: InspectorFigures, width: int) -> Iterator[Line]:
     for last in found.last_ranks[:_AT_MOST]:
         yield from wrapped(_last(last), width, "  ", "    ", role="strong")
     if not found.last_ranks:
-        yield from wrapped("No rank arrives last at most collectives.", width, "  ")
+        yield from wrapped("No rank arrives last in half or more of the collectives.", width, "  ")
     if found.unread:
         yield from wrapped(f"{several(found.unread, 'object')} could not be read.", width, "  ", role="dim")
     for finding in found.findings:

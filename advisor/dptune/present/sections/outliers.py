@@ -21,8 +21,8 @@ COLUMNS = (
     Column("what takes longer", right=False, least=18),
 )
 WORDS = (
-    "Late ms is how late the ranks arrive at collectives by work of their own, in the mean step: a rank that another "
-    "holds up is not late. Of steps: the share of steps in which they are."
+    "late ms: how late the ranks arrive at collectives because of their own work, mean over steps (waiting for another "
+    "rank does not count); of steps: the share of steps in which they are that late."
 )
 _WHERE = {"host": "host {}", "hosts": "hosts {}", "position": "{}"}
 
@@ -65,9 +65,9 @@ def _more(rows: Sequence[object], width: int) -> Iterator[Line]:
 
 def _turns(found: OutlierFigures) -> str:
     return (
-        f"In the mean step the latest rank is {ns_as_ms(found.latest_ns)} ms late, but no rank is late more than the "
-        f"others: {several(found.latest_ranks, 'rank')} take turns. The cause is in the work of the steps (samples of "
-        "different size, garbage collection, other processes), not in single hosts or GPUs."
+        f"In the mean step the latest rank is {ns_as_ms(found.latest_ns)} ms late, but no rank stands out: "
+        f"{several(found.latest_ranks, 'rank')} take turns. Likely cause: the work of each step (samples of "
+        "different size, garbage collection, other processes), not single hosts or GPUs."
     )
 
 
@@ -76,7 +76,7 @@ def _gains(found: OutlierFigures) -> str:
     if not found.gains:
         return ""
     parts = [f"{percent(gain.share)} without the delays of {_who(gain.ranks)}" for gain in found.gains]
-    return f"Replayed with their work as the median rank's, steps take less time: {', '.join(parts)}."
+    return f"Replayed with the slowest ranks at the pace of the median rank, steps take less time: {', '.join(parts)}."
 
 
 def _who(ranks: Sequence[int]) -> str:
@@ -97,7 +97,7 @@ def _devices(found: OutlierFigures) -> str:
         on = f" on {host}" if host else ""
         parts.append(f"{_who(sorted(rank for rank, _ in slow))}{on} ({slow[0][1]:.2f}x)")
     more = f" and {len(by_host) - _AT_MOST} more hosts" if len(by_host) > _AT_MOST else ""
-    return f"Slow GPUs, by the time of the same kernels against the median rank: {'; '.join(parts)}{more}."
+    return f"Slow GPUs (time of the same kernels relative to the median rank): {'; '.join(parts)}{more}."
 
 
 def _links(found: OutlierFigures) -> Iterator[str]:
@@ -107,18 +107,18 @@ def _links(found: OutlierFigures) -> Iterator[str]:
         yield (
             f"Slow link: {link.kind} of {data(link.message_bytes)} among ranks {spans(link.ranks)}"
             f"{where if link.hosts else ''} takes {ns_as_ms(link.transfer_ns)} ms to transfer, "
-            f"{ns_as_ms(link.others_ns)} ms in groups like it ({link.times:.1f}x)."
+            f"but {ns_as_ms(link.others_ns)} ms in similar groups ({link.times:.1f}x)."
         )
     if len(found.slow_links) > _AT_MOST:
         yield f"and {several(len(found.slow_links) - _AT_MOST, 'more slow group')}: see --format json"
     if len(found.slow_links) > 1 and found.slow_link_hosts:
         hosts = ", ".join(found.slow_link_hosts[:_MOST_NAMES])
-        yield f"All slow groups include {hosts}, and no group of the same kind that is not slow does."
+        yield f"All slow groups include {hosts}, and no other group of the same kind does."
 
 
 def _unsteady(found: OutlierFigures) -> Iterator[str]:
     for unsteady in found.unsteady_hosts[:_MOST_NAMES]:
         yield (
             f"Unsteady host: the ranks of {unsteady.host} ({spans(unsteady.ranks)}) are {ns_as_ms(unsteady.spread_ns)} "
-            "ms later in their latest steps than in their median step."
+            "ms later at the 90th percentile of steps than in their median step."
         )

@@ -35,7 +35,7 @@ def memory(whatif: WhatIf, width: int) -> Iterator[Line]:
         for why in dict.fromkeys(prediction.missing["peak_bytes"] for prediction in predictions):
             yield from labelled("Memory", f"Not predicted: {why}.", width, role="dim")
         return
-    yield from labelled("Memory", "Peak of a rank's tensors, with the interval of the prediction.", width)
+    yield from labelled("Memory", "Peak tensor memory of a rank, with the prediction interval.", width)
     rows = [_row(*both) for both in zip(_names(predictions), predictions, strict=True)]
     yield from table(_COLUMNS, rows, width)
     if len(predictions) == 1:
@@ -80,5 +80,5 @@ def _capacity(prediction: MemoryPrediction, width: int) -> Iterator[Line]:
         yield from labelled("Fits", f"Unknown: {prediction.missing['capacity_bytes']}.", width, role="dim")
         return
     overhead = prediction.known("overhead_bytes")
-    more = f" Context, libraries and unused reserve take {data(overhead)} on top." if overhead else ""
+    more = f" Context, libraries and unused reserved memory take {data(overhead)} on top." if overhead else ""
     yield from labelled("Fits", f"Up to 90 % of the {data(capacity)} that a rank may use.{more}", width, role="dim")

@@ -87,5 +87,5 @@ def _pairs(values: list[Any]) -> dict[Any, Any]:
 
 def _of_type(value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        raise PickleError("the pickle is damaged: it adds to what is no container")
+        raise PickleError("the pickle is damaged: it appends to something other than a container")
     return value

@@ -127,7 +127,7 @@ def _slurm(limits: Limits) -> Any:
         started = jobqueue.SLURMCluster(**{"processes": 1, "cores": 1, "memory": "8GiB", **limits.slurm})
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(
-            f"SLURM workers cannot be described: {error}", "set [tool.dptune.cluster.slurm] in pyproject.toml"
+            f"SLURM workers cannot be configured: {error}", "set [tool.dptune.cluster.slurm] in pyproject.toml"
         ) from None
     started.scale(limits.workers)
     return started
@@ -144,9 +144,9 @@ def _wait(client: Any, where: str, limits: Limits) -> None:
     except TimeoutError:
         hint = {
             LOCAL: "read with --jobs instead",
-            SLURM: "`squeue` shows the jobs; wait_s in [tool.dptune.cluster] waits longer",
+            SLURM: "`squeue` shows the jobs; raise wait_s in [tool.dptune.cluster]",
         }.get(where, "start some: `dask worker ADDRESS --nthreads 1`")
-        raise RunError(f"no Dask worker came within {limits.wait_s:g} s", hint) from None
+        raise RunError(f"no Dask worker connected within {limits.wait_s:g} s", hint) from None
 
 
 def _check_versions(found: Mapping[str, Any], warn: Callable[[str], None]) -> None:
@@ -195,7 +195,7 @@ def _settle(ended: Future[T], found: Future[T], limits: Limits) -> None:
         tried = f"tried {limits.attempts} times" if limits.attempts > 1 else "tried once"
         found.set_exception(LostError(f"it took longer than {limits.rank_timeout_s:g} s to read, {tried}"))
     except KilledWorker:
-        found.set_exception(LostError("each worker that read it was killed, most likely for want of memory"))
+        found.set_exception(LostError("each worker that read it was killed, most likely because it ran out of memory"))
     except CancelledError:
         found.set_exception(LostError("the scheduler lost it"))
     except Exception as error:

@@ -105,8 +105,9 @@ def with_events(
     digested = [rank for rank in run.digested if rank.rank not in whole]
     if digested:
         text = (
-            f"ranks read in full: {spans(whole) or 'none'}. Kernels, gaps, copies, memory and call sites are of these; "
-            f"of {len(digested):,} others steps and collectives were read (--detail-ranks all reads everything)"
+            f"ranks read in full: {spans(whole) or 'none'}. Kernels, gaps, copies, memory and call sites cover these "
+            f"only; of {len(digested):,} others, only steps and collectives were read "
+            "(--detail-ranks all reads everything)"
         )
         findings.append(Finding(code="ranks-read-in-part", level="info", text=text))
     return replace(run, ranks=sorted(ranks, key=lambda rank: rank.rank), digested=digested, findings=findings)

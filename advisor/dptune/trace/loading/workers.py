@@ -57,7 +57,7 @@ def _died(pool: ProcessPoolExecutor) -> RunError:
     status = next((status for status in statuses if status != -signal.SIGTERM), -signal.SIGTERM)
     alone = "read one at a time: `--jobs 1`, or jobs=1"
     if status == -9:
-        return RunError("a process that read traces was killed, most likely for want of memory", alone)
+        return RunError("a process that read traces was killed, most likely because it ran out of memory", alone)
     how = f"died of signal {-status}" if status < 0 else f"ended with exit status {status}"
     script = _unguarded()
     if script is None:

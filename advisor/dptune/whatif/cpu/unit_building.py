@@ -124,7 +124,7 @@ def _sharded(facts: Facts, world_size: int) -> Sequence[FsdpFacts]:
     if any(fsdp.offload for fsdp in sharded):
         raise Missing("parameters are offloaded, which the step model does not cover")
     if any(fsdp.mesh != [world_size] for fsdp in sharded):
-        raise Missing("units are sharded over a part of the ranks, which the step model does not cover")
+        raise Missing("units are sharded over only some of the ranks, which the step model does not cover")
     if len({(fsdp.parameter_dtype, fsdp.reduce_dtype) for fsdp in sharded}) > 1:
         raise Missing("units have different mixed-precision policies")
     return sharded

@@ -76,14 +76,14 @@ def units(model: StepModel, value: Value) -> StepModel:
     names, count = sharding_of(model).names, int(value or 0)
     sizes = {call.unit: call.message_bytes for pass_ in _passes(model) for call in pass_.calls if call.kind == "gather"}
     if count < 1:
-        raise Missing("a model has at least one unit")
+        raise Missing("a model needs at least one unit")
     if count <= len(names):
         group = grouped([sizes[place] for place in range(len(names))], count)
         merged = tuple(", ".join(found) for found in _by_group(names, group))
         steps = model.each_pass(lambda pass_: replace(pass_, calls=tuple(_merged(pass_.calls, group))))
         return replace(model, steps=steps, sharding=replace(sharding_of(model), names=merged))
     if count % len(names):
-        raise Missing(f"units can be split evenly only: {len(names)} of them into a multiple of that")
+        raise Missing(f"units can only be split evenly: set fsdp.units to a multiple of {len(names)}")
     parts = count // len(names)
     split = tuple(f"{name} ({part + 1} of {parts})" for name in names for part in range(parts))
     steps = model.each_pass(lambda pass_: _split(pass_, parts))

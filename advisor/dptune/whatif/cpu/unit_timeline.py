@@ -226,7 +226,7 @@ def _flights(view: RankView) -> tuple[list[_Flight], list[tuple[int, int]]]:
             beside_ns += max(0, end_ns - hook_end_ns)
         flights.append(_Flight(_KINDS[each.call.kind], each.unit, start_ns, end_ns, around_ns))
     if beside_ns > _MOST_BESIDE * sum(flight.end_ns - flight.start_ns for flight in flights):
-        raise Missing("all-gathers run beside compute (set_unshard_async_op); the step model covers those that block")
+        raise Missing("all-gathers overlap compute (set_unshard_async_op); the step model covers blocking ones only")
     of_units = {each.call.row for each in sent}
     others = [(call.start_ns, call.start_ns + call.dur_ns) for row, call in by_row.items() if row not in of_units]
     return flights, others

@@ -38,7 +38,7 @@ _ALONE = Assumed(1.0, 0.88, 0.6)
 def tensor_float_32(program: Program, value: Value, side: Side) -> Program:
     """fp32 matrix products and convolutions in TF32."""
     if value in (False, "highest"):
-        raise Missing("a GPU trace does not show how long kernels take in fp32 that run in TF32")
+        raise Missing("a GPU trace does not show how long TF32 kernels would take in fp32")
     if program.peaks and "tf32" not in program.peaks:
         raise Missing("the device has no TF32")
     faster = _faster(program, _ratio(program, "tf32", _TF32_TIMES) * _REACHED.at(side))
@@ -49,7 +49,7 @@ def tensor_float_32(program: Program, value: Value, side: Side) -> Program:
 def autocast(program: Program, value: Value, side: Side) -> Program:
     """Matrix products in 16 bits under autocast, which casts their inputs."""
     if value in (None, "off"):
-        raise Missing("a GPU trace does not show how long kernels take in fp32 that run in 16 bits")
+        raise Missing("a GPU trace does not show how long 16-bit kernels would take in fp32")
     faster = half_precision(program, side, str(value))
     if faster is program:
         return program

@@ -67,7 +67,7 @@ def parameters_in(program: Program, value: Value, side: Side, link: Link) -> Pro
     """Units gathered and computed in 16 bits."""
     _needs_units(program)
     if value in (None, "fp32"):
-        raise Missing("a GPU trace does not show how long kernels take in fp32 that run in 16 bits")
+        raise Missing("a GPU trace does not show how long 16-bit kernels would take in fp32")
     return _halved(half_precision(program, side, str(value)), "all_gather", link)
 
 

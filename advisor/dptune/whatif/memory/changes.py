@@ -30,7 +30,7 @@ def changed(model: MemoryModel, changes: Mapping[str, Value]) -> MemoryModel:
         if name in CHANGES:
             model = CHANGES[name](model, value)
         elif not name.startswith(_UNCHANGED):
-            raise Missing(f"what {name} does to memory is not known")
+            raise Missing(f"the effect of {name} on memory is not known")
     return model
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from dptune.measured import Measured, MemoryMoment, Missing
 from dptune.runfile.facts import Facts
 
-_NO_TENSORS = "the run was recorded by a dptune that did not weigh tensors: record it again"
+_NO_TENSORS = "the run was recorded by a dptune that did not measure tensors: record it again"
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def _capacity(measured: Measured, facts: Sequence[Facts]) -> tuple[float | None,
     capacities = [device.known("capacity_bytes") for device in devices]
     known = [capacity for capacity in capacities if capacity]
     if not known:
-        return None, 0.0, "neither the recording nor the trace says how much memory the device has"
+        return None, 0.0, "neither the recording nor the trace shows the memory size of the device"
     unused = [
         max(0, device.peak_reserved_bytes - device.peak_allocated_bytes)
         for device in devices
