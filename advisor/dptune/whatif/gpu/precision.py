@@ -27,8 +27,8 @@ _UNKNOWN = Assumed(1.0, 0.5, 0.2)  # of a kernel that may multiply matrices: its
 # Kernels that multiply nothing move half of the bytes in 16 bits, or as many as before; autocast adds casts.
 _OTHERS = Assumed(1.2, 1.0, 0.5)
 _CALLS = Assumed(1.35, 1.2, 1.0)  # autocast casts inputs and weights of each product, and their gradients
-# Kernels that matrix units do not compute, and collectives, on a GPU shared with another rank, whose products have become
-# shorter, too: of two ranks that halve the GPU, each could take half as long alone.
+# Kernels that matrix units do not compute, and collectives, on a GPU shared with another rank, whose products have
+# become shorter, too: of two ranks that halve the GPU, each could take half as long alone.
 _SHARED = Assumed(1.0, 0.75, 0.5)
 # What a collective takes alone / beside kernels. On two ranks of an H200 an all-reduce of 50 MB took 17.1 ms in a step,
 # and 12.8 ms by `dptune links`.

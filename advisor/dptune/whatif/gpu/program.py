@@ -100,7 +100,7 @@ class Program:
     `batch` are the samples that a rank's loader gives at once, None if not known. The ranks were on so many `hosts`, as
     far as that is known; `shared`: two or more compute on one GPU. `reductions` are the passes in which DDP reduces
     gradients, `gathers` the units that FSDP gathers. By item there are its rank in `ranks`, the micro-batch that
-    launched it in `micro_batches`, and flags of `Part` in `parts`; the latter two are empty where nothing is known of them.
+    launched it in `micro_batches`, and flags of `Part` in `parts`; the latter two are empty where neither is known.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
     element type. `workers` is the number of processes that load batches, None if unknown.
     """
