@@ -64,7 +64,7 @@ def loading_workers(program: Program, value: Value, side: Side) -> Program:
     """Workers prepare batches that the script prepared itself: one comes at most every so often as all make one."""
     workers = int(value or 0)
     if not workers:
-        raise Missing("a GPU trace does not show how long steps would take without workers")
+        raise Missing("a GPU trace does not show how long steps take with loader.num_workers = 0")
     before: dict[int, int] = {}
     found: dict[int, list[Edge]] = defaultdict(list)
     for place, edges in enumerate(program.edges):
