@@ -62,6 +62,9 @@ MORE_STEPS = f"record more traced steps (--light {ENOUGH_STEPS})"
 # Where several processes were timed the model is of the middle one, and less sure of neither: of the 42 changes of the
 # advice benchmark's last three draws, predicted again so, 39 lay within, as wide as 9 % of the step in the median.
 _OF_REPLAY, _OF_STEP, _OF_PROCESSES = 0.3, 0.02, 0.3
+# Of steps of fully_shard, which differ more between processes: one change, predicted from three recordings of a script
+# (144 small layers, 1 Gbit/s), was 12 to 12.5 % off, and the unchanged step by up to 19 %.
+_OF_SHARDED_STEP = 0.15
 _OF_COMPUTE, _OF_COMPUTE_OF_SEVERAL = 0.05, 0.045
 _OF_DIFFERENCE, _OF_DIFFERENCE_OF_SEVERAL = 0.08, 0.06
 _OF_CROWDED_COMPUTE = 0.08
@@ -267,7 +270,12 @@ class RunModel:
         of_several = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
         of_compute = _OF_CROWDED_COMPUTE if self.crowded else of_several
         of_growth = _OF_GROWTH * max(0.0, log2(_grown(self.model, other)) - 1)
-        return _OF_STEP * predicted_ns, (of_compute + of_growth) * min(predicted_ns, computed_ns)
+        of_step = _OF_STEP if other.sharding is None and self._is_replicated else _OF_SHARDED_STEP
+        return of_step * predicted_ns, (of_compute + of_growth) * min(predicted_ns, computed_ns)
+
+    @property
+    def _is_replicated(self) -> bool:
+        return isinstance(self.model, StepModel) and self.model.sharding is None
 
     def at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""
