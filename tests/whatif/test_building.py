@@ -18,7 +18,7 @@ from dptune.whatif.cpu.operator_calls import OperatorCalls
 from dptune.whatif.cpu.step_times import Stretch
 from dptune.whatif.cpu.timeline import Timeline
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.hosts import are_crowded
+from dptune.whatif.hosts import are_crowded, share_gpus
 
 STEP = RankStep((Pass(0.0, 100.0, 60.0, (10.0, 50.0)),), 50.0)
 DDP = DdpFacts("M", bucket_caps_bytes=[1], gradient_sizes=[30, 30], grad_ready_order=[0, 1])
@@ -164,6 +164,12 @@ def test_ranks_without_a_core_but_their_own(hosts, cores, usable, crowded):
     device = DeviceFacts("cpu", cores=cores, usable_cores=usable)
     facts = {rank: Facts(rank, host=host, device=device) for rank, host in enumerate(hosts)}
     assert are_crowded(facts) == crowded
+
+
+@pytest.mark.parametrize(("uuids", "shared"), [("ab", False), ("aa", True), ("aba", True), ("a", False), ("  ", False)])
+def test_ranks_that_share_a_gpu(uuids, shared):
+    facts = {rank: Facts(rank, device=DeviceFacts("cuda", uuid=uuid.strip())) for rank, uuid in enumerate(uuids)}
+    assert share_gpus(facts) == shared
 
 
 def test_exchanges_may_be_slower_still_where_cores_are_shared():

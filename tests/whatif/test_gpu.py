@@ -359,6 +359,14 @@ def test_precision_by_the_peaks_of_the_device(tmp_path: Path) -> None:
     )
     with pytest.raises(Missing, match="no TF32"):
         changed(replace(made, peaks={"fp32": 15.7e12}), {"precision.float32_matmul": "high"})
+    volta = replace(made, peaks={"fp32": 15.7e12, "fp16": 125e12})
+    assert us(changed(volta, {**idle, "precision.autocast": "fp16"})) == pytest.approx(
+        30 + 2 + 48 / (125 / 15.7 * 0.75)
+    )
+    with pytest.raises(Missing, match="no matrix units for bf16"):
+        changed(volta, {"precision.autocast": "bf16"})
+    shared = changed(replace(made, shared=True), {**idle, "precision.float32_matmul": "high"})
+    assert us(shared) == pytest.approx(0.75 * 30 + 2 + 48 / (8 * 0.75))  # another rank's kernels are shorter, too
     assert us(changed(made, {**idle, "compute.times": 0.5})) == pytest.approx(
         40
     )  # kernels are kernels in any precision

@@ -270,12 +270,9 @@ class RunModel:
         of_several = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
         of_compute = _OF_CROWDED_COMPUTE if self.crowded else of_several
         of_growth = _OF_GROWTH * max(0.0, log2(_grown(self.model, other)) - 1)
-        of_step = _OF_STEP if other.sharding is None and self._is_replicated else _OF_SHARDED_STEP
+        sharded = any(isinstance(model, StepModel) and model.sharding is not None for model in (self.model, other))
+        of_step = _OF_SHARDED_STEP if sharded else _OF_STEP
         return of_step * predicted_ns, (of_compute + of_growth) * min(predicted_ns, computed_ns)
-
-    @property
-    def _is_replicated(self) -> bool:
-        return isinstance(self.model, StepModel) and self.model.sharding is None
 
     def at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""

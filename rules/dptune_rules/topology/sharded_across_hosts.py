@@ -58,7 +58,7 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Propose a mesh of two dimensions where gathers across hosts hold up steps."""
+    """Propose a 2-D mesh where gathers across hosts hold up steps."""
     if (facts := run.recorded_about("fsdp")) is None:
         return
     sharded = [fsdp for fsdp in facts.fsdp if fsdp.mesh]

@@ -30,8 +30,14 @@ def tensors(places: Places, device_kind: str) -> TensorFacts | None:
     modules = [thing for thing in objects if issubclass(type(thing), nn.Module)]
     alive = [thing for thing in objects if type(thing) in (torch.Tensor, nn.Parameter)]
     del objects
-    trained = {id(one): one for each in optimizers for group in each.param_groups for one in group["params"]}
-    parameters = {**trained, **{id(one): one for module in modules for one in _values(module, "_parameters")}}
+    trained = {
+        id(parameter): parameter
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    held = {id(parameter): parameter for module in modules for parameter in _values(module, "_parameters")}
+    parameters = {**trained, **held}
     seen: set[int] = set()
 
     def weighed(found: Iterable[Any]) -> int:
@@ -39,21 +45,21 @@ def tensors(places: Places, device_kind: str) -> TensorFacts | None:
 
     facts = TensorFacts(
         parameter_bytes=weighed(parameters.values()),
-        gradient_bytes=weighed(one.grad for one in parameters.values() if one.grad is not None),
+        gradient_bytes=weighed(parameter.grad for parameter in parameters.values() if parameter.grad is not None),
         state_bytes=weighed(optimizer_state(optimizers)),
-        buffer_bytes=weighed(one for module in modules for one in _values(module, "_buffers")),
+        buffer_bytes=weighed(buffer for module in modules for buffer in _values(module, "_buffers")),
         other_bytes=weighed(alive),
         whole_bytes=sum(map(_bytes, parameters.values())),
-        trained_bytes=sum(_bytes(one) for one in trained.values() if one.requires_grad),
-        trained_tensors=sum(bool(one.requires_grad) for one in trained.values()),
-        parameter_sizes=sorted({_bytes(one) for one in parameters.values()}, reverse=True)[:_SIZES],
+        trained_bytes=sum(_bytes(parameter) for parameter in trained.values() if parameter.requires_grad),
+        trained_tensors=sum(bool(parameter.requires_grad) for parameter in trained.values()),
+        parameter_sizes=sorted(set(map(_bytes, parameters.values())), reverse=True)[:_SIZES],
     )
     facts.block, facts.block_bytes = _blocks(modules)
     return facts
 
 
 def _values(module: Any, kind: str) -> Iterator[Any]:
-    yield from (one for one in module.__dict__.get(kind, {}).values() if isinstance(one, torch.Tensor))
+    yield from (value for value in module.__dict__.get(kind, {}).values() if isinstance(value, torch.Tensor))
 
 
 def _bytes(tensor: Any) -> int:
