@@ -10,12 +10,21 @@ import pytest
 from dptune import testing
 from dptune.advice import Advice
 from dptune.advise.packs import LoadedRule, load_packs
-from dptune.measured import CollectiveFigures, Measured
+from dptune.measured import CollectiveFigures, KernelFigures, KernelTime, Measured
 from dptune.rule import Predictor, RunView
 from dptune.runfile.facts import Facts
 
 MIB = 2**20
 RULES = {loaded.rule.code: loaded for loaded in load_packs()}
+
+
+def spent_in(operator: str) -> RunView:
+    """A run without stacks whose steps are spent in one operator."""
+    top = [KernelTime(name=operator, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=0.9)]
+    known: dict[str, Any] = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
+    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
+    return RunView(testing.measured_run(kernels=kernels), [])
+
 
 MakeMeasured = Callable[..., Measured]
 MakeFacts = Callable[..., Facts]

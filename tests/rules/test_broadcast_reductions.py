@@ -1,10 +1,10 @@
 import pytest
 
-from dptune.measured import BroadcastReduction, KernelFigures, KernelTime, Missing, UserCodeFigures
+from dptune.measured import BroadcastReduction, Missing, UserCodeFigures
 from dptune.rule import RunView
 from dptune.testing import measured_run
 
-from .conftest import RULES
+from .conftest import RULES, spent_in
 
 
 def pairs(share=0.35, kind="squared", left=(16, 96, 1, 48), backward_ns=0):
@@ -95,10 +95,7 @@ def test_traced_steps_alone_give_low_confidence():
     ("name", "asks"), [("aten::sub", True), ("vectorized_elementwise_kernel", True), ("aten::mm", False)]
 )
 def test_without_stacks_it_is_skipped_only_where_elementwise_operators_take_time(name, asks):
-    top = [KernelTime(name=name, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=0.9)]
-    known = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
-    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
-    view = RunView(measured_run(kernels=kernels), [])
+    view = spent_in(name)
     if asks:
         with pytest.raises(Missing):
             list(RULES["DP621"].check(view))

@@ -1,10 +1,10 @@
 import pytest
 
-from dptune.measured import FullSort, KernelFigures, KernelTime, Missing, UserCodeFigures
+from dptune.measured import FullSort, Missing, UserCodeFigures
 from dptune.rule import RunView
 from dptune.testing import measured_run
 
-from .conftest import RULES
+from .conftest import RULES, spent_in
 
 
 def sort(share=0.55, read=20):
@@ -65,10 +65,7 @@ def test_quiet_below_five_percent_and_where_much_is_read():
 
 @pytest.mark.parametrize(("name", "asks"), [("aten::sort", True), ("radixSortKVInPlace", True), ("aten::mm", False)])
 def test_without_stacks_it_is_skipped_only_where_an_operator_shows_one(name, asks):
-    top = [KernelTime(name=name, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=0.9)]
-    known = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
-    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
-    view = RunView(measured_run(kernels=kernels), [])
+    view = spent_in(name)
     if asks:
         with pytest.raises(Missing):
             list(RULES["DP618"].check(view))

@@ -1,10 +1,10 @@
 import pytest
 
-from dptune.measured import Decomposition, KernelFigures, KernelTime, Missing, UserCodeFigures
+from dptune.measured import Decomposition, Missing, UserCodeFigures
 from dptune.rule import RunView
 from dptune.testing import measured_run
 
-from .conftest import RULES
+from .conftest import RULES, spent_in
 
 
 def decomposition(operator="svdvals", share=0.35, backward_ns=1_000_000):
@@ -63,10 +63,7 @@ def test_quiet_below_five_percent():
 
 @pytest.mark.parametrize(("name", "asks"), [("aten::_linalg_svd", True), ("aten::mm", False), ("aten::linear", False)])
 def test_without_stacks_it_is_skipped_only_where_an_operator_shows_one(name, asks):
-    top = [KernelTime(name=name, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=0.9)]
-    known = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
-    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
-    view = RunView(measured_run(kernels=kernels), [])
+    view = spent_in(name)
     if asks:
         with pytest.raises(Missing):
             list(RULES["DP613"].check(view))

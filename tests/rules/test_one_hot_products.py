@@ -1,10 +1,10 @@
 import pytest
 
-from dptune.measured import KernelFigures, KernelTime, Missing, OneHotProduct, UserCodeFigures
+from dptune.measured import Missing, OneHotProduct, UserCodeFigures
 from dptune.rule import RunView
 from dptune.testing import measured_run
 
-from .conftest import RULES
+from .conftest import RULES, spent_in
 
 
 def product(share=0.3, backward_ns=5_000_000, sums=False):
@@ -58,10 +58,7 @@ def test_quiet_below_five_percent():
 
 @pytest.mark.parametrize(("name", "asks"), [("aten::one_hot", True), ("aten::mm", False)])
 def test_without_stacks_it_is_skipped_only_where_an_operator_shows_one(name, asks):
-    top = [KernelTime(name=name, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=0.9)]
-    known = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
-    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
-    view = RunView(measured_run(kernels=kernels), [])
+    view = spent_in(name)
     if asks:
         with pytest.raises(Missing):
             list(RULES["DP617"].check(view))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from dptune.measured import KernelFigures, KernelTime, Missing, UpsampledConvolution, UserCodeFigures
+from dptune.measured import Missing, UpsampledConvolution, UserCodeFigures
 from dptune.rule import RunView
 from dptune.testing import measured_run
 
-from .conftest import RULES
+from .conftest import RULES, spent_in
 
 
 def enlarged(saved_share=0.35):
@@ -49,10 +49,7 @@ def test_quiet_below_five_percent_of_saving():
 
 @pytest.mark.parametrize(("name", "asks"), [("aten::upsample_bilinear2d", True), ("aten::mm", False)])
 def test_without_stacks_it_is_skipped_only_where_interpolation_takes_time(name, asks):
-    top = [KernelTime(name=name, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=0.9)]
-    known = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
-    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
-    view = RunView(measured_run(kernels=kernels), [])
+    view = spent_in(name)
     if asks:
         with pytest.raises(Missing):
             list(RULES["DP624"].check(view))
