@@ -111,6 +111,12 @@ def host_of(run: Run, rank: int) -> str | None:
     return (facts.host if facts else "") or (trace.light.host if trace else "") or None
 
 
+def known_hosts(run: Run) -> dict[int, str]:
+    """The host of each rank that has a known one."""
+    ranks = sorted(run.by_rank.keys() | run.facts)
+    return {rank: host for rank in ranks if (host := host_of(run, rank))}
+
+
 def _computing(rank_view: RankView, spent: Sequence[DeviceTimeline], phases: Phased | str) -> Computing:
     """What a rank computes in its steps: the means of a step, as ranks may have recorded fewer."""
     count, usual_ns, optimizer_ns, compute_ns = 0, 0.0, 0.0, 0

@@ -8,7 +8,7 @@ from typing import cast
 
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
-from dptune.measure.across_ranks import Across, across, host_of
+from dptune.measure.across_ranks import Across, across, host_of, known_hosts
 from dptune.measure.communication import (
     arrivals,
     bucket_copies,
@@ -133,7 +133,9 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         ),
         "straggler": (None, late) if isinstance(late, str) else (late, ""),
         "outliers": (
-            None if account is None else outliers(_stepped(accounted), times, together, _hosts(run), account, parallel),
+            None
+            if account is None
+            else outliers(_stepped(accounted), times, together, known_hosts(run), account, parallel),
             no_steps if account is None else FEW,
         ),
         "gaps": (gaps.gaps(spent) if stepped else None, no_steps),
@@ -291,11 +293,6 @@ def _facts_of(run: Run) -> dict[int, Facts]:
     """The facts of all ranks but those of which only a record was kept."""
     digested = {rank.rank for rank in run.digested}
     return {rank: facts for rank, facts in run.facts.items() if rank not in digested}
-
-
-def _hosts(run: Run) -> dict[int, str]:
-    """The host of each rank that has a known one."""
-    return {rank: host for rank in _ranks(run) if (host := host_of(run, rank))}
 
 
 def _view(rank: RankTrace, facts: Facts | None) -> RankView:
