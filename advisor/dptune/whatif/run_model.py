@@ -62,10 +62,11 @@ MORE_STEPS = f"record more traced steps (--light {ENOUGH_STEPS})"
 # Where several processes were timed the model is of the middle one, and less sure of neither: of the 42 changes of the
 # advice benchmark's last three draws, predicted again so, 39 lay within, as wide as 9 % of the step in the median.
 _OF_REPLAY, _OF_STEP, _OF_PROCESSES = 0.3, 0.02, 0.3
-# Of steps of fully_shard, which differ more between processes: one change, predicted from three recordings of a script
-# (144 small layers, 1 Gbit/s), was 12 to 12.5 % off, and the unchanged step by up to 19 %.
-_OF_SHARDED_STEP = 0.15
 _OF_COMPUTE, _OF_COMPUTE_OF_SEVERAL = 0.05, 0.045
+# What steps of fully_shard compute differs more between processes: one change, predicted from three recordings of a
+# script (144 small layers, 1 Gbit/s, which computes most of the step), was 12 to 12.5 % off, and the unchanged step by
+# up to 19 %; over 200 Mbit/s, where it waits for the link for most of the step, four changes were 0 to 4.2 % off.
+_OF_SHARDED_COMPUTE = 0.15
 _OF_DIFFERENCE, _OF_DIFFERENCE_OF_SEVERAL = 0.08, 0.06
 _OF_CROWDED_COMPUTE = 0.08
 # How much more of what is computed for each doubling of the batch beyond the first: caches no longer hold what they
@@ -267,12 +268,13 @@ class RunModel:
     def _of_any_model(self, other: StepModel, predicted_ns: float) -> tuple[float, float]:
         """What any model of a step that CPUs compute is off: more so the less of it is exchange."""
         computed_ns = self._level * step_ns(replace(other, link=Link(0.0, inf)))
-        of_several = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
-        of_compute = _OF_CROWDED_COMPUTE if self.crowded else of_several
+        of_compute = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
+        if self.crowded:
+            of_compute = _OF_CROWDED_COMPUTE
+        if any(isinstance(model, StepModel) and model.sharding is not None for model in (self.model, other)):
+            of_compute = _OF_SHARDED_COMPUTE
         of_growth = _OF_GROWTH * max(0.0, log2(_grown(self.model, other)) - 1)
-        sharded = any(isinstance(model, StepModel) and model.sharding is not None for model in (self.model, other))
-        of_step = _OF_SHARDED_STEP if sharded else _OF_STEP
-        return of_step * predicted_ns, (of_compute + of_growth) * min(predicted_ns, computed_ns)
+        return _OF_STEP * predicted_ns, (of_compute + of_growth) * min(predicted_ns, computed_ns)
 
     def at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""
