@@ -19,7 +19,7 @@ class Questions(Dataset):
 
     def __init__(self, count, words, longest):
         generator = torch.Generator().manual_seed(2)
-        lengths = torch.distributions.Exponential(1 / 14.0)
+        lengths = torch.distributions.Exponential(1 / 16.0)
         torch.manual_seed(2)
         self.lengths = (6 + lengths.sample((count,))).long().clamp(max=longest).tolist()
         self.departments = torch.randint(0, DEPARTMENTS, (count,), generator=generator).tolist()
@@ -69,7 +69,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--questions", type=int, default=6000)
     parser.add_argument("--words", type=int, default=4000)
-    parser.add_argument("--max-length", type=int, default=draw("longest", 128, 136))
+    parser.add_argument("--max-length", type=int, default=draw("longest", 96, 104))
     parser.add_argument("--dim", type=int, default=draw("dim", 96, 104))
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=16)

@@ -79,7 +79,7 @@ def main():
     parser.add_argument("--goods", type=int, default=1200)
     parser.add_argument("--dim", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=draw("hidden", 96, 104))
-    parser.add_argument("--batch", type=int, default=draw("batch", 512, 544))
+    parser.add_argument("--batch", type=int, default=draw("batch", 640, 672))
     parser.add_argument("--negatives", type=int, default=32)
     parser.add_argument("--steps", type=int, default=300)
     args = parser.parse_args()

@@ -71,12 +71,12 @@ class Counter(nn.Module):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("harbour"))
-    parser.add_argument("--photographs", type=int, default=640)
-    parser.add_argument("--camera", type=int, default=draw("camera", 224, 240))
+    parser.add_argument("--photographs", type=int, default=480)
+    parser.add_argument("--camera", type=int, default=draw("camera", 288, 304))
     parser.add_argument("--size", type=int, default=112)
     parser.add_argument("--width", type=int, default=draw("width", 20, 24))
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--workers", type=int, default=1 if MENDED else 0)
     args = parser.parse_args()
 

@@ -52,8 +52,8 @@ class Listener(nn.Module):
 class Journal:
     """Lines of JSON about weights and gradients, for the dashboard."""
 
-    def __init__(self, path, every):
-        self.file = open(path, "w")
+    def __init__(self, file, every):
+        self.file = file
         self.every = every
 
     def describe(self, values):
@@ -79,21 +79,12 @@ class Journal:
         self.file.write(json.dumps(line) + "\n")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clips", type=int, default=2400)
-    parser.add_argument("--width", type=int, default=draw("width", 24, 28))
-    parser.add_argument("--batch", type=int, default=draw("batch", 32, 36))
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--histograms", type=int, default=100 if MENDED else 1, help="steps from one to the next")
-    args = parser.parse_args()
-
+def train(args, journal):
     torch.manual_seed(0)
     sounds, kinds = spectrograms(args.clips, 64, 64)
     loader = DataLoader(TensorDataset(sounds, kinds), args.batch, shuffle=True, drop_last=True)
     model = Listener(args.width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    journal = Journal("kitchen.jsonl", args.histograms)
     step = 0
     for epoch in range(args.epochs):
         for x, y in loader:
@@ -104,6 +95,18 @@ def main():
             step += 1
             journal.write(step, loss.detach(), model)
         print(f"epoch {epoch}: {loss.item():.4f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clips", type=int, default=2400)
+    parser.add_argument("--width", type=int, default=draw("width", 24, 28))
+    parser.add_argument("--batch", type=int, default=draw("batch", 64, 72))
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--histograms", type=int, default=100 if MENDED else 1, help="steps from one to the next")
+    args = parser.parse_args()
+    with open("kitchen.jsonl", "w") as file:
+        train(args, Journal(file, args.histograms))
 
 
 if __name__ == "__main__":

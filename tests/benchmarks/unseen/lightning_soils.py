@@ -65,8 +65,8 @@ class Soil(L.LightningModule):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=3200)
-    parser.add_argument("--bands", type=int, default=draw("bands", 256, 288))
-    parser.add_argument("--width", type=int, default=draw("width", 48, 56))
+    parser.add_argument("--bands", type=int, default=draw("bands", 320, 352))
+    parser.add_argument("--width", type=int, default=draw("width", 64, 72))
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=3)

@@ -80,7 +80,7 @@ def main():
     parser.add_argument("--grids", type=int, default=3000)
     parser.add_argument("--dim", type=int, default=draw("dim", 32, 36))
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=draw("batch", 160, 176))
+    parser.add_argument("--batch", type=int, default=draw("batch", 288, 304))
     parser.add_argument("--steps", type=int, default=400)
     args = parser.parse_args()
 

@@ -70,9 +70,9 @@ def roll_out(river, keeper, now, horizon, gamma, trace):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rivers", type=int, default=draw("rivers", 240, 256))
+    parser.add_argument("--rivers", type=int, default=draw("rivers", 512, 544))
     parser.add_argument("--horizon", type=int, default=32)
-    parser.add_argument("--hidden", type=int, default=draw("hidden", 256, 272))
+    parser.add_argument("--hidden", type=int, default=draw("hidden", 448, 480))
     parser.add_argument("--parts", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=40)

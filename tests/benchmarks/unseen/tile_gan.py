@@ -49,7 +49,7 @@ def critic(width):
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * width * 16, 1))
 
 
-def save_grid(pictures, path, columns=8, zoom=5):
+def save_grid(pictures, path, columns=8, zoom=3):
     """A sheet of pictures, enlarged so that one sees something."""
     pixels = ((pictures.clamp(-1, 1) + 1) * 127.5).byte().permute(0, 2, 3, 1)
     n, height, width, _ = pixels.shape

@@ -59,7 +59,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--noise", type=int, default=48)
     parser.add_argument("--width", type=int, default=draw("width", 32, 36))
-    parser.add_argument("--batch", type=int, default=draw("batch", 16, 18))
+    parser.add_argument("--batch", type=int, default=draw("batch", 24, 26))
     parser.add_argument("--penalty", type=float, default=1.0)
     parser.add_argument("--steps", type=int, default=300)
     args = parser.parse_args()
