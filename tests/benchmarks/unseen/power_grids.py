@@ -78,9 +78,9 @@ class Stability(nn.Module):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grids", type=int, default=3000)
-    parser.add_argument("--dim", type=int, default=draw("dim", 32, 36))
+    parser.add_argument("--dim", type=int, default=draw("dim", 48, 52))
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=draw("batch", 288, 304))
+    parser.add_argument("--batch", type=int, default=draw("batch", 208, 224))
     parser.add_argument("--steps", type=int, default=400)
     args = parser.parse_args()
 
