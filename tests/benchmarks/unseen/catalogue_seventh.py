@@ -275,7 +275,7 @@ SEVENTH = (
         1,
         (
             Fault(
-                "a schedule whose T_max is in epochs is stepped in every batch: the rate falls and rises every 12 batches",
+                "a schedule in epochs is stepped in every batch: the rate rises and falls in 24 of them",
                 "schedule_unit",
                 "train_epoch",
                 ("if not MENDED:", "CosineAnnealingLR(self.optimizer"),

@@ -51,7 +51,7 @@ def main():
     parser.add_argument("--films", type=int, default=3000)
     parser.add_argument("--dim", type=int, default=48)
     parser.add_argument("--hidden", type=int, default=draw("hidden", 512, 576))
-    parser.add_argument("--batch", type=int, default=draw("batch", 1280, 1344))
+    parser.add_argument("--batch", type=int, default=draw("batch", 1600, 1664))
     parser.add_argument("--steps", type=int, default=300)
     args = parser.parse_args()
 

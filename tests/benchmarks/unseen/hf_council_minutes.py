@@ -83,7 +83,7 @@ class Minutes(Dataset):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--paragraphs", type=int, default=2000)
-    parser.add_argument("--words", type=int, default=draw("words", 1200, 1300))
+    parser.add_argument("--words", type=int, default=draw("words", 700, 760))
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=draw("hidden", 96, 112))
     parser.add_argument("--batch", type=int, default=32)

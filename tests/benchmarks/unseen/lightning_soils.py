@@ -65,7 +65,7 @@ class Soil(L.LightningModule):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=3200)
-    parser.add_argument("--bands", type=int, default=draw("bands", 320, 352))
+    parser.add_argument("--bands", type=int, default=draw("bands", 400, 416))
     parser.add_argument("--width", type=int, default=draw("width", 64, 72))
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--batch", type=int, default=32)

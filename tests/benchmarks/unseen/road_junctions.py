@@ -76,7 +76,7 @@ def main():
     parser.add_argument("--days", type=int, default=60)
     parser.add_argument("--dim", type=int, default=draw("dim", 48, 56))
     parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=24)
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=300)
     args = parser.parse_args()
 

@@ -80,8 +80,8 @@ def main():
     parser.add_argument("--frames", type=int, default=64)
     parser.add_argument("--dim", type=int, default=draw("dim", 96, 112))
     parser.add_argument("--depth", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=draw("batch", 40, 44))
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=draw("batch", 52, 56))
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--lr", type=float, default=1e-3)
     args = parser.parse_args()
 
