@@ -197,7 +197,7 @@ SEVENTH = (
         2,
         (
             Fault(
-                "constant tables of 4 MiB a layer are buffers, and DDP broadcasts them before every forward pass",
+                "constant tables of 6.25 MiB a layer are buffers, and DDP broadcasts them before every forward pass",
                 "broadcast_buffers",
                 "main",
                 ("broadcast_buffers=", 'self.register_buffer("bias"'),

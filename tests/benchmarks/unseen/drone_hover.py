@@ -72,7 +72,7 @@ class Pilot(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--drones", type=int, default=draw("drones", 240, 256))
+    parser.add_argument("--drones", type=int, default=draw("drones", 320, 336))
     parser.add_argument("--horizon", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=draw("hidden", 160, 176))
     parser.add_argument("--gamma", type=float, default=0.97)

@@ -89,7 +89,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tunes", type=int, default=4000)
     parser.add_argument("--length", type=int, default=draw("length", 64, 72))
-    parser.add_argument("--longest", type=int, default=1024)
+    parser.add_argument("--longest", type=int, default=1280)
     parser.add_argument("--dim", type=int, default=draw("dim", 96, 104))
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=12)

@@ -79,7 +79,7 @@ def main():
     parser.add_argument("--leaves", type=int, default=960)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--width", type=int, default=draw("width", 16, 20))
-    parser.add_argument("--batch", type=int, default=draw("batch", 28, 30))
+    parser.add_argument("--batch", type=int, default=draw("batch", 36, 38))
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--lr", type=float, default=0.05)
     args = parser.parse_args()
