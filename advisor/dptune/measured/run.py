@@ -28,18 +28,7 @@ from dptune.measured.exchange import (
     ShardingFigures,
 )
 from dptune.measured.figure import ABSENT, Figure, Figures, Missing, Model
-from dptune.measured.host import (
-    AttributionFigures,
-    CompilingFigures,
-    ComputeFunction,
-    EagerAttention,
-    LaunchFigures,
-    LaunchIdleFigures,
-    OptimizerLoop,
-    UncachedGeneration,
-    UserCodeFigures,
-    WaitSite,
-)
+from dptune.measured.host import AttributionFigures, CompilingFigures, LaunchFigures, LaunchIdleFigures, WaitSite
 from dptune.measured.inferred import InferredFacts
 from dptune.measured.lag import ArrivalFigures, StragglerFigures
 from dptune.measured.load import LoadFigures
@@ -48,6 +37,13 @@ from dptune.measured.place import Place
 from dptune.measured.shard_units import ShardUnits
 from dptune.measured.steps import AccumulationFigures, InputFigures, NoiseFigures, StepsFigures, StepTime
 from dptune.measured.tensor_memory import TensorMemory
+from dptune.measured.user_code import (
+    ComputeFunction,
+    EagerAttention,
+    OptimizerLoop,
+    UncachedGeneration,
+    UserCodeFigures,
+)
 
 
 class Loss(Model):
