@@ -17,8 +17,8 @@ An all-gather and a reduce-scatter each move half of what an all-reduce does. Wh
 turn at worst, one for each tensor: all of it, not half. How long FSDP takes at most is not predicted here: each unit
 that is gathered has its own latencies and its own work for the host, and how many there are the script says. (Over
 gloo, with each layer a unit, a step took 165 ms where the latencies of one unit give 21.) `unit_strategies` predicts
-it on CPUs, and HSDP as no more than that with an all-reduce of each unit's shards between hosts. Parameters that are not trained come on
-top everywhere, and what activations take, where the peak of memory shows it.
+it on CPUs, and HSDP as no more than that with an all-reduce of each unit's shards between hosts. Parameters that are
+not trained come on top everywhere, and what activations take, where the peak of memory shows it.
 
 Sources: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, sections 5
 and 7; Zhao et al., "PyTorch FSDP", VLDB 2023, section 3; for the halves Thakur, Rabenseifner & Gropp, Int. J. High
