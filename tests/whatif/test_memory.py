@@ -123,10 +123,10 @@ def test_sharding_replaces_whole_parameters_by_gathered_units(model):
     after = changed(model, {"wrapper": "fsdp"})
     assert (after.parameters, after.state, after.buckets) == (50, 100, 0)
     start, later, end, last = after.moments
-    assert (start.sharding, later.sharding) == (20, 2 * 20 + 4 * 40)  # of two units the gathers, of one its gradients
+    assert (start.sharding, later.sharding) == (20, 2 * 20 + 2 * 40 + 30)  # two gathers, and gradients so far: 50 - 20
     assert (later.gradients, end.sharding) == (25, 0)
     assert last.sharding == 3 * 20  # gradients of the root, and both buffers of a reduce-scatter of gloo
-    assert after.peak == 180 + 475
+    assert after.peak == 180 + 470
     kept = changed(model, {"wrapper": "fsdp", "fsdp.reshard_after_forward": False})
     assert kept.moments[0].sharding == 20 + 80
 
@@ -199,7 +199,9 @@ def units(recording) -> MemoryModel:
     fsdp = FsdpFacts(2, names=["", "a", "b"], gathered_bytes=[20, 40, 40], mesh=[2], reshard_after_forward=True)
     model = recorded(*recording(ddp=[], fsdp=[fsdp]))
     start, later, end = model.moments
-    return replace(model, moments=(replace(start, sharding=90.0), replace(later, sharding=60.0, passed_share=0.5), end))
+    return replace(
+        model, moments=(replace(start, sharding=90.0), replace(later, sharding=60.0, passed_share=0.75), end)
+    )
 
 
 def test_gathered_dtype_leaves_shards_and_state_as_wide(units):
@@ -227,12 +229,12 @@ def test_units_resharded_to_groups_of_ranks(units):
     after = changed(units, {"fsdp.reshard_after_forward": 4})
     assert after.sharding.group == 4
     assert after.sharding.held(Moment("forward")) == 20 + 80 + 20
-    assert after.moments[1].sharding == 60 + 20 * 0.5
+    assert after.moments[1].sharding == 60 + 20 * 0.25
 
 
 def test_gradients_that_wait_for_the_last_micro_batch_are_whole(units):
     after = changed(units, {"fsdp.no_sync": True})
-    assert [each.sharding for each in after.moments] == pytest.approx([90 + 100, 60 + 50, 0])
+    assert [each.sharding for each in after.moments] == pytest.approx([90 + 100, 60 + 25, 0])
     with pytest.raises(Missing, match="reduction in each micro-batch"):
         changed(units, {"fsdp.no_sync": False})
 
