@@ -80,16 +80,34 @@ HELD_OUT_BASE = {
 HELD_OUT: dict[str, tuple[Change, ...]] = {
     "transformer, DDP": (
         ("loader.batch_size=4", ("--batch", "4")),
+        ("precision.autocast=bf16", ("--autocast",)),
+        ("optimizer.foreach=true", ("--optimizer", "foreach")),
         ("optimizer.name=sgd_momentum", ("--optimizer", "momentum")),
         ("wrapper=fsdp fsdp.reshard_after_forward=false", ("--strategy", "fsdp", "--reshard", "false")),
         ("wrapper=fsdp memory.checkpointing=true", ("--strategy", "fsdp", "--checkpoint")),
     ),
-    "convolutions, DDP": (("model.dtype=bf16", ("--dtype", "bf16")),),
+    "convolutions, DDP": (
+        ("model.dtype=bf16", ("--dtype", "bf16")),
+        ("precision.autocast=bf16", ("--autocast",)),
+    ),
+    "transformer, FSDP": (
+        ("fsdp.param_dtype=bf16", ("--param-dtype", "bf16")),
+        ("fsdp.param_dtype=bf16 fsdp.reduce_dtype=fp32", ("--param-dtype", "bf16", "--reduce-dtype", "fp32")),
+        ("fsdp.reduce_dtype=bf16", ("--reduce-dtype", "bf16")),
+        ("precision.autocast=bf16", ("--autocast",)),
+        ("optimizer.foreach=true", ("--optimizer", "foreach")),
+    ),
     "wide layers, DDP": (
+        ("precision.autocast=bf16", ("--autocast",)),
+        ("optimizer.foreach=true", ("--optimizer", "foreach")),
         ("memory.checkpointing=true loader.batch_size=1024", ("--checkpoint", "--batch", "1024")),
         ("wrapper=fsdp optimizer.name=sgd", ("--strategy", "fsdp", "--optimizer", "sgd")),
     ),
-    "wide layers, FSDP": (("memory.checkpointing=true", ("--checkpoint",)),),
+    "wide layers, FSDP": (
+        ("memory.checkpointing=true", ("--checkpoint",)),
+        ("fsdp.param_dtype=bf16", ("--param-dtype", "bf16")),
+        ("fsdp.reduce_dtype=bf16", ("--reduce-dtype", "bf16")),
+    ),
     "convolutions, FSDP": (
         ("loader.batch_size=32", ("--batch", "32")),
         ("wrapper=ddp", ("--strategy", "ddp")),

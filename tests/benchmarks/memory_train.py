@@ -9,16 +9,18 @@ import json
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 SAMPLES = 1024
+DTYPES = {"": None, "bf16": torch.bfloat16, "fp32": torch.float32}
 OPTIMIZERS = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
     "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-4, momentum=0.9),
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-4),
+    "foreach": lambda parameters: torch.optim.AdamW(parameters, lr=1e-4, foreach=True),
 }
 
 
@@ -99,18 +101,21 @@ def trained(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
     model: nn.Module = Model(options.model, options.checkpoint).to(dtype)
+    dtypes = {"param_dtype": DTYPES[options.param_dtype], "reduce_dtype": DTYPES[options.reduce_dtype]}
+    sharding = {"mp_policy": MixedPrecisionPolicy(**dtypes)}
     if options.strategy == "fsdp":
         for at in range(0, len(model.blocks), options.blocks_per_unit):  # type: ignore[arg-type]
             blocks = list(model.blocks[at : at + options.blocks_per_unit])  # type: ignore[index]
-            fully_shard(blocks if len(blocks) > 1 else blocks[0], reshard_after_forward=options.reshard)
-        fully_shard(model)
+            fully_shard(blocks if len(blocks) > 1 else blocks[0], reshard_after_forward=options.reshard, **sharding)
+        fully_shard(model, **sharding)
     else:
         model = DistributedDataParallel(model)
     optimizer = OPTIMIZERS[options.optimizer](model.parameters())
     loader = DataLoader(samples(options.model, SAMPLES, dtype), batch_size=options.batch)
     for inputs, targets in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), options.steps):
         optimizer.zero_grad()
-        outputs = model(inputs)
+        with torch.autocast("cpu", enabled=options.autocast):
+            outputs = model(inputs)
         nn.functional.cross_entropy(outputs.flatten(0, -2).float(), targets.flatten()).backward()
         optimizer.step()
 
@@ -124,6 +129,9 @@ def main() -> None:
     parser.add_argument("--blocks-per-unit", type=int, default=1)
     parser.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adamw")
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--param-dtype", choices=tuple(DTYPES), default="")
+    parser.add_argument("--reduce-dtype", choices=tuple(DTYPES), default="")
+    parser.add_argument("--autocast", action="store_true")
     parser.add_argument("--checkpoint", action="store_true")
     parser.add_argument("--steps", type=int, default=40)
     options = parser.parse_args()

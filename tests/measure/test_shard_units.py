@@ -5,8 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dptune.measured import Missing
+from dptune.measure.shard_units.policies import policies
+from dptune.measured import Missing, ShardUnits
 from dptune.present.sections.fsdp import fsdp
+from dptune.runfile.communication import FsdpFacts
+from dptune.testing import facts_of
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import US, annotation, launched, measure_events, operator, step
@@ -107,6 +110,33 @@ def test_of_a_recording_of_cards():
     lines = ["".join(span.text for span in line) for line in fsdp(SimpleNamespace(measured=measured), 80)]
     assert any(line.startswith("  forward gather       4  48.1 MiB") for line in lines), lines
     assert max(map(len, lines)) <= 80
+    assert lines[2].startswith("  4 units (TransformerEncoderLayer) at tests/gpu/scripts/ranks.py:111: mesh 2,")
+
+
+def test_how_units_are_sharded_is_said_in_the_names_of_torch():
+    """A root without parameters of its own has no mesh, and is left out; so is what is torch's default."""
+    root = FsdpFacts(2, units=1, where="train.py:8", modules=["FSDPNet"])
+    blocks = FsdpFacts(
+        2,
+        where="train.py:7",
+        modules=["FSDPBlock"],
+        mesh=[2, 4],
+        names=["a", "b"],
+        gathered_bytes=[2**20, 3 * 2**20],
+        reshard_after_forward=4,
+        parameter_dtype="bfloat16",
+        offload="CPUOffloadPolicy",
+        forward_prefetch_depth=2,
+    )
+    (policy,) = policies({1: facts_of(fsdp=[]), 0: facts_of(fsdp=[root, blocks])})
+    units = ShardUnits.only("none", rows=[], policies=[policy], forward_depth=0, backward_depth=0)
+    measured = SimpleNamespace(known={"shard_units": units}.get, ranks=[])
+    lines = ["".join(span.text for span in line).strip() for line in fsdp(SimpleNamespace(measured=measured), 80)]
+    assert " ".join(lines[2:5]) == (
+        "2 units (Block) at train.py:7, the largest 3.00 MiB: mesh 2x4, reshard_after_forward=4, param_dtype=bfloat16, "
+        "offload_policy=CPUOffloadPolicy, forward prefetch=2."
+    )
+    assert policies({}) == []
 
 
 def test_of_a_made_trace_without_prefetch(findings):

@@ -23,6 +23,10 @@ def test_gathers_that_could_stay_within_hosts(found):
         "across hosts"
     )
     assert (advice.impact, advice.confidence, advice.saves.basis) == ("high", "low", "bound")
+    assert advice.remedy == (
+        'Create `mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))` and pass `mesh=mesh` '
+        "to each `fully_shard`."
+    )
     assert advice.watch.startswith("Each rank then holds 2 times the parameters")
 
 

@@ -4,11 +4,12 @@ import pytest
 
 from dptune.measured import ShardUnits, UnitFigures
 from dptune.runfile.communication import FsdpFacts
+from dptune.runfile.tensors import TensorFacts
 
 
 @pytest.fixture
 def told(ask, make_measured, make_facts, hand_made):
-    def say(unit_bytes, exposed=0.1, waiting=0.0, device="cuda"):
+    def say(unit_bytes, exposed=0.1, waiting=0.0, device="cuda", tensors=None):
         window_ns = make_measured().account.window_ns
         rows = [
             hand_made.figures(
@@ -30,7 +31,9 @@ def told(ask, make_measured, make_facts, hand_made):
         whole = {"whole_bytes": sum(unit_bytes.values()), "forward_depth": 0, "backward_depth": 0}
         units = hand_made.figures(ShardUnits, rows=rows, **whole)
         sharded = FsdpFacts(2, units=len(rows), where="train.py:9", names=list(unit_bytes), mesh=[2])
-        return ask("DP208", make_measured(shard_units=units, device=device), [make_facts(fsdp=[sharded])])
+        return ask(
+            "DP208", make_measured(shard_units=units, device=device), [make_facts(fsdp=[sharded], tensors=tensors)]
+        )
 
     return say
 
@@ -41,8 +44,16 @@ def test_the_whole_model_in_the_root_unit(told):
         "The root unit gathers 100 % of the parameters at once, and 10 % of a step is its exposed communication: shard "
         "its blocks separately"
     )
+    assert advice.remedy == ""  # no list of equal blocks was found
     assert (advice.impact, advice.saves.high_share) == ("medium", pytest.approx(0.1, rel=1e-3))
     assert [fact.value for fact in advice.evidence if fact.label in ("units", "sharded at")] == [1, "train.py:9"]
+
+
+def test_the_blocks_that_could_be_units(told):
+    (advice,) = told({"": 800 * 2**20}, tensors=TensorFacts(block="Block", block_bytes=[60 * 2**20] * 12))
+    assert advice.remedy == (
+        "Call `fully_shard` on each `Block` (12 of 60 MiB), then on the model, and not on the modules inside."
+    )
 
 
 def test_quiet(told):

@@ -123,10 +123,10 @@ def test_sharding_replaces_whole_parameters_by_gathered_units(model):
     after = changed(model, {"wrapper": "fsdp"})
     assert (after.parameters, after.state, after.buckets) == (50, 100, 0)
     start, later, end, last = after.moments
-    assert (start.sharding, later.sharding) == (20, 2 * 20 + 4 * 40)  # of two units the gathers, of one its gradients
+    assert (start.sharding, later.sharding) == (20, 2 * 20 + 2 * 40 + 30)  # two gathers, and gradients so far: 50 - 20
     assert (later.gradients, end.sharding) == (25, 0)
     assert last.sharding == 3 * 20  # gradients of the root, and both buffers of a reduce-scatter of gloo
-    assert after.peak == 180 + 475
+    assert after.peak == 180 + 470
     kept = changed(model, {"wrapper": "fsdp", "fsdp.reshard_after_forward": False})
     assert kept.moments[0].sharding == 20 + 80
 
@@ -155,6 +155,100 @@ def test_narrow_parameters_leave_the_loss_as_wide(model):
     assert after.held == 230
     assert after.moments[0].activations == 185 + 30
     assert after.doubt == pytest.approx(0.5 * (30 + 40 + 4 * 30))
+
+
+def test_autocast_keeps_16_bit_copies_of_weights_until_their_backward_pass(model):
+    """370 of the first moment are not the loss's: 203.5 are left, with 50 of copies; then half of the copies."""
+    after = changed(model, {"precision.autocast": "bf16"})
+    assert [each.activations for each in after.moments] == pytest.approx([203.5 + 30 + 50, 110 + 25, 5.5])
+    assert (after.held, after.doubt) == (model.held, pytest.approx(15 + 40 + 30))
+    assert changed(after, {"precision.autocast": "fp16"}) == after
+    with pytest.raises(Missing, match="memory without autocast"):
+        changed(after, {"precision.autocast": "off"})
+
+
+def test_updates_at_once_take_roots_of_all_second_moments(model):
+    """Of 100 bytes with Adam; momentum adds in place, and with weight decay perhaps all gradients."""
+    assert [each.optimizer for each in changed(model, {"optimizer.foreach": True}).moments] == [0, 0, 100]
+    assert [each.optimizer for each in changed(model, {"optimizer.fused": True}).moments] == [0, 0, 0]
+    for settings in ({"optimizer.foreach": False}, {"optimizer.fused": False}):  # of a CPU: one after the other
+        assert changed(model, settings).moments[2].optimizer == 60
+    momentum = changed(model, {"optimizer.foreach": True, "optimizer.name": "sgd_momentum"})
+    assert (momentum.moments[2].optimizer, momentum.doubt) == (0, 50)
+    sharded = changed(model, {"wrapper": "fsdp", "optimizer.foreach": True})
+    assert sharded.moments[2].optimizer == 50
+    with pytest.raises(Missing, match="depends on the device"):
+        changed(model, {"optimizer.foreach": None})
+
+
+def test_gradients_as_views_of_buckets(model):
+    after = changed(model, {"ddp.gradient_as_bucket_view": True})
+    assert ([each.gradients for each in after.moments], after.buckets) == ([0, 0, 0], 100)
+    assert changed(replace(model, buckets=0), {"ddp.gradient_as_bucket_view": False}).buckets == 100
+
+
+def test_checkpoints_are_of_blocks_as_recorded_whatever_is_set_first(model):
+    both: dict[str, Value] = {"memory.checkpointing": True, "batch.times": 2.0}
+    assert changed(model, both) == changed(model, dict(reversed(both.items())))
+    assert changed(model, both).moments[0].activations == 2 * (400 - 260 + 130)
+
+
+@pytest.fixture
+def units(recording) -> MemoryModel:
+    """A root of 20 and units of 40, of two ranks, whose recorded moments hold 90 and 60 of them."""
+    fsdp = FsdpFacts(2, names=["", "a", "b"], gathered_bytes=[20, 40, 40], mesh=[2], reshard_after_forward=True)
+    model = recorded(*recording(ddp=[], fsdp=[fsdp]))
+    start, later, end = model.moments
+    return replace(
+        model, moments=(replace(start, sharding=90.0), replace(later, sharding=60.0, passed_share=0.75), end)
+    )
+
+
+def test_gathered_dtype_leaves_shards_and_state_as_wide(units):
+    after = changed(units, {"fsdp.param_dtype": "bf16"})
+    assert (after.held, after.sharding.units, after.sharding.root) == (units.held, (20.0, 20.0), 10.0)
+    assert [each.sharding for each in after.moments] == pytest.approx([45, 30, 0])
+    assert after.moments[0].activations == 185 + 30  # the loss stays as wide
+    assert [each.gradients for each in after.moments] == [each.gradients for each in units.moments]
+    assert changed(after, {"fsdp.param_dtype": "fp32"}).sharding == units.sharding
+
+
+def test_buffers_of_reductions_in_16_bits(units):
+    """Of gloo a unit's gradients with two buffers, each half as large: 3.5 units, not 4; 2 roots at the end, not 3."""
+    after = changed(units, {"fsdp.reduce_dtype": "bf16"})
+    before, then = units.sharding.held(units.moments[1]), after.sharding.held(units.moments[1])
+    assert (before, then) == (2 * 20 + 4 * 40, 2 * 20 + 3.5 * 40)
+    assert after.moments[1].sharding == pytest.approx(60 * then / before)
+    assert (units.sharding.at_end(), after.sharding.at_end()) == (60, 40)
+    wide = changed(units, {"fsdp.param_dtype": "bf16", "fsdp.reduce_dtype": "fp32"}).sharding
+    assert wide.held(units.moments[1]) == 2 * 10 + 6 * 20  # 2 of gradients and the next gather, 2 buffers twice as wide
+
+
+def test_units_resharded_to_groups_of_ranks(units):
+    """In groups of four of eight ranks a quarter of the units stays."""
+    after = changed(units, {"fsdp.reshard_after_forward": 4})
+    assert after.sharding.group == 4
+    assert after.sharding.held(Moment("forward")) == 20 + 80 + 20
+    assert after.moments[1].sharding == 60 + 20 * 0.25
+
+
+def test_gradients_that_wait_for_the_last_micro_batch_are_whole(units):
+    after = changed(units, {"fsdp.no_sync": True})
+    assert [each.sharding for each in after.moments] == pytest.approx([90 + 100, 60 + 25, 0])
+    with pytest.raises(Missing, match="reduction in each micro-batch"):
+        changed(units, {"fsdp.no_sync": False})
+
+
+def test_offloaded_shards_are_in_the_hosts_memory(units):
+    with pytest.raises(Missing, match="computes on CPUs"):
+        changed(units, {"fsdp.offload_policy": True})
+    after = changed(replace(units, on_cpu=False), {"fsdp.offload_policy": True, "optimizer.name": "adam"})
+    assert (after.parameters, after.state, after.held) == (0, 0, units.buffers + units.others)
+    assert {(each.gradients, each.optimizer) for each in after.moments} == {(0, 0)}
+    assert [each.sharding for each in after.moments] == [90, 60, 0]
+    for settings, why in (({"fsdp.offload_policy": False}, "without offloading"), ({"wrapper": "ddp"}, "not recorded")):
+        with pytest.raises(Missing, match=why):
+            changed(after, settings)
 
 
 def test_units_of_a_sharded_run(recording):

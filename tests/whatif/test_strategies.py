@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dptune.commands.shared.reading import measured_of
+from dptune.knobs import Value
 from dptune.measured import (
     Account,
     DeviceFigures,
@@ -19,10 +22,15 @@ from dptune.measured import (
     RankFigures,
     StepAccount,
 )
+from dptune.predicted import Prediction
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import Facts, OptimizerFacts
+from dptune.whatif.cpu.buckets import Caps
+from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.predicting import compare
 from dptune.whatif.strategies import strategies, too_large
+from dptune.whatif.unit_strategies import with_units
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
 
@@ -112,6 +120,33 @@ def test_two_nodes_of_two_ranks_can_shard_within_each():
     assert told(own=facts("aabb"))["HSDP"] == (2 * SIZE, FLOOR - OPTIMIZER // 2, None, 1)
     for hosts in ("abcd", "aaab", "aab"):
         assert "HSDP" not in told(own=facts(hosts))
+
+
+def test_shards_within_hosts_take_at_most_the_units_and_an_all_reduce_between_hosts():
+    """Of 8 units the best is predicted to take 70 to 90 ms; 8 latencies of 2 ms and 40 ms of bytes come on top."""
+    model = StepModel(steps={}, gradient_bytes=(SIZE // 8,) * 8, caps=Caps.of(), link=LINK)
+
+    def predict(changes: Mapping[str, Value]) -> Prediction:
+        step_ns = {4: 95, 8: 80}[int(changes["fsdp.units"] or 0)] * MS
+        ends = {"low_ns": step_ns - 10 * MS, "high_ns": step_ns + 10 * MS}
+        return Prediction.only(WHY, changes=dict(changes), step_ns=step_ns, **ends)
+
+    found = with_units(strategies(facts("aabb"), measured(), LINK, STEP, FLOOR), model, predict)
+    sharded, hybrid = found[-2:]
+    assert (sharded.name, sharded.low_ns, sharded.high_ns) == ("FSDP, 8 units", 70 * MS, 90 * MS)
+    assert (hybrid.name, hybrid.high_ns, hybrid.low_ns) == ("HSDP", (90 + 16 + 40) * MS, FLOOR - OPTIMIZER // 2)
+    assert "high_ns" not in {**sharded.missing, **hybrid.missing}
+
+
+def test_memory_is_compared_where_no_step_is():
+    """No link is known of this run; ZeRO-1 spares each of two ranks a half of the optimizer's state all the same."""
+    run, recorded = measured_of([str(Path(__file__).parent / "runs" / "wide-layers-ddp")], 1, cached=False, links=None)
+    found = compare(run, recorded)
+    assert (found.strategies, found.known("measured_ns")) == ([], None)
+    zero, fsdp = found.memory
+    assert [peak.changes for peak in (zero, fsdp)] == [{"optimizer.sharded": True}, {"wrapper": "fsdp"}]
+    assert zero.now_bytes - zero.peak_bytes == run.facts[0].tensors.state_bytes // 2
+    assert fsdp.peak_bytes < zero.peak_bytes
 
 
 @pytest.mark.parametrize(("optimizer", "times"), [("SGD", 4), ("AdamW", 5)])

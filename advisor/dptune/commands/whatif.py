@@ -15,7 +15,8 @@ network between nodes), straggler.removed (the extra work of the straggler disap
 each step is spread evenly over ranks), fsdp.units (units of fully_shard), wrapper (ddp, or fsdp with fsdp.units).
 
 The peak memory of a rank, and whether it fits, is shown for changes of the batch, resharding, wrapper, fsdp.units,
-fsdp.within_hosts (HSDP), optimizer.sharded (ZeRO-1), optimizer.name, model.dtype, memory.checkpointing, world_size.
+fsdp.within_hosts (HSDP), fsdp.offload_policy, fsdp and model dtypes, precision.autocast, optimizer.name,
+optimizer.sharded (ZeRO-1), optimizer.foreach, optimizer.fused, memory.checkpointing, world_size.
 
 Measure the links with `dptune links` for the best predictions.
 

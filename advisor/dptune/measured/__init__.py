@@ -76,7 +76,7 @@ from dptune.measured.load import LoadFigures
 from dptune.measured.naming import short_name
 from dptune.measured.place import Place
 from dptune.measured.run import Loss, Measured, RankFigures
-from dptune.measured.shard_units import Pass, ShardUnits, UnitFigures
+from dptune.measured.shard_units import Pass, ShardPolicy, ShardUnits, UnitFigures
 from dptune.measured.steps import (
     CUT_SHORT,
     AccumulationFigures,
@@ -201,6 +201,7 @@ __all__ = [
     "RankFigures",
     "SetAsideStep",
     "ShardMessages",
+    "ShardPolicy",
     "ShardUnits",
     "ShardingFigures",
     "SliceGradients",

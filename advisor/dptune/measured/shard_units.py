@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dptune.measured.figure import ABSENT, Figure, Figures
+from dptune.measured.figure import ABSENT, Figure, Figures, Model
 
 Pass = Literal["forward", "backward"]
 
@@ -42,10 +42,29 @@ class UnitFigures(Figures):
         return min(self.neighbour_compute_ns, self.exposed_ns - self.waiting_ns)
 
 
+class ShardPolicy(Model):
+    """Units that one line of the script shards alike, as they were recorded."""
+
+    where: str | None = Field(description="the line that calls fully_shard")
+    units: int = Field(description="calls of it that group parameters")
+    modules: list[str] = Field(description="classes of the sharded modules")
+    largest_bytes: int = Field(description="of its largest unit, gathered; 0 where sizes were not recorded")
+    mesh: list[int] = Field(description="shape of the device mesh; with two dimensions: replicas, shards")
+    reshard_after_forward: bool | int | None = Field(
+        description="whether units are freed after forward passes; a number: resharded to groups of N ranks"
+    )
+    parameter_dtype: str | None = Field(description="dtype in which units are gathered; null for that of parameters")
+    reduce_dtype: str | None = Field(description="dtype in which gradients are reduced; null for the gathered one")
+    offload: str | None = Field(description="the class of the offload policy; null for none")
+    forward_prefetch: int = Field(description="units that a unit was set to prefetch in forward passes")
+    backward_prefetch: int = Field(description="the same in backward passes; 0 for torch's default, the next one")
+
+
 class ShardUnits(Figures):
     """The units of FSDP in the order in which they run, the forward pass first."""
 
     rows: list[UnitFigures] = Field(description="by unit, pass and kind")
+    policies: list[ShardPolicy] = Field(default_factory=list, description="how they are sharded; empty without facts")
     forward_depth: int = Field(description="the most units that a forward pass gathers ahead of the one that runs")
     backward_depth: int = Field(description="the same of a backward pass")
     held_bytes: Figure[int] = Field(

@@ -55,7 +55,7 @@ def set_argument(source: Source, line: int, change: Change) -> str:
 
     def edit(call: cst.Call) -> cst.Call:
         value = cst.parse_expression(literal)
-        return _with_argument(call, argument, value) if at is None else _with_value(call, at, value)
+        return added_argument(call, argument, value) if at is None else _with_value(call, at, value)
 
     source.edit({call: edit}, lambda: _set(in_tree, position, ast.keyword(argument, new)), unsafe)
     return "" if now is None or _is_plain(now) else ast.unparse(now)
@@ -87,7 +87,7 @@ def _with_value(call: cst.Call, at: int, value: cst.BaseExpression) -> cst.Call:
     return call.with_changes(args=[*before, given.with_changes(value=value), *after])
 
 
-def _with_argument(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
+def added_argument(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
     """The call with one more argument at the end, before a comma that ends them."""
     tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     added = cst.Arg(value, cst.Name(name), equal=tight)

@@ -1,7 +1,7 @@
 """Advice as a unified diff of the user's script: set an argument in the call that the facts name.
 
-Of the changes without a call argument, only micro-batches are wrapped in `no_sync`; the others (a line at the start)
-remain text to paste, and so does every change that cannot be made safely.
+Of the changes without a call argument, micro-batches are wrapped in `no_sync`, and dtypes are set in the policy of
+`fully_shard`; the others (a line at the start) remain text to paste. So does every change that cannot be made safely.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from dptune.advice import Change, Location
 from dptune.patch.argument import argument_of, set_argument
 from dptune.patch.no_sync import import_contextlib, put_in_no_sync
+from dptune.patch.policy import DTYPE_OF, set_dtype
 from dptune.patch.source import AlreadyMadeError, EditError, Source
 
 
@@ -72,6 +73,9 @@ def _edit(source: Source, line: int, change: Change) -> str | None:
     if _wraps(change):
         put_in_no_sync(source, line)
         return None
+    if change.knob in DTYPE_OF:
+        set_dtype(source, line, change)
+        return None
     return set_argument(source, line, change)
 
 
@@ -81,7 +85,7 @@ def _made(changes: Sequence[Change], root: Path) -> tuple[Patches, dict[str, byt
     by_file: dict[str, list[tuple[int, Location, Change]]] = {}
     for number, change in enumerate(changes):
         try:
-            if not _wraps(change):
+            if not _wraps(change) and change.knob not in DTYPE_OF:
                 argument_of(change)
             if change.at is None:
                 raise EditError("the line that creates it is unknown")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 
 from dptune import __version__
 from dptune.knobs import Value
@@ -17,7 +18,7 @@ from dptune.whatif.link import link_figures
 from dptune.whatif.memory.predicting import predict_memory
 from dptune.whatif.run_model import RunModel
 from dptune.whatif.searching import best_sets, changes_of_units
-from dptune.whatif.strategies import strategies, too_large, with_memory
+from dptune.whatif.strategies import changes_of_strategies, strategies, too_large, with_memory
 from dptune.whatif.unit_strategies import of_units, with_units
 
 # What is asked of steps that GPUs compute, where nothing else is.
@@ -111,10 +112,23 @@ def compare(run: Run, measured: Measured) -> WhatIf:
             raise Missing(ground.missed)
         alternatives = _alternatives(run, measured, ground)
     except Missing as lack:
-        return nothing(lack.reason)
+        return _memory_of_strategies(lack.reason, run, measured)
     alternatives = [with_memory(strategy, measured, list(run.facts.values())) for strategy in alternatives]
     return ground.result([]).model_copy(
         update={"strategies": alternatives, "too_large": too_large(measured, alternatives)}
+    )
+
+
+def _memory_of_strategies(why: str, run: Run, measured: Measured) -> WhatIf:
+    """No steps, and the reason; the peak memory with each strategy, where it is known."""
+    facts = list(run.facts.values())
+    found = only_memory(why, run, measured, changes_of_strategies(facts))
+    known = [peak.known("peak_bytes") is not None for peak in found.memory]
+    return found.model_copy(
+        update={
+            "predictions": list(compress(found.predictions, known)),
+            "memory": list(compress(found.memory, known)),
+        }
     )
 
 

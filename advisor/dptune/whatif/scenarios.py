@@ -10,7 +10,8 @@ from types import MappingProxyType
 from dptune.knobs import Knob, knob
 from dptune.whatif.cpu.topology import ALGORITHMS, RING
 from dptune.whatif.cpu.wrappers import DDP, WRAPPERS
-from dptune.whatif.memory.changes import STATE, WIDTH
+from dptune.whatif.memory.changes import STATE
+from dptune.whatif.memory.dtypes import WIDTH
 
 _ALL = (
     Knob(
@@ -50,6 +51,7 @@ _ALL = (
     Knob("link.between_gb_per_s", float, "GB/s", 0.0, "same", "bandwidth of a node to other nodes", "", least=1e-6),
     Knob("optimizer.sharded", bool, "", False, "same", "ZeRO-1: each rank keeps a part of the optimizer's state", ""),
     Knob("fsdp.within_hosts", bool, "", False, "same", "HSDP: shards within each host, replicas between hosts", ""),
+    Knob("fsdp.offload_policy", bool, "", False, "same", "CPUOffloadPolicy: the host holds shards and state", ""),
     Knob("optimizer.name", str, "", None, "changes", "the optimizer", "", tuple(STATE)),
     Knob(
         "model.dtype",
@@ -90,7 +92,9 @@ _ALL = (
         "",
     ),
 )
-ONLY_MEMORY = frozenset({"optimizer.name", "optimizer.sharded", "fsdp.within_hosts", "model.dtype"})
+ONLY_MEMORY = frozenset(
+    {"optimizer.name", "optimizer.sharded", "fsdp.within_hosts", "fsdp.offload_policy", "model.dtype"}
+)
 SCENARIOS = MappingProxyType({scenario.name: scenario for scenario in _ALL})
 
 

@@ -14,10 +14,11 @@ time, A what the optimizer computes, m the backward passes of a step, n the rank
 | HSDP, all sharded in each of several nodes | (2 P + O) / n, and layers | at least C - A (1 - 1 / n) |
 
 An all-gather and a reduce-scatter each move half of what an all-reduce does. What was updated is sent as broadcasts in
-turn at worst, one for each tensor: all of it, not half. How long FSDP takes at most is not predicted: each unit that is
-gathered has its own latencies and its own work for the host, and how many there are the script says. (Over gloo, with
-each layer a unit, a step took 165 ms where the latencies of one unit give 21.) Parameters that are not trained come on
-top everywhere, and what activations take, where the peak of memory shows it.
+turn at worst, one for each tensor: all of it, not half. How long FSDP takes at most is not predicted here: each unit
+that is gathered has its own latencies and its own work for the host, and how many there are the script says. (Over
+gloo, with each layer a unit, a step took 165 ms where the latencies of one unit give 21.) `unit_strategies` predicts
+it on CPUs, and HSDP as no more than that with an all-reduce of each unit's shards between hosts. Parameters that are
+not trained come on top everywhere, and what activations take, where the peak of memory shows it.
 
 Sources: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, sections 5
 and 7; Zhao et al., "PyTorch FSDP", VLDB 2023, section 3; for the halves Thakur, Rabenseifner & Gropp, Int. J. High
@@ -49,8 +50,10 @@ _CHANGES: dict[str, dict[str, Value]] = {
     "DDP": {"wrapper": "ddp"},
     "HSDP": {"wrapper": "fsdp", "fsdp.within_hosts": True},
 }
+_OF_SHARDED, _OF_REPLICATED = ("FSDP, kept gathered", "DDP"), ("ZeRO-1", "FSDP", "HSDP")
 _UNITS = re.compile(r"FSDP, (\d+) units")
 FULL_SHARE = 0.9  # of a device's memory, that may be taken
+NO_ACTIVATIONS = "the allocations of a step were not recorded: record a detailed window (--detailed 2)"
 _BY_UNITS = Missing("the cost of gathering each unit is known only after running it")
 # Values that an optimizer keeps for each parameter, in its type, at most.
 STATE = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "RMSprop": 1, "SGD": 1}
@@ -77,7 +80,7 @@ def strategies(
     in_node = ranks_of_a_host(facts, ranks)
 
     def one(name: str, holds: float, low_ns: float, high_ns: float | Missing, times: int = 1) -> Strategy:
-        missing = {"rank_bytes": "activation memory is known for GPU runs only"} if kept is None else {}
+        missing = {"rank_bytes": NO_ACTIVATIONS} if kept is None else {}
         if isinstance(high_ns, Missing):
             missing["high_ns"] = high_ns.reason
         return Strategy(
@@ -121,6 +124,13 @@ def with_memory(strategy: Strategy, measured: Measured, facts: Sequence[Facts]) 
         return strategy
     missing = {name: why for name, why in strategy.missing.items() if name != "rank_bytes"}
     return strategy.model_copy(update={"rank_bytes": peak, "fits": memory.fits, "missing": missing})
+
+
+def changes_of_strategies(facts: Sequence[Facts]) -> list[dict[str, Value]]:
+    """The changes of settings that are other strategies than the run's, each once."""
+    sharded = any(rank_facts.fsdp for rank_facts in facts)
+    names = _OF_SHARDED if sharded else _OF_REPLICATED
+    return [_CHANGES[name] for name in names] + ([{"fsdp.within_hosts": True}] if sharded else [])
 
 
 def too_large(measured: Measured, alternatives: Sequence[Strategy]) -> bool:

@@ -11,35 +11,39 @@ from dptune.runfile.facts import Facts
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.unit_changes import sharding_of
 from dptune.whatif.cpu.units import element_bytes
-from dptune.whatif.strategies import STATE
+from dptune.whatif.strategies import NO_ACTIVATIONS, STATE
 
 Predict = Callable[[Mapping[str, Value]], Prediction]
-_NAME = "FSDP"
+_FSDP, _HSDP = "FSDP", "HSDP"
 _COUNTS = (4, 8, 16)  # units that are tried: what a model of as many blocks, or twice as many, is sharded into
-_NO_ACTIVATIONS = "activation memory is known for GPU runs only"
 
 
 def with_units(alternatives: Sequence[Strategy], model: StepModel, predict: Predict) -> list[Strategy]:
-    """The strategies of a replicated model, its units with the step that is predicted for the best number of them."""
+    """The strategies of a replicated model, its units with the step that is predicted for the best number of them.
+
+    With shards within each host, gathers and reductions are among fewer ranks, so they take no longer; each unit's
+    shards are then also all-reduced between hosts, by all ranks of a host at once: at most an all-reduce of the unit.
+    """
     counts = [count for count in _COUNTS if count <= len(model.gradient_bytes)]
     found = [predict({"wrapper": "fsdp", "fsdp.units": count}) for count in counts]
     known = [prediction for prediction in found if prediction.known("step_ns") is not None]
     if not known:
         return list(alternatives)
     best = min(known, key=lambda prediction: prediction.step_ns)
-    times = {"low_ns": best.low_ns, "high_ns": best.high_ns}
-    return [
-        strategy
-        if strategy.name != _NAME
-        else strategy.model_copy(
-            update={
-                **times,
-                "name": f"{_NAME}, {best.changes['fsdp.units']} units",
-                "missing": {name: why for name, why in strategy.missing.items() if name != "high_ns"},
-            }
-        )
-        for strategy in alternatives
-    ]
+    units = int(best.changes["fsdp.units"] or 1)
+    between_ns = units * model.link.alpha_ns + sum(model.gradient_bytes) / model.link.bytes_per_ns
+    times: dict[str, dict[str, str | int]] = {
+        _FSDP: {"name": f"{_FSDP}, {units} units", "low_ns": best.low_ns, "high_ns": best.high_ns},
+        _HSDP: {"high_ns": round(best.high_ns + between_ns)},
+    }
+    return [_timed(strategy, times.get(strategy.name)) for strategy in alternatives]
+
+
+def _timed(strategy: Strategy, times: Mapping[str, str | int] | None) -> Strategy:
+    if times is None:
+        return strategy
+    missing = {name: why for name, why in strategy.missing.items() if name != "high_ns"}
+    return strategy.model_copy(update={**times, "missing": missing})
 
 
 def of_units(model: StepModel, facts: Sequence[Facts], step_ns: float, predict: Predict) -> list[Strategy]:
@@ -62,7 +66,7 @@ def of_units(model: StepModel, facts: Sequence[Facts], step_ns: float, predict: 
 
     def strategy(name: str, holds: float, changes: Mapping[str, Value]) -> Strategy:
         prediction = predict(changes) if changes else None
-        missing = {"rank_bytes": _NO_ACTIVATIONS}
+        missing = {"rank_bytes": NO_ACTIVATIONS}
         low_ns, high_ns = (
             (step_ns, step_ns) if prediction is None else (prediction.known("low_ns"), prediction.known("high_ns"))
         )

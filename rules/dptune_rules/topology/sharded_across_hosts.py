@@ -87,6 +87,8 @@ def check(run: RunView) -> Iterator[Advice]:
         f"shard within each host of {ranks_here} ranks, and replicate across hosts",
         why="Links between hosts are several times slower than those within, and all ranks of a host share them.",
         changes=[],
+        remedy=f'Create `mesh = init_device_mesh("{run.measured.device_kind}", ({len(on_host)}, {ranks_here}), '
+        'mesh_dim_names=("replicate", "shard"))` and pass `mesh=mesh` to each `fully_shard`.',
         saves=run.bound(0.0, run.most_exposed(rows), "the exposed transfer of all-gathers"),
         confidence="low",
         evidence=[

@@ -45,11 +45,14 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Confidence, Evidence
 from dptune.measured import Missing, ShardMessages, digits, shard_messages
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.blocks_as_units import shard_blocks
 from dptune_rules.known import known
 
 MIB = 2**20
 _UNITS = "FSDP's collectives, hooks and copies take"
 _WITH_OPTIMIZER = "the time of FSDP's collectives, hooks and copies, and of the optimizer"
+
+LEAST_MIB = 1.0  # of a unit: smaller blocks go several into one call
 
 LEAST_UNITS = Threshold(
     "least_units", 8, "fewer units issue at most two dozen collectives per step, with few start-ups"
@@ -102,6 +105,7 @@ def check(run: RunView) -> Iterator[Advice]:
         "so shard whole blocks instead",
         why=_why(messages),
         changes=[],
+        remedy="" if flat else shard_blocks(run, [name for fsdp in sharded for name in fsdp.modules], LEAST_MIB),
         saves=run.bound(0.0, run.most_of_process(most + run.slowed_share("sharding")), how),
         confidence=_confidence(messages),
         evidence=[

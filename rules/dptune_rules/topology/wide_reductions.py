@@ -68,12 +68,10 @@ def check(run: RunView) -> Iterator[Advice]:
     if exposed < run.limit(EXPOSED_SHARE) or _latency_bound(run):
         return
     where = next((fsdp.where for fsdp in wide if fsdp.where), None)
-    change = Change(
-        knob="fsdp.reduce_dtype",
-        now="fp32",
-        then="bf16",
-        at=Location.parse(where) if where else None,
-    )
+    changes = [
+        Change(knob="fsdp.reduce_dtype", now="fp32", then="bf16", at=Location.parse(fsdp.where) if fsdp.where else None)
+        for fsdp in wide
+    ]
     bound = run.bound(0.0, run.most_exposed(rows) / 2, "half of the exposed transfer of FSDP's reduce-scatters")
     yield Advice(
         rule=RULE.code,
@@ -83,8 +81,8 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"FSDP reduces gradients in fp32{in_parentheses(where)}, and {100 * exposed:.0f} % of a step waits for "
         "that: bf16 halves the bytes",
         why="The link is too slow to hide the reduction behind the backward pass. 16 bits halve the bytes.",
-        changes=[change],
-        saves=run.saving([change], bound),
+        changes=changes,
+        saves=run.saving(changes, bound),
         confidence="low",
         evidence=[
             Evidence(

@@ -16,6 +16,7 @@ from dptune.measure.device.phases import OPTIMIZER, DeviceTimeline, Phased, boun
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Intervals, Mask, first_begun
 from dptune.measure.shard_units.events import UnitCall, UnitEvent, calls_of_units, frees, starts
+from dptune.measure.shard_units.policies import policies
 from dptune.measured import Pass, ShardUnits, UnitFigures
 from dptune.runfile.facts import Facts
 from dptune.trace.kernels import Work
@@ -93,6 +94,7 @@ def shard_units(
             "held_bytes": (max(held, default=None) if sized else None, _NO_FREEING),
             "whole_bytes": (sum(sizes.values()) if sized else None, _NO_SIZE),
         },
+        policies=policies(facts),
         rows=[_figures(key, rows[key], steps, sizes) for key in order],
         forward_depth=depths["forward"],
         backward_depth=depths["backward"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
-from dptune.measured import Missing, ShardUnits, UnitFigures
+from dptune.measured import Missing, ShardPolicy, ShardUnits, UnitFigures
 from dptune.present.amounts import Hole, data, ns_as_ms, percent, several, shown
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
@@ -28,6 +28,8 @@ def fsdp(report: Report, width: int) -> Iterator[Line]:
     if found is None:
         return
     yield from heading("FSDP units", width)
+    for policy in found.policies:
+        yield from wrapped(_policy(policy), width, "  ", "    ")
     steps = sum(max((len(device.steps) for device in rank.devices), default=0) for rank in report.measured.ranks)
     kinds = list(dict.fromkeys((row.direction, row.kind) for row in found.rows))
     sums = [[row for row in found.rows if (row.direction, row.kind) == key] for key in kinds]
@@ -48,6 +50,24 @@ def fsdp(report: Report, width: int) -> Iterator[Line]:
     yield from wrapped(_waited_for(found), width, "  ")
     yield from wrapped(_ahead(found), width, "  ")
     yield from wrapped(_WORDS, width, "  ", role="dim")
+
+
+def _policy(policy: ShardPolicy) -> str:
+    """How one line shards its units, in torch's names; what is torch's default is left out."""
+    modules = ", ".join(name.removeprefix("FSDP") for name in policy.modules)
+    where = f" at {policy.where}" if policy.where else ""
+    largest = f", the largest {data(policy.largest_bytes)}" if policy.largest_bytes else ""
+    settings = {
+        "reshard_after_forward": policy.reshard_after_forward,
+        "param_dtype": policy.parameter_dtype,
+        "reduce_dtype": policy.reduce_dtype,
+        "offload_policy": policy.offload,
+        "forward prefetch": policy.forward_prefetch or None,
+        "backward prefetch": policy.backward_prefetch or None,
+    }
+    given = ", ".join(f"{name}={value}" for name, value in settings.items() if value is not None)
+    mesh = "x".join(map(str, policy.mesh))
+    return f"{several(policy.units, 'unit')} ({modules}){where}{largest}: mesh {mesh}, {given or 'defaults'}."
 
 
 def _name(row: UnitFigures) -> str:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Missing
-from dptune.whatif.memory.model import MemoryModel, Moment, Sharding
+from dptune.whatif.memory.dtypes import OF_DTYPE, autocast, model_dtype, parameter_dtype, reduce_dtype
+from dptune.whatif.memory.model import MemoryModel, Moment, Sharding, group_size, sharding_of
 
 # Values that an optimizer keeps for each parameter, in its type. Source: torch.optim, `_init_group` of each.
 STATE = {
@@ -18,8 +19,7 @@ STATE = {
 # Tensors as large as the largest parameter that an update of one parameter after another allocates at once.
 _UPDATE = {"sgd": 0, "sgd_momentum": 0}
 _UPDATES_OF_ADAM = 2
-WIDTH = {"fp32": 4, "bf16": 2, "fp16": 2}
-_OF_DTYPE = 0.1  # of activations: what may stay as wide as before, as losses and statistics do
+_ADAPTIVE = ("adam", "nadam", "radam")  # foreach takes the roots of second moments: torch 2.13, optim/adam.py
 _OF_UNITS = 1.0  # units more or less that FSDP may hold at the peak
 SWITCHES_OFF = ("off", "none", False)
 
@@ -39,19 +39,28 @@ def leaves_memory(changes: Mapping[str, Value]) -> bool:
     return bool(changes) and all(name.startswith(_UNCHANGED) for name in changes)
 
 
-def _each(model: MemoryModel, change: Callable[[Moment], Moment]) -> tuple[Moment, ...]:
-    return tuple(map(change, model.moments))
-
-
 def _batch(model: MemoryModel, value: Value) -> MemoryModel:
     if not model.batch:
         raise Missing("the batch size was not recorded")
     times = float(value or 1) / model.batch
-    return replace(
-        model,
-        batch=int(value or 1),
-        moments=_each(model, lambda moment: moment.scaled(activations=times, temporaries=times)),
-    )
+    return replace(_times_the_batch(model, times), batch=int(value or 1))
+
+
+def _times_the_batch(model: MemoryModel, value: Value) -> MemoryModel:
+    times = float(value or 1)
+    return replace(model, moments=model.each(lambda moment: moment.scaled(activations=times, temporaries=times)))
+
+
+def _bucket_view(model: MemoryModel, value: Value) -> MemoryModel:
+    """Gradients that are views of DDP's buckets: one of them at a time is also a tensor of its own."""
+    if model.sharding:
+        raise Missing("the model is not replicated by DistributedDataParallel")
+    if bool(value) == (model.buckets == 0):
+        return model
+    if not value:
+        return replace(model, buckets=model.trained)
+    moments = model.each(lambda moment: replace(moment, gradients=0.0))
+    return replace(model, moments=moments, doubt=model.doubt + model.largest_parameter)
 
 
 def _optimizer(model: MemoryModel, value: Value) -> MemoryModel:
@@ -62,14 +71,60 @@ def _optimizer(model: MemoryModel, value: Value) -> MemoryModel:
         model,
         optimizer=name,
         state=STATE[name] * local,
-        moments=_each(model, lambda moment: replace(moment, optimizer=update if moment.phase == "optimizer" else 0.0)),
+        moments=model.each(lambda moment: replace(moment, optimizer=update if moment.phase == "optimizer" else 0.0)),
     )
 
 
 def _wrapper(model: MemoryModel, value: Value) -> MemoryModel:
+    if model.offloaded and value == "ddp":
+        raise Missing("what offloading keeps in the host's memory was not recorded")
     if value == "ddp":
         return _replicated(model) if model.sharding else model
     return model if model.sharding else _sharded(model)
+
+
+def _foreach(model: MemoryModel, value: Value) -> MemoryModel:
+    """All parameters updated at once: Adam takes the roots of all second moments, others with weight decay sums."""
+    if value is None:
+        raise Missing("the default of optimizer.foreach depends on the device: set it to true or false")
+    local = model.trained / (model.sharding.ranks if model.sharding else 1)
+    adaptive = model.optimizer.lower().startswith(_ADAPTIVE)
+    at_once = value is True and not model.offloaded
+    update = (local if adaptive else 0.0) if at_once else _one_by_one(model)
+    return _updating(model, update, doubt=0.0 if adaptive or not at_once else local / 2)
+
+
+def _fused(model: MemoryModel, value: Value) -> MemoryModel:
+    """One kernel updates in place; without it torch updates one by one on a CPU, and all at once on a GPU."""
+    return _updating(model, 0.0) if value else _foreach(model, not model.on_cpu)
+
+
+def _one_by_one(model: MemoryModel) -> float:
+    """Bytes that an update of one parameter after another allocates; one that is sharded is the smaller."""
+    return _UPDATE.get(model.optimizer.lower(), _UPDATES_OF_ADAM) * model.largest_parameter
+
+
+def _updating(model: MemoryModel, update: float, doubt: float = 0.0) -> MemoryModel:
+    """The same with so many bytes allocated in the optimizer's step."""
+    moments = model.each(lambda moment: replace(moment, optimizer=update if moment.phase == "optimizer" else 0.0))
+    return replace(model, moments=moments, doubt=model.doubt + doubt)
+
+
+def _offloaded(model: MemoryModel, value: Value) -> MemoryModel:
+    """CPUOffloadPolicy: shards, their gradients and the optimizer's state are in the host's memory.
+
+    A unit's shard is copied to the device before it is gathered, and its reduced gradients back.
+    """
+    if bool(value) == model.offloaded:
+        return model
+    if model.on_cpu:
+        raise Missing("the run computes on CPUs, whose memory holds the shards already")
+    if not value:
+        raise Missing("the memory without offloading is not modelled: only that with it is")
+    sharding = sharding_of(model)
+    shard = max((*sharding.units, sharding.root)) / sharding.ranks
+    moments = model.each(lambda moment: replace(moment, gradients=0.0, optimizer=0.0))
+    return replace(model, offloaded=True, parameters=0.0, state=0.0, moments=moments, doubt=model.doubt + 2 * shard)
 
 
 def _sharded_optimizer(model: MemoryModel, value: Value) -> MemoryModel:
@@ -102,7 +157,7 @@ def _sharded(model: MemoryModel) -> MemoryModel:
         state=model.state / split.ranks,
         buckets=0.0,
         sharding=split,
-        moments=(*_each(model, of), last),
+        moments=(*model.each(of), last),
         doubt=model.doubt + _OF_UNITS * max(split.units, default=0.0),
     )
 
@@ -124,19 +179,19 @@ def _replicated(model: MemoryModel) -> MemoryModel:
         state=model.state * sharding.ranks,
         buckets=model.trained,
         sharding=None,
-        moments=_each(model, of),
+        moments=model.each(of),
         doubt=model.doubt + _OF_UNITS * max(sharding.units, default=0.0),
     )
 
 
 def _resharding(model: MemoryModel, value: Value) -> MemoryModel:
-    sharding = _of_fsdp(model)
-    return _resplit(model, replace(sharding, reshards=bool(value)))
+    sharding = sharding_of(model)
+    return _resplit(model, replace(sharding, reshards=value is None or bool(value), group=group_size(value)))
 
 
 def _units(model: MemoryModel, value: Value) -> MemoryModel:
     """That many units in place of those that are not the root: neighbours merged, or all of about equal bytes."""
-    sharding, count = _of_fsdp(model), max(1, int(value or 1))
+    sharding, count = sharding_of(model), max(1, int(value or 1))
     merged = -(-len(sharding.units) // count)  # rounded up
     units = tuple(sum(sharding.units[at : at + merged]) for at in range(0, len(sharding.units), merged))
     if count > len(sharding.units):
@@ -146,7 +201,7 @@ def _units(model: MemoryModel, value: Value) -> MemoryModel:
 
 def _resplit(model: MemoryModel, split: Sharding) -> MemoryModel:
     """Other units, or kept longer: what the recorded moments hold changes by what the formulas change by."""
-    before = _of_fsdp(model)
+    before = sharding_of(model)
 
     def of(moment: Moment) -> Moment:
         of_root = split.held(moment) - sum(split.units)  # until the first unit runs
@@ -155,27 +210,36 @@ def _resplit(model: MemoryModel, split: Sharding) -> MemoryModel:
         return replace(moment, sharding=max(0.0, moment.sharding + split.held(moment) - before.held(moment)))
 
     more = abs(max(split.units, default=0.0) - max(before.units, default=0.0))
-    return replace(model, sharding=split, moments=_each(model, of), doubt=model.doubt + more)
+    return replace(model, sharding=split, moments=model.each(of), doubt=model.doubt + more)
+
+
+def _unsynchronized(model: MemoryModel, value: Value) -> MemoryModel:
+    """Whole gradients add up until the last micro-batch reduces them, unit by unit."""
+    sharding = sharding_of(model)
+    if not value:
+        raise Missing("the memory with a reduction in each micro-batch is not modelled: only that without is")
+    gradients = sharding.reduced * (sharding.root + sum(sharding.units))
+
+    def of(moment: Moment) -> Moment:
+        more = 0.0 if moment.phase == "optimizer" else gradients * (1 - moment.passed_share)
+        return replace(moment, sharding=moment.sharding + more)
+
+    largest = max((*sharding.units, sharding.root))
+    return replace(model, moments=model.each(of), doubt=model.doubt + sharding.reduced * largest)
 
 
 def _prefetched(direction: str) -> Callable[[MemoryModel, Value], MemoryModel]:
     """Units whose all-gathers are issued ahead: each holds a unit more. One unit ahead is what torch does anyway."""
 
     def of(model: MemoryModel, value: Value) -> MemoryModel:
-        more = max(0, int(value or 0) - 1) * max(_of_fsdp(model).units, default=0.0)
+        more = max(0, int(value or 0) - 1) * max(sharding_of(model).units, default=0.0)
 
         def later(moment: Moment) -> Moment:
             return replace(moment, sharding=moment.sharding + more) if moment.phase == direction else moment
 
-        return replace(model, moments=_each(model, later), doubt=model.doubt + more / 2)
+        return replace(model, moments=model.each(later), doubt=model.doubt + more / 2)
 
     return of
-
-
-def _of_fsdp(model: MemoryModel) -> Sharding:
-    if model.sharding is None:
-        raise Missing("the model is not sharded by fully_shard")
-    return model.sharding
 
 
 def _world_size(model: MemoryModel, value: Value) -> MemoryModel:
@@ -186,52 +250,14 @@ def _world_size(model: MemoryModel, value: Value) -> MemoryModel:
 
 def _parted(model: MemoryModel, ranks: int) -> MemoryModel:
     """Shards among another number of ranks."""
-    sharding = _of_fsdp(model)
+    sharding = sharding_of(model)
     fewer = sharding.ranks / ranks
     return replace(
         model,
         parameters=model.parameters * fewer,
         state=model.state * fewer,
         sharding=replace(sharding, ranks=ranks),
-        moments=_each(model, lambda moment: moment.scaled(gradients=fewer)),
-    )
-
-
-def _dtype(model: MemoryModel, value: Value) -> MemoryModel:
-    """Parameters of another type: so are gradients, the optimizer's state and activations, but those of the loss.
-
-    A loss is usually computed in 32 bits; whether the head's output is copied for that is not known, nor whether
-    kernels of a CPU work on wider copies of two of their operands.
-    """
-    times = WIDTH[str(value)] / 4
-    split = model.split and replace(
-        model.split, root=times * model.split.root, units=tuple(times * unit for unit in model.split.units)
-    )
-
-    def of(moment: Moment) -> Moment:
-        loss = min(moment.activations, model.loss if moment.phase == "backward" and not moment.passed_share else 0.0)
-        temporaries = min(moment.temporaries, loss)
-        narrow = moment.scaled(weights=times, gradients=times, optimizer=times, sharding=times)
-        return replace(
-            narrow,
-            activations=times * (moment.activations - loss) + loss,
-            temporaries=times * (moment.temporaries - temporaries) + temporaries,
-        )
-
-    moments = _each(model, of)
-    unsure = model.loss + _OF_DTYPE * max(moment.activations for moment in model.moments) + 4 * model.largest_parameter
-    return replace(
-        model,
-        parameters=times * model.parameters,
-        state=times * model.state,
-        buckets=times * model.buckets,
-        whole=times * model.whole,
-        trained=times * model.trained,
-        largest_parameter=times * model.largest_parameter,
-        split=split,
-        sharding=split if model.sharding else None,
-        moments=moments,
-        doubt=model.doubt + abs(1 - times) * unsure,
+        moments=model.each(lambda moment: moment.scaled(gradients=fewer)),
     )
 
 
@@ -240,8 +266,8 @@ def _checkpointing(model: MemoryModel, value: Value) -> MemoryModel:
         if model.discarded is None:
             return model
         more = model.discarded
-        moments = _each(model, lambda m: replace(m, activations=m.activations + more * (1 - m.passed_share)))
-        return replace(model, discarded=None, moments=moments, doubt=model.doubt + _OF_DTYPE * more)
+        moments = model.each(lambda m: replace(m, activations=m.activations + more * (1 - m.passed_share)))
+        return replace(model, discarded=None, moments=moments, doubt=model.doubt + OF_DTYPE * more)
     if model.discarded is not None:
         return model
     if not model.blocks:
@@ -256,24 +282,39 @@ def _checkpointing(model: MemoryModel, value: Value) -> MemoryModel:
         left = moment.activations - of_blocks * spared / saved if saved else moment.activations
         return replace(moment, activations=left + (largest if moment.phase == "backward" else 0.0))
 
-    return replace(model, discarded=spared, moments=_each(model, of), doubt=model.doubt + 0.5 * largest)
+    return replace(model, discarded=spared, moments=model.each(of), doubt=model.doubt + 0.5 * largest)
 
 
 CHANGES: dict[str, Callable[[MemoryModel, Value], MemoryModel]] = {
     "loader.batch_size": _batch,
+    "batch.times": _times_the_batch,
+    "ddp.gradient_as_bucket_view": _bucket_view,
     "optimizer.name": _optimizer,
     "wrapper": _wrapper,
     "optimizer.sharded": _sharded_optimizer,
     "fsdp.reshard_after_forward": _resharding,
     "fsdp.units": _units,
+    "fsdp.no_sync": _unsynchronized,
     "fsdp.within_hosts": _within_hosts,
     "fsdp.forward_prefetch": _prefetched("forward"),
     "fsdp.backward_prefetch": _prefetched("backward"),
     "world_size": _world_size,
-    "model.dtype": _dtype,
+    "model.dtype": model_dtype,
+    "fsdp.param_dtype": parameter_dtype,
+    "fsdp.reduce_dtype": reduce_dtype,
+    "fsdp.offload_policy": _offloaded,
+    "precision.autocast": autocast,
+    "optimizer.fused": _fused,
+    "optimizer.foreach": _foreach,
     "memory.checkpointing": _checkpointing,
 }
-_ORDER = {"wrapper": -1}  # first: what is set of units is then that of the new ones
+# First the wrapper: what is set of units is then that of the new ones. Checkpoints are of blocks as they were recorded.
+# Offloading, and how an optimizer updates, come after what they depend on.
+_ORDER = {
+    "wrapper": -2,
+    "memory.checkpointing": -1,
+    **dict.fromkeys(("fsdp.offload_policy", "optimizer.foreach", "optimizer.fused"), 1),
+}
 # Settings that change times, and no tensor that stays alive.
 _UNCHANGED = (
     *("link.", "nodes", "allreduce.", "host.", "compute.", "syncs.", "straggler.", "copies."),

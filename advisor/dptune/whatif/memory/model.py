@@ -9,12 +9,13 @@ memory are no tensors: see `capacity`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from dptune.measured import Measured, MemoryMoment, Missing
 from dptune.runfile.facts import Facts
 
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 _NO_TENSORS = "the run was recorded by a dptune that did not measure tensors: record it again"
 
 
@@ -52,7 +53,9 @@ class Sharding:
     """How FSDP splits a model among `ranks`: the bytes of the root unit and of each other unit, gathered.
 
     `reshards`: whether units are freed after their forward pass; `root_reshards`: whether the root unit is, too.
-    `copies`: whether a reduce-scatter works on a copy of its input, as gloo's does.
+    `copies`: whether a reduce-scatter works on a copy of its input, as gloo's does. `element_bytes`: of a gathered
+    element; `reduced_bytes`: of one in a buffer of reduce-scatter, None where it is the same. `group`: to how many
+    ranks units are resharded after their forward pass, None: to all.
     """
 
     ranks: int
@@ -61,33 +64,51 @@ class Sharding:
     reshards: bool = True
     root_reshards: bool = False
     copies: bool = False
+    element_bytes: float = 4.0
+    reduced_bytes: float | None = None
+    group: int | None = None
+
+    @property
+    def kept_share(self) -> float:
+        """Of the units' bytes, what stays of them after their forward pass."""
+        if not self.reshards:
+            return 1.0
+        return 1 / self.group if self.group else 0.0
+
+    @property
+    def reduced(self) -> float:
+        """Bytes of a buffer of reduce-scatter / those of the unit, gathered."""
+        return 1.0 if self.reduced_bytes is None else self.reduced_bytes / self.element_bytes
 
     def held(self, moment: Moment) -> float:
         """What is gathered, and in buffers of collectives, at a moment of a step.
 
         In a forward pass the root unit, the unit that runs, and the output of its all-gather, which is freed in the
-        next unit. In a backward pass first the root unit and its gradients; then the unit that runs, its gradients,
-        the all-gather of the next one, and the buffer of the last reduce-scatter; or, as its gradients are reduced, a
-        buffer and its copy in place of these.
+        next unit. In a backward pass first the root unit and its gradients; then the unit that runs, its gradients so
+        far, the all-gather of the next one, and, after the first unit, the buffer of the last reduce-scatter; or, as
+        its gradients are reduced, a buffer and its copy in place of these.
         Source: torch 2.13, distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py.
         """
         largest, all_units = max(self.units, default=0.0), sum(self.units)
         if moment.phase == "optimizer":
             return 0.0
-        kept = 0.0 if self.reshards else all_units
+        kept = self.kept_share * all_units
         if moment.phase == "forward":
-            return self.root + (2 * largest if self.reshards else all_units + largest)
+            return self.root + (2 * largest + kept if self.reshards else all_units + largest)
         if not moment.passed_share:
             return kept + (0.0 if self.root_reshards else self.root)
         passed = moment.passed_share * (self.root + all_units)
         if passed <= self.root:
             return kept + 2 * self.root
-        running = 4 if self.reshards else 2 + self.copies
+        if passed < self.root + largest and self.reshards:  # the first unit computes: nothing was reduced yet
+            return kept * (1 - moment.passed_share) + 2 * self.root + 2 * largest + passed - self.root
+        reducing = 1 + self.reduced * (1 + self.copies)
+        running = max(3 + self.reduced, 1 + reducing) if self.reshards else reducing
         return kept * (1 - moment.passed_share) + 2 * self.root + running * largest
 
     def at_end(self) -> float:
         """As the root unit reduces its gradients, after the other units: it is freed, and they are in its buffers."""
-        return (2 + self.copies) * self.root
+        return (1 + self.reduced * (1 + self.copies)) * self.root
 
 
 @dataclass(frozen=True)
@@ -98,7 +119,8 @@ class MemoryModel:
     `sharding` is FSDP's, None without it; `split` is what fully_shard on each block would make of the model, or
     `why_no_split`. `blocks`: of each block what its forward pass saves, and its output; `loss`: what the head and the
     loss save; `discarded`: what checkpointing spares now. `doubt`: bytes by which the changes may be off, both ways.
-    `ranks_of_a_host`: how many ranks each of several hosts has; None where that is not so, or not known.
+    `ranks_of_a_host`: how many ranks each of several hosts has; None where that is not so, or not known. `offloaded`:
+    whether a policy keeps shards in the host's memory; `autocast`: whether passes compute in 16 bits where they can.
     """
 
     parameters: float
@@ -121,6 +143,13 @@ class MemoryModel:
     doubt: float = 0.0
     why_no_split: str = ""
     ranks_of_a_host: int | None = None
+    on_cpu: bool = False
+    offloaded: bool = False
+    autocast: bool = False
+
+    def each(self, change: Callable[[Moment], Moment]) -> tuple[Moment, ...]:
+        """Its moments, each changed."""
+        return tuple(map(change, self.moments))
 
     @property
     def held(self) -> float:
@@ -180,7 +209,17 @@ def recorded(measured: Measured, facts: Sequence[Facts]) -> MemoryModel:
         discarded=rank_facts.checkpointing.kept_bytes if rank_facts.checkpointing else None,
         why_no_split=why,
         ranks_of_a_host=ranks_of_a_host(facts, ranks),
+        on_cpu=device_kind == "cpu",
+        offloaded=any(sharded.offload for sharded in rank_facts.fsdp),
+        autocast=rank_facts.autocast is not None,
     )
+
+
+def sharding_of(model: MemoryModel) -> Sharding:
+    """How FSDP splits it; raises Missing without FSDP."""
+    if model.sharding is None:
+        raise Missing("the model is not sharded by fully_shard")
+    return model.sharding
 
 
 def ranks_of_a_host(facts: Sequence[Facts], ranks: int) -> int | None:
@@ -223,9 +262,17 @@ def _sharding(facts: Facts, ranks: int) -> Sharding | None:
         root,
         tuple(sizes.values()),
         reshards=any(fsdp.reshard_after_forward for fsdp in units or sharded),
+        group=next(filter(None, (group_size(fsdp.reshard_after_forward) for fsdp in units)), None),
         root_reshards=any(fsdp.reshard_after_forward for fsdp in sharded if "" in fsdp.names),
         copies=facts.backend == "gloo",
+        element_bytes=_BYTES.get(sharded[0].parameter_dtype or "float32", 4),
+        reduced_bytes=_BYTES.get(sharded[0].reduce_dtype or ""),
     )
+
+
+def group_size(reshards: bool | float | str | None) -> int | None:
+    """To how many ranks `reshard_after_forward` reshards, where it is a number."""
+    return int(reshards) if reshards and not isinstance(reshards, bool) else None
 
 
 def _split(facts: Facts) -> tuple[Sharding | None, str]:
