@@ -143,6 +143,7 @@ class Recorder:
         self._observers.broadcast_losses.begin()
         self._observers.shifted_labels.begin()
         self._observers.weight_penalties.begin()
+        self._observers.same_results.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 
@@ -153,6 +154,7 @@ class Recorder:
         take = self._take
         if take is not None:
             self._observers.repeated_forward.ticked()
+            self._observers.same_results.ticked()
             take.facts.steps = self._agenda.step
             take.step(tally, skipped, last=bool(due), number=self._agenda.step + 1)
             for action, window in due:
