@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 
 import pytest
@@ -12,6 +13,8 @@ from torch import nn, overrides
 from dptune.capture.injected.observe import same_results
 from dptune.capture.injected.observe.same_results import SameResults
 from dptune.capture.injected.observe.value_numbers import ValueNumbers
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of a process with threads
 
 
 class Uncompiled:
@@ -166,6 +169,19 @@ def test_steps_that_take_turns_are_compared_over_one_between():
         lambda model: (model(torch.rand(64, 64)) @ (normalized(FIXED) if next(turns) % 2 else DATA.T)).mean(), steps=5
     )
     assert [again > 0 for again in facts.again_ns] == [False, True]
+
+
+def test_a_forked_child_ends_it_and_is_free_of_it():
+    observer = SameResults(Uncompiled())
+    observer.begin()
+    observer.ticked()
+    child = os.fork()
+    if child == 0:
+        observer.end()
+        os._exit(len(overrides._get_current_function_mode_stack()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(overrides._get_current_function_mode_stack()) == 1
+    observer.end()
 
 
 def test_not_under_a_mode_of_the_script():

@@ -276,6 +276,17 @@ def test_it_speaks_of_one_recording_of_a_card_and_not_of_another(code):
     assert code in told(SAMPLES / "gpu" / quiet).quiet
 
 
+def test_tf32_is_predicted_where_steps_were_timed_without_the_profiler(real_traces):
+    """89 % of a step is fp32 products, whose peak on that card rises 7.4 times: to at least 1 - 0.89 + 0.89 / 7.4."""
+    (timed,) = [
+        advice for advice in told(SAMPLES / "gpu" / "planted-fp32-without-TF32").advice if advice.rule == "DP401"
+    ]
+    assert timed.saves.basis == "replayed"
+    assert 0 < timed.saves.low_share < timed.saves.predicted_share < 0.89 * (1 - 1 / 7.4)
+    (traced,) = [advice for advice in told(real_traces / PUBLIC["DP401"][0]).advice if advice.rule == "DP401"]
+    assert (traced.saves.basis, traced.saves.low_share) == ("bound", 0)
+
+
 def test_the_bound_of_prefetching_is_what_prefetching_saved():
     """13 % of a step with two units gathered ahead, on that card: tests/benchmarks/GPU.md."""
     (advice,) = [advice for advice in told(SAMPLES / "gpu" / "ranks-nccl-fsdp").advice if advice.rule == "DP206"]

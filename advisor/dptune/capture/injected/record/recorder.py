@@ -222,6 +222,7 @@ class Recorder:
                 end_without_destructors()
             self._take, self._elsewhere, self._ends_script = None, True, False
             self._unrecorded = True
+            self._observers.same_results.end()
             self._lock, self._busy, self._afterwards = threading.RLock(), False, None
 
     def _guarded(self, act: Callable[[], None], writes: bool = False) -> None:
@@ -249,6 +250,7 @@ class Recorder:
             self.ended = f"recording stopped: {reason}"
             take, self._take = self._take, None
             say(f"rank {process_rank.rank()}: {self.ended}")
+            self._observers.same_results.end()
             if take is not None:
                 take.stopped(self.ended)
                 with contextlib.suppress(Exception):
