@@ -4,7 +4,7 @@ from dptune.advice import Change, Location, Skipped, Trust
 from dptune.advise.headline import headline
 from dptune.advise.ranking import ranked
 from dptune.finding import Finding
-from dptune.measured import Account, CodeSite, CopyFigures, UserCodeFigures
+from dptune.measured import Account, CodeSite, ComputeFunction, CopyFigures, UserCodeFigures
 
 SOUND = Trust(level="sound", findings=[])
 QUIET = ("XX109",)
@@ -296,6 +296,39 @@ def test_nothing_to_change_is_not_said_above_a_located_cost(make_measured, share
         assert found.next == (
             "No rule has a remedy. `propagate` (train.py:88) takes 5 % of the step. Check whether every step needs it."
         )
+
+
+def test_a_device_that_waits_for_the_host_names_where_the_host_is(make_measured):
+    """17 % of the step is idle, 7 % of it in functions of which none takes 5 %."""
+    known = {"phase": "loop", "mostly": "draw", "rank": 0, "ranks": [0], "cost_ns": 1}
+    sites = [
+        CodeSite(name="main", at="train.py:9", part=True, share=0.03, **known),
+        CodeSite(name="sample", at="replay.py:40", part=False, share=0.04, **known),
+        CodeSite(name="tiny", at="a.py:1", part=False, share=0.01, **known),
+    ]
+    code = UserCodeFigures(ranks=[0], steps=2, basis="untraced", sites=sites)
+    account = Account(window_ns=10_000_000, compute_ns=8_300_000, host_idle_ns=1_700_000)
+    idle = make_measured(user_code=code).model_copy(update={"account": account})
+    assert said(idle).next == (
+        "No rule has a remedy. Most host time: `sample` (replay.py:40) 4 %, `draw` in `main` (train.py:9) 3 % of the "
+        "step. Check whether every step needs it."
+    )
+    little = code.model_copy(update={"sites": sites[2:]})
+    assert "look at where the device waits" in said(idle.model_copy(update={"user_code": little})).next
+
+
+def test_where_nothing_is_to_change_the_functions_that_compute_most_are_named(make_measured):
+    known = {"calls": 1, "rank": 0, "cost_ns": 1, "backward_ns": 2, "calls_backward": False}
+    functions = [
+        ComputeFunction(name="forward", at="net.py:12", operator="aten::linear", share=0.5, **known),
+        ComputeFunction(name="normalized", at="net.py:40", operator="aten::mm", share=0.2, **known),
+        ComputeFunction(name="loss", at="net.py:60", operator="aten::mul", share=0.05, **known),
+    ]
+    assert said(make_measured(compute_functions=functions)).next == (
+        "Nothing to change. Most compute, forward and backward: `forward` (net.py:12, linear) 50 %, `normalized` "
+        "(net.py:40, mm) 20 % of the step."
+    )
+    assert said(make_measured(compute_functions=functions[2:])).next.startswith("Nothing to change. Record again")
 
 
 @pytest.mark.parametrize("level", ["partial", "unjudgeable"])

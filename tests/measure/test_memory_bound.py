@@ -77,3 +77,21 @@ def test_what_an_installed_package_calls_is_left_out(tmp_path):
         more += [python("torchmetrics/metric.py(5): update", 1000 * n + 321, 1000 * n + 329)]
         more += [operator("aten::mul", 1000 * n + 322, 1000 * n + 328)]
     assert {function.name for function in found_in(tmp_path, *more)} == {"loss", "forward"}
+
+
+def test_a_call_that_waits_for_a_core_counts_as_four_of_the_others(tmp_path):
+    """Calls of 20 on 32 elements, one of which takes 170 in the last step: 80 of that count, so 120 in three steps.
+
+    A call on 64 elements is alone of its size in each step: it takes 60 and counts whole.
+    """
+    events = [python("net.py(90): main", 0, 1000 * STEPS)]
+    for n in range(STEPS):
+        at = 1000 * n
+        events += [step(n, at, at + 1000), python("nn.Module: Net_0", at, at + 300)]
+        events += [python("net.py(60): scaled", at + 1, at + 299)]
+        events += [numbered("aten::mul", at + 10, at + (180 if n == STEPS - 1 else 30), n, (8, 4))]
+        events += [numbered("aten::mul", at + 200, at + 260, n, (8, 8))]
+        events += [python("torch/_tensor.py(500): backward", at + 330, at + 800)]
+    (found,) = memory_bound_functions([view(0, load_events(tmp_path, events).ranks[0].light)])
+    assert (found.name, found.cost_ns) == ("scaled", (40 + 60) * US)
+    assert found.share == found.operators[0].share == pytest.approx(0.1)

@@ -19,6 +19,24 @@ def costliest_function(measured: Measured) -> str:
     return f"`{most.name}` ({most.at}) takes {percent(most.share)} of the step."
 
 
+def most_host_time(measured: Measured) -> str:
+    """A sentence that names the functions whose host time nothing hides, with their shares.
+
+    "" where none is known, or they take less than 5 % together.
+    """
+    code = measured.known("user_code")
+    sites = sorted(code.sites, key=lambda site: -site.share)[:_NAMED] if code is not None else []
+    if sum(site.share for site in sites) < LEAST_SHARE:
+        return ""
+    named = [
+        f"`{site.mostly}` in `{site.name}` ({site.at}) {percent(site.share)}"
+        if site.part
+        else f"`{site.name}` ({site.at}) {percent(site.share)}"
+        for site in sites
+    ]
+    return f"Most host time: {', '.join(named)} of the step."
+
+
 def most_compute(measured: Measured) -> str:
     """A sentence that names the functions that compute longest, with their main operators; "" where none stands out.
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from dptune.advice import Advice, Change, Skipped
-from dptune.advise.costliest import costliest_function, most_compute
-from dptune.advise.limits import COMMUNICATION, INPUT, LATE, UNSPLIT, Limit
+from dptune.advise.costliest import costliest_function, most_compute, most_host_time
+from dptune.advise.limits import COMMUNICATION, IDLE, INPUT, LATE, UNSPLIT, Limit
 from dptune.advise.saving import expected_saving
 from dptune.advise.sentence import sentence
 from dptune.advise.straggler import LEAST_NAMED_SHARE, Straggler
@@ -16,6 +16,7 @@ from dptune.advise.unjudgeable import UPDATE
 from dptune.finding import SCHEMA_NEWER, Finding
 from dptune.measured import Measured, StragglerFigures
 
+_AGAIN = "Nothing to change. Record again after the next change to the script."
 _RECORDING = "they need a recording by `dptune profile`"
 _SLOW = {  # what is slower on a late rank -> what to compare with the other ranks
     "host": ("host", "CPU pinning and NUMA node, other processes, work that only this rank does"),
@@ -104,6 +105,8 @@ def unadvised(
         return UPDATE
     if not whole and not recorded:
         return "Record the run, so that every rule can look at it: `dptune profile train.py`."
+    if limit is IDLE and (host := most_host_time(measured)):
+        return f"No rule has a remedy. {host} Check whether every step needs it."
     if limit:
         return "No rule has a remedy. Open the trace in https://ui.perfetto.dev and look at where the device waits."
     if not whole:
@@ -112,7 +115,8 @@ def unadvised(
         return f"No rule has a remedy. {compute}" if compute else lacking
     if costliest := costliest_function(measured):
         return f"No rule has a remedy. {costliest} Check whether every step needs it."
-    return "Nothing to change. Record again after the next change to the script."
+    compute = most_compute(measured)
+    return f"Nothing to change. {compute}" if compute else _AGAIN
 
 
 def see_also(advice: Sequence[Advice], limit: Limit | None) -> str:

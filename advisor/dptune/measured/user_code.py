@@ -177,6 +177,10 @@ class SliceGradients(FunctionOperators):
     through: str = Field(
         description="the function of torch that the user's function calls and that takes the slices; empty without one"
     )
+    saved_share: float = Field(
+        description="upper bound of the share that is saved without these slices: the slices and their nodes, or the "
+        "whole call of `through` with the nodes that it creates"
+    )
 
 
 class UpsampledConvolution(FunctionOperators):

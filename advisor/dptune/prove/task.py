@@ -17,7 +17,8 @@ from dptune.prove.trial import Bounds
 # What a change may do to the losses of the first passes: nothing but reorder sums, round to 16 bits, or show each pass
 # other samples or other random numbers.
 Numerics = Literal["same", "changes", "other draws"]
-_OTHER_DRAWS = frozenset({"loader.batch_size", "loader.num_workers"})  # a worker has a generator of its own
+# A worker has a generator of its own, and compiled kernels draw random numbers of their own, for example for dropout.
+_OTHER_DRAWS = frozenset({"loader.batch_size", "loader.num_workers", "compile.model"})
 
 
 def numerics_of(changed: Iterable[str]) -> Numerics:

@@ -29,6 +29,7 @@ from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.schedules import SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
@@ -60,6 +61,7 @@ __all__ = [
     "Rule",
     "RuleModule",
     "RunView",
+    "SameResultFacts",
     "SchedulerFacts",
     "Share",
     "SlowSteps",

@@ -22,6 +22,7 @@ from dptune.runfile.iterators import NewIterators, new_iterators
 from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wait_share
 from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.slow_steps import SlowSteps, slow_steps
 from dptune.runfile.unaveraged import unaveraged_agree
 from dptune.runfile.work_between import HostWork, work_between
@@ -273,11 +274,21 @@ class RecordedView:
         backward = self.backward_share(round(found.backward_part * backward_ns)) if any(found.graph_ns) else 0.0
         if self.measured.device_kind == "cpu":
             return min(1.0, found.step_share), min(backward, 1.0 - min(1.0, found.step_share))
+        return self._forward_share(found.forward_part), backward
+
+    def same_results_share(self, found: SameResultFacts) -> float:
+        """The share of a step in operators that compute the same in every step.
+
+        On a GPU it is their part of the compute of the forward pass. Raises Missing where this is not known.
+        """
+        return found.step_share if self.measured.device_kind == "cpu" else self._forward_share(found.forward_part)
+
+    def _forward_share(self, part: float) -> float:
+        """The share of a step in this part of the forward pass's compute on a GPU."""
         phases = {phase.phase: phase for phase in self.measured.phases}
         if "forward" not in phases:
             raise Missing("the traces do not separate the forward pass from the rest")
-        forward = found.forward_part * phases["forward"].compute_ns / self.measured.account.window_ns
-        return forward, backward
+        return part * phases["forward"].compute_ns / self.measured.account.window_ns
 
     def gpu(self) -> tuple[str, str]:
         """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""

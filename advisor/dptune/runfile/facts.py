@@ -26,6 +26,7 @@ from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
+from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.schedules import SchedulerFacts
 from dptune.runfile.shifted_labels import ShiftedLabelFacts
 from dptune.runfile.tensors import TensorFacts
@@ -213,6 +214,7 @@ class Facts:
     `changed_samples` samples that data sets change in place;
     `shifted_labels` how far targets are ahead of token ids;
     `weight_penalty` squared weights in the loss;
+    `same_results` functions that compute the same in every step;
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
@@ -278,6 +280,7 @@ class Facts:
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)
     shifted_labels: list[ShiftedLabelFacts] = field(default_factory=list)
     weight_penalty: WeightPenaltyFacts | None = None
+    same_results: list[SameResultFacts] = field(default_factory=list)
     keeps_logits: str | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"

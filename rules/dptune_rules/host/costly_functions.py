@@ -45,8 +45,12 @@ def advice(
     details: Iterable[Evidence],
     numerics: Literal["same", "changes"],
     watch: str,
+    saved_share: float | None = None,
 ) -> Advice:
-    """The advice. `spends` ends the title after the share, `most` says what bounds the saving."""
+    """The advice. `spends` ends the title after the share, `most` says what bounds the saving.
+
+    `saved_share` is that bound where it is not the function's share of the step.
+    """
     where = run.hottest_line(function.name, function.at) or function.at
     return Advice(
         rule=rule.code,
@@ -56,7 +60,7 @@ def advice(
         title=f"`{function.name}` ({where}) spends {100 * function.share:.0f} % of the step {spends}",
         why=why,
         changes=[],
-        saves=run.bound(0.0, function.share, most),
+        saves=run.bound(0.0, function.share if saved_share is None else saved_share, most),
         confidence=confidence,
         evidence=[*costs(f"{function.name} at {function.at}", function), *details],
         numerics=numerics,

@@ -21,7 +21,8 @@ squared. `unbind`, `split` and `chunk` have one node, which writes each gradient
   `torch.autograd.grad(outputs[:, i].sum(), inputs, create_graph=True)` for each output i, or
   `torch.func.vmap(torch.func.jacrev(f))(inputs)`.
 
-The saving is an upper bound: all of this time.
+The saving is an upper bound: the slices and all of this time. In `jacobian` and `hessian` it is the whole call with the
+backward pass through it, since the remedy computes no derivatives of one sample by another.
 
 ## When to leave it alone
 
@@ -78,7 +79,8 @@ def check(run: RunView) -> Iterator[Advice]:
             spends=f"on the gradients of {function.calls:,.0f} slices of {size} tensors{_through(function)}: "
             f"{_remedy(function)}",
             why="The backward pass of each slice allocates zeros of the whole size and accumulates them.",
-            most="the backward pass of these slices",
+            most=f"{_whole(function)} and {'its' if function.through else 'their'} backward pass",
+            saved_share=function.saved_share,
             confidence="medium" if found.basis == "untraced" and run.times_hold else "low",
             details=[
                 Evidence(label="slices", value=round(function.calls, 1), unit="per step"),
@@ -97,3 +99,7 @@ def _remedy(function: SliceGradients) -> str:
     if function.through:
         return "use torch.autograd.grad on sums over the batch, or torch.func.vmap and jacrev"
     return "use unbind, split or chunk"
+
+
+def _whole(function: SliceGradients) -> str:
+    return f"all of `{function.through}`" if function.through else "these slices"

@@ -9,8 +9,8 @@ tracing slows the host and not the kernels.
 ## Why it matters
 
 fp32 products do not run on the tensor cores. On an A100 the peak of TF32 is 8 times that of fp32 (156 and 19.5
-TFLOP/s). Other cards differ, and small or badly shaped products speed up less, so the saving is an upper bound: the
-time of those kernels.
+TFLOP/s). Other cards differ, and small or badly shaped products speed up less. The saving is predicted by replaying the
+recorded steps with shorter products; without a replay it is an upper bound: the time of those kernels.
 
 ## What to change
 
@@ -70,6 +70,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if now in ("high", "medium"):
         return
     devices = sorted({str(rank.known("device_name") or "") for rank in run.measured.ranks} - {""})
+    changes = [Change(knob="precision.float32_matmul", now=now, then="high")]
+    bound = run.bound(0.0, share, "the time of the fp32 matrix product and convolution kernels")
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -77,8 +79,8 @@ def check(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"{100 * share:.0f} % of a step is fp32 matrix products that tensor cores could run in TF32",
         why="fp32 products leave tensor cores idle. TF32 uses them, and bf16 autocast saves more.",
-        changes=[Change(knob="precision.float32_matmul", now=now, then="high")],
-        saves=run.bound(0.0, share, "the time of the fp32 matrix product and convolution kernels"),
+        changes=changes,
+        saves=run.saving(changes, bound),
         confidence="medium",
         evidence=[
             Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step").at(

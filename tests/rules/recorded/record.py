@@ -29,13 +29,13 @@ OF_ONE = (
     *("ignored-targets", "one-hot-products", "full-sorts", "generation-without-cache"),
     *("broadcast-reductions", "written-optimizer", "labels-shifted-twice", "samples-changed-in-place"),
     *("memory-bound-functions", "slice-gradients", "repeated-rows", "weight-penalty"),
-    "upsampled-convolutions",
+    *("upsampled-convolutions", "same-results"),
 )
 WITH_STACKS = (
     *("uncovered-cost", "per-tensor-loops", "operator-loops", "matrix-decompositions", "long-convolutions"),
     *("ignored-targets", "one-hot-products", "full-sorts", "eager-attention", "generation-without-cache"),
     *("broadcast-reductions", "written-optimizer", "memory-bound-functions", "slice-gradients"),
-    *("weight-penalty", "upsampled-convolutions"),
+    *("weight-penalty", "upsampled-convolutions", "look-alikes"),
 )
 LOCALLY = (
     *(
@@ -70,9 +70,9 @@ LOCALLY = (
         "flat-parameters",
         "split-by-rank",
     ),
-    *dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)),
+    *(fault for fault in dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)) if fault != "look-alikes"),
 )
-ALONE = ("tiny-gradients",)  # what no rule may take for its fault: there is nothing to mend
+ALONE = ("tiny-gradients", "look-alikes")  # what no rule may take for its fault: there is nothing to mend
 LINKED = ("tiny-gradients", "metrics-reduced")  # on one host, and the links between its ranks are measured
 SWEEP = ("links", "--kinds", "all_reduce", "--sizes", "1k,16k,256k,1m,4m", "--seconds", "40")
 

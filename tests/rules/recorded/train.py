@@ -29,7 +29,15 @@ from torch.distributed.nn.functional import all_reduce
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info, random_split
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Subset,
+    get_worker_info,
+    random_split,
+)
 
 FAULTS = (
     "wide-gradients",
@@ -105,6 +113,8 @@ FAULTS = (
     "weight-penalty",
     "upsampled-convolutions",
     "split-by-rank",
+    "same-results",
+    "look-alikes",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -373,6 +383,45 @@ class Segmenting(nn.Module):
         return nn.functional.avg_pool2d(scores, 2).flatten(1)
 
 
+class Propagating(nn.Module):
+    """A layer after which columns are mixed by a fixed matrix, which is normalized in each pass, or once."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.enter, self.leave = nn.Linear(width, width), nn.Linear(width, width)
+        mixing = (torch.rand(width, width) > 0.9).float() + torch.eye(width)
+        self.register_buffer("mixing", normalized(mixing) if args.mended else mixing)
+
+    def forward(self, rows):
+        mixing = self.mixing if args.mended else normalized(self.mixing)
+        return self.leave((self.enter(rows) @ mixing).relu())
+
+
+def normalized(matrix):
+    scale = torch.diag(matrix.sum(1).pow(-0.5))
+    return scale @ matrix @ scale
+
+
+class TwoViews(nn.Module):
+    """Two views of each row: the encoder runs twice on the same rows, with other dropout masks."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.encoder = nn.Sequential(*layers(width, 2), nn.Dropout(0.1))
+        self.gate = nn.Parameter(torch.ones(width))
+
+    def forward(self, rows):
+        views = self.encoder(rows), self.encoder(rows)
+        noise = torch.randn(2 * len(rows), rows.shape[1])
+        nearby = self.encoder(rows.repeat_interleave(2, 0) + noise)  # pairs of rows that differ
+        return self.gate * (views[0] + views[1] + nearby[::2]) + waves(len(rows), rows.shape[1])
+
+
+def waves(rows, width):
+    """For each row and column, of a length that batches differ in."""
+    return torch.outer(torch.arange(rows) / rows, torch.arange(float(width))).sin()
+
+
 class Attending(nn.Module):
     """One layer of attention of 4 heads over rows of 512 positions, whose scores are kept or not."""
 
@@ -507,9 +556,9 @@ def of_best_order(outputs, batch):
     return torch.stack(scores, 1).amin(1).mean()
 
 
-def squares(model):
-    """The sum of all squared weights."""
-    return sum(weight.pow(2).sum() for weight in model.parameters())
+def squares(model, only=""):
+    """The sum of all squared weights, or of those whose names begin like this."""
+    return sum(weight.pow(2).sum() for name, weight in model.named_parameters() if name.startswith(only))
 
 
 class WrittenAdam(torch.optim.Optimizer):
@@ -590,6 +639,10 @@ def build_model():
         return Attending(16)
     if args.fault == "slice-gradients":
         return Reading(64)
+    if args.fault == "same-results":
+        return Propagating(512)
+    if args.fault == "look-alikes":
+        return TwoViews(384)
     if args.fault == "repeated-rows":
         return Scoring(256)
     if args.fault == "upsampled-convolutions":
@@ -627,6 +680,8 @@ def build_loader(width):
             "repeated-rows": 64,
             "weight-penalty": 64,
             "upsampled-convolutions": 16,
+            "same-results": 512,
+            "look-alikes": 256,
         }.get(args.fault, 768)
     if args.fault == "padded-batches":
         texts = Texts(640)
@@ -656,6 +711,9 @@ def build_loader(width):
     if args.fault == "split-by-rank":  # nine tenths to train on
         seed = torch.Generator().manual_seed(dist.get_rank() if has("split-by-rank") else 0)
         data = random_split(data, [0.9, 0.1], generator=seed)[0]
+    if args.fault == "look-alikes":  # rows of its own, of which no sampler takes a part
+        own = Subset(data, range(dist.get_rank(), len(data), dist.get_world_size()))
+        return DataLoader(own, batch, shuffle=True, **options), None
     if has("same-data"):
         return DataLoader(data, batch, shuffle=True, **options), None
     sampler = DistributedSampler(data)
@@ -806,6 +864,8 @@ def main():
                 gc.collect()
             if args.fault == "recompiles":
                 batch = batch[: 256 + step * 37 % 512]  # as long as the longest sample of a batch
+            if args.fault == "look-alikes":
+                batch = batch[: len(batch) - step % 7]
             if args.fault == "long-convolutions":
                 batch = reverberate(batch, response)
             if args.fault == "generation-without-cache":
@@ -824,6 +884,8 @@ def main():
                     loss = outputs.square().mean() if args.fault in IDS else error(outputs, batch)
                     if args.fault == "broadcast-reductions":
                         loss = loss + 1e-2 * spread(outputs, centres)
+                    if args.fault == "look-alikes":
+                        loss = loss + 1e-4 * squares(model.module, only="gate")
                     if has("weight-penalty"):
                         loss = loss + 1e-4 * squares(model)
                     if args.fault == "matrix-decompositions":

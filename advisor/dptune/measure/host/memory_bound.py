@@ -27,6 +27,7 @@ from dptune.measured import MemoryBoundFunction, OperatorCost
 
 LEAST_SHARE = 0.05  # of a step, from which on a function is listed: no rule looks at less
 _NAMED = 6
+_LONG = 4  # times the median, from which on the rest of a call is waiting
 # Names of torch's dispatcher without `aten::` (aten/src/ATen/native/native_functions.yaml), by word.
 _ONE_OPERATOR = re.compile(
     r"^_?(addmm|mm|bmm|baddbmm|addmv|mv|dot|matmul|linear|einsum|tensordot|bilinear|.*conv|.*scaled_dot_product|.*attention"
@@ -55,7 +56,9 @@ def _of_rank(view: RankView) -> Iterator[MemoryBoundFunction]:
     runs = _runs(view, recorded.steps)
     loops = {alike(columns.name(row)) for row in _around_backward(view).tolist()}
     for function in by_function(view, rows, None):
-        if function.share < LEAST_SHARE:
+        interrupted_ns = _interrupted_ns(view, recorded, function.rows)
+        share = function.share - interrupted_ns / step_ns
+        if share < LEAST_SHARE:
             continue
         name = f"{function.at.rpartition(':')[0]}: {function.name}"
         by_operator: dict[str, list[int]] = defaultdict(list)
@@ -73,9 +76,9 @@ def _of_rank(view: RankView) -> Iterator[MemoryBoundFunction]:
             operators=sorted(costs, key=lambda cost: (-cost.share, cost.name))[:_NAMED],
             calls=len(function.rows) / function.steps,
             rank=function.rank,
-            cost_ns=function.cost_ns,
+            cost_ns=function.cost_ns - interrupted_ns,
             backward_ns=function.backward_ns,
-            share=function.share,
+            share=share,
         )
 
 
@@ -111,9 +114,26 @@ def _runs(view: RankView, steps: int) -> Counter[str]:
     return Counter(alike(columns.name(row)) for row in inside.tolist())
 
 
+def _interrupted_ns(view: RankView, recorded: RecordedOperators, rows: Ints) -> int:
+    """What calls on a CPU take, in a step, beyond _LONG times the median of those of the same operator and size.
+
+    They wait for a core then, or for memory; a call does as much as the others.
+    """
+    if not all(device.operations.on_cpu for device in view.devices):
+        return 0
+    columns = view.columns
+    lengths, elements = lengths_ns(columns, rows), recorded.elements[np.searchsorted(recorded.rows, rows)]
+    alike_calls: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for row, length, count in zip(rows.tolist(), lengths.tolist(), elements.tolist(), strict=True):
+        alike_calls[columns.name(row), count].append(length)
+    beyond = (np.maximum(0, np.array(group) - _LONG * np.median(group)).sum() for group in alike_calls.values())
+    return round(sum(beyond) / recorded.steps)
+
+
 def _operator(view: RankView, recorded: RecordedOperators, name: str, rows: Ints, step_ns: float) -> OperatorCost:
     columns = view.columns
     forward = taken_ns(view, Intervals.union(columns.ts_ns[rows], columns.ends(rows)), recorded.steps)
+    forward -= _interrupted_ns(view, recorded, rows)
     backward = taken_ns(view, recorded.backward_of(rows) or NOTHING, recorded.steps)
     longest = int(rows[lengths_ns(columns, rows).argmax()])
     call = calls(view, [longest]).get(longest)

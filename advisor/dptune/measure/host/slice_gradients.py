@@ -21,7 +21,7 @@ from dptune.measure.host.frames import is_users
 from dptune.measure.host.outermost import calls
 from dptune.measure.host.pieces import alike
 from dptune.measure.host.recorded_operators import NODE, RecordedOperators
-from dptune.measure.intervals import Intervals
+from dptune.measure.intervals import NOTHING, Intervals
 from dptune.measure.views import RankView
 from dptune.measured import SliceGradients
 
@@ -62,20 +62,26 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[SliceGradien
         if match is None or len(rows) < LEAST_SLICES * recorded.steps:
             continue
         called, running = np.array(rows, dtype=np.int64), np.array([nodes[row] for row in rows], dtype=np.int64)
-        cost_ns, backward_ns = (
-            taken_ns(view, Intervals.union(columns.ts_ns[each], columns.ends(each)), recorded.steps)
-            for each in (called, running)
-        )
+        slicing, filling = (Intervals.union(columns.ts_ns[each], columns.ends(each)) for each in (called, running))
+        cost_ns, backward_ns = (taken_ns(view, each, recorded.steps) for each in (slicing, filling))
+        through = _torch_frame(view, frames[name], rows[0])
+        saved = slicing | filling
+        if through:
+            around = innermost(columns, columns.rows(PYTHON_CATEGORIES, through.__eq__), called)
+            around = np.unique(around[around != NOWHERE])
+            calling = Intervals.union(columns.ts_ns[around], columns.ends(around))
+            saved |= calling | (recorded.backward_of(around) or NOTHING)
         yield SliceGradients(
             name=match["name"],
             at=f"{match['file']}:{match['line']}",
             size=[*size],
-            through=_torch_function(view, frames[name], rows[0]),
+            through=frame["name"] if (frame := _FRAME.match(through)) is not None else "",
             calls=len(rows) / recorded.steps,
             rank=view.rank,
             cost_ns=cost_ns,
             backward_ns=backward_ns,
             share=min(1.0, backward_ns / step_ns),
+            saved_share=min(1.0, taken_ns(view, saved, recorded.steps) / step_ns),
         )
 
 
@@ -95,8 +101,8 @@ def _nodes_of_slices(recorded: RecordedOperators) -> dict[int, int]:
     return found
 
 
-def _torch_function(view: RankView, function: int, row: int) -> str:
-    """The function of torch that the script's function calls around an operator; empty where it takes the slice itself.
+def _torch_frame(view: RankView, function: int, row: int) -> str:
+    """The frame of torch that the script's function calls around an operator; empty where it takes the slice itself.
 
     `function` and `row` are of the same thread; the function may have run several times.
     """
@@ -108,5 +114,4 @@ def _torch_function(view: RankView, function: int, row: int) -> str:
     ]
     names = [columns.name(at) for at in around[np.argsort(columns.ts_ns[around], kind="stable")].tolist()]
     inside = names[len(names) - names[::-1].index(columns.name(function)) :] if columns.name(function) in names else []
-    match = _FRAME.match(inside[0]) if inside else None
-    return match["name"] if match is not None else ""
+    return inside[0] if inside else ""

@@ -99,6 +99,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "changed_samples": observers.changed_samples.facts,
         "shifted_labels": observers.shifted_labels.facts,
         "weight_penalty": observers.weight_penalties.facts,
+        "same_results": observers.same_results.facts,
         "keeps_logits": lambda: _keeps_logits(places),
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),

@@ -29,6 +29,7 @@ from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
 from dptune.capture.injected.observe.repeated_forward import RepeatedForward
+from dptune.capture.injected.observe.same_results import SameResults
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.unaveraged import Unaveraged
@@ -66,6 +67,7 @@ class Observers:
     kept_weights: KeptWeights
     shifted_labels: ShiftedLabels
     weight_penalties: WeightPenalties
+    same_results: SameResults
     changed_samples: ChangedSamples
 
     def stepped(self, optimizer: Any) -> None:
@@ -153,5 +155,6 @@ def observers() -> Observers:
         kept_weights=kept_weights,
         shifted_labels=shifted_labels,
         weight_penalties=weight_penalties,
+        same_results=SameResults(places),
         changed_samples=changed_samples,
     )

@@ -143,6 +143,7 @@ class Recorder:
         self._observers.broadcast_losses.begin()
         self._observers.shifted_labels.begin()
         self._observers.weight_penalties.begin()
+        self._observers.same_results.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 
@@ -153,6 +154,7 @@ class Recorder:
         take = self._take
         if take is not None:
             self._observers.repeated_forward.ticked()
+            self._observers.same_results.ticked()
             take.facts.steps = self._agenda.step
             take.step(tally, skipped, last=bool(due), number=self._agenda.step + 1)
             for action, window in due:
@@ -220,6 +222,7 @@ class Recorder:
                 end_without_destructors()
             self._take, self._elsewhere, self._ends_script = None, True, False
             self._unrecorded = True
+            self._observers.same_results.end()
             self._lock, self._busy, self._afterwards = threading.RLock(), False, None
 
     def _guarded(self, act: Callable[[], None], writes: bool = False) -> None:
@@ -247,6 +250,7 @@ class Recorder:
             self.ended = f"recording stopped: {reason}"
             take, self._take = self._take, None
             say(f"rank {process_rank.rank()}: {self.ended}")
+            self._observers.same_results.end()
             if take is not None:
                 take.stopped(self.ended)
                 with contextlib.suppress(Exception):

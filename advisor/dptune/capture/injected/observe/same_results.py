@@ -1,0 +1,252 @@
+"""Watches operators in a few warm-up steps: which compute what an earlier step has computed, from the same tensors.
+
+A mode of torch sees each call of an operator from Python, outside of backward passes. Operators whose inputs have the
+same value numbers as in an earlier step compute the same again; some values of their results are compared, for not all
+updates show in the numbers. Only operators on tensors that the step does not change remain: no weights in training,
+and no batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import overrides
+from torch.overrides import TorchFunctionMode
+
+from dptune.capture.injected.observe.places import TORCHS, Places, function_name, is_the_users, users_place
+from dptune.capture.injected.observe.value_numbers import ValueNumbers
+from dptune.runfile.same_results import SameResultFacts
+
+_STEPS = 3  # that are watched: the first has nothing to be compared with
+_CALLS = 20_000  # of a step; scripts with more are not watched
+_LEAST_NS = 20_000  # of a call whose results are compared: what takes less costs mainly the call
+_COMPARED = 256  # values of a result, about
+_KEPT = 2_000  # results of which values are kept, by step
+_NAMED = 3
+# What makes a tensor without computing on another, and what copies one, so that it can be changed.
+_UNCOUNTED = frozenset(
+    (
+        *("zeros", "ones", "full", "empty", "arange", "eye", "linspace", "tensor", "zeros_like", "ones_like"),
+        *("full_like", "empty_like", "empty_strided", "new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"),
+        *("clone", "contiguous", "to", "cuda", "cpu", "float", "double", "half", "bfloat16", "pin_memory"),
+        *("backward", "item", "tolist", "numpy", "as_tensor", "from_numpy", "__deepcopy__"),
+    )
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """A call on what an earlier step has computed on; `code` and `line` are of the script's function around it."""
+
+    number: int
+    operator: str
+    spent_ns: int
+    code: Any
+    line: int
+    size: list[int]
+    values: torch.Tensor
+
+
+class _Watching(TorchFunctionMode):
+    def __init__(self, observer: SameResults) -> None:
+        super().__init__()
+        self._observer = observer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._observer.call(func, args, kwargs or {})
+
+
+class SameResults:
+    """The functions of the script that compute the same again."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._mode: _Watching | None = None
+        self._wanted = False
+        self._thread = 0
+        self._numbers = ValueNumbers()
+        self._values: dict[int, torch.Tensor] = {}  # of results of earlier steps, by number
+        self._new_values: dict[int, torch.Tensor] = {}
+        self._again: list[_Call] = []
+        self._calls = self._steps = 0
+        self._begun_ns = self._forward_ns = self._own_ns = 0
+        self._times: list[tuple[int, int, list[_Call]]] = []  # of the compared steps
+        self._facts: list[SameResultFacts] = []
+
+    def begin(self) -> None:
+        """Watch from the next step on, but no code that torch.compile reads."""
+        self._wanted, self._thread = not self._places.compiled, threading.get_ident()
+
+    def ticked(self) -> None:
+        """A step of the recording has ended."""
+        if not self._wanted or threading.get_ident() != self._thread:
+            return
+        if self._mode is None:
+            self._enter()
+            return
+        now_ns = time.perf_counter_ns()
+        if self._calls > _CALLS or self._places.compiled:
+            self.end()
+            return
+        with contextlib.suppress(Exception), torch._C.DisableTorchFunction():  # values may be on any device
+            agreeing = [call for call in self._again if _agree(self._values.get(call.number), call.values)]
+            if self._steps:
+                self._times.append((max(1, now_ns - self._begun_ns - self._own_ns), self._forward_ns, agreeing))
+        self._values.update(self._new_values)
+        self._steps += 1
+        if self._steps >= _STEPS:
+            self.end()
+            return
+        self._numbers.forget_dead()
+        self._start_step()
+
+    def end(self) -> None:
+        """Watch no more."""
+        self._wanted = False
+        if self._mode is None or threading.get_ident() != self._thread:
+            return
+        with contextlib.suppress(Exception):
+            _remove(self._mode)
+            self._facts = _facts(self._times)
+        self._mode, self._numbers = None, ValueNumbers()
+        self._values, self._new_values, self._again, self._times = {}, {}, [], []
+
+    def facts(self) -> list[SameResultFacts]:
+        """What every compared step computed again, what takes longest first."""
+        return self._facts
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Make a call, and note what it computes on."""
+        if not self._watches():
+            return func(*args, **kwargs)
+        entered_ns = time.perf_counter_ns()
+        name, number = _name(func), None
+        self._calls += 1
+        with contextlib.suppress(Exception):  # inference tensors have no version; arguments may be anything
+            number = self._numbers.number(name, args, kwargs)
+        begun_ns = time.perf_counter_ns()
+        result = func(*args, **kwargs)
+        ended_ns = time.perf_counter_ns()
+        with contextlib.suppress(Exception):
+            if number is not None:
+                self._note(name, number, result, ended_ns - begun_ns, args)
+        self._own_ns += time.perf_counter_ns() - entered_ns - (ended_ns - begun_ns)
+        return result
+
+    def _note(self, name: str, number: int, result: Any, spent_ns: int, args: Any) -> None:
+        self._numbers.made(args[0] if name == "__setitem__" else result, number)
+        if name != "backward":
+            self._forward_ns += spent_ns
+        largest = _largest(result)
+        if spent_ns < _LEAST_NS or name in _UNCOUNTED or name.startswith("get ") or largest is None:
+            return
+        if len(self._new_values) >= _KEPT or any(result is each for each in args):  # in place
+            return
+        values = self._new_values.get(number)
+        if values is None:
+            values = self._new_values[number] = _some_values(largest)
+        if number in self._values:
+            frame = _users_frame(sys._getframe(3))
+            if frame is not None:
+                size = list(largest.shape)
+                self._again.append(_Call(number, name, spent_ns, frame.f_code, frame.f_lineno, size, values))
+
+    def _enter(self) -> None:
+        """Only below all other modes: leaving one takes off whatever is on top."""
+        with contextlib.suppress(Exception):
+            if overrides._get_current_function_mode_stack():
+                self._wanted = False
+                return
+            self._mode = _Watching(self)
+            self._mode.__enter__()
+            self._start_step()
+
+    def _start_step(self) -> None:
+        self._new_values, self._again = {}, []
+        self._calls = self._forward_ns = self._own_ns = 0
+        self._begun_ns = time.perf_counter_ns()
+
+    def _watches(self) -> bool:
+        """Not in a backward pass, in transforms of functions, nor while code is traced."""
+        return (
+            self._wanted
+            and self._calls <= _CALLS
+            and torch._C._current_graph_task_id() == -1
+            and torch._C._functorch.peek_interpreter_stack() is None
+            and not torch.jit.is_tracing()
+        )
+
+
+def _remove(mode: TorchFunctionMode) -> None:
+    """Take a mode off, and leave those that were entered after it."""
+    above = []
+    while overrides._get_current_function_mode_stack():
+        top = overrides._pop_mode()
+        if top is mode:
+            break
+        above.append(top)
+    for other in reversed(above):
+        overrides._push_mode(other)
+
+
+def _name(func: Any) -> str:
+    """`matmul`, or `get T` for what reads a property."""
+    name = str(getattr(func, "__name__", ""))
+    return f"get {getattr(func.__self__, '__name__', '')}" if name == "__get__" else name
+
+
+def _users_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame if it is the script's, not that of a library that the script calls."""
+    while frame is not None and frame.f_code.co_filename.startswith(TORCHS):
+        frame = frame.f_back
+    return frame if frame is not None and is_the_users(frame.f_code.co_filename) else None
+
+
+def _largest(result: Any) -> torch.Tensor | None:
+    parts = result if isinstance(result, (tuple, list)) else (result,)
+    tensors = [part for part in parts if type(part) is torch.Tensor and part.layout is torch.strided]
+    return max(tensors, key=lambda tensor: tensor.numel(), default=None)
+
+
+def _some_values(tensor: torch.Tensor) -> torch.Tensor:
+    plain = tensor.detach()
+    most = max(1, int(_COMPARED ** (1 / max(1, plain.dim()))))
+    with torch.no_grad():
+        return plain[tuple(slice(None, None, -(-size // most) or 1) for size in plain.shape)].clone()
+
+
+def _agree(before: torch.Tensor | None, now: torch.Tensor) -> bool:
+    return before is not None and before.shape == now.shape and bool(torch.equal(before.cpu(), now.cpu()))
+
+
+def _facts(times: list[tuple[int, int, list[_Call]]]) -> list[SameResultFacts]:
+    """By function of the script."""
+    found = []
+    for code in {call.code for _, _, calls in times for call in calls}:
+        spent, operators = Counter[int](), Counter[str]()
+        facts = SameResultFacts("")
+        for step_ns, forward_ns, calls in times:
+            own = [call for call in calls if call.code is code]
+            for call in own:
+                spent[call.line] += call.spent_ns
+                operators[call.operator] += call.spent_ns
+                facts.size = max(facts.size, call.size, key=lambda size: torch.Size(size).numel() if size else 0)
+            facts.calls = len(own)
+            facts.step_ns.append(step_ns)
+            facts.forward_ns.append(forward_ns)
+            facts.again_ns.append(sum(call.spent_ns for call in own))
+        line = spent.most_common(1)[0][0]
+        place = users_place(code.co_filename, line) or f"{code.co_filename}:{line}"
+        name = function_name(code)
+        facts.function = place if name == "<module>" else f"{name} ({place})"
+        facts.operators = [name.strip("_") for name, _ in operators.most_common(_NAMED)]
+        found.append(facts)
+    return sorted(found, key=lambda facts: -sum(facts.again_ns))[:_NAMED]

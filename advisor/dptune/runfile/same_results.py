@@ -1,0 +1,36 @@
+"""Functions of the script that compute the same results in every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class SameResultFacts:
+    """Operators of one function whose inputs no step changes, and whose results agree with those of an earlier step.
+
+    `function` is the script's function with the line that takes most, as `function (file:line)`. `operators` are their
+    names, what takes longest first, `calls` their number in the last watched step, and `size` that of the largest
+    result.
+
+    By watched step: `step_ns` its duration, `again_ns` the host time of these operators, and `forward_ns` that of all
+    operators outside of backward passes and optimizers.
+    """
+
+    function: str
+    operators: list[str] = field(default_factory=list)
+    calls: int = 0
+    size: list[int] = field(default_factory=list)
+    step_ns: list[int] = field(default_factory=list)
+    again_ns: list[int] = field(default_factory=list)
+    forward_ns: list[int] = field(default_factory=list)
+
+    @property
+    def step_share(self) -> float:
+        """The share of the watched steps that the host spends in these operators."""
+        return min(1.0, sum(self.again_ns) / sum(self.step_ns)) if sum(self.step_ns) else 0.0
+
+    @property
+    def forward_part(self) -> float:
+        """Their part of the host's time in operators outside of backward passes and optimizers."""
+        return min(1.0, sum(self.again_ns) / sum(self.forward_ns)) if sum(self.forward_ns) else 0.0

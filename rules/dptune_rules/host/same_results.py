@@ -1,0 +1,93 @@
+"""A function computes the same results in every step.
+
+## What it measures
+
+Operators that functions of the script call outside of backward passes, in two or three warm-up steps. An operator
+counts if all of its inputs are the same as in an earlier step: tensors that no step changes, results of such operators,
+and equal numbers and sizes. Its result must agree with the earlier one in about 256 values spread over it. Trained
+weights, batches and random numbers change from step to step, so what depends on them does not count. Neither do calls
+of less than 20 us, copies, and tensors made of zeros, ones or ranges. The share is of the watched steps, without the
+time that watching takes; on a GPU it is the operators' part of the host's time in the forward pass, applied to its
+compute.
+
+## Why it matters
+
+The result is known after the first step: normalized adjacency matrices, filter banks, position tables, masks, anchors,
+or features that a frozen layer computes on fixed data.
+
+## What to change
+
+Compute it once, before training, and keep it:
+
+    self.register_buffer("adjacency", normalize(adjacency))
+
+Where it depends on a size that changes, keep it in a dictionary by size, or use `functools.lru_cache`.
+
+The saving is an upper bound: all of these operators.
+
+## When to leave it alone
+
+- The inputs change later, beyond the warm-up steps: compute it again when they do.
+- The result does not fit into memory next to the model.
+
+## References
+
+- torch.nn.Module.register_buffer:
+  https://pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer
+- Aho, Lam, Sethi, Ullman, "Compilers" (2006), sections 8.5 (value numbers) and 9.5 (loop-invariant code motion)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import Rule, RunView, SameResultFacts, Threshold
+
+WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
+
+RULE = Rule(
+    code="DP625",
+    name="same-results",
+    family="host",
+    kind="time",
+    summary="a function computes the same results in every step",
+    since="0.1",
+    thresholds=(WORTH_SHARE,),
+    asked_when_busy=True,
+    needs="recording",
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name each function whose repeated results take a share of the step worth it."""
+    for found in run.any_facts().same_results:
+        share = run.same_results_share(found)
+        if run.impact(share, WORTH_SHARE):
+            yield _advice(run, found, share)
+
+
+def _advice(run: RunView, found: SameResultFacts, share: float) -> Advice:
+    name, _, place = found.function.removesuffix(")").rpartition(" (")
+    size = " x ".join(f"{length:,}" for length in found.size)
+    return Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=run.impact(share, WORTH_SHARE) or "low",
+        title=f"{f'`{name}` ({place})' if name else place} computes the same results in every step, {100 * share:.0f} "
+        f"% of the step: compute them once, before training ({', '.join(found.operators)})",
+        why="No step changes the inputs of these operators, and their results agreed in every step that was compared.",
+        changes=[],
+        saves=run.bound(0.0, share, "all of these operators"),
+        confidence="high" if len(found.step_ns) > 1 and run.times_hold else "medium",
+        evidence=[
+            Evidence(label="operators with the same results", value=share, unit="of a step"),
+            Evidence(label="their calls", value=found.calls, unit="per step"),
+            *([Evidence(label="largest result", value=size)] if size else []),
+            Evidence(label="steps that were compared", value=len(found.step_ns)),
+        ],
+        numerics="same",
+        watch="Compute the results again if their inputs change later in training.",
+        fingerprint=f"{RULE.code}:{name or place}",
+    )

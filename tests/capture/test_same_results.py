@@ -1,0 +1,255 @@
+"""Operators that compute the same in every step: real ones, in steps of plain torch."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+
+import pytest
+import torch
+from torch import nn, overrides
+
+from dptune.capture.injected.observe import same_results
+from dptune.capture.injected.observe.same_results import SameResults
+from dptune.capture.injected.observe.value_numbers import ValueNumbers
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of a process with threads
+
+
+class Uncompiled:
+    compiled = ()
+
+
+FIXED = torch.rand(64, 64)
+DATA = torch.rand(32, 64)
+
+
+@pytest.fixture(autouse=True)
+def every_call_counts(monkeypatch):
+    """However fast the machine is."""
+    monkeypatch.setattr(same_results, "_LEAST_NS", 0)
+
+
+def found(step, steps=4, observer=None):
+    """What is found in steps of a model of one layer."""
+    model, observer = nn.Linear(64, 64), observer or SameResults(Uncompiled())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    observer.begin()
+    for _ in range(steps):
+        loss = step(model)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        observer.ticked()
+    observer.end()
+    assert overrides._get_current_function_mode_stack() == []
+    return observer.facts()
+
+
+def normalized(matrix):
+    scale = torch.diag(matrix.sum(1).pow(-0.5))
+    return scale @ matrix @ scale
+
+
+def test_a_function_of_a_tensor_that_stays():
+    (facts,) = found(lambda model: (normalized(FIXED) @ model(torch.rand(64, 64))).mean())
+    assert facts.function.startswith("normalized (tests/capture/test_same_results.py:")
+    assert set(facts.operators) <= {"sum", "pow", "diag", "matmul"}
+    assert (facts.calls, facts.size) == (5, [64, 64])
+    assert len(facts.step_ns) == len(facts.again_ns) == 2
+    assert all(
+        0 < again <= forward <= step
+        for again, forward, step in zip(facts.again_ns, facts.forward_ns, facts.step_ns, strict=True)
+    )
+    assert 0 < facts.step_share < facts.forward_part < 1
+
+
+def test_results_of_results_and_of_plain_arguments():
+    def positions():
+        rates = torch.pow(1e4, torch.arange(64) / -64)
+        return torch.outer(torch.arange(64.0), rates).sin()
+
+    (facts,) = found(lambda model: model(torch.rand(64, 64) + positions()).mean())
+    assert facts.function.startswith("test_results_of_results_and_of_plain_arguments.<locals>.positions (") or (
+        facts.function.startswith("positions (")
+    )
+    assert set(facts.operators) <= {"pow", "truediv", "div", "outer", "sin"}
+    assert facts.calls == 4
+
+
+def frozen(layer):
+    return lambda model: model(layer(torch.rand(8, 64))).mean()
+
+
+def dropped(model):
+    return model(nn.functional.dropout(FIXED)).mean()
+
+
+def noisy(model):
+    return (model(torch.rand(64, 64)) * (torch.rand(64, 64) > 0.5)).mean()
+
+
+def sliced():
+    at = iter(range(8))
+    return lambda model: model(DATA[4 * (start := next(at)) : 4 * start + 4].exp()).mean()
+
+
+def changed_in_place(model):
+    state = changed_in_place.state
+    state.add_(1)
+    return (model(torch.rand(64, 64)) * state.exp().reciprocal()).mean()
+
+
+changed_in_place.state = torch.zeros(64, 64)
+
+
+def changed_unseen(model):
+    """Through `.data`, which leaves the version as it was."""
+    changed_unseen.state.data.add_(1)
+    return (model(torch.rand(64, 64)) * changed_unseen.state.exp().reciprocal()).mean()
+
+
+changed_unseen.state = torch.zeros(64, 64)
+
+
+def made_and_filled(model):
+    """Zeros are the same each time, but what they are filled with is not."""
+    return torch.zeros(64, 64).index_add(0, torch.randint(0, 64, (8,)), model(torch.rand(8, 64))).mean()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        frozen(nn.Linear(64, 64).requires_grad_(False)),
+        dropped,
+        noisy,
+        sliced(),
+        changed_in_place,
+        changed_unseen,
+        made_and_filled,
+        lambda model: (model.weight @ model.weight.T).mean(),  # what is trained
+    ],
+)
+def test_nothing_where_inputs_or_values_change(step):
+    assert found(step) == []
+
+
+def test_what_is_kept_is_not_computed_again():
+    kept = normalized(FIXED)
+    assert found(lambda model: (kept @ model(torch.rand(64, 64))).mean()) == []
+    cached = functools.cache(lambda: normalized(FIXED))
+    assert found(lambda model: (cached() @ model(torch.rand(64, 64))).mean()) == []
+
+
+def test_results_are_what_they_are_without_it():
+    def losses(watch):
+        torch.manual_seed(0)
+        seen, model = [], nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.1))
+        observer = SameResults(Uncompiled())
+        if watch:
+            observer.begin()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(5):
+            loss = (normalized(FIXED) @ model(torch.rand(64, 64))).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+            observer.ticked()
+        observer.end()
+        return seen
+
+    assert losses(True) == losses(False)
+
+
+def test_steps_that_take_turns_are_compared_over_one_between():
+    turns = iter(range(8))
+    (facts,) = found(
+        lambda model: (model(torch.rand(64, 64)) @ (normalized(FIXED) if next(turns) % 2 else DATA.T)).mean(), steps=5
+    )
+    assert [again > 0 for again in facts.again_ns] == [False, True]
+
+
+def test_a_forked_child_ends_it_and_is_free_of_it():
+    observer = SameResults(Uncompiled())
+    observer.begin()
+    observer.ticked()
+    child = os.fork()
+    if child == 0:
+        observer.end()
+        os._exit(len(overrides._get_current_function_mode_stack()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(overrides._get_current_function_mode_stack()) == 1
+    observer.end()
+
+
+def test_not_under_a_mode_of_the_script():
+    observer = SameResults(Uncompiled())
+    with torch.device("cpu"):
+        observer.begin()
+        observer.ticked()
+        assert len(overrides._get_current_function_mode_stack()) == 1
+        observer.end()
+    assert observer.facts() == []
+
+
+def test_modes_of_the_script_stay_when_it_ends():
+    observer = SameResults(Uncompiled())
+    observer.begin()
+    observer.ticked()
+    with overrides.TorchFunctionMode() as theirs:
+        observer.end()
+        assert overrides._get_current_function_mode_stack() == [theirs]
+    assert overrides._get_current_function_mode_stack() == []
+
+
+def test_neither_other_threads_nor_code_that_is_compiled():
+    observer = SameResults(Uncompiled())
+    observer.begin()
+    thread = threading.Thread(target=observer.ticked)
+    thread.start()
+    thread.join()
+    assert overrides._get_current_function_mode_stack() == []
+
+    class Compiled:
+        compiled = ("model",)
+
+    assert (
+        found(lambda model: (normalized(FIXED) @ model(torch.rand(64, 64))).mean(), observer=SameResults(Compiled()))
+        == []
+    )
+
+
+def test_errors_of_the_script_are_the_same():
+    observer = SameResults(Uncompiled())
+    observer.begin()
+    observer.ticked()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        torch.rand(2, 3) @ torch.rand(2, 3)
+    observer.end()
+
+
+def test_numbers_by_hand():
+    numbers, a, b = ValueNumbers(), torch.ones(2), torch.ones(2)
+    assert numbers.of(a) == numbers.of(a) != numbers.of(b)
+    assert numbers.number("add", (a, 1), {}) == numbers.number("add", (a, 1), {})
+    different = [
+        ("add", (a, 1), {}),
+        ("add", (a, 1.0), {}),
+        ("add", (a, True), {}),
+        ("add", (b, 1), {}),
+        ("mul", (a, 1), {}),
+        ("add", (a,), {"other": 1}),
+        ("add", ([a], 1), {}),
+        ("add", (a, slice(1)), {}),
+    ]
+    assert len({numbers.number(*call) for call in different}) == len(different)
+    before = numbers.of(a)
+    a.add_(1)
+    assert numbers.of(a) != before
+    assert numbers.number("rand", (2,), {}) != numbers.number("rand", (2,), {})
+    assert numbers.number("f", (object(),), {}) != numbers.number("f", (object(),), {})
+    del b, different
+    numbers.forget_dead()
+    assert len(numbers._known) == 1

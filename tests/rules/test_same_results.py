@@ -1,0 +1,72 @@
+"""Results that every step computes again: facts are made up."""
+
+import pytest
+
+from dptune.measured import Missing
+from dptune.runfile.same_results import SameResultFacts
+
+MS = 1_000_000
+
+
+def same(again_ms=2, function="normalized (graph.py:31)", steps=2, **more):
+    """Steps of 10 ms, 5 of them in operators outside of backward passes."""
+    times = {"step_ns": [10 * MS] * steps, "again_ns": [again_ms * MS] * steps, "forward_ns": [5 * MS] * steps}
+    return SameResultFacts(function, ["matmul", "diag"], 3, [900, 900], **{**times, **more})
+
+
+@pytest.fixture
+def advice(ask, make_measured, make_facts):
+    def found(*facts, **measured):
+        run = make_measured(**{"device": "cpu", "world": 1, **measured})
+        return ask("DP625", run, [make_facts(same_results=[*facts])])
+
+    return found
+
+
+def test_the_function_its_line_and_its_operators(advice):
+    (found,) = advice(same())
+    assert found.title == (
+        "`normalized` (graph.py:31) computes the same results in every step, 20 % of the step: compute them once, "
+        "before training (matmul, diag)"
+    )
+    assert (found.impact, found.confidence, found.numerics) == ("high", "high", "same")
+    assert (found.saves.low_share, found.saves.high_share) == (0, pytest.approx(0.2))
+    assert ("largest result", "900 x 900") in [(each.label, each.value) for each in found.evidence]
+
+
+def test_outside_of_functions(advice):
+    (found,) = advice(same(function="train.py:12"))
+    assert found.title.startswith("train.py:12 computes the same results")
+
+
+def test_one_comparison_is_less_certain(advice):
+    assert advice(same(steps=1))[0].confidence == "medium"
+
+
+def test_the_mean_of_steps_that_differ(advice):
+    """As a discriminator's and a generator's do: 3 of 20 ms."""
+    (found,) = advice(same(again_ns=[3 * MS, 0]))
+    assert found.saves.high_share == pytest.approx(0.15)
+
+
+def test_quiet_below_the_threshold(advice):
+    assert advice(same(again_ms=0.49)) == []
+    assert len(advice(same(again_ms=0.5))) == 1
+    assert advice() == []
+
+
+def test_a_gpu_saves_its_part_of_the_compute_of_the_forward_pass(advice, hand_made, make_measured):
+    """2 of the host's 5 ms in operators, of the 30 % of the step that the device computes in the forward pass."""
+    window = make_measured(world=1).account.window_ns
+    shares = {"forward": 0.3, "backward": 0.5, "optimizer": 0}
+    phases = [
+        phase.model_copy(update={"compute_ns": round(shares[phase.phase] * window)})
+        for phase in hand_made.phases(0.3, 0.5, 0.2)
+    ]
+    (found,) = advice(same(), device="cuda", phases=phases)
+    assert found.saves.high_share == pytest.approx(0.12)
+
+
+def test_traces_alone_do_not_say(ask, make_measured):
+    with pytest.raises(Missing):
+        ask("DP625", make_measured(), [])
