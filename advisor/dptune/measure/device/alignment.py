@@ -85,7 +85,7 @@ _Key = tuple[str, str, int, tuple[tuple[int, ...], ...], tuple[int, ...]]
 def _by_size(view: RankView, time_ns: Mapping[tuple[int, str, int], int]) -> Mapping[_Key, list[int]]:
     rows = sorted({row for row, _, _ in time_ns if row != NOWHERE})[:_MOST_READ]
     try:
-        read = operator_arguments(view, np.array(rows, dtype=np.int64))
+        read = operator_arguments(view.trace, np.array(rows, dtype=np.int64))
     except TraceError:
         read = []
     called: dict[int, dict[str, Any]] = dict(zip(rows, read, strict=False))

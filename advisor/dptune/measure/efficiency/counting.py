@@ -96,7 +96,7 @@ def count(view: RankView) -> Counted | str:
         first = arguments(view.trace, rows[:_PROBED].tolist())
         if not any(Arguments.of(args).sized for args in first):
             return NO_SIZES
-        read = OperatorArguments.reading(view, rows)
+        read = OperatorArguments.reading(view.trace, rows)
     except TraceError as error:
         return str(error)
     called, numbers = _called(read.arguments(rows)), read.numbers[read.places(rows)]

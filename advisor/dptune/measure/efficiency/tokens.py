@@ -53,7 +53,7 @@ def tokens(view: RankView) -> Tokens | None:
     if _EMBEDDING not in names or len(rows) > _MOST:
         return None
     try:
-        called = [Arguments.of(args) for args in operator_arguments(view, rows)]
+        called = [Arguments.of(args) for args in operator_arguments(view.trace, rows)]
     except TraceError:
         return None
     keys = {length for name, each in zip(names, called, strict=True) if (length := _keys(name, each)) is not None}

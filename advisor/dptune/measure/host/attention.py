@@ -181,7 +181,7 @@ def _measured(view: RankView, chains: Sequence[_Chain]) -> list[_Chain]:
     chains = chains[:_MOST]
     rows = [row for chain in chains for row in (*chain.products, chain.softmax)]
     try:
-        found = iter(operator_arguments(view, np.array(rows, dtype=np.int64)))
+        found = iter(operator_arguments(view.trace, np.array(rows, dtype=np.int64)))
     except TraceError:
         return list(chains)
     kept = []

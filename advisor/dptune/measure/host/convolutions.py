@@ -38,7 +38,7 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[LongConvolut
     columns = view.columns
     rows = outside_backward(view, columns.rows(OPERATOR_CATEGORIES, lambda name: name == _NAME))[:_MOST]
     try:
-        found = operator_arguments(view, rows)
+        found = operator_arguments(view.trace, rows)
     except TraceError:
         return
     sizes = {row: size for row, call in zip(rows.tolist(), found, strict=True) if (size := long_kernel(call))}

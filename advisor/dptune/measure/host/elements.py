@@ -28,7 +28,7 @@ def elements_per_step(view: RankView) -> float | None:
     if not len(rows) or len(rows) > _MOST_OPERATORS:
         return None
     try:
-        found = [args.get("Input Dims") for args in operator_arguments(view, rows)]
+        found = [args.get("Input Dims") for args in operator_arguments(view.trace, rows)]
     except TraceError:
         return None
     if not any(dims for dims in found):

@@ -111,7 +111,7 @@ def _lengths(view: RankView, calls: Ints) -> dict[int, int]:
     inside = (at < len(operators)) & (columns.ts_ns[first] < columns.ends(calls))
     calls, first = calls[inside], first[inside]
     try:
-        read = OperatorArguments.reading(view, first)
+        read = OperatorArguments.reading(view.trace, first)
     except TraceError:
         return {}
     lengths = {}

@@ -16,7 +16,7 @@ import numpy as np
 
 from dptune.measure.communication.shapes import elements_of
 from dptune.measure.intervals import Ints
-from dptune.measure.views import RankView, once_per_view
+from dptune.measure.views import once_for_each
 from dptune.trace.columns import NONE
 from dptune.trace.events import Trace
 from dptune.trace.kernels import OPERATOR_CATEGORIES
@@ -59,18 +59,18 @@ class OperatorArguments:
     _decoded: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @staticmethod
-    @once_per_view
-    def of(view: RankView) -> OperatorArguments | None:
+    @once_for_each
+    def of(trace: Trace) -> OperatorArguments | None:
         """All operators of the trace; None where it has more than MOST. Raises TraceError as `arguments` does."""
-        rows = view.columns.rows(OPERATOR_CATEGORIES)
-        return None if len(rows) > MOST else OperatorArguments.read(view.trace, rows)
+        rows = trace.columns.rows(OPERATOR_CATEGORIES)
+        return None if len(rows) > MOST else OperatorArguments.read(trace, rows)
 
     @staticmethod
-    def reading(view: RankView, rows: Ints) -> OperatorArguments:
+    def reading(trace: Trace, rows: Ints) -> OperatorArguments:
         """Operators that include those of these rows. Raises TraceError as `arguments` does."""
-        known = OperatorArguments.of(view)
+        known = OperatorArguments.of(trace)
         if known is None or not np.isin(rows, known.rows).all():
-            return OperatorArguments.read(view.trace, np.unique(rows))
+            return OperatorArguments.read(trace, np.unique(rows))
         return known
 
     @staticmethod
@@ -105,12 +105,12 @@ class OperatorArguments:
         return self._decoded[text]
 
 
-def operator_arguments(view: RankView, rows: Ints) -> list[dict[str, Any]]:
+def operator_arguments(trace: Trace, rows: Ints) -> list[dict[str, Any]]:
     """Sizes, types, values and strides of the inputs of operators, in the order asked for; not to be changed.
 
     Raises TraceError where the file cannot be read.
     """
-    return OperatorArguments.reading(view, rows).arguments(rows) if len(rows) else []
+    return OperatorArguments.reading(trace, rows).arguments(rows) if len(rows) else []
 
 
 def _texts(called: Called) -> tuple[bytes, ...]:

@@ -91,7 +91,7 @@ def calls(view: RankView, rows: Sequence[int]) -> dict[int, Call]:
     """What these operators were called with; empty where the trace cannot be read."""
     ordered = sorted(set(rows))
     try:
-        found = operator_arguments(view, np.array(ordered, dtype=np.int64))
+        found = operator_arguments(view.trace, np.array(ordered, dtype=np.int64))
     except TraceError:
         return {}
     return {

@@ -15,7 +15,7 @@ import numpy as np
 from dptune.errors import TraceError
 from dptune.measure.host.operator_arguments import OperatorArguments
 from dptune.measure.intervals import Intervals, Ints
-from dptune.measure.views import RankView, once_per_view
+from dptune.measure.views import RankView, once_for_each
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES
 
@@ -37,7 +37,7 @@ class RecordedOperators:
     _arguments: OperatorArguments
 
     @staticmethod
-    @once_per_view
+    @once_for_each
     def of(view: RankView) -> RecordedOperators | None:
         """Read as many steps as have at most _MOST operators; None if not even one step does, or none has any."""
         columns = view.trace.columns
@@ -50,7 +50,7 @@ class RecordedOperators:
             return None
         rows = inside[steps - 1]
         try:
-            read = OperatorArguments.reading(view, rows)
+            read = OperatorArguments.reading(view.trace, rows)
         except TraceError:
             return None
         return RecordedOperators(steps, columns, rows, read.numbers[read.places(rows)], read)

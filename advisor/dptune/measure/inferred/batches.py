@@ -119,7 +119,7 @@ def _read(host: HostEvents) -> _Passes:
     if len(rows) > _MOST:
         return _Passes(len(starts_ns), [])
     try:
-        found = operator_arguments(host.view, rows)
+        found = operator_arguments(host.view.trace, rows)
     except TraceError:
         return _Passes(len(starts_ns), [])
     names = [columns.name(row) for row in rows.tolist()]
