@@ -11,7 +11,6 @@ from dptune.errors import TraceError
 from dptune.trace.kineto import body, text
 from dptune.trace.kineto.arguments import arguments, chosen_arguments
 from dptune.trace.kineto.decode import decode
-
 from dptune.trace.kineto.schema import ABSENT
 
 
