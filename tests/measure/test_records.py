@@ -32,6 +32,23 @@ def test_a_record_has_no_events_and_is_small(real_traces):
         assert len(pickle.dumps((rank.light, rank.digest))) < 50_000
 
 
+def test_records_of_other_processes_share_the_names_of_kernels(real_traces):
+    """Each name is one string, however many ranks ran it; what is known by it is as it was."""
+    record = records_of(real_traces / STRAGGLER).digested[0].digest.record
+    first, second = (pickle.loads(pickle.dumps(record)) for _ in range(2))
+    assert (first.ran.streams, first.ran.usual_ns, first.kernel_times) == (
+        record.ran.streams,
+        record.ran.usual_ns,
+        record.kernel_times,
+    )
+    ours, theirs = (
+        [*each.ran.usual_ns, *(name for ran in each.ran.streams.values() for name in ran)] for each in (first, second)
+    )
+    assert len(ours) > 10
+    assert all(mine is other for mine, other in zip(ours, theirs, strict=True))
+    assert all(mine is other for (mine, _), (other, _) in zip(first.kernel_times, second.kernel_times, strict=True))
+
+
 def test_with_all_ranks_read_in_full_nothing_differs(real_traces):
     records, whole = records_of(real_traces / STRAGGLER), reading.measured(real_traces / STRAGGLER)
     assert choosing.differing(records) == [0, 1, 2, 3]

@@ -4,12 +4,19 @@ import gzip
 import json
 import random
 
+import msgspec
 import pytest
 
 from dptune.errors import TraceError
 from dptune.trace.kineto import body, text
-from dptune.trace.kineto.arguments import arguments
+from dptune.trace.kineto.arguments import arguments, chosen_arguments
 from dptune.trace.kineto.decode import decode
+from dptune.trace.kineto.schema import ABSENT
+
+
+class Chosen(msgspec.Struct):
+    index: msgspec.Raw = msgspec.field(default=ABSENT, name="Ev Idx")
+    other: msgspec.Raw = ABSENT
 
 
 def trace_of(path, count, odd=()):
@@ -36,6 +43,9 @@ def test_rows_of_several_blocks_in_any_order(tmp_path, monkeypatch, name, odd):
     rows = [*random.Random(1).sample(range(len(trace.columns)), 500), 5, 5]
     found = arguments(trace, rows)
     assert [args["Ev Idx"] for args in found] == trace.columns.position[rows].tolist()
+    read = [pair for places, each in chosen_arguments(trace, rows, Chosen) for pair in zip(places, each, strict=True)]
+    assert sorted(place for place, _ in read) == list(range(len(rows)))
+    assert all(int(bytes(each.index)) == found[place]["Ev Idx"] and each.other == ABSENT for place, each in read)
 
 
 def test_values_that_are_no_events_shift_no_arguments(tmp_path):
@@ -54,6 +64,8 @@ def test_an_event_without_arguments_has_none(tmp_path):
     )
     assert arguments(decode(path), [0]) == [{}]
     assert arguments(decode(path), []) == []
+    assert [each for _, each in chosen_arguments(decode(path), [0], Chosen)] == [[Chosen()]]
+    assert list(chosen_arguments(decode(path), [], Chosen)) == []
 
 
 @pytest.mark.parametrize("text", ["", " " * 10_000])
@@ -62,6 +74,8 @@ def test_a_file_that_changed_is_told(tmp_path, text):
     (tmp_path / "t.json").write_text("{" + text)
     with pytest.raises(TraceError, match=r"cannot read .*t\.json again: it (changed|became shorter) since it was read"):
         arguments(trace, [5])
+    with pytest.raises(TraceError, match="since it was read"):
+        list(chosen_arguments(trace, [5], Chosen))
 
 
 def test_real_traces(real_traces):

@@ -55,6 +55,11 @@ def test_figures_are_those_of_one_machine_though_a_worker_is_killed(workers, rea
     assert measure(with_events(run, [0, 1, 2, 3], executor=workers)) == reading.measured(folder)
 
 
+def test_a_local_worker_keeps_memory_for_the_next_trace_and_computes_on_one_core(workers):
+    assert workers.submit(os.getenv, "MALLOC_TRIM_THRESHOLD_").result() is None
+    assert workers.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
+
+
 def test_the_executor_of_a_dask_client_reads_runs(address, real_traces):
     distributed = pytest.importorskip("distributed")
     with distributed.Client(address, set_as_default=False) as client:

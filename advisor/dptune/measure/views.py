@@ -93,18 +93,19 @@ class RankView:
         return len({window.number for device in self.devices for window in device.windows})
 
 
+Read = TypeVar("Read")
 Value = TypeVar("Value")
 
 
-def once_per_view(read: Callable[[RankView], Value]) -> Callable[[RankView], Value]:
-    """Compute it once for each view. The value is kept as long as the view and must not refer to it."""
-    kept: WeakKeyDictionary[RankView, Value] = WeakKeyDictionary()
+def once_for_each(read: Callable[[Read], Value]) -> Callable[[Read], Value]:
+    """Compute it once for each view or trace. The value is kept as long as that and must not refer to it."""
+    kept: WeakKeyDictionary[Read, Value] = WeakKeyDictionary()
 
     @wraps(read)
-    def of(view: RankView) -> Value:
-        if view not in kept:
-            kept[view] = read(view)
-        return kept[view]
+    def of(each: Read) -> Value:
+        if each not in kept:
+            kept[each] = read(each)
+        return kept[each]
 
     return of
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from dptune.trace.by_name import once_per_name
+
 
 @dataclass(frozen=True)
 class Library:
@@ -85,6 +87,7 @@ def _identifiers(mangled: str) -> list[str]:
     return found
 
 
+@once_per_name
 def library_of(name: str) -> Library | None:
     """The library whose collective a kernel of this name runs; None where the name shows none."""
     base = base_name(name)

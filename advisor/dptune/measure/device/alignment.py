@@ -22,12 +22,12 @@ from dptune.measure.device.phases import bounds
 from dptune.measure.device.precisions import is_tensor_core
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.host.operator_arguments import operator_arguments
 from dptune.measure.intervals import Intervals
 from dptune.measure.views import RankView
 from dptune.measured import UnalignedProduct
 from dptune.trace.collective_kernels import MOST_CHARACTERS
 from dptune.trace.kernels import KERNEL_CATEGORIES, OPERATOR_CATEGORIES
-from dptune.trace.kineto.arguments import arguments
 
 _UNALIGNED = re.compile(r"_align[abc]?[12](?!\d)")
 _TYPES = (  # by the name of a kernel: the type of the operands, and the multiple that is 16 bytes
@@ -85,9 +85,10 @@ _Key = tuple[str, str, int, tuple[tuple[int, ...], ...], tuple[int, ...]]
 def _by_size(view: RankView, time_ns: Mapping[tuple[int, str, int], int]) -> Mapping[_Key, list[int]]:
     rows = sorted({row for row, _, _ in time_ns if row != NOWHERE})[:_MOST_READ]
     try:
-        called: dict[int, dict[str, Any]] = dict(zip(rows, arguments(view.trace, rows) if rows else [], strict=True))
+        read = operator_arguments(view.trace, np.array(rows, dtype=np.int64))
     except TraceError:
-        called = {}
+        read = []
+    called: dict[int, dict[str, Any]] = dict(zip(rows, read, strict=False))
     found: dict[_Key, list[int]] = defaultdict(list)
     for (row, dtype, multiple), ns in time_ns.items():
         operator = "" if row == NOWHERE else view.columns.name(row)

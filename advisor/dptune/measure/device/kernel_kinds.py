@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 
+from dptune.trace.by_name import once_per_name
 from dptune.trace.collective_kernels import MOST_CHARACTERS, base_name
 from dptune.trace.kernels import Work, work_of
 
@@ -62,6 +63,7 @@ _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern i
 KERNEL_KINDS = (*dict.fromkeys(kind for kind, _ in _KINDS), OTHER, COMMUNICATION)
 
 
+@once_per_name
 def kernel_kind(name: str) -> str:
     """The kind of a kernel; `other` where its name does not tell."""
     if work_of("kernel", name) == Work.COMMUNICATION:

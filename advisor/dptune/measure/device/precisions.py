@@ -25,6 +25,7 @@ import re
 from typing import Literal
 
 from dptune.measure.device.kernel_kinds import MATRIX_WORK, kernel_kind
+from dptune.trace.by_name import once_per_name
 from dptune.trace.collective_kernels import MOST_CHARACTERS
 
 Precision = Literal["matrix units", "fp32", "other"]
@@ -91,6 +92,7 @@ _NVIDIA_WITH = re.compile(
 )
 
 
+@once_per_name
 def precision(name: str) -> Precision | None:
     """How a kernel of this name multiplies; None where it does not, or its name does not tell."""
     name = name[:MOST_CHARACTERS]

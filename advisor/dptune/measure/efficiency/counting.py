@@ -21,6 +21,7 @@ from dptune.measure.communication.dtypes import dtype_of
 from dptune.measure.efficiency import convolutions
 from dptune.measure.efficiency.formulas import FORMULAS, Arguments, Flops, possible
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.operator_arguments import OperatorArguments
 from dptune.measure.intervals import Ints, Mask
 from dptune.measure.steps.windows import Step
 from dptune.measure.views import RankView
@@ -95,10 +96,10 @@ def count(view: RankView) -> Counted | str:
         first = arguments(view.trace, rows[:_PROBED].tolist())
         if not any(Arguments.of(args).sized for args in first):
             return NO_SIZES
-        found = arguments(view.trace, rows.tolist())
+        read = OperatorArguments.reading(view.trace, rows)
     except TraceError as error:
         return str(error)
-    called = [Arguments.of(args) for args in found]
+    called, numbers = _called(read.arguments(rows)), read.numbers[read.places(rows)]
     names = [columns.name(row) for row in rows.tolist()]
     parents = Ranges.of_rows(columns, rows).parents()
     flops = [possible(each) for each in _flops(names, called, parents)]
@@ -106,6 +107,7 @@ def count(view: RankView) -> Counted | str:
     if sum(known.total for at in chosen if (known := flops[at]) is not None) > _MOST_FLOPS:
         return _NO_REAL_SIZES
     phases = _Phases.of(columns, rows)
+    recomputed = phases.backward & (numbers >= 0)
     operators = [
         Operator(
             int(rows[at]),
@@ -113,7 +115,7 @@ def count(view: RankView) -> Counted | str:
             known,
             _dtype(names[at], called[at]),
             bool(phases.backward[at]),
-            bool(phases.backward[at]) and _numbered(found[at]),
+            bool(recomputed[at]),
             bool(phases.optimizer[at]),
             bool(phases.compiled[at]),
         )
@@ -122,6 +124,13 @@ def count(view: RankView) -> Counted | str:
     ]
     packed = [names[at] for at in chosen if (known := flops[at]) is not None and known.least]
     return Counted(steps, operators, _most_frequent([names[at] for at in unknown]), _most_frequent(packed))
+
+
+def _called(written: Sequence[Mapping[str, Any]]) -> list[Arguments]:
+    """The arguments of each operator; those that are alike share one dict, which is looked at once."""
+    known = {id(args): args for args in written}
+    parsed = {at: Arguments.of(args) for at, args in known.items()}
+    return [parsed[id(args)] for args in written]
 
 
 def _of_steps(view: RankView) -> tuple[list[Step], Ints]:
@@ -227,11 +236,6 @@ def _dtype(name: str, called: Arguments) -> str:
     at = FORMULAS[name].typed_by if name in FORMULAS else 0
     word = called.types[at] if at < len(called.types) else None
     return _NAMES.get(dtype_of(word) or "", UNKNOWN_TYPE)
-
-
-def _numbered(args: Mapping[str, Any]) -> bool:
-    number = args.get("Sequence number")
-    return isinstance(number, int) and number >= 0
 
 
 @dataclass(frozen=True, eq=False)

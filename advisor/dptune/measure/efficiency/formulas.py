@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from dptune.measured import FlopKind
 
 Shape = tuple[int, ...]
+_WHOLE = frozenset({int})
 _MOST_DIGITS = 20
 _MOST = 10**18  # of one operator: a device computes for minutes; more is no size of a real tensor
 
@@ -266,7 +267,7 @@ def possible(flops: Flops | None) -> Flops | None:
 
 
 def _shape(dim: Any) -> Shape | None:
-    whole = isinstance(dim, list) and all(type(length) is int and length >= 0 for length in dim)
+    whole = isinstance(dim, list) and set(map(type, dim)) <= _WHOLE and min(dim, default=0) >= 0
     return tuple(dim) if whole else None
 
 

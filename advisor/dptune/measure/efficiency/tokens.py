@@ -14,10 +14,10 @@ import numpy as np
 from dptune.errors import TraceError
 from dptune.measure.efficiency.formulas import Arguments, Shape
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.operator_arguments import operator_arguments
 from dptune.measure.views import RankView
 from dptune.runfile.record import RunRecord
 from dptune.trace.kernels import BACKWARD_NAME, OPERATOR_CATEGORIES, RANGE_CATEGORIES
-from dptune.trace.kineto.arguments import arguments
 
 _EMBEDDING = "aten::embedding"
 _SOFTMAX = frozenset({"aten::_softmax", "aten::softmax"})
@@ -53,7 +53,7 @@ def tokens(view: RankView) -> Tokens | None:
     if _EMBEDDING not in names or len(rows) > _MOST:
         return None
     try:
-        called = [Arguments.of(args) for args in arguments(view.trace, rows.tolist())]
+        called = [Arguments.of(args) for args in operator_arguments(view.trace, rows)]
     except TraceError:
         return None
     keys = {length for name, each in zip(names, called, strict=True) if (length := _keys(name, each)) is not None}

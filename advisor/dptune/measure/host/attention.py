@@ -22,6 +22,7 @@ from dptune.measure.host.by_function import LEAST_SHARE, outside_backward, taken
 from dptune.measure.host.callers import PYTHON_CATEGORIES, callers
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.frames import is_scripts, library_of
+from dptune.measure.host.operator_arguments import operator_arguments
 from dptune.measure.host.pieces import alike
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.intervals import NOTHING, Intervals, Ints
@@ -29,7 +30,6 @@ from dptune.measure.views import RankView
 from dptune.measured import EagerAttention
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES
-from dptune.trace.kineto.arguments import arguments
 
 _SOFTMAX = frozenset({"aten::softmax", "aten::_softmax", "aten::special_softmax"})
 _PRODUCT = frozenset({"aten::bmm", "aten::baddbmm"})  # that a batched matmul or einsum calls
@@ -181,7 +181,7 @@ def _measured(view: RankView, chains: Sequence[_Chain]) -> list[_Chain]:
     chains = chains[:_MOST]
     rows = [row for chain in chains for row in (*chain.products, chain.softmax)]
     try:
-        found = iter(arguments(view.trace, rows))
+        found = iter(operator_arguments(view.trace, np.array(rows, dtype=np.int64)))
     except TraceError:
         return list(chains)
     kept = []

@@ -16,10 +16,10 @@ import numpy as np
 
 from dptune.errors import TraceError
 from dptune.measure.host.by_function import by_function, lengths_ns, longest_first, outside_backward
+from dptune.measure.host.operator_arguments import operator_arguments
 from dptune.measure.views import RankView
 from dptune.measured import LongConvolution
 from dptune.trace.kernels import OPERATOR_CATEGORIES
-from dptune.trace.kineto.arguments import arguments
 
 LEAST_TAPS = 512  # per position: FFT takes 3 transforms of about log2(N) operations each, 10 to 20 for 1,024 to 10**6
 _NAME = "aten::convolution"  # that every convolution of the script calls; it has plain numbers for its padding
@@ -38,7 +38,7 @@ def _of_rank(view: RankView, untraced_ns: float | None) -> Iterator[LongConvolut
     columns = view.columns
     rows = outside_backward(view, columns.rows(OPERATOR_CATEGORIES, lambda name: name == _NAME))[:_MOST]
     try:
-        found = arguments(view.trace, rows.tolist()) if len(rows) else []
+        found = operator_arguments(view.trace, rows)
     except TraceError:
         return
     sizes = {row: size for row, call in zip(rows.tolist(), found, strict=True) if (size := long_kernel(call))}

@@ -9,9 +9,9 @@ import numpy as np
 
 from dptune.errors import TraceError
 from dptune.measure.communication.shapes import elements_of
+from dptune.measure.host.operator_arguments import operator_arguments
 from dptune.measure.views import RankView
 from dptune.trace.kernels import OPERATOR_CATEGORIES
-from dptune.trace.kineto.arguments import arguments
 
 _MOST_OPERATORS = 50_000  # of more, reading their arguments takes seconds
 
@@ -28,7 +28,7 @@ def elements_per_step(view: RankView) -> float | None:
     if not len(rows) or len(rows) > _MOST_OPERATORS:
         return None
     try:
-        found = [args.get("Input Dims") for args in arguments(view.trace, rows.tolist())]
+        found = [args.get("Input Dims") for args in operator_arguments(view.trace, rows)]
     except TraceError:
         return None
     if not any(dims for dims in found):

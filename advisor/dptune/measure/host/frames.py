@@ -6,6 +6,7 @@ import re
 import sys
 
 from dptune.measure.host.enclosing import NOWHERE
+from dptune.trace.by_name import once_per_name
 from dptune.trace.columns import Columns
 
 _FRAME = re.compile(r"^(?P<file>[^<].*\.py)\(\d+\): ")
@@ -23,6 +24,7 @@ _PACKAGES = frozenset(
 )
 
 
+@once_per_name
 def is_users(frame: str) -> bool:
     """Whether a frame of Python is neither torch's, Python's nor the recorder's, nor where packages are installed.
 
@@ -34,6 +36,7 @@ def is_users(frame: str) -> bool:
     return match["file"].split("/")[0].removesuffix(".py") not in sys.stdlib_module_names
 
 
+@once_per_name
 def is_scripts(frame: str) -> bool:
     """Whether a frame is the script's own: a trace does not tell where packages are installed, so by their names."""
     return is_users(frame) and frame.split("/")[0].split("(")[0].removesuffix(".py") not in _PACKAGES
@@ -41,5 +44,9 @@ def is_scripts(frame: str) -> bool:
 
 def library_of(columns: Columns, row: int) -> str:
     """The installed package of a function; empty for those of torch and Python, and what is no function."""
-    name = "" if row == NOWHERE else columns.name(row)
+    return "" if row == NOWHERE else _library(columns.name(row))
+
+
+@once_per_name
+def _library(name: str) -> str:
     return name.split("/")[0] if "/" in name and is_users(name) and not is_scripts(name) else ""

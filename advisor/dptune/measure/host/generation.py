@@ -19,11 +19,11 @@ from dptune.measure.host.attention import FRAME, rows_around
 from dptune.measure.host.by_function import taken_ns
 from dptune.measure.host.callers import PYTHON_CATEGORIES, has_stacks
 from dptune.measure.host.frames import is_scripts, library_of
+from dptune.measure.host.operator_arguments import OperatorArguments
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import UncachedGeneration
 from dptune.trace.kernels import OPERATOR_CATEGORIES
-from dptune.trace.kineto.arguments import arguments
 
 LEAST_CALLS = 8  # with an input longer by one each time: fewer are a few lengths that are tried
 _MODULE = "nn.Module: "
@@ -111,20 +111,16 @@ def _lengths(view: RankView, calls: Ints) -> dict[int, int]:
     inside = (at < len(operators)) & (columns.ts_ns[first] < columns.ends(calls))
     calls, first = calls[inside], first[inside]
     try:
-        found = arguments(view.trace, first.tolist())
+        read = OperatorArguments.reading(view.trace, first)
     except TraceError:
         return {}
     lengths = {}
-    for call, row, args in zip(calls.tolist(), first.tolist(), found, strict=True):
+    numbers = read.numbers[read.places(first)].tolist()
+    for call, row, number, args in zip(calls.tolist(), first.tolist(), numbers, read.arguments(first), strict=True):
         length = _length(columns.name(row), args)
-        if length is not None and not _with_gradient(args):
+        if length is not None and number < 0:  # a number shows gradients
             lengths[call] = length
     return lengths
-
-
-def _with_gradient(args: Mapping[str, Any]) -> bool:
-    number = args.get("Sequence number")
-    return isinstance(number, int) and number >= 0
 
 
 def _length(name: str, args: Mapping[str, Any]) -> int | None:

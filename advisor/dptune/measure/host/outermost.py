@@ -12,10 +12,10 @@ import numpy as np
 from dptune.errors import TraceError
 from dptune.measure.host.by_function import outside_backward
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.operator_arguments import operator_arguments
 from dptune.measure.host.recorded_operators import RecordedOperators
 from dptune.measure.intervals import Ints
 from dptune.measure.views import RankView
-from dptune.trace.kineto.arguments import arguments
 
 # What only looks at a tensor in another way.
 VIEWS = frozenset(
@@ -91,7 +91,7 @@ def calls(view: RankView, rows: Sequence[int]) -> dict[int, Call]:
     """What these operators were called with; empty where the trace cannot be read."""
     ordered = sorted(set(rows))
     try:
-        found = arguments(view.trace, ordered) if ordered else []
+        found = operator_arguments(view.trace, np.array(ordered, dtype=np.int64))
     except TraceError:
         return {}
     return {

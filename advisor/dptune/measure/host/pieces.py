@@ -19,6 +19,7 @@ from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.frames import is_users
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
+from dptune.trace.by_name import once_per_name
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES, STEP_NAME
 
@@ -149,6 +150,7 @@ def _is_open(name: str) -> bool:
     return ENCLOSING.match(name) is not None
 
 
+@once_per_name
 def alike(name: str) -> str:
     """A name as all ranks and steps have it: steps without their number, functions without their line, which is that
     of where they stood for those that ran as recording began, and methods of built-in objects without the address.

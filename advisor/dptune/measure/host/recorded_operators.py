@@ -8,16 +8,16 @@ the nodes of an operator are those from its number to that of the next operator 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from dptune.errors import TraceError
-from dptune.measure.communication.shapes import elements_of
+from dptune.measure.host.operator_arguments import OperatorArguments
 from dptune.measure.intervals import Intervals, Ints
-from dptune.measure.views import RankView, once_per_view
+from dptune.measure.views import RankView, once_for_each
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES
-from dptune.trace.kineto.arguments import arguments
 
 NODE = "autograd::engine::evaluate_function: "
 _ELEMENT_NS = 1.0  # 4 bytes at 4 GB/s, less than one core of a server reads
@@ -28,19 +28,16 @@ _MOST = 100_000  # operators: reading the arguments of more takes seconds, so fe
 
 @dataclass(frozen=True, eq=False)
 class RecordedOperators:
-    """Operators of the first steps of a view, ascending, with the sizes of their inputs.
-
-    `numbers` are autograd's sequence numbers, -1 for none; `elements` counts the elements of an operator's inputs.
-    """
+    """Operators of the first steps of a view, ascending. `numbers` are autograd's sequence numbers, -1 for none."""
 
     steps: int
     columns: Columns
     rows: Ints
     numbers: Ints
-    elements: Ints
+    _arguments: OperatorArguments
 
     @staticmethod
-    @once_per_view
+    @once_for_each
     def of(view: RankView) -> RecordedOperators | None:
         """Read as many steps as have at most _MOST operators; None if not even one step does, or none has any."""
         columns = view.trace.columns
@@ -53,14 +50,15 @@ class RecordedOperators:
             return None
         rows = inside[steps - 1]
         try:
-            found = arguments(view.trace, rows.tolist())
+            read = OperatorArguments.reading(view.trace, rows)
         except TraceError:
             return None
-        numbers = [number if isinstance(number := args.get("Sequence number"), int) else -1 for args in found]
-        elements = [elements_of(args.get("Input Dims")) for args in found]
-        return RecordedOperators(
-            steps, columns, rows, np.array(numbers, dtype=np.int64), np.array(elements, dtype=np.int64)
-        )
+        return RecordedOperators(steps, columns, rows, read.numbers[read.places(rows)], read)
+
+    @cached_property
+    def elements(self) -> Ints:
+        """How many elements the inputs of each operator have together; 0 without sizes."""
+        return self._arguments.elements[self._arguments.places(self.rows)]
 
     def covered(self, operators: Ints) -> Ints:
         """The given rows that are among the recorded ones."""

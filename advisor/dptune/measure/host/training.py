@@ -14,7 +14,7 @@ import numpy as np
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import Ranges
 from dptune.measure.intervals import Intervals, Ints
-from dptune.measure.views import RankView, once_per_view
+from dptune.measure.views import RankView, once_for_each
 from dptune.measured import CodePhase
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import BACKWARD_NAME, RANGE_CATEGORIES
@@ -27,7 +27,7 @@ _OF_TORCH = re.compile(r"(^|/)torch/|^(?!.*\.py\(\d+\): )")  # or no Python func
 _OPTIMIZER = re.compile(r"^Optimizer\.|(^|/)torch/amp/grad_scaler\.py\(\d+\): ")
 
 
-@once_per_view
+@once_for_each
 def training(view: RankView) -> Mapping[CodePhase, Intervals]:
     """The time of each phase, disjoint. A loss is of the forward pass; closures that optimizers call are not theirs."""
     columns = view.columns

@@ -18,11 +18,11 @@ from dptune.errors import TraceError
 from dptune.measure.device.copy_kinds import copy_kind
 from dptune.measure.efficiency.formulas import Arguments, Shape
 from dptune.measure.efficiency.tokens import Tokens
+from dptune.measure.host.operator_arguments import operator_arguments
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measured import InferredBatch
 from dptune.trace.kernels import Work
-from dptune.trace.kineto.arguments import arguments
 
 _CONVOLUTION = re.compile(r"aten::conv[123]d$")
 _LINEAR = re.compile(r"aten::linear$")
@@ -119,7 +119,7 @@ def _read(host: HostEvents) -> _Passes:
     if len(rows) > _MOST:
         return _Passes(len(starts_ns), [])
     try:
-        found = arguments(host.view.trace, rows.tolist())
+        found = operator_arguments(host.view.trace, rows)
     except TraceError:
         return _Passes(len(starts_ns), [])
     names = [columns.name(row) for row in rows.tolist()]

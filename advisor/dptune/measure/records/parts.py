@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dptune.measure.device.timeline import Split, Timeline, exposed_parts
 from dptune.measure.intervals import Intervals, Ints, Mask
@@ -13,6 +14,8 @@ from dptune.measured import Loss
 
 if TYPE_CHECKING:
     from dptune.measure.communication.calls import Call
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +32,11 @@ class RanByName:
     works: frozenset[int]
     usual_ns: Mapping[str, float]
     uncommunicated: Loss | None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """From another process; names repeat on every rank, and the records of all ranks share them."""
+        streams = {stream: Counter(_shared(names)) for stream, names in state["streams"].items()}
+        self.__dict__.update(state, streams=streams, usual_ns=_shared(state["usual_ns"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,3 +85,12 @@ class RankRecord:
     ran: RanByName
     shaped: tuple[Call, ...]
     kernel_times: Mapping[tuple[str, int], int]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """From another process, with the names that other records have, too."""
+        times = {(sys.intern(name), calls): ns for (name, calls), ns in state["kernel_times"].items()}
+        self.__dict__.update(state, kernel_times=times)
+
+
+def _shared(values: Mapping[str, Value]) -> dict[str, Value]:
+    return {sys.intern(name): value for name, value in values.items()}

@@ -7,7 +7,8 @@ text is unpacked again up to there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,25 +23,66 @@ from dptune.trace.places import source
 _ANY = msgspec.json.Decoder(float_hook=float)  # which takes 1e400 for infinite
 _EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
 
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+
 
 def arguments(trace: Trace, rows: Sequence[int]) -> list[dict[str, Any]]:
     """The `args` of complete events, one dict a row in the order asked for; {} where an event has none.
 
     Reads the trace's file again: ask for many rows at once. Raises TraceError where the file cannot be read.
     """
+    found: list[dict[str, Any]] = [{}] * len(rows)
+    for text, places, at_events in _wanted(trace, rows):
+        pieces = list(_pieces(text))
+        if max(at_events) >= len(pieces):
+            raise _changed(trace, "it changed since it was read")
+        for place, at in zip(places, at_events, strict=True):
+            found[place] = _args(pieces[at])
+    return found
+
+
+def chosen_arguments(trace: Trace, rows: Sequence[int], kind: type[Kind]) -> Iterator[tuple[list[int], list[Kind]]]:
+    """Some `args` of complete events as they are written, block by block: places among `rows`, and a struct for each.
+
+    The fields of `kind` are msgspec.Raw, ABSENT where an event lacks one; they keep the text of the block alive. Other
+    arguments are skipped, which takes a tenth of the time of `arguments`. Raises TraceError as it does.
+    """
+    decoder = _decoder(kind)
+    for text, places, at_events in _wanted(trace, rows):
+        try:
+            events = [event.args or kind() for event in decoder.decode(b"".join((b"[", text, b"]")))]
+        except REFUSED:
+            events = [_raw(kind, _args(piece)) for piece in _pieces(text)]
+        if max(at_events) >= len(events):
+            raise _changed(trace, "it changed since it was read")
+        yield places, [events[at] for at in at_events]
+
+
+@cache
+def _decoder(kind: type[msgspec.Struct]) -> Any:
+    """Of lists of events, of which only these arguments are taken."""
+    event = msgspec.defstruct("CalledEvent", [("args", kind | None, None)], gc=False)
+    return msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
+
+
+def _raw(kind: type[Kind], args: dict[str, Any]) -> Kind:
+    found = kind()
+    for name, key in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
+        if key in args:
+            setattr(found, name, msgspec.Raw(msgspec.json.encode(args[key])))
+    return found
+
+
+def _wanted(trace: Trace, rows: Sequence[int]) -> Iterator[tuple[bytes, list[int], list[int]]]:
+    """The text of each block that holds one of these rows, which of them it holds, and the places of their events."""
+    if not len(rows):
+        return
     positions = trace.columns.position[np.asarray(rows, dtype=np.int64)].astype(np.int64)
     blocks = np.searchsorted(trace.blocks.position, positions, side="right") - 1
-    wanted: dict[int, list[int]] = {}
-    for block, position in zip(blocks.tolist(), positions.tolist(), strict=True):
-        wanted.setdefault(block, []).append(position - int(trace.blocks.position[block]))
-    found: dict[int, dict[str, Any]] = {}
-    for block, text in _texts(trace, sorted(wanted)):
-        first = int(trace.blocks.position[block])
-        pieces = list(_pieces(text))
-        if max(wanted[block]) >= len(pieces):
-            raise _changed(trace, "it changed since it was read")
-        found.update({first + at: _args(pieces[at]) for at in wanted[block]})
-    return [found[position] for position in positions.tolist()]
+    order = np.argsort(blocks, kind="stable")
+    present, first = np.unique(blocks[order], return_index=True)
+    for (block, text), places in zip(_texts(trace, present.tolist()), np.split(order, first[1:]), strict=True):
+        yield text, places.tolist(), (positions[places] - int(trace.blocks.position[block])).tolist()
 
 
 def _texts(trace: Trace, blocks: list[int]) -> Iterator[tuple[int, bytes]]:

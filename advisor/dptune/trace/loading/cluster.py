@@ -25,6 +25,9 @@ _UNWATCHED = {  # what dask watches itself for, and nobody sees here: a sample o
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "10s",
 }
+# dask has a worker return memory to the system at once: columns that grow then take a third more time, for page faults.
+_TRIMS = "MALLOC_TRIM_THRESHOLD_"
+_ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
 _ANY_PORT = "127.0.0.1:0"  # of the scheduler's HTTP server: its usual port may be another cluster's
 _QUIET = 50  # logging.CRITICAL: what dask logs of a killed worker is in the report
 
@@ -92,7 +95,8 @@ def _local(distributed: Any, limits: Limits) -> Iterator[Any]:
 
     patience = f"{limits.wait_s:g}s"
     waiting = {"distributed.comm.timeouts.connect": patience, "distributed.comm.timeouts.tcp": patience}
-    with dask.config.set({**waiting, **_UNWATCHED}):
+    environment = {name: value for name, value in dask.config.get(_ENVIRONMENT).items() if name != _TRIMS}
+    with dask.config.set({**waiting, **_UNWATCHED, _ENVIRONMENT: environment}):
         try:
             started = distributed.LocalCluster(
                 n_workers=limits.workers,

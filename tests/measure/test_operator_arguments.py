@@ -1,0 +1,58 @@
+"""Sizes and autograd numbers of operators, whatever a file holds in their place, against json.loads."""
+
+import json
+
+import pytest
+
+from dptune.measure.host import operator_arguments as module
+from dptune.measure.host.operator_arguments import OperatorArguments, operator_arguments
+from dptune.trace import load
+
+NUMBERS = (7, 0, -3, True, None, "8", 1.5, 10**18, 2**63 - 1, 10**30, -(10**30), [1])
+KEPT = (7, 0, -3, 1, -1, -1, -1, 10**18, 2**63 - 1, -1, -1, -1)
+DIMS = ([[2, 3], [], [[4, 5], [6]]], [[2, 3], [], [[4, 5], [6]]], [], None, "[[2]]", [[10**9, 10**9, 10**9]])
+ELEMENTS = (6 + 1 + 20 + 6, 6 + 1 + 20 + 6, 1, 0, 0, 2**62)
+KEYS = ("Input Dims", "Input dims", "Input type", "Concrete Inputs", "Input Strides")
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Operators with all of these, with odd arguments, and with none; one in a block that no parser takes."""
+    args = [{"Sequence number": number, "Ev Idx": at} for at, number in enumerate(NUMBERS)]
+    args += [{"Input Dims": dims, "Input type": ["float", ""], "Concrete Inputs": ["", "1"]} for dims in DIMS]
+    args += [{"Input dims": [[1]], "Input Strides": [[1]]}, {}, None, [5], "text"]
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": at, "dur": 1, "args": each}
+        for at, each in enumerate(args)
+    ]
+    events.append({**events[0], "cat": "user_annotation", "ts": 99})
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return load([path]).ranks[0].light, [each if isinstance(each, dict) else {} for each in args]
+
+
+@pytest.mark.parametrize("most", [module.MOST, 3])
+def test_as_they_are_written(written, monkeypatch, most):
+    monkeypatch.setattr(module, "MOST", most)
+    trace, args = written
+    rows = trace.columns.rows({"cpu_op"})
+    read = OperatorArguments.reading(trace, rows)
+    assert (OperatorArguments.of(trace) is None) == (most == 3)
+    assert read.numbers.tolist() == [*KEPT, *[-1] * (len(args) - len(KEPT))]
+    assert read.elements[len(NUMBERS) :].tolist() == [*ELEMENTS, 0, 0, 0, 0, 0]
+    backwards = rows[::-1]
+    expected = [{key: each[key] for key in KEYS if key in each} for each in reversed(args)]
+    assert operator_arguments(trace, backwards) == expected
+
+
+def test_operators_alike_share_what_was_read(written):
+    trace, _ = written
+    first, second = operator_arguments(trace, trace.columns.rows({"cpu_op"})[len(NUMBERS) :][:2])
+    assert first is second
+
+
+def test_of_what_is_no_operator(written):
+    trace, _ = written
+    annotation = trace.columns.rows({"user_annotation"})
+    assert operator_arguments(trace, annotation) == [{}]
+    assert OperatorArguments.reading(trace, annotation).numbers.tolist() == [NUMBERS[0]]
