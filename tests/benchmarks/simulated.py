@@ -35,7 +35,7 @@ from tests.simulator import pairs  # noqa: E402
 from tests.simulator.changes import CHANGES  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "simulated.json"
-RANKS = (2, 2, 2, 4, 4, 4, 8, 8, 8, 16, 16, 32, 64)
+RANKS = (*[2] * 6, *[4] * 6, *[8] * 6, *[16] * 3, 32, 64)  # few of many ranks, which take minutes
 LEAST_EFFECT = 0.03  # of the step: a smaller one has no sign that matters
 
 
@@ -101,6 +101,16 @@ def collect(work: Path, seeds: Sequence[int], most_ranks: int) -> dict[str, Any]
     }
 
 
+def _is_inside(result: dict[str, Any]) -> bool:
+    """Whether the interval holds the true step, brought to how dptune measured the unchanged one.
+
+    The simulator's step is the mean of all recorded steps and ranks, dptune's the median of ranks: 0.1 % apart.
+    """
+    told = result["predicted"]
+    true_ns = result["after_ns"] * told["measured_ns"] / result["before_ns"]
+    return bool(told["low_ns"] - 1 <= true_ns <= told["high_ns"] + 1)
+
+
 def _figures(results: Sequence[dict[str, Any]]) -> str:
     """One row: how near the predicted ones are, and what was said of the others."""
     steps = [result for result in results if result["predicted"].get("step_ns")]
@@ -109,9 +119,7 @@ def _figures(results: Sequence[dict[str, Any]]) -> str:
     row = f"{len(results):6d} {len(steps):5d}"
     if steps:
         errors = [abs(result["predicted"]["step_ns"] / result["after_ns"] - 1) for result in steps]
-        inside = [
-            result["predicted"]["low_ns"] <= result["after_ns"] <= result["predicted"]["high_ns"] for result in steps
-        ]
+        inside = [_is_inside(result) for result in steps]
         widths = [
             (result["predicted"]["high_ns"] - result["predicted"]["low_ns"]) / result["after_ns"] for result in steps
         ]

@@ -119,7 +119,7 @@ def test_the_ground_is_the_step_without_the_profiler(
     assert ground.error_share == pytest.approx(replayed_us / step_us - 1, abs=2e-3)
     half = ground.predict({"host.times": 0.0})
     change = (replayed_us - 80) * US
-    unvalidated = (0.05 * (step_us * US - change), 0.25 * change)  # of the step, of what the change saves
+    unvalidated = (0.015 * (step_us * US - change), 0.15 * change)  # of the step, of what the change saves
     least = 80 * US - hypot(*unvalidated) if told else step_us * US  # devices take 80: a host saves nothing
     assert half.low_ns == pytest.approx(least, rel=5e-3)
     assert (half.known("step_ns") is not None) == told
@@ -318,15 +318,15 @@ def test_a_batch_is_waited_for_as_many_times_as_long(tmp_path: Path) -> None:
 
 
 def test_kernels_may_grow_half_as_much_as_the_batch(tmp_path: Path) -> None:
-    """80 us of kernels become 152.2, 118 or 160; the host takes no time. Beside it what no replay of a GPU knows: 5 %
-    of the step and a quarter of what is added to the 100 us."""
+    """80 us of kernels become 152.2, 118 or 160; the host takes no time. Beside it what no replay of a GPU knows:
+    1.5 % of the step and 15 % of what is added to the 100 us."""
     run = load_events(tmp_path, three_steps())
     ground = RunModel.of(run, measure(run))
     known = replace(ground, model=replace(ground.model, batch=8), variants=())
     told = known.predict({"host.times": 0.0, "loader.batch_size": 16})
     step_us = 80 + 0.95 * (48 + 28)
     assert told.step_ns == pytest.approx(step_us * US, rel=1e-3)
-    unknown = 0.05 * step_us, 0.25 * (step_us - 100)
+    unknown = 0.015 * step_us, 0.15 * (step_us - 100)
     assert told.low_ns == pytest.approx((step_us - hypot(0.45 * 76, *unknown)) * US, rel=1e-3)
     assert told.high_ns == pytest.approx((step_us + hypot(160 - step_us, *unknown)) * US, rel=1e-3)
     assert UNVALIDATED in told.assumptions
@@ -348,12 +348,12 @@ def test_precision_by_the_peaks_of_the_device(tmp_path: Path) -> None:
     made = program(load_events(tmp_path, events))
     idle: dict[str, Value] = {"host.times": 0.0}
     for change in ({"precision.float32_matmul": "high"}, {"cudnn.allow_tf32": True}):
-        assert us(changed(made, {**idle, **change})) == pytest.approx(30 + 2 + 48 / (8 * 0.75))
+        assert us(changed(made, {**idle, **change})) == pytest.approx(30 + 2 + 48 / (8 * 0.65))
         assert us(changed(made, {**idle, **change}, Side.LEAST)) == pytest.approx(30 + 2 + 48 / (8 * 0.4))
     hopper = replace(made, peaks={"fp32": 67e12, "tf32": 494.5e12, "bf16": 989.5e12})
     high = changed(hopper, {**idle, "precision.float32_matmul": "high"})
-    assert us(high) == pytest.approx(30 + 2 + 48 / (494.5 / 67 * 0.75))
-    assert us(changed(made, {**idle, "precision.autocast": "bf16"})) == pytest.approx(30 + 2 + 48 / (16 * 0.75))
+    assert us(high) == pytest.approx(30 + 2 + 48 / (494.5 / 67 * 0.65))
+    assert us(changed(made, {**idle, "precision.autocast": "bf16"})) == pytest.approx(30 + 2 + 48 / (16 * 0.65))
     assert us(changed(made, {**idle, "precision.autocast": "bf16"}, Side.MOST)) == pytest.approx(
         15 + 2 + 48 / (16 * 1.3)
     )
@@ -361,12 +361,12 @@ def test_precision_by_the_peaks_of_the_device(tmp_path: Path) -> None:
         changed(replace(made, peaks={"fp32": 15.7e12}), {"precision.float32_matmul": "high"})
     volta = replace(made, peaks={"fp32": 15.7e12, "fp16": 125e12})
     assert us(changed(volta, {**idle, "precision.autocast": "fp16"})) == pytest.approx(
-        30 + 2 + 48 / (125 / 15.7 * 0.75)
+        30 + 2 + 48 / (125 / 15.7 * 0.65)
     )
     with pytest.raises(Missing, match="no matrix units for bf16"):
         changed(volta, {"precision.autocast": "bf16"})
     shared = changed(replace(made, shared=True), {**idle, "precision.float32_matmul": "high"})
-    assert us(shared) == pytest.approx(0.75 * 30 + 2 + 48 / (8 * 0.75))  # another rank's kernels are shorter, too
+    assert us(shared) == pytest.approx(0.75 * 30 + 2 + 48 / (8 * 0.65))  # another rank's kernels are shorter, too
     assert us(changed(made, {**idle, "compute.times": 0.5})) == pytest.approx(
         40
     )  # kernels are kernels in any precision

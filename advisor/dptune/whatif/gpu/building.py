@@ -33,6 +33,7 @@ from dptune.whatif.gpu.gathers import gathers
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
 from dptune.whatif.gpu.reductions import Matched, reductions
+from dptune.whatif.gpu.sharing import transfers
 from dptune.whatif.gpu.streams import across_streams
 
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
@@ -109,6 +110,9 @@ def build(
         places,
         ddp,
     )
+    queues = {view.rank: view.columns.queue for view in views}
+    streams = {(rank, row): int(queues[rank][row]) for rank, row in exchanged}
+    sharing, slowed = transfers([*dict.fromkeys(exchanged.values())], places, recorded, streams)
     return Program(
         recorded,
         edges,
@@ -129,6 +133,8 @@ def build(
             if rank_view.rank in devices
             for gather in gathers(rank_view, devices[rank_view.rank], places)
         ],
+        transfers=sharing,
+        slowed=slowed,
     )
 
 

@@ -43,6 +43,7 @@ from dptune.whatif.gpu.stragglers import balanced, without_straggler
 Changing = Callable[[Program, Value], Program]
 Ranging = Callable[[Program, Value, Side], Program]
 _HALVINGS, _NEAR = 10, 1e-3  # until the step is as near as that
+_ROUGH_HALVINGS = 4  # of what the profiler may have slowed the host by
 _QUICKEST = 0.5  # of the traced host's time: what the profiler slows it at most
 _UNCHANGED = 0.02  # a step that a quicker host leaves as it is: one in hundreds of kernels waits for it all the same
 
@@ -110,7 +111,7 @@ def with_quickest_host(program: Program) -> Program:
     if _host(program, _QUICKEST).step_ns() >= least_ns:
         return _host(program, _QUICKEST)
     low, high = _QUICKEST, 1.0
-    for _ in range(_HALVINGS):
+    for _ in range(_ROUGH_HALVINGS):
         times = (low + high) / 2
         low, high = (low, times) if _host(program, times).step_ns() >= least_ns else (times, high)
     return _host(program, high)
@@ -291,6 +292,7 @@ CHANGES: dict[str, Changing] = {
     "link.gb_per_s": _rate,
     "accumulation.micro_batches": micro_batches,
     "ddp.gradient_as_bucket_view": as_bucket_views,
+    "fsdp.reshard_after_forward": kept_whole,
     "fsdp.prefetch": prefetched,
     "fsdp.forward_prefetch": prefetched_forward,
     "fsdp.backward_prefetch": prefetched_backward,
@@ -312,7 +314,6 @@ RANGED: dict[str, Ranging] = {
     "precision.float32_matmul": tensor_float_32,
     "cudnn.allow_tf32": tensor_float_32,
     "precision.autocast": autocast,
-    "fsdp.reshard_after_forward": kept_whole,
     "fsdp.param_dtype": _parameters_in,
     "optimizer.fused": fused,
     "optimizer.foreach": foreach,

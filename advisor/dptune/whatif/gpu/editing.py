@@ -25,27 +25,25 @@ def times(
     program: Program, kinds: Collection[Kind], factor: float, chosen: Callable[[int], bool] | None = None
 ) -> Program:
     """Edges of these kinds so many times as long; `chosen`: only those of these items."""
-
-    def of(place: int, edge: Edge) -> Edge:
-        if edge.kind in kinds and edge.lag_ns and (chosen is None or chosen(place)):
-            return edge.lasting(edge.lag_ns * factor)
-        return edge
-
-    return program if factor == 1 else with_edges(program, of)
+    return program if factor == 1 else lasting(program, kinds, lambda lag_ns: lag_ns * factor, chosen)
 
 
 def lasting(
     program: Program, kinds: Collection[Kind], of: Callable[[float], float], chosen: Callable[[int], bool] | None = None
 ) -> Program:
     """Edges of these kinds as long as `of` says of their time, ns."""
-
-    def changed(place: int, edge: Edge) -> Edge:
-        if edge.kind not in kinds or not edge.lag_ns or not (chosen is None or chosen(place)):
-            return edge
-        after_ns = of(edge.lag_ns)
-        return edge if after_ns == edge.lag_ns else edge.lasting(after_ns)
-
-    return with_edges(program, changed)
+    wanted, changes = frozenset(kinds), False
+    edges: list[Sequence[Edge]] = []
+    for place, each in enumerate(program.edges):
+        for edge in each:
+            if edge.lag_ns and edge.kind in wanted and (chosen is None or chosen(place)):
+                new = [other.lasting(of(other.lag_ns)) if other.kind in wanted else other for other in each]
+                changes = changes or any(other.lag_ns != then.lag_ns for other, then in zip(new, each, strict=True))
+                edges.append(new)
+                break
+        else:
+            edges.append(each)
+    return replace(program, edges=edges) if changes else program
 
 
 def without(program: Program, gone: Callable[[int], bool]) -> Program:

@@ -30,6 +30,7 @@ def ordered(program: Program) -> Program:
         parts=[program.parts[item] for item in order] if program.parts else (),
         gathers=[gather.moved(places) for gather in program.gathers],
         reductions=[reduction.moved(places) for reduction in program.reductions],
+        transfers=[transfer.moved(places) for transfer in program.transfers],
     )
 
 

@@ -19,14 +19,14 @@ from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
 SMALLEST_NS = 2_000.0  # a kernel that does nothing takes 1 to 3 us on an A100, H100 or H200
 # How much of its peak a matrix product on matrix units reaches / how much one in fp32 does. Assumed; on an H200 with
 # torch 2.11 the products of the recorded transformer became about 8 times as fast with TF32, whose peak is 7.4 times.
-_REACHED = Assumed(0.4, 0.75, 1.3)
+_REACHED = Assumed(0.4, 0.65, 1.3)
 _TF32_TIMES, _HALF_TIMES = 8.0, 16.0  # of the fp32 peak, where the device is unknown: those of an A100
 _MULTIPLYING = (Kind.FP32, Kind.ATTENTION, Kind.PRODUCT)
 _LEAST_SHARE = 0.02  # of compute: a run with less computes in 16 bits already
 _UNKNOWN = Assumed(1.0, 0.5, 0.2)  # of a kernel that may multiply matrices: its name does not say
 # Kernels that multiply nothing move half of the bytes in 16 bits, or as many as before; autocast adds casts.
 _OTHERS = Assumed(1.2, 1.0, 0.5)
-_CALLS = Assumed(1.35, 1.2, 1.0)  # autocast casts inputs and weights of each product, and their gradients
+_CALLS = Assumed(1.5, 1.3, 1.0)  # autocast casts inputs and weights of each product, and their gradients
 # Kernels that matrix units do not compute, and collectives, on a GPU shared with another rank, whose products have
 # become shorter, too: of two ranks that halve the GPU, each could take half as long alone.
 _SHARED = Assumed(1.0, 0.75, 0.5)

@@ -20,8 +20,12 @@ from msgspec import Struct
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.reductions import Reduction
+from dptune.whatif.gpu.sharing import Transfer, durations
 
 _ENOUGH = 3  # steps of a rank of which the first does not count
+# Of a collective's duration: what rounding makes of it, and how near two replays are to each other that end the search
+# for when collectives share links; most replays of it.
+_ROUNDING, _NEAR, _REPLAYS = 1e-6, 0.01, 8
 
 
 class Kind(IntEnum):
@@ -44,6 +48,7 @@ class Kind(IntEnum):
     ATTENTION = 14  # a kernel of fused attention in fp32
 
 
+_OF_HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})
 COMPUTING = frozenset({Kind.COMPUTE, Kind.PRODUCT, Kind.UPDATE, Kind.FP32, Kind.ATTENTION})
 
 
@@ -101,6 +106,8 @@ class Program:
     far as that is known; `shared`: two or more compute on one GPU. `reductions` are the passes in which DDP reduces
     gradients, `gathers` the units that FSDP gathers. By item there are its rank in `ranks`, the micro-batch that
     launched it in `micro_batches`, and flags of `Part` in `parts`; the latter two are empty where neither is known.
+    `transfers` are collectives that may share links with others of their ranks, each of which adds `slowed` of the time
+    that one takes alone; none where each rank has its collectives on one stream.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
     element type. `workers` is the number of processes that load batches, None if unknown.
     """
@@ -125,11 +132,41 @@ class Program:
     workers: int | None = None
     gathers: Sequence[Gather] = ()
     shared: bool = False
+    transfers: Sequence[Transfer] = ()
+    slowed: float = 1.0
 
     def run(self) -> list[float]:
         """When each item comes to pass."""
+        times = self._times(self.edges)
+        return self._sharing_links(times) if self.transfers else times
+
+    def _sharing_links(self, times: list[float]) -> list[float]:
+        """The same where transfers take as long as those beside them let them: replayed until that changes little."""
+        lag_ns = [
+            next((edge.lag_ns for edge in self.edges[transfer.ends[0]] if edge.kind == Kind.EXCHANGE), 0.0)
+            for transfer in self.transfers
+        ]
+        ranks = [transfer.ranks for transfer in self.transfers]
+        alone = [transfer.alone * lag for transfer, lag in zip(self.transfers, lag_ns, strict=True)]
+        before, near = lag_ns, _ROUNDING
+        for _ in range(_REPLAYS):
+            starts = [max(times[begin] for begin in transfer.begins) for transfer in self.transfers]
+            after = durations(starts, alone, ranks, self.slowed)
+            if all(abs(now - then) <= near * then + 1.0 for now, then in zip(after, before, strict=True)):
+                return times
+            edges = [*self.edges]
+            for transfer, now, lag in zip(self.transfers, after, lag_ns, strict=True):
+                for end in transfer.ends if lag else ():
+                    edges[end] = [
+                        edge.lasting(edge.lag_ns * now / lag) if edge.kind == Kind.EXCHANGE else edge
+                        for edge in self.edges[end]
+                    ]
+            times, before, near = self._times(edges), after, _NEAR
+        return times
+
+    def _times(self, all_edges: Sequence[Sequence[Edge]]) -> list[float]:
         times: list[float] = []
-        for recorded, edges in zip(self.recorded_ns, self.edges, strict=True):
+        for recorded, edges in zip(self.recorded_ns, all_edges, strict=True):
             at: float = recorded
             for number, edge in enumerate(edges):
                 moment = times[edge.item] + edge.lag_ns
@@ -145,8 +182,9 @@ class Program:
     def step_ns(self) -> float:
         """The median over ranks of each rank's mean settled step.
 
-        The mean, because where one step ends and the next begins moves with what is changed. Of the device or of the
-        host, whichever takes longer: a device with much work launched ahead is quicker than its host for a few steps.
+        The mean, because where one step ends and the next begins moves with what is changed. Of the device, or of what
+        the host does, whichever takes longer: a device with much work launched ahead is quicker than its host for a few
+        steps.
         """
         return self._mean_step(self.run(), self.settled)
 
@@ -199,10 +237,25 @@ class Program:
         of_host: dict[int, list[float]] = defaultdict(list)
         for place in part:
             step = self.steps[place]
-            on_device = times[step.last] - times[step.first]
-            took[step.rank].append(on_device)
-            if step.calls is not None and self.edges[step.calls[0]]:
-                of_host[step.rank].append(times[step.calls[1]] - times[step.calls[0]])
-            else:  # calls before the first step stay as recorded
-                of_host[step.rank].append(on_device)
-        return float(median(max(mean(durations), mean(of_host[rank])) for rank, durations in took.items()))
+            took[step.rank].append(times[step.last] - times[step.first])
+            worked = self._host_ns(step)
+            if worked is not None:
+                of_host[step.rank].append(worked)
+        return float(median(max(mean(took[rank]), mean(of_host[rank] or [0.0])) for rank in took))
+
+    def _host_ns(self, step: Stretch) -> float | None:
+        """What the host does between the calls that launch a step's first operation and the next step's.
+
+        None where that is not known: calls before the first step stay as recorded.
+        """
+        if step.calls is None or not self.edges[step.calls[0]]:
+            return None
+        first, item = step.calls
+        worked = 0.0
+        while item > first:
+            before = next((edge for edge in self.edges[item] if edge.kind in _OF_HOST), None)
+            if before is None:
+                return None
+            worked += before.lag_ns
+            item = before.item
+        return worked

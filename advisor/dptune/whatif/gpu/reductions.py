@@ -8,7 +8,6 @@ other buckets are other collectives between the same gradients and the same kern
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from dptune.runfile.communication import DdpFacts
 from dptune.trace.kernels import RANGE_CATEGORIES, Work
 
 Places = Mapping[tuple[int, str, int], int]  # of items: by rank, what the item is, and row
+_OF_SMALLEST = 0.98  # of the time of the smallest kernel: what does not grow with a gradient
 _OF_DDP = re.compile(r"DistributedDataParallel\.forward$|distributed(::|\.ddp\.)reducer::")
 # Kernels that move gradients between buckets and tensors, which a pass that reduces nothing does not launch.
 _MOVES = re.compile(r"torch::distributed::reducer::(mul_out|copy_)$|torch\.distributed\.ddp\.reducer::copy_bucket")
@@ -88,7 +88,7 @@ class _Pass:
     """The gradients of one backward pass of one rank: rows of the kernels, and which each collective waits for.
 
     `reduced` are rows of collectives, with the number of the last gradient of each; `calls` of the calls that launch
-    them and what moves gradients.
+    them and what moves gradients. `copying_ns` is how long each gradient was copied into its bucket, if all were.
     """
 
     step: int
@@ -97,6 +97,7 @@ class _Pass:
     reduced: tuple[tuple[int, int], ...]
     moves: tuple[int, ...]
     calls: tuple[int, ...]
+    copying_ns: tuple[int, ...] = ()
 
 
 def reductions(
@@ -158,6 +159,7 @@ def _passes(view: RankView, device: DeviceView) -> Iterator[_Pass]:
             reduced=tuple(zip(collectives[chosen][in_order].tolist(), last.tolist(), strict=True)),
             moves=tuple(kernels[moved].tolist()),
             calls=(*launches[moved].tolist(), *issuing[chosen].tolist()),
+            copying_ns=tuple(columns.dur_ns[kernels[at]].tolist()) if moving[at].all() else (),
         )
 
 
@@ -201,7 +203,9 @@ def _reduction(
         begins = {rank: places[rank, "begin", row] for rank, row in rows.items()}
         ends = {rank: places[rank, "end", row] for rank, row in rows.items()}
         buckets.append(Bucket(last, collective.message, begins, ends))
-    gradient_bytes = _gradient_bytes(len(first.kernels), lasts, sizes, ddp)
+    copying = [each.copying_ns for each in passes.values()]
+    copying_ns = [sum(of_ranks) for of_ranks in zip(*copying, strict=True)] if all(copying) else []
+    gradient_bytes = _gradient_bytes(len(first.kernels), lasts, sizes, ddp, copying_ns)
     return Reduction(
         first.step,
         gradient_bytes,
@@ -213,14 +217,16 @@ def _reduction(
     )
 
 
-def _gradient_bytes(count: int, lasts: Sequence[int], sizes: Sequence[int], ddp: DdpFacts | None) -> tuple[int, ...]:
-    """As recorded; else those of a bucket have equal parts of it."""
+def _gradient_bytes(
+    count: int, lasts: Sequence[int], sizes: Sequence[int], ddp: DdpFacts | None, copying_ns: Sequence[int]
+) -> tuple[int, ...]:
+    """As recorded; else parts of a bucket by how long each gradient was copied beyond the smallest; else equal ones."""
     if ddp is not None and len(ddp.grad_ready_order) == count and ddp.gradient_sizes:
         return tuple(ddp.gradient_sizes[index] for index in ddp.grad_ready_order)
-    parts: dict[int, float] = defaultdict(float)
-    begin = 0
+    least_ns = min(copying_ns, default=0)
+    weights = [ns - _OF_SMALLEST * least_ns for ns in copying_ns] if least_ns else [1.0] * count
+    parts: list[float] = []
     for last, size in zip(lasts, sizes, strict=True):
-        for gradient in range(begin, last + 1):
-            parts[gradient] = size / (last + 1 - begin)
-        begin = last + 1
-    return tuple(round(parts[gradient]) for gradient in range(count))
+        of_bucket = weights[len(parts) : last + 1]
+        parts += [size * weight / sum(of_bucket) for weight in of_bucket]
+    return tuple(map(round, [*parts, *[0.0] * (count - len(parts))]))

@@ -9,33 +9,24 @@ from dataclasses import replace
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.wire import Link
-from dptune.whatif.gpu.assumed import Assumed, Side
+from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.editing import times, with_edges, without
 from dptune.whatif.gpu.gathers import Gather
-from dptune.whatif.gpu.overlap import shared_shares
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.precision import half_precision
 from dptune.whatif.gpu.program import Edge, Kind, Program
 
 NO_UNITS = "the trace has no ranges of fully_shard around all-gathers"
-_LENT = Assumed(0.0, 0.5, 0.5)  # of the link, to another collective that runs meanwhile
 _HALVED = ("float", "float32", "fp32")
 
 
-def kept_whole(program: Program, value: Value, side: Side) -> Program:
-    """With `reshard_after_forward=False` the backward pass gathers nothing, and reduces with the whole link."""
+def kept_whole(program: Program, value: Value) -> Program:
+    """With `reshard_after_forward=False` the backward pass gathers nothing."""
     _needs_units(program)
     if value is not False:
         raise Missing("a GPU trace does not show what gathering units for backward passes would take")
     parts = program.parts
-    gone = {place for place, part in enumerate(parts) if part & Part.REGATHER}
-    shares, lent = shared_shares(program, gone), _LENT.at(side)
-
-    def of(place: int, edge: Edge) -> Edge:
-        share = shares.get(place, 0.0) if edge.kind == Kind.EXCHANGE else 0.0
-        return edge.lasting(edge.lag_ns * (1 - lent * share)) if share and lent else edge
-
-    return without(with_edges(program, of), gone.__contains__)
+    return without(program, lambda place: bool(parts[place] & Part.REGATHER))
 
 
 def prefetched_forward(program: Program, value: Value) -> Program:

@@ -1,13 +1,14 @@
 """A rank that is no longer late, or work that is spread evenly, in a program.
 
-Kernels and copies of the late rank take as long in each step as the median rank's do, its calls and its waits for
-batches as long as the median rank's in the median step: hosts run ahead of their devices, so a call belongs to no step.
+Ranks run the same script, so the nth call that launches something in a step of one rank does what the nth call of the
+others does: kernels and copies, and what the host did before the call, are compared with the same call's on the others.
+Where ranks launch different numbers of operations, whole steps are compared.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import mean, median
@@ -18,9 +19,9 @@ from dptune.whatif.cpu.topology import ALONE
 from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
 
 _DEVICE = frozenset({*COMPUTING, Kind.COPY})
+_HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})
 _PASSES = frozenset({Kind.HOST})
-_BEFORE_STEPS = -1
-_Key = tuple[int, int]  # rank, step
+_Key = tuple[int, int]  # step, the number of a call in it
 
 
 def without_straggler(program: Program, value: Value) -> Program:
@@ -28,18 +29,18 @@ def without_straggler(program: Program, value: Value) -> Program:
     if not value:
         return program
     late = latest(program)
-    device = _spent(program, _DEVICE)
-    factors: dict[_Key, float] = {}
-    for (rank, number), ns in device.items():
-        if rank == late and ns:
-            factors[rank, number] = min(1.0, _median_of_others(device, late, number, ns) / ns)
-    host = {kind: _of_ranks(_spent(program, {kind})) for kind in (Kind.HOST, Kind.UPDATING, Kind.INPUT)}
-    of_host = {
-        kind: min(1.0, median(other for rank, other in spent.items() if rank != late) / spent[late])
-        for kind, spent in host.items()
-        if spent.get(late) and len(spent) > 1
-    }
-    return _scaled(program, factors, {late: of_host})
+
+    def median_of_others(spent: Mapping[int, float]) -> dict[int, float]:
+        if late not in spent or len(spent) < 2:
+            return {}
+        others = median(ns for rank, ns in spent.items() if rank != late)
+        return {late: others / spent[late]} if spent[late] else {}
+
+    for kinds in (_DEVICE, _HOST):
+        even = _evened(program, kinds, median_of_others)
+        if _spent_ns(even, kinds, late) < _spent_ns(program, kinds, late):
+            program = even
+    return program
 
 
 def balanced(program: Program, value: Value) -> Program:
@@ -47,22 +48,16 @@ def balanced(program: Program, value: Value) -> Program:
     if not value:
         return program
     latest(program)
-    even = _scaled(program, _evening(program, COMPUTING), {}, COMPUTING)
-    return _scaled(even, _evening(program, _PASSES), {}, _PASSES)
-
-
-def _evening(program: Program, kinds: frozenset[Kind]) -> dict[_Key, float]:
-    """By rank and step what makes the time of these kinds the mean over ranks."""
-    spent = _spent(program, kinds)
-    totals: dict[int, list[float]] = defaultdict(list)
-    for (_, number), ns in spent.items():
-        totals[number].append(ns)
     ranks = len(set(program.ranks))
-    return {
-        (rank, number): mean(totals[number]) / ns
-        for (rank, number), ns in spent.items()
-        if ns and len(totals[number]) == ranks
-    }
+
+    def mean_of_all(spent: Mapping[int, float]) -> dict[int, float]:
+        if len(spent) < ranks:
+            return {}
+        return {rank: mean(spent.values()) / ns for rank, ns in spent.items() if ns}
+
+    for kinds in (COMPUTING, _PASSES):
+        program = _evened(program, kinds, mean_of_all)
+    return program
 
 
 def latest(program: Program) -> int:
@@ -79,62 +74,87 @@ def latest(program: Program) -> int:
     return max(late, key=lambda rank: mean(late[rank]))
 
 
-def _median_of_others(spent: Mapping[_Key, float], late: int, number: int, default: float) -> float:
-    others = [ns for (rank, step), ns in spent.items() if step == number and rank != late]
-    return median(others) if others else default
+def _spent_ns(program: Program, kinds: frozenset[Kind], rank: int) -> float:
+    of_rank = (edges for edges, its_rank in zip(program.edges, program.ranks, strict=True) if its_rank == rank)
+    return sum(edge.lag_ns for edges in of_rank for edge in edges if edge.kind in kinds)
 
 
-def _of_ranks(spent: Mapping[_Key, float]) -> dict[int, float]:
-    """By rank the median over its steps."""
-    found: dict[int, list[float]] = defaultdict(list)
-    for (rank, number), ns in spent.items():
-        if number != _BEFORE_STEPS:
-            found[rank].append(ns)
-    return {rank: median(each) for rank, each in found.items()}
-
-
-def _spent(program: Program, kinds: frozenset[Kind] | set[Kind]) -> dict[_Key, float]:
-    """The time of edges of these kinds, by rank and step."""
-    step_of, found = _steps(program), defaultdict[_Key, float](float)
+def _evened(
+    program: Program, kinds: frozenset[Kind], factors_of: Callable[[Mapping[int, float]], dict[int, float]]
+) -> Program:
+    """Edges of these kinds so many times as long as `factors_of` says, of what the ranks spend on the same."""
+    key_of = _calls(program) or _steps(program)
+    spent: dict[_Key, dict[int, float]] = defaultdict(dict)
     for place, edges in enumerate(program.edges):
+        rank = program.ranks[place]
         for edge in edges:
-            if edge.kind in kinds:
-                found[program.ranks[place], step_of(place)] += edge.lag_ns
-    return found
+            if edge.kind in kinds and (key := key_of(place, edge)) is not None:
+                spent[key][rank] = spent[key].get(rank, 0.0) + edge.lag_ns
+    factors = {key: factors_of(of_ranks) for key, of_ranks in spent.items()}
+
+    def of(place: int, edge: Edge) -> Edge:
+        if edge.kind not in kinds or (key := key_of(place, edge)) is None:
+            return edge
+        factor = factors[key].get(program.ranks[place], 1.0)
+        return edge if factor == 1.0 else edge.lasting(edge.lag_ns * factor)
+
+    return replace(program, edges=[[of(place, edge) for edge in each] for place, each in enumerate(program.edges)])
 
 
-def _steps(program: Program) -> Callable[[int], int]:
-    """The step in which an item was recorded, by its place."""
+_KeyOf = Callable[[int, Edge], _Key | None]
+
+
+def _steps(program: Program) -> _KeyOf:
+    """The step in which an item was recorded."""
     begins: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for step in program.steps:
         begins[step.rank].append((program.recorded_ns[step.first], step.number))
     in_order = {rank: sorted(each) for rank, each in begins.items()}
     starts = {rank: [start for start, _ in each] for rank, each in in_order.items()}
 
-    def of(place: int) -> int:
+    def of(place: int, _: Edge) -> _Key | None:
         rank = program.ranks[place]
         at = bisect_right(starts.get(rank, ()), program.recorded_ns[place]) - 1
-        return in_order[rank][at][1] if at >= 0 else _BEFORE_STEPS
+        return (in_order[rank][at][1], 0) if at >= 0 else None
 
     return of
 
 
-def _scaled(
-    program: Program,
-    of_steps: Mapping[_Key, float],
-    of_hosts: Mapping[int, Mapping[Kind, float]],
-    kinds: frozenset[Kind] = _DEVICE,
-) -> Program:
-    """Edges of these kinds so many times as long as their rank and step say, those of hosts as their rank does."""
-    step_of = _steps(program)
+def _calls(program: Program) -> _KeyOf | None:
+    """The call that launched an operation, or that the host came to; None where ranks launch different numbers."""
+    launched: dict[int, int] = {}  # by the place of an operation's begin that of its call
+    for place, edges in enumerate(program.edges):
+        for edge in edges:
+            if edge.kind == Kind.LAUNCH:
+                launched[place] = edge.item
+    calls: dict[int, list[int]] = defaultdict(list)
+    for call in sorted(set(launched.values())):
+        calls[program.ranks[call]].append(call)
+    found: dict[int, _Key] = {}
+    counts: dict[int, Counter[int]] = {}
+    for rank, of_rank in calls.items():
+        starts = sorted((step.calls[0], step.number) for step in program.steps if step.rank == rank and step.calls)
+        if not starts:
+            return None
+        first = [place for place, _ in starts]
+        counts[rank] = Counter()
+        for call in of_rank:
+            at = bisect_right(first, call) - 1
+            step = starts[at][1] if at >= 0 else starts[0][1] - 1
+            found[call] = step, counts[rank][step]
+            counts[rank][step] += 1
+    inner = {number for step in program.steps for number in [step.number] if step.calls}
+    by_step = [{of_rank[number] for of_rank in counts.values()} for number in inner]
+    if not by_step or any(len(numbers) != 1 for numbers in by_step):
+        return None
 
-    def of(place: int, edge: Edge) -> Edge:
-        rank = program.ranks[place]
-        if edge.kind in kinds:
-            factor = of_steps.get((rank, step_of(place)), 1.0)
-        else:
-            factor = of_hosts.get(rank, {}).get(edge.kind, 1.0)
-        return edge if factor == 1.0 else edge.lasting(edge.lag_ns * factor)
+    first_of = {step.first: (step.number, -1) for step in program.steps}  # launched before the first step: as recorded
 
-    edges = [[of(place, edge) for edge in each] for place, each in enumerate(program.edges)]
-    return replace(program, edges=edges)
+    def of(place: int, edge: Edge) -> _Key | None:
+        if edge.kind not in _HOST:
+            return found.get(launched.get(edge.item, -1)) or first_of.get(edge.item)
+        of_rank = calls[program.ranks[place]]
+        at = bisect_left(of_rank, place)
+        return found[of_rank[at]] if at < len(of_rank) else None
+
+    return of

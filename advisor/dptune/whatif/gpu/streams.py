@@ -9,7 +9,8 @@ of torch fill that in.
   from a stream of its own begins while kernels launched before it run, so it gets no such edge.
 - What uses a result waits for it: the next kernel of the compute stream that began after the collective; where it
   reduces gradients, the first of those after the backward pass, or that copies a bucket back (DDP's reducer waits for
-  all buckets when autograd's queue is empty; FSDP waits in its final callback).
+  all buckets when autograd's queue is empty; FSDP waits in its final callback, and before it reduces the next unit,
+  because it keeps the input of one reduction at a time).
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from dptune.measure.device.phases import BACKWARD, host_phases
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Ints, Mask
-from dptune.trace.kernels import RANGE_CATEGORIES
+from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 
 _HOLDS = 0.98  # of the collectives of a kind, for all of them to be taken to wait
 _COPIED_BACK = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
 _REDUCES = "reduce_scatter"
+_NEXT_UNIT = re.compile(r"FSDP::post_backward_reduce\b")
 
 
 def across_streams(walk: Walk) -> dict[int, list[int]]:
@@ -97,14 +99,23 @@ def _used_after(
 
 
 def _after_passes(walk: Walk, called: Ints, places: Ints) -> Mask:
-    """Which operations were launched outside of backward passes, or copy a bucket back; all where that is not known."""
-    phases = host_phases(walk.columns)
+    """Which operations wait for reduced gradients: those launched outside of backward passes, and in some ranges.
+
+    Where the trace shows no backward pass, those of the optimizer; all where it shows none of that either.
+    """
+    columns, phases = walk.columns, host_phases(walk.columns)
+    thread, time_ns = columns.thread[walk.launch[places]], called[places]
+
+    def launched_in(pattern: re.Pattern[str]) -> Mask:
+        ranges = Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, pattern.match))
+        inside: Mask = ranges.at(thread, time_ns) != NOWHERE
+        return inside
+
     if isinstance(phases, str):
-        return np.ones(len(places), dtype=np.bool_)
-    thread, time_ns = walk.columns.thread[walk.launch[places]], called[places]
-    copies = Ranges.of_rows(walk.columns, walk.columns.rows(RANGE_CATEGORIES, _COPIED_BACK.match))
-    outside: Mask = (phases.at(thread, time_ns) != BACKWARD) | (copies.at(thread, time_ns) != NOWHERE)
-    return outside
+        updates = launched_in(OPTIMIZER_STEP_NAME)
+        return updates if updates.any() else np.ones(len(places), dtype=np.bool_)
+    outside: Mask = phases.at(thread, time_ns) != BACKWARD
+    return outside | launched_in(_COPIED_BACK) | launched_in(_NEXT_UNIT)
 
 
 def _next_true(mask: Mask) -> Ints:

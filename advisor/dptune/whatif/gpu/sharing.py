@@ -1,0 +1,162 @@
+"""Collectives of a rank that transfer at the same time share its links.
+
+Each of n then takes n times as long, or less where the recording shows that. A recorded duration holds what the
+collective shared as recorded; with a change others may run beside it, or none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from statistics import median
+
+from dptune.whatif.gpu.reductions import Matched, Places
+
+_ALONE, _BESIDE = 0.05, 0.5  # of its duration that a collective shares: less is alone, more shows what sharing takes
+_SAME = 1e-6  # of a duration: what rounding makes of it
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A collective: the places of its begins and ends, and how long it takes alone / as recorded."""
+
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+    ranks: frozenset[int]
+    alone: float = 1.0
+
+    def moved(self, places: Sequence[int]) -> Transfer:
+        """The same where each item has another place."""
+        begins, ends = (tuple(places[item] for item in items) for items in (self.begins, self.ends))
+        return Transfer(begins, ends, self.ranks, self.alone)
+
+
+def durations(
+    starts: Sequence[float], alone: Sequence[float], ranks: Sequence[frozenset[int]], slowed: float = 1.0
+) -> list[float]:
+    """How long transfers take that start at these moments and alone would take so long, ns.
+
+    `slowed`: what each other transfer of a rank adds, as a share of the time alone. 1: links are shared evenly.
+    """
+    agenda = sorted((start, number) for number, start in enumerate(starts))
+    left, ends = list(alone), list(starts)
+    speed: dict[int, float] = {}
+    count: Counter[int] = Counter()
+    version = [0] * len(starts)
+    finishing: list[tuple[float, int, int]] = []
+    now, place = 0.0, 0
+    while place < len(agenda) or speed:
+        while finishing and version[finishing[0][1]] != finishing[0][2]:
+            heappop(finishing)
+        arrives = place < len(agenda) and (not finishing or agenda[place][0] < finishing[0][0])
+        at = agenda[place][0] if arrives else finishing[0][0]
+        for number, rate in speed.items():
+            left[number] -= (at - now) * rate
+        now = at
+        number = agenda[place][1] if arrives else finishing[0][1]
+        if arrives:
+            place += 1
+            speed[number] = 0.0
+            count.update(ranks[number])
+        else:
+            ends[number] = now
+            del speed[number]
+            version[number] += 1
+            count.subtract(ranks[number])
+        for other in speed:
+            if other == number or not ranks[other].isdisjoint(ranks[number]):
+                beside = max(count[rank] for rank in ranks[other]) - 1
+                speed[other] = 1 / (1 + slowed * beside)
+                version[other] += 1
+                heappush(finishing, (now + max(0.0, left[other]) / speed[other], other, version[other]))
+    return [end - start for start, end in zip(starts, ends, strict=True)]
+
+
+def overlaps(starts: Sequence[float], took: Sequence[float], ranks: Sequence[frozenset[int]]) -> list[float]:
+    """The part of each transfer in which others of its ranks ran; of several at once each counts."""
+    found = [0.0] * len(starts)
+    running: list[int] = []
+    for number in sorted(range(len(starts)), key=lambda each: starts[each]):
+        running = [other for other in running if starts[other] + took[other] > starts[number]]
+        for other in running:
+            if not ranks[other].isdisjoint(ranks[number]):
+                together = min(starts[other] + took[other], starts[number] + took[number]) - starts[number]
+                found[other] += together
+                found[number] += together
+        running.append(number)
+    return [shared / each if each > 0 else 0.0 for shared, each in zip(found, took, strict=True)]
+
+
+def slowdown(kinds: Sequence[tuple[str, int]], took: Sequence[float], beside: Sequence[float]) -> float:
+    """What another transfer adds to one of the same kind and bytes that was seen alone and beside others; else 1."""
+    alone: dict[tuple[str, int], list[float]] = {}
+    for kind, duration, share in zip(kinds, took, beside, strict=True):
+        if share <= _ALONE:
+            alone.setdefault(kind, []).append(duration)
+    seen = [
+        (duration / median(alone[kind]) - 1) / share
+        for kind, duration, share in zip(kinds, took, beside, strict=True)
+        if share >= _BESIDE and kind in alone
+    ]
+    return min(1.0, max(0.0, median(seen))) if seen else 1.0
+
+
+def alone_shares(
+    starts: Sequence[float], took: Sequence[float], ranks: Sequence[frozenset[int]], slowed: float
+) -> list[float]:
+    """How long transfers would take alone / as recorded, by how many of their ranks' ran meanwhile."""
+    borders = sorted(
+        [(start, 1, number) for number, start in enumerate(starts)]
+        + [(start + took[number], 0, number) for number, start in enumerate(starts)]
+    )
+    done = [0.0] * len(starts)
+    count: Counter[int] = Counter()
+    running: set[int] = set()
+    before = 0.0
+    for at, begins, number in borders:
+        if at > before:
+            for other in running:
+                beside = max(count[rank] for rank in ranks[other]) - 1
+                done[other] += (at - before) / (1 + slowed * beside)
+        before = at
+        if begins:
+            running.add(number)
+            count.update(ranks[number])
+        else:
+            running.remove(number)
+            count.subtract(ranks[number])
+    return [alone / each if each > 0 else 1.0 for alone, each in zip(done, took, strict=True)]
+
+
+def transfers(
+    matched: Sequence[Matched],
+    places: Places,
+    recorded_ns: Sequence[int],
+    streams: Mapping[tuple[int, int], int],
+) -> tuple[list[Transfer], float]:
+    """Those that may share links, and what another adds; none where each rank has its collectives on one stream.
+
+    `streams` are by rank and row.
+    """
+    used: dict[int, set[int]] = {}
+    for (rank, _), stream in streams.items():
+        used.setdefault(rank, set()).add(stream)
+    if all(len(each) < 2 for each in used.values()):
+        return [], 1.0
+    found, kinds, starts, took = [], [], [], []
+    for collective in matched:
+        begins = tuple(places[rank, "begin", row] for rank, row in collective.operations)
+        ends = tuple(places[rank, "end", row] for rank, row in collective.operations)
+        start = max(recorded_ns[begin] for begin in begins)
+        duration = max(recorded_ns[end] for end in ends) - start
+        if duration > 0:
+            found.append(Transfer(begins, ends, frozenset(rank for rank, _ in collective.operations)))
+            kinds.append((collective.kind, collective.message_bytes))
+            starts.append(float(start))
+            took.append(float(duration))
+    ranks = [transfer.ranks for transfer in found]
+    slowed = slowdown(kinds, took, overlaps(starts, took, ranks))
+    shares = alone_shares(starts, took, ranks, slowed)
+    return [replace(transfer, alone=share) for transfer, share in zip(found, shares, strict=True)], slowed
