@@ -2,7 +2,7 @@
 
 import pytest
 
-from dptune.advice import Change, Trust
+from dptune.advice import Advice, Change, Saving, Trust
 from dptune.advise.headline import headline
 from dptune.advise.straggler import LEAST_STEPS_SHARE, MOST_CHANCE, straggler
 from dptune.measured import (
@@ -270,6 +270,29 @@ def test_what_differs_is_named_with_times_and_its_share_and_the_rest_is_unexplai
         "The other ranks spend 50 % of their time waiting; replayed without its delays, a step is 40 % shorter."
     )
     assert told.next == "Find out what differs on rank 1 in `# arch`."
+
+
+@pytest.mark.parametrize(("basis", "replayed"), [("bound", True), ("replayed", False)])
+def test_the_replay_is_named_where_no_recommendation_predicts_the_saving(make_late, basis, replayed):
+    """Two shares of one thing would contradict each other."""
+    advice = Advice(
+        rule="XX101",
+        slug="late",
+        kind="time",
+        impact="high",
+        title="Rank 1 arrives late",
+        why="w",
+        changes=[],
+        saves=Saving(low_ms=1, high_ms=2, low_share=0.1, high_share=0.2, basis=basis, how="h"),
+        confidence="medium",
+        evidence=[],
+        numerics="same",
+        fingerprint="XX101",
+    )
+    told = said(make_late(5_000, gain=0.4), [advice])
+    assert told.label == "Straggler"
+    assert ("a step is 40 % shorter" in told.cause) == replayed
+    assert "The other ranks spend 50 % of their time waiting" in told.cause
 
 
 def test_differences_longer_than_the_lag_say_how_much_of_it_they_explain(make_late):

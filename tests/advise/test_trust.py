@@ -199,6 +199,26 @@ def test_ranks_of_a_cpu_run_that_outnumber_the_cores(make_measured, make_facts, 
     assert [finding.text for finding in trust.findings if finding.code == "cores-shared"] == ([said] if said else [])
 
 
+@pytest.mark.parametrize(
+    ("uuids", "told"),
+    [
+        ("ab", None),
+        ("  ", None),  # not known
+        ("aab", "ranks 0-1 share one GPU: their kernels compete"),
+        ("abab", "ranks 0, 2 share one GPU (2 GPUs are shared): their kernels compete"),
+    ],
+)
+def test_ranks_that_share_a_gpu(make_measured, make_facts, uuids, told):
+    facts = [
+        make_facts(rank=rank, device=DeviceFacts("cuda", uuid=uuid.strip() or None)) for rank, uuid in enumerate(uuids)
+    ]
+    trust = judge(make_measured(), facts)
+    if told is None:
+        assert "gpu-shared" not in codes(trust)
+    else:
+        assert text_of(trust, "gpu-shared").startswith(told)
+
+
 def test_cores_are_counted_by_host_and_ranks_that_were_not_recorded_too(make_measured, make_facts):
     apart = [on_cores(make_facts, 2, 2, rank=rank, local_rank=rank % 2, host=f"h{rank // 2}") for rank in range(4)]
     assert "cores-shared" not in codes(judge(make_measured(), apart))

@@ -147,6 +147,13 @@ def test_devices_of_two_kinds_have_no_peak_in_common():
     assert "not known for certain" in one.missing["peak_gb_per_s"]
 
 
+def test_ranks_on_one_gpu_have_no_link_with_a_peak():
+    ranks = ran(one_after_the_other())
+    shared = [rank.model_copy(update={"gpu_ranks": [0, 1]}) for rank in figures()]
+    (one,) = links(match(ranks, 2), ranks, shared, None)
+    assert one.missing["peak_gb_per_s"] == "its ranks share a GPU"
+
+
 def test_what_cannot_be_split_gives_no_links():
     """A broadcast's root may leave first; a group that was not read whole may wait for the ones not seen."""
     ranks = ran(one_after_the_other("broadcast"))

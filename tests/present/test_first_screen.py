@@ -15,7 +15,7 @@ from dptune.commands.report import SECTION_NAMES
 from dptune.finding import Finding
 from dptune.measured import StragglerFigures
 from dptune.present import text
-from dptune.present.first_screen import PARTS, first_screen
+from dptune.present.first_screen import PARTS, first_screen, fix_of, verdict_role
 from dptune.present.lines import command_line
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -108,6 +108,28 @@ def test_a_long_name_leaves_room_for_ranks_and_devices() -> None:
     shown = text.first_screen(report.model_copy(update={"run": run})).splitlines()[0]
     assert shown.endswith("pretrain.py · 2 ranks · Intel Xeon (CPU, gloo)")
     assert len(shown) <= 80
+
+
+def test_ranks_that_share_a_gpu_are_not_counted_as_gpus() -> None:
+    """Two ranks on one H200, recorded with their UUIDs."""
+    report = reading.reported(reading.SAMPLES / "gpu" / "ranks-nccl-fsdp")
+    assert [rank.gpu_ranks for rank in report.measured.ranks] == [[0, 1], [0, 1]]
+    shown = text.first_screen(report).splitlines()[0]
+    assert shown.startswith(" ranks.py · 2 ranks on 1 x NVIDIA H200 (nccl) · ")
+    alone = [rank.model_copy(update={"gpu_ranks": []}) for rank in report.measured.ranks]
+    apart = report.model_copy(update={"measured": report.measured.model_copy(update={"ranks": alone})})
+    assert " · 2 ranks · 2 x NVIDIA H200 (nccl) · " in text.first_screen(apart)
+
+
+@pytest.mark.parametrize(("label", "role"), [("Healthy", "good"), ("No findings", "note"), ("Straggler", "warning")])
+def test_a_verdict_is_as_alarming_as_the_run(label: str, role: str) -> None:
+    assert verdict_role(label) == role
+
+
+def test_a_finding_without_a_saving_is_named_by_its_kind() -> None:
+    card = reading.sample("tiny_buckets")[1].advice[0]
+    kinds = [fix_of(card.model_copy(update={"saves": None, "kind": kind}), []).saves for kind in ("risk", "time")]
+    assert kinds == ["risk", "unknown"]
 
 
 def test_what_to_do_next_is_not_cut_where_there_is_room_and_repeats_no_command() -> None:

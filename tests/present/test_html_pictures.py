@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -103,6 +104,10 @@ def test_a_long_idle_time_is_put_in_words() -> None:
     late = StepLanes(3, 12, 10_000_000, lane, late=True, idle=idle)
     written = body(timeline([late]))
     assert "Nothing runs for 6.00 ms, from 4.00 ms (inside # running &lt;arch&gt;)." in written
+    usual = StepLanes(1, 12, 9_000_000, lane)
+    beside = body(timeline([replace(late, start_ns=2_000_000), usual]))
+    assert "Nothing runs for 6.00 ms, from 6.00 ms" in beside, "on the axis of both"
+    assert [words.partition("from ")[2] for words in tooltips(beside)] == ["2.00 ms", "0 ms"]
     (hidden,) = [unnamed(late)]
     assert hidden.idle == Idle(4_000_000, 6_000_000)
     assert "Nothing runs for 6.00 ms, from 4.00 ms." in body(timeline([hidden]))
@@ -175,6 +180,24 @@ def test_of_many_ranks_that_are_not_late_few_are_drawn(report: Report) -> None:
     table = body(rank_table(of(report, measured)))
     assert re.findall(r"<tr><td[^>]*>(\d+)<", table)[:3] == ["713", "0", "1"]
     assert "The ranks that arrive latest are first." in table
+
+
+def test_each_label_of_an_axis_has_a_mark() -> None:
+    drawn = charts.axis([charts.Tick(0, "0 ms"), charts.Tick(0.5, "5 ms")])
+    assert re.findall(r'<i style="left:([\d.]+)%">', drawn) == ["0.00", "50.00"]
+    assert drawn.count("<span") == 2
+
+
+def test_small_lags_have_no_strong_color(report: Report) -> None:
+    """A hundredth of a step late at most: full color is a twentieth of it."""
+    measured = measured_run(lags_ms=[[0, 0], [0, 0]], steps=2)
+    hundredth_ms = measured.traced_step_ns / 1e8
+    measured = measured_run(lags_ms=[[0, 0], [0, hundredth_ms]], steps=2)
+    written = body(lateness(of(report, measured)))
+    assert max(float(box.get("fill-opacity", "1")) for box in elements(written, "rect")) == pytest.approx(
+        0.06 + 0.94 / 5, abs=0.01
+    )
+    assert "no rank is later than" in written
 
 
 def test_a_cell_is_darker_where_the_rank_is_later(report: Report) -> None:
@@ -266,6 +289,8 @@ def test_outliers_of_the_history_are_named_and_cut_off_above_the_others() -> Non
     assert "1 outlier: step 7 (1,000 ms on rank 1)." in written
     assert "are cut off" in written
     assert "the median untraced step, 10.0 ms" in written
+    of_report = body(history(windows, recorded=True, step_ns=12e6))
+    assert "Dashed: the step time of this report, 12.0 ms." in of_report
     assert list(history([], recorded=False)) == []
     foreign = body(history([WindowHistory("light", [timed(n, 10) for n in range(4)])], recorded=False))
     assert "light" not in foreign

@@ -53,6 +53,21 @@ def test_the_map_has_a_cell_per_rank_and_position(report: Report) -> None:
     assert section.body.count("<title>data ") == 4
 
 
+def test_without_hosts_and_groups_there_is_no_map_and_no_column_of_places(report: Report) -> None:
+    found = report.measured.outliers
+    ranks = [lag.model_copy(update={"positions": {}}) for lag in found.ranks]
+    late = [place.model_copy(update={"kind": "rank", "hosts": []}) for place in found.late]
+    named = [
+        rank.model_copy(update={"host": None, "missing": {**rank.missing, "host": "unknown"}})
+        for rank in report.measured.ranks
+    ]
+    bare = {"outliers": found.model_copy(update={"ranks": ranks, "late": late}), "ranks": named}
+    (section,) = outliers(report.model_copy(update={"measured": report.measured.model_copy(update=bare)}))
+    assert "A cell per rank" not in section.body
+    assert ">where<" not in section.body
+    assert "where: not measured: the recording does not name the host" in section.body
+
+
 def test_an_export_of_late_ranks_takes_them_and_the_earliest(report: Report) -> None:
     late = late_ranks(report.measured)
     assert late >= {4, 5, 6, 7, 14}

@@ -39,7 +39,7 @@ def test_the_sections_stand_in_the_order_a_reader_needs_them(report: Report) -> 
         "Verdict",
         "Data quality",
         "Recommendations: speed",
-        "Recommendations: correctness risks",
+        "Recommendations: risks",
         "Step time breakdown",
         "Step time",
         "Ranks (2)",
@@ -277,7 +277,7 @@ def test_risks_come_first_where_the_report_ranks_them_first(report: Report) -> N
     time = next(one for one in report.advice if one.kind == "time")
     risk = time.model_copy(update={"kind": "risk", "saves": None})
     page = text(report.model_copy(update={"advice": [risk, time]}))
-    assert page.index("Recommendations: correctness risks") < page.index("Recommendations: speed")
+    assert page.index("Recommendations: risks") < page.index("Recommendations: speed")
 
 
 def test_what_advice_saves_together_stands_below_the_verdict(report: Report) -> None:

@@ -43,6 +43,7 @@ def test_ranks_that_something_else_started_take_its_command(by: str, why: str) -
     with pytest.raises(RunError, match=why) as refused:
         rerun.launch_of(record(by))
     assert "-- torchrun" in (refused.value.hint or "")
+    assert "dptune tune torchrun" in (refused.value.hint or ""), "the hint is also that of tune"
     launch = rerun.launch_of(record(by), ["./start.sh", "--fast"])
     assert (launch.by, launch.words) == ("command", ("./start.sh", "--fast"))
 

@@ -153,7 +153,8 @@ def _of_late(case: _Case) -> str:
     late = case.late
     if late is None:
         return ""
-    return late.why if case.straggler else f"Also, rank {late.figures.rank} is a straggler, {late.lag}. {late.why}"
+    reason = late.why(case.advice)
+    return reason if case.straggler else f"Also, rank {late.figures.rank} is a straggler, {late.lag}. {reason}"
 
 
 def _of_partial(trust: Trust) -> str:
@@ -169,7 +170,9 @@ def _held_up(case: _Case, late: Straggler, why: str) -> Headline:
     """The verdict on a run that waits for one rank."""
     action = f"{case.action}{about_straggler(late, case.advice)}" if case.first else compare_ranks(late.figures)
     verdict = f"Straggler: rank {late.figures.rank} is {late.lag}."
-    return Headline(label="Straggler", verdict=verdict, cause=late.why, why=why, next=action, rule=case.rule)
+    return Headline(
+        label="Straggler", verdict=verdict, cause=late.why(case.advice), why=why, next=action, rule=case.rule
+    )
 
 
 def _limited(case: _Case, why: str, recorded: bool, locating: Collection[str]) -> Headline:
@@ -259,7 +262,7 @@ def _unlimited(
     if found:
         return (
             "Compute-bound",
-            "The device computes nearly all the time, but there are findings on correctness or convergence.",
+            "The device computes nearly all the time, but there are findings on risks or convergence.",
         )
     if advice:
         return (

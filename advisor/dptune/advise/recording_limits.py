@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dptune.finding import Finding
 from dptune.runfile.facts import Facts
+from dptune.runfile.ranks import spans
 
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun, which binds no rank to cores of its own
 _EFFECTS = {
@@ -20,6 +21,7 @@ def limits(facts: Sequence[Facts]) -> Iterator[Finding]:
     """A finding for each."""
     yield from _windows(facts)
     yield from _cores(facts)
+    yield from _gpus(facts)
     yield from _taken(facts)
     yield from _switches(facts)
     yield from _warnings(facts)
@@ -41,6 +43,19 @@ def _windows(facts: Sequence[Facts]) -> Iterator[Finding]:
             )
             yield Finding(code="windows-apart", level="partial", text=text)
             return
+
+
+def _gpus(facts: Sequence[Facts]) -> Iterator[Finding]:
+    """GPUs on which several ranks compute, by their UUID."""
+    ranks: dict[str, list[int]] = {}
+    for rank in facts:
+        if rank.device and rank.device.uuid:
+            ranks.setdefault(rank.device.uuid, []).append(rank.rank)
+    shared = [numbers for numbers in ranks.values() if len(numbers) > 1]
+    if shared:
+        more = f" ({len(shared)} GPUs are shared)" if len(shared) > 1 else ""
+        text = f"ranks {spans(shared[0])} share one GPU{more}: their kernels compete, and no GPU link joins them"
+        yield Finding(code="gpu-shared", level="info", text=text)
 
 
 def _cores(facts: Sequence[Facts]) -> Iterator[Finding]:

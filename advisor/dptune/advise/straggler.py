@@ -53,15 +53,15 @@ class Straggler:
         share = f"{100 * self.lag_share:.0f} % of {'the mean' if self.figures.late_share < 1 else 'a'} step"
         return f"{milliseconds(self.figures.lag_ns)} late {when} ({share})"
 
-    @property
-    def why(self) -> str:
-        """What differs on it, what the others wait, and what a step would gain."""
+    def why(self, advice: Sequence[Advice]) -> str:
+        """What differs on it, what the others wait, and what a step would gain, where no recommendation predicts it."""
         words = (
             f"{cause(self.figures, self.arrival)} The other ranks spend {percent(self.others_wait_share)} of their "
             f"time waiting"
         )
         gain = self.figures.known("gain_share")
-        if gain is None:
+        remedy = self.remedy(advice)
+        if gain is None or (remedy and remedy.saves and remedy.saves.basis != "bound"):
             return f"{words}."
         gains = f"{percent(gain)} shorter" if gain >= _LEAST_GAIN else "no shorter"
         return f"{words}; replayed without its delays, a step is {gains}."

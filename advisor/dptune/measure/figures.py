@@ -382,15 +382,13 @@ def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | 
         ),
         "loader_wait_share": (None, waits) if isinstance(waits, str) else (waits.share, ""),
         "clock_ahead_ns": (clock.ahead_ns if clock else None, unclocked),
-        "clock_residual_ns": (
-            clock.residual_ns if clock else None,
-            unheard if clock else unclocked,
-        ),
+        "clock_residual_ns": (clock.residual_ns if clock else None, unheard if clock else unclocked),
         "arrival": (together.arrivals.get(rank), arrivals.ALONE),
     }
     return RankFigures.of(
         figures,
         rank=rank,
+        gpu_ranks=together.sharing.get(rank, []),
         source=trace.source if trace else "",
         partial=trace.light.partial if trace else "",
         events=trace.light.events if trace else 0,

@@ -60,6 +60,9 @@ class RankFigures(Figures):
     rank: int = Field(description="number of the rank in the run")
     host: Figure[str] = Field(ABSENT, description="name of the machine it ran on")
     device_name: Figure[str] = Field(ABSENT, description="name of the device, as the driver reports it")
+    gpu_ranks: list[int] = Field(
+        default_factory=list, description="all ranks on its GPU, where its UUID shows that it shares it; else empty"
+    )
     source: str = Field(description="the trace file it was read from")
     partial: str = Field("", description="where the file ends too early, if it does")
     events: int = Field(description="length of traceEvents as read")

@@ -37,7 +37,8 @@ _RISKY = ("Results at risk", NO_DATA, "Times not reliable")
 
 def verdict_role(label: str) -> Role:
     """How alarming a verdict is."""
-    return "good" if label == "Healthy" else "error" if label in _RISKY else "warning"
+    calm: dict[str, Role] = {"Healthy": "good", "No findings": "note"}
+    return calm.get(label, "error" if label in _RISKY else "warning")
 
 
 @dataclass(frozen=True)
@@ -125,13 +126,18 @@ def _path(report: Report) -> str:
 
 
 def _run(report: Report) -> list[str]:
-    """`train.py`, `8 ranks`, `8 x NVIDIA H100 (nccl)`, `torch 2.13.0`, `2026-11-22 04:00`."""
+    """`train.py`, `8 ranks`, `8 x NVIDIA H100 (nccl)`, `torch 2.13.0`, `2026-11-22 04:00`; `2 ranks on 1 x NVIDIA H100`
+    where they share it.
+    """
     measured, run = report.measured, report.run
     world = measured.known("world_size")
     count = len(measured.ranks)
     ranks = several(count, "rank") if world is None or world <= count else f"{count} of {world:,} ranks"
     found = [_script(run.command) if run.command else _source(run.sources)]
-    found += [ranks, _devices(measured), f"torch {run.torch.partition('+')[0]}" if run.torch else ""]
+    devices = _devices(measured)
+    shared = any(rank.gpu_ranks for rank in measured.ranks)
+    found += [f"{ranks} on {devices}"] if shared and devices else [ranks, devices]
+    found += [f"torch {run.torch.partition('+')[0]}" if run.torch else ""]
     foreign = "torch.profiler traces" if measured.step.basis == "traced" else ""
     found.append(run.recorded[:16].replace("T", " ") if run.recorded else foreign)
     return [text for text in found if text]
@@ -152,7 +158,11 @@ def _source(sources: Sequence[str]) -> str:
 
 
 def _devices(measured: Measured) -> str:
-    names = Counter(_TRADE.sub("", str(name)) for rank in measured.ranks if (name := rank.known("device_name")))
+    names = Counter(
+        _TRADE.sub("", str(name))
+        for rank in measured.ranks
+        if (name := rank.known("device_name")) and rank.rank == min(rank.gpu_ranks, default=rank.rank)
+    )
     kind, backend = measured.known("device_kind"), measured.known("backend")
     what = " + ".join(name if kind == "cpu" else f"{count:,} x {name}" for name, count in names.most_common(2))
     how = ", ".join(filter(None, ("CPU" if kind == "cpu" and what else "", backend)))
@@ -286,7 +296,7 @@ def fix_of(advice: Advice, verified: Sequence[Verified]) -> Fix:
 
 
 def _expected(advice: Advice) -> str:
-    return _saves(advice.saves) if advice.saves else {"risk": "correctness"}.get(advice.kind, "convergence")
+    return _saves(advice.saves) if advice.saves else {"time": "unknown"}.get(advice.kind, advice.kind)
 
 
 def _measured(proof: Verified, advice: Advice) -> str:

@@ -15,8 +15,14 @@ from dptune.knobs import Value
 from dptune.runfile.record import RunRecord
 from dptune.runfile.redaction import HIDDEN
 
-_GIVE_IT = "give the command after --: dptune verify RUN --set KNOB=VALUE -- train.py its arguments"
-_GIVE_LAUNCHER = "give the launcher command after --: dptune verify RUN --set KNOB=VALUE -- torchrun ... train.py"
+_GIVE_IT = (
+    "give the command: dptune verify RUN --set KNOB=VALUE -- train.py its arguments, or dptune tune train.py its "
+    "arguments"
+)
+_GIVE_LAUNCHER = (
+    "give the launcher command: dptune verify RUN --set KNOB=VALUE -- torchrun ... train.py, or dptune tune torchrun "
+    "... train.py"
+)
 
 
 def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:

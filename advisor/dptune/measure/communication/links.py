@@ -27,6 +27,7 @@ _NO_GROUP = "the trace does not say which process group"
 _OF_ALL = "a sweep uses the default group"
 _NO_FACTOR = "how much of this kind crosses each link is not known"
 _NO_PEAK = "the links of this device are not known for certain from its name"
+_ONE_GPU = "its ranks share a GPU"  # in place of the name of a device: no link joins it with itself
 _NETWORK = "nothing says what network joins the hosts"
 _NO_HOSTS = "the hosts of its ranks are not known"
 _SHARED = "every call shared its time with another collective"
@@ -65,7 +66,7 @@ def from_trace(
     """One record per kind, group and set of ranks whose exchanges have sizes and split."""
     crowded = _crowded(calls)
     hosts = {rank_figures.rank: rank_figures.known("host") for rank_figures in ranks}
-    names = {rank_figures.rank: rank_figures.known("device_name") for rank_figures in ranks}
+    names = {rank.rank: _ONE_GPU if rank.gpu_ranks else rank.known("device_name") for rank in ranks}
     alike: dict[tuple[str, str | None, tuple[int, ...]], list[Exchange]] = defaultdict(list)
     for exchange in exchanges:
         if exchange.splits and exchange.message_bytes and exchange.transfer_ns > 0:
@@ -236,6 +237,8 @@ def _peak(where: Scope, names: Sequence[str | None]) -> tuple[float | None, str]
     """What the links of a rank carry at most, GB/s per direction, where all are of one kind; else why not."""
     if where != "intra-node":
         return None, _NETWORK if where == "inter-node" else _NO_HOSTS
+    if _ONE_GPU in names:
+        return None, _ONE_GPU
     found = {intra_node(name or "") for name in names}
     peak = found.pop() if len(found) == 1 else None
     return (None, _NO_PEAK) if peak is None else (peak.gb_per_s, "")

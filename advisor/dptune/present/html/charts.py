@@ -80,11 +80,13 @@ def rows(named: Iterable[tuple[str, str]], ticks: Sequence[Tick] = (), long_name
 
 
 def axis(ticks: Iterable[Tick]) -> str:
-    """Labels from left to right."""
-    labels = (
+    """Labels from left to right, each below its mark."""
+    ticks = list(ticks)
+    labels = [
         _placed("left", tick, "first" if tick.at < _FIRST else "last" if tick.at > _LAST else "") for tick in ticks
-    )
-    return f'<div class="x">{"".join(labels)}</div>'
+    ]
+    marks = [f'<i style="left:{100 * tick.at:.2f}%"></i>' for tick in ticks]
+    return f'<div class="x">{"".join(labels + marks)}</div>'
 
 
 def plot(marks: Iterable[str], x: Iterable[Tick], y: Iterable[Tick], title: str) -> str:

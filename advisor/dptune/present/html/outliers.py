@@ -37,10 +37,12 @@ def outliers(report: Report) -> Iterator[Section]:
     ]
     late = table(COLUMNS, [row(place) for place in found.late], "Late ranks")
     body = late + (note(WORDS) if late else "") + "".join(paragraph(sentence) for sentence in words)
-    body += charts.rows([*rows, *_by_position(found, most)], long_names=True)
-    body += note(
-        f"A cell per rank, by host, and per position in process groups. The strongest is {ns_as_ms(most)} ms late."
-    )
+    cells = [*rows, *_by_position(found, most)]
+    if cells:
+        body += charts.rows(cells, long_names=True)
+        body += note(
+            f"A cell per rank, by host, and per position in process groups. The strongest is {ns_as_ms(most)} ms late."
+        )
     if len(by_host) > len(latest):
         body += note(f"{len(latest)} of {len(by_host):,} hosts, those with the latest ranks.")
     yield Section("outliers", f"Outliers among {len(found.ranks):,} ranks", "Outliers", body)

@@ -67,7 +67,7 @@ def _sections(report: Report, details: RunDetails) -> Iterator[Section]:
         *kernel_classes(report),
         *functions(report),
         *efficiency(report),
-        *history(details.history, recorded=recorded),
+        *history(details.history, recorded=recorded, step_ns=report.measured.step.known("time_ns")),
         *changes(report, details.sizes),
         *kernel_table(report),
         *collective_table(report),

@@ -17,6 +17,7 @@ from dptune.present.step_classes import CLASSES, NAMES, color_of
 _LEAST_SHARE = 0.0005
 _LATE = 0.1  # of the lag of the latest rank: with less, a rank of many is not drawn
 _LEAST_ROWS = 8
+_FULL = 0.05  # of a step: where no rank is later, the color of that lag is not the strongest
 _Rank = TypeVar("_Rank")
 _Row = tuple[str, list[tuple[str, float]]]
 
@@ -56,17 +57,20 @@ def lateness(report: Report) -> Iterator[Section]:
     most = max((lag_ns for _, lags in rows for _, lag_ns in lags), default=0)
     if len(rows) < 2 or not most:
         return
-    cells = [(f"r{rank}", charts.strip(_cells(rank, lags, most), f"Lateness of rank {rank}")) for rank, lags in rows]
-    words = f"A row per rank, a cell per step. The strongest color is {ns_as_ms(most)} ms late."
+    step_ns = report.measured.traced_step_ns if report.measured.known("account") else 0
+    full = max(most, round(_FULL * step_ns))
+    cells = [(f"r{rank}", charts.strip(_cells(rank, lags, full), f"Lateness of rank {rank}")) for rank, lags in rows]
+    words = f"A row per rank, a cell per step. Full color: {ns_as_ms(full)} ms late"
+    words += f"; no rank is later than {ns_as_ms(most)} ms." if full > most else "."
     body = f"{paragraph(latest(report))}{charts.rows(cells)}{note(words)}"
     yield Section("lateness", "Late ranks", "Late ranks", f"{body}{_left_out(len(late), len(known), late=True)}")
 
 
-def _cells(rank: int, lags: Sequence[tuple[int, int]], most: int) -> Iterator[charts.Box]:
+def _cells(rank: int, lags: Sequence[tuple[int, int]], full: int) -> Iterator[charts.Box]:
     for place, (number, lag_ns) in enumerate(lags):
         tooltip = f"rank {rank}, step {number}: {ns_as_ms(lag_ns)} ms late"
         length = 0.96 / len(lags)
-        yield charts.Box(place / len(lags), length, COLORS["communication"], tooltip, 0.06 + 0.94 * lag_ns / most)
+        yield charts.Box(place / len(lags), length, COLORS["communication"], tooltip, 0.06 + 0.94 * lag_ns / full)
 
 
 def _bar(name: str, shares: Sequence[tuple[str, float]]) -> str:

@@ -21,13 +21,15 @@ _WORDS = {
 _OUTLIER = COLORS["communication"]
 
 
-def history(windows: Sequence[WindowHistory], *, recorded: bool) -> Iterator[Section]:
-    """A bar for each step, in order. `recorded`: by dptune, whose windows are traced differently."""
+def history(windows: Sequence[WindowHistory], *, recorded: bool, step_ns: float | None = None) -> Iterator[Section]:
+    """A bar for each step, in order. `recorded`: by dptune, whose windows are traced differently; `step_ns`: the step
+    time of the report, else the median is drawn.
+    """
     steps = [(window.window, step) for window in windows for step in window.steps]
     if len(steps) < LEAST_STEPS:
         return
     drawn = steps[:_MOST_STEPS]
-    level, top, cut = scale(windows)
+    level, top, cut = scale(windows, step_ns)
     marks = [_bar(place, len(drawn), step, window, top) for place, (window, step) in enumerate(drawn)]
     marks.append(charts.curve([(0, level / top), (1, level / top)], "var(--ink)", dashed=True))
     ticks = [charts.Tick(tick.at, tick.words) for tick in charts.time_ticks(top)]
@@ -36,11 +38,12 @@ def history(windows: Sequence[WindowHistory], *, recorded: bool) -> Iterator[Sec
     outliers = [step for _, step in steps if step.outlier]
     colors += [(_OUTLIER, "outlier")] if outliers else []
     basis = windows[0].window if recorded else "traced"
+    which = "the step time of this report" if step_ns else f"the median {basis} step"
     notes = [
         named_outliers(outliers),
         f"Bars above {milliseconds(top / 1e6)} are cut off." if cut else "",
         f"The first {_MOST_STEPS:,} of {len(steps):,} steps." if len(steps) > len(drawn) else "",
-        f"A bar per step: the median over ranks. Dashed: the median {basis} step, {milliseconds(level / 1e6)}.",
+        f"A bar per step: the median over ranks. Dashed: {which}, {milliseconds(level / 1e6)}.",
     ]
     yield Section("steps", "Step time history", "Step times", f"{picture}{key(colors)}{''.join(map(note, notes))}")
 

@@ -43,6 +43,7 @@ a { color: var(--note); } a:hover { text-decoration-thickness: 2px; }
 .badge { display: inline-block; padding: .1rem .7rem; border-radius: 1rem; border: 2px solid currentColor;
   font-weight: 700; margin-right: .6rem; }
 .badge.error { color: var(--error); } .badge.warning { color: var(--warning); } .badge.good { color: var(--good); }
+.badge.note { color: var(--note); }
 .rate { display: inline-block; font-weight: 600; margin-right: 1rem; }
 .verdict { font-size: 1.1rem; font-weight: 600; }
 nav { display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin: 1.2rem 0 0; padding: .6rem 0; font-size: .925rem;
@@ -98,6 +99,7 @@ svg .curve { fill: none; stroke-width: 1.5; vector-effect: non-scaling-stroke; }
 svg .dot { fill: none; stroke-width: 9; stroke-linecap: round; vector-effect: non-scaling-stroke; }
 .x { position: relative; height: 1.3rem; font-size: .8rem; color: var(--faint); }
 .x span { position: absolute; transform: translateX(-50%); white-space: nowrap; }
+.x i { position: absolute; top: 0; height: .25rem; border-left: 1px solid var(--faint); }
 .x .first { transform: none; } .x .last { transform: translateX(-100%); }
 .plot { display: grid; grid-template-columns: 4.6rem minmax(0, 1fr); margin: .8rem 0; padding-right: 1.5rem;
   break-inside: avoid; }
@@ -125,11 +127,13 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
   .fixes td:nth-child(2) { display: block; font-weight: 600; }
   .sortable, .sortable thead, .sortable tbody { display: block; font-size: .75rem; }
   .sortable thead { position: sticky; top: 0; background: var(--paper); } .sortable th { position: static; }
-  .sortable tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--line); padding: .15rem 0; }
+  .sortable tr { display: flex; flex-wrap: wrap; align-items: baseline; padding: .15rem 0;
+    border-bottom: 1px solid var(--line); }
   .sortable tr::after { content: ""; order: 1; flex: 0 0 100%; } .sortable td, .sortable th { border: 0; }
   .sortable td, .sortable th { padding: 0 .6rem 0 0; } #kernel-table td:first-child, td:first-child { min-width: 0; }
   .sortable .right:not(:first-child) { order: 2; flex: 1 1 1px; min-width: 0; padding: 0 0 0 .25rem; }
-  .sortable .right { white-space: normal; font-size: .7rem; } .x span:nth-child(even) { display: none; } }
+  .sortable .right { white-space: normal; font-size: .7rem; }
+  .sortable th.right { font-size: .65rem; font-weight: 400; } .x span:nth-child(even) { display: none; } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } * { print-color-adjust: exact; }
   nav, #text { display: none; } th button { text-decoration: none; } .card { break-inside: auto; }
   .clip { display: inline; } .table { max-height: none; overflow: visible; } .sortable th { position: static; }

@@ -29,7 +29,7 @@ def timeline(steps: Sequence[StepLanes], *, named: bool = True) -> Iterator[Sect
         strips = ((lane.label, charts.strip(_boxes(step, lane, whole_ns), _name(step, lane))) for lane in lanes)
         parts.append(charts.rows(strips, charts.time_ticks(whole_ns)))
         if step.idle:
-            parts.append(note(_idle_words(step.idle)))
+            parts.append(note(_idle_words(step.idle, step.start_ns)))
         if len(lanes) < len(step.lanes):
             parts.append(note(f"The {len(lanes)} busiest of {len(step.lanes)} streams and threads."))
     kinds = dict.fromkeys(piece.kind for step in steps for lane in step.lanes for piece in lane.pieces)
@@ -45,9 +45,10 @@ def _words(steps: Sequence[StepLanes]) -> str:
     return f"Rank {late.rank} arrives {lag} late in this step; below it is rank {usual.rank} in the same step."
 
 
-def _idle_words(idle: Idle) -> str:
+def _idle_words(idle: Idle, begin_ns: int) -> str:
+    """`begin_ns`: the start of its step on the axis that the lanes share, as in the tooltips."""
     inside = f" (inside {short_name(idle.inside)})" if idle.inside else ""
-    return f"Nothing runs for {ns_as_ms(idle.length_ns)} ms, from {ns_as_ms(idle.start_ns)} ms{inside}."
+    return f"Nothing runs for {ns_as_ms(idle.length_ns)} ms, from {ns_as_ms(begin_ns + idle.start_ns)} ms{inside}."
 
 
 def _kind(step: StepLanes, named: bool) -> str:
@@ -77,6 +78,6 @@ def _boxes(step: StepLanes, lane: Lane, whole_ns: int) -> Iterator[charts.Box]:
     for piece in lane.pieces:
         many = f" and {piece.count - 1:,} more" if piece.count > 1 else ""
         name = short_name(piece.name) or SELF_TIME
-        tooltip = f"{name}{many}: {ns_as_ms(piece.length_ns)} ms, from {ns_as_ms(piece.start_ns)} ms"
+        tooltip = f"{name}{many}: {ns_as_ms(piece.length_ns)} ms, from {ns_as_ms(step.start_ns + piece.start_ns)} ms"
         start = (step.start_ns + piece.start_ns) / whole_ns
         yield charts.Box(start, piece.length_ns / whole_ns, COLORS.get(piece.kind, COLORS["idle"]), tooltip)

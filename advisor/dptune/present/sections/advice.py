@@ -12,7 +12,7 @@ from dptune.present.lines import NARROW, Line, Role, code, heading, labelled, li
 
 KINDS: dict[Kind, str] = {
     "time": "Recommendations: speed",
-    "risk": "Recommendations: correctness risks",
+    "risk": "Recommendations: risks",
     "convergence": "Recommendations: convergence (hypotheses, no saving claimed)",
 }
 _LOW_CONFIDENCE = "Low confidence: check the cause before you change anything"

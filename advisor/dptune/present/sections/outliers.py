@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
 from dptune.measured.outliers import LatePlace, OutlierFigures
-from dptune.present.amounts import data, ns_as_ms, percent, several
+from dptune.present.amounts import Hole, data, ns_as_ms, percent, several
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
 from dptune.runfile.ranks import spans
@@ -24,6 +24,7 @@ WORDS = (
     "late ms: how late the ranks arrive at collectives because of their own work, mean over steps (waiting for another "
     "rank does not count); of steps: the share of steps in which they are that late."
 )
+_NO_HOST = Hole("the recording does not name the host")
 _WHERE = {"host": "host {}", "hosts": "hosts {}", "position": "{}"}
 
 
@@ -52,7 +53,7 @@ def sentences(found: OutlierFigures) -> list[str]:
 
 def row(place: LatePlace) -> list[Cell]:
     """Ranks that are late together."""
-    where = _WHERE[place.kind].format(place.place) if place.kind in _WHERE else next(iter(place.hosts), "")
+    where = _WHERE[place.kind].format(place.place) if place.kind in _WHERE else next(iter(place.hosts), _NO_HOST)
     cause = place.known("cause") or "unknown"
     return [spans(place.ranks), where, ns_as_ms(place.lag_ns), percent(place.late_share), cause]
 
@@ -75,8 +76,8 @@ def _gains(found: OutlierFigures) -> str:
     """What the steps gain without the slowest ranks."""
     if not found.gains:
         return ""
-    parts = [f"{percent(gain.share)} without the delays of {_who(gain.ranks)}" for gain in found.gains]
-    return f"Replayed with the slowest ranks at the pace of the median rank, steps take less time: {', '.join(parts)}."
+    parts = [f"{percent(gain.share)} shorter without the delays of {_who(gain.ranks)}" for gain in found.gains]
+    return f"Replayed with the slowest ranks at the pace of the median rank, a step is {', '.join(parts)}."
 
 
 def _who(ranks: Sequence[int]) -> str:

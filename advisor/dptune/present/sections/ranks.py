@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from dptune.advice import Report
@@ -11,7 +11,7 @@ from dptune.measured import Account, DeviceFigures, Measured, Missing, RankFigur
 from dptune.present.amounts import ns_as_ms, percent, several, shown
 from dptune.present.first_screen import reported_straggler
 from dptune.present.lines import Line, heading, wrapped
-from dptune.present.table import Cell, Column, table
+from dptune.present.table import Cell, Column, absent_throughout, table
 
 COLUMNS = (
     Column("rank"),
@@ -25,11 +25,13 @@ COLUMNS = (
     Column("input"),
     Column("late ms"),
 )
-WORDS = (
-    "Step ms is untraced. Compute, exposed (communication not overlapped by compute), copies and "
-    "idle are shares of the traced steps; input is the share of the step in which the script waits for its next "
-    "batch; late ms is how late it arrives at the collectives of a step (traced, the median step)."
-)
+_OF_STEPS = "compute, exposed (communication not overlapped by compute), copies and idle are shares of the traced steps"
+_WORDS = {  # what a column means, where it is shown
+    "step ms": "step ms is untraced",
+    "compute": _OF_STEPS,
+    "input": "input is the share of the step in which the script waits for its next batch",
+    "late ms": "late ms is how late it arrives at the collectives of a step (traced, the median step)",
+}
 _AT_MOST = 16
 _MOST_STEPS = 0.5
 _LEAST_LAG_SHARE = 0.01  # of a step: a smaller lag holds up nobody
@@ -45,7 +47,7 @@ def ranks(report: Report, width: int) -> Iterator[Line]:
             f"and {several(len(rows) - _AT_MOST, 'more row')}: see --format json", width, "  ", role="dim"
         )
     if rows:
-        yield from wrapped(WORDS, width, "  ", role="dim")
+        yield from wrapped(words(rows), width, "  ", role="dim")
     names = sorted({str(rank.known("device_name")) for rank in report.measured.ranks if rank.known("device_name")})
     if names:
         yield from wrapped(f"Devices: {', '.join(names)}", width, "  ", role="dim")
@@ -61,6 +63,14 @@ def rank_rows(report: Report) -> Iterator[list[Cell]]:
             yield _row(rank, "none", _no_device)
         for device in rank.devices:
             yield _row(rank, device.device, partial(_account, device))
+
+
+def words(rows: Sequence[Sequence[Cell]]) -> str:
+    """What the columns mean that any row has a figure in."""
+    absent = absent_throughout(rows)
+    meant = (_WORDS[column.heading] for i, column in enumerate(COLUMNS) if column.heading in _WORDS and i not in absent)
+    text = "; ".join(meant)
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def rank_of_row(report: Report) -> list[RankFigures]:
@@ -106,7 +116,7 @@ def straggler(measured: Measured, named: bool = True) -> str:
     said = f"{who} Over all ranks, {percent(worst.waiting_share)} of the time is spent waiting for the last rank."
     if (measured.known("world_size") or 0) > len(measured.ranks):
         said += " Ranks that were not read may be later: these are lower bounds."
-    return f"{said} {cause(worst, arrival)}" if worst.lag_ns and often else said
+    return f"{said} {cause(worst, arrival)}" if worst.lag_ns and often and named else said
 
 
 def lateness(rank: RankFigures) -> str:

@@ -17,17 +17,23 @@ _ROLES: dict[WindowName, Role] = {"untraced": "good", "light": "note", "detailed
 
 
 def step_columns(
-    windows: Sequence[WindowHistory], width: int, *, recorded: bool, rank: int | None = None, rows: int = 6
+    windows: Sequence[WindowHistory],
+    width: int,
+    *,
+    recorded: bool,
+    rank: int | None = None,
+    rows: int = 6,
+    step_ns: float | None = None,
 ) -> Iterator[Line]:
     """A column for each step in order. `recorded`: by dptune, whose windows are named; `rank`: whose steps they are,
-    the median over ranks where none is given.
+    the median over ranks where none is given; `step_ns`: the step time of the report, else the median is drawn.
     """
     steps = [(window.window, step) for window in windows for step in window.steps]
     if len(steps) < LEAST_STEPS:
         return
     whose = "median over ranks" if rank is None else f"rank {rank}"
     yield from heading(f"Time of each step ({whose})", width)
-    level, top, cut = scale(windows)
+    level, top, cut = scale(windows, step_ns)
     firsts = {window.steps[0].number: f" {window.window}" if recorded else "" for window in windows if window.steps}
     drawn = [
         Column(
@@ -40,20 +46,23 @@ def step_columns(
     ]
     yield from columns(drawn, width, rows, top, level, lambda ns: milliseconds(ns / 1e6))
     basis = windows[0].window if recorded else "traced"
+    which = "the step time of this report" if step_ns else f"the median of these {basis} steps"
     outliers = [step for _, step in steps if step.outlier]
     cut_off = f" Columns above {milliseconds(top / 1e6)} are cut off." if cut else ""
-    words = f"Dashed: the median of these {basis} steps, {milliseconds(level / 1e6)}.{cut_off}"
+    words = f"Dashed: {which}, {milliseconds(level / 1e6)}.{cut_off}"
     if outliers:
         words = f"▲ {named_outliers(outliers)} {words}"
     yield from wrapped(words, width, "  ", role="dim")
 
 
-def scale(windows: Sequence[WindowHistory]) -> tuple[float, float, bool]:
-    """The median of the first window, the top of the axis, and whether a longer step is cut off there."""
+def scale(windows: Sequence[WindowHistory], step_ns: float | None) -> tuple[float, float, bool]:
+    """The step time of the report, else the median of the first window, the top of the axis, and whether a longer
+    step is cut off there.
+    """
     medians = [median(step.length_ns for step in window.steps) for window in windows if window.steps]
     highest = max(step.length_ns for window in windows for step in window.steps)
     top = max(1.05 * min(highest, HIGHEST * max(medians)), 1.0)
-    return medians[0], top, highest > top
+    return step_ns or medians[0], top, highest > top
 
 
 def named_outliers(outliers: Sequence[TimedStep]) -> str:

@@ -65,7 +65,8 @@ def overview(report: Report, width: int, history: Sequence[WindowHistory] = (), 
     def timed_steps(report: Report, width: int) -> Iterator[Line]:
         measured = report.measured
         only = measured.ranks[0].rank if len(measured.ranks) == 1 else None
-        return step_columns(history, width, recorded=measured.step.basis == "untraced", rank=only)
+        recorded, step_ns = measured.step.basis == "untraced", measured.step.known("time_ns")
+        return step_columns(history, width, recorded=recorded, rank=only, step_ns=step_ns)
 
     def first_screen(report: Report, width: int) -> Iterator[Line]:
         return first(report, width, keys=True, patches=patches)

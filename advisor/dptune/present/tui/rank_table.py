@@ -19,7 +19,7 @@ from dptune.measure.steps.history import step_history
 from dptune.present.amounts import Hole, ns_as_ms, several, shown
 from dptune.present.first_screen import reported_straggler
 from dptune.present.lines import BLANK, Line, labelled, line, wrapped
-from dptune.present.sections.ranks import COLUMNS, WORDS, lateness, latest, rank_of_row, rank_remarks, rank_rows
+from dptune.present.sections.ranks import COLUMNS, lateness, latest, rank_of_row, rank_remarks, rank_rows, words
 from dptune.present.sections.step_history import step_columns
 from dptune.present.table import Cell, absent_throughout
 from dptune.present.tui.pane import FRAMED, Layout, Pane, hue, style_of
@@ -175,7 +175,8 @@ class RankTable(Container):
             yield from wrapped(latest(self._report), width)
         for remark in rank_remarks(self._report):
             yield from wrapped(remark, width, role="warning")
-        yield from wrapped(WORDS, width, role="dim")
+        if self._rows:
+            yield from wrapped(words(self._rows), width, role="dim")
         if self._heat:
             yield from wrapped(_heat_words(self._report), width, role="dim")
 
