@@ -25,6 +25,7 @@ from dptune.measure.device import accounts, copies, critical, gaps, longest, mat
 from dptune.measure.device.architectures import architecture_of
 from dptune.measure.device.tensor_memory import NO_ALLOCATIONS, tensor_memory
 from dptune.measure.efficiency import figures as efficiency
+from dptune.measure.efficiency.measured_peaks import measured_peaks
 from dptune.measure.efficiency.tokens import recorded_tokens
 from dptune.measure.host import (
     attention,
@@ -336,11 +337,10 @@ def _read_for_flops(run: Run, detail: RankView | None, first: RankView) -> effic
     if run.facts and detail is None:
         return efficiency.NO_DETAILED
     read = detail or first
-    facts, listed = run.facts.get(read.rank), matmul.device_of(read)
-    recorded = facts.device.name if facts and facts.device else None
-    name = recorded or (listed.name if listed else "")
+    facts, listed, window = run.facts.get(read.rank), matmul.device_of(read), "detailed" if detail else "light"
+    name = (facts.device.name if facts and facts.device else None) or (listed.name if listed else "")
     shown = None if name else architecture_of(read)
-    return efficiency.Source(read, "light" if detail is None else "detailed", name, shown)
+    return efficiency.Source(read, window, name, shown, measured_peaks(run.facts, read.rank))
 
 
 def _two_detailed(run: Run, first: RankView) -> list[RankView]:

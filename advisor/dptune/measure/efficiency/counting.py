@@ -226,7 +226,12 @@ def _dtype(name: str, called: Arguments) -> str:
     """The element type of the first factor."""
     at = FORMULAS[name].typed_by if name in FORMULAS else 0
     word = called.types[at] if at < len(called.types) else None
-    return _NAMES.get(dtype_of(word) or "", UNKNOWN_TYPE)
+    return element_type(dtype_of(word) or "")
+
+
+def element_type(dtype: str) -> str:
+    """The short name of a dtype of torch: `fp32` of `float32`."""
+    return _NAMES.get(dtype, UNKNOWN_TYPE)
 
 
 def _numbered(args: Mapping[str, Any]) -> bool:

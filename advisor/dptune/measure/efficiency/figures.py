@@ -11,6 +11,7 @@ from dptune.measure.device.architectures import Architecture
 from dptune.measure.efficiency import peaks
 from dptune.measure.efficiency.counting import UNKNOWN_TYPE, Operator, count
 from dptune.measure.efficiency.kernel_time import KernelTime, kernel_time
+from dptune.measure.efficiency.measured_peaks import NOT_RECORDED, MeasuredPeaks
 from dptune.measure.efficiency.tokens import Tokens, tokens
 from dptune.measure.views import RankView
 from dptune.measured import (
@@ -27,7 +28,6 @@ from dptune.measured import (
 MEMORY_BOUND = ("indexing", "elementwise", "normalisation", "optimizer", "softmax and loss", "pooling", "reduction")
 
 NO_DETAILED = "the recording has no detailed window, which records operator input sizes: record with `--detailed 3`"
-_ON_CPU = "dptune has no peak for CPUs (it depends on their clocks and vector units)"
 _LEAST_COUNTED = 0.5  # of the time of matrix kernels
 _MOST_UNCOUNTED = "operators with known sizes account for only {:.0f} % of the time of matrix kernels"
 _NO_KERNELS = "no operator with known sizes launched a kernel (replayed CUDA graphs show none)"
@@ -43,6 +43,10 @@ _DIFFERENTIATED = (
 _ABOVE_PEAK = (
     "the counted FLOPs exceed the device's peak: a causal mask skips part of them, or operator sizes, step time or the "
     "device's name are not those of the run"
+)
+_ABOVE_MEASURED = (
+    "the counted FLOPs exceed the measured peak: the CPU was slower while the peak was measured than in the steps, or "
+    "operator sizes or step time are not those of the run"
 )
 _NO_SAMPLES = "only `dptune profile` counts samples, from a torch DataLoader"
 _NO_TOKENS = "the trace does not show tokens (pass `--tokens-per-step N`)"
@@ -79,13 +83,15 @@ class Steps:
 class Source:
     """The rank whose operators are read: the window that they are from, and the name of its device.
 
-    `architecture` is what its kernels show where the trace does not name the device.
+    `architecture` is what its kernels show where the trace does not name the device. `cpu_peaks` are those of a CPU, or
+    why there are none.
     """
 
     view: RankView
     window: Literal["light", "detailed"]
     device_name: str
     architecture: Architecture | None = None
+    cpu_peaks: MeasuredPeaks | str = NOT_RECORDED
 
     @cached_property
     def tokens(self) -> Tokens | None:
@@ -149,7 +155,8 @@ def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[
 
 _OF_OPERATORS = (
     *("rank", "window", "flops", "recomputed_flops", "optimizer_flops", "flops_per_step", "model_flops_per_step"),
-    *("kinds", "dtypes", "counted_share", "flops_per_s", "total_flops_per_s", "peak_flops_per_s", "mfu", "hfu"),
+    *("kinds", "dtypes", "counted_share", "flops_per_s", "total_flops_per_s", "peak_flops_per_s", "peak_basis"),
+    *("peak_withheld_share", "mfu", "hfu"),
 )
 
 
@@ -170,7 +177,9 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
     all_devices = steps.world_size * source.devices if steps.world_size else None
     no_rate = "" if each is not None else steps.no_time
     above = each is not None and peak is not None and each > peak
-    reached, no_share = (None, _ABOVE_PEAK) if above else (peak, no_rate or no_peak)
+    above_peak = _ABOVE_MEASURED if source.on_cpu else _ABOVE_PEAK
+    reached, no_share = (None, above_peak) if above else (peak, no_rate or no_peak)
+    withheld = None if isinstance(source.cpu_peaks, str) else source.cpu_peaks.withheld_share
     return {
         "rank": (source.view.rank, ""),
         "window": (source.window, ""),
@@ -188,6 +197,11 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
             no_rate or "the number of ranks is not known",
         ),
         "peak_flops_per_s": (peak, no_peak),
+        "peak_basis": (None if peak is None else "measured" if source.on_cpu else "vendor", no_peak),
+        "peak_withheld_share": (
+            withheld if peak and source.on_cpu else None,
+            "the CPU time of other processes was not counted" if source.on_cpu else "the peak was not measured",
+        ),
         "mfu": (
             model * per_second / reached if model is not None and per_second and reached else None,
             no_model or no_share,
@@ -253,7 +267,7 @@ def _by_dtype(spent: KernelTime, source: Source) -> dict[str, int]:
 def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
     peak = None if source.on_cpu else peaks.peak(source.device_name, name)
     if source.on_cpu:
-        why = _ON_CPU
+        peak, why = _of_cpu(source.cpu_peaks, name)
     elif not source.device_name:
         peak, why = _of_architecture(source.architecture, name)
     elif name == UNKNOWN_TYPE:
@@ -267,6 +281,13 @@ def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
         "source": (peak.source if peak else None, why),
     }
     return DtypeFlops.of(figures, dtype=name, flops=flops)
+
+
+def _of_cpu(measured: MeasuredPeaks | str, dtype: str) -> tuple[peaks.Peak | None, str]:
+    """The measured peak of a CPU in an element type, or why there is none."""
+    if isinstance(measured, str) or measured.unusable:
+        return None, measured if isinstance(measured, str) else measured.unusable
+    return measured.by_dtype.get(dtype), f"no {dtype} peak of the CPU was measured"
 
 
 def _of_architecture(shown: Architecture | None, dtype: str) -> tuple[peaks.Peak | None, str]:

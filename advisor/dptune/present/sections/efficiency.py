@@ -49,9 +49,8 @@ def title(found: EfficiencyFigures) -> str:
 
 def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str]]:
     """Labels and texts, in the order of the section."""
-    least = "at least " if found.lower_bound else ""
-    mfu = shown(lambda: found.mfu, lambda share: f"{least}{percent(share)}")
-    hfu = shown(lambda: found.hfu, lambda share: f"{least}{percent(share)}")
+    mfu = shown(lambda: found.mfu, lambda share: f"{found.bound}{percent(share)}")
+    hfu = shown(lambda: found.hfu, lambda share: f"{found.bound}{percent(share)}")
     flops_known = found.known("flops") is not None
     if isinstance(mfu, Hole) and mfu == hfu:
         yield "MFU, HFU", str(mfu)
@@ -103,7 +102,17 @@ def _peak(found: EfficiencyFigures) -> str:
     ]
     sources = dict.fromkeys(each.source for each in found.dtypes if each.known("source"))
     mixed = f"{flops(found.peak_flops_per_s, 'FLOP/s')} for this mix: " if len(parts) > 1 else ""
+    if found.known("peak_basis") == "measured":
+        return f"{mixed}{', '.join(parts)} per rank, {'; '.join(sources)}{_disturbed(found)}"
     return f"{mixed}{', '.join(parts)} per device, dense. Source: {'; '.join(sources)}"
+
+
+def _disturbed(found: EfficiencyFigures) -> str:
+    """That other processes ran while the peak was measured, if they did."""
+    if not found.peak_disturbed:
+        return ""
+    withheld = percent(found.peak_withheld_share)
+    return f". Other processes withheld up to {withheld} of the CPU time meanwhile: the true peak may be higher"
 
 
 def _flops(found: EfficiencyFigures) -> str:
