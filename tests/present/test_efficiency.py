@@ -99,6 +99,18 @@ def test_a_measured_peak(report: Report) -> None:
     assert "MFU about 40.0 %" in shown(with_figures(report, efficiency=both))
 
 
+def test_a_recording_without_steps(report: Report) -> None:
+    page = shown(with_figures(report, efficiency=efficiency(scope="recording", steps=1)))
+    for words in (
+        "Efficiency (FLOPs of rank 1, whole recording)",
+        "10.0 TFLOP per device, including",
+        "in total (20.0 ms recorded)",
+        "Memory-bound 25.0 % of the recording (",
+        "operators FLOPs share rate while running",
+    ):
+        assert words in page
+
+
 def test_a_mix_of_types(report: Report) -> None:
     half = PEAK.model_copy(update={"flops": 20 * TERA})
     other = DtypeFlops(dtype="fp8", flops=20 * TERA, peak_flops_per_s=2e15, source="A datasheet")

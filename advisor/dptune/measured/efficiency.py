@@ -43,6 +43,9 @@ class EfficiencyFigures(Figures):
 
     rank: Figure[int] = Field(ABSENT, description="the rank whose operators were read; the others are assumed alike")
     window: Figure[Literal["light", "detailed"]] = Field(ABSENT, description="the window that they are from")
+    scope: Literal["steps", "recording"] = Field(
+        "steps", description="what is counted: steps, or the whole recording where none was found, as one step"
+    )
     steps: int = Field(0, description="number of steps that were read")
     devices: int = Field(0, description="devices that this rank computes on")
     flops: Figure[int] = Field(ABSENT, description="hardware FLOPs of that rank, over all steps that were read")

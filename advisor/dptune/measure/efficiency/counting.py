@@ -50,7 +50,7 @@ _PROBED = 20  # operators that show whether sizes were recorded
 _MOST_FLOPS = 2**62  # of all steps: a device computes for an hour
 UNKNOWN_TYPE = "unknown"
 
-NO_OPERATORS = "no matrix product, convolution or attention operator was recorded in the steps"
+NO_OPERATORS = "no matrix product, convolution or attention operator was recorded"
 _NO_REAL_SIZES = "operator input sizes are not those of real tensors"
 NO_SIZES = (
     "the trace has no sizes of operator inputs: set `record_shapes=True` in torch.profiler, or record with "
