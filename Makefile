@@ -21,7 +21,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test environment check lint format types layers tests tests-together tests-alone test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-simulated bench-rules bench-searches bench-stragglers bench-tuning bench-unseen advice-bench docs pictures dist clean
+.PHONY: help demo test environment check lint format types layers tests tests-together tests-alone test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-simulated bench-rules bench-searches bench-stragglers bench-traces bench-tuning bench-unseen advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -120,6 +120,9 @@ bench-simulated: $(VENV)/.test ## how near predictions for GPU steps are to an i
 
 bench-rules: $(VENV)/.test ## what the rules say of public traces (minutes; needs ../shared/real_traces)
 	$(BIN)/python tests/benchmarks/real_advice.py
+
+bench-traces: $(VENV)/.test ## what traces show by themselves (minutes; after bench-rules; needs ../shared)
+	$(BIN)/python tests/benchmarks/traces.py
 
 bench-stragglers: $(VENV)/.profile ## whether a report names the rank that stalls, and where (minutes; resumes)
 	$(BIN)/python tests/benchmarks/stragglers.py

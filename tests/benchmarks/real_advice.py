@@ -57,6 +57,7 @@ def collect(_: Path) -> dict[str, Any]:
             ],
             "skipped": {one.rule: one.reason for one in report.skipped},
             "quiet": report.quiet,
+            "efficiency": _efficiency(report.measured),
         }
     RESULTS.write_text(json.dumps(results) + "\n")
     return results
@@ -68,6 +69,21 @@ def _shares(measured: Measured) -> dict[str, float] | None:
     if account is None or not account.window_ns:
         return None
     return {part: getattr(account, part) / account.window_ns for part in CLASSES}
+
+
+def _efficiency(measured: Measured) -> dict[str, Any]:
+    """FLOPs of a step and what share of the peak they reach, where the trace has sizes; else why not."""
+    found = measured.known("efficiency")
+    if found is None:
+        return {"why": measured.missing["efficiency"]}
+    known = {name: found.known(name) for name in ("flops_per_step", "model_flops_per_step", "step_ns", "mfu", "hfu")}
+    dtypes = {each.dtype: each.known("peak_flops_per_s") for each in found.known("dtypes") or []}
+    why = found.missing.get("mfu", "")
+    return {**known, "dtypes": dtypes, "at_least": found.lower_bound, "why": why, "devices": _devices(measured)}
+
+
+def _devices(measured: Measured) -> list[str]:
+    return list(dict.fromkeys(name for rank in measured.ranks if (name := rank.known("device_name"))))
 
 
 def table(results: dict[str, Any]) -> str:

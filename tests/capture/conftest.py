@@ -83,7 +83,7 @@ def profiling_in(
         (place / "train.py").write_text(textwrap.dedent(script))
         folder = place / "run"
         target = [] if "-m" in options else ["train.py"]
-        words = ["profile", "--run-dir", str(folder), "--no-links", *options, *target, *arguments]
+        words = ["profile", "--run-dir", str(folder), "--no-links", "--no-cpu-peak", *options, *target, *arguments]
         done = command(*words, cwd=place, env=environment(**(env or {})))
         return Run(done.returncode, done.stdout, done.stderr, folder)
 
@@ -96,4 +96,4 @@ def started(*words: str, cwd: Path, env: dict[str, str]) -> subprocess.Completed
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
 
 
-SHORT = ("--warmup", "2", "--untraced", "4", "--light", "2", "--detailed", "1", "--no-links")
+SHORT = ("--warmup", "2", "--untraced", "4", "--light", "2", "--detailed", "1", "--no-links", "--no-cpu-peak")

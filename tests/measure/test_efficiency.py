@@ -123,11 +123,11 @@ def test_products_of_an_optimizer_are_not_the_models(recorded):
 
 
 @pytest.mark.records
-def test_a_cpu_has_no_peak(recorded):
+def test_a_trace_has_no_peak_of_a_cpu(recorded):
     found = recorded["mlp"]
     assert found.flops_per_s == pytest.approx(found.flops_per_step / found.step_ns * 1e9)
     for name in ("mfu", "hfu", "peak_flops_per_s"):
-        assert "no peak for CPUs" in found.missing[name]
+        assert found.missing[name].startswith("a torch.profiler trace does not show the peak of a CPU")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,12 @@ def test_a_cpu_has_no_peak(recorded):
         ("kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz", 64 * (3 * RESNET50 - STEM), 15.7),
         ("kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz", 64 * (3 * RESNET50 - STEM), None),
         ("single_gpu_mi300/941dea2_train_resnet18.json.gz", 1024 * (3 * RESNET18 - STEM), 1307.4),
+        ("single_gpu/7cb8af7_trace.json.gz", 100 * 2 * 512 * 512, None),  # no steps: 100 products with a vector
+        (
+            "handmade/ac8c383_moe_01_many_experts_few_tokens.json.gz",  # no steps: three calls of a layer of experts
+            3 * 2 * (16 * 512 * 64 + 2 * 32 * 512 * 1024),
+            2250,
+        ),
         (
             "single_gpu/d4c3f21_trace_04.json.gz",  # 4 layers of 512, 8192 words, 4 x 256 tokens: 6ND and attention
             6 * 1024 * (4 * (4 * 512 * 512 + 2 * 512 * 2048) + 512 * 8192) + 4 * 12 * 4 * 256 * 256 * 512,
@@ -463,3 +469,20 @@ def test_what_computes_attention_does_not_change_the_model():
         assert found.window == "detailed"
         assert found.peak_flops_per_s == 989.5e12
         assert 0.1 < found.mfu <= found.hfu < 0.25
+
+
+def test_without_steps_the_whole_recording_counts(tmp_path):
+    """The first product is launched before the device's first kernel, which begins the 800 us that are recorded."""
+    events = [
+        product(10, 8192, 5900, 1024, kind="c10::BFloat16"),
+        *launched(TF32, 11, 100, 300, 1),
+        product(410, 8192, 5900, 1024, kind="c10::BFloat16"),
+        *launched(TF32, 411, 500, 900, 2),
+    ]
+    found = measure_events(tmp_path, events, deviceProperties=[{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]).efficiency
+    flops = 2 * 2 * 8192 * 5900 * 1024
+    assert (found.scope, found.steps, found.flops, found.step_ns) == ("recording", 1, flops, 800_000)
+    assert found.mfu == found.hfu == pytest.approx(flops / 800e-6 / 989.5e12)
+    assert found.counted_share == 1
+    assert found.memory_bound_share == 0
+    assert "no ProfilerStep marks" in found.missing["samples_per_s"]

@@ -83,6 +83,34 @@ def test_what_is_not_counted_makes_a_lower_bound(report: Report) -> None:
     assert "some::attention (sizes not known); 20.0 % of the time of matrix kernels" in page
 
 
+def test_a_measured_peak(report: Report) -> None:
+    source = "measured after the recorded steps: products of 1,024 x 1,024 matrices, 1 thread, 2 ranks at once"
+    peak = DtypeFlops(dtype="fp32", flops=40 * TERA, peak_flops_per_s=1e15, source=source)
+    quiet = efficiency(dtypes=[peak], peak_basis="measured", peak_withheld_share=0.04)
+    page = shown(with_figures(report, efficiency=quiet))
+    assert f"MFU 40.0 % HFU 50.0 % Peak fp32 1.00 PFLOP/s per rank, {source} FLOPs" in page
+    assert "MFU 40.0 % of measured fp32 peak" in first_screen(with_figures(report, efficiency=quiet))
+    busy = efficiency(dtypes=[peak], peak_basis="measured", peak_withheld_share=0.2)
+    page = shown(with_figures(report, efficiency=busy))
+    assert "MFU at most 40.0 %" in page
+    assert "ranks at once. Other processes withheld up to 20.0 % of the CPU time meanwhile: the true peak may" in page
+    assert "MFU at most 40.0 % of measured" in first_screen(with_figures(report, efficiency=busy))
+    both = efficiency(dtypes=[peak], peak_basis="measured", peak_withheld_share=0.2, counted_share=0.8)
+    assert "MFU about 40.0 %" in shown(with_figures(report, efficiency=both))
+
+
+def test_a_recording_without_steps(report: Report) -> None:
+    page = shown(with_figures(report, efficiency=efficiency(scope="recording", steps=1)))
+    for words in (
+        "Efficiency (FLOPs of rank 1, whole recording)",
+        "10.0 TFLOP per device, including",
+        "in total (20.0 ms recorded)",
+        "Memory-bound 25.0 % of the recording (",
+        "operators FLOPs share rate while running",
+    ):
+        assert words in page
+
+
 def test_a_mix_of_types(report: Report) -> None:
     half = PEAK.model_copy(update={"flops": 20 * TERA})
     other = DtypeFlops(dtype="fp8", flops=20 * TERA, peak_flops_per_s=2e15, source="A datasheet")

@@ -36,4 +36,5 @@ def plan(options: Options, run_folder: RunFolder) -> Plan:
         ranks=options.ranks,
         settings=options.settings,
         nccl_log=options.nccl_log,
+        cpu_peak=options.cpu_peak,
     )

@@ -15,6 +15,7 @@ class Options:
     """`ranks`: those to record, None for all. `run_dir`: the folder to make, None for one under dptune-runs/.
 
     `settings`: what to change in the script, by the names of knobs. `nccl_log`: let NCCL write its log into the folder.
+    `cpu_peak`: measure the peak of a CPU after a detailed window.
     `tokens`: per optimizer step over all ranks, for the record. `environment`: variables it gets beside ours;
     `directory`: where it runs, None for here; `output`: a file for what it prints, None for our own streams;
     `trial`: it is one of many: no process that it started lives on after it, and `latest` does not name it.
@@ -28,6 +29,7 @@ class Options:
     quiet: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
     nccl_log: bool = False
+    cpu_peak: bool = True
     tokens: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     directory: Path | None = None

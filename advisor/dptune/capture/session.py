@@ -79,6 +79,7 @@ class Session:
             live=str(run_folder.live.resolve()),
             settings=options.settings,
             nccl_log=options.nccl_log,
+            cpu_peak=options.cpu_peak,
         )
         self._entry = launch.mark(self._plan)
         self._hung = False

@@ -73,6 +73,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_argument("--repeat", type=count, default=0, metavar="N", help=again)
     off = "do not measure links between ranks after recording (default: measured if unknown, 10 s at most)"
     steps.add_argument("--no-links", dest="links", action="store_false", help=off)
+    peak = "do not measure the peak of a CPU after the detailed window (0.3 s per dtype), which MFU refers to"
+    steps.add_argument("--no-cpu-peak", dest="cpu_peak", action="store_false", help=peak)
     log = "have NCCL log how ranks are connected, into the run folder"
     steps.add_argument("--nccl-log", action="store_true", help=log)
     sync = "also record CUDA synchronization events in the light window: exact dependencies between streams"
@@ -205,6 +207,7 @@ def _options(args: argparse.Namespace) -> Options:
         quiet=args.quiet,
         settings=settings_of(args),
         nccl_log=args.nccl_log,
+        cpu_peak=args.cpu_peak,
         tokens=args.tokens_per_step,
     )
 

@@ -22,9 +22,9 @@ from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
-from dptune.measure.device.architectures import architecture_of
 from dptune.measure.device.tensor_memory import NO_ALLOCATIONS, tensor_memory
 from dptune.measure.efficiency import figures as efficiency
+from dptune.measure.efficiency.source import Source, source_of
 from dptune.measure.efficiency.tokens import recorded_tokens
 from dptune.measure.host import (
     attention,
@@ -105,7 +105,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     noisy = noise.noise(facts, run.world_size)
     loads = load.load(facts, run.world_size)
     step = steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices))
-    source = _read_for_flops(run, detail, stepped[0]) if stepped else no_steps
+    source = source_of(run, detail, stepped, tabled.views) if stepped or tabled.whole else no_steps
     world_size = run.world_size or _alone(run, views)
     inferred, not_inferred = _inferred(run, read, together, source)
     passes = _accumulation(run, read, together)
@@ -192,7 +192,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         ),
         "copies": (tabled.copies, copies.NO_LAUNCH if tabled.views else no_steps),
         "kernels": (tabled.kernels, "no kernel and no operator runs in the steps" if tabled.views else no_steps),
-        "efficiency": (efficiency.efficiency(source, reached) if stepped else None, no_steps),
+        "efficiency": (efficiency.efficiency(source, reached) if stepped or tabled.whole else None, no_steps),
         "inferred": (inferred, not_inferred),
         "load": (None, loads) if isinstance(loads, str) else (loads, ""),
         "noise": (None, noisy) if isinstance(noisy, str) else (noisy, ""),
@@ -226,7 +226,7 @@ def _tensor_memory(run: Run, first: RankView | None, detail: RankView | None) ->
 
 
 def _inferred(
-    run: Run, views: list[RankView], together: Across, source: efficiency.Source | str
+    run: Run, views: list[RankView], together: Across, source: Source | str
 ) -> tuple[InferredFacts | None, str]:
     """Facts of the lowest rank, by its trace, where none were recorded."""
     if run.facts:
@@ -329,18 +329,6 @@ def _attention(run: Run, first: RankView | None, stepped: list[RankView]) -> lis
     if not stepped:
         return None
     return attention.eager_attention(_two_detailed(run, first) if first else stepped[:1], _untraced_ns(run))
-
-
-def _read_for_flops(run: Run, detail: RankView | None, first: RankView) -> efficiency.Source | str:
-    """The detailed window of a recording, whose light one has no sizes; else the first rank with steps."""
-    if run.facts and detail is None:
-        return efficiency.NO_DETAILED
-    read = detail or first
-    facts, listed = run.facts.get(read.rank), matmul.device_of(read)
-    recorded = facts.device.name if facts and facts.device else None
-    name = recorded or (listed.name if listed else "")
-    shown = None if name else architecture_of(read)
-    return efficiency.Source(read, "light" if detail is None else "detailed", name, shown)
 
 
 def _two_detailed(run: Run, first: RankView) -> list[RankView]:

@@ -44,23 +44,33 @@ def _of_window(ranks: Sequence[Facts], host: str, name: str) -> LoadFigures | No
     machine, jobs, waits = (_cores(loads, field) for field in ("machine_ns", "job_ns", "waited_ns"))
     if machine is None or jobs is None:
         return None
-    job, other = sum(jobs), max(0.0, mean(machine) - sum(jobs))
     waiting = None if waits is None else sum(waits)
-    withheld = None if waiting is None else min(waiting, other)
-    if waiting is not None and mean(machine) + waiting <= CROWDED * loads[0].cores and _may_use_all(ranks, loads):
-        withheld = 0.0
-    needed = None if withheld is None else job + withheld
-    share = None if withheld is None else withheld / needed if needed else 0.0
     return LoadFigures(
         host=host,
         window=name,
         cores=loads[0].cores,
-        job_cores=job,
-        other_cores=other,
+        job_cores=sum(jobs),
+        other_cores=max(0.0, mean(machine) - sum(jobs)),
         waiting_cores=waiting,
-        withheld_share=share,
+        withheld_share=withheld_share(ranks, loads),
         missing={} if waiting is not None else {"waiting_cores": _NO_WAIT, "withheld_share": _NO_WAIT},
     )
+
+
+def withheld_share(ranks: Sequence[Facts], loads: Sequence[LoadFacts]) -> float | None:
+    """What other processes withheld at most, as a share of the CPU time that the ranks of a machine used or waited for.
+
+    `loads`: one per rank. None where the system does not count what it takes.
+    """
+    machine, jobs, waits = (_cores(loads, field) for field in ("machine_ns", "job_ns", "waited_ns"))
+    if not loads or machine is None or jobs is None or waits is None:
+        return None
+    job, waiting = sum(jobs), sum(waits)
+    withheld = min(waiting, max(0.0, mean(machine) - job))
+    if mean(machine) + waiting <= CROWDED * loads[0].cores and _may_use_all(ranks, loads):
+        withheld = 0.0
+    needed = job + withheld
+    return withheld / needed if needed else 0.0
 
 
 def _may_use_all(ranks: Sequence[Facts], loads: Sequence[LoadFacts]) -> bool:

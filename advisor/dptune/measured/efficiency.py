@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from dptune.measured.figure import ABSENT, Figure, Figures
 
 FlopKind = Literal["matrix product", "convolution", "attention", "recurrent layer"]
+_WITHHELD = 0.05  # of the CPU time: from there on reports mention other processes
 _ALL = 0.95  # of the time of matrix kernels: some only prepare or sum up a product
 
 
@@ -29,7 +30,7 @@ class DtypeFlops(Figures):
     dtype: str = Field(description="bf16, fp16, tf32, fp32, fp8, ...: tf32 where fp32 inputs ran on tensor cores")
     flops: int = Field(description="FLOPs in it, over all steps that were read")
     peak_flops_per_s: Figure[float] = Field(ABSENT, description="dense peak of one device, without sparsity")
-    source: Figure[str] = Field(ABSENT, description="where the vendor states it")
+    source: Figure[str] = Field(ABSENT, description="where the vendor states it, or how it was measured")
 
 
 class EfficiencyFigures(Figures):
@@ -42,6 +43,9 @@ class EfficiencyFigures(Figures):
 
     rank: Figure[int] = Field(ABSENT, description="the rank whose operators were read; the others are assumed alike")
     window: Figure[Literal["light", "detailed"]] = Field(ABSENT, description="the window that they are from")
+    scope: Literal["steps", "recording"] = Field(
+        "steps", description="what is counted: steps, or the whole recording where none was found, as one step"
+    )
     steps: int = Field(0, description="number of steps that were read")
     devices: int = Field(0, description="devices that this rank computes on")
     flops: Figure[int] = Field(ABSENT, description="hardware FLOPs of that rank, over all steps that were read")
@@ -70,6 +74,14 @@ class EfficiencyFigures(Figures):
     peak_flops_per_s: Figure[float] = Field(
         ABSENT, description="dense peak of one device for this mix of types: FLOPs / the least time they can take"
     )
+    peak_basis: Figure[Literal["vendor", "measured"]] = Field(
+        ABSENT, description="where the peak is from: the vendor, or matrix products after the recorded steps, on CPUs"
+    )
+    peak_withheld_share: Figure[float] = Field(
+        ABSENT,
+        description="upper bound of the CPU time that other processes withheld while the peak was measured, as a share "
+        "of what the ranks needed",
+    )
     mfu: Figure[float] = Field(ABSENT, description="model FLOPs / step time / peak: model FLOPs utilization")
     hfu: Figure[float] = Field(ABSENT, description="hardware FLOPs / step time / peak: hardware FLOPs utilization")
     memory_bound_share: Figure[float] = Field(
@@ -87,6 +99,18 @@ class EfficiencyFigures(Figures):
         """Whether the step computes more than was counted."""
         share = self.known("counted_share")
         return bool(self.uncounted or self.packed) or (share is not None and share < _ALL)
+
+    @property
+    def peak_disturbed(self) -> bool:
+        """Whether other processes may have kept the measured peak below what the CPU reaches."""
+        return (self.known("peak_withheld_share") or 0.0) >= _WITHHELD
+
+    @property
+    def bound(self) -> str:
+        """What stands before MFU and HFU: "" where both the FLOPs and the peak are known."""
+        if self.peak_disturbed:
+            return "about " if self.lower_bound else "at most "
+        return "at least " if self.lower_bound else ""
 
     @property
     def main_dtypes(self) -> list[str]:

@@ -192,8 +192,9 @@ def _utilization(efficiency: EfficiencyFigures | None) -> Iterator[str]:
     mfu = efficiency.known("mfu") if efficiency else None
     if efficiency is None or mfu is None:
         return
-    least = "at least " if efficiency.lower_bound else ""
-    yield f"MFU {least}{percent(mfu)} of {'/'.join(map(element_type, efficiency.main_dtypes))} peak"
+    measured = "measured " if efficiency.known("peak_basis") == "measured" else ""
+    dtypes = "/".join(map(element_type, efficiency.main_dtypes))
+    yield f"MFU {efficiency.bound}{percent(mfu)} of {measured}{dtypes} peak"
 
 
 def _sentences(report: Report) -> list[str]:

@@ -12,6 +12,7 @@ from statistics import median
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
 from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.communication import CallFacts, DdpFacts, FsdpFacts, NcclFacts
+from dptune.runfile.cpu_peak import CpuPeakFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts
 from dptune.runfile.doubled import DoubledFacts
@@ -217,6 +218,7 @@ class Facts:
     `same_results` functions that compute the same in every step;
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
+    `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
     for one that was killed.
     """
@@ -259,6 +261,7 @@ class Facts:
     grad_scaler: bool | None = None
     grad_scale: float | None = None
     dtype_speeds: list[DtypeSpeedFacts] = field(default_factory=list)
+    cpu_peak: CpuPeakFacts | None = None
     checkpointing: CheckpointingFacts | None = None
     doubled: DoubledFacts | None = None
     unused_gradients: list[UnusedGradientFacts] = field(default_factory=list)

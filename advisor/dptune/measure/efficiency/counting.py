@@ -51,7 +51,7 @@ _PROBED = 20  # operators that show whether sizes were recorded
 _MOST_FLOPS = 2**62  # of all steps: a device computes for an hour
 UNKNOWN_TYPE = "unknown"
 
-NO_OPERATORS = "no matrix product, convolution or attention operator was recorded in the steps"
+NO_OPERATORS = "no matrix product, convolution or attention operator was recorded"
 _NO_REAL_SIZES = "operator input sizes are not those of real tensors"
 NO_SIZES = (
     "the trace has no sizes of operator inputs: set `record_shapes=True` in torch.profiler, or record with "
@@ -235,7 +235,12 @@ def _dtype(name: str, called: Arguments) -> str:
     """The element type of the first factor."""
     at = FORMULAS[name].typed_by if name in FORMULAS else 0
     word = called.types[at] if at < len(called.types) else None
-    return _NAMES.get(dtype_of(word) or "", UNKNOWN_TYPE)
+    return element_type(dtype_of(word) or "")
+
+
+def element_type(dtype: str) -> str:
+    """The short name of a dtype of torch: `fp32` of `float32`."""
+    return _NAMES.get(dtype, UNKNOWN_TYPE)
 
 
 @dataclass(frozen=True, eq=False)

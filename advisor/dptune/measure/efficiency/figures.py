@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from dptune.measure.device.architectures import Architecture
 from dptune.measure.efficiency import peaks
 from dptune.measure.efficiency.counting import UNKNOWN_TYPE, Operator, count
 from dptune.measure.efficiency.kernel_time import KernelTime, kernel_time
-from dptune.measure.efficiency.tokens import Tokens, tokens
-from dptune.measure.views import RankView
+from dptune.measure.efficiency.measured_peaks import MeasuredPeaks
+from dptune.measure.efficiency.source import Source
 from dptune.measured import (
     Account,
     DtypeFlops,
@@ -26,8 +25,6 @@ from dptune.measured import (
 # Kinds of kernels that read and write more than they compute.
 MEMORY_BOUND = ("indexing", "elementwise", "normalisation", "optimizer", "softmax and loss", "pooling", "reduction")
 
-NO_DETAILED = "the recording has no detailed window, which records operator input sizes: record with `--detailed 3`"
-_ON_CPU = "dptune has no peak for CPUs (it depends on their clocks and vector units)"
 _LEAST_COUNTED = 0.5  # of the time of matrix kernels
 _MOST_UNCOUNTED = "operators with known sizes account for only {:.0f} % of the time of matrix kernels"
 _NO_KERNELS = "no operator with known sizes launched a kernel (replayed CUDA graphs show none)"
@@ -43,6 +40,10 @@ _DIFFERENTIATED = (
 _ABOVE_PEAK = (
     "the counted FLOPs exceed the device's peak: a causal mask skips part of them, or operator sizes, step time or the "
     "device's name are not those of the run"
+)
+_ABOVE_MEASURED = (
+    "the counted FLOPs exceed the measured peak: the CPU was slower while the peak was measured than in the steps, or "
+    "operator sizes or step time are not those of the run"
 )
 _NO_SAMPLES = "only `dptune profile` counts samples, from a torch DataLoader"
 _NO_TOKENS = "the trace does not show tokens (pass `--tokens-per-step N`)"
@@ -75,34 +76,6 @@ class Steps:
         return self.time.missing.get("time_ns", "the step time is not known")
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
-    """The rank whose operators are read: the window that they are from, and the name of its device.
-
-    `architecture` is what its kernels show where the trace does not name the device.
-    """
-
-    view: RankView
-    window: Literal["light", "detailed"]
-    device_name: str
-    architecture: Architecture | None = None
-
-    @cached_property
-    def tokens(self) -> Tokens | None:
-        """Tokens of the rank in a step, where its trace shows them."""
-        return tokens(self.view)
-
-    @property
-    def devices(self) -> int:
-        """On how many devices the rank computes."""
-        return sum(bool(device.windows) for device in self.view.devices)
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether these are the host's own threads."""
-        return all(device.operations.on_cpu for device in self.view.devices)
-
-
 def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
     """All figures; `source` is the rank whose operators are read, or why there is none."""
     counted = source if isinstance(source, str) else count(source.view)
@@ -110,31 +83,30 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
     figures = _rates(source, devices, steps)
     if isinstance(source, str) or isinstance(counted, str):
         return EfficiencyFigures.of({**dict.fromkeys(_OF_OPERATORS, (None, str(counted))), **figures}, devices=devices)
-    uncounted = list(counted.uncounted)
+    about: dict[str, Any] = {"scope": source.scope, "devices": devices, "uncounted": list(counted.uncounted)}
     if not counted.operators:
-        why = f"the sizes of these operators are not known: {', '.join(uncounted)}"
-        figures = {**dict.fromkeys(_OF_OPERATORS, (None, why)), **figures}
-        return EfficiencyFigures.of(figures, devices=devices, uncounted=uncounted)
+        why = f"the sizes of these operators are not known: {', '.join(counted.uncounted)}"
+        return EfficiencyFigures.of({**dict.fromkeys(_OF_OPERATORS, (None, why)), **figures}, **about)
     spent = kernel_time(source.view, counted.steps, counted.operators)
     if not spent.ran:
-        figures = {**dict.fromkeys(_OF_OPERATORS, (None, _NO_KERNELS)), **figures}
-        return EfficiencyFigures.of(figures, devices=devices, uncounted=uncounted)
+        return EfficiencyFigures.of({**dict.fromkeys(_OF_OPERATORS, (None, _NO_KERNELS)), **figures}, **about)
     figures |= _flops(spent, len(counted.steps) * devices, source, steps)
-    return EfficiencyFigures.of(
-        figures, steps=len(counted.steps), devices=devices, uncounted=uncounted, packed=counted.packed
-    )
+    return EfficiencyFigures.of(figures, **about, steps=len(counted.steps), packed=counted.packed)
 
 
 def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[Any, str]]:
     """The figures that need no FLOPs."""
     per_second, world_size = steps.per_second, steps.world_size
     seen = None if steps.tokens or isinstance(source, str) else source.tokens
+    whole_ns = None if isinstance(source, str) else source.whole_ns
     tokens_per_step = steps.tokens or (seen.per_step * steps.replicas if seen and steps.replicas else None)
     no_devices = source if isinstance(source, str) else "the number of ranks is not known"
     return {
-        "step_ns": (steps.time.rate_ns, steps.no_time),
+        "step_ns": (whole_ns or steps.time.rate_ns, steps.no_time),
         "all_devices": (world_size * devices if world_size and devices else None, no_devices),
-        "memory_bound_share": _memory_bound(steps.account, steps.kernels),
+        "memory_bound_share": _memory_bound(
+            whole_ns * devices if whole_ns else steps.account.window_ns if steps.account else 0, steps.kernels
+        ),
         "samples_per_s": (
             steps.samples * per_second if steps.samples and per_second else None,
             _NO_SAMPLES if per_second else steps.no_time,
@@ -149,7 +121,8 @@ def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[
 
 _OF_OPERATORS = (
     *("rank", "window", "flops", "recomputed_flops", "optimizer_flops", "flops_per_step", "model_flops_per_step"),
-    *("kinds", "dtypes", "counted_share", "flops_per_s", "total_flops_per_s", "peak_flops_per_s", "mfu", "hfu"),
+    *("kinds", "dtypes", "counted_share", "flops_per_s", "total_flops_per_s", "peak_flops_per_s", "peak_basis"),
+    *("peak_withheld_share", "mfu", "hfu"),
 )
 
 
@@ -165,12 +138,14 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
     peak, no_peak = _mixed_peak(dtypes)
     if spent.counted_share is not None and spent.counted_share < _LEAST_COUNTED:
         peak, no_peak = None, _MOST_UNCOUNTED.format(spent.counted_share * 100)
-    per_second = steps.per_second
+    per_second = _per_second(source, steps)
     each = total / shared * per_second if per_second else None
     all_devices = steps.world_size * source.devices if steps.world_size else None
     no_rate = "" if each is not None else steps.no_time
     above = each is not None and peak is not None and each > peak
-    reached, no_share = (None, _ABOVE_PEAK) if above else (peak, no_rate or no_peak)
+    above_peak = _ABOVE_MEASURED if source.on_cpu else _ABOVE_PEAK
+    reached, no_share = (None, above_peak) if above else (peak, no_rate or no_peak)
+    withheld = None if isinstance(source.cpu_peaks, str) else source.cpu_peaks.withheld_share
     return {
         "rank": (source.view.rank, ""),
         "window": (source.window, ""),
@@ -188,6 +163,11 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
             no_rate or "the number of ranks is not known",
         ),
         "peak_flops_per_s": (peak, no_peak),
+        "peak_basis": (None if peak is None else "measured" if source.on_cpu else "vendor", no_peak),
+        "peak_withheld_share": (
+            withheld if peak and source.on_cpu else None,
+            "the CPU time of other processes was not counted" if source.on_cpu else "the peak was not measured",
+        ),
         "mfu": (
             model * per_second / reached if model is not None and per_second and reached else None,
             no_model or no_share,
@@ -196,13 +176,21 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
     }
 
 
-def _memory_bound(account: Account | None, kernels: KernelFigures | None) -> tuple[float | None, str]:
+def _per_second(source: Source | str, steps: Steps) -> float | None:
+    """Steps per second; of a recording without steps, which counts as one, how often it fits into a second."""
+    if isinstance(source, str) or source.whole_ns is None:
+        return steps.per_second
+    return 1e9 / source.whole_ns
+
+
+def _memory_bound(window_ns: int, kernels: KernelFigures | None) -> tuple[float | None, str]:
+    """Of the measured time of all devices."""
     kinds = kernels.known("kinds_ns") if kernels else None
-    if account is None or not account.window_ns:
+    if not window_ns:
         return None, "no step was found"
     if kinds is None:
         return None, "no kernels were recorded (a CPU runs none)"
-    return sum(kinds.get(kind, 0) for kind in MEMORY_BOUND) / account.window_ns, ""
+    return sum(kinds.get(kind, 0) for kind in MEMORY_BOUND) / window_ns, ""
 
 
 def _recomputed(operators: Sequence[Operator]) -> int | str:
@@ -253,7 +241,7 @@ def _by_dtype(spent: KernelTime, source: Source) -> dict[str, int]:
 def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
     peak = None if source.on_cpu else peaks.peak(source.device_name, name)
     if source.on_cpu:
-        why = _ON_CPU
+        peak, why = _of_cpu(source.cpu_peaks, name)
     elif not source.device_name:
         peak, why = _of_architecture(source.architecture, name)
     elif name == UNKNOWN_TYPE:
@@ -267,6 +255,13 @@ def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
         "source": (peak.source if peak else None, why),
     }
     return DtypeFlops.of(figures, dtype=name, flops=flops)
+
+
+def _of_cpu(measured: MeasuredPeaks | str, dtype: str) -> tuple[peaks.Peak | None, str]:
+    """The measured peak of a CPU in an element type, or why there is none."""
+    if isinstance(measured, str) or measured.unusable:
+        return None, measured if isinstance(measured, str) else measured.unusable
+    return measured.by_dtype.get(dtype), f"no {dtype} peak of the CPU was measured"
 
 
 def _of_architecture(shown: Architecture | None, dtype: str) -> tuple[peaks.Peak | None, str]:

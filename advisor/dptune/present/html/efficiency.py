@@ -18,5 +18,5 @@ def efficiency(report: Report) -> Iterator[Section]:
     if found is None or found.known("flops") is None:
         return
     lines: list[Line] = [line for label, words in text.summary(report, found) for line in line_of(label, words, WIDE)]
-    body = f"{''.join(labelled(lines))}{table(text.COLUMNS, text.rows(found), 'FLOPs by kind of operator')}"
+    body = f"{''.join(labelled(lines))}{table(text.columns(found), text.rows(found), 'FLOPs by kind of operator')}"
     yield Section("efficiency", text.title(found), "Efficiency", f"{body}{note(text.NOTE)}")

@@ -10,12 +10,6 @@ from dptune.present.amounts import Hole, element_type, flops, milliseconds, numb
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 
-COLUMNS = (
-    Column("operators", right=False),
-    Column("FLOPs per step"),
-    Column("share"),
-    Column("rate while running"),
-)
 NOTE = (
     "FLOPs: matrix products, convolutions, attention and recurrent layers, from operator input sizes, 2 per "
     "multiply-add; causal masks are not subtracted. MFU counts forward and backward passes without recomputation "
@@ -34,9 +28,15 @@ def efficiency(report: Report, width: int) -> Iterator[Line]:
     yield from heading(title(found), width)
     for label, text in summary(report, found):
         yield from labelled(label, text, width, column=18, indent="  ")
-    yield from table(COLUMNS, rows(found), width)
+    yield from table(columns(found), rows(found), width)
     if found.known("flops"):
         yield from wrapped(NOTE, width, "  ", role="dim")
+
+
+def columns(found: EfficiencyFigures) -> tuple[Column, ...]:
+    """Those of the table of operators."""
+    flops_of = Column("FLOPs per step" if found.scope == "steps" else "FLOPs")
+    return (Column("operators", right=False), flops_of, Column("share"), Column("rate while running"))
 
 
 def title(found: EfficiencyFigures) -> str:
@@ -44,14 +44,15 @@ def title(found: EfficiencyFigures) -> str:
     rank, window = found.known("rank"), found.known("window")
     if rank is None:
         return "Efficiency"
+    if found.scope == "recording":
+        return f"Efficiency (FLOPs of rank {rank}, whole recording)"
     return f"Efficiency (FLOPs of rank {rank}, {several(found.steps, 'traced step')}, {window} window)"
 
 
 def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str]]:
     """Labels and texts, in the order of the section."""
-    least = "at least " if found.lower_bound else ""
-    mfu = shown(lambda: found.mfu, lambda share: f"{least}{percent(share)}")
-    hfu = shown(lambda: found.hfu, lambda share: f"{least}{percent(share)}")
+    mfu = shown(lambda: found.mfu, lambda share: f"{found.bound}{percent(share)}")
+    hfu = shown(lambda: found.hfu, lambda share: f"{found.bound}{percent(share)}")
     flops_known = found.known("flops") is not None
     if isinstance(mfu, Hole) and mfu == hfu:
         yield "MFU, HFU", str(mfu)
@@ -65,10 +66,11 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
         yield "Achieved", str(shown(lambda: found.flops_per_s, lambda rate: _achieved(found, rate)))
         if found.lower_bound:
             yield "Not counted", _uncounted(found)
-    memory = "of the step (elementwise, normalisation, reductions, optimizer, ...)"
+    whole = "step" if found.scope == "steps" else "recording"
+    memory = f"of the {whole} (elementwise, normalisation, reductions, optimizer, ...)"
     yield "Memory-bound", str(shown(lambda: found.memory_bound_share, lambda share: f"{percent(share)} {memory}"))
     matmul = report.measured.matmul
-    yield "Tensor cores", str(shown(lambda: matmul.tensor_core_share, lambda share: f"{percent(share)} of the step"))
+    yield "Tensor cores", str(shown(lambda: matmul.tensor_core_share, lambda share: f"{percent(share)} of the {whole}"))
     note = " (inferred batch size)" if report.measured.samples_inferred else ""
     yield "Samples", str(shown(lambda: found.samples_per_s, lambda rate: f"{_rate(found, rate)}{note}"))
     kinds: list[KindFlops] = found.known("kinds") or []
@@ -103,12 +105,22 @@ def _peak(found: EfficiencyFigures) -> str:
     ]
     sources = dict.fromkeys(each.source for each in found.dtypes if each.known("source"))
     mixed = f"{flops(found.peak_flops_per_s, 'FLOP/s')} for this mix: " if len(parts) > 1 else ""
+    if found.known("peak_basis") == "measured":
+        return f"{mixed}{', '.join(parts)} per rank, {'; '.join(sources)}{_disturbed(found)}"
     return f"{mixed}{', '.join(parts)} per device, dense. Source: {'; '.join(sources)}"
+
+
+def _disturbed(found: EfficiencyFigures) -> str:
+    """That other processes ran while the peak was measured, if they did."""
+    if not found.peak_disturbed:
+        return ""
+    withheld = percent(found.peak_withheld_share)
+    return f". Other processes withheld up to {withheld} of the CPU time meanwhile: the true peak may be higher"
 
 
 def _flops(found: EfficiencyFigures) -> str:
     shared = found.steps * found.devices
-    text = f"{flops(found.flops_per_step)} per step and device"
+    text = f"{flops(found.flops_per_step)} per {'step and ' if found.scope == 'steps' else ''}device"
     parts = [
         f"{flops(value / shared)} {what}"
         for value, what in (
@@ -127,7 +139,7 @@ def _achieved(found: EfficiencyFigures, rate: float) -> str:
 
 
 def _per_step(found: EfficiencyFigures) -> str:
-    return f"{milliseconds(found.step_ns / 1e6)} per step"
+    return f"{milliseconds(found.step_ns / 1e6)} {'per step' if found.scope == 'steps' else 'recorded'}"
 
 
 def _uncounted(found: EfficiencyFigures) -> str:

@@ -28,6 +28,7 @@ class Plan:
     `ranks`: those that are recorded, None for all. `live`: the folder in which ranks tell the launcher how they are,
     None where nobody watches; there the ranks write run.json themselves. `launcher`: the watching process, 0 for none.
     `settings`: what to change in the script, by the names of knobs. `nccl_log`: whether NCCL is to write its log there.
+    `cpu_peak`: whether to measure the peak of a CPU after a detailed window.
     """
 
     folder: str
@@ -38,6 +39,7 @@ class Plan:
     live: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     nccl_log: bool = False
+    cpu_peak: bool = True
 
     def as_environment(self) -> str:
         """The plan as the value of the environment variable."""

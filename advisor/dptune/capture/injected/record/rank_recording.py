@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch.optim import Optimizer
 
-from dptune.capture.injected.observe import dtype_speed, process_rank
+from dptune.capture.injected.observe import cpu_peak, dtype_speed, process_rank
 from dptune.capture.injected.observe.facts import gather
 from dptune.capture.injected.observe.gradient_noise import GradientNoise
 from dptune.capture.injected.observe.kept_tensors import Kept, optimizer_state
@@ -279,6 +279,13 @@ class RankRecording:
             window.durations_ns = stopwatch.host_ns()
         self.facts.ended = ended
         form.write(paths.facts(self._plan.path, self.facts.rank), self.facts)
+
+    def measure_peak(self) -> None:
+        """Measure the peak of a CPU, if the detailed window has sizes to count FLOPs from."""
+        detailed = self.facts.window("detailed")
+        if self._plan.cpu_peak and detailed is not None and detailed.trace:
+            with contextlib.suppress(Exception):  # no memory for the matrices
+                self.facts.cpu_peak = cpu_peak.measured(self._observers.places, self._plan.ranks)
 
     def drop(self) -> None:
         """Stop the profiler without a file: something else needs it, or it failed."""

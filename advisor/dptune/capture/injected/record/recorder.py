@@ -268,6 +268,8 @@ class Recorder:
             end_without_destructors()  # and is not to be met running
         else:
             take.close(complete=False)
+            if ended == "complete":
+                take.measure_peak()
             take.write()
         self._take, self.ended = None, ended
         conclude(self._plan, take.facts)

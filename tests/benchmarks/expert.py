@@ -1,0 +1,74 @@
+"""What a performance engineer who read the raw events would change in public traces, and how our findings compare.
+
+The opinions are those of an expert without dptune; each verdict was judged by hand for the findings in `judged`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Opinion(NamedTuple):
+    """Three causes in the expert's order, the rule that has the first, and a verdict on our findings `judged`."""
+
+    said: str
+    rule: str
+    judged: tuple[str, ...]
+    verdict: str
+
+
+HEALTHY = ("sample_traces/healthy",)
+_ALL_IN_ORDER = "all three, in order"
+FIRST_CAUSES = {
+    "nanogpt_8xh100": Opinion(
+        "rank 1's host is slow; overlap the optimizer's collectives; fuse the loss",
+        "DP701",
+        ("DP701", "DP207"),
+        "first two, in order; the loss is not named",
+    ),
+    "torchrec_straggler_4xv100": Opinion(
+        "rank 2 stands still 1 s; cudaMalloc in steps; fp16",
+        "DP701",
+        ("DP701", "DP801"),
+        "first two, in order; fp32 products are too short for a finding",
+    ),
+    "torchrec_resnet18_2xv100": Opinion(
+        "763 views per step on the host; tiny batch; synchronizing calls",
+        "DP601",
+        ("DP601",),
+        "first (names the 763 `as_strided`)",
+    ),
+    "hta_training/b1ceb4c_control.json.gz": Opinion(
+        "copies that block the host, 16 %; 1,428 launches; all-to-all 18 % exposed",
+        "DP606",
+        ("DP606", "DP409"),
+        "first; DP409 is true and not the engineer's",
+    ),
+    "hta_training/b4b6dce_nccl_data.json.gz": Opinion(
+        "host-bound 76 %; buffer broadcast 17.6 %; gradient_as_bucket_view; layout transposes",
+        "DP601",
+        ("DP601", "DP104", "DP116", "DP410"),
+        "all four, in order",
+    ),
+    "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz": Opinion(
+        "fp16; for-loop SGD: foreach; pin memory",
+        "DP404",
+        ("DP404", "DP603", "DP601", "DP503"),
+        "all three, in order; DP601 has low confidence",
+    ),
+    "single_gpu/29571b7_resnet_kineto.json.gz": Opinion(
+        "loader too slow; fp16; pin memory", "DP501", ("DP501", "DP404", "DP503"), _ALL_IN_ORDER
+    ),
+    "single_gpu/d4c3f21_trace_04.json.gz": Opinion(
+        "TF32 or bf16; bf16 attention; else saturated", "DP401", ("DP401",), "first; the second is part of it"
+    ),
+    "torchrec_2b_rank2_sleeps_20ms": Opinion(
+        "rank 2's host stands still 20 ms twice per step; cudaFree and cudaMalloc in one step", "DP701", (), ""
+    ),
+    "nanogpt_h2d_launchbound_false": Opinion("launch-bound only under the profiler; compiled", "", (), ""),
+    "dlrm16_memcpy_wait_as_launching": Opinion(
+        "a pageable copy to the host holds it 65 % of the step", "DP606", (), ""
+    ),
+    "nanogpt_comm_after_backward_no_advice": Opinion("reduce-scatter into backward hooks", "DP207", (), ""),
+    "resnet_broadcast_buffers_missed": Opinion("DDP broadcasts buffers, 122 small copies per step", "DP104", (), ""),
+}
