@@ -14,21 +14,18 @@ from tests.gpu.keeping import RESULTS, SAMPLES
 from tests.gpu.stages.known import WITHIN, WITHIN_PAGEABLE
 
 from dptune.advice import Report
-from dptune.advise.engine import build_report
-from dptune.config import Settings
-from dptune.measure import measure
 from dptune.measured import Measured
 from dptune.trace import load
 from dptune.whatif.run_model import RunModel
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 NONE = "no run on a card has been kept yet: `make gpu-check` on one, then `python -m tests.gpu --keep FOLDER`"
 
 
 @functools.cache
 def _read(folder: Path) -> tuple[Measured, Report]:
-    run = load([folder])
-    measured = measure(run)
-    return measured, build_report(run, measured, Settings())
+    return reading.measured(folder), reading.reported(folder)
 
 
 # Faults that the card shows as another does, of which a recording is read each time.
@@ -114,8 +111,7 @@ def test_predictions_of_another_batch_and_bounds_of_precision_hold_on_the_card()
     """Recorded once, then run with each change: the steps that were measured lie in what is predicted."""
     stages = [json.loads(path.read_text())["stages"] for path in RESULTS.glob("nvidia-h200-2026-11-26-*.json")]
     (measured_ms,) = (one["predict"]["figures"]["measured"]["medians_ms"] for one in stages if "predict" in one)
-    run = load([SAMPLES / "predict-base"])
-    ground = RunModel.of(run, measure(run))
+    ground = RunModel.of(load([SAMPLES / "predict-base"]), reading.measured(SAMPLES / "predict-base"))
     base_ms = median(measured_ms["base"])
     for name, changes in {
         "batch x2": {"loader.batch_size": 32},
@@ -147,8 +143,7 @@ def test_bounds_of_precision_hold_where_ranks_share_the_card() -> None:
     """TF32 and bf16 of DDP and FSDP2, recorded in fp32, in every round that was run."""
     rounds = pairs_table.rounds()
     for strategy, sample in (("ddp", "ranks-nccl-ddp"), ("fsdp", "ranks-nccl-fsdp")):
-        run = load([SAMPLES / sample])
-        ground = RunModel.of(run, measure(run))
+        ground = RunModel.of(load([SAMPLES / sample]), reading.measured(SAMPLES / sample))
         found = ground.predict({"precision.float32_matmul": "high"})
         for step_ms in rounds[f"{strategy} tf32"]:
             assert found.low_ns <= step_ms / median(rounds[strategy]) * ground.step_ns, strategy

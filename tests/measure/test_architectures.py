@@ -2,12 +2,12 @@
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measure.device.architectures import architecture, architecture_of
 from dptune.measure.efficiency.peaks import peaks_of_architecture
 from dptune.measure.views import view
 from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import launched, measure_events, operator, python, step
 
 HOPPER = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1"
@@ -79,7 +79,7 @@ def test_architectures_have_the_peaks_of_their_devices():
 def test_compiled_code_and_graph_breaks(real_traces, tmp_path):
     """nanogpt calls 7 compiled functions; a break shows by the name of what follows it, if stacks were recorded."""
     (file,) = (real_traces / "nanogpt_adam_hook_h100").glob("3608dcf*")
-    traits = {trait.name: trait.value for trait in measure(load([file])).inferred.traits}
+    traits = {trait.name: trait.value for trait in reading.measured(file).inferred.traits}
     assert traits["compiled calls"].startswith("7 calls of compiled code per step of ")
     assert "graph breaks" not in traits
 

@@ -6,6 +6,7 @@ from dptune.measure import measure
 from dptune.measured import Missing
 from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import BACKWARD, US, annotation, launched, measure_events, operator, python, step
 
 FRAMES = [
@@ -129,7 +130,7 @@ def test_a_detailed_window_tells_of_a_recorded_run(request):
 def test_backward_of_a_real_trace_is_what_the_script_calls_so(real_traces):
     """This script names its phases itself: two ways to the same time."""
     path = real_traces / "hta_training" / "e8fe4d1_rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz"
-    measured = measure(load([path]))
+    measured = reading.measured(path)
     phases = {one.phase: one.compute_ns for one in measured.phases}
     named = {one.name: one.compute_ns for one in measured.attribution.annotations.top}
     assert named["## backward ##"] == pytest.approx(phases["backward"], rel=0.01)

@@ -14,9 +14,7 @@ from decimal import Decimal
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measured import Missing
-from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import US, call, copy, kernel, launch, measure_events, operator, python, step
@@ -240,7 +238,7 @@ def test_real_traces_by_a_plain_second_reading(real_traces, file, kinds):
     events = [e for e in document["traceEvents"] if e.get("ph") == "X"]
     for event in events:
         event["span"] = int(event["ts"] * 1000), int(event["ts"] * 1000) + int(event["dur"] * 1000)
-    run = measure(load([path]))
+    run = reading.measured(path)
     numbers = {step.number for step in run.ranks[0].devices[0].steps}
     steps = [
         e["span"]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dptune.measure import measure
-from dptune.trace import load
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 REAL_TRACES = Path(__file__).resolve().parents[2] / ".." / "shared" / "real_traces"
 # The larger ones say nothing that these do not, and HTA is slow.
@@ -50,7 +49,7 @@ def test_hta_gives_the_same_account(real_traces, entry, trace_analysis):
     path = real_traces / name
     analysis = trace_analysis(trace_files={0: str(path)}, trace_dir=str(path.parent), include_last_profiler_step=True)
     theirs = analysis.get_temporal_breakdown(visualize=False).iloc[0]
-    (device,) = measure(load([path])).ranks[0].devices
+    (device,) = reading.measured(path).ranks[0].devices
     whole = device.whole
     # HTA rounds fractional microseconds, by up to one at each end of an operation.
     slack_us = 1 + device.device_operations if entry["oddities"].get("frac_ts") else 0

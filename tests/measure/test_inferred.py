@@ -15,7 +15,6 @@ import pytest
 
 from dptune.advise import packs
 from dptune.advise.asking import Questioner
-from dptune.advise.engine import build_report
 from dptune.config import Settings
 from dptune.measure import measure
 from dptune.measured import InferredFacts, Measured
@@ -361,8 +360,7 @@ def test_what_else_a_trace_shows(real_traces: Path) -> None:
 )
 def test_few_rules_could_not_run_on_a_public_trace(real_traces: Path, trace: str) -> None:
     """At most a quarter of those that a trace can answer; each says what it lacks."""
-    run = load([real_traces / trace])
-    report = build_report(run, measure(run), Settings())
+    report = reading.reported(real_traces / trace)
     lacking = [skip for skip in report.skipped if skip.could_not_run]
     needing = [skip for skip in report.skipped if skip.needs]
     assert len(lacking) <= (len(report.quiet) + len(lacking)) / 4

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measured import Measured
-from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import all_reduce, copy, launch, launched, measure_events, operator, step
@@ -24,7 +22,7 @@ Calls = Sequence[tuple[str, list[int], list[int]]]
 def test_a_public_trace_of_images(real_traces: Path) -> None:
     """By hand: each step copies 256 bytes, 32 labels of int64, and 32 images of 3 x 224 x 224 floats."""
     path = real_traces / "kineto_resnet50_loader" / "234cf25_worker0.1623212756351.pt.trace.json.gz"
-    measured = measure(load([path]))
+    measured = reading.measured(path)
     assert measured.inferred.batch.sources == [
         "input of the first convolution: 32 x 3 x 224 x 224",
         "loss: 32 rows",

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptune.measure import measure
 from dptune.measure.device.kernel_kinds import KERNEL_KINDS, kernel_kind
-from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import BACKWARD, LOADER, NCCL, US, annotation, kernel, launch, launched, measure_events, operator, step
 
 GEMM, ELEMENTWISE, OTHER = (
@@ -230,7 +229,7 @@ def test_real_traces_by_a_plain_second_reading(real_traces, file):
     path = next(real_traces.glob(file))
     document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)
     listed = [e for e in document["traceEvents"] if e.get("cat") == "kernel"]
-    run = measure(load([path]))
+    run = reading.measured(path)
     windows = [(s.start_ns, s.start_ns + s.account.window_ns) for s in run.ranks[0].devices[0].steps]
     spans: dict[str, list[tuple[int, int]]] = {}
     begun: dict[str, list[int]] = {}

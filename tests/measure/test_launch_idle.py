@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dptune.advise.engine import build_report
-from dptune.config import Settings
-from dptune.measure import measure
 from dptune.measured import LaunchIdleFigures, short_name
-from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import BACKWARD, US, Event, annotation, launched, measure_events, operator, step
 
 
@@ -125,13 +122,12 @@ def test_without_work_queued_nothing_is_said_of_the_profiler(tmp_path: Path) -> 
 
 def test_a_public_run_that_the_profiler_made_launch_bound(findings: Path) -> None:
     """Its log says 30 to 36 ms without the profiler; the model is compiled."""
-    run = load([findings / "traces" / "nanogpt_h2d_launchbound_false.json.gz"])
-    figures = measure(run)
-    found = figures.launch_idle
+    path = findings / "traces" / "nanogpt_h2d_launchbound_false.json.gz"
+    found = reading.measured(path).launch_idle
     assert (found.operations[0].name, found.compiled) == ("linear_relu_square_kernel", True)
     assert found.operations[0].share > 0.9
     assert found.queued.length_ns / 1e6 == pytest.approx(31.9, abs=0.1)
-    report = build_report(run, figures, Settings())
+    report = reading.reported(path)
     assert "DP601" not in {one.rule for one in report.advice}
     (why,) = [one.reason for one in report.skipped if one.rule == "DP601"]
     assert why == (
@@ -152,8 +148,7 @@ def test_a_public_run_that_the_profiler_made_launch_bound(findings: Path) -> Non
     ],
 )
 def test_what_public_runs_wait_for(real_traces: Path, path: str, words: str) -> None:
-    run = load(sorted(real_traces.glob(path)))
-    report = build_report(run, measure(run), Settings())
+    report = reading.reported(next(real_traces.glob(path)))
     (advice,) = [one for one in report.advice if one.rule == "DP601"]
     assert words in advice.title
 

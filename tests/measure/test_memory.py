@@ -14,6 +14,7 @@ from dptune.runfile.record import RunRecord
 from dptune.runfile.window import Window
 from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import US, allocation, call, kernel, launch, measure_events, operator, step, write
 
 NOT_RECORDED = "no allocations were recorded in its steps"
@@ -213,7 +214,7 @@ def test_real_traces_by_a_plain_second_reading(real_traces, file, kinds, growing
     reserved = max(args["Total Reserved"] for args in inside)
     at_peak = max(inside, key=lambda args: args["Total Allocated"])
     ends = [[e["args"]["Total Allocated"] for e in kept if e["ts"] < end][-1] for _, end in steps]
-    (one,) = measure(load([path])).memory
+    (one,) = reading.measured(path).memory
     assert one.allocations_per_step == median(len([s for s in own if s > 0]) for own in sizes)
     assert one.allocated_bytes_per_step == median(sum(s for s in own if s > 0) for own in sizes)
     assert (one.peak_allocated_bytes, one.peak_reserved_bytes) == (peak, reserved)

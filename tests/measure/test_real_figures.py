@@ -214,7 +214,7 @@ def test_step_accounts_equal_a_second_derivation(real_traces, file):
     path = next(real_traces.glob(file))
     expected = plain_account(path)
     assert expected
-    figures = measure(load([path]))
+    figures = reading.measured(path)
     (device,) = figures.ranks[0].devices
     left = {*figures.steps.cut_short, *figures.steps.surplus}
     expected = {number: parts for number, parts in expected.items() if number not in left}
@@ -238,7 +238,7 @@ EIGHT = pytest.param("nanogpt_8xh100", marks=pytest.mark.thorough)  # large: the
 def test_transfer_and_waiting_equal_a_second_derivation(real_traces, folder):
     run = load([real_traces / folder])
     expected = plain_split([Path(rank.source) for rank in run.ranks])
-    for rank, own in zip(measure(run).ranks, expected, strict=True):
+    for rank, own in zip(reading.measured(real_traces / folder).ranks, expected, strict=True):
         (device,) = rank.devices
         assert own == {
             step.number: [
@@ -255,7 +255,7 @@ def test_lags_equal_a_second_derivation(real_traces, folder):
     """But for the tens of microseconds by which the clocks are aligned, as the traces do not name the host."""
     run = load([real_traces / folder])
     expected = plain_lags([Path(rank.source) for rank in run.ranks])
-    for rank, own in zip(measure(run).ranks, expected, strict=True):
+    for rank, own in zip(reading.measured(real_traces / folder).ranks, expected, strict=True):
         assert {step.number: step.lag_ns / 1e6 for step in rank.arrival.steps} == pytest.approx(own, abs=0.1)
 
 

@@ -6,10 +6,9 @@ from statistics import median
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measured import Missing
-from dptune.trace import load
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import NCCL, annotation, launched, measure_events, operator, step
 
 
@@ -114,7 +113,7 @@ def test_a_real_run_is_slowed_as_a_plain_count_says(real_traces):
                     pairs += 1
                     beside += len(hidden) * median(hidden)
                     without += len(hidden) * median(clean)
-    found = measure(load([path])).overlap
+    found = reading.measured(path).overlap
     assert found.slowdown_pairs == pairs > 100
     assert found.slowdown == pytest.approx(beside / without, rel=1e-6)
     assert 1 < found.slowdown < 2

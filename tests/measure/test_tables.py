@@ -7,12 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dptune.advise.engine import build_report
-from dptune.config import Settings
-from dptune.measure import measure
 from dptune.present.html.page import page
 from dptune.present.text import first_screen, text
-from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import measure_events
@@ -47,8 +43,7 @@ def test_tables_of_a_run_with_steps_are_of_these() -> None:
 
 
 def test_a_report_without_steps_says_why_and_has_the_tables(real_traces: Path) -> None:
-    run = load([real_traces / SERVED])
-    report = build_report(run, measure(run), Settings())
+    report = reading.reported(real_traces / SERVED)
     assert report.headline.why == (
         "No steps were found: no ProfilerStep marks, fewer than two optimizer steps, and no backward pass (this looks "
         "like inference)."

@@ -4,11 +4,12 @@ import pytest
 
 from dptune.advise.engine import build_report
 from dptune.config import Settings
-from dptune.measure import measure
 from dptune.measured import DtypeFlops, EfficiencyFigures, KernelFigures, KindFlops, Missing
 from dptune.runfile.facts import CompileFacts, DeviceFacts
 from dptune.testing import figures
 from dptune.trace import load
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 STEP_NS = 10_000_000
 PEAK = 312e12
@@ -110,5 +111,5 @@ def test_a_cpu_has_no_peak(ask, make_measured, make_facts):
 def test_public_traces(real_traces, name, fires):
     """Recommendation training with unfused kernels; and a GPU that waits for launches, whose kernels are few."""
     run = load([real_traces / name])
-    advice = build_report(run, measure(run), Settings(select=("DP411",))).advice
+    advice = build_report(run, reading.measured(real_traces / name), Settings(select=("DP411",))).advice
     assert ["kernels that could be fused take 22 % of a step" in found.title for found in advice] == [True] * fires

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dptune.measure import measure
-from dptune.trace import load
 from dptune.trace.kernels import TABLE, Work, waits, work_of
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ WAITS = {
 def test_mtia_has_an_account(real_traces):
     """Its largest kernel class by hand: the union of its events from the file is what the account calls busy."""
     (path,) = (real_traces / "mtia").glob("*.gz")
-    (device,) = measure(load([path])).ranks[0].devices
+    (device,) = reading.measured(path).ranks[0].devices
     events = json.loads(gzip.decompress(path.read_bytes()), parse_float=str)["traceEvents"]
     spans = sorted(
         (round(float(e["ts"]) * 1000), round(float(e["ts"]) * 1000) + round(float(e["dur"]) * 1000))

@@ -30,6 +30,7 @@ from dptune.whatif.gpu.stragglers import latest
 from dptune.whatif.predicting import search
 from dptune.whatif.run_model import RunModel
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
     DRAWN,
     LOADER,
@@ -416,7 +417,8 @@ def test_workers_that_are_kept_are_bounded_as_workers(tmp_path: Path) -> None:
 def test_only_what_the_run_has_is_listed() -> None:
     """A sharded run that draws from no DataLoader, and has no all-reduces."""
     run = load([str(SAMPLES / "ranks-nccl-fsdp")], cached=False)
-    asked = {name for prediction in search(run, measure(run)).predictions for name in prediction.changes}
+    measured = reading.measured(SAMPLES / "ranks-nccl-fsdp")
+    asked = {name for prediction in search(run, measured).predictions for name in prediction.changes}
     assert asked == {
         "host.times",
         "syncs.removed",

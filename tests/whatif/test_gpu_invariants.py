@@ -15,7 +15,6 @@ import pytest
 
 from dptune.errors import DptuneError
 from dptune.knobs import Value
-from dptune.measure import measure
 from dptune.measured import Missing
 from dptune.trace import load
 from dptune.trace.run import Run
@@ -24,6 +23,8 @@ from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.program import COMPUTING, Program
 from dptune.whatif.gpu.uncertainty import unchanged
 from dptune.whatif.run_model import RunModel
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
 TRACES = Path(__file__).parents[3] / "shared" / "real_traces"
@@ -75,7 +76,7 @@ def program_of(name: str) -> Program | None:
     path = SAMPLES / name.removeprefix("sample/") if name.startswith("sample/") else TRACES / name
     try:
         run: Run = load([str(path)], cached=False)
-        model = RunModel.of(run, measure(run)).model
+        model = RunModel.of(run, reading.measured(path)).model
     except (DptuneError, Missing):
         return None
     assert isinstance(model, Program)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measured import LinkFigures, Missing
 from dptune.testing import measured_run
 from dptune.trace import load
@@ -14,6 +13,8 @@ from dptune.whatif.gpu.links import ASSUMED
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.link import DERIVED, link_figures, link_range
 from dptune.whatif.run_model import RunModel
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
 
@@ -52,7 +53,7 @@ def test_all_reduces_of_the_run_itself_are_preferred():
 def test_too_few_sizes_leave_the_rate_that_an_assumed_latency_gives() -> None:
     """Two buckets of two sizes: the link sends them in the time that they took, with any of the latencies."""
     run = load([SAMPLES / "ranks-nccl-ddp"], cached=False)
-    model = RunModel.of(run, measure(run))
+    model = RunModel.of(run, reading.measured(SAMPLES / "ranks-nccl-ddp"))
     assert isinstance(model.model, Program)
     assert model.model.link is not None
     assert model.result([]).link == ASSUMED
@@ -67,7 +68,7 @@ def test_too_few_sizes_leave_the_rate_that_an_assumed_latency_gives() -> None:
 @pytest.mark.long
 def test_a_sharded_run_has_a_link_for_all_reduces(real_traces: Path) -> None:
     run = load([real_traces / "nanogpt_8xh100"], cached=False)
-    model = RunModel.of(run, measure(run))
+    model = RunModel.of(run, reading.measured(real_traces / "nanogpt_8xh100"))
     result = model.result([model.predict({"link.gb_per_s": 1e6})])
     assert result.link == DERIVED
     assert result.floor_ns is not None

@@ -55,6 +55,7 @@ from collections.abc import Iterator
 from dptune.advice import IMPACTS, Advice, Change, Evidence, Location
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold, discarding
+from dptune_rules.exposed import exposed_rows
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
@@ -180,14 +181,7 @@ def _of_units(run: RunView) -> Iterator[Advice]:
         confidence="medium",
         evidence=[
             Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),
-            *(
-                Evidence(
-                    label=f"exposed {row.kind.replace('_', '-')}s ({row.known('phase') or 'some'} phase)",
-                    value=row.exposed_transfer_ns / window_ns,
-                    unit="of a step",
-                ).at(row.known("longest"))
-                for row in rows
-            ),
+            *exposed_rows(run, rows),
         ],
         numerics="same",
         watch="Each rank then keeps gradients of whole parameters between micro-batches. Sums are equal up to "

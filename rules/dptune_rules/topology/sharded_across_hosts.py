@@ -38,6 +38,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import Missing, Rule, RunView, Threshold
+from dptune_rules.exposed import exposed_rows
 from dptune_rules.known import in_parentheses
 from dptune_rules.predicted_memory import fits, peak_evidence
 
@@ -93,14 +94,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence="low",
         evidence=[
             Evidence(label="hosts", value=len(on_host)),
-            *(
-                Evidence(
-                    label=f"exposed all-gathers ({row.known('phase') or 'unknown'} phase)",
-                    value=row.exposed_transfer_ns / run.measured.account.window_ns,
-                    unit="of a step",
-                ).at(row.known("longest"))
-                for row in rows
-            ),
+            *exposed_rows(run, rows),
             *peak_evidence(run, HYBRID),
         ],
         numerics="same",

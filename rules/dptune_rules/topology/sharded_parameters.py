@@ -66,6 +66,7 @@ from statistics import median
 from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import CommunicationFigures, Missing, shard_messages
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.exposed import exposed_rows
 from dptune_rules.known import known
 from dptune_rules.predicted_memory import fits, peak_evidence
 
@@ -150,14 +151,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=saves,
         confidence="low" if kept or _is_doubtful(run, beyond_share) else "medium",
         evidence=[
-            *(
-                Evidence(
-                    label=f"exposed all-gathers ({collective.known('phase') or 'some'} phase)",
-                    value=collective.exposed_transfer_ns / run.measured.account.window_ns,
-                    unit="of a step",
-                ).at(collective.known("longest"))
-                for collective in rows
-            ),
+            *exposed_rows(run, rows),
             Evidence(label="sharded units", value=sum(fsdp.units for fsdp in sharded)),
             *_memory(run),
             *([Evidence(label="forward passes before a backward pass", value=passes)] if repeated else []),

@@ -46,6 +46,7 @@ from dptune.advice import Advice, Confidence, Evidence
 from dptune.measured import Missing, ShardMessages, digits, shard_messages
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.blocks_as_units import shard_blocks
+from dptune_rules.exposed import exposed_rows
 from dptune_rules.known import known
 
 MIB = 2**20
@@ -109,14 +110,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(0.0, run.most_of_process(most + run.slowed_share("sharding")), how),
         confidence=_confidence(messages),
         evidence=[
-            *(
-                Evidence(
-                    label=f"exposed {collective.kind.replace('_', '-')}s ({collective.known('phase') or 'some'} phase)",
-                    value=collective.exposed_transfer_ns / run.measured.account.window_ns,
-                    unit="of a step",
-                ).at(collective.known("longest"))
-                for collective in rows
-            ),
+            *exposed_rows(run, rows),
             Evidence(label="units", value=units),
             *known("sharded modules", ", ".join(dict.fromkeys(m for fsdp in sharded for m in fsdp.modules))),
             Evidence(label=f"{kind}s", value=messages.per_step, unit="per step"),

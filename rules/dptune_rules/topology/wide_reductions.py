@@ -33,9 +33,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location
+from dptune.advice import Advice, Change, Location
 from dptune.measured import Missing, shard_messages
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.exposed import exposed_rows
 from dptune_rules.known import in_parentheses
 
 EXPOSED_SHARE = Threshold("exposed_share", 0.05, "of a step: below it half of the bytes save less than 2.5 %")
@@ -84,14 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=changes,
         saves=run.saving(changes, bound),
         confidence="low",
-        evidence=[
-            Evidence(
-                label=f"exposed {row.kind.replace('_', '-')}s ({row.known('phase') or 'unknown'} phase)",
-                value=row.exposed_transfer_ns / run.measured.account.window_ns,
-                unit="of a step",
-            ).at(row.known("longest"))
-            for row in rows
-        ],
+        evidence=exposed_rows(run, rows),
         numerics="changes",
         watch="Gradients are rounded to 16 bits before they are added: compare the loss over the first few "
         "hundred steps.",
