@@ -3,10 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.measured import Missing
-from dptune.rule import UNVALIDATED
+from dptune.predicted import MemoryPrediction
+from dptune.rule import UNVALIDATED, RunView
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import DeviceFacts, OptimizerFacts
 from dptune.runfile.window import Window
+from dptune_rules.communication.no_sync_missing import check
 
 from .conftest import ask_rule
 
@@ -209,3 +211,20 @@ def test_on_a_cpu_the_step_model_predicts_units(ask, make_measured, make_facts, 
     )
     (advice,) = ask("DP102", measured, [facts], predictor=predict("fsdp.no_sync", {True: 0.8}))
     assert (advice.saves.basis, advice.saves.predicted_share) == ("replayed", pytest.approx(0.2))
+
+
+@pytest.mark.parametrize("fits", ["yes", "no"])
+def test_the_predicted_peak_decides_whether_whole_gradients_fit(make_measured, make_facts, hand_made, fits):
+    rows = ("reduce_scatter", "backward", 0.2, "sharding"), ("all_gather", "backward", 0.3, "sharding")
+    measured = make_measured(synchronised=4, overlap=hand_made.overlap(*rows), device="cpu")
+    facts = make_facts(fsdp=[FsdpFacts(2, units=4, where="train.py:9", mesh=[2])], windows=[MICRO_BATCHES])
+    sizes = {"now_bytes": 3 * 2**20, "peak_bytes": 5 * 2**20}
+
+    def predicted(changes):
+        assert changes == {"fsdp.no_sync": True}
+        return MemoryPrediction.only("none", changes=changes, fits=fits, **sizes)
+
+    found = list(check(RunView(measured, [facts], memory_predictor=predicted)))
+    assert len(found) == (fits == "yes")
+    for advice in found:
+        assert [each.value for each in advice.evidence[-2:]] == [3, 5]
