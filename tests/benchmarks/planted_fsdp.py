@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "planted_fsdp.json"
-WINDOWS = ("--warmup", "4", "--untraced", "20", "--light", "8", "--detailed", "2")
+WINDOWS = ("--warmup", "3", "--untraced", "15", "--light", "6", "--detailed", "2", "--no-links")
 DPTUNE = (sys.executable, "-m", "dptune")
 
 
@@ -54,11 +54,9 @@ HEALTHY = {
 
 def sides() -> Iterator[tuple[str, str, Case]]:
     """Name, side and case of every recording."""
-    for name, case in PLANTED.items():
-        yield name, "fault", case
-        yield name, "mended", case
-    for name, case in HEALTHY.items():
-        yield name, "healthy", case
+    yield from ((name, "fault", case) for name, case in PLANTED.items())
+    yield from ((name, "healthy", case) for name, case in HEALTHY.items())
+    yield from ((name, "mended", case) for name, case in PLANTED.items())
 
 
 def recorded(case: Case, side: str, work: Path) -> Path:

@@ -1,6 +1,7 @@
 import pytest
 
 from dptune.measured import MemoryFigures, Place
+from dptune.runfile.communication import FsdpFacts
 
 
 def memory(hand_made, *shares, steps_ns=None):
@@ -89,3 +90,22 @@ def test_one_step_of_three_has_the_calls(ask, make_measured, hand_made):
     (advice,) = ask("DP801", make_measured(memory=always, wait_share=0.5))
     assert advice.title.endswith("of a step")
     assert advice.saves.mean_step_ms is None
+
+
+def test_units_that_stay_gathered_where_memory_is_full(ask, make_measured, make_facts, hand_made):
+    """92 of 100 bytes are reserved; a root of its own stays gathered by torch's default, and is not meant."""
+
+    def remedy(fsdp, reserved=92):
+        sizes = {"capacity_bytes": 100, "peak_reserved_bytes": reserved}
+        (full,) = memory(hand_made, 0.2)
+        figures = hand_made.figures(MemoryFigures, rank=0, device="cuda:0", malloc_share=full.malloc_share, **sizes)
+        return ask("DP801", make_measured(memory=[figures], wait_share=0.5), [make_facts(fsdp=[fsdp])])[0].remedy
+
+    kept = FsdpFacts(2, units=1, where="train.py:7", names=["layers.0"], mesh=[2], reshard_after_forward=False)
+    assert remedy(kept) == (
+        "92 % of the GPU memory is reserved, and units stay gathered after their forward pass: pass "
+        "`reshard_after_forward=True` to `fully_shard` at train.py:7."
+    )
+    assert remedy(kept, reserved=80) == ""
+    assert remedy(FsdpFacts(2, names=[""], mesh=[2], reshard_after_forward=False)) == ""
+    assert remedy(FsdpFacts(2, names=["layers.0"], mesh=[2], reshard_after_forward=True)) == ""

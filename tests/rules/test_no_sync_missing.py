@@ -1,15 +1,21 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dptune.commands.shared.reading import measured_of
 from dptune.measured import Missing
-from dptune.rule import UNVALIDATED
+from dptune.predicted import MemoryPrediction
+from dptune.rule import UNVALIDATED, RunView
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import DeviceFacts, OptimizerFacts
 from dptune.runfile.window import Window
+from dptune_rules.communication.no_sync_missing import check
 
 from .conftest import ask_rule
 
+RUNS = Path(__file__).parent / "recorded" / "runs"
 DDP = DdpFacts("Net", "train.py:31")
 MICRO_BATCHES = Window("untraced", 5, [10] * 3, loader_batches=[4] * 3, backwards=[4] * 3)
 
@@ -209,3 +215,39 @@ def test_on_a_cpu_the_step_model_predicts_units(ask, make_measured, make_facts, 
     )
     (advice,) = ask("DP102", measured, [facts], predictor=predict("fsdp.no_sync", {True: 0.8}))
     assert (advice.saves.basis, advice.saves.predicted_share) == ("replayed", pytest.approx(0.2))
+
+
+@pytest.mark.parametrize(("name", "reductions"), [("sharded-micro-batches", 4), ("sharded-micro-batches-mended", 1)])
+def test_recorded_micro_batches_of_two_units(name, reductions):
+    """Two units of 1,315,840 bytes, four micro-batches: recorded on a machine so busy that a report does not judge it.
+
+    The rule itself is asked: what it counts does not depend on times, its share does.
+    """
+    run, measured = measured_of([str(RUNS / name)], 1, cached=False, links=None)
+    assert measured.accumulation.synchronised_backwards_per_step == reductions
+    assert [fsdp.gathered_bytes for fsdp in run.facts[0].fsdp if fsdp.mesh] == [[1_315_840] * 2]
+    found = list(check(RunView(measured, list(run.facts.values()))))
+    assert len(found) == (reductions > 1)
+    for advice in found:
+        assert advice.title.startswith("Gradients of FSDP units are reduce-scattered 4 times per optimizer step")
+        assert [change.at.file for change in advice.changes] == ["train.py"]
+        reduced = [row for row in measured.overlap.rows if row.kind == "reduce_scatter"]
+        share = 3 / 4 * sum(row.exposed_transfer_ns for row in reduced) / measured.account.window_ns
+        assert f"the others take {100 * share:.0f} % of a step" in advice.title
+
+
+@pytest.mark.parametrize("fits", ["yes", "no"])
+def test_the_predicted_peak_decides_whether_whole_gradients_fit(make_measured, make_facts, hand_made, fits):
+    rows = ("reduce_scatter", "backward", 0.2, "sharding"), ("all_gather", "backward", 0.3, "sharding")
+    measured = make_measured(synchronised=4, overlap=hand_made.overlap(*rows), device="cpu")
+    facts = make_facts(fsdp=[FsdpFacts(2, units=4, where="train.py:9", mesh=[2])], windows=[MICRO_BATCHES])
+    sizes = {"now_bytes": 3 * 2**20, "peak_bytes": 5 * 2**20}
+
+    def predicted(changes):
+        assert changes == {"fsdp.no_sync": True}
+        return MemoryPrediction.only("none", changes=changes, fits=fits, **sizes)
+
+    found = list(check(RunView(measured, [facts], memory_predictor=predicted)))
+    assert len(found) == (fits == "yes")
+    for advice in found:
+        assert [each.value for each in advice.evidence[-2:]] == [3, 5]

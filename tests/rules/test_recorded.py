@@ -122,7 +122,7 @@ EXPERTS = {
     "single_gpu/d4c3f21_trace_04.json.gz": ["DP401"],
 }
 # A second fault of one rule.
-SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer", "repeated-rows"}
+SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer", "repeated-rows", "sharded-micro-batches"}
 # Further faults of a rule that is in the table, and another rule that must not take them for its own.
 BESIDE = {"gathered-for-logging": ("DP105", "DP204"), "metrics-reduced": ("DP105", "DP103")}
 QUIET = {  # and nothing to mend

@@ -288,6 +288,9 @@ def test_the_root_unit_that_reshards_is_not_held_as_the_backward_pass_starts():
     assert Sharding(2, 20.0, (40.0,), root_reshards=True).held(start) == 0
     assert Sharding(2, 20.0, (40.0,)).held(Moment("forward")) == 20 + 80
     assert Sharding(2, 20.0, (40.0,)).held(Moment("backward", passed_share=0.1)) == 40  # the root and its gradients
+    running = Moment("backward", passed_share=0.5)  # 30 of 60: the root's, and 10 of the unit's
+    assert Sharding(2, 20.0, (40.0,)).held(running) == 2 * 20 + 4 * 40
+    assert Sharding(2, 20.0, (40.0,)).held(running, so_far=True) == 2 * 20 + 2 * 40 + 10
 
 
 @pytest.mark.parametrize(("available", "fits"), [(10_000, "yes"), (1800, "unknown"), (300, "no"), (None, "unknown")])

@@ -56,9 +56,11 @@ from dptune.advice import IMPACTS, Advice, Change, Evidence, Location
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold, discarding
 from dptune_rules.exposed import exposed_rows
+from dptune_rules.predicted_memory import fits, peak_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
+WHOLE_GRADIENTS = {"fsdp.no_sync": True}
 FULL_SHARE = 0.9  # of the memory, that may be taken then: as for `sharded-parameters`
 
 STATIC_GRAPH = (
@@ -182,6 +184,7 @@ def _of_units(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(label="synchronised backward passes", value=synchronised, unit="per optimizer step"),
             *exposed_rows(run, rows),
+            *peak_evidence(run, WHOLE_GRADIENTS),
         ],
         numerics="same",
         watch="Each rank then keeps gradients of whole parameters between micro-batches. Sums are equal up to "
@@ -191,7 +194,9 @@ def _of_units(run: RunView) -> Iterator[Advice]:
 
 
 def _holds_whole_gradients(run: RunView) -> bool:
-    """Whether a rank has room for them, as 32-bit floats; on a CPU all ranks of the host."""
+    """Whether a rank has room: by the predicted peak, else as 32-bit floats; on a CPU for all ranks of the host."""
+    if (fitting := fits(run, WHOLE_GRADIENTS)) is not None:
+        return fitting
     facts = run.any_facts()
     added = 4 * sum(optimizer.parameters for optimizer in facts.optimizers) * (run.measured.world_size - 1)
     if run.measured.device_kind == "cpu":

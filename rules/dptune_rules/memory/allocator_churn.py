@@ -19,7 +19,8 @@ It happens where
 ## What to change
 
 Take `torch.cuda.empty_cache()` out of the loop. `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` lets segments grow,
-so that changing shapes fit. Where the memory is full: a smaller batch, activation checkpointing, or sharding.
+so that changing shapes fit. Where the memory is full: a smaller batch, activation checkpointing, or sharding. Where it
+is, and units of `fully_shard` stay gathered after their forward pass, `reshard_after_forward=True` is proposed.
 
 The saving is an upper bound: the time in those calls and a quarter more, because the launch queue is empty after them,
 but no more than the time in which the GPU of that rank is idle. A call that waits until the GPU has computed, or until
@@ -49,6 +50,7 @@ from dptune.measured import MemoryFigures
 from dptune.rule import Rule, RunView, Threshold
 
 REFILLING = 1.25  # times the calls' own time
+FULL_SHARE = 0.9  # of the GPU's memory, reserved: as for `sharded-parameters`
 MOST_OF_TIME = 0.8  # of the time in these calls: the fewest steps that contain it are the ones that pay
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
@@ -102,6 +104,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="These are driver calls, and freeing memory waits for the GPU. In steady state torch's caching allocator "
         "needs none.",
         changes=changes,
+        remedy=_resharding(run, worst),
         saves=run.bound(
             0.0,
             run.unstretched(REFILLING * held if idle is None else max(held, min(REFILLING * held, idle))),
@@ -113,6 +116,23 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[*_evidence(run, worst, idle), *(_in_steps(worst, paying, steps) if few else ())],
         numerics="same",
         fingerprint=RULE.code,
+    )
+
+
+def _resharding(run: RunView, worst: MemoryFigures) -> str:
+    """To free gathered units where memory is nearly full of them; empty where that is not so, or not known."""
+    capacity, reserved = worst.known("capacity_bytes"), worst.known("peak_reserved_bytes")
+    if not capacity or not reserved or reserved < FULL_SHARE * capacity or not run.facts:
+        return ""
+    kept = [fsdp for fsdp in run.facts[0].fsdp if any(fsdp.names) and fsdp.reshard_after_forward is False]
+    if not kept:
+        return ""
+    where = next((f" at {fsdp.where}" for fsdp in kept if fsdp.where), "")
+    after = run.memory_after({"fsdp.reshard_after_forward": True})
+    peak = "" if after is None else f" The predicted peak of tensors falls to {after.peak_bytes / 2**20:,.0f} MiB."
+    return (
+        f"{100 * reserved / capacity:.0f} % of the GPU memory is reserved, and units stay gathered after their forward "
+        f"pass: pass `reshard_after_forward=True` to `fully_shard`{where}.{peak}"
     )
 
 

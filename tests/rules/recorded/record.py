@@ -69,6 +69,7 @@ LOCALLY = (
         "kept-by-reference",
         "flat-parameters",
         "split-by-rank",
+        "sharded-micro-batches",
     ),
     *(fault for fault in dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)) if fault != "look-alikes"),
 )

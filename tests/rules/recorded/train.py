@@ -83,6 +83,7 @@ FAULTS = (
     "separate-backward-passes",
     "repeated-forward",
     "small-shard-units",
+    "sharded-micro-batches",
     "kept-outputs",
     "frozen-batch-norm",
     "dense-tables",
@@ -629,7 +630,7 @@ def build_model():
         return layers(384, 6)
     if args.fault == "unsupported-dtype":
         return layers(192, 3)
-    if args.fault in ("small-shard-units", "flat-parameters"):
+    if args.fault in ("small-shard-units", "flat-parameters", "sharded-micro-batches"):
         return nn.Sequential(*(layers(256, 5) for _ in range(2)))
     if args.fault == "frozen-batch-norm":
         return Pretrained(384)
@@ -805,6 +806,10 @@ def main():
         for part in model if args.mended else [one for one in model.modules() if isinstance(one, nn.Linear)]:
             fully_shard(part, mesh=mesh)
         fully_shard(model, mesh=mesh)
+    elif args.fault == "sharded-micro-batches":
+        for part in model:
+            fully_shard(part, reshard_after_forward=False)
+        fully_shard(model)
     elif args.fault == "gathered-for-logging":
         fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
     elif not has("unsynchronized-ranks") and not has("averaged-one-by-one"):
@@ -872,10 +877,13 @@ def main():
                 batch = torch.cat([write(model.module, batch), batch[16:]])
             if args.fault == "new-iterators":
                 batch = batch + (next(iter(noise)) if has("new-iterators") else next(noises))
-            accumulates = args.fault == "gradients-discarded" and step % 4 < 3
+            accumulates = args.fault in ("gradients-discarded", "sharded-micro-batches") and step % 4 < 3
             if has("gradients-discarded"):
                 optimizer.zero_grad()
             alone = accumulates or (has("unsynchronized-gradients") and step % 2)  # the latter steps all the same
+            if args.fault == "sharded-micro-batches":
+                model.set_requires_gradient_sync(not args.mended or not accumulates)
+                alone = False
             with model.no_sync() if alone else contextlib.nullcontext():
                 half = torch.float16 if args.fault == "unsupported-dtype" else torch.bfloat16
                 casts = args.fault in ("scaler-without-need", "updates-lost") or has("unsupported-dtype")

@@ -148,7 +148,7 @@ def _sharded(model: MemoryModel) -> MemoryModel:
 
     def of(moment: Moment) -> Moment:
         narrow = moment.scaled(gradients=1 / split.ranks, optimizer=1 / split.ranks)
-        return replace(narrow, sharding=split.held(moment))
+        return replace(narrow, sharding=split.held(moment, so_far=True))
 
     last = Moment("backward", gradients=model.trained / split.ranks, sharding=split.at_end(), passed_share=1.0)
     return replace(

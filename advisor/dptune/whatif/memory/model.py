@@ -80,13 +80,14 @@ class Sharding:
         """Bytes of a buffer of reduce-scatter / those of the unit, gathered."""
         return 1.0 if self.reduced_bytes is None else self.reduced_bytes / self.element_bytes
 
-    def held(self, moment: Moment) -> float:
+    def held(self, moment: Moment, *, so_far: bool = False) -> float:
         """What is gathered, and in buffers of collectives, at a moment of a step.
 
         In a forward pass the root unit, the unit that runs, and the output of its all-gather, which is freed in the
-        next unit. In a backward pass first the root unit and its gradients; then the unit that runs, its gradients so
-        far, the all-gather of the next one, and, after the first unit, the buffer of the last reduce-scatter; or, as
-        its gradients are reduced, a buffer and its copy in place of these.
+        next unit. In a backward pass first the root unit and its gradients; then the unit that runs, its gradients,
+        the all-gather of the next one, and the buffer of the last reduce-scatter; or, as its gradients are reduced, a
+        buffer and its copy in place of these. `so_far`: at this very moment, and not at the worst one of the unit that
+        runs, the first of which has no buffer, and only the gradients that it has computed.
         Source: torch 2.13, distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py.
         """
         largest, all_units = max(self.units, default=0.0), sum(self.units)
@@ -100,7 +101,7 @@ class Sharding:
         passed = moment.passed_share * (self.root + all_units)
         if passed <= self.root:
             return kept + 2 * self.root
-        if passed < self.root + largest and self.reshards:  # the first unit computes: nothing was reduced yet
+        if so_far and self.reshards and passed < self.root + largest:
             return kept * (1 - moment.passed_share) + 2 * self.root + 2 * largest + passed - self.root
         reducing = 1 + self.reduced * (1 + self.copies)
         running = max(3 + self.reduced, 1 + reducing) if self.reshards else reducing
