@@ -84,6 +84,10 @@ def test_a_shuffle_of_all_samples_on_each_rank_is_a_note(ask, make_measured, mak
     facts = ranks(make_facts, LOSSES, other, loader=SHUFFLED)
     facts[1].loaders = [LoaderFacts(**{**SHUFFLED, "dataset_samples": 320})]  # it has been parted
     assert ask("DP504", make_measured(), facts) == []
+    for subsets, count in ((("a", "b"), 0), (("a", "a"), 1)):  # rows of its own, or the same on both ranks
+        for rank_facts, subset in zip(facts, subsets, strict=True):
+            rank_facts.loaders = [LoaderFacts(**SHUFFLED, subset=subset)]
+        assert len(ask("DP504", make_measured(), facts)) == count
 
 
 def test_batches_that_a_wrapper_parts_are_no_fault(ask, make_measured, make_facts):

@@ -120,7 +120,8 @@ def _each_for_itself(run: RunView) -> Iterator[Advice]:
         ]
         whole = len({(rank_loader.dataset, rank_loader.dataset_samples) for rank_loader in alike}) == 1
         shuffles = loader.sampler == "RandomSampler" and loader.distributed_sampler is False
-        if len(run.facts) < 2 or not shuffles or not loader.batches_drawn or not whole:
+        parted = loader.subset is not None and len({rank_loader.subset for rank_loader in alike}) == len(alike)
+        if len(run.facts) < 2 or not shuffles or not loader.batches_drawn or not whole or parted:
             continue
         yield results_at_risk(
             RULE,
