@@ -16,6 +16,7 @@ from statistics import median
 import numpy as np
 
 from dptune.measure.communication.dtypes import bytes_of, dtype_of
+from dptune.measure.flight_peers import unfinished_with_peers
 from dptune.measured.collectives import UNKNOWN
 from dptune.measured.flight import Culprit, Difference, FlightCalls, FlightFigures, Mismatch, StuckCollective
 from dptune.trace.columns import NONE
@@ -50,6 +51,7 @@ def flight_figures(dumps: Sequence[Dump], traced: Durations | None = None) -> Fl
     dumped = {dump.rank: dump for dump in dumps}
     groups = _groups(dumped.values())
     stuck = [found for group in groups if (found := _stuck(group, dumped)) is not None]
+    stuck += unfinished_with_peers(dumped, _bytes)
     findings = []
     if not any(dump.entries for dump in dumps):
         findings.append("the dumps hold no calls: was TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE) set?")
@@ -171,7 +173,7 @@ def _mismatch(group: _Group) -> Mismatch | None:
 
 
 def _kind(entry: Entry) -> str:
-    return entry.name if entry.kind == UNKNOWN else entry.kind
+    return entry.name if entry.kind == UNKNOWN or entry.to_peer else entry.kind
 
 
 def _sizes(entry: Entry) -> str:
