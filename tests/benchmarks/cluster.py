@@ -205,12 +205,12 @@ def parts(count: int, megabytes: int) -> dict[str, Any]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     del texts
-    read_peak_mb, spent, digested = peak_mb(), [], []
+    read_peak_mb, by_part, digested = peak_mb(), [], []
     for path in sorted(kept.glob("*.pickle")):
         of_part, found = pickle.loads(path.read_bytes())
-        spent.append(of_part)
+        by_part.append(of_part)
         digested += found
-    workers_s, client_s, wall_s = (sum(column) for column in zip(*spent, strict=True))
+    workers_s, client_s, wall_s = (sum(column) for column in zip(*by_part, strict=True))
     begin = cpu_s()
     measured = measure(Run([], digested=digested))
     shutil.rmtree(kept)
