@@ -54,7 +54,7 @@ def test_an_unreadable_dump_is_named_and_the_others_are_shown(tmp_path: Path) ->
     ("words", "message"),
     [
         (["--format", "html"], "dumps and logs of collectives cannot be shown as html"),
-        ([str(SMALL), "--format", "json"], "dumps together with traces are shown as text"),
+        ([str(SMALL), "-o", "/dev/null"], "text of dumps with traces is written to stdout only"),
         ([str(DUMPS / "json")], "two dumps of rank 0"),
     ],
 )
@@ -86,3 +86,9 @@ def test_beside_traces_calls_are_matched_by_group_and_number(words: list[str], t
     assert done.returncode == 0, done.stderr
     assert "4 calls of the dumps were found in the traces, by process group and sequence number." in done.stdout
     assert re.search(r"all_reduce +0 \(default_pg\) +3.91 KiB +2 +3 +0.05 +0.07$", done.stdout, re.MULTILINE)
+    both = in_process.dptune("report", str(traces), str(dumps), "--no-cache", "--format", "json", *words)
+    alone = in_process.dptune("report", str(traces), "--no-cache", "--format", "json", *words)
+    written = json.loads(both.stdout)
+    assert written.keys() == {"report", "flight"}
+    assert written["report"] == json.loads(alone.stdout)
+    assert FlightFigures.model_validate(written["flight"]).traced == 4
