@@ -4,10 +4,12 @@
     python tests/benchmarks/cluster.py compare 1000    so many copies of that record, compared: time, peak memory
     python tests/benchmarks/cluster.py ranks 1024      so many copies of a small trace, by one process and by a cluster
     python tests/benchmarks/cluster.py ranks 24 --megabytes 20      the same of larger ones
+    python tests/benchmarks/cluster.py parts 1024 --megabytes 20    by a cluster only, made and deleted 64 at a time
 
 Times are CPU seconds (user and system, of a process and of those it started and waited for), so that they hold on a
 machine that does other things, too. The copies have ranks and clocks of their own. Results are appended to
-results/cluster.json.
+results/cluster.json. `parts` goes on where it stopped: the records of each part are kept in the folder of temporary
+files until the last is read.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
+from isal import igzip
 from kineto_text import write_trace
 
 from dptune.measure import measure
@@ -43,6 +48,8 @@ RESULTS = HERE / "results" / "cluster.json"
 DATA = Path(tempfile.gettempdir()) / "dptune-benchmark-traces"
 SMALL = HERE.parents[1] / ".." / "shared" / "real_traces" / "torchrec_straggler_4xv100"
 MEGABYTES = 100
+PART = 64  # ranks on disk at a time
+LIMITS = Limits(wait_s=300, rank_timeout_s=600, attempts=3, workers=2)
 
 
 def cpu_s() -> float:
@@ -116,29 +123,43 @@ def compare(ranks: int) -> dict[str, Any]:
     }
 
 
+def copies(folder: Path, texts: list[str], numbers: range) -> None:
+    """Copies of traces, one for each rank of these numbers."""
+    for rank in numbers:
+        text = re.sub(r'"rank": ?\d+', f'"rank": {rank}', texts[rank % len(texts)], count=1)
+        (folder / f"rank{rank:05}.json.gz").write_bytes(igzip.compress(text.encode(), 1))
+
+
+def started(executor: Executor, path: Path) -> float:
+    """CPU seconds of the workers, once each has imported what reading takes."""
+    for each in [executor.submit(load, [path], digest=recording, cached=False) for _ in range(8)]:
+        each.result()
+    return working_s()
+
+
+def working_s() -> float:
+    """CPU seconds of the processes that this one has started and that still run."""
+    return sum(sum(each.cpu_times()[:2]) for each in psutil.Process().children(recursive=True))
+
+
 def ranks(count: int, megabytes: int) -> dict[str, Any]:
     """CPU seconds of reading copies of a trace, by one process and by two workers of a local cluster."""
     folder = Path(tempfile.mkdtemp(prefix="dptune-ranks-"))
     try:
         sources = [large(megabytes)] if megabytes else sorted(SMALL.iterdir())
-        texts = [gzip.decompress(path.read_bytes()).decode() for path in sources]
-        for rank in range(count):
-            text = re.sub(r'"rank": ?\d+', f'"rank": {rank}', texts[rank % len(texts)], count=1)
-            with gzip.open(folder / f"rank{rank:05}.json.gz", "wt", compresslevel=1) as file:
-                file.write(text)
+        copies(folder, [gzip.decompress(path.read_bytes()).decode() for path in sources], range(count))
+        first = next(folder.iterdir())
+        load([first], digest=recording, cached=False)  # imports what reading takes
         begin, wall = cpu_s(), time.perf_counter()
-        by_one = load([folder], digest=recording)
+        by_one = load([folder], digest=recording, cached=False)
         one_s, one_wall_s = cpu_s() - begin, time.perf_counter() - wall
-        limits = Limits(wait_s=300, rank_timeout_s=600, attempts=3, workers=2)
         begin = cpu_s()
-        with connected("local", limits, print) as executor:
-            executor.submit(load, [next(folder.iterdir())], digest=recording).result()
-        start_s = cpu_s() - begin
-        begin = cpu_s()
-        with connected("local", limits, print) as executor:
-            wall = time.perf_counter()
-            by_cluster = load([folder], digest=recording, executor=executor)
+        with connected("local", LIMITS, print) as executor:
+            before_s = started(executor, first)
+            own_s, wall = cpu_s(), time.perf_counter()
+            by_cluster = load([folder], digest=recording, executor=executor, cached=False)
             cluster_wall_s = time.perf_counter() - wall
+            workers_s, client_s = working_s() - before_s, cpu_s() - own_s
         cluster_s = cpu_s() - begin
         begin = cpu_s()
         measured = measure(with_events(by_cluster, differing(by_cluster)))
@@ -148,9 +169,11 @@ def ranks(count: int, megabytes: int) -> dict[str, Any]:
             "one_process_s": one_s,
             "one_process_wall_s": one_wall_s,
             "megabytes": megabytes,
-            "cluster_s": cluster_s,
-            "cluster_of_one_rank_s": start_s,
+            "workers_s": workers_s,
+            "client_s": client_s,
+            "cluster_and_its_start_s": cluster_s,
             "cluster_wall_s": cluster_wall_s,
+            "per_core": (workers_s + client_s) / one_s,
             "compare_s": (cpu_s() - begin) / 2,
             "client_peak_mb": peak_mb(),
             "same": same,
@@ -159,10 +182,55 @@ def ranks(count: int, megabytes: int) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def parts(count: int, megabytes: int) -> dict[str, Any]:
+    """CPU seconds of reading so many copies by two workers, a part of them on disk at a time, and of comparing them."""
+    kept = DATA / f"parts-{count}-{megabytes}mb"
+    kept.mkdir(parents=True, exist_ok=True)
+    texts = [gzip.decompress(large(megabytes).read_bytes()).decode()]
+    missing = [at for at in range(0, count, PART) if not (kept / f"{at:05}.pickle").exists()]
+    folder = Path(tempfile.mkdtemp(prefix="dptune-ranks-"))
+    try:
+        with connected("local", LIMITS, print) as executor:
+            for number, at in enumerate(missing):
+                copies(folder, texts, range(at, min(at + PART, count)))
+                before_s = working_s() if number else started(executor, next(folder.iterdir()))
+                own_s, wall = cpu_s(), time.perf_counter()
+                run = load([folder], digest=recording, executor=executor, cached=False)
+                spent = (working_s() - before_s, cpu_s() - own_s, time.perf_counter() - wall)
+                (kept / "writing").write_bytes(pickle.dumps((spent, run.digested)))
+                (kept / "writing").rename(kept / f"{at:05}.pickle")
+                for path in folder.iterdir():
+                    path.unlink()
+                print(f"{at + PART:,} of {count:,}: {spent}", flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    del texts
+    read_peak_mb, by_part, digested = peak_mb(), [], []
+    for path in sorted(kept.glob("*.pickle")):
+        of_part, found = pickle.loads(path.read_bytes())
+        by_part.append(of_part)
+        digested += found
+    workers_s, client_s, wall_s = (sum(column) for column in zip(*by_part, strict=True))
+    begin = cpu_s()
+    measured = measure(Run([], digested=digested))
+    shutil.rmtree(kept)
+    return {
+        "ranks": len(digested),
+        "megabytes": megabytes,
+        "workers_s": workers_s,
+        "client_s": client_s,
+        "cluster_wall_s": wall_s,
+        "measure_s": cpu_s() - begin,
+        "read_peak_mb": read_peak_mb,
+        "client_peak_mb": peak_mb(),
+        "accounted": measured.account is not None,
+    }
+
+
 def main() -> None:
     """Run one part and keep its result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("record", "compare", "ranks"))
+    parser.add_argument("what", choices=("record", "compare", "ranks", "parts"))
     parser.add_argument("count", nargs="?", type=int, default=1000)
     parser.add_argument("--megabytes", type=int, default=0, help="of the traces of ranks (default: small ones)")
     args = parser.parse_args()
@@ -170,7 +238,8 @@ def main() -> None:
     if args.what == "record":
         result |= record()
     else:
-        result |= compare(args.count) if args.what == "compare" else ranks(args.count, args.megabytes)
+        of_ranks = ranks if args.what == "ranks" else parts
+        result |= compare(args.count) if args.what == "compare" else of_ranks(args.count, args.megabytes)
     before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     RESULTS.write_text(json.dumps([*before, result], indent=1) + "\n")
     json.dump(result, sys.stdout, indent=1)

@@ -54,7 +54,7 @@ def test_an_unreadable_dump_is_named_and_the_others_are_shown(tmp_path: Path) ->
     ("words", "message"),
     [
         (["--format", "html"], "dumps and logs of collectives cannot be shown as html"),
-        ([str(SMALL), "--format", "json"], "dumps together with traces are shown as text"),
+        ([str(SMALL), "-o", "/dev/null"], "text of dumps with traces is written to stdout only"),
         ([str(DUMPS / "json")], "two dumps of rank 0"),
     ],
 )
@@ -64,7 +64,8 @@ def test_mistakes(words: list[str], message: str) -> None:
     assert message in done.stderr
 
 
-def test_beside_traces_calls_are_matched_by_group_and_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [[], ["--detail-ranks", "0"]])
+def test_beside_traces_calls_are_matched_by_group_and_number(words: list[str], tmp_path: Path) -> None:
     """Two ranks that all-reduce once in each step, for 50 and 70 us: the dumps have no durations, the traces do."""
     traces, dumps = tmp_path / "traces", tmp_path / "dumps"
     traces.mkdir()
@@ -81,7 +82,13 @@ def test_beside_traces_calls_are_matched_by_group_and_number(tmp_path: Path) -> 
         entries = [call("0", number, "scheduled") for number in (2, 3, 9)]
         (dumps / f"t_{rank}").write_text(json.dumps({"version": "2.9", "pg_config": {}, "entries": entries}))
     load_events(traces, *ranks)
-    done = in_process.dptune("report", str(traces), str(dumps), "--no-cache", "--no-tui", "--width", "120")
+    done = in_process.dptune("report", str(traces), str(dumps), "--no-cache", "--no-tui", "--width", "120", *words)
     assert done.returncode == 0, done.stderr
     assert "4 calls of the dumps were found in the traces, by process group and sequence number." in done.stdout
     assert re.search(r"all_reduce +0 \(default_pg\) +3.91 KiB +2 +3 +0.05 +0.07$", done.stdout, re.MULTILINE)
+    both = in_process.dptune("report", str(traces), str(dumps), "--no-cache", "--format", "json", *words)
+    alone = in_process.dptune("report", str(traces), "--no-cache", "--format", "json", *words)
+    written = json.loads(both.stdout)
+    assert written.keys() == {"report", "flight"}
+    assert written["report"] == json.loads(alone.stdout)
+    assert FlightFigures.model_validate(written["flight"]).traced == 4

@@ -141,6 +141,71 @@ def test_sizes_of_a_scatter_may_differ_where_torch_says_so(tmp_path: Path) -> No
     assert figures(tmp_path, {0: [root], **{rank: [other] for rank in (1, 2, 3)}}).mismatches == []
 
 
+def peer(name: str, number: int, state: str = "completed", group: str = "0", **more: Any) -> dict[str, Any]:
+    """A send or receive, `send 0->1` or `recv 1<-0`, in the ranks of its group."""
+    more = {"collective_seq_id": 0, "p2p_seq_id": number, "is_p2p": True, **more}
+    return call(group, number, state, name, **more)
+
+
+SENT = [peer("send 2->3", 1), peer("send 2->3", 2)]
+RECEIVED = [peer("recv 3<-2", 1), peer("recv 3<-2", 2)]
+
+
+def test_sends_that_are_over_hold_up_nobody(tmp_path: Path) -> None:
+    found = figures(tmp_path, {0: HEALTHY, 1: HEALTHY, 2: [*HEALTHY, *SENT], 3: [*HEALTHY, *RECEIVED]})
+    assert (found.stuck, found.culprits) == ([], [])
+
+
+@pytest.mark.parametrize("first", [1, 41])
+def test_a_stage_of_a_pipeline_that_does_not_send(first: int, tmp_path: Path) -> None:
+    """Rank 2 hangs: rank 3 waits for what it sends, and ranks 0 and 1 for both, in a collective.
+
+    `first` is the number of the oldest receive: that of 1 is whether the recorder has all of them.
+    """
+    waits = [*HEALTHY, call("0", 3, "started")]
+    received = [peer("recv 3<-2", first), peer("recv 3<-2", first + 1, "started")]
+    found = figures(tmp_path, {0: waits, 1: waits, 2: [*HEALTHY, SENT[0]], 3: [*HEALTHY, *received]})
+    collective, receive = found.stuck
+    assert (collective.kind, collective.missing) == ("all_reduce", [2, 3])
+    assert (receive.kind, receive.sequence, receive.message_bytes) == ("receive from rank 2", first + 1, 4000)
+    assert (receive.reached, receive.missing, receive.done, receive.at) == ([3], [2], [], f"train.py:{81 + first}")
+    (culprit,) = found.culprits
+    assert (culprit.rank, culprit.holds_up, culprit.last_call) == (2, [0, 1, 3], "send 2->3 #1 of group 0 (default_pg)")
+
+
+def test_ranks_of_a_group_and_of_a_dump_that_is_lacking(tmp_path: Path) -> None:
+    """In group tp1, rank 2 is number 0 and rank 3 number 1, of which no dump was given."""
+    found = figures(tmp_path, {0: HEALTHY, 1: HEALTHY, 2: [*HEALTHY, peer("send 0->1", 5, "started", "tp1")]})
+    (send,) = found.stuck
+    assert (send.kind, send.reached, send.without_dump) == ("send to rank 3", [2], [3])
+    (culprit,) = found.culprits
+    assert (culprit.rank, culprit.dumped, culprit.holds_up) == (3, False, [2])
+
+
+def test_both_called_or_one_is_through(tmp_path: Path) -> None:
+    """What has arrived is not waited for by its receiver; where both wait, the cause is elsewhere."""
+    begun = [peer("send 2->3", 3, "started")], [peer("recv 3<-2", 3, "scheduled")]
+    found = figures(tmp_path, {0: HEALTHY, 1: HEALTHY, 2: [*SENT, *begun[0]], 3: [*RECEIVED, *begun[1]]})
+    (stuck,) = found.stuck
+    assert (stuck.kind, stuck.reached, stuck.missing, stuck.done) == ("send to rank 3", [2, 3], [], [])
+    assert found.culprits == []
+    (tmp_path / "done").mkdir()
+    found = figures(tmp_path / "done", {2: [*SENT, *begun[0]], 3: [*RECEIVED, peer("recv 3<-2", 3)]})
+    (stuck,) = found.stuck
+    assert (stuck.kind, stuck.reached, stuck.missing, stuck.done) == ("send to rank 3", [2, 3], [], [3])
+
+
+@pytest.mark.parametrize("state", ["completed", "started"])
+def test_calls_of_a_coalesced_group_are_over_with_the_group(state: str, tmp_path: Path) -> None:
+    """The recorder leaves single calls of a group as scheduled; what ends the group has its number, and a state."""
+    both = [peer("send 2->3", 1, "scheduled"), peer("recv 2<-3", 1, "scheduled"), peer("coalesced", 1, state)]
+    other = [peer("recv 3<-2", 1, "scheduled"), peer("send 3->2", 1, "scheduled"), peer("coalesced", 1, "completed")]
+    found = figures(tmp_path, {2: both, 3: other})
+    kinds = [(each.kind, each.reached, each.done) for each in found.stuck]
+    waiting = [("send to rank 3", [2, 3], [3]), ("receive from rank 3", [2, 3], [3])]
+    assert kinds == ([] if state == "completed" else waiting)
+
+
 @pytest.mark.parametrize("form", ["pickle", "json"])
 def test_real_dumps_of_gloo(form: str) -> None:
     found = flight_figures([read_dump(path) for path in sorted((DUMPS / form).iterdir())])

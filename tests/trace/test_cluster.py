@@ -25,6 +25,7 @@ from dptune.trace.loading.gathering import with_events
 from dptune.trace.loading.lost import LostError
 
 from .. import reading  # noqa: TID252 - tests are no installed package
+from .conftest import SAMPLE
 
 STRAGGLER = "torchrec_straggler_4xv100"
 LIMITS = Limits(wait_s=600, rank_timeout_s=600, attempts=2, workers=2)
@@ -58,6 +59,20 @@ def test_figures_are_those_of_one_machine_though_a_worker_is_killed(workers, rea
 def test_a_local_worker_keeps_memory_for_the_next_trace_and_computes_on_one_core(workers):
     assert workers.submit(os.getenv, "MALLOC_TRIM_THRESHOLD_").result() is None
     assert workers.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
+
+
+def test_workers_read_a_bucket_themselves(s3, address, workers):
+    distributed = pytest.importorskip("distributed")
+    store = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "NO_PROXY"))}
+    with distributed.Client(address, set_as_default=False) as client:
+        client.run(lambda: os.environ.update(store))
+    run, local = (load([name], executor=workers, digest=recording) for name in ("s3://bucket/runs/healthy", SAMPLE))
+    assert [rank.source for rank in run.digested] == [
+        f"s3://bucket/runs/healthy/rank-0000{rank}.trace.json.gz" for rank in (0, 1)
+    ]
+    found, expected = (measure(with_events(each, [0], executor=workers)) for each in (run, local))
+    sources = {"ranks": {"__all__": {"source"}}}
+    assert found.model_dump(exclude=sources) == expected.model_dump(exclude=sources)
 
 
 def test_the_executor_of_a_dask_client_reads_runs(address, real_traces):

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from dptune.commands.shared.amounts import price, tokens
 from dptune.commands.shared.engine import cluster_options, engine_of
-from dptune.commands.shared.flight_dumps import check_format, figures, split
+from dptune.commands.shared.flight_dumps import check_format, figures, split, with_report
 from dptune.commands.shared.flight_dumps import show as show_dumps
 from dptune.commands.shared.inspector_logs import figures as inspected
 from dptune.commands.shared.inspector_logs import logs_of
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output == Path("-"):
         args.output = None
     if logs := logs_of(args.paths):
-        check_format(args, alone=True)
+        check_format(args)
         _check_output(args.output)
         show_dumps(inspected(logs), args, alone=True)
         return 0
@@ -143,13 +143,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _with_dumps(args: argparse.Namespace, dumps: Sequence[Path]) -> int:
     """Show dumps of the flight recorder, after the report of the traces where some are given."""
-    check_format(args, alone=not args.paths)
+    check_format(args)
     _check_output(args.output)
     if not args.paths:
         show_dumps(figures(dumps), args, alone=True)
         return 0
+    if args.format == "json":
+        run, report = _read(args)
+        _write(with_report(_text(report, "json", args), figures(dumps, run)), args.output)
+        return 0
     if args.output:
-        raise UsageError("a report of dumps with traces is written to stdout only", "leave -o out")
+        raise UsageError("text of dumps with traces is written to stdout only", "leave -o out, or add --format json")
     run, report = _read(args)
     _write(_text(report, "text", args), None)
     show_dumps(figures(dumps, run), args, alone=False)

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from statistics import median
+from typing import cast
 
 import numpy as np
 
 from dptune.measure.communication.dtypes import bytes_of, dtype_of
+from dptune.measure.flight_peers import unfinished_with_peers
+from dptune.measure.views import RankView
 from dptune.measured.collectives import UNKNOWN
 from dptune.measured.flight import Culprit, Difference, FlightCalls, FlightFigures, Mismatch, StuckCollective
 from dptune.trace.columns import NONE
@@ -50,6 +53,7 @@ def flight_figures(dumps: Sequence[Dump], traced: Durations | None = None) -> Fl
     dumped = {dump.rank: dump for dump in dumps}
     groups = _groups(dumped.values())
     stuck = [found for group in groups if (found := _stuck(group, dumped)) is not None]
+    stuck += unfinished_with_peers(dumped, _bytes)
     findings = []
     if not any(dump.entries for dump in dumps):
         findings.append("the dumps hold no calls: was TORCH_FR_BUFFER_SIZE (TORCH_NCCL_TRACE_BUFFER_SIZE) set?")
@@ -171,7 +175,7 @@ def _mismatch(group: _Group) -> Mismatch | None:
 
 
 def _kind(entry: Entry) -> str:
-    return entry.name if entry.kind == UNKNOWN else entry.kind
+    return entry.name if entry.kind == UNKNOWN or entry.to_peer else entry.kind
 
 
 def _sizes(entry: Entry) -> str:
@@ -262,7 +266,7 @@ def _durations_ms(calls: Iterable[tuple[int, Entry]], traced: Durations) -> Iter
 
 
 def traced_durations(run: Run) -> Durations:
-    """Durations of the collectives in traces that carry a sequence number: those of NCCL's kernels."""
+    """Durations of the collectives in traces and records that carry a sequence number: those of NCCL's kernels, ms."""
     found: dict[tuple[int, str, int], float] = {}
     for rank in run.ranks:
         collectives, columns = rank.light.collectives, rank.light.columns
@@ -270,6 +274,11 @@ def traced_durations(run: Run) -> Durations:
             row, group = int(collectives.row[at]), collectives.word(collectives.group, at)
             if group is not None and columns.categories[columns.category_id[row]] in DEVICE_CATEGORIES:
                 found[rank.rank, group, int(collectives.sequence[at])] = int(columns.dur_ns[row]) / 1e6
+    for rank in run.digested:
+        devices = [device for device in cast(RankView, rank.digest).devices if not device.operations.on_cpu]
+        for call in (call for device in devices if device.record is not None for call in device.record.calls):
+            if call.group is not None and call.sequence is not None:
+                found[rank.rank, call.group, call.sequence] = call.dur_ns / 1e6
     return found
 
 

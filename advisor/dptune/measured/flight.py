@@ -13,12 +13,12 @@ Difference = Literal["kind", "sizes", "types"]
 
 
 class StuckCollective(Model):
-    """The first collective of a process group that is not over on every rank."""
+    """The first collective of a process group, or send and receive of two ranks, that is not over on every rank."""
 
     group: str
     description: str = Field(description="what the script or library calls the group")
-    sequence: int = Field(description="number of the collective in its group, from 1")
-    kind: str
+    sequence: int = Field(description="number in its group, from 1; of a send or receive on the rank that waits")
+    kind: str = Field(description="all_reduce, ..., 'send to rank 1' or 'receive from rank 0'")
     message_bytes: int | None = None
     reached: list[int] = Field(description="ranks that called it")
     missing: list[int] = Field(description="ranks of the group, with a dump, that have not called it")

@@ -79,9 +79,12 @@ def show(found: FlightFigures | InspectorFigures, args: argparse.Namespace, alon
         args.output.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
-def check_format(args: argparse.Namespace, alone: bool) -> None:
+def with_report(report_json: str, found: FlightFigures) -> str:
+    """One JSON object of the report of traces, `report`, and the figures of dumps, `flight`."""
+    return f'{{\n"report": {report_json.rstrip()},\n"flight": {found.model_dump_json(indent=1)}\n}}\n'
+
+
+def check_format(args: argparse.Namespace) -> None:
     """Raises UsageError for a format that dumps are not shown in."""
     if args.format in ("html", "tui"):
         raise UsageError(f"dumps and logs of collectives cannot be shown as {args.format}", "use --format text or json")
-    if args.format == "json" and not alone:
-        raise UsageError("dumps together with traces are shown as text", "for JSON, name the dumps alone")

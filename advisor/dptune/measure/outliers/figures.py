@@ -3,6 +3,11 @@
 The gain is the what-if of "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025): the
 recorded steps are replayed with the work of the slowest ranks as the median rank's. That study replaces the times of
 operations; here it is the work between collectives, whatever it consists of (`communication/gain.py`).
+
+The study compares the job with one without any straggler. `gains` are of the slowest rank, the slowest 2, the slowest
+1 % and all late ranks, as shares of the recorded time: a share g is a slowdown of 1 / (1 - g). The gain of all late
+ranks is the nearest to the study's slowdown, and a lower bound of it: ranks below the threshold keep their times, and
+so do the collectives. Shares of jobs that it publishes are of one cluster's jobs and are no reference for one run.
 """
 
 from __future__ import annotations

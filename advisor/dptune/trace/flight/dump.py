@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dptune.errors import TraceError
@@ -24,7 +24,8 @@ _MOST_RANK = 1_000_000
 _RANK = re.compile(r"(\d+)(?=\D*$)")
 _START_BYTES = 4096
 _KEYS = (b"pg_config", b"entries", b"comm_lib_version", b"nccl_version", b"pg_status")
-_PEERS = re.compile(r"(?:send|recv) (\d+)(?:->|<-)(\d+)")
+_PEERS = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
+_COALESCED = "coalesced"  # what ends a group of calls: the recorder follows the state of this one only
 _TORCH = ("/torch/", "\\torch\\")
 _AGAIN = "dump it again, or leave it out"
 
@@ -35,7 +36,8 @@ class Entry:
 
     `sequence` counts the calls of a group from 1, those to one peer apart from collectives. `started_ns` and
     `completed_ns` are when the recorder noticed; `duration_ms` is measured on the device where timing is enabled.
-    `done`: the call is over. `at` is the innermost line outside of torch.
+    `done`: the call is over; a call of a coalesced group has the state of the group. `peers` are sender and
+    receiver of a send or receive, numbered in the group. `at` is the innermost line outside of torch.
     """
 
     group: str
@@ -55,6 +57,7 @@ class Entry:
     completed_ns: int | None
     duration_ms: float | None
     at: str = ""
+    peers: tuple[int, int] | None = None
 
     @property
     def kind(self) -> str:
@@ -115,8 +118,15 @@ def read_dump(path: Path) -> Dump:
         groups=dict(_groups(document.get("pg_config"))),
         enqueued=dict(_status(status, "last_enqueued_collective")),
         completed=dict(_status(status, "last_completed_collective")),
-        entries=[entry for each in document["entries"] if (entry := _entry(each)) is not None],
+        entries=_coalesced([entry for each in document["entries"] if (entry := _entry(each)) is not None]),
     )
+
+
+def _coalesced(entries: list[Entry]) -> list[Entry]:
+    """The same with the state of each coalesced group in its calls, which have its number."""
+    groups = {(each.group, each.to_peer, each.sequence): each for each in entries if each.name == _COALESCED}
+    of_group = [groups.get((each.group, each.to_peer, each.sequence), each) for each in entries]
+    return [replace(each, state=whole.state, done=whole.done) for each, whole in zip(entries, of_group, strict=True)]
 
 
 def _groups(config: object) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -148,7 +158,8 @@ def _entry(given: object) -> Entry | None:
     group = given.get("process_group")
     backend, colon, name = str(given.get("profiling_name", "")).partition(":")
     backend, name = (backend, name) if colon else ("", backend)
-    to_peer = given.get("is_p2p") is True or _PEERS.match(name) is not None
+    peers = _PEERS.match(name)
+    to_peer = given.get("is_p2p") is True or peers is not None
     sequence = _whole(given.get("p2p_seq_id" if to_peer else "collective_seq_id"))
     if not isinstance(group, list | tuple) or not group or sequence is None:
         return None
@@ -171,7 +182,14 @@ def _entry(given: object) -> Entry | None:
         completed_ns=_time(given.get("time_discovered_completed_ns")),
         duration_ms=_milliseconds(given.get("duration_ms")),
         at=_line(given.get("frames")),
+        peers=None if peers is None else _direction(peers),
     )
+
+
+def _direction(peers: re.Match[str]) -> tuple[int, int]:
+    """Sender and receiver: `send 0->1` and `recv 1<-0` are both from 0 to 1."""
+    own, other = int(peers[2]), int(peers[3])
+    return (own, other) if peers[1] == "send" else (other, own)
 
 
 def _milliseconds(given: object) -> float | None:
