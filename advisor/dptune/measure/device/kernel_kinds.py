@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from dptune.trace.collective_kernels import MOST_CHARACTERS, base_name
 from dptune.trace.kernels import Work, work_of
@@ -59,9 +60,11 @@ _KINDS = (
     ("reduction", r"scan|(?<![a-z])sum(?![a-z])"),
 )
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
+REMEMBERED = 4096  # names: ranks run the same kernels
 KERNEL_KINDS = (*dict.fromkeys(kind for kind, _ in _KINDS), OTHER, COMMUNICATION)
 
 
+@lru_cache(maxsize=REMEMBERED)
 def kernel_kind(name: str) -> str:
     """The kind of a kernel; `other` where its name does not tell."""
     if work_of("kernel", name) == Work.COMMUNICATION:

@@ -22,9 +22,10 @@ up a product), or not known from its name.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal
 
-from dptune.measure.device.kernel_kinds import MATRIX_WORK, kernel_kind
+from dptune.measure.device.kernel_kinds import MATRIX_WORK, REMEMBERED, kernel_kind
 from dptune.trace.collective_kernels import MOST_CHARACTERS
 
 Precision = Literal["matrix units", "fp32", "other"]
@@ -91,6 +92,7 @@ _NVIDIA_WITH = re.compile(
 )
 
 
+@lru_cache(maxsize=REMEMBERED)
 def precision(name: str) -> Precision | None:
     """How a kernel of this name multiplies; None where it does not, or its name does not tell."""
     name = name[:MOST_CHARACTERS]

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from math import inf
 from statistics import mean, median
 
 from msgspec import Struct
@@ -166,13 +167,17 @@ class Program:
 
     def _times(self, all_edges: Sequence[Sequence[Edge]]) -> list[float]:
         times: list[float] = []
+        come = times.append
         for recorded, edges in zip(self.recorded_ns, all_edges, strict=True):
-            at: float = recorded
-            for number, edge in enumerate(edges):
+            if not edges:
+                come(recorded)
+                continue
+            at = -inf
+            for edge in edges:
                 moment = times[edge.item] + edge.lag_ns
-                if not number or moment > at:
+                if moment > at:
                     at = moment
-            times.append(at)
+            come(at)
         return times
 
     def recorded_step_ns(self) -> float:
@@ -253,9 +258,11 @@ class Program:
         first, item = step.calls
         worked = 0.0
         while item > first:
-            before = next((edge for edge in self.edges[item] if edge.kind in _OF_HOST), None)
-            if before is None:
+            for edge in self.edges[item]:
+                if edge.kind in _OF_HOST:
+                    worked += edge.lag_ns
+                    item = edge.item
+                    break
+            else:
                 return None
-            worked += before.lag_ns
-            item = before.item
         return worked
