@@ -68,23 +68,24 @@ _ON_CPUS = {
     "straggler.removed": "the slowest rank is given the median compute time of the others; CPU contention between "
     "ranks scales with their former skew",
 }
-_EQUAL_PARTS = "gradients of a bucket are of equal size where the recording does not have their sizes"
+_PARTS = "where gradient sizes are unknown, they follow from how long copying each into its bucket takes"
 _BATCH = (
     "waiting for input grows in proportion to the batch, kernels and copies by 0.5 to 1 times that; host calls and "
     "collectives do not grow"
 )
 _PRECISION = "matrix products speed up by 0.4 to 1.3 times the ratio of the device's peak FLOP/s"
-_UNITS = "a unit is gathered once the units before it have been copied out"
+_SHARED = "collectives of a rank that overlap share its links"
+_UNITS = f"a unit is gathered once the units before it have been copied out; {_SHARED}"
 _ON_GPUS = {
-    "ddp.bucket": _EQUAL_PARTS,
-    "ddp.first_bucket": _EQUAL_PARTS,
+    "ddp.bucket": _PARTS,
+    "ddp.first_bucket": _PARTS,
     "ddp.comm_hook": "the hook takes up to 250 us of host time per bucket, and casts move 2.5 bytes per gradient byte",
     "ddp.gradient_as_bucket_view": "only copies out of buckets are saved",
     "accumulation.": "with fewer micro-batches, the last recorded ones remain; with more, each recorded pass takes "
     "longer in proportion",
     "ddp.no_sync": "a pass without communication computes as before, except for copies into and out of buckets",
-    "straggler.balanced": "kernels and host work of each step take their mean over ranks",
-    "straggler.removed": "kernels and host work of the slowest rank take the median of the others",
+    "straggler.balanced": "each kernel and the host work before each launch take their mean over ranks",
+    "straggler.removed": "each kernel of the slowest rank, and its host work, take the median of the others",
     "loader.batch_size": _BATCH,
     "batch.": _BATCH,
     "loader.num_workers": "each worker prepares a batch as fast as the script did",
@@ -92,7 +93,7 @@ _ON_GPUS = {
     "precision.": _PRECISION,
     "cudnn.allow_tf32": _PRECISION,
     "fsdp.param_dtype": _PRECISION,
-    "fsdp.reshard_after_forward": "collectives had half of the link's bandwidth while a backward pass gathered a unit",
+    "fsdp.reshard_after_forward": _SHARED,
     "fsdp.forward_prefetch": _UNITS,
     "fsdp.backward_prefetch": _UNITS,
     "fsdp.prefetch": _UNITS,

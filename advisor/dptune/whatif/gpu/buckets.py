@@ -158,10 +158,21 @@ class _Edit:
             ends[rank] = self._add(rank, [Edge(begin, took_ns, Kind.EXCHANGE, message) for begin in begins.values()])
         return Bucket(last, message, begins, ends)
 
-    def _launching_ns(self, reduction: Reduction, rank: int) -> int:
-        """From the launch of the kernel that makes a bucket's last gradient ready to the begin of the collective."""
-        called, recorded_ns = reduction.called[rank], self.recorded_ns
-        return min(recorded_ns[bucket.begins[rank]] - recorded_ns[called[bucket.last]] for bucket in reduction.buckets)
+    def _launching_ns(self, reduction: Reduction, rank: int) -> float:
+        """From the launch of the kernel that makes a bucket's last gradient ready to the begin of a free collective.
+
+        Not what the collective waits for then: the kernel, or the bucket before it. Where ranks share a GPU all of that
+        counts: kernels and collectives take turns, and on an H200 smaller buckets saved nothing.
+        """
+        called, recorded_ns, found = reduction.called[rank], self.recorded_ns, []
+        for bucket in reduction.buckets:
+            begin, launched = bucket.begins[rank], called[bucket.last]
+            launch = next((edge for edge in self.before.edges[begin] if edge.kind == Kind.LAUNCH), None)
+            if launch is None or self.before.shared:
+                found.append(float(recorded_ns[begin] - recorded_ns[launched]))
+            else:
+                found.append(recorded_ns[launch.item] - recorded_ns[launched] + launch.lag_ns)
+        return min(found)
 
     def _add(self, rank: int, edges: list[Edge]) -> int:
         self.edges.append(edges)

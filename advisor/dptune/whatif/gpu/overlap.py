@@ -1,9 +1,9 @@
-"""What ran beside collectives as recorded: kernels share the device with them, other collectives the links."""
+"""What ran beside collectives as recorded: kernels share the device with them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -40,17 +40,6 @@ def computing_shares(program: Program) -> dict[int, float]:
             if edge.kind in COMPUTING:
                 spans[program.ranks[place]].append((program.recorded_ns[edge.item], program.recorded_ns[place]))
     return _shares(transfers(program), {rank: _union(each) for rank, each in spans.items()})
-
-
-def shared_shares(program: Program, gone: Collection[int]) -> dict[int, float]:
-    """By place of a collective's end the part of its transfer in which others, that end at `gone`, ran on its rank."""
-    found = transfers(program)
-    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for transfer in found:
-        if transfer.place in gone:
-            spans[transfer.rank].append((transfer.start_ns, transfer.end_ns))
-    kept = [transfer for transfer in found if transfer.place not in gone]
-    return _shares(kept, {rank: _union(each) for rank, each in spans.items()})
 
 
 def _union(spans: list[tuple[int, int]]) -> Intervals:

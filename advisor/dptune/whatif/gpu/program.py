@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from math import inf
 from statistics import mean, median
 
 from msgspec import Struct
@@ -166,13 +167,17 @@ class Program:
 
     def _times(self, all_edges: Sequence[Sequence[Edge]]) -> list[float]:
         times: list[float] = []
+        come = times.append
         for recorded, edges in zip(self.recorded_ns, all_edges, strict=True):
-            at: float = recorded
-            for number, edge in enumerate(edges):
+            if not edges:
+                come(recorded)
+                continue
+            at = -inf
+            for edge in edges:
                 moment = times[edge.item] + edge.lag_ns
-                if not number or moment > at:
+                if moment > at:
                     at = moment
-            times.append(at)
+            come(at)
         return times
 
     def recorded_step_ns(self) -> float:
@@ -234,14 +239,21 @@ class Program:
 
     def _mean_step(self, times: Sequence[float], part: AbstractSet[int]) -> float:
         took: dict[int, list[float]] = defaultdict(list)
-        of_host: dict[int, list[float]] = defaultdict(list)
+        recorded: dict[int, list[float]] = defaultdict(list)
+        worked: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for place in part:
             step = self.steps[place]
+            recorded_ns, host_ns = (
+                float(self.recorded_ns[step.last] - self.recorded_ns[step.first]),
+                self._host_ns(step),
+            )
             took[step.rank].append(times[step.last] - times[step.first])
-            worked = self._host_ns(step)
-            if worked is not None:
-                of_host[step.rank].append(worked)
-        return float(median(max(mean(took[rank]), mean(of_host[rank] or [0.0])) for rank in took))
+            recorded[step.rank].append(recorded_ns)
+            if host_ns is not None:
+                worked[step.rank].append((host_ns, recorded_ns))
+        return float(
+            median(max(mean(took[rank]), _of_all(worked[rank], recorded[rank])) for rank in took),
+        )
 
     def _host_ns(self, step: Stretch) -> float | None:
         """What the host does between the calls that launch a step's first operation and the next step's.
@@ -253,9 +265,17 @@ class Program:
         first, item = step.calls
         worked = 0.0
         while item > first:
-            before = next((edge for edge in self.edges[item] if edge.kind in _OF_HOST), None)
-            if before is None:
+            for edge in self.edges[item]:
+                if edge.kind in _OF_HOST:
+                    worked += edge.lag_ns
+                    item = edge.item
+                    break
+            else:
                 return None
-            worked += before.lag_ns
-            item = before.item
         return worked
+
+
+def _of_all(worked: Sequence[tuple[float, float]], recorded: Sequence[float]) -> float:
+    """The host's work in the mean step, by that in some steps and how long these and all took as recorded."""
+    known_ns = sum(recorded_ns for _, recorded_ns in worked)
+    return sum(host_ns for host_ns, _ in worked) / known_ns * mean(recorded) if known_ns > 0 else 0.0

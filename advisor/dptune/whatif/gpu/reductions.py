@@ -205,7 +205,7 @@ def _reduction(
         buckets.append(Bucket(last, collective.message, begins, ends))
     copying = [each.copying_ns for each in passes.values()]
     copying_ns = [sum(of_ranks) for of_ranks in zip(*copying, strict=True)] if all(copying) else []
-    gradient_bytes = _gradient_bytes(len(first.kernels), lasts, sizes, ddp, copying_ns)
+    gradient_bytes = sizes_of_gradients(len(first.kernels), lasts, sizes, ddp, copying_ns)
     return Reduction(
         first.step,
         gradient_bytes,
@@ -217,10 +217,13 @@ def _reduction(
     )
 
 
-def _gradient_bytes(
+def sizes_of_gradients(
     count: int, lasts: Sequence[int], sizes: Sequence[int], ddp: DdpFacts | None, copying_ns: Sequence[int]
 ) -> tuple[int, ...]:
-    """As recorded; else parts of a bucket by how long each gradient was copied beyond the smallest; else equal ones."""
+    """Bytes of each gradient, in the order in which they become ready; `lasts` and `sizes` are those of their buckets.
+
+    As recorded; else parts of a bucket by how long each gradient was copied beyond the smallest; else equal ones.
+    """
     if ddp is not None and len(ddp.grad_ready_order) == count and ddp.gradient_sizes:
         return tuple(ddp.gradient_sizes[index] for index in ddp.grad_ready_order)
     least_ns = min(copying_ns, default=0)

@@ -15,7 +15,6 @@ from statistics import median
 from dptune.whatif.gpu.reductions import Matched, Places
 
 _ALONE, _BESIDE = 0.05, 0.5  # of its duration that a collective shares: less is alone, more shows what sharing takes
-_SAME = 1e-6  # of a duration: what rounding makes of it
 
 
 @dataclass(frozen=True)
