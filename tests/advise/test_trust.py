@@ -387,12 +387,17 @@ def test_traced_steps_that_are_noisy_count_too(make_measured, hand_made):
 
 
 @pytest.mark.parametrize(("steps", "said"), [(3, True), (4, False), (20, False)])
-def test_a_run_of_three_steps_says_so(make_measured, steps, said):
+def test_a_run_of_three_steps_says_so(make_measured, hand_made, steps, said):
     trust = judge(make_measured(steps=steps), [])
     assert ("steps-three" in codes(trust)) is said
     assert trust.level == "sound"
     if said:
         assert text_of(trust, "steps-three").startswith("only 3 traced steps were recorded, so one unusual step")
+        assert text_of(trust, "steps-three").endswith("record at least 10 (`--light 10`)")
+        foreign = make_measured(steps=steps).model_copy(
+            update={"step": hand_made.figures(StepTime, basis="traced", time_ns=12)}
+        )
+        assert text_of(judge(foreign, []), "steps-three").endswith("(`active=10` in torch.profiler's schedule)")
 
 
 def losing(measured, *losses):

@@ -1,5 +1,6 @@
 """The sdist holds what a developer needs, the wheel what a user needs, and nothing else."""
 
+import os
 import re
 import subprocess
 import sys
@@ -118,6 +119,28 @@ def test_a_registry_shows_the_readme_without_what_only_the_repository_has(wheel:
         file = archive.extractfile(next(name for name in archive.getnames() if name.endswith("/PKG-INFO")))
         assert file is not None
         assert message_from_string(file.read().decode()).get_payload() == text
+
+
+def test_the_wheel_works_without_this_source_tree(dist: Path, tmp_path: Path) -> None:
+    """As pipx and uvx run it: by its entry points, its rules and its packaged run."""
+    (path,) = dist.glob("*.whl")
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(installed)
+    code = (
+        "import sys, importlib.metadata as m; d = m.distribution('dptune'); print(d.locate_file(''));"
+        "main = next(iter(d.entry_points.select(group='console_scripts', name='dptune'))).load();"
+        "print(sys.modules['dptune'].__file__); sys.stdout.flush(); sys.exit(main(['demo']))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
+    assert run.returncode == 0, run.stderr
+    where, module, *screen = run.stdout.splitlines()
+    assert Path(where) == installed
+    assert Path(module).is_relative_to(installed)
+    assert any("DP102" in row for row in screen)
 
 
 def test_the_licence_ships(wheel: dict[str, str]) -> None:

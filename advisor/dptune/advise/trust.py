@@ -341,9 +341,11 @@ def _few(measured: Measured) -> Iterator[Finding]:
     """As few steps as a run can be judged by: one that is unusual changes the median and every share."""
     most = max(_recorded_steps(measured).values(), default=0)
     if most == LEAST_JUDGED_STEPS:
+        traced = measured.step.basis == "traced"
+        how = f"`active={ENOUGH_STEPS}` in torch.profiler's schedule" if traced else f"`--light {ENOUGH_STEPS}`"
         text = (
             f"only {most} traced steps were recorded, so one unusual step changes every figure: record at least "
-            f"{ENOUGH_STEPS} (`--light {ENOUGH_STEPS}`)"
+            f"{ENOUGH_STEPS} ({how})"
         )
         yield Finding(code="steps-three", level="info", text=text)
 

@@ -256,7 +256,7 @@ def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float]) -> S
     others = [ns for rank, ns in busy.items() if rank != late.rank]
     unbusy = 1 - max(others) / run.measured.step.time_ns if others and late.rank in busy else 0.0
     if unbusy > bound.high_share:
-        bound = run.bound(0.0, unbusy, "the step less what the others do without waiting for it")
+        bound = run.bound(0.0, unbusy, "the step less the busy time of the busiest other rank")
     return bound
 
 
