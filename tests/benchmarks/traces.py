@@ -93,7 +93,8 @@ def _counted() -> dict[str, dict[str, float]]:
     """FLOPs of a step of each model: ours, of a trace, and those of torch's counter."""
     script = ROOT / "tests" / "measure" / "counted_models.py"
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, script, folder], check=True, env={**os.environ, "KINETO_LOG_LEVEL": "5"})
+        quietly = {"stdout": subprocess.DEVNULL, "env": {**os.environ, "KINETO_LOG_LEVEL": "5"}}
+        subprocess.run([sys.executable, script, folder], check=True, **quietly)
         torchs = json.loads(Path(folder, "counts.json").read_text())
         return {
             name: {"ours": measure(load([Path(folder, f"{name}.json")])).efficiency.flops_per_step, "torch": count}
