@@ -37,6 +37,14 @@ def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
     assert table_of(benchmark) in (ROOT / path).read_text(encoding="utf-8")
 
 
+def test_tables_of_traces_are_quoted_from_the_results() -> None:
+    page = (ROOT / "tests" / "benchmarks" / "TRACES.md").read_text(encoding="utf-8")
+    tables = table_of("traces").split("\n\n")
+    assert len(tables) == 5
+    for table in tables:
+        assert f"```text\n{table.rstrip()}\n```" in page
+
+
 def test_the_accuracy_of_predictions_is_summed_up_from_the_results() -> None:
     page = (ROOT / "docs" / "predicting.md").read_text(encoding="utf-8")
     two_ranks = table_of("predictions").split("\n\nof 2 ranks, ")[1]

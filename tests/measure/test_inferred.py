@@ -366,3 +366,35 @@ def test_few_rules_could_not_run_on_a_public_trace(real_traces: Path, trace: str
     assert len(lacking) <= (len(report.quiet) + len(lacking)) / 4
     assert all(skip.reason for skip in lacking)
     assert f"{len(needing)} more need a recording" in report.headline.why or not lacking
+
+
+@pytest.mark.parametrize(
+    ("waits", "workers"),
+    [
+        ([90, 1, 20, 60, 1, 1, 60, 1, 5, 55, 1, 1, 60, 30], "3"),
+        ([90, 1, 20, 60, 1, 1, 60, 1, 5, 55, 1, 60, 1, 30], ""),  # distances of 3, 3 and 2
+        ([90, 1, 20, 60, 1, 1, 60, 1, 5, 55, 1], ""),  # three long ones
+        ([60] * 14, ""),  # each batch is waited for
+    ],
+)
+def test_workers_by_the_distance_of_the_longest_waits(tmp_path: Path, waits: list[int], workers: str) -> None:
+    drawn = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    events = [
+        each
+        for number, wait in enumerate(waits)
+        for each in (
+            step(number, 100 * number, 100 * number + 100),
+            annotation(drawn, 100 * number + 1, 100 * number + 1 + wait),
+            *launched("gemm", 100 * number + 95, 100 * number + 96, 100 * number + 98, number + 1),
+        )
+    ]
+    found = {trait.name: trait for trait in measure_events(tmp_path, events).inferred.traits}
+    said = f"{workers}: the longest waits for a batch are {workers} batches apart"
+    assert found.get("DataLoader workers") is None if not workers else found["DataLoader workers"].value == said
+
+
+def test_workers_of_a_public_trace(real_traces: Path) -> None:
+    """By eye: 700, 677, 672, 748 and 578 ms at every fourth of its last batches."""
+    measured = reading.measured(real_traces / "single_gpu" / "29571b7_resnet_kineto.json.gz")
+    (found,) = [trait for trait in measured.inferred.traits if trait.name == "DataLoader workers"]
+    assert (found.value[:2], found.confidence) == ("4:", "low")

@@ -163,3 +163,12 @@ def test_public_traces(real_traces):
     (nano,) = (real_traces / "nanogpt_adam_hook_h100").glob("3608dcf*")
     (group,) = reading.measured(nano).process_groups
     assert (group.size, group.ranks, group.known("dimensions")) == (8, list(range(8)), None)
+
+
+def test_a_public_trace_with_several_groups(real_traces):
+    """11 undescribed groups of gloo, each of all 300 ranks: no collective names its group, so none has a role."""
+    (trace,) = (real_traces / "cpu_only").glob("05cd72f*")
+    groups = reading.measured(trace).process_groups
+    assert [group.size for group in groups] == [300] * 11
+    assert len({group.name for group in groups}) == 11
+    assert all(group.known("dimensions") is None for group in groups)

@@ -10,6 +10,7 @@ from dptune.measure.device.architectures import architecture_of
 from dptune.measure.device.matmul import device_of
 from dptune.measure.inferred.compilation import compilation
 from dptune.measure.inferred.hosts import HostEvents
+from dptune.measure.inferred.loaders import workers
 from dptune.measured import Trait
 from dptune.trace.vendors import GRAPH_LAUNCH_NAME
 
@@ -30,6 +31,8 @@ def traits(host: HostEvents) -> Iterator[Trait]:
         yield _trait("CUDA graphs", f"{graphs / max(1, len(host.view.steps)):.3g} launches per step", "high")
     if host.inside(host.forward, host.backward).any():  # a backward pass of the script's own may run some, too
         yield _trait("checkpointing", "operators of the forward pass run again in the backward pass", "medium")
+    if number := workers(host):
+        yield _trait("DataLoader workers", f"{number}: the longest waits for a batch are {number} batches apart", "low")
     yield from compilation(host)
     device = device_of(host.view)
     if (device is None or not device.name) and (shown := architecture_of(host.view)) is not None:
