@@ -5,6 +5,7 @@
     python tests/benchmarks/cluster.py ranks 1024      so many copies of a small trace, by one process and by a cluster
     python tests/benchmarks/cluster.py ranks 24 --megabytes 20      the same of larger ones
     python tests/benchmarks/cluster.py parts 1024 --megabytes 20    by a cluster only, made and deleted 64 at a time
+    python tests/benchmarks/cluster.py --table         the latest results
 
 Times are CPU seconds (user and system, of a process and of those it started and waited for), so that they hold on a
 machine that does other things, too. The copies have ranks and clocks of their own. Results are appended to
@@ -30,7 +31,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
 from isal import igzip
 from kineto_text import write_trace
 
@@ -48,6 +48,7 @@ RESULTS = HERE / "results" / "cluster.json"
 DATA = Path(tempfile.gettempdir()) / "dptune-benchmark-traces"
 SMALL = HERE.parents[1] / ".." / "shared" / "real_traces" / "torchrec_straggler_4xv100"
 MEGABYTES = 100
+COMPARED = (1_000, 2_500, 5_000, 10_000)  # ranks in the table
 PART = 64  # ranks on disk at a time
 LIMITS = Limits(wait_s=300, rank_timeout_s=600, attempts=3, workers=2)
 
@@ -139,6 +140,8 @@ def started(executor: Executor, path: Path) -> float:
 
 def working_s() -> float:
     """CPU seconds of the processes that this one has started and that still run."""
+    import psutil  # comes with dask.distributed
+
     return sum(sum(each.cpu_times()[:2]) for each in psutil.Process().children(recursive=True))
 
 
@@ -227,13 +230,48 @@ def parts(count: int, megabytes: int) -> dict[str, Any]:
     }
 
 
+def table(results: list[dict[str, Any]]) -> str:
+    """The latest result of each kind as text."""
+    latest = {(each["what"], each.get("ranks"), each.get("megabytes")): each for each in results}
+    lines = ["compared by records of 100 MB traces, CPU s    chosen  measured   peak MB"]
+    for (what, count, _), each in sorted(latest.items(), key=lambda item: item[0][1] or 0):
+        if what == "compare" and count in COMPARED:
+            lines.append(
+                f"{count:>12,} ranks                          {each['differing_s']:9.1f} {each['measure_s']:9.1f}"
+                f" {each['peak_mb']:9,.0f}"
+            )
+    lines += ["", "read, CPU s                 one process   workers   client   per core"]
+    for (what, count, megabytes), each in latest.items():
+        if what == "ranks" and "per_core" in each:
+            lines.append(
+                f"{count:>4,} ranks of {megabytes:>3} MB         {each['one_process_s']:9.1f} {each['workers_s']:9.1f}"
+                f" {each['client_s']:8.1f} {each['per_core']:10.2f}"
+            )
+        elif what == "parts":
+            lines.append(
+                f"{count:>4,} ranks of {megabytes:>3} MB                 - {each['workers_s']:9.1f}"
+                f" {each['client_s']:8.1f}          -"
+            )
+    record = latest["record", None, None]
+    lines += [
+        "",
+        "one trace of 100 MB, CPU s: load, record, measure: "
+        + ", ".join(f"{record[name]:.2f}" for name in ("load_s", "record_s", "measure_s")),
+    ]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Run one part and keep its result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("record", "compare", "ranks", "parts"))
+    parser.add_argument("what", nargs="?", choices=("record", "compare", "ranks", "parts"), default="record")
+    parser.add_argument("--table", action="store_true", help="print what there is")
     parser.add_argument("count", nargs="?", type=int, default=1000)
     parser.add_argument("--megabytes", type=int, default=0, help="of the traces of ranks (default: small ones)")
     args = parser.parse_args()
+    if args.table:
+        print(table(json.loads(RESULTS.read_text())))
+        return
     result = {"what": args.what}
     if args.what == "record":
         result |= record()
