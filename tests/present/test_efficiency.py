@@ -93,7 +93,7 @@ def test_a_measured_peak(report: Report) -> None:
     busy = efficiency(dtypes=[peak], peak_basis="measured", peak_withheld_share=0.2)
     page = shown(with_figures(report, efficiency=busy))
     assert "MFU at most 40.0 %" in page
-    assert "ranks at once. Other processes withheld up to 20.0 % of the CPU time meanwhile: the true peak may" in page
+    assert "ranks at once. Other processes withheld up to 20.0 % of the CPU time during this: the true peak may" in page
     assert "MFU at most 40.0 % of measured" in first_screen(with_figures(report, efficiency=busy))
     both = efficiency(dtypes=[peak], peak_basis="measured", peak_withheld_share=0.2, counted_share=0.8)
     assert "MFU about 40.0 %" in shown(with_figures(report, efficiency=both))

@@ -24,7 +24,8 @@ class DtypePeakFacts:
 class CpuPeakFacts:
     """FLOP/s that this rank reached, with `threads` threads, while the other ranks of its host did the same.
 
-    `ranks` of the host measured at once, of `expected`. `load`: CPU time meanwhile, of the job and of the machine.
+    `ranks` of the host measured at once, of `expected`. `load`: CPU time of the job and of the machine
+    during the measurement.
     """
 
     threads: int

@@ -13,7 +13,7 @@ from dptune.advice import Confidence
 from dptune.measure.communication.calls import Call
 from dptune.measure.communication.purposes import GRADIENTS, SHARDING, issuers, purposes
 from dptune.measure.device.matmul import device_of
-from dptune.measure.efficiency.figures import Source
+from dptune.measure.efficiency.source import Source
 from dptune.measure.inferred.absent import absent
 from dptune.measure.inferred.batches import batch
 from dptune.measure.inferred.hosts import HostEvents

@@ -115,7 +115,7 @@ def _disturbed(found: EfficiencyFigures) -> str:
     if not found.peak_disturbed:
         return ""
     withheld = percent(found.peak_withheld_share)
-    return f". Other processes withheld up to {withheld} of the CPU time meanwhile: the true peak may be higher"
+    return f". Other processes withheld up to {withheld} of the CPU time during this: the true peak may be higher"
 
 
 def _flops(found: EfficiencyFigures) -> str:
