@@ -126,7 +126,7 @@ def _interrupted_ns(view: RankView, recorded: RecordedOperators, rows: Ints) -> 
     alike_calls: dict[tuple[str, int], list[int]] = defaultdict(list)
     for row, length, count in zip(rows.tolist(), lengths.tolist(), elements.tolist(), strict=True):
         alike_calls[columns.name(row), count].append(length)
-    beyond = (np.maximum(0, np.array(group) - _LONG * np.median(group)).sum() for group in alike_calls.values())
+    beyond = (float(np.maximum(0, np.array(group) - _LONG * np.median(group)).sum()) for group in alike_calls.values())
     return round(sum(beyond) / recorded.steps)
 
 

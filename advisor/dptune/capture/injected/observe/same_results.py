@@ -162,11 +162,11 @@ class SameResults:
     def _enter(self) -> None:
         """Only below all other modes: leaving one takes off whatever is on top."""
         with contextlib.suppress(Exception):
-            if overrides._get_current_function_mode_stack():
+            if _modes():
                 self._wanted = False
                 return
             self._mode = _Watching(self)
-            self._mode.__enter__()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
             self._start_step()
 
     def _start_step(self) -> None:
@@ -181,20 +181,25 @@ class SameResults:
             and self._calls <= _CALLS
             and torch._C._current_graph_task_id() == -1
             and torch._C._functorch.peek_interpreter_stack() is None
-            and not torch.jit.is_tracing()
+            and torch._C._get_tracing_state() is None
         )
+
+
+def _modes() -> list[Any]:
+    """The modes that are entered in this thread, the outermost first."""
+    return list(overrides._get_current_function_mode_stack())  # type: ignore[no-untyped-call]
 
 
 def _remove(mode: TorchFunctionMode) -> None:
     """Take a mode off, and leave those that were entered after it."""
     above = []
-    while overrides._get_current_function_mode_stack():
-        top = overrides._pop_mode()
+    while _modes():
+        top = overrides._pop_mode()  # type: ignore[no-untyped-call]
         if top is mode:
             break
         above.append(top)
     for other in reversed(above):
-        overrides._push_mode(other)
+        overrides._push_mode(other)  # type: ignore[no-untyped-call]
 
 
 def _name(func: Any) -> str:
