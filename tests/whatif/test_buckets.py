@@ -153,7 +153,7 @@ def test_a_new_bucket_starts_when_its_gradients_are_ready_however_far_ahead_the_
 
 
 def test_sizes_of_gradients_follow_from_the_time_of_copying_them() -> None:
-    """1,200 bytes by 2, 102 and 302 ns more than 98 % of the smallest kernel's time; a bucket of 7 is one gradient's."""
+    """1,200 bytes by 2, 102 and 302 ns more than 98 % of the smallest kernel's time; a bucket of one gradient is it."""
     assert sizes_of_gradients(4, [2, 3], [1_200, 7], None, [100, 200, 400, 300]) == (6, 301, 893, 7)
     assert sizes_of_gradients(4, [2, 3], [1_200, 7], None, []) == (400, 400, 400, 7)
 
