@@ -144,14 +144,17 @@ class Program:
         return self._sharing_links(times) if self.transfers else times
 
     def _sharing_links(self, times: list[float]) -> list[float]:
-        """The same where transfers take as long as those beside them let them: replayed until that changes little."""
+        """The same where transfers take as long as those beside them let them: replayed until that changes little.
+
+        As if they shared nothing where it does not come to rest: each replay then moves others beside each other.
+        """
         lag_ns = [
             next((edge.lag_ns for edge in self.edges[transfer.ends[0]] if edge.kind == Kind.EXCHANGE), 0.0)
             for transfer in self.transfers
         ]
         ranks = [transfer.ranks for transfer in self.transfers]
         alone = [transfer.alone * lag for transfer, lag in zip(self.transfers, lag_ns, strict=True)]
-        before, near = lag_ns, _ROUNDING
+        before, near, unshared = lag_ns, _ROUNDING, times
         for _ in range(_REPLAYS):
             starts = [max(times[begin] for begin in transfer.begins) for transfer in self.transfers]
             after = durations(starts, alone, ranks, self.slowed)
@@ -165,7 +168,7 @@ class Program:
                         for edge in self.edges[end]
                     ]
             times, before, near = self._times(edges), after, _NEAR
-        return times
+        return unshared
 
     def _times(self, all_edges: Sequence[Sequence[Edge]]) -> list[float]:
         times: list[float] = []
