@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dptune.measure import measure
 from dptune.measure.across_ranks import across
 from dptune.measure.views import view
 from dptune.measured import Missing
@@ -25,7 +26,6 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.reductions import sizes_of_gradients
 from dptune.whatif.run_model import RunModel
 
-from .. import reading  # noqa: TID252 - tests are no installed package
 from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
     US,
     annotation,
@@ -153,7 +153,7 @@ def test_a_new_bucket_starts_when_its_gradients_are_ready_however_far_ahead_the_
 
 
 def test_sizes_of_gradients_follow_from_the_time_of_copying_them() -> None:
-    """1,200 bytes by 2, 102 and 302 ns more than 98 % of the smallest kernel's time; a bucket of 7 is of one."""
+    """1,200 bytes by 2, 102 and 302 ns more than 98 % of the smallest kernel's time; a bucket of one gradient is it."""
     assert sizes_of_gradients(4, [2, 3], [1_200, 7], None, [100, 200, 400, 300]) == (6, 301, 893, 7)
     assert sizes_of_gradients(4, [2, 3], [1_200, 7], None, []) == (400, 400, 400, 7)
 
@@ -197,7 +197,7 @@ def test_a_first_bucket_needs_torchs_own_sizes(two_ranks: Program) -> None:
 def test_on_a_card() -> None:
     """Two ranks on an H200 with buckets of 29 and 21 MB: the buckets are found on both, with the recorded gradients."""
     run = load([SAMPLES / "ranks-nccl-ddp"], cached=False)
-    model = RunModel.of(run, reading.measured(SAMPLES / "ranks-nccl-ddp"))
+    model = RunModel.of(run, measure(run))
     assert isinstance(model.model, Program)
     assert len(model.model.reductions) == 6
     assert sum(model.model.reductions[0].gradient_bytes) == 50_438_144

@@ -37,6 +37,33 @@ def chain(*parts: tuple[Kind, float, int, int], **known: object) -> Program:
     return replace(made, micro_batches=numbers, parts=flags, **known)  # type: ignore[arg-type]
 
 
+def far_ahead() -> Program:
+    """A host that launches a kernel of 100 every 10; the device starts the first of them long after the last launch."""
+    calls = [0, *range(2, 2 + 2 * STEPS, 2)]
+    edges: list[list[Edge]] = [[], []]
+    recorded, steps = [0, 1000], []
+    for number in range(STEPS):
+        edges.append([Edge(calls[number], 10.0, Kind.HOST)])
+        begin = len(edges) - 2 if number else 1
+        edges.append([Edge(begin, 100.0, Kind.COMPUTE), Edge(calls[number], 0.0, Kind.LAUNCH)])
+        recorded += [10 * (number + 1), 1000 + 100 * (number + 1)]
+        steps.append(Stretch(0, number, begin, len(edges) - 1, (calls[number], calls[number + 1])))
+    return Program(recorded, edges, [], steps, None, 1, ranks=[0] * len(edges))
+
+
+def test_a_host_that_is_ahead_limits_a_quick_device() -> None:
+    """Kernels of 5 are launched every 10, of which those that were launched ahead show nothing."""
+    made = far_ahead()
+    assert made.run() == made.recorded_ns
+    assert made.step_ns() == 100
+    assert changed(made, {"compute.times": 0.05}).step_ns() == pytest.approx(10)
+    assert changed(made, {"compute.times": 0.05, "host.times": 0.2}).step_ns() == pytest.approx(5)
+    assert made.levelled() is made
+    slow = replace(made, edges=[[edge.lasting(15 * edge.lag_ns) for edge in each] for each in made.edges])
+    assert slow.recorded_step_ns() == 150  # more than the device took: that host's steps are not the mean ones
+    assert slow.levelled().recorded_step_ns() == pytest.approx(100)
+
+
 def test_fewer_micro_batches_are_the_last_ones() -> None:
     made = chain(
         (Kind.COMPUTE, 100.0, 0, 0), (Kind.COMPUTE, 120.0, 1, 0), (Kind.UPDATE, 30.0, OUTSIDE, 0), optimizer="fused"

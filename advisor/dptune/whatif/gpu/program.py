@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from math import inf
@@ -108,7 +108,8 @@ class Program:
     gradients, `gathers` the units that FSDP gathers. By item there are its rank in `ranks`, the micro-batch that
     launched it in `micro_batches`, and flags of `Part` in `parts`; the latter two are empty where neither is known.
     `transfers` are collectives that may share links with others of their ranks, each of which adds `slowed` of the time
-    that one takes alone; none where each rank has its collectives on one stream.
+    that one takes alone; none where each rank has its collectives on one stream. `host_level`: the host's work in the
+    mean step / in the steps where it is known, which some are.
     `optimizer` is how it updates: "fused", "foreach", "loop", or empty if unknown. `peaks` are FLOP/s of the device by
     element type. `workers` is the number of processes that load batches, None if unknown.
     """
@@ -135,6 +136,7 @@ class Program:
     shared: bool = False
     transfers: Sequence[Transfer] = ()
     slowed: float = 1.0
+    host_level: float = 1.0
 
     def run(self) -> list[float]:
         """When each item comes to pass."""
@@ -142,14 +144,17 @@ class Program:
         return self._sharing_links(times) if self.transfers else times
 
     def _sharing_links(self, times: list[float]) -> list[float]:
-        """The same where transfers take as long as those beside them let them: replayed until that changes little."""
+        """The same where transfers take as long as those beside them let them: replayed until that changes little.
+
+        As if they shared nothing where it does not come to rest: each replay then moves others beside each other.
+        """
         lag_ns = [
             next((edge.lag_ns for edge in self.edges[transfer.ends[0]] if edge.kind == Kind.EXCHANGE), 0.0)
             for transfer in self.transfers
         ]
         ranks = [transfer.ranks for transfer in self.transfers]
         alone = [transfer.alone * lag for transfer, lag in zip(self.transfers, lag_ns, strict=True)]
-        before, near = lag_ns, _ROUNDING
+        before, near, unshared = lag_ns, _ROUNDING, times
         for _ in range(_REPLAYS):
             starts = [max(times[begin] for begin in transfer.begins) for transfer in self.transfers]
             after = durations(starts, alone, ranks, self.slowed)
@@ -163,7 +168,7 @@ class Program:
                         for edge in self.edges[end]
                     ]
             times, before, near = self._times(edges), after, _NEAR
-        return times
+        return unshared
 
     def _times(self, all_edges: Sequence[Sequence[Edge]]) -> list[float]:
         times: list[float] = []
@@ -192,6 +197,11 @@ class Program:
         steps.
         """
         return self._mean_step(self.run(), self.settled)
+
+    def levelled(self) -> Program:
+        """The same, whose host does not limit the recorded step beyond what that took on the device."""
+        on_device, of_both = replace(self, host_level=0.0).recorded_step_ns(), self.recorded_step_ns()
+        return replace(self, host_level=on_device / of_both) if of_both > on_device > 0 else self
 
     @cached_property
     def settled(self) -> frozenset[int]:
@@ -252,7 +262,7 @@ class Program:
             if host_ns is not None:
                 worked[step.rank].append((host_ns, recorded_ns))
         return float(
-            median(max(mean(took[rank]), _of_all(worked[rank], recorded[rank])) for rank in took),
+            median(max(mean(took[rank]), self.host_level * _of_all(worked[rank], recorded[rank])) for rank in took),
         )
 
     def _host_ns(self, step: Stretch) -> float | None:

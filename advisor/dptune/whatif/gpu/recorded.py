@@ -45,7 +45,7 @@ def program_of(run: Run, measured: Measured) -> Program:
         workers=_workers(views),
         peaks=_peaks(run, views),
     )
-    return linked(known, measured)
+    return linked(known.levelled(), measured)
 
 
 def _workers(views: Sequence[RankView]) -> int | None:

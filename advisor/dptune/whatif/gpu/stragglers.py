@@ -10,18 +10,19 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from statistics import mean, median
 
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.topology import ALONE
+from dptune.whatif.gpu.editing import with_edges
 from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
 
 _DEVICE = frozenset({*COMPUTING, Kind.COPY})
 _HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})
 _PASSES = frozenset({Kind.HOST})
 _Key = tuple[int, int]  # step, the number of a call in it
+_KeyOf = Callable[[int, Edge], _Key | None]
 
 
 def without_straggler(program: Program, value: Value) -> Program:
@@ -36,8 +37,9 @@ def without_straggler(program: Program, value: Value) -> Program:
         others = median(ns for rank, ns in spent.items() if rank != late)
         return {late: others / spent[late]} if spent[late] else {}
 
+    key_of = _calls(program) or _steps(program)
     for kinds in (_DEVICE, _HOST):
-        even = _evened(program, kinds, median_of_others)
+        even = _evened(program, kinds, key_of, median_of_others)
         if _spent_ns(even, kinds, late) < _spent_ns(program, kinds, late):
             program = even
     return program
@@ -55,8 +57,9 @@ def balanced(program: Program, value: Value) -> Program:
             return {}
         return {rank: mean(spent.values()) / ns for rank, ns in spent.items() if ns}
 
+    key_of = _calls(program) or _steps(program)
     for kinds in (COMPUTING, _PASSES):
-        program = _evened(program, kinds, mean_of_all)
+        program = _evened(program, kinds, key_of, mean_of_all)
     return program
 
 
@@ -80,10 +83,12 @@ def _spent_ns(program: Program, kinds: frozenset[Kind], rank: int) -> float:
 
 
 def _evened(
-    program: Program, kinds: frozenset[Kind], factors_of: Callable[[Mapping[int, float]], dict[int, float]]
+    program: Program,
+    kinds: frozenset[Kind],
+    key_of: _KeyOf,
+    factors_of: Callable[[Mapping[int, float]], dict[int, float]],
 ) -> Program:
     """Edges of these kinds so many times as long as `factors_of` says, of what the ranks spend on the same."""
-    key_of = _calls(program) or _steps(program)
     spent: dict[_Key, dict[int, float]] = defaultdict(dict)
     for place, edges in enumerate(program.edges):
         rank = program.ranks[place]
@@ -98,10 +103,7 @@ def _evened(
         factor = factors[key].get(program.ranks[place], 1.0)
         return edge if factor == 1.0 else edge.lasting(edge.lag_ns * factor)
 
-    return replace(program, edges=[[of(place, edge) for edge in each] for place, each in enumerate(program.edges)])
-
-
-_KeyOf = Callable[[int, Edge], _Key | None]
+    return with_edges(program, of)
 
 
 def _steps(program: Program) -> _KeyOf:
