@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptune.commands.shared.reading import measured_of
-from dptune.measured import Missing
+from dptune.measured import MemoryFigures, Missing
 from dptune.predicted import MemoryPrediction
 from dptune.rule import UNVALIDATED, RunView
 from dptune.runfile.communication import DdpFacts, FsdpFacts
@@ -202,6 +202,25 @@ def test_units_of_fully_shard_reduce_in_every_micro_batch(ask, make_measured, ma
         assert (change.knob, change.then, str(change.at)) == ("fsdp.no_sync", True, "train.py:57")
         assert "set_requires_gradient_sync(micro == accumulate - 1)" in change.paste
         assert advice.saves.high_share == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize(("reserved", "fires"), [(5_000, True), (5_001, False), (None, False)])
+def test_units_keep_whole_gradients_where_a_gpu_has_room(
+    ask, make_measured, make_facts, hand_made, reserved: int | None, fires: bool
+):
+    """4,000 bytes of gradients more on a GPU of 10,000: nine tenths are what may be used."""
+    memory = {"rank": 0, "device": "cuda:0", "capacity_bytes": 10_000, "peak_reserved_bytes": reserved}
+    measured = make_measured(
+        synchronised=4,
+        overlap=hand_made.overlap(("reduce_scatter", "backward", 0.2, "sharding")),
+        memory=[MemoryFigures.only("not recorded", **memory)] if reserved else [],
+    )
+    facts = make_facts(
+        fsdp=[FsdpFacts(2, units=4, modules=["Block"], mesh=[2])],
+        optimizers=[OptimizerFacts("AdamW", parameters=1000)],
+        windows=[MICRO_BATCHES],
+    )
+    assert len(ask("DP102", measured, [facts])) == fires
 
 
 def test_on_a_cpu_the_step_model_predicts_units(ask, make_measured, make_facts, hand_made, predict):
