@@ -133,7 +133,8 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: .875rem; }
   .sortable td, .sortable th { padding: 0 .6rem 0 0; } #kernel-table td:first-child, td:first-child { min-width: 0; }
   .sortable .right:not(:first-child) { order: 2; flex: 1 1 1px; min-width: 0; padding: 0 0 0 .25rem; }
   .sortable .right { white-space: normal; font-size: .7rem; }
-  .sortable th.right:not(:first-child) { font-size: .65rem; font-weight: 400; } .x span:nth-child(even) { display: none; } }
+  .sortable th.right:not(:first-child) { font-size: .65rem; font-weight: 400; }
+  .x span:nth-child(even) { display: none; } }
 @media print { body { max-width: none; padding: 0; font-size: 10.5pt; } * { print-color-adjust: exact; }
   nav, #text { display: none; } th button { text-decoration: none; } .card { break-inside: auto; }
   .clip { display: inline; } .table { max-height: none; overflow: visible; } .sortable th { position: static; }
