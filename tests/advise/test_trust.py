@@ -199,6 +199,12 @@ def test_ranks_of_a_cpu_run_that_outnumber_the_cores(make_measured, make_facts, 
     assert [finding.text for finding in trust.findings if finding.code == "cores-shared"] == ([said] if said else [])
 
 
+def test_hosts_whose_ranks_share_as_many_cores_are_one_finding(make_measured, make_facts):
+    facts = [on_cores(make_facts, 2, 2, rank=rank, local_rank=rank % 4, host=f"h{rank // 4}") for rank in range(12)]
+    trust = judge(make_measured(), facts)
+    assert text_of(trust, "cores-shared") == "4 ranks share 2 cores of h0 and of 2 other hosts: they slow each other"
+
+
 @pytest.mark.parametrize(
     ("uuids", "told"),
     [
@@ -395,7 +401,7 @@ def test_a_run_of_three_steps_says_so(make_measured, hand_made, steps, said):
         assert text_of(trust, "steps-three").startswith("only 3 traced steps were recorded, so one unusual step")
         assert text_of(trust, "steps-three").endswith("record at least 10 (`--light 10`)")
         foreign = make_measured(steps=steps).model_copy(
-            update={"step": hand_made.figures(StepTime, basis="traced", time_ns=12)}
+            update={"step": hand_made.figures(StepTime, basis="traced", time_ns=12, light_median_ns=12)}
         )
         assert text_of(judge(foreign, []), "steps-three").endswith("(`active=10` in torch.profiler's schedule)")
 

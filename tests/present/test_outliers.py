@@ -53,6 +53,22 @@ def test_the_map_has_a_cell_per_rank_and_position(report: Report) -> None:
     assert section.body.count("<title>data ") == 4
 
 
+def test_of_many_hosts_the_late_ones_and_some_others_are_drawn(report: Report) -> None:
+    found = report.measured.outliers
+    lag, rank = found.ranks[0], report.measured.ranks[0]
+    lags = [
+        lag.model_copy(update={"rank": n, "lag_ns": 1_000_000 if n in (5, 40) else 10, "positions": {}})
+        for n in range(50)
+    ]
+    ranks = [rank.model_copy(update={"rank": n, "host": f"host{n:02d}"}) for n in range(50)]
+    measured = report.measured.model_copy(update={"outliers": found.model_copy(update={"ranks": lags}), "ranks": ranks})
+    (section,) = outliers(report.model_copy(update={"measured": measured}))
+    drawn = re.findall(r'<div class="name">(host\d+)<', section.body)
+    assert len(drawn) == 8
+    assert {"host05", "host40"} <= set(drawn)
+    assert "8 of 50 hosts, those with the latest ranks." in section.body
+
+
 def test_without_hosts_and_groups_there_is_no_map_and_no_column_of_places(report: Report) -> None:
     found = report.measured.outliers
     ranks = [lag.model_copy(update={"positions": {}}) for lag in found.ranks]

@@ -59,11 +59,12 @@ def _gpus(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _cores(facts: Sequence[Facts]) -> Iterator[Finding]:
-    """Hosts on which more ranks compute than there are cores for.
+    """Hosts on which more ranks compute than there are cores for, one finding for those that are alike.
 
     A rank that may use only some of a host's cores shares those with the others where torchrun started it, which binds
     none; another launcher may have bound each rank to cores of its own.
     """
+    alike: dict[tuple[int, int], list[str]] = {}
     for host in dict.fromkeys(rank.host for rank in facts if rank.host):
         host_ranks = [rank for rank in facts if rank.host == host]
         device = host_ranks[0].device
@@ -72,9 +73,13 @@ def _cores(facts: Sequence[Facts]) -> Iterator[Finding]:
         ranks = max(len(host_ranks), *(1 + (rank.local_rank or 0) for rank in host_ranks))
         shared = device.usable_cores == device.cores or _TORCHRUN in host_ranks[0].environment
         if shared and ranks > device.usable_cores:
-            cores = f"{device.usable_cores} {'core' if device.usable_cores == 1 else 'cores'}"
-            text = f"{ranks} ranks share {cores} of {host}: they slow each other"
-            yield Finding(code="cores-shared", level="info", text=text)
+            alike.setdefault((ranks, device.usable_cores), []).append(host)
+    for (ranks, count), hosts in alike.items():
+        cores = f"{count} {'core' if count == 1 else 'cores'}"
+        others = len(hosts) - 1
+        more = f" and of {others} other {'host' if others == 1 else 'hosts'}" if others else ""
+        text = f"{ranks} ranks share {cores} of {hosts[0]}{more}: they slow each other"
+        yield Finding(code="cores-shared", level="info", text=text)
 
 
 def _taken(facts: Sequence[Facts]) -> Iterator[Finding]:

@@ -14,6 +14,8 @@ from dptune.present.html.style import COLORS
 from dptune.present.html.tables import table
 from dptune.present.sections.outliers import COLUMNS, WORDS, row, sentences
 
+_LEAST_HOSTS = 8  # of many: the first late ones, or some to compare with
+_LATE = 0.1  # of the lag of the latest rank: with less, a host of many is not drawn
 _LEAST_OPACITY = 0.06  # of a cell without lag: it is seen
 
 
@@ -31,7 +33,10 @@ def outliers(report: Report) -> Iterator[Section]:
     words = sentences(found)
     if not most or (len(by_host) < 2 and not (words or found.late)):
         return
-    latest = sorted(by_host, key=lambda host: -max(rank.lag_ns for rank in by_host[host]))[: charts.MOST_ROWS]
+    lags = {host: max(rank.lag_ns for rank in ranks) for host, ranks in by_host.items()}
+    latest = sorted(by_host, key=lambda host: -lags[host])[: charts.MOST_ROWS]
+    if len(by_host) > charts.MOST_ROWS:
+        latest = [host for place, host in enumerate(latest) if place < _LEAST_HOSTS or lags[host] >= _LATE * most]
     rows = [
         (host, charts.strip(_cells(by_host[host], most), f"Lateness on {host}")) for host in by_host if host in latest
     ]
