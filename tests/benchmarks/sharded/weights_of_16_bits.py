@@ -24,9 +24,7 @@ def main():
     torch.set_num_threads(1)
     model, policy = build(), MixedPrecisionPolicy()
     if "MENDED" in os.environ:
-        policy = MixedPrecisionPolicy(
-            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
-        )
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     else:
         model = model.to(torch.bfloat16)
     for block in model[1:-1]:

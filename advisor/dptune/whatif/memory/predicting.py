@@ -14,6 +14,7 @@ from dptune.whatif.memory.model import PARTS, MemoryModel, recorded
 
 # What a prediction is off by without any change of parts: tests/benchmarks/MEMORY.md.
 _OF_CHANGE = 0.05
+_LEAST = 0.01  # of the peak, where a change leaves the tensors at the peak as they are
 FULL_SHARE = 0.9  # of a device's memory: above it fragmentation and longer batches run out of memory
 # CUDA context, cuBLAS, cuDNN and NCCL of a process: source NVIDIA, CUDA C++ Best Practices Guide; NCCL's buffers take 8
 # MiB for each channel and peer. Where the device's use was recorded, that counts.
@@ -50,6 +51,8 @@ def _prediction(
     measured: Measured, facts: Sequence[Facts], before: MemoryModel, after: MemoryModel, changes: Mapping[str, Value]
 ) -> MemoryPrediction:
     off = after.doubt + _OF_CHANGE * abs(after.peak - before.peak)
+    if after != before:
+        off = max(off, _LEAST * after.peak)
     low, high = max(after.held, after.peak - off), after.peak + off
     capacity, overhead, why = _capacity(measured, facts)
     return MemoryPrediction.of(
