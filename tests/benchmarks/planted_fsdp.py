@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "planted_fsdp.json"
-WINDOWS = ("--warmup", "3", "--untraced", "15", "--light", "6", "--detailed", "2", "--no-links")
 _NOT_JUDGED = "not judged"
 DPTUNE = (sys.executable, "-m", "dptune")
 
@@ -67,7 +66,7 @@ def recorded(case: Case, side: str, work: Path) -> Path:
     folder = work / f"{case.script}-{case.kind or side}-{case.seed}"
     if not (folder / "run.json").exists():
         settings = {"SEED": str(case.seed), "KIND": case.kind, **({"MENDED": "1"} if side == "mended" else {})}
-        words = (*DPTUNE, "profile", "-q", "--run-dir", str(folder), *WINDOWS, "--nproc-per-node", "2")
+        words = (*DPTUNE, "profile", "-q", "--run-dir", str(folder), "--nproc-per-node", "2")
         subprocess.run(
             [*words, str(HERE / "sharded" / f"{case.script}.py")],
             check=True,
