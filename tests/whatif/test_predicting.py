@@ -190,11 +190,11 @@ def test_what_is_no_change_is_refused(recorded: Path, words: tuple[str, ...], sa
 def test_a_rank_without_facts_is_named(recorded: Path, tmp_path: Path) -> None:
     shutil.copytree(recorded / "base", tmp_path / "base")
     (tmp_path / "base" / "rank-00001.facts.json").unlink()
-    for words in ((), ("--strategies",), ("--set", "ddp.no_sync=true")):
+    for words, status in (((), 1), (("--strategies",), 0), (("--set", "ddp.no_sync=true"), 1)):
         done = run(tmp_path, "whatif", "base", *words)
-        assert done.returncode == 1
+        assert done.returncode == status  # strategies have memory without a model of the step
         said = " ".join(done.stdout.split())
-        assert "No model Rank 1 has a trace but no facts." in said
+        assert "Rank 1 has a trace but no facts." in said
         assert said.startswith("Partial ")
 
 

@@ -21,7 +21,7 @@ from dptune.runfile.kept import KeptFacts, LookFacts
 
 MOST_OBJECTS = 2_000_000  # that a look goes over
 _SHAPES = 2
-_SAMPLE = 3  # of the tensors that became more: what holds them is looked for
+_SAMPLE, _SAMPLES = 3, 3  # of the tensors that became more: what holds them is looked for; one may be of this step
 _LEAST_BYTES = 1 << 16  # of growth in a step, for that
 Kind = tuple[tuple[int, ...], torch.dtype, bool]
 
@@ -89,11 +89,15 @@ class Kept:
             return
         more = (last.bytes_of - first.bytes_of).most_common(_SHAPES)
         self._found.shapes = [f"{'x'.join(map(str, shape)) or '1'} {_name(dtype)}" for (shape, dtype, _), _ in more]
-        oldest = of_kind[more[0][0]][-_SAMPLE - 2 : -2]  # the last ones may be of this step
+        candidates = of_kind[more[0][0]][-2 - _SAMPLE * _SAMPLES : -2]
         of_kind.clear()
-        found = holder(oldest)
-        if found is not None:
-            self._found.held_by, self._found.where, self._found.limited = found
+        while len(candidates) >= 2:
+            sample = candidates[-_SAMPLE:]
+            del candidates[-_SAMPLE:]
+            found = holder(sample)
+            if found is not None:
+                self._found.held_by, self._found.where, self._found.limited = found
+                return
 
 
 def optimizer_state(optimizers: Iterable[Any]) -> list[torch.Tensor]:
