@@ -60,7 +60,7 @@ from dptune.measured.host import (
     WaitSite,
     by_profiler,
 )
-from dptune.measured.inferred import InferredBatch, InferredFacts, Trait
+from dptune.measured.inferred import InferredBatch, InferredBuckets, InferredFacts, Trait
 from dptune.measured.lag import (
     LAG_CAUSES,
     LAG_CLASSES,
@@ -157,6 +157,7 @@ __all__ = [
     "GapFigures",
     "IdlePart",
     "InferredBatch",
+    "InferredBuckets",
     "InferredFacts",
     "InputFigures",
     "KernelFigures",

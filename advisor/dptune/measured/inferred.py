@@ -28,6 +28,16 @@ class InferredBatch(Model):
     sources: list[str] = Field(description="what in the trace shows it")
 
 
+class InferredBuckets(Model):
+    """DDP's buckets, from the grids of the kernels that copy gradients into them; in the order they are reduced."""
+
+    gradients: list[int] = Field(description="of each bucket")
+    low_bytes: list[int] = Field(description="fewest bytes of each bucket by its kernels' grids")
+    high_bytes: list[int] = Field(description="most bytes of each bucket by its kernels' grids")
+    dtypes: list[str] = Field(description="of the gradients as they are copied")
+    confidence: Literal["low", "medium", "high"] = Field(description="medium: two or more backward passes agree")
+
+
 class InferredFacts(Model):
     """Facts of the lowest rank, as a recording would have them, and the confidence in each."""
 
@@ -36,6 +46,9 @@ class InferredFacts(Model):
         description="by fact, or by field of its records (ddp.bucket_sizes); what is not listed is not known"
     )
     batch: InferredBatch | None = Field(None, description="the batch size; None where the trace does not show it")
+    buckets: InferredBuckets | None = Field(
+        None, description="DDP's buckets where the trace lacks the sizes of collectives; None where it has them"
+    )
     traits: list[Trait] = Field(default_factory=list, description="what else the trace shows")
 
     @field_serializer("facts")

@@ -49,8 +49,13 @@ def update_dtypes(host: HostEvents) -> list[str]:
     """
     names = host.kernel_names(within=host.updates)
     names = {name for name in names if _FUSED.search(name)} or names
-    first = [found[1] for name in names if (found := _ELEMENT.search(name[:MOST_CHARACTERS])) is not None]
-    return sorted({_DTYPES[element] for element in first})
+    return sorted({dtype for name in names if (dtype := element_dtype(name)) is not None})
+
+
+def element_dtype(name: str) -> str | None:
+    """The dtype that the name of a kernel has first among its template arguments; None where it names none."""
+    found = _ELEMENT.search(name[:MOST_CHARACTERS])
+    return None if found is None else _DTYPES[found[1]]
 
 
 def autocast(host: HostEvents, optimizers: Sequence[OptimizerFacts], *, sharded: bool) -> list[Inferred]:

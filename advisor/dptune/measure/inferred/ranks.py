@@ -16,6 +16,7 @@ from dptune.measure.device.matmul import device_of
 from dptune.measure.efficiency.source import Source
 from dptune.measure.inferred.absent import absent
 from dptune.measure.inferred.batches import batch
+from dptune.measure.inferred.buckets import copied_buckets
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.inferred.loaders import loaders
 from dptune.measure.inferred.precision import autocast
@@ -58,7 +59,9 @@ def inferred_facts(
     if (device := _device(view)) is not None:
         facts.device, confidence["device"] = device, "high"
     taken = None if isinstance(source, str) else batch(HostEvents(source.view), source.tokens)
-    return InferredFacts(facts=facts, confidence=confidence, batch=taken, traits=list(traits(host)))
+    sized = "ddp" not in confidence or "ddp.rebuilt_bucket_sizes" in confidence
+    buckets = None if sized else copied_buckets(host, [row for row, _ in issued.buckets])
+    return InferredFacts(facts=facts, confidence=confidence, batch=taken, buckets=buckets, traits=list(traits(host)))
 
 
 def inferred_world_size(view: RankView) -> int | None:

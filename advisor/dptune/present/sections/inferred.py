@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import CONFIDENCES, Report
-from dptune.measured import InferredBatch, InferredFacts, short_name
+from dptune.measured import InferredBatch, InferredBuckets, InferredFacts, short_name
 from dptune.present.amounts import data, several
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.visible import visible
@@ -27,6 +27,9 @@ def inferred(report: Report, width: int) -> Iterator[Line]:
     for part, record, text in _rows(found):
         label = f"  {part:<{_LABEL}}"
         yield from wrapped(f"{text} ({_least(found, record)} confidence)", width, label, " " * len(label))
+        if record == "ddp" and found.buckets is not None:
+            label = f"  {'DDP buckets':<{_LABEL}}"
+            yield from wrapped(_buckets(found.buckets), width, label, " " * len(label))
     if found.batch is not None:
         label = f"  {'batch':<{_LABEL}}"
         yield from wrapped(_batch(found.batch), width, label, " " * len(label))
@@ -45,6 +48,20 @@ def _least(found: InferredFacts, record: str) -> str:
     parts = (name for name in found.confidence if name.startswith(f"{record}.") and name != _DTYPES)
     names = [name for name in found.confidence if name == record] + list(parts)
     return min((found.confidence[name] for name in names), key=CONFIDENCES.index)
+
+
+def _buckets(buckets: InferredBuckets) -> str:
+    """`3 gradients in 2 buckets: 1.55-1.56 MiB, 4.0-6.0 KiB, by the grids of the kernels that copy gradients (...)`."""
+    bounds = list(zip(buckets.low_bytes, buckets.high_bytes, strict=True))
+    listed = ", ".join(_between(low, high) for low, high in bounds[:_MOST_BUCKETS])
+    more = ", ..." if len(bounds) > _MOST_BUCKETS else ""
+    what = f"{several(sum(buckets.gradients), 'gradient')} in {several(len(bounds), 'bucket')}: {listed}{more}"
+    return f"{what}, by the grids of the kernels that copy gradients ({buckets.confidence} confidence)"
+
+
+def _between(low: int, high: int) -> str:
+    """Both bounds of a size, one number where they are written alike."""
+    return data(low) if data(low) == data(high) else f"{data(low)} to {data(high)}"
 
 
 def _batch(batch: InferredBatch) -> str:
