@@ -94,6 +94,26 @@ def test_length(make, length):
     assert facts.length == length
 
 
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [
+        (lambda of: lr_scheduler.StepLR(of, 30), 60),  # 0.1 after 30, 0.01 after 60
+        (lambda of: lr_scheduler.ExponentialLR(of, 0.9), 44),  # 0.9^43 = 0.0108, 0.9^44 = 0.0097
+        (lambda of: lr_scheduler.MultiStepLR(of, [30, 80]), 80),
+        (lambda of: lr_scheduler.LinearLR(of, 1.0, 0.1, 25), 25),
+        (lambda of: lr_scheduler.LinearLR(of, 0.1, 1.0, 25), None),  # warm-up
+        (lambda of: lr_scheduler.PolynomialLR(of, 90), 90),
+        (lambda of: lr_scheduler.ExponentialLR(of, 1.1), None),  # a search for the largest rate
+        (lambda of: lr_scheduler.StepLR(of, 30, 1.0), None),
+        (lambda of: lr_scheduler.CyclicLR(of, 0.1, 0.2, mode="exp_range", gamma=0.9, cycle_momentum=False), None),
+        (lambda of: lr_scheduler.LambdaLR(of, cosine(279, 20)), None),
+    ],
+)
+def test_when_a_rate_has_decayed(make, steps):
+    (facts,) = schedulers(Made([make(optimizer())]), [], 0)
+    assert facts.decayed_after == steps
+
+
 def test_counts_are_kept_from_one_look_to_the_next():
     made = lr_scheduler.StepLR(optimizer(), 30)
     before = schedulers(Made([made]), [], 3)

@@ -95,6 +95,66 @@ def test_whole_epochs(length, batches, per_step, epochs):
     assert epochs_of(length, batches, per_step) == epochs
 
 
+COSINE = SchedulerFacts("CosineAnnealingLR", "train.py:44", length=12, advanced=[4, 34], optimizer_steps=[5, 35])
+EPOCH = LoaderFacts("train.py:57", batches_drawn=35, epoch_length=61)
+AHEAD = replace(COSINE, length=90)
+LONG = replace(EPOCH, epoch_length=900)
+
+
+def alone(ask, make_measured, make_facts, scheduler, loader=EPOCH, batches=1):
+    return asked(ask, make_measured, make_facts, scheduler, loader, 1, batches)
+
+
+def test_epochs_stepped_with_the_batches(ask, make_measured, make_facts):
+    (advice,) = alone(ask, make_measured, make_facts, COSINE)
+    assert advice.title == (
+        "CosineAnnealingLR (train.py:44) advances in every optimizer step and ends after 12 of the 61 in an epoch"
+    )
+    assert "falls and rises every 12 steps" in advice.why
+    assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
+    assert [one.value for one in advice.evidence] == [12, 1.0, 61, 34, "train.py:44"]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "confidence"),
+    [
+        (AHEAD, "low"),  # perhaps a trial of 90 steps
+        (replace(AHEAD, name="StepLR", length=None, decayed_after=60), "medium"),
+        (replace(AHEAD, name="StepLR", length=None, decayed_after=20), "high"),
+        (replace(AHEAD, name="PolynomialLR", decayed_after=90), "low"),
+    ],
+)
+def test_an_end_after_the_recording_is_less_certain(ask, make_measured, make_facts, scheduler, confidence):
+    (advice,) = alone(ask, make_measured, make_facts, scheduler, LONG)
+    assert advice.confidence == confidence
+
+
+def test_scheduler_steps_and_batches_are_counted_in_optimizer_steps(ask, make_measured, make_facts):
+    """Two steps in each optimizer step: 12 are 6 optimizer steps; 61 batches, two in a step, are 30."""
+    twice = replace(COSINE, advanced=[4, 64])
+    (advice,) = alone(ask, make_measured, make_facts, twice, batches=2)
+    assert "ends after 6 of the 30 in an epoch" in advice.title
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "loader"),
+    [
+        (replace(COSINE, advanced=[0, 0]), EPOCH),  # once per epoch
+        (replace(COSINE, length=12 * 61), EPOCH),  # in steps
+        (replace(COSINE, length=31), EPOCH),  # more than half of an epoch
+        (replace(COSINE, length=5), replace(EPOCH, epoch_length=9)),  # short epochs
+        (COSINE, replace(EPOCH, epoch_length=None)),
+        (replace(AHEAD, length=91), LONG),  # not ten times
+        (replace(COSINE, name="OneCycleLR"), EPOCH),
+        (replace(COSINE, name="LinearLR"), EPOCH),  # warm-up
+        (replace(COSINE, name="LambdaLR"), EPOCH),
+        (replace(COSINE, name="CosineAnnealingWarmRestarts", length=None), EPOCH),
+    ],
+)
+def test_quiet_where_the_batches_are_meant(ask, make_measured, make_facts, scheduler, loader):
+    assert alone(ask, make_measured, make_facts, scheduler, loader) == []
+
+
 def test_traces_alone_do_not_say(ask, make_measured):
     with pytest.raises(Missing):
         ask("DP303", make_measured(), [])

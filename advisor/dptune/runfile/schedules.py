@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 class SchedulerFacts:
     """One learning-rate scheduler. `base_learning_rate`: what it multiplies for the first group.
 
-    `length`: after how many of its steps the schedule ends, None where it has no end or none is known. `advanced` is
+    `length`: after how many of its steps the schedule ends, None where it has no end or none is known. `decayed_after`:
+    after how many the rate of one that only decays is at its end, or at 1 % of its first value. `advanced` is
     the number of steps that it had made whenever facts were collected, and `optimizer_steps` those of the optimizer
     then. Where Lightning steps it: `interval` (`step` or `epoch`) and `frequency`, the `epochs` of the training and
     its `training_steps`.
@@ -19,6 +20,7 @@ class SchedulerFacts:
     where: str | None = None
     base_learning_rate: float | None = None
     length: int | None = None
+    decayed_after: int | None = None
     advanced: list[int] = field(default_factory=list)
     optimizer_steps: list[int] = field(default_factory=list)
     interval: str | None = None

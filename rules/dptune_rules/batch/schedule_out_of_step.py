@@ -8,18 +8,28 @@ How many steps a scheduler makes per optimizer step, against the length that it 
 - Lightning steps it once per epoch, but it is at least as long as all optimizer steps of the training.
 - It advances once per process in each optimizer step, as one prepared by Accelerate does, but its length is a whole
   number of epochs of one process and not of all processes. Round lengths (multiples of 50) are not judged.
+- It advances in each optimizer step, as often as there are batches, but ends early in the first epoch, as one whose
+  length is a number of epochs: `CosineAnnealingLR` after `T_max`; `MultiStepLR`, `LinearLR` (where it decays) and
+  `PolynomialLR` after their last step; `StepLR` and `ExponentialLR` where the rate is 1 % of its first value.
+  Schedules that are meant to advance with the batches are not judged (`OneCycleLR`, `CyclicLR`, `LambdaLR`,
+  `CosineAnnealingWarmRestarts`, warm-up).
 
 ## Why it matters
 
 It costs convergence. A schedule that steps once per epoch stays in its warm-up: a one-cycle schedule never reaches its
 maximum rate. One that advances once per process ends early: with two processes the rate is zero in the second half of
-the training, and those steps train nothing.
+the training, and those steps train nothing. One that counts epochs but advances with each batch is over in the first
+epoch: the rate stays at its end, or, with `CosineAnnealingLR`, falls and rises again every `2 * T_max` batches.
 
 ## What to change
 
 In Lightning, return the scheduler with the interval in which it counts:
 
     return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+In a loop of your own, step a schedule of epochs after the loop over the batches, or give it its length in steps:
+
+    schedule = CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
 
 With Accelerate, count the steps of all processes, because `schedule.step()` makes `num_processes` steps:
 
@@ -29,7 +39,7 @@ or pass `step_scheduler_with_optimizer=False` to `Accelerator`; then step it onl
 
 ## When to leave it alone
 
-- The schedule ends early on purpose.
+- The schedule ends early on purpose, or the training does: a short trial may have fewer steps than an epoch.
 
 ## References
 
@@ -37,16 +47,29 @@ or pass `step_scheduler_with_optimizer=False` to `Accelerator`; then step it onl
   https://lightning.ai/docs/pytorch/stable/common/optimization.html
 - Accelerate, "Comparing performance across distributed setups", on learning rates: "a learning rate scheduler will be
   stepped `num_processes` times": https://huggingface.co/docs/accelerate/concept_guides/performance
+- PyTorch, "How to adjust learning rate", where schedulers step after the loop over the batches:
+  https://pytorch.org/docs/stable/optim.html
+- A recording that goes past the end shows that the training does. An epoch then need only be twice as long as the
+  schedule, for an end in mid-epoch to differ from one in whole epochs. Where the end lies after the recorded steps, a
+  training of fewer steps than an epoch looks the same: the epoch must be ten times as long.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence
-from dptune.rule import Rule, RunView, SchedulerFacts, epochs_of
+from dptune.advice import Advice, Confidence, Evidence
+from dptune.rule import Rule, RunView, SchedulerFacts, Threshold, epochs_of
 from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import known
+
+TIMES_PASSED = Threshold(
+    "times_passed", 2.0, "an epoch, as a multiple of the schedule, where recorded steps lie after its end"
+)
+TIMES_AHEAD = Threshold(
+    "times_ahead", 10.0, "the same where its end lies ahead: a training of a tenth of an epoch is a trial"
+)
 
 RULE = Rule(
     code="DP303",
@@ -55,11 +78,13 @@ RULE = Rule(
     kind="risk",
     summary="a learning-rate schedule advances faster or slower than the training that it is built for",
     since="0.1",
+    thresholds=(TIMES_PASSED, TIMES_AHEAD),
     asked_when_busy=True,
     needs="recording",
 )
 
 LEAST_STEPS_PER_EPOCH = 10  # below, a length in steps and one in epochs cannot be distinguished
+_WITHOUT_LENGTH = ("StepLR", "MultiStepLR", "ExponentialLR")  # hardly chosen by the steps of a short trial
 ROUND = 50  # multiples of it may have been chosen by hand
 
 
@@ -69,7 +94,7 @@ def check(run: RunView) -> Iterator[Advice]:
         if scheduler.interval == "epoch":
             yield from _once_per_epoch(scheduler)
         else:
-            yield from _once_per_process(run, scheduler)
+            yield from _once_per_process(run, scheduler) or _once_per_batch(run, scheduler)
 
 
 def _once_per_epoch(scheduler: SchedulerFacts) -> Iterator[Advice]:
@@ -94,22 +119,22 @@ def _once_per_epoch(scheduler: SchedulerFacts) -> Iterator[Advice]:
     )
 
 
-def _once_per_process(run: RunView, scheduler: SchedulerFacts) -> Iterator[Advice]:
+def _once_per_process(run: RunView, scheduler: SchedulerFacts) -> list[Advice]:
     facts, length, advance = run.any_facts(), scheduler.length, scheduler.advance
     loader = max(facts.loaders, key=lambda loader: loader.batches_drawn or 0, default=None)
     if length is None or advance is None or facts.world_size < 2 or loader is None or length % ROUND == 0:
-        return
+        return []
     if round(advance, 1) != facts.world_size or not loader.epoch_length or not loader.undivided_length:
-        return
+        return []
     per_step = facts.batches_per_step()
     of_rank = epochs_of(length, loader.epoch_length, per_step)
     if of_rank is None or epochs_of(length, loader.undivided_length, per_step) is not None:
-        return
+        return []
     epochs, steps = of_rank
     if steps < LEAST_STEPS_PER_EPOCH:
-        return
+        return []
     end = -(-length // facts.world_size)
-    yield _advice(
+    advice = _advice(
         scheduler,
         title=f"{_named(scheduler)} is built for {length} optimizer steps ({epochs} x {steps} per epoch) but advances "
         f"{facts.world_size} steps in each: it ends after {end}",
@@ -124,13 +149,65 @@ def _once_per_process(run: RunView, scheduler: SchedulerFacts) -> Iterator[Advic
         watch="Multiply its length by accelerator.num_processes, or pass step_scheduler_with_optimizer=False to "
         "Accelerator.",
     )
+    return [advice]
+
+
+def _once_per_batch(run: RunView, scheduler: SchedulerFacts) -> list[Advice]:
+    """One that counts epochs, most likely, but advances as often as the optimizer."""
+    steps_per_epoch, advance = _steps_per_epoch(run, scheduler), scheduler.advance
+    cosine = scheduler.name == "CosineAnnealingLR"
+    length = scheduler.length if cosine else scheduler.decayed_after
+    if not length or advance is None or advance < 0.9 or steps_per_epoch < LEAST_STEPS_PER_EPOCH:
+        return []
+    end = math.ceil(length / advance)
+    passed = scheduler.advanced[-1] > length
+    least = run.limit(TIMES_PASSED) if passed else run.limit(TIMES_AHEAD)
+    if steps_per_epoch < end * least:
+        return []
+    ahead: Confidence = "medium" if scheduler.name in _WITHOUT_LENGTH else "low"
+    after = f"falls and rises every {end} steps" if cosine else "stays at its end, near 0 or far below its first value"
+    advice = _advice(
+        scheduler,
+        title=f"{_named(scheduler)} advances in every optimizer step and ends after {end:,} of the "
+        f"{steps_per_epoch:,} in an epoch",
+        why=f"Its length seems to count epochs, but it steps with the batches. From then on the learning rate {after}.",
+        evidence=[
+            Evidence(label="length of the schedule", value=length, unit="steps"),
+            Evidence(label="scheduler steps per optimizer step", value=advance),
+            Evidence(label="optimizer steps per epoch", value=steps_per_epoch),
+            Evidence(label="steps of the scheduler when the recording ended", value=scheduler.advanced[-1]),
+        ],
+        watch="Step it after the loop over the batches, once per epoch, or give it its length in optimizer steps. "
+        "Leave it where the training ends with it.",
+        confidence="high" if passed else ahead,
+    )
+    return [advice]
+
+
+def _steps_per_epoch(run: RunView, scheduler: SchedulerFacts) -> int:
+    """Optimizer steps on this rank; 0 where the length of an epoch is not known."""
+    if scheduler.training_steps and scheduler.epochs:
+        return scheduler.training_steps // scheduler.epochs
+    facts = run.any_facts()
+    loader = max(facts.loaders, key=lambda loader: loader.batches_drawn or 0, default=None)
+    if loader is None or not loader.batches_drawn or not loader.epoch_length:
+        return 0
+    return loader.epoch_length // facts.batches_per_step()
 
 
 def _named(scheduler: SchedulerFacts) -> str:
     return f"{scheduler.name} ({scheduler.where})" if scheduler.where else scheduler.name
 
 
-def _advice(scheduler: SchedulerFacts, *, title: str, why: str, evidence: list[Evidence], watch: str) -> Advice:
+def _advice(
+    scheduler: SchedulerFacts,
+    *,
+    title: str,
+    why: str,
+    evidence: list[Evidence],
+    watch: str,
+    confidence: Confidence = "high",
+) -> Advice:
     return results_at_risk(
         RULE,
         title=title,
@@ -138,4 +215,5 @@ def _advice(scheduler: SchedulerFacts, *, title: str, why: str, evidence: list[E
         evidence=[*evidence, *known("scheduler made at", scheduler.where)],
         watch=watch,
         subject=scheduler.name,
+        confidence=confidence,
     )

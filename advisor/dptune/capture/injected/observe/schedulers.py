@@ -17,6 +17,7 @@ from dptune.runfile.schedules import SchedulerFacts
 _LENGTHS = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max", "LinearLR": "total_iters"} | {
     "PolynomialLR": "total_iters"
 }
+_DECAYED = 0.01  # of its first value: a rate of which trains next to nothing
 _LEAST = 10  # steps: below, a number in a function is hardly the length of a schedule
 
 
@@ -31,6 +32,7 @@ def schedulers(places: Places, before: Sequence[SchedulerFacts], steps: int) -> 
             facts.advanced, facts.optimizer_steps = list(last.advanced), list(last.optimizer_steps)
         with contextlib.suppress(Exception):  # a scheduler may be of any kind
             facts.length = _length(scheduler)
+            facts.decayed_after = _decayed_after(scheduler)
             facts.advanced.append(int(scheduler.last_epoch))
             facts.optimizer_steps.append(steps)
         with contextlib.suppress(Exception):
@@ -53,6 +55,22 @@ def _length(scheduler: Any) -> int | None:
         return max((number for number in numbers if number >= _LEAST), default=None)
     length = getattr(scheduler, _LENGTHS.get(type(scheduler).__name__, ""), None)
     return length if isinstance(length, int) else None
+
+
+def _decayed_after(scheduler: Any) -> int | None:
+    """Of schedules that only lower the rate; None for all others, and for those that raise it."""
+    if isinstance(scheduler, lr_scheduler.LinearLR):
+        return scheduler.total_iters if scheduler.end_factor < scheduler.start_factor else None
+    if isinstance(scheduler, lr_scheduler.PolynomialLR):
+        return scheduler.total_iters
+    if not 0 < getattr(scheduler, "gamma", 0) < 1:
+        return None
+    if isinstance(scheduler, lr_scheduler.MultiStepLR):
+        return max(scheduler.milestones, default=None)
+    if isinstance(scheduler, lr_scheduler.StepLR | lr_scheduler.ExponentialLR):
+        times = math.ceil(round(math.log(_DECAYED) / math.log(scheduler.gamma), 6))
+        return times * int(getattr(scheduler, "step_size", 1))
+    return None
 
 
 def _numbers(function: Callable[..., Any]) -> Iterator[int]:

@@ -1,0 +1,137 @@
+"""Losses are scaled although nothing computes in fp16, or not scaled although autocast does.
+
+## What it measures
+
+Whether a GradScaler is enabled while autocast computes in bf16, or not at all; and whether none is enabled while a
+training enters fp16 autocast. The losses that backward passes start from are recorded: a median of 128 or more is taken
+as scaled by the script itself, since cross-entropy of 50,000 classes begins near 11. Smaller factors are not seen.
+
+## Why it matters
+
+A GradScaler multiplies the loss, so that small gradients do not vanish in fp16. Without it, gradients of activations
+below 2^-25 (3e-8) round to zero, and those below 2^-14 (6e-5) lose digits: layers far from the loss train less, or not
+at all, and nothing warns.
+
+Where nothing computes in fp16, the scaler only costs. bf16 has the range of fp32, so nothing
+vanishes. The cost remains in each step: every gradient is divided again and checked for infinities, and the process
+waits for the result from the device. A step with an infinity is skipped.
+
+## What to change
+
+In fp16, scale the loss, and unscale gradients before they are clipped:
+
+    scaler = torch.amp.GradScaler(device_type)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)  # only before clipping
+    scaler.step(optimizer)
+    scaler.update()
+
+or use bf16 autocast, which needs no scaler.
+
+Without fp16, remove it, or use `GradScaler(enabled=False)`; call `loss.backward()` and `optimizer.step()` directly.
+
+Where there is no autocast, autocast may be what is missing: on a GPU whose tensor cores compute in fp16 only (see
+`tensor-cores-unused`), run the forward pass and the loss under fp16 autocast, and keep the scaler.
+
+## When to leave it alone
+
+- One script for both: enable it by the type, `GradScaler(enabled=dtype is torch.float16)`.
+
+- The script scales its loss by a factor of its own, or only a part that is not trained computes in fp16.
+
+## References
+
+- Micikevicius et al., "Mixed Precision Training" (2018), section 3.2, a network that diverges without loss scaling:
+  https://arxiv.org/abs/1710.03740
+- PyTorch, "Automatic Mixed Precision package", on gradient scaling: https://pytorch.org/docs/stable/amp.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import median
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
+
+SCALED_LOSS = Threshold(
+    "scaled_loss",
+    128.0,
+    "losses from here are taken as scaled by the script: cross-entropy of 50,000 classes begins near 11",
+)
+
+RULE = Rule(
+    code="DP403",
+    name="loss-scaling",
+    family="precision",
+    kind="risk",
+    summary="a GradScaler is used although nothing computes in fp16, or fp16 autocast trains without one",
+    since="0.1",
+    thresholds=(SCALED_LOSS,),
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name a GradScaler that is enabled where autocast is not fp16, or fp16 autocast that trains without one."""
+    if not run.any_facts("grad_scaler").grad_scaler:
+        yield from _unscaled(run)
+        return
+    facts = run.any_facts("grad_scaler", "autocast", "fsdp")
+    kind = (facts.autocast or "").rpartition(":")[2]
+    half = kind == "float16" or any("float16" in ddp.gradient_dtypes for ddp in facts.ddp)
+    if not facts.grad_scaler or half or facts.fsdp or facts.engine:
+        return
+    said = "autocast uses bf16, which does not underflow like fp16: remove it"
+    if not kind:
+        said = "there is no autocast: remove it, or use fp16 autocast"
+    skipped = sum(window.skipped_steps or 0 for window in facts.windows)
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact="medium" if skipped else "low",
+        title=f"A GradScaler is enabled, and {said}",
+        why="It checks all gradients in each step and skips steps with an overflow; only fp16 needs that.",
+        changes=[],
+        confidence="high",
+        evidence=[
+            Evidence(label="autocast", value=facts.autocast or "none"),
+            *([] if facts.grad_scale is None else [Evidence(label="scale", value=facts.grad_scale)]),
+            *known("steps that were skipped", skipped),
+        ],
+        numerics="same",
+        fingerprint=RULE.code,
+    )
+
+
+def _unscaled(run: RunView) -> Iterator[Advice]:
+    """Of recordings: a trace alone shows neither the losses nor whether a scaler is enabled for certain."""
+    if not run.facts:
+        return
+    facts = run.any_facts()
+    fp16 = (facts.autocast or "").endswith(":float16")
+    if not fp16 or facts.grad_scaler is not False or facts.engine or not facts.optimizers:
+        return
+    losses = [abs(loss) for loss in facts.losses if math.isfinite(loss)]
+    if not losses or median(losses) >= run.limit(SCALED_LOSS):
+        return
+    yield results_at_risk(
+        RULE,
+        title=f"Training computes in fp16 autocast{in_parentheses(facts.autocast_where)} without an enabled "
+        "GradScaler: small gradients round to zero",
+        why="fp16 rounds gradients below 2^-25 to zero; a GradScaler multiplies the loss to keep them above that.",
+        evidence=[
+            Evidence(label="autocast", value=facts.autocast or ""),
+            Evidence(label="enabled GradScaler", value="none"),
+            Evidence(label="loss", value=median(losses), unit="median"),
+            *known("autocast entered at", facts.autocast_where),
+            *known("backward pass at", facts.backward_where),
+        ],
+        watch="Enable torch.amp.GradScaler for the loss, the optimizer step and clipping, or use bf16 autocast. Leave "
+        "it where the script multiplies its loss by a factor of its own, which the recording does not show.",
+        subject="unscaled",
+        confidence="medium",
+    )
