@@ -63,8 +63,9 @@ def test_a_gpu_trace_without_stacks_and_sizes_has_low_confidence():
         (512, 64, False, True),
         (511, 64, False, False),
         (256, 16, False, True),
-        (255, 16, False, False),
-        (511, 17, False, False),
+        (288, 32, False, True),
+        (255, 32, False, False),
+        (511, 33, False, False),
         (900, 16, True, False),
     ],
 )

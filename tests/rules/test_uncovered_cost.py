@@ -72,6 +72,14 @@ def test_what_the_loop_itself_calls_and_a_function_in_forward_passes():
     ]
 
 
+@pytest.mark.parametrize(("hottest", "quiet"), [("train.py", True), ("net.py", False)])
+def test_a_method_that_work_between_steps_names_with_its_class(hottest, quiet):
+    evidence = [Evidence(label="most of it in", value=f"Area.compute ({hottest}:90)")]
+    named = other("DP609", title="`Area.compute` (train.py:40)", evidence=evidence, fingerprint="DP609:Area.compute")
+    measured = found(site(name="compute", mostly="tensor operators"))
+    assert (ask(measured, [named]) == []) == quiet
+
+
 def test_quiet_below_the_threshold():
     assert ask(found(site(0.04))) == []
 

@@ -44,11 +44,19 @@ def test_by_function_kind_and_line():
         place("fit (train.py:40)", "Net.forward (model.py:9)", ms=20, phase="forward"),
         place("fit (train.py:43)", "log_stats (train.py:18)", ms=20, phase="collective"),  # waits for other ranks
         place("fit (train.py:42)", "logistic_loss (train.py:12)", ms=20),
+        place("fit (train.py:42)", "MetricLoss.compute (train.py:12)", ms=20),
         place("fit (train.py:44)", "log_stats (train.py:18)", ms=20, steps=range(4)),  # seen four times
     ],
 )
 def test_what_is_no_such_work(other):
     assert work_between([rank_of(other)]) == []
+
+
+def test_the_class_of_a_method_that_reads_a_metric_says_what_it_does():
+    reads = place("fit (train.py:45)", "AreaUnderCurve.compute (area.py:12)", ms=24)
+    (metric,) = work_between([rank_of(reads)])
+    assert (metric.name, metric.where, metric.kind) == ("AreaUnderCurve.compute", "train.py:45", "metrics")
+    assert metric.share == 0.24
 
 
 def test_on_a_gpu_a_function_of_the_script_may_wait_for_the_device():

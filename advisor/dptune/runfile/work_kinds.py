@@ -18,6 +18,12 @@ _WORDS = {
         *("selfplay",),
     },
 }
+# A method of such a name returns the value of a metric if its class is one: `Accuracy.compute`, as in torchmetrics.
+# `update` is not among them: each step has to count, and statistics that normalize observations have it too.
+_READS = {"compute", "result", "results"}
+_METRICS = {"metric", "metrics", "accuracy", "auc", "auroc", "f1", "recall", "perplexity"}
+_UNDER_CURVE = {"under", "curve"}
+_NO_METRICS = {"loss", "losses", "learner", "learning", "trainer", "agent", "model", "net", "policy"}
 # Of reinforcement learning where they stand alone or with one another; `collect_paths` may be anything.
 _ACTING = {"collect", "play", "explore", "interact", "act"}
 _BESIDE = {
@@ -50,7 +56,14 @@ def kind_of(name: str) -> str:
     found = next((kind for kind, known in _WORDS.items() if words & known), "")
     if not found and words & _ACTING and words <= _ACTING | _BESIDE:
         return "experience"
+    if not found and words <= _READS and _is_metric(name.rpartition(".")[0]):
+        return "metrics"
     return found
+
+
+def _is_metric(owner: str) -> bool:
+    words = _split(owner)
+    return bool(words & _METRICS or words >= _UNDER_CURVE) and not words & _NO_METRICS
 
 
 def evaluates(name: str) -> bool:

@@ -6,8 +6,9 @@ The share of typical steps that the training thread spends in functions that log
 save, by function and by the line that calls it, on the rank that spends most. dptune samples its stack, 10 to 100 times
 a second, in untraced steps. What a function does is known by the library that it calls (`torch.save`, tensorboard,
 wandb, matplotlib, sklearn, evaluation by a trainer, ...), a `print` in the line, text made of a tensor (`f"{tensor}"`,
-`str(tensor)`), or else by its name. Forward and backward passes, the optimizer, the loader and collectives do not
-count. On a GPU only libraries count, because a function of the script may wait there for the device.
+`str(tensor)`), or else by its name, for `compute` and `result` by the name of their class (`Accuracy.compute`). Forward
+and backward passes, the optimizer, the loader and collectives do not count. On a GPU only libraries count, because a
+function of the script may wait there for the device.
 
 ## Why it matters
 

@@ -128,7 +128,20 @@ def _explained(run: RunView, site: CodeSite) -> bool:
         return True
     if site.part and site.mostly in FREEING and _makes_iterators(run, site):
         return True
-    return run.explained(site.mostly) or (not site.part and run.explained(site.at, site.name))
+    if run.explained(site.mostly):
+        return True
+    return not site.part and (run.explained(site.at, site.name) or _works_between(run, site))
+
+
+def _works_between(run: RunView, site: CodeSite) -> bool:
+    """Whether work-between-steps names this method: with its class, which a trace does not show."""
+    file = site.at.rpartition(":")[0]
+    return any(
+        advice.rule == "DP609"
+        and advice.fingerprint.endswith(f".{site.name}")
+        and any(f"({file}:" in str(one.value) for one in advice.evidence)
+        for advice in run.advised
+    )
 
 
 def _makes_iterators(run: RunView, site: CodeSite) -> bool:
