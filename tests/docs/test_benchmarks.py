@@ -128,6 +128,7 @@ def test_unseen_scripts_are_quoted_by_halves() -> None:
     assert table_of("unseen", "--half", "fourth") in page
     assert table_of("unseen", "--half", "fifth") in page
     assert table_of("unseen", "--half", "sixth") in page
+    assert table_of("unseen", "--half", "seventh") in page
     assert table_of("unseen", "--earlier", "first", "--summary") in page
     assert table_of("unseen", "--earlier", "pairs", "--half", "all") in page
 
@@ -140,6 +141,7 @@ DRAWS = {
     "fourth draw": ("--half", "fourth"),
     "fifth draw": ("--half", "fifth"),
     "sixth draw": ("--half", "sixth"),
+    "seventh draw": ("--half", "seventh"),
 }
 
 
