@@ -52,7 +52,7 @@ CPUs, and below 512 keys, or 256 with heads of up to 32. Masks that need gradien
 - Measured again for heads of 24 and 32 with torch 2.13, while other processes ran: with 256, 288 and 384 keys the fused
   kernel took 13 to 66 % less time without a mask and with an additive one, and for heads of 32 with `masked_fill` 42 to
   58 % less. A training script with 288 keys, heads of 32 and a causal mask took 31 % less time per step with
-  `is_causal=True` (62.1 instead of 90.2 ms, medians of 4 runs a side, two ranks with `fully_shard`).
+  `is_causal=True` (62.1 instead of 90.2 ms, medians of 4 runs each, two ranks with `fully_shard`).
 """
 
 from __future__ import annotations

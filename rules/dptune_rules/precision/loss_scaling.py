@@ -4,7 +4,7 @@
 
 Whether a GradScaler is enabled while autocast computes in bf16, or not at all; and whether none is enabled while a
 training enters fp16 autocast. The losses that backward passes start from are recorded: a median of 128 or more is taken
-as scaled by the script itself, since cross-entropy of 50,000 classes begins near 11. Smaller factors are not seen.
+as scaled by the script itself, since cross-entropy of 50,000 classes starts near 11. Smaller factors are not seen.
 
 ## Why it matters
 
@@ -28,7 +28,7 @@ In fp16, scale the loss, and unscale gradients before they are clipped:
 
 or use bf16 autocast, which needs no scaler.
 
-Without fp16, remove it, or use `GradScaler(enabled=False)`; call `loss.backward()` and `optimizer.step()` directly.
+Without fp16, remove the scaler, or use `GradScaler(enabled=False)`; call `loss.backward()` and `optimizer.step()` directly.
 
 Where there is no autocast, autocast may be what is missing: on a GPU whose tensor cores compute in fp16 only (see
 `tensor-cores-unused`), run the forward pass and the loss under fp16 autocast, and keep the scaler.
@@ -60,7 +60,7 @@ from dptune_rules.known import in_parentheses, known
 SCALED_LOSS = Threshold(
     "scaled_loss",
     128.0,
-    "losses from here are taken as scaled by the script: cross-entropy of 50,000 classes begins near 11",
+    "losses from here are taken as scaled by the script: cross-entropy of 50,000 classes starts near 11",
 )
 
 RULE = Rule(
