@@ -28,7 +28,8 @@ In fp16, scale the loss, and unscale gradients before they are clipped:
 
 or use bf16 autocast, which needs no scaler.
 
-Without fp16, remove the scaler, or use `GradScaler(enabled=False)`; call `loss.backward()` and `optimizer.step()` directly.
+Without fp16, remove the scaler, or use `GradScaler(enabled=False)`; call `loss.backward()` and `optimizer.step()`
+directly.
 
 Where there is no autocast, autocast may be what is missing: on a GPU whose tensor cores compute in fp16 only (see
 `tensor-cores-unused`), run the forward pass and the loss under fp16 autocast, and keep the scaler.
