@@ -87,7 +87,7 @@ class OperatorArguments:
     @cached_property
     def elements(self) -> Ints:
         """How many elements the inputs of each operator have together; 0 without sizes."""
-        sizes = [_elements(decoded(_ANY, dims)) for dims, *_ in self.texts]
+        sizes = [_elements(decoded(_ANY, dims)) if dims else 0 for dims, *_ in self.texts]
         return np.array(sizes, dtype=np.int64)[self.written] if sizes else self.written
 
     def places(self, rows: Ints) -> Ints:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
+
 from dptune.trace.kineto.scan import STRING
 
-REFUSED = (ValueError, RecursionError)  # what decoders raise: the errors of msgspec and of text are ValueErrors
+# What decoders raise; the errors of msgspec are ValueErrors in its later versions only.
+REFUSED = (msgspec.MsgspecError, ValueError, RecursionError)
 
 # A string that is never closed is a token too: it would be looked for anew at each quote inside of it.
 _TOKEN = re.compile(
