@@ -100,7 +100,11 @@ def test_length(make, length):
         (lambda of: lr_scheduler.StepLR(of, 30), 60),  # 0.1 after 30, 0.01 after 60
         (lambda of: lr_scheduler.ExponentialLR(of, 0.9), 44),  # 0.9^43 = 0.0108, 0.9^44 = 0.0097
         (lambda of: lr_scheduler.MultiStepLR(of, [30, 80]), 80),
+        (lambda of: lr_scheduler.MultiStepLR(of, [37.5, 56.25]), 57),  # torch takes fractions
+        (lambda of: lr_scheduler.MultiStepLR(of, [10], 0.5), None),  # half of the rate goes on training
         (lambda of: lr_scheduler.LinearLR(of, 1.0, 0.1, 25), 25),
+        (lambda of: lr_scheduler.LinearLR(of, 1.0, 0.9, 5), None),
+        (lambda of: lr_scheduler.LinearLR(of, 1.0, 0.1, 7.55), 8),
         (lambda of: lr_scheduler.LinearLR(of, 0.1, 1.0, 25), None),  # warm-up
         (lambda of: lr_scheduler.PolynomialLR(of, 90), 90),
         (lambda of: lr_scheduler.ExponentialLR(of, 1.1), None),  # a search for the largest rate
@@ -112,6 +116,13 @@ def test_length(make, length):
 def test_when_a_rate_has_decayed(make, steps):
     (facts,) = schedulers(Made([make(optimizer())]), [], 0)
     assert facts.decayed_after == steps
+
+
+def test_a_part_of_a_schedule_does_not_end_it():
+    of = optimizer()
+    parts = [lr_scheduler.LinearLR(of, 1.0, 0.1, 5), lr_scheduler.CosineAnnealingLR(of, 400)]
+    chained = schedulers(Made([*parts, lr_scheduler.ChainedScheduler(parts)]), [], 0)
+    assert [facts.decayed_after for facts in chained] == [None, None, None]
 
 
 def test_counts_are_kept_from_one_look_to_the_next():

@@ -51,7 +51,7 @@ def test_fp16_autocast_without_a_scaler(ask, make_measured, make_facts):
     assert advice.title == (
         "Training computes in fp16 autocast (train.py:60) without an enabled GradScaler: small gradients round to zero"
     )
-    assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "medium", None)
+    assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "low", None)
     assert [one.value for one in advice.evidence] == ["cuda:float16", "none", 2.9, "train.py:60", "train.py:64"]
     assert "GradScaler" in advice.watch
 

@@ -77,10 +77,10 @@ def _advice(run: RunView, found: SameResultFacts, share: float) -> Advice:
         impact=run.impact(share, WORTH_SHARE) or "low",
         title=f"{f'`{name}` ({place})' if name else place} computes the same results in every step, {100 * share:.0f} "
         f"% of the step: compute them once, before training ({', '.join(found.operators)})",
-        why="No step changes the inputs of these operators, and their results agreed in every step that was compared.",
+        why="No compared step changes the inputs of these operators, and their results agreed.",
         changes=[],
         saves=run.bound(0.0, share, "all of these operators"),
-        confidence="high" if len(found.step_ns) > 1 and run.times_hold else "medium",
+        confidence="medium" if len(found.step_ns) > 1 and run.times_hold else "low",
         evidence=[
             Evidence(label="operators with the same results", value=share, unit="of a step"),
             Evidence(label="their calls", value=found.calls, unit="per step"),
@@ -88,6 +88,6 @@ def _advice(run: RunView, found: SameResultFacts, share: float) -> Advice:
             Evidence(label="steps that were compared", value=len(found.step_ns)),
         ],
         numerics="same",
-        watch="Compute the results again if their inputs change later in training.",
+        watch="Only steps of the warm-up were compared: compute the results again where their inputs change later.",
         fingerprint=f"{RULE.code}:{name or place}",
     )

@@ -132,7 +132,8 @@ def _unscaled(run: RunView) -> Iterator[Advice]:
             *known("backward pass at", facts.backward_where),
         ],
         watch="Enable torch.amp.GradScaler for the loss, the optimizer step and clipping, or use bf16 autocast. Leave "
-        "it where the script multiplies its loss by a factor of its own, which the recording does not show.",
+        "it where the script multiplies its loss by a factor of its own, or only a model that is not trained computes "
+        "in fp16, which the recording does not show.",
         subject="unscaled",
-        confidence="medium",
+        confidence="low",
     )

@@ -18,6 +18,7 @@ _LENGTHS = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max", "LinearLR
     "PolynomialLR": "total_iters"
 }
 _DECAYED = 0.01  # of its first value: a rate of which trains next to nothing
+_LOW = 0.1  # of its first value: a schedule that ends above does not end training
 _LEAST = 10  # steps: below, a number in a function is hardly the length of a schedule
 
 
@@ -25,6 +26,7 @@ def schedulers(places: Places, before: Sequence[SchedulerFacts], steps: int) -> 
     """Of all that are alive, after so many optimizer steps, with what was counted `before`."""
     alive = places.alive(LRScheduler)
     known: list[SchedulerFacts | None] = list(before) if len(before) == len(alive) else [None] * len(alive)
+    members = {id(part) for scheduler in alive for part in getattr(scheduler, "_schedulers", ())}
     found = []
     for scheduler, last in zip(alive, known, strict=True):
         facts = SchedulerFacts(type(scheduler).__name__, places.line(scheduler), _base(scheduler))
@@ -32,7 +34,7 @@ def schedulers(places: Places, before: Sequence[SchedulerFacts], steps: int) -> 
             facts.advanced, facts.optimizer_steps = list(last.advanced), list(last.optimizer_steps)
         with contextlib.suppress(Exception):  # a scheduler may be of any kind
             facts.length = _length(scheduler)
-            facts.decayed_after = _decayed_after(scheduler)
+            facts.decayed_after = None if id(scheduler) in members else _decayed_after(scheduler)
             facts.advanced.append(int(scheduler.last_epoch))
             facts.optimizer_steps.append(steps)
         with contextlib.suppress(Exception):
@@ -58,15 +60,17 @@ def _length(scheduler: Any) -> int | None:
 
 
 def _decayed_after(scheduler: Any) -> int | None:
-    """Of schedules that only lower the rate; None for all others, and for those that raise it."""
+    """Of schedules that lower the rate to _LOW or less; None for all others. Torch takes fractions of steps."""
     if isinstance(scheduler, lr_scheduler.LinearLR):
-        return scheduler.total_iters if scheduler.end_factor < scheduler.start_factor else None
+        lowers = scheduler.end_factor <= _LOW * scheduler.start_factor
+        return math.ceil(scheduler.total_iters) if lowers else None
     if isinstance(scheduler, lr_scheduler.PolynomialLR):
-        return scheduler.total_iters
+        return math.ceil(scheduler.total_iters)
     if not 0 < getattr(scheduler, "gamma", 0) < 1:
         return None
     if isinstance(scheduler, lr_scheduler.MultiStepLR):
-        return max(scheduler.milestones, default=None)
+        lowers = scheduler.gamma ** sum(scheduler.milestones.values()) <= _LOW
+        return math.ceil(max(scheduler.milestones)) if lowers else None
     if isinstance(scheduler, lr_scheduler.StepLR | lr_scheduler.ExponentialLR):
         times = math.ceil(round(math.log(_DECAYED) / math.log(scheduler.gamma), 6))
         return times * int(getattr(scheduler, "step_size", 1))
