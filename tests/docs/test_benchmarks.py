@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
         ("real_advice", "tests/benchmarks/RULES_TRIED"),
         ("advice", "tests/benchmarks/RULES_TRIED"),
         ("stragglers", "tests/benchmarks/RULES_TRIED"),
+        ("planted_fsdp", "tests/benchmarks/RULES_TRIED"),
         ("gate", "ci"),
     ],
 )
@@ -205,6 +206,8 @@ def test_other_benchmarks_of_rules_are_summed_up() -> None:
     runs, named = re.search(r"^of (\d+) healthy runs: a rank named (\d+),", stalls, re.M).groups()  # type: ignore[union-attr]
     assert f"| planted stalls | rank, cause and line right | {right} of {planted} |" in page
     assert f"| healthy runs | a straggler named | {named} of {runs} |" in page
+    first, sharded = re.search(r"^fault: (\d+) of (\d+) right$", table_of("planted_fsdp"), re.M).groups()  # type: ignore[union-attr]
+    assert f"| `fully_shard`, {sharded} scripts | the planted fault first | {first} of {sharded} |" in page
     judged = table_of("real_advice").split("\n\n")[0].splitlines()[1:]
     assert f"Of the public traces {len(judged)} could be judged" in " ".join(page.split())
 
