@@ -5,12 +5,15 @@
     python tests/benchmarks/cluster.py ranks 1024      so many copies of a small trace, by one process and by a cluster
     python tests/benchmarks/cluster.py ranks 24 --megabytes 20      the same of larger ones
     python tests/benchmarks/cluster.py parts 1024 --megabytes 20    by a cluster only, made and deleted 64 at a time
+    python tests/benchmarks/cluster.py planted 1024 --megabytes 20  by a cluster: what differs between ranks is known
     python tests/benchmarks/cluster.py --table         the latest results
 
 Times are CPU seconds (user and system, of a process and of those it started and waited for), so that they hold on a
 machine that does other things, too. The copies have ranks and clocks of their own. Results are appended to
 results/cluster.json. `parts` goes on where it stopped: the records of each part are kept in the folder of temporary
-files until the last is read.
+files until the last is read. The traces of `planted` are those of tests/measure/many_ranks.py, made as large as asked by
+operators that launch nothing: two hosts whose GPUs take 1.2 times as long, three ranks that idle for 2 ms before each
+step, one group whose all-reduces take 2.5 times as long.
 """
 
 from __future__ import annotations
@@ -44,9 +47,14 @@ from dptune.trace.loading.gathering import with_events
 from dptune.trace.run import RankTrace
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.measure.many_ranks import PER_HOST, Planted, write_traces  # noqa: E402
+
 RESULTS = HERE / "results" / "cluster.json"
 DATA = Path(tempfile.gettempdir()) / "dptune-benchmark-traces"
-SMALL = HERE.parents[1] / ".." / "shared" / "real_traces" / "torchrec_straggler_4xv100"
+SMALL = ROOT / ".." / "shared" / "real_traces" / "torchrec_straggler_4xv100"
 MEGABYTES = 100
 COMPARED = (1_000, 2_500, 5_000, 10_000)  # ranks in the table
 PART = 64  # ranks on disk at a time
@@ -230,6 +238,78 @@ def parts(count: int, megabytes: int) -> dict[str, Any]:
     }
 
 
+SLOW_HOSTS, SLOW_PLACE = (31, 202), 2
+STRAGGLERS = (77, 500, 901)
+
+
+def planted(count: int, megabytes: int) -> dict[str, Any]:
+    """What is named of ranks that differ as planted, read by two workers, a part of them on disk at their full size."""
+    slow = [rank for host in SLOW_HOSTS for rank in range(host * PER_HOST, (host + 1) * PER_HOST)]
+    faults = Planted(
+        gemm_times=dict.fromkeys(slow, 1.2),
+        delays=lambda rank, _: 2_000.0 if rank in STRAGGLERS else 0.0,
+        data_times={SLOW_PLACE: 2.5},
+    )
+    source, folder = (Path(tempfile.mkdtemp(prefix=f"dptune-{name}-")) for name in ("small", "ranks"))
+    digested: list[Any] = []
+    workers_s = client_s = wall_s = 0.0
+    try:
+        write_traces(source, count // PER_HOST, faults, "node{:03d}".format)
+        more = operators(megabytes * 1_000_000)
+        with connected("local", LIMITS, print) as executor:
+            for at in range(0, count, PART):
+                for rank in range(at, min(at + PART, count)):
+                    text = (source / f"{rank}.json").read_text().replace('"traceEvents": [', more, 1)
+                    (folder / f"rank{rank:05}.json.gz").write_bytes(igzip.compress(text.encode(), 1))
+                before_s = started(executor, next(folder.iterdir())) if not at else working_s()
+                own_s, wall = cpu_s(), time.perf_counter()
+                digested += load([folder], digest=recording, executor=executor, cached=False).digested
+                workers_s += working_s() - before_s
+                client_s += cpu_s() - own_s
+                wall_s += time.perf_counter() - wall
+                for path in folder.iterdir():
+                    path.unlink()
+                print(f"{at + PART:,} of {count:,}", flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(source, ignore_errors=True)
+    begin = cpu_s()
+    outliers = measure(Run([], digested=digested)).outliers
+    named = sorted((place.kind, place.place) for place in outliers.late)
+    expected = sorted(
+        [("host", f"node{host:03}") for host in SLOW_HOSTS] + [("rank", str(rank)) for rank in STRAGGLERS]
+    )
+    return {
+        "ranks": len(digested),
+        "megabytes": megabytes,
+        "workers_s": workers_s,
+        "client_s": client_s,
+        "cluster_wall_s": wall_s,
+        "measure_s": cpu_s() - begin,
+        "client_peak_mb": peak_mb(),
+        "late": named,
+        "late_as_planted": named == expected,
+        "slow_devices_as_planted": sorted(device.rank for device in outliers.slow_devices) == slow,
+        "slow_links": [link.ranks[:3] for link in outliers.slow_links],
+        "slow_links_as_planted": [link.ranks for link in outliers.slow_links]
+        == [list(range(SLOW_PLACE, count, PER_HOST))],
+        "unsteady_hosts": [host.host for host in outliers.unsteady_hosts],
+    }
+
+
+def operators(size: int) -> str:
+    """The start of a list of events with so many bytes of operators, none of which launches anything."""
+    events, length, number = [], 0, 0
+    while length < size:
+        number += 1
+        name = ("aten::linear", "aten::addmm", "aten::add_", "aten::layer_norm")[number % 4]
+        args = {"External id": number, "Record function id": 0, "Input Dims": [[64, 1024], [1024, 1024]]}
+        about = {"ph": "X", "cat": "cpu_op", "name": name, "pid": 9, "tid": 4137, "args": args}
+        events.append(json.dumps({**about, "ts": 1000 + number * 0.6, "dur": 0.5}))
+        length += len(events[-1]) + 2
+    return '"traceEvents": [' + "".join(f"{event}, " for event in events)
+
+
 def table(results: list[dict[str, Any]]) -> str:
     """The latest result of each kind as text."""
     latest = {(each["what"], each.get("ranks"), each.get("megabytes")): each for each in results}
@@ -244,14 +324,23 @@ def table(results: list[dict[str, Any]]) -> str:
     for (what, count, megabytes), each in latest.items():
         if what == "ranks" and "per_core" in each:
             lines.append(
-                f"{count:>4,} ranks of {megabytes:>3} MB         {each['one_process_s']:9.1f} {each['workers_s']:9.1f}"
+                f"{count:>5,} ranks of {megabytes:>2} MB         {each['one_process_s']:9.1f} {each['workers_s']:9.1f}"
                 f" {each['client_s']:8.1f} {each['per_core']:10.2f}"
             )
-        elif what == "parts":
+        elif what in ("parts", "planted"):
             lines.append(
-                f"{count:>4,} ranks of {megabytes:>3} MB                 - {each['workers_s']:9.1f}"
+                f"{count:>5,} ranks of {megabytes:>2} MB                 - {each['workers_s']:9.1f}"
                 f" {each['client_s']:8.1f}          -"
             )
+    for (what, count, megabytes), each in latest.items():
+        if what == "planted":
+            right = [each[f"{name}_as_planted"] for name in ("late", "slow_devices", "slow_links")]
+            lines += [
+                "",
+                f"{count:,} ranks of {megabytes} MB: late places {_named(right[0])}, slow GPUs {_named(right[1])}, "
+                f"slow links {_named(right[2])}; unsteady hosts named: {len(each['unsteady_hosts'])}",
+                f"compared in {each['measure_s']:.1f} CPU s; peak memory of the client {each['client_peak_mb']:,.0f} MB",
+            ]
     record = latest["record", None, None]
     lines += [
         "",
@@ -261,10 +350,14 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _named(as_planted: bool) -> str:
+    return "as planted" if as_planted else "NOT as planted"
+
+
 def main() -> None:
     """Run one part and keep its result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("record", "compare", "ranks", "parts"), default="record")
+    parser.add_argument("what", nargs="?", choices=("record", "compare", "ranks", "parts", "planted"), default="record")
     parser.add_argument("--table", action="store_true", help="print what there is")
     parser.add_argument("count", nargs="?", type=int, default=1000)
     parser.add_argument("--megabytes", type=int, default=0, help="of the traces of ranks (default: small ones)")
@@ -276,8 +369,8 @@ def main() -> None:
     if args.what == "record":
         result |= record()
     else:
-        of_ranks = ranks if args.what == "ranks" else parts
-        result |= compare(args.count) if args.what == "compare" else of_ranks(args.count, args.megabytes)
+        of_ranks = {"ranks": ranks, "parts": parts, "planted": planted}.get(args.what)
+        result |= of_ranks(args.count, args.megabytes) if of_ranks else compare(args.count)
     before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     RESULTS.write_text(json.dumps([*before, result], indent=1) + "\n")
     json.dump(result, sys.stdout, indent=1)

@@ -36,6 +36,14 @@ class Planted:
 
 def run(folder: Path, hosts: int, planted: Planted, name: Callable[[int], str] = "node{:02d}".format) -> Run:
     """The run of `hosts` times PER_HOST ranks."""
+    write_traces(folder, hosts, planted, name)
+    return load([folder], cached=False)
+
+
+def write_traces(
+    folder: Path, hosts: int, planted: Planted, name: Callable[[int], str] = "node{:02d}".format
+) -> None:
+    """The trace of each rank, by its number."""
     ranks = hosts * PER_HOST
     tensor = [list(range(host * PER_HOST, (host + 1) * PER_HOST)) for host in range(hosts)]
     data = [list(range(place, ranks, PER_HOST)) for place in range(PER_HOST)]
@@ -44,7 +52,6 @@ def run(folder: Path, hosts: int, planted: Planted, name: Callable[[int], str] =
         groups = [_listed("tp", "mesh_tp", tensor[host]), _listed(f"dp{place}", "mesh_dp", data[place])]
         about = {"backend": "nccl", "rank": rank, "world_size": ranks, "pg_config": groups}
         write(folder / f"{rank}.json", events, distributedInfo=about, host_name=name(host))
-    return load([folder], cached=False)
 
 
 def _listed(name: str, description: str, ranks: list[int]) -> dict[str, Any]:
