@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from dptune.measure import measure
-from dptune.measure.efficiency.measured_peaks import NOT_MEASURED, NOT_RECORDED, MeasuredPeaks, measured_peaks
+from dptune.measure.efficiency.measured_peaks import (
+    NOT_MEASURED,
+    NOT_RECORDED,
+    NOT_WANTED,
+    TOO_OLD,
+    MeasuredPeaks,
+    measured_peaks,
+)
 from dptune.measured import EfficiencyFigures
 from dptune.runfile import form, paths
 from dptune.runfile.cpu_peak import CpuPeakFacts, DtypePeakFacts
@@ -37,7 +44,9 @@ def peak(*dtypes: tuple[str, float], ranks: int = 1, expected: int = 1, load: Lo
     return CpuPeakFacts(1, ranks, expected, found, load)
 
 
-def measured(folder: Path, cpu_peak: CpuPeakFacts | None, *more: dict[str, object]) -> EfficiencyFigures:
+def measured(
+    folder: Path, cpu_peak: CpuPeakFacts | None, *more: dict[str, object], asked: bool | None = True
+) -> EfficiencyFigures:
     """Three steps of 1 ms, the last of which has no end, with a product of 2 x 100 x 50 x 20 FLOPs each."""
     events = [
         each
@@ -53,7 +62,7 @@ def measured(folder: Path, cpu_peak: CpuPeakFacts | None, *more: dict[str, objec
     shutil.copy(light, folder / "rank-00000.detail.trace.json.gz")
     device = DeviceFacts("cpu", name="A processor", torch_threads=1)
     form.write(paths.facts(folder, 0), Facts(0, host="a", device=device, cpu_peak=cpu_peak))
-    form.write(folder / "run.json", RunRecord(world_size=1))
+    form.write(folder / "run.json", RunRecord(world_size=1, cpu_peak=asked))
     return measure(load([folder])).efficiency
 
 
@@ -92,10 +101,18 @@ def test_more_than_the_measured_peak_is_no_utilization(tmp_path: Path) -> None:
 def test_recordings_without_a_measured_peak(tmp_path: Path, none: CpuPeakFacts | None) -> None:
     found = measured(tmp_path / "run", none)
     assert found.missing["mfu"] == (
-        "no fp32 peak of the CPU was measured" if none is not None and none.dtypes else NOT_MEASURED
+        "no fp32 peak of the CPU was measured" if none is not None and none.dtypes else NOT_MEASURED.format(0)
     )
-    assert "record again" in NOT_MEASURED
     assert found.known("peak_basis") is None
+
+
+@pytest.mark.parametrize(("asked", "why"), [(False, NOT_WANTED), (None, TOO_OLD), (True, NOT_MEASURED.format(0))])
+def test_why_a_recording_has_no_peak(tmp_path: Path, asked: bool | None, why: str) -> None:
+    """Left out on purpose, recorded by an older version, or ended too early: each with how to get it."""
+    found = measured(tmp_path / "run", None, asked=asked)
+    assert found.missing["mfu"] == found.missing["peak_flops_per_s"] == why
+    assert "record" in why.partition(": ")[2]
+    assert len({NOT_WANTED, TOO_OLD, NOT_MEASURED}) == 3
 
 
 def test_other_processes_make_it_an_upper_bound_and_then_no_figure(tmp_path: Path) -> None:
@@ -114,19 +131,39 @@ def test_ranks_of_a_host_count_together() -> None:
         rank: Facts(rank, host="a", cpu_peak=peak(("float32", 1e9), ranks=2, expected=2, load=load_of(2.0, 1.0, 0.1)))
         for rank in (0, 1)
     }
-    found = measured_peaks(facts, 1)
+    found = measured_peaks(facts, 1, None)
     assert isinstance(found, MeasuredPeaks)
     assert (found.withheld_share, found.unusable) == (0.0, "")
     assert found.by_dtype["fp32"].source.endswith("1 thread, 2 ranks at once")
     facts[0].cpu_peak = None
-    alone = measured_peaks(facts, 1)
+    alone = measured_peaks(facts, 1, None)
     assert isinstance(alone, MeasuredPeaks)
     assert alone.withheld_share is None
-    assert measured_peaks(facts, 0) == NOT_MEASURED
-    assert measured_peaks({}, 0) == NOT_RECORDED
+    assert measured_peaks(facts, 0, None) == NOT_MEASURED.format(0)
+    assert measured_peaks({}, 0, None) == NOT_RECORDED
+
+
+@pytest.mark.parametrize(
+    ("others", "at_once"),
+    [
+        ({}, "4 ranks at once"),  # only this rank's facts were read
+        ({1: True, 2: True, 3: True}, "4 ranks at once"),
+        ({1: True, 2: True, 3: False}, "3 of 4 ranks at once"),
+        ({1: False, 2: False, 3: False}, "1 of 4 ranks at once"),
+        ({1: False}, "3 of 4 ranks at once"),
+    ],
+)
+def test_ranks_that_ended_before_they_measured_do_not_count(others: dict[int, bool], at_once: str) -> None:
+    """All four ranks of the host came; those whose facts were read and hold no peak crashed before it."""
+    whole = peak(("float32", 1e9), ranks=4, expected=4)
+    facts = {0: Facts(0, host="a", cpu_peak=whole), 9: Facts(9, host="b", cpu_peak=whole)}
+    facts |= {rank: Facts(rank, host="a", cpu_peak=whole if held else None) for rank, held in others.items()}
+    found = measured_peaks(facts, 0, None)
+    assert isinstance(found, MeasuredPeaks)
+    assert found.by_dtype["fp32"].source.endswith(f"1 thread, {at_once}")
 
 
 def test_ranks_that_measured_alone_are_named() -> None:
-    found = measured_peaks({0: Facts(0, cpu_peak=peak(("bfloat16", 1e9), ranks=1, expected=4))}, 0)
+    found = measured_peaks({0: Facts(0, cpu_peak=peak(("bfloat16", 1e9), ranks=1, expected=4))}, 0, None)
     assert isinstance(found, MeasuredPeaks)
     assert found.by_dtype["bf16"].source.endswith("1 thread, 1 of 4 ranks at once")
