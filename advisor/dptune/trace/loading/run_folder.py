@@ -149,7 +149,8 @@ def _durations(found: Contents) -> list[list[int]]:
 
 def _take_facts(found: Contents, rank: int, file: Path) -> None:
     try:
-        facts = plausible.checked(form.read(file, Facts), rank)
+        read, lost = form.read_partly(file, Facts, plausible.NEEDED, lists=("windows",))
+        facts, left_out = plausible.checked(read, rank, lost)
     except (OSError, ValueError) as error:
         _unreadable(found, file, error)
         return
@@ -158,7 +159,7 @@ def _take_facts(found: Contents, rank: int, file: Path) -> None:
         found.findings.append(Finding(code="facts-duplicate", level="partial", text=text))
         return
     found.facts[rank], impossible = plausible.possible(facts)
-    found.findings += impossible
+    found.findings += [*left_out, *impossible]
 
 
 def _unreadable(found: Contents, file: Path, error: OSError | ValueError) -> None:
