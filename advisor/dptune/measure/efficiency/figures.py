@@ -130,10 +130,10 @@ def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[
             steps.samples * per_second if steps.samples and per_second else None,
             steps.no_samples if per_second else steps.no_time,
         ),
-        "tokens_per_step": (tokens_per_step, _NO_TOKENS),
+        "tokens_per_step": (tokens_per_step, _NO_TOKENS if per_second else steps.no_time),
         "tokens_per_s": (
             tokens_per_step * per_second if tokens_per_step and per_second else None,
-            steps.no_time if tokens_per_step else _NO_TOKENS,
+            _NO_TOKENS if per_second else steps.no_time,
         ),
     }
 
