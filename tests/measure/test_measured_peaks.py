@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dptune.measure import measure
+from dptune.measure.device import operator_kinds
 from dptune.measure.efficiency.measured_peaks import (
     NOT_MEASURED,
     NOT_RECORDED,
@@ -78,6 +79,54 @@ def test_mfu_by_hand(tmp_path: Path) -> None:
     assert (dtype.dtype, dtype.source) == ("fp32", source)
     assert (found.bound, found.peak_disturbed) == ("", False)
     assert "not counted" in found.missing["peak_withheld_share"]
+
+
+def test_memory_bound_operators_by_hand(tmp_path: Path) -> None:
+    """Of 1,000 us 200 in an addition, with a copy of 50 inside, and 40 in a loss: views and products do not count.
+
+    The copy inside the collective is communication.
+    """
+    more = [
+        each
+        for at in (0, STEP_US, 2 * STEP_US)
+        for each in (
+            operator("aten::add_", at + 300, at + 500),
+            operator("aten::copy_", at + 310, at + 360),
+            operator("aten::select", at + 500, at + 530),
+            operator("aten::nll_loss_forward", at + 600, at + 640),
+            operator("gloo:all_reduce", at + 700, at + 800),
+            operator("aten::copy_", at + 710, at + 790),
+        )
+    ]
+    found = measured(tmp_path / "run", peak(("float32", 2e9)), *more)
+    assert found.memory_bound_share == pytest.approx(0.24)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        *(
+            (f"aten::{name}", True)
+            for name in ("add", "mul_", "copy_", "_to_copy", "sum", "native_layer_norm_backward")
+        ),
+        *(
+            (f"aten::{name}", True)
+            for name in ("_softmax_backward_data", "threshold_backward", "embedding_dense_backward")
+        ),
+        *((f"aten::{name}", True) for name in ("max_pool2d_with_indices", "_fused_adamw_", "_foreach_addcdiv_")),
+        *(
+            (f"aten::{name}", True)
+            for name in ("_index_put_impl_", "slice_backward", "binary_cross_entropy_with_logits")
+        ),
+        *((f"aten::{name}", False) for name in ("mm", "addmm", "linear", "convolution", "view", "slice", "select")),
+        *((f"aten::{name}", False) for name in ("sort", "topk", "empty", "linalg_svd", "_efficient_attention_forward")),
+        *((f"aten::{name}", False) for name in ("mkldnn_rnn_layer", "addbmm", "matmul", "as_strided", "expand")),
+        ("AddBackward0", False),
+        ("my::add", False),
+    ],
+)
+def test_which_operators_are_memory_bound(name: str, bound: bool) -> None:
+    assert (operator_kinds._MEMORY_BOUND.match(name) is not None) is bound
 
 
 def test_a_mix_of_dtypes_by_hand(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ _ABOVE_MEASURED = (
     "the counted FLOPs exceed the measured peak: the CPU was slower while the peak was measured than in the steps, or "
     "operator sizes or step time are not those of the run"
 )
-_ON_CPU = "memory-bound time is known from GPU kernels only: this run computes on the CPU"
+_NO_KINDS = "no kernels were recorded"
 _NO_TOKENS = "the trace does not show tokens (pass `--tokens-per-step N`)"
 
 
@@ -54,7 +54,8 @@ class Steps:
     """What rates need besides operators. `samples`, `tokens`: per step over all ranks; `tokens` from the user.
 
     `no_samples`: why `samples` are not known. `replicas` of the model have tokens of their own: ranks of tensor and
-    pipeline parallelism share them. `sharing`: the ranks on the GPU of each rank that shares it.
+    pipeline parallelism share them. `sharing`: the ranks on the GPU of each rank that shares it. `memory_bound_share`:
+    of the operators of a CPU; None on GPUs.
     """
 
     time: StepTime
@@ -66,6 +67,7 @@ class Steps:
     no_samples: str
     tokens: int | None
     sharing: Mapping[int, Sequence[int]]
+    memory_bound_share: float | None = None
 
     def sharing_ranks(self, rank: int) -> int:
         """How many ranks run on the GPU of this one, itself included."""
@@ -122,9 +124,7 @@ def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[
         "step_ns": (whole_ns or steps.time.rate_ns, steps.no_time),
         "all_devices": (gpus * devices if gpus and devices else None, no_devices),
         "memory_bound_share": _memory_bound(
-            whole_ns * devices if whole_ns else steps.account.window_ns if steps.account else 0,
-            steps.kernels,
-            _ON_CPU if not isinstance(source, str) and source.on_cpu else "no kernels were recorded",
+            whole_ns * devices if whole_ns else steps.account.window_ns if steps.account else 0, steps
         ),
         "samples_per_s": (
             steps.samples * per_second if steps.samples and per_second else None,
@@ -203,13 +203,15 @@ def _per_second(source: Source | str, steps: Steps) -> float | None:
     return 1e9 / source.whole_ns
 
 
-def _memory_bound(window_ns: int, kernels: KernelFigures | None, no_kernels: str) -> tuple[float | None, str]:
+def _memory_bound(window_ns: int, steps: Steps) -> tuple[float | None, str]:
     """Of the measured time of all devices."""
-    kinds = kernels.known("kinds_ns") if kernels else None
+    kinds = steps.kernels.known("kinds_ns") if steps.kernels else None
+    if steps.memory_bound_share is not None:
+        return steps.memory_bound_share, ""
     if not window_ns:
         return None, "no step was found"
     if kinds is None:
-        return None, no_kernels
+        return None, _NO_KINDS
     return sum(kinds.get(kind, 0) for kind in MEMORY_BOUND) / window_ns, ""
 
 
