@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -146,7 +147,7 @@ def test_more_than_the_measured_peak_is_no_utilization(tmp_path: Path) -> None:
     assert found.peak_flops_per_s == pytest.approx(0.19e9)
 
 
-@pytest.mark.parametrize("none", [None, peak(), peak(("float32", 0.0))])
+@pytest.mark.parametrize("none", [None, peak(), *(peak(("float32", rate)) for rate in (0.0, inf, nan, 1e16))])
 def test_recordings_without_a_measured_peak(tmp_path: Path, none: CpuPeakFacts | None) -> None:
     found = measured(tmp_path / "run", none)
     assert found.missing["mfu"] == (

@@ -155,6 +155,15 @@ def test_the_first_screen_has_mfu_and_stays_within_its_lines(reached: Report) ->
     assert "MFU" not in first_screen(with_figures(reached, efficiency=EfficiencyFigures.only("no sizes")))
 
 
+@pytest.mark.parametrize(
+    ("name", "shown_too"), [("flash_attn_3::_flash_attn_forward", True), ("some::attention", True), ("x::gemm", False)]
+)
+def test_how_to_get_tokens_is_said_where_attention_ran(report: Report, name: str, shown_too: bool) -> None:
+    product = KindFlops.only("no kernel", kind="matrix product", flops=40 * TERA)
+    page = shown(with_figures(report, efficiency=efficiency(kinds=[product], uncounted=[name])))
+    assert ("Tokens not measured: not seen" in page) is shown_too
+
+
 def test_missing_figures_say_why(report: Report) -> None:
     page = shown(with_figures(report, efficiency=EfficiencyFigures.only("no sizes")))
     assert "MFU, HFU not measured: no sizes" in page

@@ -153,6 +153,27 @@ def test_of_windows_only_the_odd_one_is_left_out(folder):
     assert set(findings(folder)) == {"facts-left-out", "windows-missing"}
 
 
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"tokens_per_step": "many"}, 'a field: `tokens_per_step` must be a whole number, but is "many"'),
+        (
+            {"tokens_per_step": [], "ending": 5},
+            "2 fields: `tokens_per_step` must be a whole number, but is a list, and others",
+        ),
+        ({"cards": [{"index": 0}, {"name": "H200"}]}, "a field: `cards[1]` has no `index`"),
+    ],
+)
+def test_a_record_is_read_without_the_fields_that_do_not_fit(folder, changed, text):
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "command": ["python", "train.py"], **changed}))
+    assert findings(folder) == {"record-left-out": f"run.json is read without {text}"}
+    found = load([folder]).record
+    assert found is not None
+    assert (found.command, found.tokens_per_step) == (["python", "train.py"], None)
+    assert [card.index for card in found.cards] == ([0] if "cards" in changed else [])
+
+
 def test_many_odd_facts_are_one_finding(folder):
     write(folder, ddp=1, fsdp=2, loaders=3, optimizers=[{**SGD, "parameters": -4}], steps=-5)
     assert findings(folder)["facts-left-out"] == (

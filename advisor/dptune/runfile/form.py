@@ -131,7 +131,8 @@ def read_partly(
     except ValueError:
         if not isinstance(data, dict):
             raise
-    fitting, lost = {}, {}
+    fitting: dict[str, Any] = {}
+    lost: dict[str, str] = {}
     hints = typing.get_type_hints(record)
     for name in [name for name in data if name in hints]:
         if name in lists and isinstance(data[name], list):

@@ -19,6 +19,7 @@ NOT_MEASURED = (
     "rank {} did not measure the peak of the CPU, which it does when its detailed window is complete: record again and "
     "let the script run until the recording ends"
 )
+_MOST_FLOPS_PER_S = 1e15  # which no CPU reaches
 MOST_WITHHELD = 0.75  # of the CPU time that the ranks needed: from there on no report trusts times
 _DISTURBED = (
     "other processes withheld {:.0f} % of the CPU time while the peak of the CPU was measured: record again while they "
@@ -56,7 +57,7 @@ def measured_peaks(facts: Mapping[int, Facts], rank: int, record: RunRecord | No
             + _together(_at_once(found, here), found.expected),
         )
         for each in found.dtypes
-        if each.flops_per_s > 0
+        if 0 < each.flops_per_s < _MOST_FLOPS_PER_S
     }
     loads = [each.cpu_peak.load if each.cpu_peak is not None else None for each in here]
     counted = [each for each in loads if each is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from dptune.advice import Cost, CostSaving, Report
@@ -10,6 +11,7 @@ from dptune.present.amounts import Hole, element_type, flops, milliseconds, numb
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 
+_ATTENTION = re.compile(r"attention|flash_attn")  # in the names of operators
 _LEAST_MONEY = 0.0001  # below it a cost is not written out
 
 NOTE = (
@@ -85,11 +87,16 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
     of = "rank" if on_cpu else "device"
     inferred = " (inferred batch size)" if report.measured.samples_inferred else ""
     yield "Samples", str(shown(lambda: found.samples_per_s, lambda rate: f"{_rate(found, rate, of)}{inferred}"))
-    kinds: list[KindFlops] = found.known("kinds") or []
-    if found.known("tokens_per_s") is not None or any(kind.kind == "attention" for kind in kinds):
+    if found.known("tokens_per_s") is not None or _attends(found):
         yield "Tokens", str(shown(lambda: found.tokens_per_s, lambda rate: _rate(found, rate, of)))
     if report.cost is not None:
         yield from _cost(report.cost, of)
+
+
+def _attends(found: EfficiencyFigures) -> bool:
+    """Whether attention ran, with known sizes or without: the run may have tokens then."""
+    kinds: list[KindFlops] = found.known("kinds") or []
+    return any(kind.kind == "attention" for kind in kinds) or any(map(_ATTENTION.search, found.uncounted))
 
 
 def rows(found: EfficiencyFigures) -> list[list[Cell]]:
