@@ -363,6 +363,17 @@ def test_kernels_that_no_counted_operator_launched(tmp_path, host, kernel, why, 
     assert found.memory_bound_share == 0
 
 
+@pytest.mark.parametrize(("name", "peak_tflops"), [("NVIDIA A100-SXM4-40GB", None), ("NVIDIA GeForce RTX 3060", 12.7)])
+def test_products_of_fp32_that_may_have_run_in_tf32(tmp_path, name, peak_tflops):
+    """The kernel's name shows neither; of an RTX 3060 both have one peak."""
+    events = [step(1, 0, 100), step(2, 100, 200), product(10, 80, 80, 80), *launched("gemm", 11, 30, 40, 1)]
+    found = measure_events(tmp_path, events, deviceProperties=[{"id": 0, "name": name}]).efficiency
+    assert [each.dtype for each in found.dtypes] == ["fp32 or tf32"]
+    assert found.known("peak_flops_per_s") == (peak_tflops and pytest.approx(peak_tflops * 1e12))
+    if not peak_tflops:
+        assert "do not show whether fp32 products ran in TF32" in found.missing["mfu"]
+
+
 def test_ranks_on_one_gpu_share_its_peak():
     """Two ranks on one H200: fp32 products at 67 TFLOP/s, attention in TF32 at 494.5, half of it for each rank."""
     measured = reading.measured(SAMPLES / "ranks-nccl-ddp")

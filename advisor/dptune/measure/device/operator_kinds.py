@@ -63,6 +63,8 @@ def _own_ns(view: RankView, kinds: Mapping[str, re.Pattern[str]]) -> dict[str, i
     total = dict.fromkeys(kinds, 0)
     for device in view.devices:
         operations = device.operations
+        if not operations.on_cpu:
+            continue
         compute = (operations.work == Work.COMPUTE) & (device.launched_in != OUTSIDE)
         rows = computing(view.columns, operations.rows[compute])
         time_ns = own_time(view.columns, rows)

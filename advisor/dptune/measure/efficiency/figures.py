@@ -45,6 +45,8 @@ _ABOVE_MEASURED = (
     "the counted FLOPs exceed the measured peak: the CPU was slower while the peak was measured than in the steps, or "
     "operator sizes or step time are not those of the run"
 )
+_EITHER = "fp32 or tf32"
+_NOT_SHOWN = "the names of kernels do not show whether fp32 products ran in TF32, which has another peak"
 _NO_KINDS = "no kernels were recorded"
 _NO_TOKENS = "the trace does not show tokens (pass `--tokens-per-step N`)"
 
@@ -255,7 +257,7 @@ def _by_dtype(spent: KernelTime, source: Source) -> dict[str, int]:
     for operator, units in zip(spent.ran, spent.on_matrix_units, strict=True):
         name = operator.dtype
         if name == "fp32" and has_tf32 and units is not False:
-            name = "tf32" if units else "fp32 or tf32"
+            name = "tf32" if units else _EITHER
         flops[name] = flops.get(name, 0) + operator.flops.total
     return dict(sorted(flops.items(), key=lambda item: -item[1]))
 
@@ -268,6 +270,8 @@ def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
         peak, why = _of_architecture(source.architecture, name)
     elif name == UNKNOWN_TYPE:
         why = "the trace does not name the element type"
+    elif name == _EITHER:
+        peak, why = _alike(peaks.peak(source.device_name, "fp32"), peaks.peak(source.device_name, "tf32")), _NOT_SHOWN
     elif peaks.model_of(source.device_name) is None:
         why = f"dptune has no peak for {source.device_name}"
     else:
@@ -277,6 +281,11 @@ def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
         "source": (peak.source if peak else None, why),
     }
     return DtypeFlops.of(figures, dtype=name, flops=flops)
+
+
+def _alike(fp32: peaks.Peak | None, tf32: peaks.Peak | None) -> peaks.Peak | None:
+    """The peak that holds for both."""
+    return fp32 if fp32 is not None and tf32 is not None and fp32.flops_per_s == tf32.flops_per_s else None
 
 
 def _of_cpu(measured: MeasuredPeaks | str, dtype: str) -> tuple[peaks.Peak | None, str]:
