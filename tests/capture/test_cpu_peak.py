@@ -73,13 +73,17 @@ def test_ranks_measure_at_once_and_mfu_follows_by_hand(recorded: Path) -> None:
 
 
 @pytest.mark.records
-def test_an_older_recording_says_to_record_again(recorded: Path) -> None:
+def test_recordings_without_a_peak_say_why(recorded: Path) -> None:
     run = load([recorded])
     for facts in run.facts.values():
         facts.cpu_peak = None
+    assert run.record is not None
+    assert run.record.cpu_peak is True
     found = measure(run).efficiency
-    assert found.missing["mfu"].endswith("record again")
+    assert "let the script run until the recording ends" in found.missing["mfu"]
     assert found.flops_per_step > 0
+    run.record.cpu_peak = None
+    assert "an older version of dptune" in measure(run).efficiency.missing["mfu"]
 
 
 @pytest.fixture

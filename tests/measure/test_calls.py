@@ -77,14 +77,14 @@ def test_groups_that_overtake_each_other_keep_the_names_of_their_events(tmp_path
     }
 
 
-@pytest.mark.parametrize(("elements", "message_bytes"), [(2**48, 2**50), (2**48 + 1, None), (2**61, None)])
+@pytest.mark.parametrize(("elements", "message_bytes"), [(2**38, 2**40), (2**38 + 1, None), (2**61, None)])
 def test_a_size_that_no_tensor_can_have_is_none(tmp_path, elements, message_bytes):
     events = [step(1, 0, 100), launch(1, 10, 11), all_reduce(20, 30, 1, elements, "0", 2)]
     (found,) = measure_events(tmp_path, events, events).collectives
     assert found.known("message_bytes") == message_bytes
 
 
-@pytest.mark.parametrize("elements", [-5, 2**48 + 1, 10**40, "x"])
+@pytest.mark.parametrize("elements", [-5, 2**38 + 1, 10**40, "x"])
 def test_an_impossible_size_is_not_said_to_be_unrecorded(tmp_path, elements):
     events = [step(1, 0, 100), launch(1, 10, 11), all_reduce(20, 30, 1, elements, "0", 2)]
     (found,) = measure_events(tmp_path, events, events).collectives

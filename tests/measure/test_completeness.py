@@ -14,7 +14,7 @@ from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import NCCL, all_reduce, annotation, call, copy, event, kernel, launch, load_events, operator, step
 
 STEPS, KERNELS = range(5), range(8)
-NAMES = [f"gemm_{at}" for at in KERNELS]
+NAMES = [f"ampere_sgemm_{at}" for at in KERNELS]
 
 
 def healthy(ranks=2, last=4):
@@ -237,6 +237,32 @@ def test_a_stream_that_one_of_three_ranks_lacks(tmp_path):
     (finding,) = losses(trust).values()
     assert finding.code == "device-stream-missing"
     assert finding.text.startswith("rank 2: it has nothing of stream 31 of rank 0 (5 operations), but every")
+
+
+@pytest.mark.parametrize("lacking", [0, 2])
+def test_a_rank_that_was_profiled_without_its_device(tmp_path, lacking):
+    """Its operators on the host are no compute of the run; the other ranks' figures stay, and MFU is not a CPU's."""
+    sized = {"Input Dims": [[800, 800]] * 2, "Input type": ["float"] * 2}
+    products = [operator("aten::mm", 1000 * number, 1000 * number + 90, **sized) for number in STEPS]
+    ranks = [[*one, *products] for one in healthy(3)]
+    ranks[lacking] = [one for one in ranks[lacking] if one["cat"] in ("user_annotation", "cpu_op")]
+    measured, trust = judged(tmp_path, *ranks, deviceProperties=[{"id": 0, "name": "NVIDIA A100-SXM4-40GB"}])
+    (finding,) = losses(trust).values()
+    assert (finding.code, measured.device_kind) == ("device-unprofiled", "cuda")
+    assert finding.text.startswith(f"rank {lacking}: it has nothing that ran on a device, but other ranks have")
+    assert shares(measured) == pytest.approx((0.64, 0.2))
+    found = measured.efficiency
+    assert found.peak_flops_per_s == 19.5e12
+    assert found.mfu == pytest.approx(2 * 800**3 / 1e-3 / 19.5e12)
+    assert found.rank == (1 if lacking == 0 else 0)
+
+
+def test_a_run_on_cpus_lacks_no_device(tmp_path):
+    ranks = [[one for one in rank if one["cat"] in ("user_annotation", "cpu_op")] for rank in healthy()]
+    ranks = [[*rank, *(operator("aten::mm", 1000 * at, 1000 * at + 90) for at in STEPS)] for rank in ranks]
+    measured, trust = judged(tmp_path, *ranks)
+    assert measured.device_kind == "cpu"
+    assert "device-unprofiled" not in losses(trust)
 
 
 def test_what_the_first_rank_does_alone_is_no_loss_of_the_others(tmp_path):

@@ -11,13 +11,16 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dptune.measure import measure
+from dptune.measure.efficiency.figures import Steps
 from dptune.measure.efficiency.peaks import MODELS, peak
-from dptune.measured import EfficiencyFigures, Missing
+from dptune.measured import EfficiencyFigures, Missing, StepTime
+from dptune.testing import figures
 from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -334,7 +337,67 @@ def test_without_sizes_the_report_says_how_to_get_them(tmp_path):
     found = measure_events(tmp_path, [step(1, 0, 100), operator("aten::mm", 10, 14)]).efficiency
     assert "record_shapes=True" in found.missing["flops"]
     found = measure_events(tmp_path, [step(1, 0, 100), operator("aten::relu", 10, 14)]).efficiency
-    assert found.missing["flops"].startswith("no matrix product, convolution or attention operator")
+    assert found.missing["flops"] == "no matrix product, convolution or attention ran"
+
+
+@pytest.mark.parametrize(
+    ("host", "kernel", "why"),
+    [
+        ([], GEMM, "the trace lacks the host's operators, whose input sizes give the FLOPs"),
+        ([operator("aten::relu", 10, 14)], GEMM, "no operator whose FLOPs are known launched the matrix kernels"),
+        ([product(10, 8, 8, 8)], GEMM, "no operator whose FLOPs are known launched the matrix kernels"),
+        ([operator("aten::relu", 10, 14)], "relu_kernel", "no matrix product, convolution or attention ran"),
+    ],
+)
+@pytest.mark.parametrize("marked", [True, False])
+def test_kernels_that_no_counted_operator_launched(tmp_path, host, kernel, why, marked):
+    """Without steps, too, the reason fits what the same section shows of kernels: 30 of 100 us in one.
+
+    Steps last until the next begins, a whole recording as long as its kernels.
+    """
+    marks = [step(1, 0, 100), step(2, 100, 200)] if marked else []
+    found = measure_events(tmp_path, [*marks, *host, *launched(kernel, 21, 30, 60, 1)]).efficiency
+    assert found.missing["mfu"].startswith(why)
+    assert found.missing["mfu"] == found.missing["flops"]
+    assert found.scope == ("steps" if marked else "recording")
+    assert found.memory_bound_share == 0
+
+
+@pytest.mark.parametrize(("name", "peak_tflops"), [("NVIDIA A100-SXM4-40GB", None), ("NVIDIA GeForce RTX 3060", 12.7)])
+def test_products_of_fp32_that_may_have_run_in_tf32(tmp_path, name, peak_tflops):
+    """The kernel's name shows neither; of an RTX 3060 both have one peak."""
+    events = [step(1, 0, 100), step(2, 100, 200), product(10, 80, 80, 80), *launched("gemm", 11, 30, 40, 1)]
+    found = measure_events(tmp_path, events, deviceProperties=[{"id": 0, "name": name}]).efficiency
+    assert [each.dtype for each in found.dtypes] == ["fp32 or tf32"]
+    assert found.known("peak_flops_per_s") == (peak_tflops and pytest.approx(peak_tflops * 1e12))
+    if not peak_tflops:
+        assert "do not show whether fp32 products ran in TF32" in found.missing["mfu"]
+
+
+def test_ranks_on_one_gpu_share_its_peak():
+    """Two ranks on one H200: fp32 products at 67 TFLOP/s, attention in TF32 at 494.5, half of it for each rank."""
+    measured = reading.measured(SAMPLES / "ranks-nccl-ddp")
+    found = measured.efficiency
+    assert [rank.gpu_ranks for rank in measured.ranks] == [[0, 1]] * 2
+    assert found.sharing_ranks == 2
+    flops = {each.dtype: each.flops for each in found.dtypes}
+    of_gpu = sum(flops.values()) / (flops["fp32"] / 67e12 + flops["tf32"] / 494.5e12)
+    assert found.peak_flops_per_s == pytest.approx(of_gpu / 2)
+    of_both = 2 * found.flops_per_step / (found.step_ns / 1e9)
+    assert found.hfu == pytest.approx(of_both / of_gpu)
+    assert found.total_flops_per_s == pytest.approx(of_both)
+    assert found.all_devices == 1
+
+
+def test_gpus_are_counted_once():
+    """Of six ranks 0 and 1 share a GPU, 3, 4 and 5 another, and 2 has its own."""
+    time = figures(StepTime, basis="untraced", time_ns=10**6)
+    steps = Steps(
+        time, None, None, 6, 6, None, "", None, {0: [0, 1], 1: [0, 1], **{rank: [3, 4, 5] for rank in (3, 4, 5)}}
+    )
+    assert steps.gpus == 3
+    assert [steps.sharing_ranks(rank) for rank in range(6)] == [2, 2, 1, 3, 3, 3]
+    assert replace(steps, world_size=None).gpus is None
 
 
 def test_sizes_of_no_real_tensors_are_refused(tmp_path):

@@ -112,6 +112,32 @@ def test_what_does_not_show_the_size_of_a_gradient(passes: list[list[list[Gradie
     assert found(tmp_path, steps(*passes)) is None
 
 
+LARGEST = 2**31 - 1  # blocks: 4 TiB of floats
+
+
+@pytest.mark.parametrize(
+    ("blocks", "listed", "credible"),
+    [
+        (LARGEST, None, False),
+        (2**28, None, True),  # 512 GiB less 2,044 bytes
+        (2**28 + 1, None, False),
+        (2**20, 2**31, True),  # 2 GiB less 2,044 bytes, on a GPU of as much
+        (2**20 + 1, 2**31, False),
+        (LARGEST, 2**50, False),
+    ],
+)
+def test_no_more_gradients_than_the_memory_holds(
+    blocks: int, listed: int | None, credible: bool, tmp_path: Path
+) -> None:
+    """Blocks of 512 floats; how full the last one is, is not known."""
+    device = {"id": 0, "name": "A GPU", **({"totalGlobalMem": listed} if listed else {})}
+    measured = measure_events(tmp_path, steps(*[gradients([[("float", blocks)]])] * 2), deviceProperties=[device])
+    buckets = measured.inferred.buckets
+    assert (buckets is not None) is credible
+    if buckets is not None:
+        assert buckets.low_bytes == [4 * ((blocks - 1) * 512 + 1)]
+
+
 def test_sizes_of_messages_win(tmp_path: Path) -> None:
     measured = measure_events(tmp_path, steps(*[gradients(TWO)] * 2, elements=75_000))
     assert measured.inferred.facts.ddp[0].rebuilt_bucket_sizes == [300_000] * 2

@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from dptune.advice import Report
+from dptune.advice import Cost, Report
 from dptune.advise.cost import with_cost
 from dptune.measured import DtypeFlops, EfficiencyFigures, KindFlops
 from dptune.present.html import page
 from dptune.present.text import first_screen, sections
+from dptune.present.tui.overview import overview
 
 from .test_device import with_figures
 
@@ -99,6 +100,32 @@ def test_a_measured_peak(report: Report) -> None:
     assert "MFU about 40.0 %" in shown(with_figures(report, efficiency=both))
 
 
+def test_ranks_that_share_a_gpu(report: Report) -> None:
+    """Of a GPU of 1 PFLOP/s; FLOPs are those of a rank, rates of samples those of the device."""
+    shared = efficiency(sharing_ranks=2, peak_flops_per_s=5e14, all_devices=1)
+    page = shown(with_figures(report, efficiency=shared))
+    for words in (
+        "bf16 1.00 PFLOP/s per device, dense; 2 ranks share it, 500.0 TFLOP/s each. Source: A datasheet",
+        "10.0 TFLOP per step and rank, including",
+        "500.0 TFLOP/s per rank, 1.00 PFLOP/s in total",
+        "Samples 3,200 per second Tokens",
+        "HFU counts all FLOPs. Ranks that share a GPU have equal parts of its peak.",
+    ):
+        assert words in page
+    half = [PEAK.model_copy(update={"dtype": name, "flops": 20 * TERA}) for name in ("bf16", "fp16")]
+    mixed = efficiency(sharing_ranks=2, peak_flops_per_s=5e14, dtypes=half)
+    page = shown(with_figures(report, efficiency=mixed))
+    assert "Peak 1.00 PFLOP/s for this mix: bf16 1.00 PFLOP/s (50.0 % of FLOPs), fp16 1.00 PFLOP/s (50" in page
+
+
+def test_a_cpu_has_ranks_and_no_tensor_cores(report: Report) -> None:
+    page = shown(with_figures(report, device_kind="cpu", efficiency=efficiency()))
+    assert "10.0 TFLOP per step and rank" in page
+    assert "Samples 3,200 per second, 1,600 per rank" in page
+    assert "Tensor cores" not in page
+    assert "Tensor cores" in shown(with_figures(report, device_kind="cuda", efficiency=efficiency()))
+
+
 def test_a_recording_without_steps(report: Report) -> None:
     page = shown(with_figures(report, efficiency=efficiency(scope="recording", steps=1)))
     for words in (
@@ -128,6 +155,15 @@ def test_the_first_screen_has_mfu_and_stays_within_its_lines(reached: Report) ->
     assert "MFU" not in first_screen(with_figures(reached, efficiency=EfficiencyFigures.only("no sizes")))
 
 
+@pytest.mark.parametrize(
+    ("name", "shown_too"), [("flash_attn_3::_flash_attn_forward", True), ("some::attention", True), ("x::gemm", False)]
+)
+def test_how_to_get_tokens_is_said_where_attention_ran(report: Report, name: str, shown_too: bool) -> None:
+    product = KindFlops.only("no kernel", kind="matrix product", flops=40 * TERA)
+    page = shown(with_figures(report, efficiency=efficiency(kinds=[product], uncounted=[name])))
+    assert ("Tokens not measured: not seen" in page) is shown_too
+
+
 def test_missing_figures_say_why(report: Report) -> None:
     page = shown(with_figures(report, efficiency=EfficiencyFigures.only("no sizes")))
     assert "MFU, HFU not measured: no sizes" in page
@@ -150,10 +186,52 @@ def test_cost_and_what_each_recommendation_saves(reached: Report) -> None:
     assert read_back.cost == priced.cost
 
 
+def test_a_gpu_that_ranks_share_is_paid_for_once(report: Report) -> None:
+    """Where the number of devices follows from the ranks alone."""
+    ranks = [rank.model_copy(update={"gpu_ranks": [0, 1]}) for rank in report.measured.ranks]
+    found = with_figures(report, efficiency=EfficiencyFigures.only("no sizes"))
+    apart, together = (with_cost(with_figures(found, ranks=each), 2.5).cost for each in (report.measured.ranks, ranks))
+    assert apart is not None
+    assert together is not None
+    assert (len(ranks), apart.devices, together.devices) == (2, 2, 1)
+    assert apart.per_1000_steps == pytest.approx(2 * together.per_1000_steps)
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"),
+    [(1234.5, "1,234"), (3.391, "3.39"), (0.04672, "0.0467"), (0.00104, "0.00104"), (0.00002, "<0.0001"), (0.0, "0")],
+)
+def test_small_costs_have_digits(reached: Report, cost: float, text: str) -> None:
+    found = Cost.only("not known", gpu_hour_price=0.9, devices=2, per_1000_steps=cost)
+    page = shown(reached.model_copy(update={"cost": found}))
+    assert f"Cost {text} per 1,000 steps (2 devices at 0.9 an hour)" in page
+
+
 def test_the_page_has_the_section(reached: Report) -> None:
     written = page(reached)
     assert '<section id="efficiency">' in written
     assert "A datasheet" in written
+
+
+def test_the_page_has_the_section_where_any_of_it_is_known(report: Report) -> None:
+    """Time of kernels, rates and cost need no FLOPs."""
+
+    def has_section(found: Report) -> bool:
+        return '<section id="efficiency">' in page(found)
+
+    nothing = with_figures(report, efficiency=EfficiencyFigures.only("no sizes"))
+    assert not has_section(nothing)
+    for known in ({"memory_bound_share": 0.2}, {"tokens_per_s": 5.0, "tokens_per_step": 5}):
+        assert has_section(with_figures(report, efficiency=EfficiencyFigures.only("no sizes", **known)))
+    assert has_section(with_cost(nothing, 2.5))
+    assert "per 1,000 steps (2 devices" in page(with_cost(nothing, 2.5)).partition('<section id="efficiency">')[2]
+
+
+def test_the_full_screen_report_has_the_section(reached: Report) -> None:
+    lines = list(overview(with_cost(reached, 2.5), 100))
+    text = " ".join("".join(span.text for span in line) for line in lines)
+    assert "Efficiency (FLOPs of rank 1, 4 traced steps, detailed window)" in text
+    assert "per 1,000 steps (2 devices at 2.50 an hour)" in text
 
 
 def test_json_has_the_figures(reached: Report) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from dptune.advice import Headline, Report, Skipped, Trust
 from dptune.finding import Finding
 from dptune.measured import Account, DeviceFigures
+from dptune.present.html import page as html
 from dptune.present.text import text
 from dptune.present.tui.overview import overview
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 WHY = "the trace marks no steps, and nothing in it repeats"
 OF_STEPS = ("phases", "overlap", "gaps", "collectives", "links", "copies", "kernels", "attribution")
@@ -116,6 +122,34 @@ def test_without_any_device_the_reason_stands_in_its_place(unstepped: Report) ->
     measured = unstepped.measured.model_copy(update={"ranks": ranks})
     page = flat(text(unstepped.model_copy(update={"measured": measured})))
     assert "Step time breakdown not measured: no steps were found" in page
+
+
+OF_A_STEP = re.compile(
+    r"(?:shares?|%) (?:are )?of (?:the|a|each|traced|the traced) steps?\b|\bper step\b|FLOPs? per step"
+)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "gpu_only_mi210/d1472ed_gpu_only_trace.json.gz",
+        "single_gpu/7cb8af7_trace.json.gz",
+        "inference_graphs/b6a467c_sglang_Qwen3-8B_decode.json.gz",
+        "cpu_only/84dcf76_local_test_forward_hf_gpt2.json.gz",
+    ],
+)
+def test_public_traces_without_steps_have_no_shares_of_steps(real_traces: Path, trace: str) -> None:
+    report = reading.reported(real_traces / trace)
+    for page in (text(report, 200), html(report), "\n".join(row_text(report))):
+        assert OF_A_STEP.findall(re.sub(r"<(?:style|script).*?</(?:style|script)>", "", page, flags=re.DOTALL)) == []
+    assert "are shares of the recording." in flat(text(report))
+    assert "Shares are of the whole recording." in html(report)
+
+
+def test_the_pattern_finds_shares_of_steps(report: Report) -> None:
+    assert OF_A_STEP.search(text(report))
+    assert "are shares of the traced steps;" in flat(text(report))
+    assert "Shares are of traced steps" in html(report)
 
 
 def test_a_run_with_steps_is_shown_whole(report: Report) -> None:

@@ -93,8 +93,10 @@ def test_what_is_not_known(ask, run):
     with pytest.raises(Missing, match="operators with known sizes account for 60 %"):
         ask("DP411", *run(0.1, {"matrix product": (0.5, 0.2)}, counted=0.6))
     measured, (facts,) = run(0.1, {"matrix product": (0.5, 0.2)}, device=DeviceFacts("cuda", index=0))
+    assert ask("DP411", measured, [facts, facts])  # each may be the first that its process sees
+    ranks = [rank.model_copy(update={"gpu_ranks": [0, 1]}) for rank in measured.ranks]
     with pytest.raises(Missing, match="several ranks run on one GPU"):
-        ask("DP411", measured, [facts, facts])
+        ask("DP411", measured.model_copy(update={"ranks": ranks}), [facts, facts])
 
 
 def test_a_cpu_has_no_peak(ask, make_measured, make_facts):

@@ -6,11 +6,18 @@ import sys
 
 import pytest
 
+from dptune.advise.known_facts import known
 from dptune.errors import RunError, TraceError
 from dptune.measure import measure
+from dptune.measure.steps.accumulation import accumulation
+from dptune.measured import Missing
 from dptune.runfile import form
+from dptune.runfile.communication import DdpFacts
+from dptune.runfile.facts import Facts
 from dptune.runfile.record import RunRecord
+from dptune.runfile.window import Window
 from dptune.trace import load
+from dptune.whatif import needed_facts
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
 WINDOW = {"name": "untraced", "first_step": 1, "durations_ns": [5, 5], "loader_wait_ns": [1, 1]}
@@ -74,9 +81,7 @@ def test_an_impossible_window_is_left_out(folder, changed, why):
         {"rank": 3},
         {"world_size": 0},
         {"world_size": 10**7},
-        {"environment": {"NCCL_DEBUG": 5}},
-        {"environment": {"NCCL_DEBUG": ["x"]}},
-        {"settings": {"a": {}}},
+        {"world_size": "2"},
     ],
 )
 def test_facts_of_no_run_are_unreadable(folder, changed):
@@ -104,11 +109,101 @@ LOADER, SGD = {"batch_size": 8}, {"name": "SGD"}
         ({"steps": -1}, "steps = -1"),
     ],
 )
-def test_a_number_that_no_run_has_is_named_and_of_those_facts_nothing_is_taken(folder, changed, told):
-    write(folder, **changed)
+def test_a_fact_with_a_number_that_no_run_has_is_left_out_and_the_others_stay(folder, changed, told):
+    write(folder, torch="2.9", **changed)
+    (name,) = changed
+    text = f"rank 0: its fact `{name}` is left out: {told}, which no run has"
+    assert findings(folder) == {"facts-left-out": text}
+    facts = load([folder]).facts[0]
+    assert getattr(facts, name) == getattr(Facts(0), name)
+    assert (facts.torch, len(facts.windows)) == ("2.9", 1)
+    assert facts.lacking(name) == f"`{name}` of rank 0 could not be read: {told}, which no run has"
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"environment": {"NCCL_DEBUG": 5}}, "`environment.NCCL_DEBUG` must be text, but is 5"),
+        ({"environment": {"NCCL_DEBUG": ["x"]}}, "`environment.NCCL_DEBUG` must be text, but is a list"),
+        ({"settings": {"a": {}}}, "`settings.a` must be true or false or a whole number or"),
+        ({"ddp": 3}, "`ddp` must be a list, but is 3"),
+        ({"loaders": [LOADER, {"num_workers": "2"}]}, '`loaders[1].num_workers` must be a whole number, but is "2"'),
+        ({"optimizers": [{}]}, "`optimizers[0]` has no `name`"),
+        ({"grad_scale": 10**400}, "`grad_scale` is a number with hundreds of digits"),
+        ({"cpu_peak": {"threads": 1, "ranks": 1, "expected": 1, "dtypes": [5]}}, "`cpu_peak.dtypes[0]` must be an ob"),
+    ],
+)
+def test_a_fact_of_another_type_is_left_out_and_the_others_stay(folder, changed, why):
+    write(folder, torch="2.9", losses=[0.5], **changed)
+    (name,) = changed
     found = findings(folder)
-    assert f"the facts of rank 0 say that {told}, which no run has" in found["file-unreadable"]
-    assert load([folder]).facts == {}
+    assert set(found) == {"facts-left-out"}
+    assert found["facts-left-out"].startswith(f"rank 0: its fact `{name}` is left out: {why}")
+    facts = load([folder]).facts[0]
+    assert getattr(facts, name) == getattr(Facts(0), name)
+    assert (facts.torch, facts.losses, len(facts.windows)) == ("2.9", [0.5], 1)
+
+
+def test_of_windows_only_the_odd_one_is_left_out(folder):
+    write(folder, windows=[{**WINDOW, "durations_ns": [5, True]}, {**WINDOW, "name": "light"}])
+    why = "`windows[0].durations_ns[1]` must be a whole number, but is true"
+    assert findings(folder) == {"facts-left-out": f"rank 0: its fact `windows[0]` is left out: {why}"}
+    assert [window.name for window in load([folder]).facts[0].windows] == ["light"]
+    write(folder, windows=5)
+    assert set(findings(folder)) == {"facts-left-out", "windows-missing"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"tokens_per_step": "many"}, 'a field: `tokens_per_step` must be a whole number, but is "many"'),
+        (
+            {"tokens_per_step": [], "ending": 5},
+            "2 fields: `tokens_per_step` must be a whole number, but is a list, and others",
+        ),
+        ({"cards": [{"index": 0}, {"name": "H200"}]}, "a field: `cards[1]` has no `index`"),
+    ],
+)
+def test_a_record_is_read_without_the_fields_that_do_not_fit(folder, changed, text):
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "command": ["python", "train.py"], **changed}))
+    assert findings(folder) == {"record-left-out": f"run.json is read without {text}"}
+    found = load([folder]).record
+    assert found is not None
+    assert (found.command, found.tokens_per_step) == (["python", "train.py"], None)
+    assert [card.index for card in found.cards] == ([0] if "cards" in changed else [])
+
+
+def test_many_odd_facts_are_one_finding(folder):
+    write(folder, ddp=1, fsdp=2, loaders=3, optimizers=[{**SGD, "parameters": -4}], steps=-5)
+    assert findings(folder)["facts-left-out"] == (
+        "rank 0: 5 of its facts are left out: `ddp` (`ddp` must be a list, but is 1); `fsdp` (`fsdp` must be a list, "
+        "but is 2); `loaders` (`loaders` must be a list, but is 3); and 2 more"
+    )
+
+
+def test_no_rule_takes_a_fact_that_was_left_out_for_one_that_is_not_so(folder):
+    """bf16 autocast is on; as its fact is text of another type, nothing recommends or predicts it."""
+    write(folder, autocast=16)
+    facts = load([folder]).facts[0]
+    guarded = known(facts)
+    assert (guarded.rank, guarded.windows, facts.autocast) == (0, facts.windows, None)
+    with pytest.raises(Missing, match="`autocast` of rank 0 could not be read: `autocast` must be text, but is 16"):
+        assert guarded.autocast is None
+    with pytest.raises(Missing, match="`autocast` of rank 0"):
+        needed_facts.check([facts])
+    needed_facts.check([Facts(0)])
+    read_earlier = Facts(0, unread={"ddp": "why"}, ddp=[DdpFacts("Net")])
+    assert known(read_earlier) is read_earlier
+    with pytest.raises(Missing, match="`environment` of rank 0"):
+        assert known(Facts(0, unread={"environment": "why"})).debug_switches == {}
+
+
+def test_why_passes_average_nothing_is_not_claimed_without_the_facts():
+    window = Window("untraced", 1, durations_ns=[5], backwards=[1])
+    facts = Facts(0, world_size=2, windows=[window], unread={"ddp": "`ddp` must be a list, but is 3"})
+    missing = accumulation([facts]).missing["synchronised_backwards_per_step"]
+    assert missing == "`ddp` of rank 0 could not be read: `ddp` must be a list, but is 3"
 
 
 @pytest.mark.parametrize(

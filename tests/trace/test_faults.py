@@ -63,7 +63,7 @@ def test_a_negative_size_is_named_whichever_way_the_event_is_read(tmp_path, odd)
         *(
             (key, value)
             for key in ("In msg nelems", "Out msg nelems")
-            for value in (-5, -1, 2**48 + 1, 10**40, "x", [])
+            for value in (-5, -1, 2**38 + 1, 10**40, "x", [])
         ),
         *(("Group size", value) for value in (0, -2, "x", True)),
         *(("dtype", value) for value in (7, ["Float"])),

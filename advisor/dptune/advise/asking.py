@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from itertools import islice
 
 from dptune.advice import CONFIDENCES, Advice
+from dptune.advise.known_facts import known
 from dptune.advise.packs import LoadedRule
 from dptune.capture.effect import in_force
 from dptune.config import Settings
@@ -65,7 +66,7 @@ class Questioner:
     ) -> RunView:
         return RunView(
             measured,
-            facts,
+            [known(rank_facts) for rank_facts in facts],
             self.settings.limits(loaded.rule),
             self.predictor,
             advised,

@@ -14,7 +14,12 @@ def with_cost(report: Report, gpu_hour_price: float) -> Report:
     """
     measured = report.measured
     efficiency = measured.known("efficiency")
-    read = sum(bool(device.steps) for rank in measured.ranks for device in rank.devices)
+    read = sum(
+        bool(device.steps)
+        for rank in measured.ranks
+        if rank.rank == min(rank.gpu_ranks, default=rank.rank)  # a GPU that ranks share is paid for once
+        for device in rank.devices
+    )
     devices = (efficiency.known("all_devices") if efficiency else None) or read or None
     step_ns = measured.step.rate_ns
     cost = STEPS * step_ns / _HOUR_NS * devices * gpu_hour_price if step_ns and devices else None

@@ -39,6 +39,8 @@ _REMEDIES = {
     "steps-few": "Record more steps: `dptune profile --light 5` before your script, which must run that long, or a "
     "longer `active` in the profiler's schedule.",
     "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",
+    "device-unprofiled": "Record again with ProfilerActivity.CUDA on every rank, or with `dptune profile train.py`. To "
+    "judge only the other ranks, pass only their traces.",
     "gpu-events-missing": "Record again with ProfilerActivity.CUDA, or with `dptune profile train.py`.",
     **dict.fromkeys(
         (

@@ -1,9 +1,10 @@
-"""Losses that only comparing ranks shows: a stream that one lacks, times of another unit, unrecorded communication.
+"""Losses that only comparing ranks shows: a stream that one lacks, times of another unit, unrecorded communication,
+an unprofiled device.
 
 A rank lacks a stream of another rank where it ran nothing like it on any stream (streams have other numbers on each
 rank): none of its kernels by name, while all further ranks ran them; or, of two ranks, no compute or no communication
-at all. With ranks that call collectives, or train a data-parallel module, communication is expected on each; of such a
-module not where every recorded backward pass was under `no_sync`, or past it.
+at all; or nothing on a device. With ranks that call collectives, or train a data-parallel module, communication is
+expected on each; of such a module not where every recorded backward pass was under `no_sync`, or past it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def complete(views: Sequence[RankView], world_size: int | None) -> list[RankView
     ranks = max(world_size or 1, len(views))
     ran = {view.rank: view.record.ran if view.record else ran_by_name(view) for view in views if not view.losses_fatal}
     with_streams = {rank: each for rank, each in ran.items() if each.streams}
-    across_ranks = {**_other_unit(with_streams), **_without_stream(with_streams)}
+    across_ranks = {**_other_unit(with_streams), **_without_stream(with_streams), **_without_device(ran)}
     found = []
     for view in views:
         loss = across_ranks.get(view.rank)
@@ -96,6 +97,14 @@ def _without_stream(ran: Mapping[int, RanByName]) -> dict[int, Loss]:
         if text := _lacking(rank, ran, having):
             found[rank] = Loss(code="device-stream-missing", fatal=True, text=text)
     return found
+
+
+def _without_device(ran: Mapping[int, RanByName]) -> dict[int, Loss]:
+    """Ranks with the host's operators only, where others ran something on a device."""
+    others = sum(bool(each.streams) for each in ran.values())
+    text = "it has nothing that ran on a device, but other ranks have: it was profiled without its device"
+    lost = Loss(code="device-unprofiled", fatal=True, text=text)
+    return {rank: lost for rank, each in ran.items() if others and each.works and not each.streams}
 
 
 def _other_unit(ran: Mapping[int, RanByName]) -> dict[int, Loss]:

@@ -22,6 +22,7 @@ from dptune.measure.communication.calls import Call
 from dptune.measure.complete import complete
 from dptune.measure.delayed import UNSEEN, delayed
 from dptune.measure.device import accounts, copies, critical, gaps, longest, matmul, memory, phases
+from dptune.measure.device.operator_kinds import memory_bound_share
 from dptune.measure.device.tensor_memory import NO_ALLOCATIONS, tensor_memory
 from dptune.measure.efficiency import figures as efficiency
 from dptune.measure.efficiency.source import Source, source_of
@@ -114,7 +115,10 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     parallel = process_groups.process_groups(viewed, overlapped.rows if overlapped else [], world_size)
     replicas = process_groups.replicas(parallel, world_size)
     samples, no_samples = _samples(run, read, together, inferred, passes, replicas)
-    reached = efficiency.Steps(step, account, tabled.kernels, world_size, replicas, samples, tokens)
+    rates_of = efficiency.Steps(
+        *(step, account, tabled.kernels, world_size, replicas, samples, no_samples, tokens, together.sharing),
+        memory_bound_share=memory_bound_share(tabled.views) if device_kind == "cpu" else None,
+    )
     fitting = sweep if sweep is not None and sweep.fits(backend, run.world_size) else None
     figures = {
         "world_size": (
@@ -192,7 +196,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
         ),
         "copies": (tabled.copies, copies.NO_LAUNCH if tabled.views else no_steps),
         "kernels": (tabled.kernels, "no kernel and no operator runs in the steps" if tabled.views else no_steps),
-        "efficiency": (efficiency.efficiency(source, reached) if stepped or tabled.whole else None, no_steps),
+        "efficiency": (efficiency.efficiency(source, rates_of) if stepped or tabled.whole else None, no_steps),
         "inferred": (inferred, not_inferred),
         "load": (None, loads) if isinstance(loads, str) else (loads, ""),
         "noise": (None, noisy) if isinstance(noisy, str) else (noisy, ""),

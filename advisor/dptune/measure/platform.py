@@ -20,15 +20,20 @@ def device_kind(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str 
         if rank_facts.device is not None:
             is_cuda = rank_facts.device.kind == "cuda"
             return (vendor_of((), (), [rank_facts.device.name or ""]).kind if is_cuda else rank_facts.device.kind), ""
-    for view in views:
-        if any(not device.operations.on_cpu for device in view.devices):
+    for view in views:  # a rank that was profiled without its device does not make it a run on CPUs
+        if _on_device(view):
             return vendor(view.trace).kind, ""
+    for view in views:
         if uses_device(view.columns):
             foreign = unread(view.columns.categories, view.columns.names)
             return None if foreign is None else foreign.kind, _NO_EVENT
         if view.devices:
             return "cpu", ""
     return None, "the trace holds no operation of any device"
+
+
+def _on_device(view: RankView) -> bool:
+    return any(not device.operations.on_cpu for device in view.devices)
 
 
 def backend(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str | None, str]:
@@ -41,7 +46,7 @@ def backend(facts: Sequence[Facts], views: Sequence[RankView]) -> tuple[str | No
         for prefix in HOST_COLLECTIVE_PREFIXES + DEVICE_COLLECTIVE_PREFIXES:
             if any(name.startswith(prefix) for name in view.columns.names):
                 return prefix.rstrip(":"), ""
-        if not any(not device.operations.on_cpu for device in view.devices):
+        if not _on_device(view):
             continue
         for library in map(library_of, view.columns.names):
             if library is not None and library.backend:

@@ -38,7 +38,8 @@ class EfficiencyFigures(Figures):
 
     Counted as by `torch.utils.flop_counter`, with recurrent layers: matrix products, convolutions and attention, 2
     FLOPs per multiply-add, causal masks not subtracted. Model FLOPs are those of the forward and backward passes
-    without recomputation (PaLM, Chowdhery et al. 2022, appendix B); hardware FLOPs are all.
+    without recomputation (PaLM, Chowdhery et al. 2022, appendix B); hardware FLOPs are all. Of a device that ranks
+    share, FLOPs are those of one rank, and the peak is its equal part.
     """
 
     rank: Figure[int] = Field(ABSENT, description="the rank whose operators were read; the others are assumed alike")
@@ -48,6 +49,7 @@ class EfficiencyFigures(Figures):
     )
     steps: int = Field(0, description="number of steps that were read")
     devices: int = Field(0, description="devices that this rank computes on")
+    sharing_ranks: int = Field(1, description="ranks on the device of this rank: each has an equal part of its peak")
     flops: Figure[int] = Field(ABSENT, description="hardware FLOPs of that rank, over all steps that were read")
     recomputed_flops: Figure[int] = Field(
         ABSENT, description="part of them that repeats the forward pass: checkpointed modules, scores of attention"
@@ -72,7 +74,9 @@ class EfficiencyFigures(Figures):
     flops_per_s: Figure[float] = Field(ABSENT, description="hardware FLOPs of one device / step time")
     total_flops_per_s: Figure[float] = Field(ABSENT, description="hardware FLOPs of all devices of the run / step time")
     peak_flops_per_s: Figure[float] = Field(
-        ABSENT, description="dense peak of one device for this mix of types: FLOPs / the least time they can take"
+        ABSENT,
+        description="dense peak of one device for this mix of types: FLOPs / the least time they can take; of a device "
+        "that ranks share, the equal part of one rank",
     )
     peak_basis: Figure[Literal["vendor", "measured"]] = Field(
         ABSENT, description="where the peak is from: the vendor, or matrix products after the recorded steps, on CPUs"
@@ -86,13 +90,13 @@ class EfficiencyFigures(Figures):
     hfu: Figure[float] = Field(ABSENT, description="hardware FLOPs / step time / peak: hardware FLOPs utilization")
     memory_bound_share: Figure[float] = Field(
         ABSENT,
-        description="time of kernels that move memory more than they compute (elementwise, reductions, normalisation, "
-        "indexing, pooling, softmax and loss, optimizer) / step",
+        description="time of kernels (on CPUs own time of operators) that move memory more than they compute "
+        "(elementwise, reductions, normalisation, indexing, pooling, softmax and loss, optimizer) / step",
     )
     samples_per_s: Figure[float] = Field(ABSENT, description="samples per second, all devices")
     tokens_per_step: Figure[int] = Field(ABSENT, description="tokens per optimizer step, all devices")
     tokens_per_s: Figure[float] = Field(ABSENT, description="tokens per second, all devices")
-    all_devices: Figure[int] = Field(ABSENT, description="devices of the run")
+    all_devices: Figure[int] = Field(ABSENT, description="devices of the run; one that ranks share counts once")
 
     @property
     def lower_bound(self) -> bool:

@@ -288,6 +288,11 @@ class Facts:
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 
+    def lacking(self, *names: str) -> str:
+        """Which of these facts could not be read, and why; empty where each is known."""
+        lost = next((name for name in names if name in self.unread and not getattr(self, name)), None)
+        return "" if lost is None else f"`{lost}` of rank {self.rank} could not be read: {self.unread[lost]:.200}"
+
     @property
     def debug_switches(self) -> dict[str, str]:
         """Variables of the environment that are on, help to find errors and slow steps; by name, with their value."""

@@ -14,7 +14,7 @@ import re
 import stat
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -115,6 +115,57 @@ def leave_out_of_git(folder: Path) -> None:
 
 def read(path: Path, record: type[T]) -> T:
     """Read a file that `write` wrote. Raises OSError, or ValueError with one sentence on what does not fit."""
+    return _built(path, record, _data(path, record))
+
+
+def read_partly(
+    path: Path, record: type[T], needed: Collection[str], lists: Collection[str]
+) -> tuple[T, dict[str, str]]:
+    """Read a file as `read` does, without what does not fit; by name the sentence on why.
+
+    A field is left out whole, of `lists` only the items that do not fit. Those that are `needed` have to fit.
+    """
+    data = _data(path, record)
+    try:
+        return _built(path, record, data), {}
+    except ValueError:
+        if not isinstance(data, dict):
+            raise
+    fitting: dict[str, Any] = {}
+    lost: dict[str, str] = {}
+    hints = typing.get_type_hints(record)
+    for name in [name for name in data if name in hints]:
+        if name in lists and isinstance(data[name], list):
+            items = {f"{name}[{at}]": item for at, item in enumerate(data[name])}
+            (kind,) = typing.get_args(hints[name])
+            unfit = {at: why for at, item in items.items() if (why := _misfit_of(kind, item, at))}
+            fitting[name] = [item for at, item in items.items() if at not in unfit]
+            lost |= unfit
+        elif name not in needed and (why := _misfit_of(hints[name], data[name], name)):
+            lost[name] = why
+        else:
+            fitting[name] = data[name]
+    return _built(path, record, fitting), lost
+
+
+def _built(path: Path, record: type[T], data: Any) -> T:
+    try:
+        return typing.cast(T, _build(record, data, ""))
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def _misfit_of(kind: Any, data: Any, where: str) -> str:
+    """The sentence on what does not fit; empty where it does."""
+    try:
+        _build(kind, data, where)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _data(path: Path, record: type[Any]) -> Any:
+    """What the JSON of a file holds, in the form of this version."""
     content = regular(path)
     try:
         data = json.loads(content)
@@ -127,11 +178,7 @@ def read(path: Path, record: type[T]) -> T:
     if isinstance(data, dict):
         refuse_newer(path.name, data.get("schema_version"), getattr(record, "schema_version", ""))
         data = with_todays_windows(data)
-    try:
-        built: T = _build(record, data, "")
-    except ValueError as error:
-        raise ValueError(f"{path.name}: {error}") from None
-    return built
+    return data
 
 
 def regular(path: Path, most_bytes: int | None = None) -> str:

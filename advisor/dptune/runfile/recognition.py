@@ -34,9 +34,21 @@ def record_of(folder: Path) -> RunRecord:
     """The folder's run.json. Raises OSError, or ValueError with one sentence on why it is not read."""
     path = folder / names.RUN_JSON
     record = form.read(path, RunRecord)  # which takes any object: all fields have defaults
+    _check_ours(path)
+    return record
+
+
+def record_partly(folder: Path) -> tuple[RunRecord, dict[str, str]]:
+    """The folder's run.json without the fields that do not fit, and by name why. Raises as `record_of` does."""
+    path = folder / names.RUN_JSON
+    found = form.read_partly(path, RunRecord, needed=(), lists=("cards",))
+    _check_ours(path)
+    return found
+
+
+def _check_ours(path: Path) -> None:
     if foreign(path):
         raise ValueError(f"{path.name} was not written by dptune")
-    return record
 
 
 def foreign(record: Path) -> str:

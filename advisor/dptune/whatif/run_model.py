@@ -23,6 +23,7 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import BucketSize, Prediction, WhatIf, missed
 from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
+from dptune.whatif import needed_facts
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.bounds import bounded
 from dptune.whatif.cpu.building import Recorded, read
@@ -101,6 +102,7 @@ class RunModel:
     @classmethod
     def of(cls, run: Run, measured: Measured) -> RunModel:
         """Raises Missing where the run does not tell enough."""
+        needed_facts.check(run.facts.values())
         return cls._of_cpus(run, measured) if measured.device_kind == "cpu" else cls._of_gpus(run, measured)
 
     @classmethod

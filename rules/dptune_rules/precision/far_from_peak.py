@@ -91,7 +91,7 @@ def check(run: RunView) -> Iterator[Advice]:
     mfu = found.mfu
     if found.counted_share < LEAST_COUNTED:
         raise Missing(f"operators with known sizes account for {100 * found.counted_share:.0f} % of the matrix kernels")
-    if _share_a_gpu(run):
+    if any(rank.gpu_ranks for rank in run.measured.ranks):
         raise Missing("several ranks run on one GPU: their kernels take longer than their FLOPs need")
     if mfu >= run.limit(LOW_MFU):
         return
@@ -122,13 +122,6 @@ def check(run: RunView) -> Iterator[Advice]:
         watch="Lower precision and other kernels round differently: compare the loss.",
         fingerprint=f"{RULE.code}:{worst.name}",
     )
-
-
-def _share_a_gpu(run: RunView) -> bool:
-    devices = [
-        (facts.host, facts.device.index) for facts in run.facts if facts.device and facts.device.index is not None
-    ]
-    return len(set(devices)) < len(devices)
 
 
 def _multiplying(run: RunView, found: EfficiencyFigures) -> Iterator[_Kind]:

@@ -171,6 +171,7 @@ class profile:  # noqa: N801 - read like torch.profiler.profile
             world_size=process_rank.world_size(),
             ranks=None if plan.ranks is None else list(plan.ranks),
             schedule=plan.schedule,
+            cpu_peak=plan.cpu_peak,
         )
         form.write(plan.path / paths.RUN_JSON, record)
 

@@ -11,7 +11,7 @@ from dptune.measure.communication.dtypes import bytes_of, dtype_of
 from dptune.trace.kineto.faults import are_dims
 from dptune.trace.kineto.schema import integer
 
-_MOST_BYTES = 2**50  # of one message: more than the memory of any device, by far
+_MOST_BYTES = 2**40  # of one message: more than the memory of any device
 
 
 def size_of(total_bytes: int) -> int | None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from dptune.errors import TraceError
 from dptune.measure.communication.dtypes import dtype_of
+from dptune.measure.device.kernel_kinds import MATRIX_WORK, kernel_kind
 from dptune.measure.efficiency import convolutions
 from dptune.measure.efficiency.formulas import FORMULAS, Arguments, Flops, possible
 from dptune.measure.host.enclosing import NOWHERE, Ranges
@@ -51,7 +52,14 @@ _PROBED = 20  # operators that show whether sizes were recorded
 _MOST_FLOPS = 2**62  # of all steps: a device computes for an hour
 UNKNOWN_TYPE = "unknown"
 
-NO_OPERATORS = "no matrix product, convolution or attention operator was recorded"
+NO_OPERATORS = "no matrix product, convolution or attention ran"
+NO_HOST = (
+    "the trace lacks the host's operators, whose input sizes give the FLOPs: profile `ProfilerActivity.CPU` as well, "
+    "with `record_shapes=True`"
+)
+NOT_OF_OPERATORS = (
+    "no operator whose FLOPs are known launched the matrix kernels that ran (compiled or custom kernels, CUDA graphs)"
+)
 _NO_REAL_SIZES = "operator input sizes are not those of real tensors"
 NO_SIZES = (
     "the trace has no sizes of operator inputs: set `record_shapes=True` in torch.profiler, or record with "
@@ -91,7 +99,7 @@ def count(view: RankView) -> Counted | str:
     columns = view.columns
     steps, rows = _of_steps(view)
     if not len(rows):
-        return NO_OPERATORS
+        return _why_none(view)
     try:
         first = arguments(view.trace, rows[:_PROBED].tolist())
         if not any(Arguments.of(args).sized for args in first):
@@ -124,6 +132,15 @@ def count(view: RankView) -> Counted | str:
     ]
     packed = [names[at] for at in chosen if (known := flops[at]) is not None and known.least]
     return Counted(steps, operators, _most_frequent([names[at] for at in unknown]), _most_frequent(packed))
+
+
+def _why_none(view: RankView) -> str:
+    columns = view.columns
+    if not len(columns.rows(OPERATOR_CATEGORIES)):
+        return NO_HOST
+    ran = [device.operations.rows for device in view.devices if not device.operations.on_cpu]
+    matrix = any(columns.named(lambda name: kernel_kind(name) in MATRIX_WORK, rows).any() for rows in ran)
+    return NOT_OF_OPERATORS if matrix else NO_OPERATORS
 
 
 def _called(written: Sequence[Mapping[str, Any]]) -> list[Arguments]:

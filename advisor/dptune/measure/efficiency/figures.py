@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dptune.measure.device.architectures import Architecture
 from dptune.measure.efficiency import peaks
-from dptune.measure.efficiency.counting import UNKNOWN_TYPE, Operator, count
+from dptune.measure.efficiency.counting import NOT_OF_OPERATORS, UNKNOWN_TYPE, Operator, count
 from dptune.measure.efficiency.kernel_time import KernelTime, kernel_time
 from dptune.measure.efficiency.measured_peaks import MeasuredPeaks
 from dptune.measure.efficiency.source import Source
@@ -26,8 +26,8 @@ from dptune.measured import (
 MEMORY_BOUND = ("indexing", "elementwise", "normalisation", "optimizer", "softmax and loss", "pooling", "reduction")
 
 _LEAST_COUNTED = 0.5  # of the time of matrix kernels
-_MOST_UNCOUNTED = "operators with known sizes account for only {:.0f} % of the time of matrix kernels"
-_NO_KERNELS = "no operator with known sizes launched a kernel (replayed CUDA graphs show none)"
+_MOST_UNCOUNTED = "operators with known sizes account for only {:.0f} % of the time of matrix kernels: too few FLOPs"
+_NO_KERNELS = NOT_OF_OPERATORS
 _NO_TIME = "their kernels were not recorded"
 _COMPILED = (
     "the compiled backward pass computes more than the gradients of the forward pass, and the trace does not show how "
@@ -45,7 +45,9 @@ _ABOVE_MEASURED = (
     "the counted FLOPs exceed the measured peak: the CPU was slower while the peak was measured than in the steps, or "
     "operator sizes or step time are not those of the run"
 )
-_NO_SAMPLES = "only `dptune profile` counts samples, from a torch DataLoader"
+_EITHER = "fp32 or tf32"
+_NOT_SHOWN = "the names of kernels do not show whether fp32 products ran in TF32, which has another peak"
+_NO_KINDS = "no kernels were recorded"
 _NO_TOKENS = "the trace does not show tokens (pass `--tokens-per-step N`)"
 
 
@@ -53,7 +55,9 @@ _NO_TOKENS = "the trace does not show tokens (pass `--tokens-per-step N`)"
 class Steps:
     """What rates need besides operators. `samples`, `tokens`: per step over all ranks; `tokens` from the user.
 
-    `replicas` of the model have tokens of their own: ranks of tensor and pipeline parallelism share them.
+    `no_samples`: why `samples` are not known. `replicas` of the model have tokens of their own: ranks of tensor and
+    pipeline parallelism share them. `sharing`: the ranks on the GPU of each rank that shares it. `memory_bound_share`:
+    of the operators of a CPU; None on GPUs.
     """
 
     time: StepTime
@@ -62,7 +66,21 @@ class Steps:
     world_size: int | None
     replicas: int | None
     samples: int | None
+    no_samples: str
     tokens: int | None
+    sharing: Mapping[int, Sequence[int]]
+    memory_bound_share: float | None = None
+
+    def sharing_ranks(self, rank: int) -> int:
+        """How many ranks run on the GPU of this one, itself included."""
+        return max(1, len(self.sharing.get(rank, ())))
+
+    @property
+    def gpus(self) -> int | None:
+        """The devices of the run where each rank has one, each counted once."""
+        if self.world_size is None:
+            return None
+        return self.world_size - len(self.sharing) + len({tuple(ranks) for ranks in self.sharing.values()})
 
     @property
     def per_second(self) -> float | None:
@@ -81,9 +99,12 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
     counted = source if isinstance(source, str) else count(source.view)
     devices = 0 if isinstance(source, str) else source.devices
     figures = _rates(source, devices, steps)
+    about: dict[str, Any] = {"devices": devices}
+    if not isinstance(source, str):
+        about |= {"scope": source.scope, "sharing_ranks": steps.sharing_ranks(source.view.rank)}
     if isinstance(source, str) or isinstance(counted, str):
-        return EfficiencyFigures.of({**dict.fromkeys(_OF_OPERATORS, (None, str(counted))), **figures}, devices=devices)
-    about: dict[str, Any] = {"scope": source.scope, "devices": devices, "uncounted": list(counted.uncounted)}
+        return EfficiencyFigures.of({**dict.fromkeys(_OF_OPERATORS, (None, str(counted))), **figures}, **about)
+    about["uncounted"] = list(counted.uncounted)
     if not counted.operators:
         why = f"the sizes of these operators are not known: {', '.join(counted.uncounted)}"
         return EfficiencyFigures.of({**dict.fromkeys(_OF_OPERATORS, (None, why)), **figures}, **about)
@@ -96,25 +117,25 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
 
 def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[Any, str]]:
     """The figures that need no FLOPs."""
-    per_second, world_size = steps.per_second, steps.world_size
+    per_second, gpus = steps.per_second, steps.gpus
     seen = None if steps.tokens or isinstance(source, str) else source.tokens
     whole_ns = None if isinstance(source, str) else source.whole_ns
     tokens_per_step = steps.tokens or (seen.per_step * steps.replicas if seen and steps.replicas else None)
     no_devices = source if isinstance(source, str) else "the number of ranks is not known"
     return {
         "step_ns": (whole_ns or steps.time.rate_ns, steps.no_time),
-        "all_devices": (world_size * devices if world_size and devices else None, no_devices),
+        "all_devices": (gpus * devices if gpus and devices else None, no_devices),
         "memory_bound_share": _memory_bound(
-            whole_ns * devices if whole_ns else steps.account.window_ns if steps.account else 0, steps.kernels
+            whole_ns * devices if whole_ns else steps.account.window_ns if steps.account else 0, steps
         ),
         "samples_per_s": (
             steps.samples * per_second if steps.samples and per_second else None,
-            _NO_SAMPLES if per_second else steps.no_time,
+            steps.no_samples if per_second else steps.no_time,
         ),
-        "tokens_per_step": (tokens_per_step, _NO_TOKENS),
+        "tokens_per_step": (tokens_per_step, _NO_TOKENS if per_second else steps.no_time),
         "tokens_per_s": (
             tokens_per_step * per_second if tokens_per_step and per_second else None,
-            steps.no_time if tokens_per_step else _NO_TOKENS,
+            _NO_TOKENS if per_second else steps.no_time,
         ),
     }
 
@@ -136,11 +157,12 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
     model = None if again is None else (total - optimizing - again) / shared
     dtypes = [_dtype(name, flops, source) for name, flops in _by_dtype(spent, source).items()]
     peak, no_peak = _mixed_peak(dtypes)
+    peak = None if peak is None else peak / steps.sharing_ranks(source.view.rank)
     if spent.counted_share is not None and spent.counted_share < _LEAST_COUNTED:
         peak, no_peak = None, _MOST_UNCOUNTED.format(spent.counted_share * 100)
     per_second = _per_second(source, steps)
     each = total / shared * per_second if per_second else None
-    all_devices = steps.world_size * source.devices if steps.world_size else None
+    every = steps.world_size * source.devices if steps.world_size else None  # those that ranks share once for each
     no_rate = "" if each is not None else steps.no_time
     above = each is not None and peak is not None and each > peak
     above_peak = _ABOVE_MEASURED if source.on_cpu else _ABOVE_PEAK
@@ -159,7 +181,7 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
         "counted_share": (spent.counted_share, "a CPU runs no kernels" if source.on_cpu else _NO_TIME),
         "flops_per_s": (each, no_rate),
         "total_flops_per_s": (
-            each * all_devices if each is not None and all_devices else None,
+            each * every if each is not None and every else None,
             no_rate or "the number of ranks is not known",
         ),
         "peak_flops_per_s": (peak, no_peak),
@@ -183,13 +205,15 @@ def _per_second(source: Source | str, steps: Steps) -> float | None:
     return 1e9 / source.whole_ns
 
 
-def _memory_bound(window_ns: int, kernels: KernelFigures | None) -> tuple[float | None, str]:
+def _memory_bound(window_ns: int, steps: Steps) -> tuple[float | None, str]:
     """Of the measured time of all devices."""
-    kinds = kernels.known("kinds_ns") if kernels else None
+    kinds = steps.kernels.known("kinds_ns") if steps.kernels else None
+    if steps.memory_bound_share is not None:
+        return steps.memory_bound_share, ""
     if not window_ns:
         return None, "no step was found"
     if kinds is None:
-        return None, "no kernels were recorded (a CPU runs none)"
+        return None, _NO_KINDS
     return sum(kinds.get(kind, 0) for kind in MEMORY_BOUND) / window_ns, ""
 
 
@@ -233,7 +257,7 @@ def _by_dtype(spent: KernelTime, source: Source) -> dict[str, int]:
     for operator, units in zip(spent.ran, spent.on_matrix_units, strict=True):
         name = operator.dtype
         if name == "fp32" and has_tf32 and units is not False:
-            name = "tf32" if units else "fp32 or tf32"
+            name = "tf32" if units else _EITHER
         flops[name] = flops.get(name, 0) + operator.flops.total
     return dict(sorted(flops.items(), key=lambda item: -item[1]))
 
@@ -246,6 +270,8 @@ def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
         peak, why = _of_architecture(source.architecture, name)
     elif name == UNKNOWN_TYPE:
         why = "the trace does not name the element type"
+    elif name == _EITHER:
+        peak, why = _alike(peaks.peak(source.device_name, "fp32"), peaks.peak(source.device_name, "tf32")), _NOT_SHOWN
     elif peaks.model_of(source.device_name) is None:
         why = f"dptune has no peak for {source.device_name}"
     else:
@@ -255,6 +281,11 @@ def _dtype(name: str, flops: int, source: Source) -> DtypeFlops:
         "source": (peak.source if peak else None, why),
     }
     return DtypeFlops.of(figures, dtype=name, flops=flops)
+
+
+def _alike(fp32: peaks.Peak | None, tf32: peaks.Peak | None) -> peaks.Peak | None:
+    """The peak that holds for both."""
+    return fp32 if fp32 is not None and tf32 is not None and fp32.flops_per_s == tf32.flops_per_s else None
 
 
 def _of_cpu(measured: MeasuredPeaks | str, dtype: str) -> tuple[peaks.Peak | None, str]:
@@ -271,7 +302,7 @@ def _of_architecture(shown: Architecture | None, dtype: str) -> tuple[peaks.Peak
         return None, unnamed
     found = peaks.peaks_of_architecture(shown.name, dtype)
     if not found:
-        return None, f"{unnamed}; its kernels show {shown.text}, of which the peak is not known"
+        return None, f"{unnamed}; its kernels show {shown.text}, which does not determine the peak"
     least, most = found[0], found[-1]
     if least == most:
         return least, ""

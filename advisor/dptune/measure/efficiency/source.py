@@ -72,7 +72,7 @@ def _source(run: Run, read: RankView, window: Literal["light", "detailed"], whol
     facts, listed = run.facts.get(read.rank), device_of(read)
     name = (facts.device.name if facts and facts.device else None) or (listed.name if listed else "")
     shown = None if name else architecture_of(read)
-    return Source(read, window, name, shown, whole_ns, measured_peaks(run.facts, read.rank))
+    return Source(read, window, name, shown, whole_ns, measured_peaks(run.facts, read.rank, run.record))
 
 
 def _recorded_ns(view: RankView) -> int:

@@ -5,6 +5,7 @@ CUDALoops.cuh a thread takes 4 elements of 4 or 8 bytes as long as `at::detail::
 grid of n blocks then has between 512 (n - 1) + 1 and 512 n elements. Later torch, with `std::array`, takes 8 (tried on
 an H200), in some versions perhaps 4, as for elements of 2 bytes: no size is inferred there, where traces have those of
 messages. `elementwise_kernel<128, 4, ...>` names both numbers.
+Grids of more gradients than the device's memory holds are not those of a run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 import numpy as np
 
 from dptune.errors import TraceError
+from dptune.measure.device.matmul import device_of
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.inferred.precision import element_dtype
 from dptune.measure.intervals import Ints
@@ -35,6 +37,7 @@ _KERNEL = re.compile(
 _BYTES = {"float32": 4, "float64": 8}
 _THREADS, _OF_THREAD = 128, 4
 _MOST_BLOCKS = 2**31 - 1  # of a grid, in its first dimension
+_MOST_BYTES = 2**39  # of gradients: no GPU has 512 GiB
 _MOST_KERNELS = 50_000  # of more, reading their arguments takes seconds
 _LEAST_PASSES = 2  # that agree
 
@@ -69,9 +72,13 @@ def copied_buckets(host: HostEvents, issued: Sequence[int]) -> InferredBuckets |
     buckets, times = Counter(found).most_common(1)[0]
     if buckets is None or times < _LEAST_PASSES or 2 * times <= len(found):
         return None
+    low_bytes = [sum(low * _BYTES[dtype] for low, _, dtype in bucket) for bucket in buckets]
+    listed = device_of(host.view)
+    if sum(low_bytes) > min(_MOST_BYTES, (listed.memory_bytes if listed else None) or _MOST_BYTES):
+        return None
     return InferredBuckets(
         gradients=[len(bucket) for bucket in buckets],
-        low_bytes=[sum(low * _BYTES[dtype] for low, _, dtype in bucket) for bucket in buckets],
+        low_bytes=low_bytes,
         high_bytes=[sum(high * _BYTES[dtype] for _, high, dtype in bucket) for bucket in buckets],
         dtypes=sorted({dtype for bucket in buckets for _, _, dtype in bucket}),
         confidence="medium",

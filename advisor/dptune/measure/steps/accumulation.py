@@ -32,6 +32,8 @@ def _nothing_to_synchronise(facts: Sequence[Facts]) -> str:
     if all(rank_facts.world_size < 2 for rank_facts in facts):
         return "a single process averages no gradients"
     if not any(rank_facts.ddp or rank_facts.fsdp or rank_facts.engine for rank_facts in facts):
+        if lacking := next((why for each in facts if (why := each.lacking("ddp", "fsdp", "engine"))), ""):
+            return lacking
         return "no DDP or FSDP module averages gradients in backward passes"
     return ""
 

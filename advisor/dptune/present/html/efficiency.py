@@ -11,12 +11,17 @@ from dptune.present.lines import Line
 from dptune.present.lines import labelled as line_of
 from dptune.present.sections import efficiency as text
 
+_FIGURES = ("flops", "memory_bound_share", "samples_per_s", "tokens_per_s")
+
 
 def efficiency(report: Report) -> Iterator[Section]:
-    """Where operators with known sizes ran in the steps."""
+    """Where one of its figures is known."""
     found = report.measured.known("efficiency")
-    if found is None or found.known("flops") is None:
+    if found is None or (report.cost is None and all(found.known(name) is None for name in _FIGURES)):
         return
     lines: list[Line] = [line for label, words in text.summary(report, found) for line in line_of(label, words, WIDE)]
-    body = f"{''.join(labelled(lines))}{table(text.columns(found), text.rows(found), 'FLOPs by kind of operator')}"
-    yield Section("efficiency", text.title(found), "Efficiency", f"{body}{note(text.NOTE)}")
+    body = "".join(labelled(lines))
+    if found.known("flops") is not None:
+        operators = table(text.columns(found), text.rows(found), "FLOPs by kind of operator")
+        body += f"{operators}{note(text.note(found))}"
+    yield Section("efficiency", text.title(found), "Efficiency", body)

@@ -47,10 +47,10 @@ def page(report: Report, details: RunDetails | None = None) -> str:
     details = details or RunDetails()
     screen = first_screen(report, patches=details.patches)
     sections = list(_sections(report, details))
-    footer = (
-        f"Made by dptune {report.dptune}. Shares are of traced steps; ms are scaled to untraced steps where those were "
-        "timed."
-    )
+    shares = "Shares are of traced steps; ms are scaled to untraced steps where those were timed."
+    if report.measured.tables_of == "recording":
+        shares = "Shares are of the whole recording."
+    footer = f"Made by dptune {report.dptune}. {shares}"
     title = f"dptune: {screen.label}, {report.run.subject}"
     return document(title, first(screen, advice.anchors(report.advice)), sections, footer)
 

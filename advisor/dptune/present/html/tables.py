@@ -113,5 +113,5 @@ def rank_table(report: Report) -> Iterator[Section]:
         rows.sort(key=_late_ms, reverse=True)
         order = "The ranks that arrive latest are first."
     remarks = "".join(note(remark) for remark in ranks.rank_remarks(report))
-    body = f"{table(ranks.COLUMNS, rows, 'Ranks')}{note(order)}{note(ranks.words(rows))}{remarks}"
+    body = f"{table(ranks.COLUMNS, rows, 'Ranks')}{note(order)}{note(ranks.words(report, rows))}{remarks}"
     yield Section("rank-table", f"Ranks ({len(report.measured.ranks):,})", "Rank table", body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from dptune.advice import Cost, CostSaving, Report
@@ -9,6 +10,9 @@ from dptune.measured import EfficiencyFigures, KindFlops, Missing
 from dptune.present.amounts import Hole, element_type, flops, milliseconds, number, percent, several, shown
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
+
+_ATTENTION = re.compile(r"attention|flash_attn")  # in the names of operators
+_LEAST_MONEY = 0.0001  # below it a cost is not written out
 
 NOTE = (
     "FLOPs: matrix products, convolutions, attention and recurrent layers, from operator input sizes, 2 per "
@@ -30,7 +34,12 @@ def efficiency(report: Report, width: int) -> Iterator[Line]:
         yield from labelled(label, text, width, column=18, indent="  ")
     yield from table(columns(found), rows(found), width)
     if found.known("flops"):
-        yield from wrapped(NOTE, width, "  ", role="dim")
+        yield from wrapped(note(found), width, "  ", role="dim")
+
+
+def note(found: EfficiencyFigures) -> str:
+    """What is counted, and what MFU and HFU are."""
+    return f"{NOTE} Ranks that share a GPU have equal parts of its peak." if found.sharing_ranks > 1 else NOTE
 
 
 def columns(found: EfficiencyFigures) -> tuple[Column, ...]:
@@ -43,7 +52,7 @@ def title(found: EfficiencyFigures) -> str:
     """The title, with the rank, the steps and the window that the FLOPs are from."""
     rank, window = found.known("rank"), found.known("window")
     if rank is None:
-        return "Efficiency"
+        return "Efficiency (whole recording)" if found.scope == "recording" else "Efficiency"
     if found.scope == "recording":
         return f"Efficiency (FLOPs of rank {rank}, whole recording)"
     return f"Efficiency (FLOPs of rank {rank}, {several(found.steps, 'traced step')}, {window} window)"
@@ -54,6 +63,8 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
     mfu = shown(lambda: found.mfu, lambda share: f"{found.bound}{percent(share)}")
     hfu = shown(lambda: found.hfu, lambda share: f"{found.bound}{percent(share)}")
     flops_known = found.known("flops") is not None
+    on_cpu = report.measured.known("device_kind") == "cpu"
+    each = "rank" if on_cpu or found.sharing_ranks > 1 else "device"
     if isinstance(mfu, Hole) and mfu == hfu:
         yield "MFU, HFU", str(mfu)
     else:
@@ -62,22 +73,30 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
     if found.known("peak_flops_per_s") is not None:
         yield "Peak", _peak(found)
     if flops_known:
-        yield "FLOPs", _flops(found)
-        yield "Achieved", str(shown(lambda: found.flops_per_s, lambda rate: _achieved(found, rate)))
+        yield "FLOPs", _flops(found, each)
+        yield "Achieved", str(shown(lambda: found.flops_per_s, lambda rate: _achieved(found, rate, each)))
         if found.lower_bound:
             yield "Not counted", _uncounted(found)
     whole = "step" if found.scope == "steps" else "recording"
     memory = f"of the {whole} (elementwise, normalisation, reductions, optimizer, ...)"
     yield "Memory-bound", str(shown(lambda: found.memory_bound_share, lambda share: f"{percent(share)} {memory}"))
     matmul = report.measured.matmul
-    yield "Tensor cores", str(shown(lambda: matmul.tensor_core_share, lambda share: f"{percent(share)} of the {whole}"))
-    note = " (inferred batch size)" if report.measured.samples_inferred else ""
-    yield "Samples", str(shown(lambda: found.samples_per_s, lambda rate: f"{_rate(found, rate)}{note}"))
-    kinds: list[KindFlops] = found.known("kinds") or []
-    if found.known("tokens_per_s") is not None or any(kind.kind == "attention" for kind in kinds):
-        yield "Tokens", str(shown(lambda: found.tokens_per_s, lambda rate: _rate(found, rate)))
+    if not on_cpu:
+        units = shown(lambda: matmul.tensor_core_share, lambda share: f"{percent(share)} of the {whole}")
+        yield "Tensor cores", str(units)
+    of = "rank" if on_cpu else "device"
+    inferred = " (inferred batch size)" if report.measured.samples_inferred else ""
+    yield "Samples", str(shown(lambda: found.samples_per_s, lambda rate: f"{_rate(found, rate, of)}{inferred}"))
+    if found.known("tokens_per_s") is not None or _attends(found):
+        yield "Tokens", str(shown(lambda: found.tokens_per_s, lambda rate: _rate(found, rate, of)))
     if report.cost is not None:
-        yield from _cost(report.cost)
+        yield from _cost(report.cost, of)
+
+
+def _attends(found: EfficiencyFigures) -> bool:
+    """Whether attention ran, with known sizes or without: the run may have tokens then."""
+    kinds: list[KindFlops] = found.known("kinds") or []
+    return any(kind.kind == "attention" for kind in kinds) or any(map(_ATTENTION.search, found.uncounted))
 
 
 def rows(found: EfficiencyFigures) -> list[list[Cell]]:
@@ -104,10 +123,14 @@ def _peak(found: EfficiencyFigures) -> str:
         if each.known("peak_flops_per_s") is not None and each.flops * 1000 >= total
     ]
     sources = dict.fromkeys(each.source for each in found.dtypes if each.known("source"))
-    mixed = f"{flops(found.peak_flops_per_s, 'FLOP/s')} for this mix: " if len(parts) > 1 else ""
+    of_device = found.peak_flops_per_s * found.sharing_ranks
+    mixed = f"{flops(of_device, 'FLOP/s')} for this mix: " if len(parts) > 1 else ""
     if found.known("peak_basis") == "measured":
         return f"{mixed}{', '.join(parts)} per rank, {'; '.join(sources)}{_disturbed(found)}"
-    return f"{mixed}{', '.join(parts)} per device, dense. Source: {'; '.join(sources)}"
+    shared = ""
+    if found.sharing_ranks > 1:
+        shared = f"; {found.sharing_ranks} ranks share it, {flops(found.peak_flops_per_s, 'FLOP/s')} each"
+    return f"{mixed}{', '.join(parts)} per device, dense{shared}. Source: {'; '.join(sources)}"
 
 
 def _disturbed(found: EfficiencyFigures) -> str:
@@ -118,9 +141,9 @@ def _disturbed(found: EfficiencyFigures) -> str:
     return f". Other processes withheld up to {withheld} of the CPU time during this: the true peak may be higher"
 
 
-def _flops(found: EfficiencyFigures) -> str:
+def _flops(found: EfficiencyFigures, each: str) -> str:
     shared = found.steps * found.devices
-    text = f"{flops(found.flops_per_step)} per {'step and ' if found.scope == 'steps' else ''}device"
+    text = f"{flops(found.flops_per_step)} per {'step and ' if found.scope == 'steps' else ''}{each}"
     parts = [
         f"{flops(value / shared)} {what}"
         for value, what in (
@@ -132,10 +155,10 @@ def _flops(found: EfficiencyFigures) -> str:
     return f"{text}, including {' and '.join(parts)}" if parts else text
 
 
-def _achieved(found: EfficiencyFigures, rate: float) -> str:
+def _achieved(found: EfficiencyFigures, rate: float, each: str) -> str:
     total = shown(lambda: found.total_flops_per_s, lambda every: f", {flops(every, 'FLOP/s')} in total")
-    several_devices = (found.known("all_devices") or 1) > 1 and isinstance(total, str)
-    return f"{flops(rate, 'FLOP/s')} per device{total if several_devices else ''} ({_per_step(found)})"
+    several_ranks = (found.known("total_flops_per_s") or rate) > rate
+    return f"{flops(rate, 'FLOP/s')} per {each}{total if several_ranks else ''} ({_per_step(found)})"
 
 
 def _per_step(found: EfficiencyFigures) -> str:
@@ -152,17 +175,17 @@ def _uncounted(found: EfficiencyFigures) -> str:
     return "; ".join(parts)
 
 
-def _rate(found: EfficiencyFigures, rate: float) -> str:
+def _rate(found: EfficiencyFigures, rate: float, of: str) -> str:
     devices = found.known("all_devices")
-    each = f", {number(rate / devices)} per device" if devices and devices > 1 else ""
+    each = f", {number(rate / devices)} per {of}" if devices and devices > 1 else ""
     return f"{number(rate)} per second{each}"
 
 
-def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
-    price = number(cost.gpu_hour_price)
+def _cost(cost: Cost, of: str) -> Iterator[tuple[str, str]]:
+    price = _money(cost.gpu_hour_price)
     text = shown(
         lambda: cost.per_1000_steps,
-        lambda total: f"{number(total)} per 1,000 steps ({several(cost.devices, 'device')} at {price} an hour)",
+        lambda total: f"{_money(total)} per 1,000 steps ({several(cost.devices, of)} at {price} an hour)",
     )
     yield "Cost", str(text)
     for saving in cost.savings:
@@ -170,7 +193,14 @@ def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
 
 
 def _saved(saving: CostSaving) -> str:
-    low, high = number(saving.low), number(saving.high)
+    low, high = _money(saving.low), _money(saving.high)
     if saving.large_unknown:
         return "large, unknown"
     return f"up to {high} per 1,000 steps" if low in ("0", high) else f"{low} to {high} per 1,000 steps"
+
+
+def _money(value: float) -> str:
+    """Two digits after the point, below 1 three digits: 1,000 short steps cost little."""
+    if value == 0 or value >= 1:
+        return number(value)
+    return f"{value:.3g}" if value >= _LEAST_MONEY else f"<{_LEAST_MONEY}"

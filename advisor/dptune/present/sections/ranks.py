@@ -25,10 +25,10 @@ COLUMNS = (
     Column("input"),
     Column("late ms"),
 )
-_OF_STEPS = "compute, exposed (communication not overlapped by compute), copies and idle are shares of the traced steps"
+_SHARES = "compute, exposed (communication not overlapped by compute), copies and idle are shares of the {whole}"
 _WORDS = {  # what a column means, where it is shown
     "step ms": "step ms is untraced",
-    "compute": _OF_STEPS,
+    "compute": _SHARES,
     "input": "input is the share of the step in which the script waits for its next batch",
     "late ms": "late ms is how late it arrives at the collectives of a step (traced, the median step)",
 }
@@ -47,7 +47,7 @@ def ranks(report: Report, width: int) -> Iterator[Line]:
             f"and {several(len(rows) - _AT_MOST, 'more row')}: see --format json", width, "  ", role="dim"
         )
     if rows:
-        yield from wrapped(words(rows), width, "  ", role="dim")
+        yield from wrapped(words(report, rows), width, "  ", role="dim")
     names = sorted({str(rank.known("device_name")) for rank in report.measured.ranks if rank.known("device_name")})
     if names:
         yield from wrapped(f"Devices: {', '.join(names)}", width, "  ", role="dim")
@@ -65,11 +65,12 @@ def rank_rows(report: Report) -> Iterator[list[Cell]]:
             yield _row(rank, device.device, partial(_account, device))
 
 
-def words(rows: Sequence[Sequence[Cell]]) -> str:
+def words(report: Report, rows: Sequence[Sequence[Cell]]) -> str:
     """What the columns mean that any row has a figure in."""
+    stepped = any(device.steps for rank in report.measured.ranks for device in rank.devices)
     absent = absent_throughout(rows)
     meant = (_WORDS[column.heading] for i, column in enumerate(COLUMNS) if column.heading in _WORDS and i not in absent)
-    text = "; ".join(meant)
+    text = "; ".join(meant).format(whole="traced steps" if stepped else "recording")
     return f"{text[:1].upper()}{text[1:]}."
 
 

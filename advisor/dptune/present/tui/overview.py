@@ -14,6 +14,7 @@ from dptune.present.sections import without_steps
 from dptune.present.sections.account import account
 from dptune.present.sections.attribution import attribution
 from dptune.present.sections.critical_path import path
+from dptune.present.sections.efficiency import efficiency
 from dptune.present.sections.first import first
 from dptune.present.sections.fsdp import fsdp
 from dptune.present.sections.gaps import gaps
@@ -41,6 +42,7 @@ _BELOW = (
     links,
     copies,
     kernels,
+    efficiency,
     attribution,
     memory,
     data_loading,

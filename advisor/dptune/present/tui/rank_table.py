@@ -176,7 +176,7 @@ class RankTable(Container):
         for remark in rank_remarks(self._report):
             yield from wrapped(remark, width, role="warning")
         if self._rows:
-            yield from wrapped(words(self._rows), width, role="dim")
+            yield from wrapped(words(self._report, self._rows), width, role="dim")
         if self._heat:
             yield from wrapped(_heat_words(self._report), width, role="dim")
 

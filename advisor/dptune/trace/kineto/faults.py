@@ -10,7 +10,7 @@ from dptune.trace.columns import NONE
 from dptune.trace.kineto.schema import ABSENT, Args, Event, TypedArgs, integer
 
 NOT_FINITE = ("NaN", "Infinity", "-Infinity", "nan", "-nan", "inf", "-inf")  # numbers that C++ and Python write
-MOST_ELEMENTS = 2**48  # of one message: at one byte each more than the memory of any device, by far
+MOST_ELEMENTS = 2**38  # of one message: in two bytes each more than the memory of any device
 _NUMBERS = {
     "stream": "stream",
     "device": "device",

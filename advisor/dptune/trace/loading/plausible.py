@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from itertools import islice
 from math import inf, isfinite
+from typing import Any
 
 from dptune.finding import Finding
 from dptune.runfile.facts import Facts
@@ -35,6 +37,7 @@ _SIGNED = (
 _LOOKED_THROUGH_APART = ("windows", "settings")  # and torch's switches can be any number
 _MOST_OF_ALL = 2**63 - 1  # what data sets without an end give as their length
 _LONGEST = 1e300
+_SHOWN = 3  # facts that a finding names
 _MOST_OF_A_SETTING = 1e9  # that advice may be to change: dptune sets none to more
 _MOST = {
     **dict.fromkeys(("num_workers", "cores", "usable_cores", "torch_threads", "replicas", "local_rank"), MOST_RANKS),
@@ -43,15 +46,46 @@ _MOST = {
 }
 
 
-def checked(facts: Facts, rank: int) -> Facts:
-    """The same facts; raises ValueError for a number that no run has, or a rank that is not that of the file's name."""
+NEEDED = ("rank", "world_size")  # without which facts are of no rank
+
+
+def checked(facts: Facts, rank: int, lost: Mapping[str, str]) -> tuple[Facts, list[Finding]]:
+    """The facts without those that hold a number that no run has, and a finding on these and on what was `lost`.
+
+    Both are under `unread`, too. Raises ValueError for a rank that is not that of the file's name.
+    """
     if facts.rank != rank:
         raise ValueError(f"the facts of rank {rank} claim to be of rank {facts.rank}")
     if not 1 <= facts.world_size <= MOST_RANKS:
         raise ValueError(f"the facts of rank {rank} claim {_shown(facts.world_size)} ranks")
-    if wrong := next(_absurd("", facts), ""):
-        raise ValueError(f"the facts of rank {rank} say that {wrong}, which no run has")
-    return facts
+    impossible = dict(_impossible_facts(facts))
+    left_out = {**lost, **impossible}
+    if not left_out:
+        return facts, []
+    kept = replace(facts, **{each.name: _default(each) for each in fields(facts) if each.name in impossible})
+    kept.unread = {**kept.unread, **left_out}
+    return kept, [Finding(code="facts-left-out", level="partial", text=_left_out(rank, left_out))]
+
+
+def _impossible_facts(facts: Facts) -> Iterator[tuple[str, str]]:
+    """By name each fact with a number that no run has, and which number that is."""
+    for each in fields(facts):
+        apart = each.name in (*_LOOKED_THROUGH_APART, *NEEDED)
+        if wrong := "" if apart else next(_absurd(each.name, getattr(facts, each.name)), ""):
+            yield each.name, f"{wrong}, which no run has"
+
+
+def _default(each: Field[Any]) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
+
+
+def _left_out(rank: int, lost: Mapping[str, str]) -> str:
+    if len(lost) == 1:
+        ((name, why),) = lost.items()
+        return f"rank {rank}: its fact `{name}` is left out: {why}"
+    shown = "; ".join(f"`{name}` ({why})" for name, why in islice(lost.items(), _SHOWN))
+    more = f"; and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+    return f"rank {rank}: {len(lost)} of its facts are left out: {shown}{more}"
 
 
 def _absurd(name: str, value: object) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,7 +40,8 @@ def contents(path: Path) -> Contents:
     record = path / names.RUN_JSON
     if record.exists():
         try:
-            found.record = recognition.record_of(path)
+            found.record, lost = recognition.record_partly(path)
+            found.findings += [Finding(code="record-left-out", level="partial", text=_left_out(lost))] if lost else []
         except (OSError, ValueError) as error:
             _unreadable(found, record, error)
     again: list[Path] = []
@@ -69,6 +70,12 @@ def contents(path: Path) -> Contents:
         which = f"rank {spans(without)} has a trace" if len(without) == 1 else f"ranks {spans(without)} have traces"
         found.findings.append(Finding(code="facts-missing", level="partial", text=f"{which} but no facts"))
     return found
+
+
+def _left_out(lost: Mapping[str, str]) -> str:
+    whole = "a field" if len(lost) == 1 else f"{len(lost)} fields"
+    more = "" if len(lost) == 1 else ", and others"
+    return f"{names.RUN_JSON} is read without {whole}: {next(iter(lost.values()))}{more}"
 
 
 def _unrecorded(files: Iterable[Path]) -> Iterator[Finding]:
@@ -149,7 +156,8 @@ def _durations(found: Contents) -> list[list[int]]:
 
 def _take_facts(found: Contents, rank: int, file: Path) -> None:
     try:
-        facts = plausible.checked(form.read(file, Facts), rank)
+        read, lost = form.read_partly(file, Facts, plausible.NEEDED, lists=("windows",))
+        facts, left_out = plausible.checked(read, rank, lost)
     except (OSError, ValueError) as error:
         _unreadable(found, file, error)
         return
@@ -158,7 +166,7 @@ def _take_facts(found: Contents, rank: int, file: Path) -> None:
         found.findings.append(Finding(code="facts-duplicate", level="partial", text=text))
         return
     found.facts[rank], impossible = plausible.possible(facts)
-    found.findings += impossible
+    found.findings += [*left_out, *impossible]
 
 
 def _unreadable(found: Contents, file: Path, error: OSError | ValueError) -> None:

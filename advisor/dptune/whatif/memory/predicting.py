@@ -9,6 +9,7 @@ from dptune.knobs import KNOBS, Value
 from dptune.measured import Measured, Missing
 from dptune.predicted import Fits, MemoryComponent, MemoryPrediction
 from dptune.runfile.facts import Facts
+from dptune.whatif import needed_facts
 from dptune.whatif.memory.changes import changed, leaves_memory
 from dptune.whatif.memory.model import PARTS, MemoryModel, recorded
 
@@ -37,6 +38,7 @@ _NAMES = {
 def predict_memory(measured: Measured, facts: Sequence[Facts], changes: Mapping[str, Value]) -> MemoryPrediction:
     """The peak of a rank's tensors with these changes together; the reason for a missing figure is under `missing`."""
     try:
+        needed_facts.check(facts)
         before = recorded(measured, facts)
         new = {name: value for name, value in changes.items() if name not in KNOBS or not in_force(name, value, facts)}
         if leaves_memory(new):

@@ -19,7 +19,9 @@ def conclude(plan: Plan, facts: Facts) -> None:
     try:
         record = form.read(target, RunRecord)
     except (OSError, ValueError):
-        record = RunRecord(launched_by="environment", origin=origin.here(), schedule=plan.schedule)
+        record = RunRecord(
+            launched_by="environment", origin=origin.here(), schedule=plan.schedule, cpu_peak=plan.cpu_peak
+        )
     record.command = record.command or redacted_command(["python", *sys.argv])
     record.world_size, record.torch = facts.world_size, facts.torch
     record.hosts = sorted({*record.hosts, facts.host})
