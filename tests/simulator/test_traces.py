@@ -109,6 +109,43 @@ def test_numbers_read_in_every_layer_are_found(tmp_path: Path) -> None:
     assert "DP606" in rules[1] - rules[0], rules
 
 
+BOUND_BY = {"GPU": (2, "fp32"), "host": (1, "tf32")}  # the seed of the machine, and the precision
+
+
+@pytest.mark.parametrize(
+    ("bound_by", "hooks", "fires"),
+    [
+        ("GPU", "current stream", True),
+        ("GPU", "waits", True),
+        ("GPU", "async", False),
+        ("GPU", "", False),  # DDP instead
+        ("host", "current stream", False),
+        ("host", "waits", False),
+    ],
+)
+def test_gradients_that_the_backward_pass_waits_for(bound_by: str, hooks: str, fires: bool, tmp_path: Path) -> None:
+    """DP115 fires where async_op=True saves 2 % or more, as simulated, and bounds what it saves."""
+    seed, precision = BOUND_BY[bound_by]
+    averaged = {
+        "batch": 8,
+        "precision": precision,
+        "strategy": "hooks" if hooks else "ddp",
+        "link": Link(12.0, 20.0, 2.0),
+    }
+    run = run_of(seed, hooks=hooks, **averaged)  # type: ignore[arg-type]
+    planted = pairs.mean_step_ns(written(run, tmp_path))
+    mended = pairs.mean_step_ns(pairs.simulated((run[0], replace(run[1], hooks="async")), traced=True))
+    loaded = load([tmp_path])
+    found = build_report(loaded, measure(loaded), Configuration(select=("DP115",)))
+    saved = 1 - mended / planted
+    assert (saved >= 0.02) is fires
+    assert [advice.saves.high_share >= saved for advice in found.advice] == [True] * fires
+    if fires:
+        (advice,) = found.advice
+        assert advice.saves.high_share < 2 * saved
+        assert ("on the compute stream" in advice.title) is (hooks == "current stream")
+
+
 def test_a_slow_link_is_what_limits_the_step(tmp_path: Path) -> None:
     run = run_of(6, batch=2, precision="tf32", link=Link(1.0, 30.0, 3.0))
     measured, report = reported(run, tmp_path)

@@ -3,6 +3,10 @@
 A collective of a gradient is issued inside autograd's AccumulateGrad node: by DDP's reducer, which does not wait, or by
 a hook of the script. The pass waits for it where it runs on the stream that computes, or where the next operation on
 that stream was launched before the collective ended and starts only then.
+
+Where the host limits the step, overlapping gains nothing: an operation that was launched late does not start earlier.
+So the gain is at most by how much the last operation of the step would end earlier if none waited for anything but its
+launch and the operation before it.
 """
 
 from __future__ import annotations
@@ -14,8 +18,10 @@ import numpy as np
 from dptune.measure.communication.purposes import GRADIENTS
 from dptune.measure.delayed.passes import BackwardPass, compute_stream, computed, launched_in
 from dptune.measure.delayed.sent import Delayed, Sent
+from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import Mask
 from dptune.measure.views import DeviceView, RankView
+from dptune.trace.kernels import Work
 
 _SLACK_NS = 50_000  # between the end of a collective and the start of what waited for it
 
@@ -31,7 +37,30 @@ def in_backward(view: RankView, device: DeviceView, passes: Sequence[BackwardPas
         inside = of_gradients & (of.step == each.step) & (issued_ns >= each.first_ns) & (issued_ns < each.last_ns)
         places = np.flatnonzero(inside & _waited_for(view, device, each, of))
         if len(places):
-            yield Delayed(places, computed(view, device, each, int(issued_ns[places[0]])))
+            could_hide = computed(view, device, each, int(issued_ns[places[0]]))
+            yield Delayed(places, could_hide, _most_ns(view, device, each))
+
+
+def _most_ns(view: RankView, device: DeviceView, each: BackwardPass) -> int:
+    """How much earlier the compute of a pass, and of the optimizer after the last, ends where nothing holds it up."""
+    columns, operations = view.columns, device.operations
+    called_ns = columns.ts_ns[operations.launch]
+    until_ns = each.until_ns if each.last else each.last_ns
+    chosen = (operations.work == Work.COMPUTE) & (operations.launch != UNLAUNCHED) & (called_ns < until_ns)
+    chosen &= columns.queue[operations.rows] == compute_stream(view, device)
+    before = operations.rows[chosen & (called_ns < each.first_ns)]
+    chosen &= called_ns >= each.first_ns
+    rows, earliest_ns = operations.rows[chosen], called_ns[chosen]
+    if not len(rows):
+        return 0
+    order = np.argsort(earliest_ns, kind="stable")
+    rows, earliest_ns = rows[order], earliest_ns[order]
+    if len(before):
+        earliest_ns = np.maximum(earliest_ns, columns.ends(before).max())
+    length_ns = columns.dur_ns[rows]
+    # each starts when it is launched, or when the one before has ended: the latest of all ways to the last one's end
+    ends_ns = (earliest_ns + np.cumsum(length_ns[::-1])[::-1]).max()
+    return max(0, int(columns.ends(rows).max() - ends_ns))
 
 
 def _waited_for(view: RankView, device: DeviceView, each: BackwardPass, of: Sent) -> Mask:

@@ -33,10 +33,19 @@ class Sent:
 
 @dataclass(frozen=True)
 class Delayed:
-    """Collectives of a step that start late, as places in `Sent`, and the compute that could overlap them."""
+    """Collectives of a step that start late, as places in `Sent`, and the compute that could overlap them.
+
+    `most_ns`: what overlapping them gains at most, where something else limits it too; None where that is not known.
+    """
 
     places: Ints
     could_hide: Intervals
+    most_ns: int | None = None
+
+    def bounded(self, time_ns: int) -> int:
+        """As much of a time as overlapping the collectives can gain."""
+        gain_ns = min(time_ns, self.could_hide.total_ns)
+        return gain_ns if self.most_ns is None else min(gain_ns, self.most_ns)
 
 
 def sent(view: RankView, device: DeviceView, calls: Sequence[Call]) -> Sent:
