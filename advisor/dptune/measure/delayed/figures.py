@@ -80,8 +80,8 @@ class _Sum:
             rows = of.rows[delay.places]
             whole = Intervals.union(view.columns.ts_ns[rows], view.columns.ends(rows))
             pieces = transfer & whole
-            most_ns += delay.bounded((whole - computing).total_ns)
-            hidden_ns += delay.bounded(pieces.total_ns)
+            most_ns += delay.most_ns((whole - computing).total_ns)
+            hidden_ns += delay.hidden_ns(pieces.total_ns)
             exposed |= pieces
             self.calls += [by_row[row] for row in rows.tolist()]
             if not device.operations.on_cpu:

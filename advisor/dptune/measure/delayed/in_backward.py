@@ -4,9 +4,10 @@ A collective of a gradient is issued inside autograd's AccumulateGrad node: by D
 a hook of the script. The pass waits for it where it runs on the stream that computes, or where the next operation on
 that stream was launched before the collective ended and starts only then.
 
-Where the host limits the step, overlapping gains nothing: an operation that was launched late does not start earlier.
-So the gain is at most by how much the last operation of the step would end earlier if none waited for anything but its
-launch and the operation before it.
+Where the host or the link limits the step, overlapping gains little: an operation that was launched late does not start
+earlier, and the optimizer still waits for the last collective. So what is launched until the next backward pass is run
+again: compute starts at its launch or when the compute before it ends, a collective also after the one before it.
+Without collectives this gives a bound.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import numpy as np
 
 from dptune.measure.communication.purposes import GRADIENTS
 from dptune.measure.delayed.passes import BackwardPass, compute_stream, computed, launched_in
-from dptune.measure.delayed.sent import Delayed, Sent
+from dptune.measure.delayed.sent import Delayed, Gains, Sent
 from dptune.measure.host.launches import UNLAUNCHED
-from dptune.measure.intervals import Mask
+from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.views import DeviceView, RankView
 from dptune.trace.kernels import Work
 
@@ -33,34 +34,49 @@ def in_backward(view: RankView, device: DeviceView, passes: Sequence[BackwardPas
     of_gradients = of.purpose == GRADIENTS
     if device.operations.on_cpu or not of_gradients.any():
         return
-    for each in passes:
+    for number, each in enumerate(passes):
         inside = of_gradients & (of.step == each.step) & (issued_ns >= each.first_ns) & (issued_ns < each.last_ns)
         places = np.flatnonzero(inside & _waited_for(view, device, each, of))
         if len(places):
             could_hide = computed(view, device, each, int(issued_ns[places[0]]))
-            yield Delayed(places, could_hide, _most_ns(view, device, each))
+            until_ns = passes[number + 1].first_ns if number + 1 < len(passes) else each.until_ns
+            yield Delayed(places, could_hide, _gains(view, device, each, until_ns, of, np.flatnonzero(inside)))
 
 
-def _most_ns(view: RankView, device: DeviceView, each: BackwardPass) -> int:
-    """How much earlier the compute of a pass, and of the optimizer after the last, ends where nothing holds it up."""
-    columns, operations = view.columns, device.operations
+def _gains(view: RankView, device: DeviceView, each: BackwardPass, until_ns: int, of: Sent, places: Ints) -> Gains:
+    """How much earlier a pass ends, and the optimizer's step and the forward pass that follow until a moment."""
+    columns, operations, stream = view.columns, device.operations, compute_stream(view, device)
     called_ns = columns.ts_ns[operations.launch]
-    until_ns = each.until_ns if each.last else each.last_ns
     chosen = (operations.work == Work.COMPUTE) & (operations.launch != UNLAUNCHED) & (called_ns < until_ns)
-    chosen &= columns.queue[operations.rows] == compute_stream(view, device)
+    chosen &= columns.queue[operations.rows] == stream
     before = operations.rows[chosen & (called_ns < each.first_ns)]
     chosen &= called_ns >= each.first_ns
-    rows, earliest_ns = operations.rows[chosen], called_ns[chosen]
-    if not len(rows):
-        return 0
-    order = np.argsort(earliest_ns, kind="stable")
-    rows, earliest_ns = rows[order], earliest_ns[order]
-    if len(before):
-        earliest_ns = np.maximum(earliest_ns, columns.ends(before).max())
-    length_ns = columns.dur_ns[rows]
-    # each starts when it is launched, or when the one before has ended: the latest of all ways to the last one's end
-    ends_ns = (earliest_ns + np.cumsum(length_ns[::-1])[::-1]).max()
-    return max(0, int(columns.ends(rows).max() - ends_ns))
+    computing, sending = operations.rows[chosen], of.rows[places]
+    rows = np.concatenate((computing, sending))
+    launched_ns = np.concatenate((called_ns[chosen], columns.ts_ns[of.issued_by[places]]))
+    sends = np.arange(len(rows)) >= len(computing)
+    order = np.argsort(launched_ns, kind="stable")
+    base_ns = int(columns.ends(before).max()) if len(before) else 0
+    computed_ns = alone_ns = sent_ns = base_ns
+    for row, at_ns, is_sent in zip(
+        rows[order].tolist(), launched_ns[order].tolist(), sends[order].tolist(), strict=True
+    ):
+        length_ns = int(columns.dur_ns[row])
+        if is_sent:
+            sent_ns = max(at_ns, computed_ns, sent_ns) + length_ns
+            continue
+        held_ns = sent_ns if at_ns >= each.last_ns else 0  # the optimizer needs all gradients
+        computed_ns = max(at_ns, computed_ns, held_ns) + length_ns
+        alone_ns = max(at_ns, alone_ns) + length_ns
+    ends_ns = int(columns.ends(rows).max())
+    compute_ends_ns = int(columns.ends(computing).max()) if len(computing) else ends_ns
+    busy = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
+    begins_ns = int(columns.ts_ns[rows].min())
+    return Gains(
+        likely_ns=max(0, ends_ns - max(computed_ns, sent_ns)),
+        most_ns=max(0, compute_ends_ns - alone_ns),
+        idle_ns=ends_ns - begins_ns - busy.total_ns,
+    )
 
 
 def _waited_for(view: RankView, device: DeviceView, each: BackwardPass, of: Sent) -> Mask:
