@@ -73,7 +73,7 @@ def _passes(iterated: ast.expr, frame: FrameType) -> int | None:
 
 
 def _name(function: ast.expr) -> str:
-    return getattr(function, "id", None) or getattr(function, "attr", "")
+    return str(getattr(function, "id", "") or getattr(function, "attr", ""))
 
 
 def _value(node: ast.AST, frame: FrameType) -> Any:
