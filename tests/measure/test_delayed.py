@@ -76,6 +76,29 @@ def test_collectives_on_a_stream_that_the_compute_stream_waits_for(tmp_path):
     assert delay.most_share == pytest.approx(40 / 210)  # the windows are [10,210) and [210,220)
 
 
+def test_the_host_limits_what_overlapping_them_gains(tmp_path):
+    """Each layer is launched 5 us before the collective in front of it ends: the last one could end 5 us earlier."""
+    late = [
+        *STEPS,
+        operator("aten::mm", 2, 8),
+        *launched("gemm", 4, 10, 40, 1),
+        operator(MULTIPLIES, 20, 30, thread=2),
+        *launched("gemm", 22, 40, 60, 2, thread=2),
+        operator(ACCUMULATES, 31, 35, thread=2),
+        *reduced(32, 60, 80, 3, 7),
+        operator(MULTIPLIES, 70, 76, thread=2),
+        *launched("gemm", 75, 80, 100, 4, thread=2),
+        operator(ACCUMULATES, 77, 80, thread=2),
+        *reduced(78, 100, 120, 5, 7),
+        operator(MULTIPLIES, 110, 116, thread=2),
+        *launched("gemm", 115, 120, 140, 6, thread=2),
+        operator(ACCUMULATES, 117, 120, thread=2),
+        *reduced(118, 140, 160, 7, 7),
+        annotation("Optimizer.step#AdamW.step", 130, 140),
+    ]
+    assert times(found(tmp_path, late)["waited_for_in_backward"]) == (60, 5, 3 / 2)
+
+
 def test_collectives_that_the_pass_overlaps_are_not_delayed(tmp_path):
     events = backward(
         reduced(32, 60, 80, 3, 8),

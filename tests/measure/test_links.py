@@ -168,11 +168,35 @@ def test_what_cannot_be_split_gives_no_links():
 def test_scope_and_peak_need_to_be_known():
     assert scope(["a", None]) == scope([""]) == scope([]) == "unknown"
     ranks = ran(one_after_the_other())
-    (one,) = links(match(ranks, 2), ranks, figures(hosts=(None, None)), None)
-    assert one.scope == "unknown"
+    (one,) = links(match(ranks, 2), ranks, figures(hosts=("a", None)), None)
+    assert (one.scope, one.scope_inferred) == ("unknown", False)
     assert "hosts of its ranks are not known" in one.missing["peak_gb_per_s"]
     (one,) = links(match(ranks, 2), ranks, figures(name="NVIDIA A10G"), None)
     assert "not known for certain" in one.missing["peak_gb_per_s"]
+
+
+def without_hosts(gpus=(0, 1), numbers=(0, 1), name="NVIDIA H100 80GB HBM3", times=TIMES):
+    """The links of ranks on these GPUs, of which no host is known: 2 GB/s, by TIMES."""
+    ranks = [
+        replace(own, device=f"cuda:{gpu}")
+        for own, gpu in zip(ran(one_after_the_other(times=times), numbers), gpus, strict=True)
+    ]
+    (one,) = links(match(ranks, 2), ranks, figures(numbers, (None, None), name), None)
+    return one.scope, one.scope_inferred, one.known("peak_gb_per_s")
+
+
+def test_consecutive_ranks_on_consecutive_gpus_share_a_host():
+    assert without_hosts() == ("intra-node", True, 450)
+    assert without_hosts((6, 7), (14, 15)) == ("intra-node", True, 450)
+    unknown = ("unknown", False, None)
+    assert without_hosts((0, 0)) == unknown  # the first GPU of two hosts
+    assert without_hosts((7, 0), (7, 8)) == unknown
+    assert without_hosts((0, 2)) == unknown
+    assert without_hosts((0, 1), (0, 9)) == unknown
+    assert without_hosts(name="NVIDIA A10G") == unknown
+    fast = [(size, round(1000 + size / 500)) for size in (10**6, 10**7, 10**8)]  # 500 bytes per ns
+    assert without_hosts(times=fast) == unknown
+    assert without_hosts(times=fast, name="NVIDIA B200") == ("intra-node", True, 900)
 
 
 def test_a_sweep():
@@ -300,3 +324,4 @@ def test_eight_h100_beside_a_plain_computation(real_traces):
         assert alone <= one.busbw_gb_per_s * 1.1
         assert 250 < one.busbw_gb_per_s < 450  # NVLink 4 gives 450 in one direction
         assert 5 < one.alpha_us < 50
+        assert (one.scope, one.scope_inferred, one.peak_gb_per_s) == ("intra-node", True, 450)

@@ -1,13 +1,18 @@
 """What process groups are for: by description, by their collectives, and in rules that are about gradients."""
 
+import gzip
+import json
+
 import pytest
 
+from dptune.measure import measure
 from dptune.measure.communication.process_groups import process_groups, replicas
 from dptune.measure.views import view
 from dptune.measured import CommunicationFigures, Missing
 from dptune.present.process_groups import group_name, group_rows
 from dptune.present.sections.overlap import collective_name
 from dptune.testing import figures
+from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import BACKWARD, annotation, launched, load_events, measure_events, operator, step
@@ -172,3 +177,18 @@ def test_a_public_trace_with_several_groups(real_traces):
     assert [group.size for group in groups] == [300] * 11
     assert len({group.name for group in groups}) == 11
     assert all(group.known("dimensions") is None for group in groups)
+
+
+@pytest.mark.parametrize(("group", "size", "world_size"), [("0", 8, 8), ("default_pg", 8, 8), ("1", 4, None)])
+def test_collectives_of_the_default_group_show_how_many_ranks_there_are(tmp_path, group, size, world_size):
+    """A trace that says nothing of ranks itself."""
+    events = [*EVENTS[:4], *all_reduce(21, 22, 30, 2, group, size), *launched("gemm", 101, 110, 120, 9)]
+    assert measure_events(tmp_path, events).known("world_size") == world_size
+
+
+def test_the_default_group_of_a_public_trace_without_its_header(real_traces, tmp_path):
+    (path,) = (real_traces / "hta_training").glob("b4b6dce*")
+    text = json.loads(gzip.decompress(path.read_bytes()))
+    assert text.pop("distributedInfo")["world_size"] == 2
+    (tmp_path / "trace.json").write_text(json.dumps(text))
+    assert measure(load([tmp_path / "trace.json"])).world_size == 2

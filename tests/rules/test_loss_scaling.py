@@ -4,6 +4,7 @@ import pytest
 
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.loss_scaling import LossScalingFacts
 from dptune.runfile.window import Window
 
 SCALER = {"grad_scaler": True, "grad_scale": 65536.0}
@@ -43,6 +44,7 @@ UNSCALED = {
     "grad_scaler": False,
     "optimizers": [OptimizerFacts("AdamW")],
     "losses": [3.0, 2.9, float("nan"), 2.5],
+    "loss_scaling": LossScalingFacts(4, 4, 1.0),
 }
 
 
@@ -51,8 +53,8 @@ def test_fp16_autocast_without_a_scaler(ask, make_measured, make_facts):
     assert advice.title == (
         "Training computes in fp16 autocast (train.py:60) without an enabled GradScaler: small gradients round to zero"
     )
-    assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "low", None)
-    assert [one.value for one in advice.evidence] == ["cuda:float16", "none", 2.9, "train.py:60", "train.py:64"]
+    assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "medium", None)
+    assert [one.value for one in advice.evidence] == ["cuda:float16", "none", 4, 2.9, "train.py:60", "train.py:64"]
     assert "GradScaler" in advice.watch
 
 
@@ -67,6 +69,9 @@ def test_fp16_autocast_without_a_scaler(ask, make_measured, make_facts):
         {"optimizers": []},
         {"losses": [3.0 * 1024, 2.9 * 1024]},  # the script scales its loss
         {"losses": [float("inf")]},
+        {"loss_scaling": LossScalingFacts(4, 4, 32.0)},  # by less than the losses show
+        {"loss_scaling": LossScalingFacts(4, 0, 1.0)},  # only a model that is not trained computes in fp16
+        {"loss_scaling": None},  # not recorded
         {"engine": "deepspeed"},  # scales by itself
     ],
 )

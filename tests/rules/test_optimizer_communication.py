@@ -46,3 +46,10 @@ def test_what_is_no_sharded_optimizer_is_left_alone(said, rows):
 
 def test_zero_has_a_rule_of_its_own(said):
     assert said("ZeroRedundancyOptimizer", "AdamW") == []
+
+
+def test_a_process_alone_lacks_nothing(ask, make_measured, make_facts):
+    """Its steps hold no communication, which no other recording would change."""
+    without = make_measured(world_size=1)
+    assert "overlap" in without.missing
+    assert ask("DP207", without, [make_facts(optimizers=[OptimizerFacts("AdamW")])]) == []

@@ -97,7 +97,7 @@ def test_whole_epochs(length, batches, per_step, epochs):
 
 COSINE = SchedulerFacts("CosineAnnealingLR", "train.py:44", length=12, advanced=[4, 34], optimizer_steps=[5, 35])
 EPOCH = LoaderFacts("train.py:57", batches_drawn=35, epoch_length=61)
-AHEAD = replace(COSINE, length=90)
+AHEAD = replace(COSINE, length=90, epochs=90)
 LONG = replace(EPOCH, epoch_length=900)
 
 
@@ -118,10 +118,11 @@ def test_epochs_stepped_with_the_batches(ask, make_measured, make_facts):
 @pytest.mark.parametrize(
     ("scheduler", "confidence"),
     [
-        (AHEAD, "low"),  # perhaps a trial of 90 steps
+        (AHEAD, "high"),  # the epochs that the script plans
+        (replace(AHEAD, epochs=91), "medium"),
         (replace(AHEAD, name="StepLR", length=None, decayed_after=60), "medium"),
-        (replace(AHEAD, name="StepLR", length=None, decayed_after=20), "high"),
-        (replace(AHEAD, name="PolynomialLR", decayed_after=90), "low"),
+        (replace(AHEAD, name="StepLR", length=None, decayed_after=20, epochs=None), "high"),  # passed
+        (replace(AHEAD, name="PolynomialLR", decayed_after=90), "high"),
     ],
 )
 def test_an_end_after_the_recording_is_less_certain(ask, make_measured, make_facts, scheduler, confidence):
@@ -144,7 +145,11 @@ def test_scheduler_steps_and_batches_are_counted_in_optimizer_steps(ask, make_me
         (replace(COSINE, length=31), EPOCH),  # more than half of an epoch
         (replace(COSINE, length=5), replace(EPOCH, epoch_length=9)),  # short epochs
         (COSINE, replace(EPOCH, epoch_length=None)),
-        (replace(AHEAD, length=91), LONG),  # not ten times
+        (replace(AHEAD, length=91, epochs=91), LONG),  # not ten times
+        (replace(AHEAD, epochs=None), LONG),  # pre-training for 90 steps
+        (replace(AHEAD, epochs=1), LONG),
+        (replace(AHEAD, epochs=89), LONG),
+        (replace(AHEAD, name="MultiStepLR", length=None, decayed_after=60, epochs=3), LONG),
         (replace(COSINE, name="OneCycleLR"), EPOCH),
         (replace(COSINE, name="LinearLR"), EPOCH),  # warm-up
         (replace(COSINE, name="LambdaLR"), EPOCH),

@@ -42,7 +42,7 @@ class Settings:
     heads: int
     tokens: int
     batch: int
-    strategy: str = "ddp"  # or fsdp
+    strategy: str = "ddp"  # or fsdp, hooks
     precision: str = "fp32"  # or tf32, bf16 (autocast, or the parameters' dtype in FSDP)
     attention: str = "sdpa"  # or naive
     optimizer: str = "foreach"  # or fused, loop
@@ -50,6 +50,7 @@ class Settings:
     no_sync: bool = False
     bucket_caps: tuple[float, ...] = ()  # bytes, the last repeats; none: 1 MiB, then 25 MiB
     hook: str = "none"  # or bf16, fp16
+    hooks: str = "async"  # how hooks average gradients: see tests/simulator/hooks.py
     gradient_as_bucket_view: bool = False
     unit_layers: int = 1
     reshard: bool = True

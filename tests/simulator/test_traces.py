@@ -109,6 +109,66 @@ def test_numbers_read_in_every_layer_are_found(tmp_path: Path) -> None:
     assert "DP606" in rules[1] - rules[0], rules
 
 
+BOUND_BY = {"GPU": (2, "fp32"), "host": (1, "tf32")}  # the seed of the machine, and the precision
+
+
+@pytest.mark.parametrize(
+    ("bound_by", "hooks", "fires"),
+    [
+        ("GPU", "current stream", True),
+        ("GPU", "waits", True),
+        ("GPU", "async", False),
+        ("GPU", "", False),  # DDP instead
+        ("host", "current stream", False),
+        ("host", "waits", False),
+    ],
+)
+def test_gradients_that_the_backward_pass_waits_for(bound_by: str, hooks: str, fires: bool, tmp_path: Path) -> None:
+    """DP115 fires where async_op=True saves 2 % or more, as simulated, and bounds what it saves."""
+    seed, precision = BOUND_BY[bound_by]
+    averaged = {
+        "batch": 8,
+        "precision": precision,
+        "strategy": "hooks" if hooks else "ddp",
+        "link": Link(12.0, 20.0, 2.0),
+    }
+    run = run_of(seed, hooks=hooks, **averaged)  # type: ignore[arg-type]
+    planted = pairs.mean_step_ns(written(run, tmp_path))
+    mended = pairs.mean_step_ns(pairs.simulated((run[0], replace(run[1], hooks="async")), traced=True))
+    loaded = load([tmp_path])
+    found = build_report(loaded, measure(loaded), Configuration(select=("DP115",)))
+    saved = 1 - mended / planted
+    assert (saved >= 0.02) is fires
+    assert [advice.saves.high_share >= saved for advice in found.advice] == [True] * fires
+    if fires:
+        (advice,) = found.advice
+        assert advice.saves.high_share < 2 * saved
+        assert ("on the compute stream" in advice.title) is (hooks == "current stream")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("hooks", ["current stream", "waits"])
+def test_what_asynchronous_collectives_save_on_drawn_machines(hooks: str, tmp_path: Path) -> None:
+    """The figures on the page of DP115."""
+    fired: list[tuple[float, float]] = []
+    quiet: list[float] = []
+    for seed in range(10, 26):
+        few = {"layers": 2, "tokens": 128, "losses_read": 0, "loader": None, "strategy": "hooks"}
+        run = machine.drawn(seed, 2), replace(settings.drawn(seed, 2), **few, hooks=hooks)  # type: ignore[arg-type]
+        planted = pairs.mean_step_ns(written(run, tmp_path / str(seed)))
+        mended = pairs.mean_step_ns(pairs.simulated((run[0], replace(run[1], hooks="async")), traced=True))
+        loaded = load([tmp_path / str(seed)])
+        saved = 1 - mended / planted
+        advice = build_report(loaded, measure(loaded), Configuration(select=("DP115",))).advice
+        fired += [(saved, each.saves.high_share) for each in advice]
+        quiet += [] if advice else [saved]
+    assert max(quiet) < 0.026
+    assert len(fired) == 8
+    right = [(saved, most) for saved, most in fired if saved > 0.01]
+    assert len(right) == 7
+    assert all(0.04 < saved < 0.19 and 1.1 < most / saved < 1.5 for saved, most in right)
+
+
 def test_a_slow_link_is_what_limits_the_step(tmp_path: Path) -> None:
     run = run_of(6, batch=2, precision="tf32", link=Link(1.0, 30.0, 3.0))
     measured, report = reported(run, tmp_path)

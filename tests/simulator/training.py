@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from tests.simulator.actions import COPY, Action, Begin, Busy, End, Graph, Launch, Record, Script, Thread, Wait
 from tests.simulator.collectives import Communicator
 from tests.simulator.ddp import Reducer
 from tests.simulator.fsdp import Sharded
+from tests.simulator.hooks import Hooks
 from tests.simulator.kernels import Kernels
 from tests.simulator.machine import Machine
 from tests.simulator.model import STREAM, Model, Parameter
@@ -42,7 +45,11 @@ class _Loop:
     def actions(self) -> list[Action]:
         settings, script = self.settings, self.script
         script.thread("main")
-        reducer = Reducer(self.model, self.communicator) if settings.strategy == "ddp" else None
+        reducer: Reducer | Hooks | None = None
+        if settings.strategy == "ddp":
+            reducer = Reducer(self.model, self.communicator)
+        elif settings.strategy == "hooks":
+            reducer = Hooks(self.model, self.communicator)
         sharded = Sharded(self.model, self.communicator) if settings.strategy == "fsdp" else None
         for micro in range(settings.micro_batches):
             with script.place(f"micro-batch {micro}"):
@@ -112,11 +119,12 @@ class _Loop:
         if layer < self.settings.losses_read - 1:
             self._read_number()
 
-    def _replicated(self, reducer: Reducer, micro: int) -> None:
+    def _replicated(self, reducer: Reducer | Hooks, micro: int) -> None:
         settings, script, model = self.settings, self.script, self.model
         reduced = not settings.no_sync or micro == settings.micro_batches - 1
-        forward = script.event("DistributedDataParallel.forward", 3 * self.machine.host.module_us, "user_annotation")
-        with script.place("model"), forward:
+        cost_us = 3 * self.machine.host.module_us
+        wrapped = script.event("DistributedDataParallel.forward", cost_us, "user_annotation")
+        with script.place("model"), nullcontext() if isinstance(reducer, Hooks) else wrapped:
             for layer in range(settings.layers):
                 model.block(layer)
                 self._reads_in_layers(layer)

@@ -107,7 +107,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     loads = load.load(facts, run.world_size)
     step = steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices))
     source = source_of(run, detail, stepped, tabled.views) if stepped or tabled.whole else no_steps
-    world_size = run.world_size or _alone(run, views)
+    world_size = run.world_size or process_groups.default_size(together.calls) or _alone(run, views)
     inferred, not_inferred = _inferred(run, read, together, source)
     passes = _accumulation(run, read, together)
     read_account = accounts.total([device for view in read_accounted for device in together.devices.get(view.rank, [])])

@@ -24,6 +24,7 @@ from dptune.runfile.kept import KeptFacts
 from dptune.runfile.kept_weights import KeptWeightFacts
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.loss_scaling import LossScalingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
@@ -283,6 +284,7 @@ class Facts:
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)
     shifted_labels: list[ShiftedLabelFacts] = field(default_factory=list)
     weight_penalty: WeightPenaltyFacts | None = None
+    loss_scaling: LossScalingFacts | None = None
     same_results: list[SameResultFacts] = field(default_factory=list)
     keeps_logits: str | None = None
     unread: dict[str, str] = field(default_factory=dict)

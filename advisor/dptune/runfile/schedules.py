@@ -12,8 +12,9 @@ class SchedulerFacts:
     `length`: after how many of its steps the schedule ends, None where it has no end or none is known.
     `decayed_after`: after how many the rate of one that decays to a tenth or less is at its end, or at 1 % of its first
     value. `advanced` is the number of steps that it had made whenever facts were collected, and `optimizer_steps` those
-    of the optimizer then. Where Lightning steps it: `interval` (`step` or `epoch`) and `frequency`, the `epochs` of the
-    training and its `training_steps`.
+    of the optimizer then. `epochs` of the training: of Lightning's trainer, or the passes of the script's loop around
+    the one that draws batches. Where Lightning steps it: `interval` (`step` or `epoch`), `frequency`, and the
+    `training_steps`.
     """
 
     name: str

@@ -9,8 +9,10 @@ How many steps a scheduler makes per optimizer step, against the length that it 
 - It advances once per process in each optimizer step, as one prepared by Accelerate does, but its length is a whole
   number of epochs of one process and not of all processes. Round lengths (multiples of 50) are not judged.
 - It advances in each optimizer step, as often as there are batches, but ends early in the first epoch, as one whose
-  length is a number of epochs: `CosineAnnealingLR` after `T_max`; `MultiStepLR`, `LinearLR` (where it decays) and
-  `PolynomialLR` after their last step; `StepLR` and `ExponentialLR` where the rate is 1 % of its first value.
+  length is a number of epochs: `CosineAnnealingLR` after `T_max`; `MultiStepLR`, `LinearLR` and `PolynomialLR` after
+  their last step, where that lowers the rate to a tenth or less; `StepLR` and `ExponentialLR` where the rate is 1 % of
+  its first value. Where the end lies after the recorded steps, the script must plan at least as many epochs as the
+  schedule has steps: a pre-training that ends with its schedule, within an epoch, plans none or one.
   Schedules that are meant to advance with the batches are not judged (`OneCycleLR`, `CyclicLR`, `LambdaLR`,
   `CosineAnnealingWarmRestarts`, warm-up).
 
@@ -49,9 +51,14 @@ or pass `step_scheduler_with_optimizer=False` to `Accelerator`; then step it onl
   stepped `num_processes` times": https://huggingface.co/docs/accelerate/concept_guides/performance
 - PyTorch, "How to adjust learning rate", where schedulers step after the loop over the batches:
   https://pytorch.org/docs/stable/optim.html
+- A tenth of the rate: step schedules divide by 10 at each step (He et al., "Deep Residual Learning", 2015, section
+  4.2: https://arxiv.org/abs/1512.03385), and cosine schedules of language models end at 10 % (Hoffmann et al.,
+  "Training Compute-Optimal Large Language Models", 2022, section 3.1: https://arxiv.org/abs/2203.15556). A schedule
+  that ends above a tenth is part of a longer one, for example its warm-up.
 - A recording that goes past the end shows that the training does. An epoch then need only be twice as long as the
-  schedule, for an end in mid-epoch to differ from one in whole epochs. Where the end lies after the recorded steps, a
-  training of fewer steps than an epoch looks the same: the epoch must be ten times as long.
+  schedule, for an end in mid-epoch to differ from one in whole epochs. Where the end lies after the recorded steps, the
+  epoch must be ten times as long: a trial may end early. How many epochs the script plans is read from the loop around
+  the one that draws batches (`for epoch in range(90)`), or from Lightning's trainer.
 """
 
 from __future__ import annotations
@@ -84,7 +91,6 @@ RULE = Rule(
 )
 
 LEAST_STEPS_PER_EPOCH = 10  # below, a length in steps and one in epochs cannot be distinguished
-_WITHOUT_LENGTH = ("StepLR", "MultiStepLR", "ExponentialLR")  # hardly chosen by the steps of a short trial
 ROUND = 50  # multiples of it may have been chosen by hand
 
 
@@ -162,9 +168,9 @@ def _once_per_batch(run: RunView, scheduler: SchedulerFacts) -> list[Advice]:
     end = math.ceil(length / advance)
     passed = scheduler.advanced[-1] > length
     least = run.limit(TIMES_PASSED) if passed else run.limit(TIMES_AHEAD)
-    if steps_per_epoch < end * least:
+    if steps_per_epoch < end * least or not (passed or length <= (scheduler.epochs or 0)):
         return []
-    ahead: Confidence = "medium" if scheduler.name in _WITHOUT_LENGTH else "low"
+    certain = passed or length == scheduler.epochs
     after = f"falls and rises every {end} steps" if cosine else "stays at its end, near 0 or far below its first value"
     advice = _advice(
         scheduler,
@@ -176,10 +182,11 @@ def _once_per_batch(run: RunView, scheduler: SchedulerFacts) -> list[Advice]:
             Evidence(label="scheduler steps per optimizer step", value=advance),
             Evidence(label="optimizer steps per epoch", value=steps_per_epoch),
             Evidence(label="steps of the scheduler when the recording ended", value=scheduler.advanced[-1]),
+            *known("epochs of the training", scheduler.epochs),
         ],
         watch="Step it after the loop over the batches, once per epoch, or give it its length in optimizer steps. "
         "Leave it where the training ends with it.",
-        confidence="high" if passed else ahead,
+        confidence="high" if certain else "medium",
     )
     return [advice]
 

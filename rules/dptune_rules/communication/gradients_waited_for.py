@@ -5,7 +5,8 @@
 On GPUs, collectives that a hook issues when autograd accumulates a gradient, and that the backward pass waits for: they
 run on the compute stream, or the next operation of that stream is already launched and starts when they end. DDP does
 not wait for its buckets like this. Their exposed time is compared with the compute left in the pass after the first of
-them.
+them, and with how much earlier the pass, the optimizer and the next forward pass end where each operation waits only
+for its launch: where the host or the link limits the step, the rule is quiet.
 
 ## Why it matters
 
@@ -19,7 +20,7 @@ NCCL, since torch 2.8 a collective without `async_op=True` runs on the current s
 model in `DistributedDataParallel`, which does all this in buckets.
 
 The upper bound is the exposed time of these collectives, or the compute of the backward pass after the first of them,
-whichever is smaller.
+whichever is smaller, and the time in which the GPU runs neither; at most what removing the collectives gains.
 
 ## When to leave it alone
 
@@ -31,7 +32,9 @@ whichever is smaller.
   https://pytorch.org/docs/stable/distributed.html
 - Tensor.register_post_accumulate_grad_hook:
   https://pytorch.org/docs/stable/generated/torch.Tensor.register_post_accumulate_grad_hook.html
-- Preview: tested on synthetic traces; no recorded run has it.
+- Tried on simulated training of 16 drawn models on drawn machines, with both forms of the fault. It fires on 16 of the
+  32: on 14, `async_op=True` saves 4 to 19 %, and the upper bound is 1.1 to 1.5 times that; on two it saves nothing. On
+  the others it saves 2.5 % at most. No cards have run it yet.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ from dptune_rules.delays import delay_of, evidence_of, named, overlap_share
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
-_HOW = "the exposed time of these collectives, or the backward compute after the first of them, whichever is smaller"
+_HOW = "the exposed time of these collectives, or the backward compute after them, and idle time between them"
 
 RULE = Rule(
     code="DP115",
@@ -55,7 +58,6 @@ RULE = Rule(
     summary="the backward pass waits for each gradient's collective instead of overlapping it",
     since="0.1",
     thresholds=(WORTH_SHARE,),
-    preview=True,
 )
 
 

@@ -60,6 +60,8 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose to overlap these collectives where they hold up the optimizer step."""
+    if run.measured.known("world_size") == 1:
+        return
     names = list(dict.fromkeys(optimizer.name for optimizer in run.any_facts("optimizers").optimizers))
     if SHARDED in names:
         return

@@ -3,6 +3,9 @@
 Only exchanges of which every rank was read, and which shared no time with another collective of any of their ranks, are
 fitted: two at once slow each other. Waiting counts as sharing, so that nothing shared slips in; what ranks outside of
 the group send through the same wire at that time is not seen.
+
+Where no hosts are known, consecutive ranks on consecutive GPUs count as ranks of one host, with medium confidence: as
+launchers place them, a second host begins again with its first GPU. Faster than the links of that GPU are, they do not.
 """
 
 from __future__ import annotations
@@ -67,6 +70,7 @@ def from_trace(
     crowded = _crowded(calls)
     hosts = {rank_figures.rank: rank_figures.known("host") for rank_figures in ranks}
     names = {rank.rank: _ONE_GPU if rank.gpu_ranks else rank.known("device_name") for rank in ranks}
+    gpus = _gpus(calls)
     alike: dict[tuple[str, str | None, tuple[int, ...]], list[Exchange]] = defaultdict(list)
     for exchange in exchanges:
         if exchange.splits and exchange.message_bytes and exchange.transfer_ns > 0:
@@ -88,6 +92,7 @@ def from_trace(
                 *fit(sizes) if sizes else (None, _SHARED),
                 shared_calls=len(each) - len(alone),
                 basis="trace",
+                gpus=[gpus.get(rank) for rank in members],
             )
         )
     return found
@@ -139,6 +144,27 @@ def scope(hosts: Iterable[str | None]) -> Scope:
     return "intra-node" if len(named) == 1 else "inter-node"
 
 
+def _gpus(calls: Sequence[RankCalls]) -> dict[int, int]:
+    """By rank the number of the only GPU that its collectives run on."""
+    used: dict[int, set[str]] = defaultdict(set)
+    for rank_calls in calls:
+        used[rank_calls.rank].add(rank_calls.device)
+    found = {}
+    for rank, devices in used.items():
+        _, _, number = devices.pop().rpartition("cuda:") if len(devices) == 1 else ("", "", "")
+        if number.isdecimal():
+            found[rank] = int(number)
+    return found
+
+
+def _in_a_row(ranks: Sequence[int], gpus: Sequence[int | None]) -> bool:
+    """Whether these are consecutive ranks on consecutive GPUs."""
+    known = [gpu for gpu in gpus if gpu is not None]
+    return len(known) == len(ranks) > 1 and all(
+        list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))) for numbers in (ranks, known)
+    )
+
+
 def _at(names: Sequence[str], rank: int) -> str | None:
     return names[rank] if 0 <= rank < len(names) else None
 
@@ -186,12 +212,19 @@ def _figures(
     shared_calls: int,
     basis: Literal["trace", "sweep"],
     queued: Sequence[Times] = (),
+    gpus: Sequence[int | None] = (),
     source: str = "",
     measured: str = "",
 ) -> LinkFigures:
     where = scope(hosts)
     factor = collective(kind).bus_factor(len(ranks))
     peak, no_peak = _peak(where, names)
+    inferred = False
+    if not any(hosts) and _in_a_row(ranks, gpus):
+        within, no_links = _peak("intra-node", names)
+        inferred = within is not None and bool(fitted and factor and factor * fitted.beta_gb_per_s <= within)
+        if inferred:
+            where, peak, no_peak = "intra-node", within, no_links
     figures = {
         "group": (group, _NO_GROUP if basis == "trace" else _OF_ALL),
         "alpha_us": (fitted and fitted.alpha_ns / 1e3, no_fit),
@@ -210,6 +243,7 @@ def _figures(
         kind=kind,
         ranks=ranks,
         scope=where,
+        scope_inferred=inferred,
         basis=basis,
         source=source,
         measured=measured,

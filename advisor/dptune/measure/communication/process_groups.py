@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from dptune.advice import Confidence
+from dptune.measure.communication.matching import RankCalls
 from dptune.measure.views import RankView
 from dptune.measured import CommunicationFigures, ParallelDimension, ProcessGroupFigures
 from dptune.trace.events import ProcessGroup
@@ -34,6 +35,7 @@ _WORDS: dict[str, tuple[ParallelDimension, ...]] = {
     **dict.fromkeys(("sp", "sequence", "ulysses"), ("sequence",)),
 }
 _NO_DIMENSION = frozenset({"group", "pg", "mesh", "parallel", "model", "with", "and", "intra", "inter", "partial"})
+_DEFAULT = ("0", "default_pg")  # as torch names it
 _WORD = re.compile(r"[a-z]+")
 _NO_RANKS = "the trace does not list its ranks"
 _OTHER_RANKS = "groups of different ranks have this name"
@@ -60,6 +62,12 @@ def process_groups(
         _figures(name, alike, [row for row in rows if row.known("group") == name], world_size)
         for name, alike in sorted(listed.items(), key=lambda item: (-item[1][0].size, item[1][0].ranks, item[0]))
     ]
+
+
+def default_size(ranks: Iterable[RankCalls]) -> int | None:
+    """The number of ranks in the default group, which all are in, by its collectives; None where they name none."""
+    sizes = {call.group_size for of_rank in ranks for call in of_rank.calls if call.group in _DEFAULT}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def replicas(groups: Sequence[ProcessGroupFigures], world_size: int | None) -> int | None:

@@ -80,8 +80,8 @@ class _Sum:
             rows = of.rows[delay.places]
             whole = Intervals.union(view.columns.ts_ns[rows], view.columns.ends(rows))
             pieces = transfer & whole
-            most_ns += min((whole - computing).total_ns, delay.could_hide.total_ns)
-            hidden_ns += min(pieces.total_ns, delay.could_hide.total_ns)
+            most_ns += delay.most_ns((whole - computing).total_ns)
+            hidden_ns += delay.hidden_ns(pieces.total_ns)
             exposed |= pieces
             self.calls += [by_row[row] for row in rows.tolist()]
             if not device.operations.on_cpu:

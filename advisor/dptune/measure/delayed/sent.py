@@ -32,11 +32,34 @@ class Sent:
 
 
 @dataclass(frozen=True)
+class Gains:
+    """How much earlier a pass ends where compute overlaps its collectives: likely, and at most (without collectives).
+
+    `idle_ns`: how long the device runs neither between the first and the last of them.
+    """
+
+    likely_ns: int
+    most_ns: int
+    idle_ns: int
+
+
+@dataclass(frozen=True)
 class Delayed:
     """Collectives of a step that start late, as places in `Sent`, and the compute that could overlap them."""
 
     places: Ints
     could_hide: Intervals
+    gains: Gains | None = None
+
+    def hidden_ns(self, exposed_ns: int) -> int:
+        """How much of their exposed time overlapping them likely hides."""
+        hidden_ns = min(exposed_ns, self.could_hide.total_ns)
+        return hidden_ns if self.gains is None else min(hidden_ns, self.gains.likely_ns)
+
+    def most_ns(self, exposed_ns: int) -> int:
+        """How much earlier the step can end at most: an operation that waits for them also starts some time later."""
+        hidden_ns = min(exposed_ns, self.could_hide.total_ns)
+        return hidden_ns if self.gains is None else min(hidden_ns + self.gains.idle_ns, self.gains.most_ns)
 
 
 def sent(view: RankView, device: DeviceView, calls: Sequence[Call]) -> Sent:

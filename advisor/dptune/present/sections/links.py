@@ -59,6 +59,9 @@ def links(report: Report, width: int) -> Iterator[Line]:
     if not _fitted(found):
         return
     yield from _legend(width)
+    if any(link.scope_inferred for link in found):
+        words = "~one host, and so the peak, is inferred: consecutive ranks on consecutive GPUs (medium confidence)."
+        yield from wrapped(words, width, "  ", role="dim")
     shared = sum(link.shared_calls for link in found)
     if shared:
         said = f"{several(shared, 'call')} excluded: they overlapped another collective of the same ranks."
@@ -139,7 +142,7 @@ def _row(link: LinkFigures) -> list[Cell]:
         link.kind,
         shown(lambda: link.group),
         _ranks(link.ranks),
-        _HOSTS[link.scope],
+        f"{'~' if link.scope_inferred else ''}{_HOSTS[link.scope]}",
         f"{len(link.sizes)}",
         shown(lambda: link.alpha_us, number),
         shown(lambda: link.busbw_gb_per_s, _bandwidth),

@@ -98,6 +98,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "kept_weights": observers.kept_weights.facts,
         "changed_samples": observers.changed_samples.facts,
         "shifted_labels": observers.shifted_labels.facts,
+        "loss_scaling": observers.loss_scaling.facts,
         "weight_penalty": observers.weight_penalties.facts,
         "same_results": observers.same_results.facts,
         "keeps_logits": lambda: _keeps_logits(places),

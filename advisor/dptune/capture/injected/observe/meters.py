@@ -23,6 +23,7 @@ from dptune.capture.injected.observe.averaging import Averaging
 from dptune.capture.injected.observe.batch_preparation import Preparing
 from dptune.capture.injected.observe.generators import Generators
 from dptune.capture.injected.observe.iterators import Iterators
+from dptune.capture.injected.observe.loss_scaling import LossScaling
 from dptune.capture.injected.observe.padding import Padding
 from dptune.capture.injected.observe.places import Places, users_line
 from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
@@ -90,6 +91,7 @@ class Meters:
         iterators: Iterators,
         probability_losses: ProbabilityLosses,
         generators: Generators,
+        loss_scaling: LossScaling,
     ) -> None:
         self._places = places
         self._preparing = preparing
@@ -98,6 +100,7 @@ class Meters:
         self._iterators = iterators
         self._probability_losses = probability_losses
         self._generators = generators
+        self._loss_scaling = loss_scaling
         self.padding = Padding()
         self._tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.backward_line: str | None = None  # of a pass in which DDP reduced gradients, where there is one
@@ -172,6 +175,7 @@ class Meters:
             roots = args[0] if args else kwargs.get("tensors")
             self._keep_loss(roots)
             self._probability_losses.before_pass(roots)
+            self._loss_scaling.before_pass(roots, args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
             for heed in self.before_graph:
                 heed(roots)
             self._count_pass()

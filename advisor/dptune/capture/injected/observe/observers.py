@@ -24,6 +24,7 @@ from dptune.capture.injected.observe.ignored_targets import IgnoredTargets
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.kept_weights import KeptWeights
 from dptune.capture.injected.observe.left_out import AddedParameters
+from dptune.capture.injected.observe.loss_scaling import LossScaling
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.places import Places
@@ -67,6 +68,7 @@ class Observers:
     kept_weights: KeptWeights
     shifted_labels: ShiftedLabels
     weight_penalties: WeightPenalties
+    loss_scaling: LossScaling
     same_results: SameResults
     changed_samples: ChangedSamples
 
@@ -102,7 +104,8 @@ def observers() -> Observers:
     iterators = Iterators(places)
     iterators.install()
     probability_losses = ProbabilityLosses()
-    meters = Meters(places, preparing, averaging, unused, iterators, probability_losses, generators)
+    loss_scaling = LossScaling(places)
+    meters = Meters(places, preparing, averaging, unused, iterators, probability_losses, generators, loss_scaling)
     meters.install()
     garbage = Garbage()
     garbage.install()
@@ -155,6 +158,7 @@ def observers() -> Observers:
         kept_weights=kept_weights,
         shifted_labels=shifted_labels,
         weight_penalties=weight_penalties,
+        loss_scaling=loss_scaling,
         same_results=SameResults(places),
         changed_samples=changed_samples,
     )

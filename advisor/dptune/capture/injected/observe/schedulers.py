@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,13 +13,14 @@ from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from dptune.capture.injected.observe.places import Places
+from dptune.capture.injected.observe.planned_epochs import planned_epochs
 from dptune.runfile.schedules import SchedulerFacts
 
 _LENGTHS = {"OneCycleLR": "total_steps", "CosineAnnealingLR": "T_max", "LinearLR": "total_iters"} | {
     "PolynomialLR": "total_iters"
 }
 _DECAYED = 0.01  # of its first value: a rate of which trains next to nothing
-_LOW = 0.1  # of its first value: a schedule that ends above does not end training
+_LOW = 0.1  # of its first value: schedules that end a training end there or lower (the page of DP303 names sources)
 _LEAST = 10  # steps: below, a number in a function is hardly the length of a schedule
 
 
@@ -27,11 +29,16 @@ def schedulers(places: Places, before: Sequence[SchedulerFacts], steps: int) -> 
     alive = places.alive(LRScheduler)
     known: list[SchedulerFacts | None] = list(before) if len(before) == len(alive) else [None] * len(alive)
     members = {id(part) for scheduler in alive for part in getattr(scheduler, "_schedulers", ())}
+    planned = None
+    with contextlib.suppress(Exception):  # a script may hold anything
+        planned = planned_epochs(sys._getframe(1))
     found = []
     for scheduler, last in zip(alive, known, strict=True):
         facts = SchedulerFacts(type(scheduler).__name__, places.line(scheduler), _base(scheduler))
         if last is not None and (last.name, last.where) == (facts.name, facts.where):
             facts.advanced, facts.optimizer_steps = list(last.advanced), list(last.optimizer_steps)
+            facts.epochs = last.epochs
+        facts.epochs = planned or facts.epochs
         with contextlib.suppress(Exception):  # a scheduler may be of any kind
             facts.length = _length(scheduler)
             facts.decayed_after = None if id(scheduler) in members else _decayed_after(scheduler)

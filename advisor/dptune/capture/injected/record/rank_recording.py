@@ -121,6 +121,7 @@ class RankRecording:
             self._observers.broadcast_losses.end()
             self._observers.shifted_labels.end()
             self._observers.weight_penalties.end()
+            self._observers.loss_scaling.end()
             self._observers.same_results.end()
             self._observers.evaluation_mode.begin()
             with contextlib.suppress(Exception):  # objects may be anything
