@@ -148,11 +148,14 @@ def test_gradients_that_the_backward_pass_waits_for(bound_by: str, hooks: str, f
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("hooks", ["current stream", "waits"])
-def test_what_asynchronous_collectives_save_on_drawn_machines(hooks: str, tmp_path: Path) -> None:
-    """The figures on the page of DP115."""
+@pytest.mark.parametrize(("first", "fires", "in_vain", "loosest"), [(10, 8, 1, 1.5), (40, 10, 0, 1.9)])
+def test_what_asynchronous_collectives_save_on_drawn_machines(
+    first: int, fires: int, in_vain: int, loosest: float, hooks: str, tmp_path: Path
+) -> None:
+    """The figures on the page of DP115: the rule was adjusted on the first draws, and not on the second."""
     fired: list[tuple[float, float]] = []
     quiet: list[float] = []
-    for seed in range(10, 26):
+    for seed in range(first, first + 16):
         few = {"layers": 2, "tokens": 128, "losses_read": 0, "loader": None, "strategy": "hooks"}
         run = machine.drawn(seed, 2), replace(settings.drawn(seed, 2), **few, hooks=hooks)  # type: ignore[arg-type]
         planted = pairs.mean_step_ns(written(run, tmp_path / str(seed)))
@@ -163,10 +166,10 @@ def test_what_asynchronous_collectives_save_on_drawn_machines(hooks: str, tmp_pa
         fired += [(saved, each.saves.high_share) for each in advice]
         quiet += [] if advice else [saved]
     assert max(quiet) < 0.026
-    assert len(fired) == 8
+    assert len(fired) == fires
     right = [(saved, most) for saved, most in fired if saved > 0.01]
-    assert len(right) == 7
-    assert all(0.04 < saved < 0.19 and 1.1 < most / saved < 1.5 for saved, most in right)
+    assert len(fired) - len(right) == in_vain
+    assert all(0.03 < saved < 0.19 and 1.1 < most / saved < loosest for saved, most in right)
 
 
 def test_a_slow_link_is_what_limits_the_step(tmp_path: Path) -> None:
