@@ -249,7 +249,7 @@ def test_a_script_that_fails_ends_it_with_status_1(project: Path, trials: Trials
     trials.fails = lambda settings: not settings
     done = in_process.dptune(*TUNE, cwd=project)
     assert done.returncode == 1
-    assert "The script does not run without changes." in done.stdout
+    assert "The script does not run without changes: ValueError: no." in done.stdout
     assert result(project / "run" / "tuned").ended == "cannot run"
 
 

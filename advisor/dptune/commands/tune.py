@@ -184,7 +184,7 @@ def _recording(args: argparse.Namespace) -> Path:
 
 
 def _record(args: argparse.Namespace, started: Launch) -> Path:
-    from dptune.capture import recording
+    from dptune.capture import epilogue, recording
     from dptune.capture.options import Options
     from dptune.capture.watch import Limits
     from dptune.commands.profile import LIGHT, MOST_LIGHT
@@ -201,6 +201,7 @@ def _record(args: argparse.Namespace, started: Launch) -> Path:
     if made.interrupted:
         raise KeyboardInterrupt
     if made.hung or not made.ranks:
+        epilogue.lines(made)  # raises what it says where nothing was recorded
         raise RunError(f"the script could not be recorded: {made.ending.note or made.ending.how}", f"see {made.folder}")
     outcome = run_links.find(made, started, quiet=args.quiet)
     if outcome.interrupted:
