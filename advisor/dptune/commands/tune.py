@@ -119,7 +119,8 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print_plan(args, plan(tried, trial_s(report.measured.step.known("time_ns"), options.bounds)), left)
         return 0
-    request = Request(folder, record, rerun.directory_of(record), place, options, args.resume)
+    source = rerun.directory_of(record, "record it in the folder of the script: dptune tune train.py ITS ARGUMENTS")
+    request = Request(folder, record, source, place, options, args.resume)
     _ask(args, request, tried)
     original = original_of(request)
     limit_s = options.time_limit_s
