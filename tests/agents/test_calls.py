@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pydantic_core
 import pytest
 
 from dptune.agents import answers
-from dptune.agents.calls import Calls
+from dptune.agents.calls import Calls, _Tuning
 from dptune.agents.processes import CallError, Processes
+from dptune.tune.result import Tuning
 
 from .. import in_process, reading  # noqa: TID252 - tests are no installed package
 
@@ -145,3 +147,54 @@ def test_a_search_is_started_followed_and_ended(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(CallError, match="tune-1 ended without a result"):
         calls.tune_result("tune-1")
     calls.close()
+
+
+PATCH, START = "patch -p1 -d /a < /a/tuned.patch", "OMP_NUM_THREADS=2 python train.py"
+
+
+@pytest.mark.parametrize(
+    ("found", "next_step"),
+    [
+        ({"apply": PATCH}, f"Apply the patch: {PATCH}."),
+        (
+            {"apply": PATCH, "start": START, "by_hand": ["a line"]},
+            f"Apply the patch: {PATCH}; start the script with its variables: {START}; add the lines in `by_hand` to "
+            "the script.",
+        ),
+        ({"by_hand": ["a line"]}, "Add the lines in `by_hand` to the script."),
+        ({"outcome": "results differ", "apply": PATCH}, "Nothing to apply."),
+        (
+            {"outcome": "nothing kept", "ended": "out of time", "resume": "dptune tune --resume --run a"},
+            "Nothing to apply. Continue with a longer time limit: dptune tune --resume --run a --time-limit 1h",
+        ),
+    ],
+)
+def test_the_next_step_after_a_search_has_all_that_applies_it(
+    found: dict[str, Any], next_step: str, tmp_path: Path
+) -> None:
+    empty: dict[str, Any] = dict.fromkeys(Tuning.model_fields, "") | {"by_hand": [], "outcome": "faster"}
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "tuning.json").write_text(json.dumps({**empty, **found}))
+    calls = Calls(allow_run=True)
+    with subprocess.Popen(["true"], text=True) as ended:
+        pass
+    calls._tunings["tune-1"] = _Tuning(ended, tmp_path / "tuned", tmp_path / "progress.txt")
+    assert calls.tune_result("tune-1")["next_step"] == next_step
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome", "learning", "next_step"),
+    [
+        ("DP101", "better", "alike", f"Apply it: dptune report {SAMPLE} --patch --advice DP101 | git apply"),
+        ("DP101", "better", "not known", f"Apply it: dptune report {SAMPLE} --patch --advice DP101 | git apply"),
+        ("DP101", "better", "other", "Do not apply it: training results differ (`learning`)."),
+        ("DP101", "worse", "alike", "Do not apply it."),
+        ("loader.num_workers=2", "better", "alike", "Set it in the script."),
+    ],
+)
+def test_a_change_is_applied_where_it_is_better_and_training_the_same(
+    change: str, outcome: str, learning: str, next_step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof = {"outcome": outcome, "learning": {"outcome": learning}}
+    monkeypatch.setattr(Processes, "output", lambda *_: json.dumps(proof))
+    assert Calls(allow_run=True).verify(change, SAMPLE)["next_step"] == next_step

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -95,9 +95,17 @@ class Calls:
             return refused
         found = _json(self._dptune(*command, statuses=(0, 1), trials="verify"))
         parts = ("outcome", "reason", "ended", "objective", "ratio", "fast_ratio", "a_step_ns", "b_step_ns", "learning")
-        better = found["outcome"] == "better"
-        todo = f"Apply it: dptune report --patch --advice {asked}" if better else "Do not apply it."
-        return answer(found, parts, todo if option == "--advice" or not better else "Set it in the script.")
+        if found["outcome"] != "better":
+            todo = "Do not apply it."
+        elif found["learning"]["outcome"] == "other":
+            todo = "Do not apply it: training results differ (`learning`)."
+        elif option == "--set":
+            todo = "Set it in the script."
+        else:
+            todo = (
+                f"Apply it: {shlex.join(('dptune', 'report', *_words(run), '--patch', '--advice', asked))} | git apply"
+            )
+        return answer(found, parts, todo)
 
     def tune_start(
         self,
@@ -156,8 +164,7 @@ class Calls:
         if not result.is_file():
             raise CallError(f"{search} ended without a result: {self.tune_status(search)['progress'][-1:]}")
         found = _json(result.read_text(encoding="utf-8"))
-        applies = found["outcome"] == "faster"
-        return answer(found, TUNED, f"Apply it: {found['apply'] or found['start']}" if applies else "Nothing to apply.")
+        return answer(found, TUNED, _what_now(found))
 
     def close(self) -> None:
         """End what still runs; a search keeps what it found."""
@@ -178,6 +185,19 @@ class Calls:
         command = shlex.join(("dptune", *words))
         todo = "Ask the user to run this command, or to start the server with `dptune mcp --allow-run`."
         return {"refused": "this tool runs a training script", "command": command, "next_step": todo}
+
+
+def _what_now(tuning: Mapping[str, Any]) -> str:
+    """The next step after a search."""
+    if tuning["outcome"] == "faster":
+        steps = [f"apply the patch: {tuning['apply']}"] if tuning["apply"] else []
+        steps += [f"start the script with its variables: {tuning['start']}"] if tuning["start"] else []
+        steps += ["add the lines in `by_hand` to the script"] if tuning["by_hand"] else []
+        words = "; ".join(steps)
+        return f"{words[:1].upper()}{words[1:]}."
+    if tuning["ended"] in ("out of time", "interrupted"):
+        return f"Nothing to apply. Continue with a longer time limit: {tuning['resume']} --time-limit 1h"
+    return "Nothing to apply."
 
 
 def _words(*words: str) -> tuple[str, ...]:
