@@ -246,7 +246,9 @@ def _results_folder(args: argparse.Namespace, run: Path) -> Path:
             raise UsageError(f"{run} has no search to continue", "leave out --resume")
         return args.output or earlier[-1]
     if args.output is not None:
-        if args.output.exists() and (not args.output.is_dir() or any(args.output.iterdir())):
+        if args.output.exists() and not args.output.is_dir():
+            raise UsageError(f"{args.output} is not a folder", "name a new folder")
+        if args.output.exists() and any(args.output.iterdir()):
             raise UsageError(f"{args.output} is not empty", "name a new folder, or continue its search with --resume")
         return Path(args.output)
     number = 1
