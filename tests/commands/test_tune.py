@@ -308,6 +308,7 @@ def test_each_search_has_a_folder_of_its_own(project: Path, trials: Trials) -> N
         (("tune", "--run", "run", "--python", "python3", "--dry-run"), "--python is for recording"),
         (("tune", "--run", "run", "--resume"), "run has no search to continue"),
         (("tune", "--run", "run", "--only", "DP9999"), "DP9999"),
+        (("tune", "--run", "run", "--skip", "loader.num_worker"), "did you mean 'loader.num_workers'?"),
         (("tune", "--run", "run", "-o", "train.py"), "train.py is not a folder"),
         (("tune", "--nnodes", "2", "train.py"), "trials run on this host only"),
     ],

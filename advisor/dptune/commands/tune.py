@@ -137,11 +137,11 @@ def run(args: argparse.Namespace) -> int:
 def _given(args: argparse.Namespace) -> dict[str, Any]:
     """The options of the search that the user gave, by their names in `tune.options`."""
     from dptune.commands.shared.selection import codes
-    from dptune.knobs import ENVIRONMENT, KNOBS
+    from dptune.knobs import knob
 
     def named(lists: Sequence[str]) -> list[str]:
         words = [word for text in lists for word in text.split(",") if word]
-        knobs = {word for word in words if word in KNOBS or word.startswith(ENVIRONMENT)}
+        knobs = {knob(word).name for word in words if "." in word}  # no rule has a dot in its name
         return sorted({*knobs, *codes([word for word in words if word not in knobs])})
 
     of_recording, module = args.recording or args.resume, ["-m"] if args.module else []
