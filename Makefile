@@ -21,7 +21,7 @@ WORKERS := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test environment check lint format types layers tests tests-together tests-alone test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-simulated bench-rules bench-searches bench-stragglers bench-traces bench-tuning bench-unseen advice-bench docs pictures dist clean
+.PHONY: help demo test environment check lint format types layers tests tests-together tests-alone test-quick compiled test-thorough fuzz fuzz-sets gpu-wheels gpu-check bench-overhead bench-loading bench-proving bench-effects bench-first-use bench-gate bench-interface bench-predictions bench-replays bench-simulated bench-rules bench-searches bench-stragglers bench-traces bench-tuning bench-beside bench-unseen advice-bench docs pictures dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ bench-searches: $(VENV)/.profile ## how often `dptune tune` is wrong, and what i
 
 bench-tuning: $(VENV)/.test ## how much of what fixed scripts save `dptune tune` saves (five hours, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/tuning.py
+
+bench-beside: $(VENV)/.test ## `dptune tune` beside `train-doctor fix` (four hours, on an idle machine; installs it; resumes)
+	$(BIN)/python tests/benchmarks/beside_train_doctor.py
 
 bench-effects: $(VENV)/.test ## what it finds of changes on a slow network (half an hour, as root, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/effects.py

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+
+from dptune.capture import processes
+
+from ..prove.test_engine import left_in  # noqa: TID252 - tests are no installed package
 
 SAMPLE = str(Path(__file__).parents[2] / "sample_traces" / "tiny_buckets")
 
@@ -31,3 +38,31 @@ async def test_a_client_lists_the_tools_reads_a_report_and_is_refused_a_run(tmp_
         failed = await client.call_tool("report", {"run": "--patch"})
         assert failed.is_error
         assert "cannot begin with '-'" in failed.content[0].text
+
+
+@pytest.mark.records
+async def test_one_call_at_a_time_runs_a_script_and_nothing_outlives_the_server(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="a recording needs torch")
+    pytest.importorskip("mcp.server.mcpserver", reason="the server needs the extra mcp")
+    import mcp
+
+    (tmp_path / "train.py").write_text("import time\nopen('started', 'w').close()\ntime.sleep(600)\n")
+    words, env = ["-m", "dptune", "mcp", "--allow-run"], {**os.environ, "TMPDIR": str(tmp_path)}
+    started = mcp.StdioServerParameters(command=sys.executable, args=words, cwd=str(tmp_path), env=env)
+    async with mcp.Client(started) as client:
+        search = (await client.call_tool("tune_start", {"command": ["train.py"]})).structured_content["search"]
+        async with asyncio.timeout(300):
+            while not (tmp_path / "started").exists():
+                await asyncio.sleep(0.05)
+        for tool, arguments in (("verify", {"change": "DP101"}), ("tune_start", {"command": ["train.py"]})):
+            refused = await client.call_tool(tool, arguments)
+            assert refused.is_error
+            assert "tune-1 is running: trials of two calls would disturb each other" in refused.content[0].text
+        status = (await client.call_tool("tune_status", {"search": search})).structured_content
+        assert status["running"]
+        (server,) = (pid for pid in processes.descendants(os.getpid()) if processes.words(pid)[1:] == words)
+        os.kill(server, signal.SIGTERM)
+        async with asyncio.timeout(300):
+            while left_in(tmp_path):
+                await asyncio.sleep(0.05)
+    assert len(list(tmp_path.glob("dptune-tune-*"))) == 1

@@ -1,7 +1,9 @@
-"""The example of a coding agent, run as it is: from "my training is slow" to the patched script."""
+"""The example of a coding agent: its transcript, and a run of it from "my training is slow" to the patched script."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import re
 import shutil
@@ -11,9 +13,38 @@ from pathlib import Path
 
 import pytest
 
+from dptune.agents import calls
+from dptune.agents.calls import Calls
+from dptune.tune.result import Tuning
+
 from ..prove.test_engine import left_in  # noqa: TID252 - tests are no installed package
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "agent"
+
+
+def test_the_transcript_has_tools_arguments_and_fields_that_exist() -> None:
+    lines = [line.split(None, 1) for line in (EXAMPLE / "transcript.txt").read_text().splitlines()]
+    started = Calls().tune_start(["train.py"])  # refused: it starts nothing
+    fields = {
+        "tune_start": {*started},
+        "tune_result": {*calls.TUNED} & {*Tuning.model_fields},
+        "report": {*calls.REPORT, "next_step"},
+    }
+    tool, called = "", []
+    for who, words in lines:
+        if who == "agent" and (call := re.fullmatch(r"(\w+) ({.*})", words)):
+            tool, arguments = call[1], json.loads(call[2])
+            assert {*arguments} <= {*inspect.signature(getattr(Calls, tool)).parameters}
+            called.append(tool)
+        elif who == "dptune":
+            name, _, value = words.partition(": ")
+            assert name in fields[tool]
+            json.loads(value)
+    assert called == [*fields]
+    command = next(json.loads(words.partition(": ")[2]) for who, words in lines if words.startswith("command: "))
+    shown = re.sub(r"/\S+/tuned", "tuned", command)
+    again = Calls().tune_start(["train.py"], time_limit="30m", only="loader.num_workers")["command"]
+    assert shown == re.sub(r"/\S+/tuned", "tuned", again)
 
 
 @pytest.mark.thorough

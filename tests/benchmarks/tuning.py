@@ -27,7 +27,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -121,12 +121,14 @@ def collect(work: Path, only: str, time_limit: str, rounds: int, results: Path) 
         if only and script.name != only:
             continue
         row = found["scripts"].setdefault(script.name, {"ranks": script.ranks, "faults": [*script.fixes], "runs": []})
-        place = _laid_out(work / script.name, script)
+        place = laid_out(work / script.name, script)
         if "settings" not in row.get("tune", {}):  # also where it failed
-            row.update(commit=commit(), machine=machine(), tune=_tuned(place / "planted", script, time_limit))
+            row.update(commit=commit(), machine=machine(), tune=tuned(place / "planted", script, time_limit))
             _write(results, found)
         for version in _missing(script, row, rounds):
-            row["runs"].append({"version": version, **_timed(place, script, version, row["tune"].get("settings", {}))})
+            folder = place / ("fixed" if version == "fixed" else "planted")
+            kept = row["tune"].get("settings", {}) if version == "tuned" else {}
+            row["runs"].append({"version": version, **timed(folder, script, kept)})
             _write(results, found)
             print(f"{script.name}, {version}: {row['runs'][-1]}", file=sys.stderr, flush=True)
     return found
@@ -136,7 +138,7 @@ def _write(results: Path, found: Results) -> None:
     form.put(results, json.dumps(found, indent=1) + "\n")
 
 
-def _laid_out(place: Path, script: Script) -> Path:
+def laid_out(place: Path, script: Script) -> Path:
     for name in ("planted", "fixed"):
         (place / name).mkdir(parents=True, exist_ok=True)
         (place / name / "train.py").write_text(script.text(fixed=name == "fixed"))
@@ -147,7 +149,7 @@ def _ranks(script: Script) -> tuple[str, ...]:
     return ("--nproc-per-node", str(script.ranks)) if script.ranks > 1 else ()
 
 
-def _tuned(folder: Path, script: Script, time_limit: str) -> dict[str, Any]:
+def tuned(folder: Path, script: Script, time_limit: str) -> dict[str, Any]:
     """What a search came to. One that was interrupted is started again, with a new recording."""
     shutil.rmtree(folder / "tuned", ignore_errors=True)
     words = [*DPTUNE, "tune", "-q", "--time-limit", time_limit, "-o", "tuned", *_ranks(script), "train.py"]
@@ -164,25 +166,25 @@ def _tuned(folder: Path, script: Script, time_limit: str) -> dict[str, Any]:
 
 def _missing(script: Script, row: Mapping[str, Any], rounds: int) -> Iterator[str]:
     """Versions to run, a round after another; those that are the script as it is are left out."""
-    versions = [
-        name
-        for name, differs in zip(VERSIONS, (True, row["tune"].get("settings"), script.fixes), strict=True)
-        if differs
-    ]
+    differ = zip(VERSIONS, (True, row["tune"].get("settings"), script.fixes), strict=True)
+    yield from missing([name for name, differs in differ if differs], script, row, rounds)
+
+
+def missing(versions: Sequence[str], script: Script, row: Mapping[str, Any], rounds: int) -> Iterator[str]:
+    """Those of these versions that have not run in a round, in its random order; none where there is one version."""
     for number in range(rounds if len(versions) > 1 else 0):
-        order = versions.copy()
+        order = [*versions]
         random.Random(f"{script.name} {number}").shuffle(order)
         for version in order:
             if sum(made["version"] == version for made in row["runs"]) <= number:
                 yield version
 
 
-def _timed(place: Path, script: Script, version: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The mean untraced step of a new process."""
-    folder = place / ("fixed" if version == "fixed" else "planted")
+def timed(folder: Path, script: Script, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The mean untraced step of a new process, of the script in a folder with these settings."""
     shutil.rmtree(folder / "timed", ignore_errors=True)
-    kept = [word for name, value in settings.items() for word in ("--set", f"{name}={written(value)}")]
-    words = [*DPTUNE, "profile", "-q", *WINDOWS, "--run-dir", "timed", *(kept if version == "tuned" else ())]
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={written(value)}")]
+    words = [*DPTUNE, "profile", "-q", *WINDOWS, "--run-dir", "timed", *words]
     done = run([*words, *_ranks(script), "train.py"], cwd=folder)
     facts = [form.read(path, Facts) for path in sorted((folder / "timed").glob("rank-*.facts.json"))]
     windows = [window for rank in facts if (window := rank.window("untraced")) is not None and window.durations_ns]
@@ -191,20 +193,25 @@ def _timed(place: Path, script: Script, version: str, settings: Mapping[str, Any
     return {"step_ms": max(fmean(window.durations_ns) for window in windows) / 1e6}
 
 
-def _step_ms(row: Mapping[str, Any], version: str) -> list[float]:
+def step_ms(row: Mapping[str, Any], version: str) -> list[float]:
     return [made["step_ms"] for made in row["runs"] if made["version"] == version and "step_ms" in made]
 
 
 def saved(row: Mapping[str, Any], version: str) -> float | None:
     """The share of the step that a version saves."""
-    before, after = _step_ms(row, VERSIONS[0]), _step_ms(row, version)
+    before, after = step_ms(row, VERSIONS[0]), step_ms(row, version)
     return 1 - median(after) / median(before) if before and after else None
 
 
 def is_false(row: Mapping[str, Any]) -> bool:
     """Whether changes were kept that do not make most rounds faster."""
-    pairs = list(zip(_step_ms(row, "as it is"), _step_ms(row, "tuned"), strict=False))
-    return bool(row["tune"].get("kept")) and 2 * sum(after < before for before, after in pairs) <= len(pairs)
+    return bool(row["tune"].get("kept")) and not is_faster(row, "tuned")
+
+
+def is_faster(row: Mapping[str, Any], version: str) -> bool:
+    """Whether a version is faster than the script as it is in most rounds."""
+    pairs = list(zip(step_ms(row, VERSIONS[0]), step_ms(row, version), strict=False))
+    return 2 * sum(after < before for before, after in pairs) > len(pairs)
 
 
 def table(found: Results) -> str:
@@ -224,7 +231,7 @@ def table(found: Results) -> str:
             ", ".join(row["faults"]),
             minutes,
             kept,
-            *map(_percent, (tuned, fixed, share)),
+            *map(percent_of, (tuned, fixed, share)),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     rows = found["scripts"].values()
@@ -232,14 +239,14 @@ def table(found: Results) -> str:
     kept = sum(bool(row["tune"].get("kept")) for row in healthy)
     lines += [
         "",
-        f"Reached of the fixed script's saving: median {_percent(median(reached) if reached else None)} "
+        f"Reached of the fixed script's saving: median {percent_of(median(reached) if reached else None)} "
         f"of {len(reached)} scripts. Healthy scripts with a kept change: {kept} of {len(healthy)}. "
         f"False keeps: {sum(map(is_false, rows))} of {len(rows)} searches.",
     ]
     return "\n".join(lines)
 
 
-def _percent(share: float | None) -> str:
+def percent_of(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 

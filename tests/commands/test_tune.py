@@ -17,8 +17,10 @@ from dptune.prove import engine
 from dptune.prove.result import SideName, Trial
 from dptune.prove.task import Task
 from dptune.tune import options, runner
+from dptune.tune.candidate import settings_at, unpredicted_candidate
 from dptune.tune.options import OPTIONS, Options
 from dptune.tune.result import Plan, Tuning
+from dptune.tune.timed import Timed
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
 
@@ -167,6 +169,18 @@ def test_a_change_that_alters_training_is_never_kept(project: Path, trials: Tria
     assert "B's training results differ" in tried.reason
 
 
+@pytest.mark.parametrize(
+    ("setting", "differs"),
+    [({"compile.model": True}, False), ({"loader.num_workers": 2}, False), ({"optimizer.fused": True}, True)],
+)
+def test_other_random_numbers_do_not_drop_a_change(setting: dict[str, Any], differs: bool, tmp_path: Path) -> None:
+    """Of a script with dropout, whose losses differ by 10 % where passes draw other numbers."""
+    stack, arm = ([Timed(1.0, 1.0, trial=trial(n, "A", losses=losses)) for n in (1, 2)] for losses in ([1.0], [1.1]))
+    changed = unpredicted_candidate(settings_at(None, setting))
+    runs = runner.RealRunner(lambda changes: pytest.fail("no trial"), tmp_path, None, print, 1.0)  # type: ignore[arg-type]
+    assert bool(runs.altered(stack, arm, changed)) == differs
+
+
 def test_after_an_interrupt_the_search_goes_on_with_its_trials(project: Path, trials: Trials) -> None:
     words = (*TUNE, "--only", "loader.num_workers,optimizer.foreach")
     whole = in_process.dptune(*words, "-o", "whole", cwd=project)
@@ -249,8 +263,31 @@ def test_a_script_that_fails_ends_it_with_status_1(project: Path, trials: Trials
     trials.fails = lambda settings: not settings
     done = in_process.dptune(*TUNE, cwd=project)
     assert done.returncode == 1
-    assert "The script does not run without changes." in done.stdout
+    assert "The script does not run without changes: ValueError: no." in done.stdout
     assert result(project / "run" / "tuned").ended == "cannot run"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message", "hint"),
+    [
+        (
+            {"working_directory": "/nowhere"},
+            "started in /nowhere, which is not here",
+            "dptune tune train.py ITS ARGUMENTS",
+        ),
+        ({"command": ["python", "gone.py"]}, "no such script: gone.py", "-- train.py ITS ARGUMENTS"),
+    ],
+)
+def test_what_cannot_be_started_again_has_a_hint_that_tune_takes(
+    changed: dict[str, Any], message: str, hint: str, project: Path, trials: Trials
+) -> None:
+    record = project / "run" / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"launched_by": "dptune"} | changed))
+    done = in_process.dptune(*TUNE, cwd=project)
+    assert (done.returncode, trials.made) == (2, [])
+    assert message in done.stderr.splitlines()[-2]
+    assert done.stderr.splitlines()[-1].startswith("hint: ")
+    assert done.stderr.endswith(f"{hint}\n")
 
 
 def test_each_search_has_a_folder_of_its_own(project: Path, trials: Trials) -> None:
@@ -271,6 +308,8 @@ def test_each_search_has_a_folder_of_its_own(project: Path, trials: Trials) -> N
         (("tune", "--run", "run", "--python", "python3", "--dry-run"), "--python is for recording"),
         (("tune", "--run", "run", "--resume"), "run has no search to continue"),
         (("tune", "--run", "run", "--only", "DP9999"), "DP9999"),
+        (("tune", "--run", "run", "--skip", "loader.num_worker"), "did you mean 'loader.num_workers'?"),
+        (("tune", "--run", "run", "-o", "train.py"), "train.py is not a folder"),
         (("tune", "--nnodes", "2", "train.py"), "trials run on this host only"),
     ],
 )

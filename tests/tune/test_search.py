@@ -105,7 +105,7 @@ def test_a_script_that_does_not_run_ends_the_search() -> None:
     runner = Known({"a": 10.0})
     runner.fails["original"] = "no data"
     found = search([candidate("a", 0.1, 0.2)], runner, 3600.0, seed=1)
-    assert (found.ended, runner.ran) == ("cannot run", [(), ()])
+    assert (found.ended, found.failure, runner.ran) == ("cannot run", "no data", [(), ()])
 
 
 @pytest.mark.parametrize("limit_s", [30.0, 150.0, 400.0])
@@ -164,3 +164,10 @@ def test_a_bound_orders_by_half_and_what_nothing_predicts_comes_last() -> None:
     assert candidate("a", 0.2, 0.3).expected == pytest.approx(0.25)
     assert Candidate("a").expected < 0.03
     assert combined([Candidate("a")]) == ()
+
+
+def test_a_candidate_that_no_trial_ran_with_is_left_out_once() -> None:
+    runner = Known({"a": 10.0})
+    runner.ends_at = 1  # after the first run of the original
+    found = search([candidate("a", 0.1, 0.3)], runner, 3600.0, seed=1)
+    assert (found.ended, found.attempts, [why for _, why in found.waiting]) == ("interrupted", [], ["interrupted"])

@@ -6,23 +6,21 @@ command that they would run. No argument of a tool can be an option: a word that
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
-import signal
+import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from dptune.agents.answers import Answer, answer, bounded, text
+from dptune.agents.processes import CallError, Processes
 
-_ENDS_WITHIN_S = 60.0  # a search that is interrupted: it ends its trial, and writes what it found
-_REPORT = ("run", "headline", "trust", "advice", "together", "verified")
-_TUNED = (
+REPORT = ("run", "headline", "trust", "advice", "together", "verified")
+TUNED = (
     "run",
     "outcome",
     "reason",
@@ -39,13 +37,9 @@ _TUNED = (
 _LAST_LINES = 12
 
 
-class CallError(Exception):
-    """A call that cannot be answered; one sentence, with a hint."""
-
-
 @dataclass
 class _Tuning:
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[str]
     folder: Path
     log: Path
 
@@ -56,37 +50,38 @@ class Calls:
 
     allow_run: bool = False
     _tunings: dict[str, _Tuning] = field(default_factory=dict)
+    _processes: Processes = field(default_factory=Processes)
 
     def report(self, run: str = "") -> Answer:
         """Verdict, data quality and recommendations for a recording or traces (default: the latest recording)."""
-        found = _json(_dptune("report", *_words(run), "--format", "json"))
+        found = _json(self._dptune("report", *_words(run), "--format", "json"))
         advice = found["advice"]
         commands = [each["verify"] for each in advice if each["verify"]]
         todo = f"Verify the first recommendation: {commands[0]}" if commands else found["headline"]["next"]
-        return answer(found, _REPORT, todo)
+        return answer(found, REPORT, todo)
 
     def explain(self, rule: str) -> Answer:
         """What a rule looks for, why it costs time, and how to change the script. `rule`: its code or name."""
-        done = _dptune("rules", "explain", *_words(rule))
+        done = self._dptune("rules", "explain", *_words(rule))
         return {"text": text(done), "next_step": "Apply the change, then verify it with the tool verify."}
 
     def what_if(self, settings: list[str], run: str = "") -> Answer:
         """Predicted step time with settings (knob=value), from a recording alone; without settings, the best ones."""
         words = [word for setting in _words(*settings) for word in ("--set", setting)]
-        found = _json(_dptune("whatif", *_words(run), *words, "--format", "json", statuses=(0, 1)))
+        found = _json(self._dptune("whatif", *_words(run), *words, "--format", "json", statuses=(0, 1)))
         parts = ("measured_ns", "replayed_ns", "error_share", "predictions", "curve", "limits", "missing")
         return answer(found, parts, "Verify a predicted saving with the tool verify.")
 
     def compare(self, a: str, b: str) -> Answer:
         """What changed between two recordings, and which parts of the step explain it."""
-        found = _json(_dptune("compare", *_words(a, b), "--format", "json", statuses=(0, 1)))
+        found = _json(self._dptune("compare", *_words(a, b), "--format", "json", statuses=(0, 1)))
         parts = [name for name in found if name not in ("schema_version", "dptune")]
         return answer(found, parts, "One run per side cannot rule out noise: verify a change with the tool verify.")
 
     def check(self, run: str = "", fail_on: str = "high") -> Answer:
         """Whether a recording passes the gate: findings of this impact or more fail it (low, medium, high)."""
         words = ("--fail-on", *_words(fail_on), "--format", "json")
-        found = _json(_dptune("check", *_words(run), *words, statuses=(0, 1)))
+        found = _json(self._dptune("check", *_words(run), *words, statuses=(0, 1)))
         parts = ("outcome", "fail_on", "step_ns", "tripped", "budgets", "regression", "trust", "reservations")
         failed = found["outcome"] != "passed"
         return answer(found, parts, "Fix the findings in `tripped`." if failed else "Nothing to fix.")
@@ -98,11 +93,19 @@ class Calls:
         command = ("verify", *_words(run), option, asked, "--time-limit", *_words(time_limit), "--format", "json", "-q")
         if refused := self._refused(command):
             return refused
-        found = _json(_dptune(*command, statuses=(0, 1)))
+        found = _json(self._dptune(*command, statuses=(0, 1), trials="verify"))
         parts = ("outcome", "reason", "ended", "objective", "ratio", "fast_ratio", "a_step_ns", "b_step_ns", "learning")
-        better = found["outcome"] == "better"
-        todo = f"Apply it: dptune report --patch --advice {asked}" if better else "Do not apply it."
-        return answer(found, parts, todo if option == "--advice" or not better else "Set it in the script.")
+        if found["outcome"] != "better":
+            todo = "Do not apply it."
+        elif found["learning"]["outcome"] == "other":
+            todo = "Do not apply it: training results differ (`learning`)."
+        elif option == "--set":
+            todo = "Set it in the script."
+        else:
+            todo = (
+                f"Apply it: {shlex.join(('dptune', 'report', *_words(run), '--patch', '--advice', asked))} | git apply"
+            )
+        return answer(found, parts, todo)
 
     def tune_start(
         self,
@@ -111,31 +114,32 @@ class Calls:
         time_limit: str = "20m",
         numerics: Literal["same", "may-change"] = "same",
         only: str = "",
+        ranks: int = 1,
     ) -> Answer:
         """Starts a search for the changes that make a script faster: `command` is train.py with its arguments.
 
-        `only`: comma-separated rules and knobs to try (default: all).
+        `only`: comma-separated rules and knobs to try (default: all). `ranks`: processes that torchrun would start on
+        this host; a `command` that begins with a launcher (torchrun, accelerate) has its own number.
         """
         if bool(command) == bool(run):
             raise CallError("give either `command` (train.py and its arguments) or `run` (a recording)")
+        if ranks < 1 or (run and ranks > 1):
+            raise CallError("`ranks` is the number of processes that `command` is started with: 1 or more")
         folder = Path(tempfile.mkdtemp(prefix="dptune-tune-"))
         target = ("--run", *_words(run)) if run else (*_words((command or [""])[0]), *(command or [])[1:])
         options = ("--time-limit", *_words(time_limit), "--numerics", numerics, "-o", str(folder / "tuned"))
         options += ("--only", *_words(only)) if only else ()
+        options += ("--nproc-per-node", str(ranks)) if ranks > 1 else ()
         words = ("tune", *options, *target)
         if refused := self._refused(words):
             folder.rmdir()
             return refused
-        log = folder / "progress.txt"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                _command(words),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=output,
-                start_new_session=True,
-            )
-        name = f"tune-{len(self._tunings) + 1}"
+        log, name = folder / "progress.txt", f"tune-{len(self._tunings) + 1}"
+        try:
+            process = self._processes.start(words, log, name)
+        except CallError:
+            shutil.rmtree(folder)
+            raise
         self._tunings[name] = _Tuning(process, folder / "tuned", log)
         return {
             "search": name,
@@ -160,21 +164,14 @@ class Calls:
         if not result.is_file():
             raise CallError(f"{search} ended without a result: {self.tune_status(search)['progress'][-1:]}")
         found = _json(result.read_text(encoding="utf-8"))
-        applies = found["outcome"] == "faster"
-        return answer(
-            found, _TUNED, f"Apply it: {found['apply'] or found['start']}" if applies else "Nothing to apply."
-        )
+        return answer(found, TUNED, _what_now(found))
 
     def close(self) -> None:
-        """End the searches that still run; each keeps what it found."""
-        running = [tuning.process for tuning in self._tunings.values() if tuning.process.poll() is None]
-        for process in running:
-            process.send_signal(signal.SIGINT)
-        for process in running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_ENDS_WITHIN_S)
-                continue
-            process.kill()
+        """End what still runs; a search keeps what it found."""
+        self._processes.close()
+
+    def _dptune(self, *words: str, statuses: Sequence[int] = (0,), trials: str = "") -> str:
+        return self._processes.output(words, statuses, trials)
 
     def _tuning(self, search: str) -> _Tuning:
         if search not in self._tunings:
@@ -190,24 +187,25 @@ class Calls:
         return {"refused": "this tool runs a training script", "command": command, "next_step": todo}
 
 
+def _what_now(tuning: Mapping[str, Any]) -> str:
+    """The next step after a search."""
+    if tuning["outcome"] == "faster":
+        steps = [f"apply the patch: {tuning['apply']}"] if tuning["apply"] else []
+        steps += [f"start the script with its variables: {tuning['start']}"] if tuning["start"] else []
+        steps += ["add the lines in `by_hand` to the script"] if tuning["by_hand"] else []
+        words = "; ".join(steps)
+        return f"{words[:1].upper()}{words[1:]}."
+    if tuning["ended"] in ("out of time", "interrupted"):
+        return f"Nothing to apply. Continue with a longer time limit: {tuning['resume']} --time-limit 1h"
+    return "Nothing to apply."
+
+
 def _words(*words: str) -> tuple[str, ...]:
     """Words of a command line that are no options; empty ones are left out."""
     for word in words:
         if word.startswith("-") or "\0" in word:
             raise CallError(f"an argument cannot begin with '-': {word[:60]!a}")
     return tuple(word for word in words if word)
-
-
-def _command(words: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "dptune", *words]
-
-
-def _dptune(*words: str, statuses: Sequence[int] = (0,)) -> str:
-    """What the command prints. Raises CallError with its message where it fails."""
-    done = subprocess.run(_command(words), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode not in statuses:
-        raise CallError(text(done.stderr.strip()) or f"dptune {words[0]} ended with status {done.returncode}")
-    return done.stdout
 
 
 def _json(printed: str) -> dict[str, Any]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
+import signal
 from collections.abc import Awaitable, Callable
+from types import FrameType
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -12,7 +15,8 @@ from mcp_types import ToolAnnotations
 
 from dptune import __version__
 from dptune.agents.answers import Answer
-from dptune.agents.calls import CallError, Calls
+from dptune.agents.calls import Calls
+from dptune.agents.processes import CallError
 
 _INSTRUCTIONS = (
     "dptune finds what makes PyTorch training slow. Start with report (of a recording or of torch.profiler traces). "
@@ -20,6 +24,7 @@ _INSTRUCTIONS = (
 )
 _READ = ("report", "explain", "what_if", "compare", "check", "tune_status", "tune_result")
 _RUN = ("verify", "tune_start")
+_ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def server(calls: Calls) -> MCPServer:
@@ -32,11 +37,23 @@ def server(calls: Calls) -> MCPServer:
 
 
 def serve(allow_run: bool) -> None:
-    """Answer until stdin ends; searches that still run are ended."""
+    """Answer until stdin ends or a signal comes; commands that still run are ended."""
     calls = Calls(allow_run)
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        calls.close()
+        os._exit(128 + number)  # any other exit waits for the thread that reads stdin
+
+    for name in _ENDING:
+        if hasattr(signal, name):  # Windows has no SIGHUP
+            signal.signal(getattr(signal, name), leave)
+    asyncio.run(_until_stdin_ends(calls))
+
+
+async def _until_stdin_ends(calls: Calls) -> None:
     try:
-        server(calls).run("stdio")
-    finally:
+        await server(calls).run_stdio_async()
+    finally:  # before the loop waits for the threads of calls
         calls.close()
 
 

@@ -119,7 +119,8 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print_plan(args, plan(tried, trial_s(report.measured.step.known("time_ns"), options.bounds)), left)
         return 0
-    request = Request(folder, record, rerun.directory_of(record), place, options, args.resume)
+    source = rerun.directory_of(record, "record it in the folder of the script: dptune tune train.py ITS ARGUMENTS")
+    request = Request(folder, record, source, place, options, args.resume)
     _ask(args, request, tried)
     original = original_of(request)
     limit_s = options.time_limit_s
@@ -136,11 +137,11 @@ def run(args: argparse.Namespace) -> int:
 def _given(args: argparse.Namespace) -> dict[str, Any]:
     """The options of the search that the user gave, by their names in `tune.options`."""
     from dptune.commands.shared.selection import codes
-    from dptune.knobs import ENVIRONMENT, KNOBS
+    from dptune.knobs import knob
 
     def named(lists: Sequence[str]) -> list[str]:
         words = [word for text in lists for word in text.split(",") if word]
-        knobs = {word for word in words if word in KNOBS or word.startswith(ENVIRONMENT)}
+        knobs = {knob(word).name for word in words if "." in word}  # no rule has a dot in its name
         return sorted({*knobs, *codes([word for word in words if word not in knobs])})
 
     of_recording, module = args.recording or args.resume, ["-m"] if args.module else []
@@ -184,7 +185,7 @@ def _recording(args: argparse.Namespace) -> Path:
 
 
 def _record(args: argparse.Namespace, started: Launch) -> Path:
-    from dptune.capture import recording
+    from dptune.capture import epilogue, recording
     from dptune.capture.options import Options
     from dptune.capture.watch import Limits
     from dptune.commands.profile import LIGHT, MOST_LIGHT
@@ -201,6 +202,7 @@ def _record(args: argparse.Namespace, started: Launch) -> Path:
     if made.interrupted:
         raise KeyboardInterrupt
     if made.hung or not made.ranks:
+        epilogue.lines(made)  # raises what it says where nothing was recorded
         raise RunError(f"the script could not be recorded: {made.ending.note or made.ending.how}", f"see {made.folder}")
     outcome = run_links.find(made, started, quiet=args.quiet)
     if outcome.interrupted:
@@ -244,7 +246,9 @@ def _results_folder(args: argparse.Namespace, run: Path) -> Path:
             raise UsageError(f"{run} has no search to continue", "leave out --resume")
         return args.output or earlier[-1]
     if args.output is not None:
-        if args.output.exists() and (not args.output.is_dir() or any(args.output.iterdir())):
+        if args.output.exists() and not args.output.is_dir():
+            raise UsageError(f"{args.output} is not a folder", "name a new folder")
+        if args.output.exists() and any(args.output.iterdir()):
             raise UsageError(f"{args.output} is not empty", "name a new folder, or continue its search with --resume")
         return Path(args.output)
     number = 1

@@ -15,14 +15,8 @@ from dptune.knobs import Value
 from dptune.runfile.record import RunRecord
 from dptune.runfile.redaction import HIDDEN
 
-_GIVE_IT = (
-    "give the command: dptune verify RUN --set KNOB=VALUE -- train.py its arguments, or dptune tune train.py its "
-    "arguments"
-)
-_GIVE_LAUNCHER = (
-    "give the launcher command: dptune verify RUN --set KNOB=VALUE -- torchrun ... train.py, or dptune tune torchrun "
-    "... train.py"
-)
+_GIVE_IT = "repeat the command with the script at its end: -- train.py ITS ARGUMENTS"
+_GIVE_LAUNCHER = "repeat the command with the launcher at its end: -- torchrun ... train.py"
 
 
 def launch_of(record: RunRecord, words: Sequence[str] = ()) -> Launch:
@@ -68,12 +62,12 @@ def settings_of(record: RunRecord) -> dict[str, Value]:
     return record.settings
 
 
-def directory_of(record: RunRecord) -> Path:
-    """Where it was started. Raises RunError where that is not here."""
+def directory_of(record: RunRecord, hint: str = "change to the folder of the script, and use --here") -> Path:
+    """Where it was started. Raises RunError, with the hint, where that is not here."""
     path = Path(record.working_directory)
     if not record.working_directory or not path.is_dir():
         where = f"in {record.working_directory}, which is not here" if record.working_directory else "somewhere unknown"
-        raise RunError(f"the run was started {where}", "change to the folder of the script, and use --here")
+        raise RunError(f"the run was started {where}", hint)
     return path
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dptune.tune.session import Request
 
 PATCH, RESULT = "tuned.patch", "tuning.json"
-_USED = 0.8  # of the time limit: a search that ends before has no time for what comes next
 
 
 def conclude(request: Request, original: Task, found: Found, proof: Proof | None, left: Sequence[Left]) -> Tuning:
@@ -84,7 +83,7 @@ def conclude(request: Request, original: Task, found: Found, proof: Proof | None
 def _outcome(request: Request, found: Found, final: Verified | None) -> tuple[Outcome, str]:
     if not found.stack:
         why = {
-            "cannot run": "the script does not run without changes",
+            "cannot run": f"the script does not run without changes: {found.failure.removeprefix('failed: ')}",
             "out of time": too_short(found, request.options.time_limit_s),
             "interrupted": "interrupted before a change was shown to save time",
         }.get(found.ended, "no candidate was shown to save time")
@@ -99,14 +98,14 @@ def _outcome(request: Request, found: Found, final: Verified | None) -> tuple[Ou
 
 
 def too_short(found: Found, limit_s: float) -> str:
-    """Why no change was kept: the time was used up, or too short for one race and the final comparison."""
-    if not found.trial_s or found.spent_s >= _USED * limit_s:
-        return "the time was up before a change was shown to save time"
+    """Why no change was kept: the limit is too short for one race and the final comparison, or the time was used up."""
     race, final = 2 * LOOKS[0], 2 * FINAL_PAIRS
-    minutes = math.ceil((race + SLACK * final) * found.trial_s / 60)
+    needed_s = (race + SLACK * final) * found.trial_s
+    if needed_s <= limit_s:
+        return "the time was up before a change was shown to save time"
     return (
         f"a trial takes up to {found.trial_s:.0f} s, one race at least {race} trials and the final comparison {final}: "
-        f"use --time-limit {minutes}m or more"
+        f"use --time-limit {math.ceil(needed_s / 60)}m or more"
     )
 
 

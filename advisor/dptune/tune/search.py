@@ -80,6 +80,7 @@ class Found:
     trial_s: float = 0.0  # the longest trial
     races: int = 0
     level_spent: float = 0.0
+    failure: str = ""  # why the latest trial of the stack failed
 
 
 Show = Callable[[Moment], None]
@@ -143,7 +144,7 @@ class _Search:
     def _ended(self) -> Ended:
         if not self._next():
             return "complete"
-        if not any(isinstance(self._trial([], 0, "original"), Timed) for _ in range(_STACK_FAILS)):  # shows how long
+        if self._stack_trial(0) is None:  # shows how long one takes
             return "cannot run"
         while chosen := self._next():
             affordable = min(len(chosen), _WIDTH, self.budget.candidates)
@@ -233,8 +234,12 @@ class _Search:
 
     def _stack_trial(self, number: int) -> Timed | None:
         name = " + ".join(candidate.name for candidate in self.found.stack) or "original"
-        trials = (self._trial(self.found.stack, number, name) for _ in range(_STACK_FAILS))
-        return next((trial for trial in trials if isinstance(trial, Timed)), None)
+        for _ in range(_STACK_FAILS):
+            trial = self._trial(self.found.stack, number, name)
+            if isinstance(trial, Timed):
+                return trial
+            self.found.failure = trial.why
+        return None
 
     def _arm_trial(self, arm: Arm, number: int) -> None:
         timed = self._trial([*self.found.stack, arm.candidate], number, arm.candidate.name)
@@ -265,9 +270,10 @@ class _Search:
             self.spread = spread
         stack = tuple(candidate.name for candidate in self.found.stack)
         for arm, each in zip(race.arms, chosen, strict=True):
-            attempt = _attempt(race, arm, stack, arm is winner)
-            self.found.attempts.append(attempt)
-            self.note(attempt)
+            if arm.trials or arm.left:
+                attempt = _attempt(race, arm, stack, arm is winner)
+                self.found.attempts.append(attempt)
+                self.note(attempt)
             gain = race.gain(arm)
             if arm is winner or arm.hurts:
                 self.waiting.remove(each)
