@@ -7,16 +7,21 @@ Of the changes without a call argument, micro-batches are wrapped in `no_sync`, 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from dptune.advice import Change, Location
+from dptune.knobs import Value
+from dptune.knobs.patched import BLOCKS
 from dptune.patch.argument import argument_of, set_argument
 from dptune.patch.no_sync import import_contextlib, put_in_no_sync
 from dptune.patch.policy import DTYPE_OF, set_dtype
+from dptune.patch.recomputing import remove_checkpoints
+from dptune.patch.replicas import replicate
 from dptune.patch.source import AlreadyMadeError, EditError, Source
+from dptune.patch.units import set_blocks_per_unit
 
 
 @dataclass(frozen=True)
@@ -73,10 +78,27 @@ def _edit(source: Source, line: int, change: Change) -> str | None:
     if _wraps(change):
         put_in_no_sync(source, line)
         return None
+    if (edit := _STRUCTURAL.get((change.knob, change.then))) is not None:
+        edit(source)
+        return None
+    if change.knob == BLOCKS.name:
+        set_blocks_per_unit(source, line, change)
+        return None
     if change.knob in DTYPE_OF:
         set_dtype(source, line, change)
         return None
     return set_argument(source, line, change)
+
+
+_STRUCTURAL: dict[tuple[str, Value], Callable[[Source], None]] = {
+    ("wrapper", "ddp"): replicate,
+    ("memory.checkpointing", False): remove_checkpoints,
+}
+
+
+def _is_structural(change: Change) -> bool:
+    """Whether it replaces statements of the script."""
+    return (change.knob, change.then) in _STRUCTURAL or change.knob == BLOCKS.name
 
 
 def _made(changes: Sequence[Change], root: Path) -> tuple[Patches, dict[str, bytes]]:
@@ -85,7 +107,7 @@ def _made(changes: Sequence[Change], root: Path) -> tuple[Patches, dict[str, byt
     by_file: dict[str, list[tuple[int, Location, Change]]] = {}
     for number, change in enumerate(changes):
         try:
-            if not _wraps(change) and change.knob not in DTYPE_OF:
+            if not _wraps(change) and not _is_structural(change) and change.knob not in DTYPE_OF:
                 argument_of(change)
             if change.at is None:
                 raise EditError("the line that creates it is unknown")
@@ -137,7 +159,7 @@ def _patch(
         return ""
     done: dict[tuple[str, int], Change] = {}
     for number, at, change in sorted(
-        asked, key=lambda entry: _wraps(entry[2])
+        asked, key=lambda entry: (_is_structural(entry[2]), _wraps(entry[2]))
     ):  # arguments first: they decide how to wrap
         first = done.get((change.knob, at.line))
         if first is not None and first.then == change.then:  # two of them, made in turn by one line

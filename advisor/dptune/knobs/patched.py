@@ -1,0 +1,57 @@
+"""Settings that only a change of the script makes: nothing sets them from outside, a patch does."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from dptune.knobs.fsdp import FSDP as FULLY_SHARD
+from dptune.knobs.knob import Knob
+
+DDP, FSDP = WRAPPERS = ("ddp", "fsdp")
+
+WRAPPER = Knob(
+    "wrapper",
+    str,
+    "",
+    DDP,
+    "same",
+    "DDP, or FSDP with as many units as `fsdp.units` says",
+    "model = DistributedDataParallel(model)  # in place of all calls of fully_shard",
+    WRAPPERS,
+)
+BLOCKS = Knob(
+    "fsdp.blocks_per_unit",
+    int,
+    "blocks",
+    1,
+    "same",
+    "blocks of the model that one call of fully_shard groups into a unit",
+    "fully_shard([...])  # {then} whole blocks in each call, and no modules inside them",
+    least=1,
+    call=FULLY_SHARD,
+)
+WITHIN_HOSTS = Knob(
+    "fsdp.within_hosts",
+    bool,
+    "",
+    False,
+    "same",
+    "HSDP: shards within each host, replicas between hosts",
+    "fully_shard(module, ..., mesh=init_device_mesh(...))  # a 2-D mesh: hosts, ranks of a host",
+    call=FULLY_SHARD,
+)
+OFFLOAD = Knob(
+    "fsdp.offload_policy",
+    bool,
+    "",
+    False,
+    "same",
+    "CPUOffloadPolicy: the host holds shards and state",
+    "fully_shard(module, ..., offload_policy=CPUOffloadPolicy())",
+    paste_off="fully_shard(module, ...)  # without offload_policy",
+    call=FULLY_SHARD,
+)
+
+PATCHED: MappingProxyType[str, Knob] = MappingProxyType(
+    {knob.name: knob for knob in (WRAPPER, BLOCKS, WITHIN_HOSTS, OFFLOAD)}
+)

@@ -1,0 +1,106 @@
+"""DistributedDataParallel in place of fully_shard; forms that are not understood are refused."""
+
+from __future__ import annotations
+
+import ast
+
+from dptune.patch.imports import imported
+from dptune.patch.model_uses import ModelUses, refuse_shards
+from dptune.patch.rewriting import Rewriting
+from dptune.patch.sharding import Sharding, arguments_of, sharding_of
+from dptune.patch.source import EditError, Source
+
+_MODULE, _CLASS = "torch.nn.parallel", "DistributedDataParallel"
+_SAME = ("mesh", "reshard_after_forward", "shard_placement_fn")  # arguments that DDP needs no counterpart of
+_ON_META = ("to_empty", "reset_parameters")
+_MOVES = ("to", "cuda")
+
+
+def replicate(source: Source) -> None:
+    """Wrap the model in DistributedDataParallel where the script shards it, and remove all calls of fully_shard.
+
+    Raises EditError with a sentence where the script does what only a sharded model can.
+    """
+    tree = source.tree
+    found = sharding_of(source)
+    refuse_shards(tree)
+    arguments = arguments_of(tree, found.call)
+    for unit in found.units:
+        for call in ast.walk(unit):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == ast.unparse(found.call.func):
+                arguments = {**arguments_of(tree, call), **arguments}
+    for name, value in arguments.items():
+        if name not in _SAME and not (isinstance(value, ast.Constant) and value.value is None):
+            raise EditError(f"DistributedDataParallel has no counterpart of `{name}`, which the script passes")
+    _check_device(tree, found)
+    uses = ModelUses(source)
+    if isinstance(found.root, ast.Return):
+        assert found.scope is not None
+        uses.returned(found.scope)
+    else:
+        _check_callers(found)
+        uses.follow(found.model, found.root, found.root.end_lineno or found.root.lineno)
+    change = Rewriting(source)
+    wrapper = imported(source, change, found.call, _MODULE, _CLASS, [found.root, *found.units])
+    mesh = arguments.get("mesh")
+    group = "" if mesh is None or _is_none(mesh) else f", process_group={ast.unparse(mesh)}.get_group()"
+    wrapped = f"{wrapper}({found.model}{group})"
+    start = "return " if isinstance(found.root, ast.Return) else f"{found.model} = "
+    change.replace(found.root, f"{start}{wrapped}\n")
+    for unit in found.units:
+        change.replace(unit, "")
+    for attribute in uses.inner:
+        change.replace_value(attribute, f"{ast.unparse(attribute.value)}.module")
+    for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "full_tensor" and not call.args:
+            change.replace_call(call, ast.unparse(call.func.value))
+    change.make()
+
+
+def _check_callers(found: Sharding) -> None:
+    """Raises EditError where a function shards the model of its caller and does not return it."""
+    if found.scope is None or found.model.startswith("self."):
+        return
+    given = [argument.arg for argument in ast.walk(found.scope.args) if isinstance(argument, ast.arg)]
+    after = [node for node in ast.walk(found.scope) if getattr(node, "lineno", 0) > (found.root.end_lineno or 0)]
+    used = any(isinstance(node, ast.Name) and node.id == found.model for node in after)
+    if found.model in given and not used:
+        raise EditError(
+            f"`{found.scope.name}` does not return `{found.model}`, and DistributedDataParallel makes another module: "
+            "return it, and assign it where the function is called"
+        )
+
+
+def _check_device(tree: ast.Module, found: Sharding) -> None:
+    """Raises EditError where only fully_shard moves the model to its device, or fills it."""
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    if any(node.attr in _ON_META for node in attributes) or any(node.value == "meta" for node in strings):
+        raise EditError("the model is created on the meta device, which DistributedDataParallel does not support")
+    on_gpu = any(node.attr == "cuda" for node in attributes) or any(
+        str(node.value).startswith(("cuda", "nccl")) for node in strings
+    )
+    last = found.model.removeprefix("self.")
+    moved = any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _MOVES
+        and (ast.unparse(node.func.value).removeprefix("self.") == last or _makes(node.func.value, tree, last))
+        for node in ast.walk(tree)
+    )
+    if on_gpu and not moved:
+        raise EditError("only fully_shard moves the model to its GPU: call `.to(device)` on it first")
+
+
+def _makes(value: ast.expr, tree: ast.Module, name: str) -> bool:
+    """Whether `name = value.to(device)` is in the script, as it creates the model."""
+    return isinstance(value, ast.Call) and any(
+        isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]).removeprefix("self.") == name
+        and any(each is value for each in ast.walk(node.value))
+        for node in ast.walk(tree)
+    )
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
