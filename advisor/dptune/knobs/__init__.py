@@ -16,7 +16,7 @@ from dptune.errors import UsageError
 from dptune.knobs import ddp, fsdp, loader, optimizer, switches
 from dptune.knobs.batch_scaling import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.knobs.knob import Call, Knob, Value, written
-from dptune.knobs.patched import PATCHED
+from dptune.knobs.patched import PATCHED, mesh_line
 
 __all__ = [
     "ENVIRONMENT",
@@ -30,6 +30,7 @@ __all__ = [
     "Value",
     "knob",
     "listed_betas",
+    "mesh_line",
     "of_call",
     "of_change",
     "scaled_with_batch",

@@ -55,3 +55,8 @@ OFFLOAD = Knob(
 PATCHED: MappingProxyType[str, Knob] = MappingProxyType(
     {knob.name: knob for knob in (WRAPPER, BLOCKS, WITHIN_HOSTS, OFFLOAD)}
 )
+
+
+def mesh_line(device: str, hosts: int, ranks_per_host: int) -> str:
+    """The line of a script that creates a mesh for `fsdp.within_hosts`."""
+    return f'mesh = init_device_mesh("{device}", ({hosts}, {ranks_per_host}), mesh_dim_names=("replicate", "shard"))'

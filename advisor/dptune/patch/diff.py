@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 from dptune.advice import Change, Location
 from dptune.knobs import Value
-from dptune.knobs.patched import BLOCKS
+from dptune.knobs.patched import BLOCKS, OFFLOAD, WITHIN_HOSTS
 from dptune.patch.argument import argument_of, set_argument
 from dptune.patch.no_sync import import_contextlib, put_in_no_sync
 from dptune.patch.policy import DTYPE_OF, set_dtype
 from dptune.patch.recomputing import remove_checkpoints
 from dptune.patch.replicas import replicate
+from dptune.patch.shard_options import set_offload, set_within_hosts
 from dptune.patch.source import AlreadyMadeError, EditError, Source
 from dptune.patch.units import set_blocks_per_unit
 
@@ -81,6 +82,9 @@ def _edit(source: Source, line: int, change: Change) -> str | None:
     if (edit := _STRUCTURAL.get((change.knob, change.then))) is not None:
         edit(source)
         return None
+    if change.knob in _OPTIONS:
+        _OPTIONS[change.knob](source, change)
+        return None
     if change.knob == BLOCKS.name:
         set_blocks_per_unit(source, line, change)
         return None
@@ -95,10 +99,15 @@ _STRUCTURAL: dict[tuple[str, Value], Callable[[Source], None]] = {
     ("memory.checkpointing", False): remove_checkpoints,
 }
 
+_OPTIONS: dict[str, Callable[[Source, Change], None]] = {
+    WITHIN_HOSTS.name: set_within_hosts,
+    OFFLOAD.name: set_offload,
+}
+
 
 def _is_structural(change: Change) -> bool:
     """Whether it replaces statements of the script."""
-    return (change.knob, change.then) in _STRUCTURAL or change.knob == BLOCKS.name
+    return (change.knob, change.then) in _STRUCTURAL or change.knob in (BLOCKS.name, *_OPTIONS)
 
 
 def _made(changes: Sequence[Change], root: Path) -> tuple[Patches, dict[str, bytes]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import libcst as cst
 
+from dptune.patch.argument import added_argument
 from dptune.patch.call import calls_of
 from dptune.patch.source import Edit, EditError, Source, Undo
 
@@ -60,6 +61,40 @@ class Rewriting:
         if len(found) != 1:
             raise EditError(_BY_HAND.format(call.lineno, call.end_lineno))
         self._replace(call, found[0], text)
+
+    def set_keyword(self, call: ast.Call, name: str, text: str | None) -> None:
+        """Give a call a keyword argument with the expression in `text`, another value for it, or take it out."""
+        found = [node for node in self._source.calls() if self._source.in_tree(node) is call]
+        if len(found) != 1:
+            raise EditError(_BY_HAND.format(call.lineno, call.end_lineno))
+
+        def edit(now: cst.Call) -> cst.CSTNode:
+            at = next((at for at, arg in enumerate(now.args) if arg.keyword and arg.keyword.value == name), None)
+            if at is None:
+                return added_argument(now, name, cst.parse_expression(text or "None"))
+            if text is not None:
+                args = [*now.args]
+                args[at] = args[at].with_changes(value=cst.parse_expression(text))
+                return now.with_changes(args=args)
+            args = [*now.args[:at], *now.args[at + 1 :]]
+            if args and at == len(args):  # the last one: nothing follows the comma before it
+                last = now.args[at]
+                args[-1] = args[-1].with_changes(comma=last.comma, whitespace_after_arg=last.whitespace_after_arg)
+            return now.with_changes(args=args)
+
+        def mean() -> Undo:
+            before = call.keywords
+            new = [] if text is None else [ast.keyword(name, ast.parse(text, mode="eval").body)]
+            at = next((at for at, word in enumerate(before) if word.arg == name), len(before))
+            call.keywords = [*before[:at], *new, *before[at + 1 :]]
+
+            def undo() -> None:
+                call.keywords = before
+
+            return undo
+
+        self._note(call, found[0], edit)
+        self._means.append(mean)
 
     def replace_value(self, attribute: ast.Attribute, text: str) -> None:
         """Replace what an attribute is of by the expression in `text`."""
