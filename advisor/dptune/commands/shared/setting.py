@@ -58,7 +58,7 @@ def advised(path: Path) -> dict[str, Value]:
     found: dict[str, Value] = {}
     by: dict[str, str] = {}
     for rule, change in _changes(path):
-        if change["knob"] in PATCHED:
+        if isinstance(change["knob"], str) and change["knob"] in PATCHED:
             continue
         name, then = _checked(f"{rule} of {path}", change)
         if name in found and found[name] != then:
