@@ -70,7 +70,7 @@ def _blocks_per_unit(rank_facts: Facts, value: int) -> Iterator[Any]:
     """By the units that consist of blocks: the class of the model's largest list of equal modules."""
     tensors, units = rank_facts.tensors, units_of(rank_facts)
     if tensors is not None and tensors.block and units:
-        made = sum(fsdp.units for fsdp in units if fsdp.modules == [tensors.block])
+        made = sum(fsdp.units for fsdp in units if set(fsdp.modules) == {tensors.block})
         yield -(-len(tensors.block_bytes) // made) if made else Explanation("units are not whole blocks in the script")
 
 
