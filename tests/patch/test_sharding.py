@@ -347,6 +347,28 @@ units = sum(kind.startswith("FSDP") for kind in kinds)
 if dist.get_rank() == 0:
     print("trained", type(model).__name__, units, f"{norm:.6f} {whole:.6f}", flush=True)
 """
+WHOLE = (
+    TRAINS[: TRAINS.index("def shard")]
+    .replace(HEAD, WRAPPED)
+    .replace("checkpoint(block, x, use_reentrant=False)", "block(x)")
+)
+WHOLE += """\
+torch.manual_seed(0)
+net = Model()
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(dist.get_rank())
+for _ in range(3):
+    loss = model(torch.randn(4, 8)).square().mean()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+kinds = [type(module).__name__ for module in model.module.modules()]
+units = sum(kind.startswith("FSDP") for kind in kinds)
+if dist.get_rank() == 0:
+    print("trained", kinds[0], units, f"{loss.item():.6f}", kinds.count("CheckpointWrapper"), flush=True)
+"""
 RUNS = """\
 import runpy, sys, torch
 import torch.distributed as dist
@@ -370,6 +392,9 @@ def test_patched_scripts_train_the_same_model(tmp_path):
         "blocks": changed(tmp_path, TRAINS, UNITS, 1, line, block="Block"),
         "pairs": changed(tmp_path, TRAINS, UNITS, 2, line, block="Block"),
         "kept": changed(tmp_path, TRAINS, "memory.checkpointing", False),
+        "whole": WHOLE,
+        "sharded": changed(tmp_path, WHOLE, "wrapper", "fsdp", block="Block"),
+        "recomputes": changed(tmp_path, WHOLE, "memory.checkpointing", True, block="Block"),
         "hybrid": changed(tmp_path, TRAINS, "fsdp.within_hosts", True, snippet=mesh),
     }
     for name, text in scripts.items():
@@ -394,7 +419,13 @@ def test_patched_scripts_train_the_same_model(tmp_path):
         ("FSDPModel", 5),
         ("FSDPModel", 5),
         ("FSDPModel", 10),
+        ("Model", 0),
+        ("FSDPModel", 5),
+        ("Model", 0),
         ("FSDPModel", 10),
     ]
-    assert {tuple(results) for _, _, _, *results in rows} == {tuple(rows[0][3:])}
+    whole = rows[5:8]
+    assert [row[4] for row in whole] == ["0", "0", "4"]
+    assert len({row[3] for row in whole}) == 1
+    assert {tuple(row[3:]) for row in (*rows[:5], rows[8])} == {tuple(rows[0][3:])}
     assert "checkpoint(block" not in scripts["kept"]

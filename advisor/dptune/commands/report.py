@@ -231,14 +231,15 @@ def _patch_of_settings(args: argparse.Namespace) -> int:
     """Print the diff that sets the knobs of --set, which only a patch sets."""
     from dptune.commands.shared.patchable import facts_in
     from dptune.commands.shared.setting import parsed
-    from dptune.knobs import PATCHED, of_change
+    from dptune.knobs import PATCHED, is_patched, of_change
     from dptune.patch.located import located
 
     if args.advice:
         raise UsageError("--set and --advice exclude each other with --patch", "leave one out")
     settings = parsed(args.settings, of_change)
-    if others := sorted(settings.keys() - PATCHED.keys()):
-        raise UsageError(f"--patch --set cannot set {others[0]}", f"it sets: {', '.join(PATCHED)}")
+    if others := [name for name, value in settings.items() if not is_patched(name, value)]:
+        hint = f"it sets: {', '.join(PATCHED)}, memory.checkpointing=true"
+        raise UsageError(f"--patch --set cannot set {others[0]}", hint)
     return _print_patch(args, located(settings, facts_in(record_of(args.paths).parent)), root_of(args.paths))
 
 

@@ -98,7 +98,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prove it, and print what came of it."""
-    from dptune.knobs import PATCHED
+    from dptune.knobs import is_patched
     from dptune.prove import engine
     from dptune.prove.earlier import against, as_verified
     from dptune.runfile.paths import VERIFIED
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         print("dptune: --here: the change is set from outside; the patch is not applied", file=sys.stderr)
     name = f"{task.b.name} of {task.command}" if task.command else task.b.name
     proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
-    only_patched = any(change.knob in PATCHED for change in changes)
+    only_patched = any(is_patched(change.knob, change.then) for change in changes)
     if (
         task.patched and proof.ended == "without effect" and not only_patched
     ):  # another file runs, as one that is installed
@@ -235,7 +235,7 @@ def _task(
     advice: str,
     changes: Sequence[Change],
 ) -> Task:
-    from dptune.knobs import PATCHED
+    from dptune.knobs import is_patched
     from dptune.patch.located import check_patched
     from dptune.prove import rerun
     from dptune.prove.tasks import of_recording
@@ -247,7 +247,7 @@ def _task(
         raise UsageError(
             f"the run was already recorded with {_named(settings)}", "name another value, or a run without it"
         )
-    only_patched = [name for name in settings if name in PATCHED]
+    only_patched = [name for name, value in settings.items() if is_patched(name, value)]
     if args.here and only_patched:
         raise UsageError(
             f"--here runs the script unpatched, and only a patch sets {only_patched[0]}", "leave --here out"

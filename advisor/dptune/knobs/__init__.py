@@ -16,7 +16,7 @@ from dptune.errors import UsageError
 from dptune.knobs import ddp, fsdp, loader, optimizer, switches
 from dptune.knobs.batch_scaling import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.knobs.knob import Call, Knob, Value, written
-from dptune.knobs.patched import PATCHED, mesh_line
+from dptune.knobs.patched import PATCHED, is_patched, mesh_line
 
 __all__ = [
     "ENVIRONMENT",
@@ -28,6 +28,7 @@ __all__ = [
     "Call",
     "Knob",
     "Value",
+    "is_patched",
     "knob",
     "listed_betas",
     "mesh_line",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from dptune.knobs.fsdp import FSDP as FULLY_SHARD
-from dptune.knobs.knob import Knob
+from dptune.knobs.knob import Knob, Value
 
 DDP, FSDP = WRAPPERS = ("ddp", "fsdp")
 
@@ -55,6 +55,11 @@ OFFLOAD = Knob(
 PATCHED: MappingProxyType[str, Knob] = MappingProxyType(
     {knob.name: knob for knob in (WRAPPER, BLOCKS, WITHIN_HOSTS, OFFLOAD)}
 )
+
+
+def is_patched(name: str, value: Value) -> bool:
+    """Whether only a patch of the script sets a knob to this value."""
+    return name in PATCHED or (name == "memory.checkpointing" and value is True)
 
 
 def mesh_line(device: str, hosts: int, ranks_per_host: int) -> str:

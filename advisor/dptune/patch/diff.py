@@ -21,6 +21,7 @@ from dptune.patch.policy import DTYPE_OF, set_dtype
 from dptune.patch.recomputing import remove_checkpoints
 from dptune.patch.replicas import replicate
 from dptune.patch.shard_options import set_offload, set_within_hosts
+from dptune.patch.shards import add_checkpoints, shard
 from dptune.patch.source import AlreadyMadeError, EditError, Source
 from dptune.patch.units import set_blocks_per_unit
 
@@ -80,7 +81,7 @@ def _edit(source: Source, line: int, change: Change) -> str | None:
         put_in_no_sync(source, line)
         return None
     if (edit := _STRUCTURAL.get((change.knob, change.then))) is not None:
-        edit(source)
+        edit(source, change)
         return None
     if change.knob in _OPTIONS:
         _OPTIONS[change.knob](source, change)
@@ -94,9 +95,11 @@ def _edit(source: Source, line: int, change: Change) -> str | None:
     return set_argument(source, line, change)
 
 
-_STRUCTURAL: dict[tuple[str, Value], Callable[[Source], None]] = {
-    ("wrapper", "ddp"): replicate,
-    ("memory.checkpointing", False): remove_checkpoints,
+_STRUCTURAL: dict[tuple[str, Value], Callable[[Source, Change], None]] = {
+    ("wrapper", "ddp"): lambda source, _: replicate(source),
+    ("wrapper", "fsdp"): shard,
+    ("memory.checkpointing", False): lambda source, _: remove_checkpoints(source),
+    ("memory.checkpointing", True): add_checkpoints,
 }
 
 _OPTIONS: dict[str, Callable[[Source, Change], None]] = {

@@ -103,6 +103,13 @@ class Rewriting:
             raise EditError(_BY_HAND.format(attribute.lineno, attribute.end_lineno))
         self._replace(attribute.value, place.value, text)
 
+    def replace_attribute(self, attribute: ast.Attribute, text: str) -> None:
+        """Replace an attribute and what it is of by the expression in `text`."""
+        place = self._source.attribute(attribute)
+        if place is None:
+            raise EditError(_BY_HAND.format(attribute.lineno, attribute.end_lineno))
+        self._replace(attribute, place, text)
+
     def _replace(self, node: ast.expr, place: cst.CSTNode, text: str) -> None:
         def edit(now: cst.BaseExpression) -> cst.CSTNode:
             new = cst.parse_expression(text, self._source.module.config_for_parsing)

@@ -63,7 +63,7 @@ def set_blocks_per_unit(source: Source, line: int, change: Change) -> None:
         inner = "    " * (2 if loop.tests else 1)
         text = f"for {target} in {over}:\n{tests}{inner}{function}({', '.join([loop.name, *options])})\n"
     else:
-        blocks, number = _unused(source.tree, _LISTS), _unused(source.tree, _NUMBERS)
+        blocks, number = unused(source.tree, _LISTS), unused(source.tree, _NUMBERS)
         filtered = "".join(f" if {ast.unparse(test)}" for test in loop.tests)
         listed = (
             f"[{loop.name} for {target} in {over}{filtered}]" if filtered or target != loop.name else f"list({over})"
@@ -81,11 +81,11 @@ def set_blocks_per_unit(source: Source, line: int, change: Change) -> None:
 def _split(source: Source, block: str, together: int) -> None:
     """Shard each block before the whole model, which is the only unit so far."""
     found = sharding_of(source)
-    name = _unused(source.tree, _MODULES)
+    name = unused(source.tree, _MODULES)
     if together != 1 or not block.isidentifier():
         raise EditError("the file has no loop that calls fully_shard on blocks: add one by hand")
     options = [ast.unparse(word) for word in found.call.keywords if word.arg != "module"]
-    test = ast.unparse(_is_block(source.tree, name, block))
+    test = ast.unparse(is_block(source.tree, name, block))
     change = Rewriting(source)
     change.insert(
         found.root,
@@ -143,7 +143,7 @@ def _of_blocks(source: Source, loop: _Loop, block: str) -> _Loop:
     match loop.tests:
         case [ast.Call(func=ast.Name("isinstance"), args=[ast.Name(name), _])] if name == loop.name:
             if _method(loop.statement.iter) in ("modules", "named_modules"):
-                return loop._replace(tests=[_is_block(tree, name, block)])
+                return loop._replace(tests=[is_block(tree, name, block)])
     raise EditError(
         f"line {loop.call.lineno} shards modules inside blocks, in a loop in which `{block}` cannot be found"
     )
@@ -190,7 +190,7 @@ def _leaves(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             yield statement
 
 
-def _is_block(tree: ast.Module, name: str, block: str) -> ast.expr:
+def is_block(tree: ast.Module, name: str, block: str) -> ast.expr:
     """The test for a block: by its class where the file knows it, else by the name of that."""
     known = any(
         (isinstance(node, ast.ClassDef) and node.name == block)
@@ -201,7 +201,7 @@ def _is_block(tree: ast.Module, name: str, block: str) -> ast.expr:
     return ast.parse(test, mode="eval").body
 
 
-def _unused(tree: ast.Module, names: Sequence[str]) -> str:
+def unused(tree: ast.Module, names: Sequence[str]) -> str:
     """A name that the file does not use."""
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     used |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}

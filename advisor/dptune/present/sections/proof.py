@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dptune.advise.sentence import sentence
-from dptune.knobs import PATCHED, written
+from dptune.knobs import is_patched, written
 from dptune.present.amounts import Hole, ns_as_ms, several
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.sections.advice import change, changes
@@ -51,7 +51,9 @@ def page(proof: Proof, width: int, predicted: str = "") -> Iterator[Line]:
     for side, variant in (("A", proof.a), ("B", proof.b)):
         yield from labelled(side, f"{_named(variant)}: {_step(proof, side)}", width)  # type: ignore[arg-type]
     if proof.b.patched:
-        settings = " ".join(f"--set {name}={written(then)}" for name, then in proof.changes.items() if name in PATCHED)
+        settings = " ".join(
+            f"--set {name}={written(then)}" for name, then in proof.changes.items() if is_patched(name, then)
+        )
         of = settings if settings and not proof.advice else f"--advice {proof.advice}"
         words = f"B runs {' and '.join(proof.b.patched)} with the patch of `dptune report --patch {of}`"
         yield from labelled("Patch", f"{words}.", width)
