@@ -124,6 +124,22 @@ def test_replicas_in_place_of_shards(tmp_path, before, changes):
     assert already_made([change], tmp_path)
 
 
+def test_a_function_that_shards_the_model_of_its_caller(tmp_path):
+    """It returns the other module, which its callers assign."""
+    shards = "def apply_fsdp(net, mesh):\n    for b in net.blocks:\n        fully_shard(b)\n    fully_shard(net)\n\n\n"
+    calls = "def main():\n    model = Model()\n    apply_fsdp(model, None)\n    model.train()\n    save(model.state_dict())\n"
+    assert wrapped(tmp_path, HEAD + shards + calls) == (
+        f"{WRAPPED}def apply_fsdp(net, mesh):\n    return DistributedDataParallel(net)\n\n\n"
+        "def main():\n    model = Model()\n    model = apply_fsdp(model, None)\n    model.train()\n"
+        "    save(model.module.state_dict())\n"
+    )
+    assert "keeps `model` before" in wrapped(
+        tmp_path, HEAD + shards + calls.replace("Model()", "Model()\n    e = E(model)")
+    )
+    passed_on = shards + "jobs = [apply_fsdp]\n"
+    assert "`apply_fsdp` does not return `net`" in wrapped(tmp_path, HEAD + passed_on)
+
+
 def test_imports_that_are_still_used_stay(tmp_path):
     text = f"from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard\n{PLAIN}p = MixedPrecisionPolicy()\n"
     assert "from torch.distributed.fsdp import MixedPrecisionPolicy\n" in wrapped(tmp_path, text)

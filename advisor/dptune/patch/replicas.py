@@ -6,7 +6,7 @@ import ast
 
 from dptune.patch.imports import imported
 from dptune.patch.model_uses import ModelUses, refuse_shards
-from dptune.patch.rewriting import Rewriting
+from dptune.patch.rewriting import Rewriting, parents
 from dptune.patch.sharding import Sharding, arguments_of, sharding_of
 from dptune.patch.source import EditError, Source
 
@@ -33,19 +33,21 @@ def replicate(source: Source) -> None:
         if name not in _SAME and not (isinstance(value, ast.Constant) and value.value is None):
             raise EditError(f"DistributedDataParallel has no counterpart of `{name}`, which the script passes")
     _check_device(tree, found)
-    uses = ModelUses(source)
-    if isinstance(found.root, ast.Return):
+    uses, change = ModelUses(source), Rewriting(source)
+    returns = isinstance(found.root, ast.Return)
+    if returns:
         assert found.scope is not None
         uses.returned(found.scope)
+    elif _shards_for_callers(found):
+        returns = True
+        _assign_results(tree, found, uses, change)
     else:
-        _check_callers(found)
         uses.follow(found.model, found.root, found.root.end_lineno or found.root.lineno)
-    change = Rewriting(source)
     wrapper = imported(source, change, found.call, _MODULE, _CLASS, [found.root, *found.units])
     mesh = arguments.get("mesh")
     group = "" if mesh is None or _is_none(mesh) else f", process_group={ast.unparse(mesh)}.get_group()"
     wrapped = f"{wrapper}({found.model}{group})"
-    start = "return " if isinstance(found.root, ast.Return) else f"{found.model} = "
+    start = "return " if returns else f"{found.model} = "
     change.replace(found.root, f"{start}{wrapped}\n")
     for unit in found.units:
         change.replace(unit, "")
@@ -57,18 +59,41 @@ def replicate(source: Source) -> None:
     change.make()
 
 
-def _check_callers(found: Sharding) -> None:
-    """Raises EditError where a function shards the model of its caller and does not return it."""
+def _shards_for_callers(found: Sharding) -> bool:
+    """Whether a function shards the model of its caller, and neither uses nor returns it afterwards."""
     if found.scope is None or found.model.startswith("self."):
-        return
+        return False
     given = [argument.arg for argument in ast.walk(found.scope.args) if isinstance(argument, ast.arg)]
     after = [node for node in ast.walk(found.scope) if getattr(node, "lineno", 0) > (found.root.end_lineno or 0)]
-    used = any(isinstance(node, ast.Name) and node.id == found.model for node in after)
-    if found.model in given and not used:
-        raise EditError(
-            f"`{found.scope.name}` does not return `{found.model}`, and DistributedDataParallel makes another module: "
-            "return it, and assign it where the function is called"
-        )
+    return found.model in given and not any(isinstance(node, ast.Name) and node.id == found.model for node in after)
+
+
+def _assign_results(tree: ast.Module, found: Sharding, uses: ModelUses, change: Rewriting) -> None:
+    """Where that function is called, assign the module that it then returns; raises EditError where that is unclear."""
+    scope = found.scope
+    assert scope is not None
+    by_hand = (
+        f"`{scope.name}` does not return `{found.model}`, and DistributedDataParallel makes another module: return it, "
+        "and assign it where the function is called"
+    )
+    position = [argument.arg for argument in scope.args.args].index(found.model) if scope.args.args else -1
+    names = [node for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute))]
+    callers = [node for node in names if ast.unparse(node).rpartition(".")[2] == scope.name]
+    above = parents(tree)
+    if not callers or position < 0 or scope.body[-1] is not found.root:
+        raise EditError(by_hand)
+    for caller in callers:
+        call = above[caller]
+        statement = above.get(call)
+        if not isinstance(call, ast.Call) or not isinstance(statement, ast.Expr) or isinstance(caller, ast.Attribute):
+            raise EditError(by_hand)
+        words = [word.value for word in call.keywords if word.arg == found.model]
+        model = call.args[position] if position < len(call.args) else next(iter(words), None)
+        if not isinstance(model, (ast.Name, ast.Attribute)):
+            raise EditError(by_hand)
+        name = ast.unparse(model)
+        uses.follow(name, statement, statement.end_lineno or statement.lineno)
+        change.replace(statement, f"{name} = {ast.unparse(call)}\n")
 
 
 def _check_device(tree: ast.Module, found: Sharding) -> None:
