@@ -127,7 +127,8 @@ def test_replicas_in_place_of_shards(tmp_path, before, changes):
 def test_a_function_that_shards_the_model_of_its_caller(tmp_path):
     """It returns the other module, which its callers assign."""
     shards = "def apply_fsdp(net, mesh):\n    for b in net.blocks:\n        fully_shard(b)\n    fully_shard(net)\n\n\n"
-    calls = "def main():\n    model = Model()\n    apply_fsdp(model, None)\n    model.train()\n    save(model.state_dict())\n"
+    calls = "def main():\n    model = Model()\n    apply_fsdp(model, None)\n    model.train()\n"
+    calls += "    save(model.state_dict())\n"
     assert wrapped(tmp_path, HEAD + shards + calls) == (
         f"{WRAPPED}def apply_fsdp(net, mesh):\n    return DistributedDataParallel(net)\n\n\n"
         "def main():\n    model = Model()\n    model = apply_fsdp(model, None)\n    model.train()\n"
@@ -138,6 +139,52 @@ def test_a_function_that_shards_the_model_of_its_caller(tmp_path):
     )
     passed_on = shards + "jobs = [apply_fsdp]\n"
     assert "`apply_fsdp` does not return `net`" in wrapped(tmp_path, HEAD + passed_on)
+
+
+MAIN = """\
+from parallel import apply_fsdp
+
+model = Model()
+{}apply_fsdp(model)
+optimizer = AdamW(model.parameters())
+norm = clip_grad_norm_(model.parameters(), 1.0).full_tensor()
+save(model.state_dict())
+"""
+
+
+@pytest.mark.parametrize("start", ["", "return "])
+def test_a_function_of_another_file(tmp_path, start):
+    """Its caller is edited, too, or nothing is."""
+    assigns = "model = " if start else ""
+    shards = f"{HEAD}\n\ndef apply_fsdp(net):\n    for b in net.blocks:\n        fully_shard(b)\n"
+    shards += f"    {start}fully_shard(net)\n"
+    (tmp_path / "main.py").write_text(MAIN.format(assigns))
+    (tmp_path / "parallel.py").write_text(shards)
+    change = Change(knob="wrapper", now="fsdp", then="ddp", at=Location(file="parallel.py", line=7))
+    files, knobs = patched([change], tmp_path)
+    assert knobs == {"wrapper"}
+    assert files["parallel.py"].decode() == (
+        f"{WRAPPED}\n\ndef apply_fsdp(net):\n    return DistributedDataParallel(net)\n"
+    )
+    after = MAIN.format("model = ").replace(".full_tensor()", "").replace("model.state", "model.module.state")
+    assert files["main.py"].decode() == after
+    diff = patches([change], tmp_path).diff
+    assert [line for line in diff.splitlines() if line.startswith("+++")] == ["+++ b/parallel.py", "+++ b/main.py"]
+    beside = Change(knob="fsdp.offload_policy", now=None, then=True, at=Location(file="main.py", line=1))
+    assert [each.why for each in patches([change, beside], tmp_path).left_out] == [
+        "another change edits main.py: make one of them first"
+    ]
+    for name, text, why in [
+        ("main.py", MAIN.format(assigns) + "generate(model)\n", "line 8 passes the model to `generate`"),
+        ("main.py", MAIN.format(assigns) + "model.unshard()\n", "line 8 uses `unshard`"),
+        ("other.py", MAIN.format(assigns), "`apply_fsdp` is used by main.py and other.py"),
+        ("other.py", "import parallel\nparallel.apply_fsdp(m)\n", "other.py uses `apply_fsdp` in a way"),
+    ]:
+        (tmp_path / name).write_text(text)
+        left = patches([change], tmp_path)
+        assert (left.diff, why in left.left_out[0].why) == ("", True), left.left_out
+        (tmp_path / "main.py").write_text(MAIN.format(assigns))
+        (tmp_path / "other.py").unlink(missing_ok=True)
 
 
 def test_imports_that_are_still_used_stay(tmp_path):
@@ -157,6 +204,7 @@ def test_imports_that_are_still_used_stay(tmp_path):
             "`shard` does not return `m`, and DistributedDataParallel makes another",
         ),
         ("def shard(m):\n    return fully_shard(m)\n", "`shard` is not called in this file"),
+        ("def shard(m):\n    fully_shard(m)\n    print(m)\n\nshard(n)\n", "`shard` does more with `m` than shard it"),
         ("def shard(m):\n    return fully_shard(m)\n\nshard(model)\n", "does not assign what `shard` returns"),
         ("fully_shard(m, mp_policy=p)\n", "has no counterpart of `mp_policy`"),
         ("fully_shard(m, **options)\n", "the arguments in `**options` are not made in one place"),
