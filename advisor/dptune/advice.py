@@ -11,7 +11,7 @@ from pydantic import Field, computed_field, field_validator, model_validator
 
 from dptune.errors import UsageError
 from dptune.finding import Finding
-from dptune.knobs import ENVIRONMENT, Value, knob
+from dptune.knobs import ENVIRONMENT, Value, of_change
 from dptune.measured import ABSENT, Figure, Figures, Measured, Model, Place
 
 Kind = Literal["time", "risk", "convergence"]
@@ -66,6 +66,7 @@ class Change(Model):
     then: Value
     at: Location | None = None
     snippet: str = Field("", description="code for the script, where it differs from the knob's usual lines")
+    block: str = Field("", description="class of the model's blocks, where the change is about them")
 
     @property
     def paste(self) -> str:
@@ -73,13 +74,13 @@ class Change(Model):
         if self.snippet:
             return self.snippet
         then = shlex.quote(str(self.then)) if self.knob.startswith(ENVIRONMENT) else self.then
-        setting = knob(self.knob)
+        setting = of_change(self.knob)
         return setting.paste_off if setting.paste_off and self.then is False else setting.paste.format(then=then)
 
     @model_validator(mode="after")
     def _knob_is_registered(self) -> Change:
         try:
-            knob(self.knob)
+            of_change(self.knob)
         except UsageError as unknown:
             raise ValueError(str(unknown)) from None
         for value in (self.now, self.then):

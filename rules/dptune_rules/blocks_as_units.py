@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dptune.advice import Change, Location
 from dptune.measured import digits
 from dptune.rule import RunView
 
@@ -13,19 +14,42 @@ def shard_blocks(run: RunView, sharded: list[str], least_mib: float) -> str:
 
     `sharded`: classes of the modules that are units now. Blocks below `least_mib` go several into one call.
     """
+    name, sizes = _blocks(run)
+    count = _together(sizes, least_mib)
+    if not name or (count == 1 and name in sharded):
+        return ""
+    size = digits(max(sizes) / MIB)
+    if count > 1:
+        return f"Pass {count} blocks to each call, `fully_shard([...])`: a `{name}` has {size} MiB of parameters."
+    return (
+        f"Call `fully_shard` on each `{name}` ({len(sizes)} of {size} MiB), then on the model, and not on the modules "
+        "inside."
+    )
+
+
+def units_of_blocks(run: RunView, sharded: list[str], least_mib: float, where: str | None) -> list[Change]:
+    """The same as a change of the line that shards what are units now; none where that line is unknown."""
+    name, sizes = _blocks(run)
+    count = _together(sizes, least_mib)
+    at = Location.parse(where)
+    made = sum(fsdp.units for fsdp in run.any_facts().fsdp if set(fsdp.modules) == {name})
+    now = -(-len(sizes) // made) if made else 1 if name in sharded else None
+    if at is None or not name or (now is not None and count <= now):
+        return []
+    return [Change(knob="fsdp.blocks_per_unit", now=now, then=count, at=at, block=name)]
+
+
+def _blocks(run: RunView) -> tuple[str, list[int]]:
+    """The class of the model's blocks and the bytes of the parameters of each."""
     tensors = run.any_facts().tensors if run.facts else None
     if tensors is None or not tensors.block or not tensors.block_bytes:
-        return ""
-    size, name = max(tensors.block_bytes) / MIB, tensors.block
-    together = -(-least_mib // size) if size < least_mib else 1.0  # rounded up
-    if together > 1 and len(tensors.block_bytes) > 1:
-        count = int(min(together, len(tensors.block_bytes)))
-        return (
-            f"Pass {count} blocks to each call, `fully_shard([...])`: a `{name}` has {digits(size)} MiB of parameters."
-        )
-    if name in sharded:
-        return ""
-    return (
-        f"Call `fully_shard` on each `{name}` ({len(tensors.block_bytes)} of {digits(size)} MiB), then on the model, "
-        "and not on the modules inside."
-    )
+        return "", []
+    return tensors.block, tensors.block_bytes
+
+
+def _together(sizes: list[int], least_mib: float) -> int:
+    """How many blocks go into a unit of at least `least_mib`."""
+    if len(sizes) < 2:
+        return 1
+    size = max(sizes) / MIB
+    return int(min(-(-least_mib // size), len(sizes))) if size < least_mib else 1

@@ -6,9 +6,10 @@ import pytest
 
 from dptune.capture.effect import in_force, without_effect
 from dptune.knobs import KNOBS
-from dptune.runfile.communication import DdpFacts
+from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts, OptimizerFacts, VariableFacts
 from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.tensors import TensorFacts
 from dptune.runfile.window import Window
 
 FACTS = Facts(
@@ -87,3 +88,24 @@ def test_a_loader_that_steps_drew_from_and_that_was_freed_leaves_its_settings_un
     assert without_effect({"loader.num_workers": 2}, [drawn]) == {"loader.num_workers": unknown}
     nothing = without_effect({"loader.num_workers": 2}, [Facts(0, windows=[Window("untraced", 0, loader_batches=[0])])])
     assert nothing == {"loader.num_workers": "the script takes no batch from a DataLoader"}
+
+
+def test_what_only_a_patch_sets_is_read_back():
+    """Eight blocks in units of two each, by the classes of the modules of a unit; then layers, and no units."""
+    block = TensorFacts(block="Block", block_bytes=[4096] * 8)
+    pairs = FsdpFacts(2, units=4, modules=["Block", "Block"], mesh=[2, 2], offload="CPUOffloadPolicy")
+    layers = FsdpFacts(2, units=16, modules=["Linear"], mesh=[4])
+    of_pairs, of_layers = (Facts(0, fsdp=[unit], tensors=block) for unit in (pairs, layers))
+    settings = {"fsdp.blocks_per_unit": 2, "fsdp.within_hosts": True, "fsdp.offload_policy": True, "wrapper": "fsdp"}
+    assert without_effect(settings, [of_pairs]) == {}
+    assert without_effect({**settings, "wrapper": "ddp", "fsdp.blocks_per_unit": 4}, [of_layers]) == {
+        "fsdp.blocks_per_unit": "units are not whole blocks in the script",
+        "fsdp.within_hosts": "it is False in the script",
+        "fsdp.offload_policy": "it is False in the script",
+        "wrapper": "it is fsdp in the script",
+    }
+    assert without_effect({"fsdp.blocks_per_unit": 4}, [of_pairs]) == {"fsdp.blocks_per_unit": "it is 2 in the script"}
+    assert in_force("wrapper", "ddp", [FACTS])
+    assert without_effect({"wrapper": "ddp"}, [Facts(0)]) == {
+        "wrapper": "the script wraps no model in DistributedDataParallel or fully_shard"
+    }

@@ -183,3 +183,14 @@ def test_a_name_that_is_none_gets_the_nearest(name: str, meant: str) -> None:
         knob(name)
     assert told.value.hint is not None
     assert told.value.hint.startswith(meant)
+
+
+def test_what_only_a_patch_sets_is_not_set_from_outside(tmp_path: Path) -> None:
+    said = "wrapper cannot be set from outside: only a patch of the script sets it"
+    refused(dptune("profile", "--dry-run", "--set", "wrapper=ddp", cwd=tmp_path), said)
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(advice(change("wrapper", "ddp"), change("loader.num_workers", 2))))
+    assert setting.advised(file) == {"loader.num_workers": 2}
+    file.write_text(json.dumps(advice(change("wrapper", "ddp"))))
+    with pytest.raises(UsageError, match=r"report\.json proposes no change"):
+        setting.advised(file)

@@ -10,7 +10,7 @@ import pytest
 import dptune_rules
 from dptune.advise import packs
 from dptune.advise.declared import CODE
-from dptune.knobs import KNOBS
+from dptune.knobs import KNOBS, PATCHED
 from dptune.measured import CopyFigures, EfficiencyFigures, KernelFigures, MemoryFigures, Missing
 from dptune.rule import Rule, Threshold
 from dptune.runfile.communication import ChannelFacts, DdpFacts, NcclFacts
@@ -99,7 +99,7 @@ def test_imports_only_the_words_of_a_rule(installed_rule):
 
 def test_names_only_registered_knobs(installed_rule):
     source = inspect.getsource(importlib.import_module(installed_rule.module))
-    assert set(re.findall(r'knob="([^"]+)"', source)) <= set(KNOBS)
+    assert set(re.findall(r'knob="([^"]+)"', source)) <= {*KNOBS, *PATCHED}
 
 
 def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_all_reduce, ask, hand_made):

@@ -27,6 +27,12 @@ def test_gathers_that_could_stay_within_hosts(found):
         'Create `mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))` and pass `mesh=mesh` '
         "to each `fully_shard`."
     )
+    (change,) = advice.changes
+    assert (change.knob, str(change.at), change.snippet) == (
+        "fsdp.within_hosts",
+        "train.py:9",
+        'mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))',
+    )
     assert advice.watch.startswith("Each rank then holds 2 times the parameters")
 
 

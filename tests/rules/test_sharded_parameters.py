@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from dptune.measured import LoadFigures, MemoryFigures, Missing, ShardingFigures
@@ -187,3 +189,15 @@ def test_several_forward_passes_before_a_backward_pass(ask, make_measured, make_
     assert ("`reshard_after_forward=False` (train.py:9) gathers each layer once" in advice.title) == repeated
     assert ("before each forward pass and again" in advice.why) == repeated
     assert [one.value for one in advice.evidence if one.label.startswith("forward passes")] == [2.0] * repeated
+
+
+def test_replicas_are_a_change_of_the_script(told):
+    """Of the line that shards the whole model; none of a 2-D mesh, nor of FullyShardedDataParallel."""
+    sharded = replace(SHARDED, mesh=[2], root=True)
+    (advice,) = told(sharded=sharded)
+    (change,) = advice.changes
+    assert (change.knob, change.now, change.then, str(change.at)) == ("wrapper", "fsdp", "ddp", "train.py:9")
+    assert [told(sharded=other)[0].changes for other in (replace(sharded, mesh=[2, 2]), FsdpFacts(1, mesh=[2]))] == [
+        [],
+        [],
+    ]

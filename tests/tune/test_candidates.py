@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from dptune.advice import Change, Location
 from dptune.knobs import Value
 from dptune.measured import Measured
 from dptune.runfile import form
 from dptune.runfile.facts import CompileFacts, Facts
+from dptune.tune.candidate import Candidate
+from dptune.tune.candidates import patchable
 from dptune.tune.unpredicted import unpredicted
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -108,3 +111,28 @@ def test_settings_that_may_change_results_come_last(sharded: tuple[list[Facts], 
     numerics = [candidate.numerics for candidate in unpredicted(measured, facts)]
     assert numerics == sorted(numerics, reverse=True)  # same, then changes
     assert {*numerics} == {"same", "changes"}
+
+
+def test_what_only_a_patch_sets_is_tried_where_there_is_one(tmp_path: Path) -> None:
+    def candidate(name: str, then: Value) -> Candidate:
+        change = Change(knob=name, now=None, then=then, at=Location(file="train.py", line=3))
+        return Candidate(
+            name=name,
+            changes=(change,),
+            title=f"set {name}",
+            numerics="same",
+            low_share=0.1,
+            high_share=0.2,
+            basis="bound",
+            subjects=frozenset(),
+        )
+
+    head = "from torch.distributed.fsdp import fully_shard\n\n"
+    replicas, workers = candidate("wrapper", "ddp"), candidate("loader.num_workers", 2)
+    (tmp_path / "train.py").write_text(f"{head}fully_shard(model)\nmodel(x)\n")
+    assert patchable([replicas, workers], [], tmp_path) == ([replicas, workers], [])
+    (tmp_path / "train.py").write_text(f"{head}fully_shard(model)\nmodel.unshard()\n")
+    tried, (left,) = patchable([replicas, workers], [], tmp_path)
+    assert tried == [workers]
+    assert (left.name, left.title) == ("wrapper", "set wrapper")
+    assert left.why.startswith("change the script by hand: line 4 uses `unshard`")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
 from typing import Any
 
-from dptune.knobs import ENVIRONMENT, KNOBS, UNKNOWN, Knob
+from dptune.capture.fsdp_effect import OF_UNITS, Explanation, Reading, units_of
+from dptune.knobs import ENVIRONMENT, KNOBS, PATCHED, UNKNOWN, Knob, of_change
 from dptune.knobs.ddp import DDP
-from dptune.knobs.fsdp import DTYPES
 from dptune.knobs.loader import LOADER
-from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
 from dptune.runfile.redaction import HIDDEN, redacted_text
 
@@ -21,14 +20,6 @@ _NO_BETAS = "the script creates no optimizer with betas (like Adam)"
 
 _THREADS = "OMP_NUM_THREADS"
 _LONGEST = 60  # characters of a value
-
-
-class Explanation(str):
-    """What a reading says instead of a value."""
-
-
-# What stands there now, one value for each thing that has the setting; none where nothing has it.
-Reading = Callable[[Facts, Any], Iterator[Any]]
 
 
 def without_effect(settings: Mapping[str, Any], facts: Sequence[Facts]) -> dict[str, str]:
@@ -52,7 +43,7 @@ def _lacks(name: str, value: Any, rank_facts: Facts) -> str:
         return rank_facts.refused[name]
     if name.startswith(ENVIRONMENT):
         return _variable_lacks(name.removeprefix(ENVIRONMENT), value, rank_facts)
-    if name not in KNOBS:
+    if name not in KNOBS and name not in PATCHED:
         return f"{UNKNOWN}: not a setting of this version"
     read, nothing = reading(name)
     try:
@@ -73,7 +64,7 @@ def reading(name: str) -> tuple[Reading, str]:
 
     A switch is among the rank's settings, and an argument among the facts of what the call made.
     """
-    knob = KNOBS[name]
+    knob = of_change(name)
     absent = _ABSENT.get(name) or (knob.call.absent if knob.call else "torch did not report it")
     if name in _READINGS:
         return _READINGS[name], absent
@@ -99,7 +90,7 @@ def _argument(knob: Knob) -> Reading:
 def _freed(name: str, rank_facts: Facts) -> str:
     """Why a loader that steps drew batches from is not among the facts: its iterator does not keep it alive."""
     drawn = any(any(window.loader_batches) for window in rank_facts.windows)
-    of_loader = KNOBS[name].call is LOADER
+    of_loader = of_change(name).call is LOADER
     return "the DataLoader was freed before its settings were read" if of_loader and drawn else ""
 
 
@@ -107,7 +98,7 @@ def _recorded_as(name: str) -> str:
     """The name under which a knob's fact is listed where it could not be read; empty where none is."""
     if name in _RECORDED_AS:
         return _RECORDED_AS[name]
-    knob = KNOBS[name]
+    knob = of_change(name)
     return knob.switch or (knob.call.facts if knob.call else "")
 
 
@@ -238,7 +229,7 @@ def _left_out(rank_facts: Facts, value: bool) -> Iterator[Any]:
 
 
 def _unreduced(rank_facts: Facts, value: bool) -> Iterator[Any]:
-    if _units(rank_facts) and not rank_facts.ddp:
+    if units_of(rank_facts) and not rank_facts.ddp:
         yield from _unsynced(rank_facts, value)
 
 
@@ -261,52 +252,9 @@ def _unsynced(rank_facts: Facts, value: bool) -> Iterator[Any]:
             )
 
 
-def _units(rank_facts: Facts) -> list[FsdpFacts]:
-    """What fully_shard shards, but units without parameters of their own."""
-    return [fsdp for fsdp in rank_facts.fsdp if fsdp.version == 2 and fsdp.mesh]
-
-
-def _reshard(rank_facts: Facts, value: bool | int | None) -> Iterator[Any]:
-    """torch's default, None, reshards all units but the root; a number that is the size of the mesh is True."""
-    for fsdp in _units(rank_facts):
-        wanted = not fsdp.root if value is None else value
-        same_size = type(wanted) is int and wanted == fsdp.mesh[-1] and fsdp.reshard_after_forward is True
-        as_asked = same_size or fsdp.reshard_after_forward == wanted
-        yield value if as_asked else fsdp.reshard_after_forward
-
-
-def _depth(field: str) -> Reading:
-    """The most units that one prefetches: as many as requested, or all that follow it."""
-
-    def read(rank_facts: Facts, value: int) -> Iterator[Any]:
-        units = _units(rank_facts)
-        if units:
-            deepest = max(getattr(fsdp, field) for fsdp in units)
-            following = sum(len(fsdp.names) for fsdp in units) - 1
-            yield value if deepest == min(int(value), following) else deepest
-
-    return read
-
-
-def _policy_dtype(field: str) -> Reading:
-    words = {name: word for word, name in DTYPES.items()}
-
-    def read(rank_facts: Facts, _: str | None) -> Iterator[Any]:
-        for fsdp in _units(rank_facts):
-            dtype = getattr(fsdp, field)
-            yield words.get(dtype, dtype)
-
-    return read
-
-
-def _unshards(rank_facts: Facts, value: bool) -> Iterator[Any]:
-    """False is for units that hold only embeddings: one of them shows it."""
-    if units := _units(rank_facts):
-        yield not any(fsdp.kept_sharded_in_backward for fsdp in units)
-
-
-def _reshards_after_backward(rank_facts: Facts, value: bool) -> Iterator[Any]:
-    return (fsdp.reshard_after_backward for fsdp in _units(rank_facts))
+def _wrapper(rank_facts: Facts, value: str) -> Iterator[Any]:
+    if rank_facts.ddp or rank_facts.fsdp:
+        yield "fsdp" if rank_facts.fsdp else "ddp"
 
 
 def _autocast(rank_facts: Facts, value: str) -> Iterator[Any]:
@@ -334,19 +282,14 @@ def _compiled(rank_facts: Facts, value: bool) -> Iterator[Any]:
 
 # Of what takes more than its argument or switch. Every other knob is read by those.
 _READINGS: Mapping[str, Reading] = {
+    **OF_UNITS,
     "ddp.bucket_cap_mb": _bucket_cap,
     "ddp.bucket_cap_mb_list": _bucket_caps,
     "ddp.first_bucket_mb": _first_bucket,
     "ddp.comm_hook": _hook,
     "ddp.no_sync": _left_out,
-    "fsdp.reshard_after_forward": _reshard,
-    "fsdp.forward_prefetch": _depth("forward_prefetch_depth"),
-    "fsdp.backward_prefetch": _depth("backward_prefetch_depth"),
-    "fsdp.param_dtype": _policy_dtype("parameter_dtype"),
-    "fsdp.reduce_dtype": _policy_dtype("reduce_dtype"),
-    "fsdp.unshard_in_backward": _unshards,
-    "fsdp.reshard_after_backward": _reshards_after_backward,
     "fsdp.no_sync": _unreduced,
+    "wrapper": _wrapper,
     "loader.pin_memory": _pins,
     "loader.batch_size": _batch_size,
     "precision.autocast": _autocast,
@@ -364,6 +307,7 @@ _ABSENT = {
     "precision.autocast": DDP.absent,
     "optimizer.betas": _NO_BETAS,
     "optimizer.eps": _NO_BETAS,
+    "wrapper": "the script wraps no model in DistributedDataParallel or fully_shard",
 }
 _RECORDED_AS = {
     "ddp.no_sync": "",

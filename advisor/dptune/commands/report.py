@@ -95,6 +95,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch", action="store_true", help=words)
     words = "with --patch: only changes recommended by this rule (code or name); repeatable"
     parser.add_argument("--advice", action="append", default=[], metavar="CODE", help=words)
+    words = "with --patch: the change that sets this knob, instead of recommendations; repeatable"
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE", help=words)
     reading_options(parser)
     cluster_options(parser)
     links_option(parser)
@@ -112,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
         return _patch(args)
     if args.full and args.section:
         raise UsageError("--full and --section exclude each other", "leave one out")
+    if args.settings:
+        raise UsageError("--set requires --patch", "dptune profile --set runs the script with a setting")
     if args.advice:
         raise UsageError("--advice requires --patch", "add it, or leave --advice out")
     if args.output == Path("-"):
@@ -198,7 +202,6 @@ def _html(args: argparse.Namespace) -> int:
 def _patch(args: argparse.Namespace) -> int:
     """Print the diff, and on stderr what has none; 1 where nothing has."""
     from dptune.commands.shared.selection import advised, codes
-    from dptune.patch.diff import patches
     from dptune.present.visible import visible
 
     if args.output == Path("-"):
@@ -207,14 +210,46 @@ def _patch(args: argparse.Namespace) -> int:
         raise UsageError("--patch prints a diff and takes no other format", "leave the other option out")
     rules = codes(args.advice)
     _check_output(args.output)
+    if args.settings:
+        return _patch_of_settings(args)
     with engine_of(args) as engine:
         report = report_of(args.paths, links=args.links, engine=engine)
     meant = [advice for advice in advised(report, rules) if rules or advice.numerics == "same"]
     changes = [change for advice in meant for change in advice.changes]
     root = root_of(args.paths)
-    diff, left, taken_out = patches(changes, root)
     of_learning = [*_of_learning(report.advice, rules)]
-    for words in [*of_learning, *_written_since(changes, root, record_of(args.paths)), *taken_out]:
+    for words in of_learning:
+        print(f"dptune: {visible(words)}", file=sys.stderr)
+    if not changes:
+        unchanged = of_learning and not rules
+        what = f"no change that {'leaves training results unchanged' if unchanged else 'a patch can make'}"
+        print(f"dptune: {', '.join(rules) or 'the report'} proposes {what}", file=sys.stderr)
+    return _print_patch(args, changes, root)
+
+
+def _patch_of_settings(args: argparse.Namespace) -> int:
+    """Print the diff that sets the knobs of --set, which only a patch sets."""
+    from dptune.commands.shared.patchable import facts_in
+    from dptune.commands.shared.setting import parsed
+    from dptune.knobs import PATCHED, is_patched, of_change
+    from dptune.patch.located import located
+
+    if args.advice:
+        raise UsageError("--set and --advice exclude each other with --patch", "leave one out")
+    settings = parsed(args.settings, of_change)
+    if others := [name for name, value in settings.items() if not is_patched(name, value)]:
+        hint = f"it sets: {', '.join(PATCHED)}, memory.checkpointing=true"
+        raise UsageError(f"--patch --set cannot set {others[0]}", hint)
+    return _print_patch(args, located(settings, facts_in(record_of(args.paths).parent)), root_of(args.paths))
+
+
+def _print_patch(args: argparse.Namespace, changes: Sequence[Change], root: Path) -> int:
+    """Print the diff of changes, and on stderr those without one; 1 where none has."""
+    from dptune.patch.diff import patches
+    from dptune.present.visible import visible
+
+    diff, left, taken_out = patches(changes, root)
+    for words in [*_written_since(changes, root, record_of(args.paths)), *taken_out]:
         print(f"dptune: {visible(words)}", file=sys.stderr)
     for unpatched in left:
         place = f" in {unpatched.change.at}" if unpatched.change.at else ""
@@ -224,10 +259,6 @@ def _patch(args: argparse.Namespace) -> int:
         )
         for row in unpatched.change.paste.splitlines():
             print(f"    {visible(row)}", file=sys.stderr)
-    if not changes:
-        unchanged = of_learning and not rules
-        what = f"no change that {'leaves training results unchanged' if unchanged else 'a patch can make'}"
-        print(f"dptune: {', '.join(rules) or 'the report'} proposes {what}", file=sys.stderr)
     if diff and args.output is None:
         sys.stdout.buffer.write(diff.encode())  # as the files have it, whatever the terminal's encoding and newline
     elif diff:

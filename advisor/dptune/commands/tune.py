@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     from dptune.present.amounts import several
     from dptune.present.progress import progress
     from dptune.prove import rerun
-    from dptune.tune.candidates import candidates
+    from dptune.tune.candidates import candidates, patchable
     from dptune.tune.error_budget import LOOKS
     from dptune.tune.plan import plan, trial_s
     from dptune.tune.session import Request, original_of, tune
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     place = _results_folder(args, folder)
     options = _options(args, given, place)
     report, predicted, facts = _read(folder)
-    tried, left = candidates(report, predicted, facts, options.choice)
+    tried, left = patchable(*candidates(report, predicted, facts, options.choice), rerun.directory_of(record))
     if args.dry_run:
         _print_plan(args, plan(tried, trial_s(report.measured.step.known("time_ns"), options.bounds)), left)
         return 0

@@ -24,6 +24,7 @@ examples:
   dptune verify 2026-11-20T23-31-08-train --advice DP102
   dptune verify --set ddp.comm_hook=fp16 --time-limit 10m
   dptune verify --advice DP102 --within 3% --time-limit 1h
+  dptune verify --set wrapper=ddp
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prove it, and print what came of it."""
+    from dptune.knobs import is_patched
     from dptune.prove import engine
     from dptune.prove.earlier import against, as_verified
     from dptune.runfile.paths import VERIFIED
@@ -121,7 +123,10 @@ def run(args: argparse.Namespace) -> int:
         print("dptune: --here: the change is set from outside; the patch is not applied", file=sys.stderr)
     name = f"{task.b.name} of {task.command}" if task.command else task.b.name
     proof = engine.prove(task, folder / VERIFIED / folder_name(name), progress(args.quiet))
-    if task.patched and proof.ended == "without effect":  # another file runs, as one that is installed
+    only_patched = any(is_patched(change.knob, change.then) for change in changes)
+    if (
+        task.patched and proof.ended == "without effect" and not only_patched
+    ):  # another file runs, as one that is installed
         if not args.quiet:
             print(
                 f"dptune: the patch of {' and '.join(task.patched)} had no effect; setting from outside:",
@@ -164,7 +169,11 @@ def _folder(words: list[str]) -> Path:
 
 def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], str, str, Saving | None, list[Change]]:
     """What is to be set, by whose advice, its predicted saving (in words, as an interval), and its changes."""
-    settings = parsed(args.settings)
+    from dptune.commands.shared.patchable import facts_in
+    from dptune.knobs import of_change
+    from dptune.patch.located import located
+
+    settings = parsed(args.settings, of_change)
     for name, value in settings.items():
         try:
             f"{name}{value}".encode()
@@ -173,11 +182,12 @@ def _change(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Value], s
     if args.advice is None:
         if not settings:
             raise UsageError("nothing to verify", "--advice CODE, or --set KNOB=VALUE")
-        return settings, "", "", None, []
+        return settings, "", "", None, located(settings, facts_in(folder))
     code, changes, predicted, saves = _advised(folder, args.advice)
     if settings:
         predicted, saves = "", None
     kept = [change for change in changes if change.knob not in settings]
+    kept += located(settings, facts_in(folder)) if settings else []
     return {**{change.knob: change.then for change in changes}, **settings}, code, predicted, saves, kept
 
 
@@ -225,6 +235,8 @@ def _task(
     advice: str,
     changes: Sequence[Change],
 ) -> Task:
+    from dptune.knobs import is_patched
+    from dptune.patch.located import check_patched
     from dptune.prove import rerun
     from dptune.prove.tasks import of_recording
     from dptune.prove.trial import Bounds
@@ -235,6 +247,13 @@ def _task(
         raise UsageError(
             f"the run was already recorded with {_named(settings)}", "name another value, or a run without it"
         )
+    only_patched = [name for name, value in settings.items() if is_patched(name, value)]
+    if args.here and only_patched:
+        raise UsageError(
+            f"--here runs the script unpatched, and only a patch sets {only_patched[0]}", "leave --here out"
+        )
+    if only_patched:
+        check_patched(changes, source)
     task = of_recording(folder, record, source, settings, [] if args.here else changes, args.command, here=args.here)
     return replace(
         task,

@@ -16,19 +16,24 @@ from dptune.errors import UsageError
 from dptune.knobs import ddp, fsdp, loader, optimizer, switches
 from dptune.knobs.batch_scaling import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.knobs.knob import Call, Knob, Value, written
+from dptune.knobs.patched import PATCHED, is_patched, mesh_line
 
 __all__ = [
     "ENVIRONMENT",
     "KNOBS",
+    "PATCHED",
     "SETS_RATE",
     "TAKE_NO_TIME",
     "UNKNOWN",
     "Call",
     "Knob",
     "Value",
+    "is_patched",
     "knob",
     "listed_betas",
+    "mesh_line",
     "of_call",
+    "of_change",
     "scaled_with_batch",
     "written",
 ]
@@ -48,6 +53,11 @@ _OWN = "DPTUNE_"
 def of_call(call: str) -> list[Knob]:
     """The knobs that are arguments of a call, by the call's name: `ddp`, `loader`, `optimizer`."""
     return [knob for knob in KNOBS.values() if knob.argument and knob.call is not None and knob.call.name == call]
+
+
+def of_change(name: str) -> Knob:
+    """The knob of a change, also one that only a patch of the script sets; raises UsageError naming the nearest."""
+    return knob(name, PATCHED)
 
 
 def knob(name: str, beside: Mapping[str, Knob] = MappingProxyType({})) -> Knob:

@@ -9,7 +9,7 @@ from math import isclose
 import libcst as cst
 
 from dptune.advice import Change
-from dptune.knobs import ENVIRONMENT, Knob, knob
+from dptune.knobs import ENVIRONMENT, Knob, knob, of_change
 from dptune.patch.call import argument_in, call_on, positional
 from dptune.patch.source import AlreadyMadeError, EditError, Source, Undo
 
@@ -19,7 +19,7 @@ _TUPLES = ("betas",)  # torch takes lists of what else has several numbers
 
 def argument_of(change: Change) -> str:
     """The keyword that sets it in a call; raises EditError for settings without a call argument."""
-    setting = knob(change.knob)
+    setting = of_change(change.knob)
     if setting.argument:
         return setting.argument
     if setting.name.startswith(ENVIRONMENT):

@@ -7,16 +7,24 @@ Of the changes without a call argument, micro-batches are wrapped in `no_sync`, 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from dptune.advice import Change, Location
+from dptune.knobs import Value
+from dptune.knobs.patched import BLOCKS, DDP, OFFLOAD, WITHIN_HOSTS, WRAPPER
 from dptune.patch.argument import argument_of, set_argument
+from dptune.patch.callers import caller_of
 from dptune.patch.no_sync import import_contextlib, put_in_no_sync
 from dptune.patch.policy import DTYPE_OF, set_dtype
+from dptune.patch.recomputing import remove_checkpoints
+from dptune.patch.replicas import replicate, sharding_function
+from dptune.patch.shard_options import set_offload, set_within_hosts
+from dptune.patch.shards import add_checkpoints, shard
 from dptune.patch.source import AlreadyMadeError, EditError, Source
+from dptune.patch.units import set_blocks_per_unit
 
 
 @dataclass(frozen=True)
@@ -68,15 +76,48 @@ def _is_made(change: Change, root: Path) -> bool:
     return False
 
 
-def _edit(source: Source, line: int, change: Change) -> str | None:
-    """Make the change there; the expression that a value replaces, if any."""
+def _edit(source: Source, line: int, change: Change, caller: Source | None = None) -> str | None:
+    """Make the change there, and in the file that calls its function; the expression that a value replaces, if any."""
     if _wraps(change):
         put_in_no_sync(source, line)
+        return None
+    if _replicates(change):
+        replicate(source, caller)
+        return None
+    if (edit := _STRUCTURAL.get((change.knob, change.then))) is not None:
+        edit(source, change)
+        return None
+    if change.knob in _OPTIONS:
+        _OPTIONS[change.knob](source, change)
+        return None
+    if change.knob == BLOCKS.name:
+        set_blocks_per_unit(source, line, change)
         return None
     if change.knob in DTYPE_OF:
         set_dtype(source, line, change)
         return None
     return set_argument(source, line, change)
+
+
+_STRUCTURAL: dict[tuple[str, Value], Callable[[Source, Change], None]] = {
+    ("wrapper", "fsdp"): shard,
+    ("memory.checkpointing", False): lambda source, _: remove_checkpoints(source),
+    ("memory.checkpointing", True): add_checkpoints,
+}
+
+_OPTIONS: dict[str, Callable[[Source, Change], None]] = {
+    WITHIN_HOSTS.name: set_within_hosts,
+    OFFLOAD.name: set_offload,
+}
+
+
+def _is_structural(change: Change) -> bool:
+    """Whether it replaces statements of the script."""
+    return _replicates(change) or (change.knob, change.then) in _STRUCTURAL or change.knob in (BLOCKS.name, *_OPTIONS)
+
+
+def _replicates(change: Change) -> bool:
+    return (change.knob, change.then) == (WRAPPER.name, DDP)
 
 
 def _made(changes: Sequence[Change], root: Path) -> tuple[Patches, dict[str, bytes]]:
@@ -85,7 +126,7 @@ def _made(changes: Sequence[Change], root: Path) -> tuple[Patches, dict[str, byt
     by_file: dict[str, list[tuple[int, Location, Change]]] = {}
     for number, change in enumerate(changes):
         try:
-            if not _wraps(change) and change.knob not in DTYPE_OF:
+            if not _wraps(change) and not _is_structural(change) and change.knob not in DTYPE_OF:
                 argument_of(change)
             if change.at is None:
                 raise EditError("the line that creates it is unknown")
@@ -125,6 +166,9 @@ def _patch(
     if (root / file).exists() and not (root / file).is_file():  # reading a pipe or a device may never end
         whys.update({number: f"cannot read {root / file}: it is not a regular file" for number, _, _ in asked})
         return ""
+    if file in files:
+        whys.update({number: f"another change edits {file}: make one of them first" for number, _, _ in asked})
+        return ""
     try:
         before = (root / file).read_bytes()
     except OSError as error:
@@ -136,8 +180,9 @@ def _patch(
         whys.update({number: str(error) for number, _, _ in asked})
         return ""
     done: dict[tuple[str, int], Change] = {}
+    other, caller_before, caller = "", b"", None
     for number, at, change in sorted(
-        asked, key=lambda entry: _wraps(entry[2])
+        asked, key=lambda entry: (_is_structural(entry[2]), _wraps(entry[2]))
     ):  # arguments first: they decide how to wrap
         first = done.get((change.knob, at.line))
         if first is not None and first.then == change.then:  # two of them, made in turn by one line
@@ -145,7 +190,12 @@ def _patch(
         try:
             if first is not None:
                 raise EditError(f"another recommendation sets it to {first.then} there, and only one of them can apply")
-            if there := _edit(source, at.line, change):
+            if _replicates(change) and (function := sharding_function(source)):
+                other, caller_before = caller_of(root, file, function)
+                if other in files:
+                    raise EditError(f"another change edits {other}, which calls `{function}`: make one of them first")
+                caller = Source(caller_before) if other else None
+            if there := _edit(source, at.line, change, caller):
                 taken_out.append(f"{change.knob} in {at} was `{there}`, which no longer has an effect there")
             done[change.knob, at.line] = change
         except EditError as error:
@@ -153,9 +203,11 @@ def _patch(
     try:
         if any(map(_wraps, done.values())):
             import_contextlib(source)
-        diff = _diff(file, before, source.data)
-        if diff:
-            files[file] = source.data
+        changed = {file: (before, source.data)}
+        if caller is not None and any(map(_replicates, done.values())):
+            changed[other] = (caller_before, caller.data)
+        diff = "".join(_diff(name, *data) for name, data in changed.items())
+        files.update({name: after for name, (data, after) in changed.items() if after != data})
         return diff
     except EditError as error:
         whys.update({number: str(error) for number, _, _ in asked if number not in whys})

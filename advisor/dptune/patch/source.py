@@ -85,6 +85,12 @@ class Source:
         calls = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and node.lineno == span[0][0])
         return next((node for node in calls if (self.place(node), self._end_of(node)) == span), None)
 
+    def attribute(self, node: ast.Attribute) -> cst.Attribute | None:
+        """An attribute of the syntax tree; None where Python does not say where that is."""
+        span = self.place(node), self._end_of(node)
+        found = (place for place in self._positions if isinstance(place, cst.Attribute))
+        return next((place for place in found if (self.begin(place), self.end(place)) == span), None)
+
     def statement(self, node: ast.stmt) -> cst.CSTNode | None:
         """The line, or the compound statement, that begins where a statement of the syntax tree does."""
         kinds = (cst.SimpleStatementLine, cst.BaseCompoundStatement)

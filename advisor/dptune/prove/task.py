@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from dptune.capture.launch import Launch
-from dptune.knobs import Value, knob
+from dptune.knobs import Value, of_change
 from dptune.prove import sequential
 from dptune.prove.identity import Files
 from dptune.prove.result import Side, SideName
@@ -26,7 +26,7 @@ def numerics_of(changed: Iterable[str]) -> Numerics:
     names = set(changed)
     if names & _OTHER_DRAWS:
         return "other draws"
-    return "changes" if any(knob(name).numerics == "changes" for name in names) else "same"
+    return "changes" if any(of_change(name).numerics == "changes" for name in names) else "same"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dptune.advice import Basis, Change, Location
-from dptune.knobs import ENVIRONMENT, Value, knob, written
+from dptune.knobs import ENVIRONMENT, Value, of_change, written
 
 LEAST_GAIN = 0.01  # of the time per sample: a change that saves less is not worth a trial
 _PART_OF_BOUND = 0.5  # of an upper bound that orders a candidate: the middle between nothing and all of it
@@ -67,7 +67,7 @@ def unpredicted_candidate(changes: tuple[Change, ...], subject: str = "") -> Can
         name=f"{name}={written(then)}",
         changes=changes,
         title="not predicted",
-        numerics="changes" if any(knob(change.knob).numerics == "changes" for change in changes) else "same",
+        numerics="changes" if any(of_change(change.knob).numerics == "changes" for change in changes) else "same",
         subjects=frozenset({subject or part_of_training(name)}),
     )
 

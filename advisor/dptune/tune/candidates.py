@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from dptune.advice import Advice, Change, Location, Report
 from dptune.capture import effect
-from dptune.knobs import KNOBS, Value, knob
+from dptune.knobs import KNOBS, PATCHED, Value, knob
 from dptune.measured import Missing
+from dptune.patch.diff import patches
 from dptune.predicted import WhatIf
 from dptune.prove.tasks import named
 from dptune.runfile.facts import Facts
@@ -74,6 +76,23 @@ def candidates(
         else:
             found.append(candidate)
     return sorted(found, key=lambda candidate: candidate.expected, reverse=True), left
+
+
+def patchable(candidates: Sequence[Candidate], left: Sequence[Left], root: Path) -> tuple[list[Candidate], list[Left]]:
+    """The candidates without those that only a patch sets where the script below `root` cannot be patched."""
+    why = {candidate.name: _unpatched(candidate, root) for candidate in candidates}
+    refused = [
+        Left(candidate.name, candidate.title, why[candidate.name]) for candidate in candidates if why[candidate.name]
+    ]
+    return [candidate for candidate in candidates if not why[candidate.name]], [*left, *refused]
+
+
+def _unpatched(candidate: Candidate, root: Path) -> str:
+    """Why a change that only a patch makes cannot be made; empty where it can, or needs none."""
+    if not any(change.knob in PATCHED for change in candidate.changes):
+        return ""
+    left_out = patches(candidate.changes, root).left_out
+    return f"change the script by hand: {left_out[0].why}" if left_out else ""
 
 
 def _tries_already(candidate: Candidate, found: Iterable[Candidate], facts: Sequence[Facts]) -> bool:

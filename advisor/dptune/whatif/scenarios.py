@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from dptune.knobs import Knob, knob
+from dptune.knobs import PATCHED, Knob, knob
 from dptune.whatif.cpu.topology import ALGORITHMS, RING
-from dptune.whatif.cpu.wrappers import DDP, WRAPPERS
 from dptune.whatif.memory.changes import STATE
 from dptune.whatif.memory.dtypes import WIDTH
 
@@ -50,8 +49,8 @@ _ALL = (
     Knob("link.between_alpha_us", float, "us", 0.0, "same", "latency between nodes", "", least=0.0),
     Knob("link.between_gb_per_s", float, "GB/s", 0.0, "same", "bandwidth of a node to other nodes", "", least=1e-6),
     Knob("optimizer.sharded", bool, "", False, "same", "ZeRO-1: each rank keeps a part of the optimizer's state", ""),
-    Knob("fsdp.within_hosts", bool, "", False, "same", "HSDP: shards within each host, replicas between hosts", ""),
-    Knob("fsdp.offload_policy", bool, "", False, "same", "CPUOffloadPolicy: the host holds shards and state", ""),
+    PATCHED["fsdp.within_hosts"],
+    PATCHED["fsdp.offload_policy"],
     Knob("optimizer.name", str, "", None, "changes", "the optimizer", "", tuple(STATE)),
     Knob(
         "model.dtype",
@@ -65,7 +64,7 @@ _ALL = (
     ),
     Knob("host.times", float, "", 1.0, "same", "factor on the time of host work", "", least=0.0),
     Knob("compute.times", float, "", 1.0, "same", "factor on the time of compute", "", least=0.0),
-    Knob("wrapper", str, "", DDP, "same", "DDP, or FSDP with as many units as `fsdp.units` says", "", WRAPPERS),
+    PATCHED["wrapper"],
     Knob("fsdp.units", int, "units", 1, "same", "number of units of fully_shard, of about equal bytes", "", least=1),
     Knob("batch.times", float, "", 1.0, "changes", "factor on the samples of each batch", "", least=1e-3),
     Knob("cuda.graphs", bool, "", False, "same", "forward and backward passes are replayed as CUDA graphs", ""),

@@ -36,7 +36,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Change, Evidence, Location
+from dptune.knobs import mesh_line
 from dptune.rule import Missing, Rule, RunView, Threshold
 from dptune_rules.exposed import exposed_rows
 from dptune_rules.known import in_parentheses
@@ -79,6 +80,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     where = next((fsdp.where for fsdp in sharded if fsdp.where), None)
     (ranks_here,) = ranks_each
+    line = mesh_line(str(run.measured.device_kind), len(on_host), ranks_here)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -87,9 +89,8 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"All-gathers across {len(on_host)} hosts take {100 * share:.0f} % of a step{in_parentheses(where)}: "
         f"shard within each host of {ranks_here} ranks, and replicate across hosts",
         why="Links between hosts are several times slower than those within, and all ranks of a host share them.",
-        changes=[],
-        remedy=f'Create `mesh = init_device_mesh("{run.measured.device_kind}", ({len(on_host)}, {ranks_here}), '
-        'mesh_dim_names=("replicate", "shard"))` and pass `mesh=mesh` to each `fully_shard`.',
+        changes=_hybrid(sharded[0].version, where, line),
+        remedy=f"Create `{line}` and pass `mesh=mesh` to each `fully_shard`.",
         saves=run.bound(0.0, run.most_exposed(rows), "the exposed transfer of all-gathers"),
         confidence="low",
         evidence=[
@@ -101,3 +102,9 @@ def check(run: RunView) -> Iterator[Advice]:
         watch=f"Each rank then holds {len(on_host)} times the parameters, gradients and optimizer state.",
         fingerprint=RULE.code,
     )
+
+
+def _hybrid(version: int, where: str | None, line: str) -> list[Change]:
+    """A 2-D mesh for the calls of fully_shard."""
+    at = Location.parse(where)
+    return [Change(knob="fsdp.within_hosts", now=False, then=True, at=at, snippet=line)] if version == 2 and at else []

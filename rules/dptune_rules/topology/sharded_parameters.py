@@ -146,7 +146,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"All-gathers of sharded parameters take {100 * share:.0f} % of a step, and memory has room: {less}",
         why=f"Each layer is gathered before {'each' if repeated else 'its'} forward pass{AGAIN if reshards else ''}; "
         "unsharded parameters are never gathered.",
-        changes=[] if all_of_it and not repeated else _kept(run),
+        changes=_replicated(run) if all_of_it and not repeated else _kept(run),
         remedy=_remedy(sharded[0].version, where, all_of_it and not repeated, kept),
         saves=saves,
         confidence="low" if kept or _is_doubtful(run, beyond_share) else "medium",
@@ -191,6 +191,16 @@ def _remedy(version: int, where: str | None, whole: bool, kept: bool) -> str:
         less = "" if kept else f" Or pass `{keeps}`, which needs less memory{to_try}."
         return f"Use `DistributedDataParallel` in place of `{wrapper}`{place}.{less}"
     return f"Pass `{keeps}` to `{wrapper}`{place}."
+
+
+def _replicated(run: RunView) -> list[Change]:
+    """DistributedDataParallel in place of fully_shard, where that has the default mesh or another 1-D one."""
+    sharded = run.any_facts("fsdp").fsdp
+    made = [fsdp for fsdp in sharded if fsdp.mesh]
+    if any(fsdp.version == 1 or len(fsdp.mesh) > 1 for fsdp in sharded) or not made:
+        return []
+    where = next((fsdp.where for fsdp in made if fsdp.root and fsdp.where), made[0].where)
+    return [Change(knob="wrapper", now="fsdp", then="ddp", at=Location.parse(where))]
 
 
 def _kept(run: RunView) -> list[Change]:

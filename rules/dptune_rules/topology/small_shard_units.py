@@ -45,7 +45,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Confidence, Evidence
 from dptune.measured import Missing, ShardMessages, digits, shard_messages
 from dptune.rule import Rule, RunView, Threshold
-from dptune_rules.blocks_as_units import shard_blocks
+from dptune_rules.blocks_as_units import shard_blocks, units_of_blocks
 from dptune_rules.exposed import exposed_rows
 from dptune_rules.known import known
 
@@ -96,6 +96,7 @@ def check(run: RunView) -> Iterator[Advice]:
     taken = run.measured.sharding
     flat = any(fsdp.version == 1 for fsdp in sharded)
     most, how = (taken.most_share, _WITH_OPTIMIZER) if flat else (taken.units_most_share, _UNITS)
+    names = [name for fsdp in sharded for name in fsdp.modules]
     kind = messages.kind.replace("_", "-")
     yield Advice(
         rule=RULE.code,
@@ -105,8 +106,8 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"{units} FSDP units{made} are too small: their collectives hold up {100 * share:.0f} % of a step, "
         "so shard whole blocks instead",
         why=_why(messages),
-        changes=[],
-        remedy="" if flat else shard_blocks(run, [name for fsdp in sharded for name in fsdp.modules], LEAST_MIB),
+        changes=[] if flat else units_of_blocks(run, names, LEAST_MIB, finest.where),
+        remedy="" if flat else shard_blocks(run, names, LEAST_MIB),
         saves=run.bound(0.0, run.most_of_process(most + run.slowed_share("sharding")), how),
         confidence=_confidence(messages),
         evidence=[

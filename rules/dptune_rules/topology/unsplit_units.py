@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import digits
 from dptune.rule import Rule, RunView, Threshold
-from dptune_rules.blocks_as_units import shard_blocks
+from dptune_rules.blocks_as_units import shard_blocks, units_of_blocks
 from dptune_rules.known import known
 
 MIB = 2**20
@@ -90,7 +90,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"The {name} gathers {100 * part:.0f} % of the parameters at once, and {100 * share:.0f} % of a step is "
         "its exposed communication: shard its blocks separately",
         why="A unit computes after all of it is gathered; only the compute of other units can overlap that.",
-        changes=[],
+        changes=units_of_blocks(run, [], 0.0, where),
         remedy=shard_blocks(run, [], 0.0),
         saves=run.bound(0.0, share, "the exposed transfer of that unit's collectives"),
         confidence="medium",

@@ -1,4 +1,4 @@
-"""Whether the first recommendation of a report can be applied as a patch here."""
+"""What patches need of a recording, and whether the first recommendation of a report can be applied as one here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dptune.advice import Report
+    from dptune.runfile.facts import Facts
 
 
 def can_patch(report: Report, root: Path) -> bool:
@@ -18,3 +19,11 @@ def can_patch(report: Report, root: Path) -> bool:
     from dptune.patch.diff import patches  # slow to import
 
     return bool(patches(changes, root).diff)
+
+
+def facts_in(folder: Path) -> list[Facts]:
+    """What the processes of the recording in a run folder noted, rank by rank."""
+    from dptune.runfile import form
+    from dptune.runfile.facts import Facts
+
+    return [form.read(path, Facts) for path in sorted(folder.glob("rank-*.facts.json"))]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dptune.errors import UsageError
-from dptune.knobs import Knob, Value, knob, written
+from dptune.knobs import PATCHED, Knob, Value, knob, written
 
 LARGEST_BYTES = 64 * 2**20
 _LONGEST_SHOWN = 60
@@ -41,6 +41,11 @@ def parsed(words: Sequence[str], named: Callable[[str], Knob] = knob) -> dict[st
             raise UsageError(f"--set takes a knob and its value: '{word}'", "like --set ddp.bucket_cap_mb=1")
         if name in found:
             raise UsageError(f"{name} is set twice", "give it one value")
+        if named is knob and name in PATCHED:
+            raise UsageError(
+                f"{name} cannot be set from outside: only a patch of the script sets it",
+                f"dptune verify --set {name}={text} runs a patched copy; dptune report --patch --set prints the diff",
+            )
         found[name] = named(name).parse(text)
     return found
 
@@ -53,6 +58,8 @@ def advised(path: Path) -> dict[str, Value]:
     found: dict[str, Value] = {}
     by: dict[str, str] = {}
     for rule, change in _changes(path):
+        if isinstance(change["knob"], str) and change["knob"] in PATCHED:
+            continue
         name, then = _checked(f"{rule} of {path}", change)
         if name in found and found[name] != then:
             raise UsageError(f"{by[name]} and {rule} of {path} propose two values for {name}", "choose by --set")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Change, Evidence, Kind, Report, Saving, Verified
-from dptune.knobs import ENVIRONMENT, Value, knob
+from dptune.knobs import ENVIRONMENT, Value, of_change
 from dptune.measured import Measured
 from dptune.present.amounts import between, in_unit, milliseconds, ns_as_ms, number, percent, several
 from dptune.present.lines import NARROW, Line, Role, code, heading, labelled, line, wrapped
@@ -249,7 +249,7 @@ def _per_sample(saves: Saving) -> str:
 
 
 def _change(change: Change) -> str:
-    known = knob(change.knob)
+    known = of_change(change.knob)
     now = _value(change.now) if change.now is not None else "unset or unknown"
     unit = f" {known.unit}" if known.unit else ""
     where = f" at {change.at}" if change.at else ""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dptune.advise.sentence import sentence
+from dptune.knobs import is_patched, written
 from dptune.present.amounts import Hole, ns_as_ms, several
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.sections.advice import change, changes
@@ -50,9 +51,11 @@ def page(proof: Proof, width: int, predicted: str = "") -> Iterator[Line]:
     for side, variant in (("A", proof.a), ("B", proof.b)):
         yield from labelled(side, f"{_named(variant)}: {_step(proof, side)}", width)  # type: ignore[arg-type]
     if proof.b.patched:
-        words = (
-            f"B runs {' and '.join(proof.b.patched)} with the patch of `dptune report --patch --advice {proof.advice}`"
+        settings = " ".join(
+            f"--set {name}={written(then)}" for name, then in proof.changes.items() if is_patched(name, then)
         )
+        of = settings if settings and not proof.advice else f"--advice {proof.advice}"
+        words = f"B runs {' and '.join(proof.b.patched)} with the patch of `dptune report --patch {of}`"
         yield from labelled("Patch", f"{words}.", width)
     if any(trial.beside and trial.status == "ran" for trial in proof.trials):
         words = f"The script does not run in a copy of {proof.a.directory} alone: trials also had links to its siblings"

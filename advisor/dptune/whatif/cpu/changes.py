@@ -10,6 +10,7 @@ from dataclasses import replace
 from statistics import mean, median
 
 from dptune.knobs import TAKE_NO_TIME, Value
+from dptune.knobs.patched import FSDP
 from dptune.measured import Missing
 from dptune.whatif.bounds import BOUNDS, bounded
 from dptune.whatif.cpu import unit_changes
@@ -17,7 +18,7 @@ from dptune.whatif.cpu.communication import bucket_cap, bucket_caps, comm_hook, 
 from dptune.whatif.cpu.loaders import batch, loading_of, micro_batches, persistent, shorter, workers
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY, ranks_asked, relinked
-from dptune.whatif.cpu.wrappers import FSDP, sharded, wrapper
+from dptune.whatif.cpu.wrappers import sharded, wrapper
 from dptune.whatif.scenarios import ONLY_MEMORY, SCENARIOS
 
 Changing = Callable[[StepModel, Value], StepModel]

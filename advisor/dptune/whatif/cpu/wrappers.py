@@ -13,13 +13,13 @@ from dataclasses import replace
 from itertools import accumulate
 
 from dptune.knobs import Value
+from dptune.knobs.patched import FSDP
 from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.unit_changes import gathering_again, grouped, sharding_of, without
 from dptune.whatif.cpu.units import Sharding, UnitCall, element_bytes
 
-DDP, FSDP = WRAPPERS = ("ddp", "fsdp")
 # Of a collective of a unit: its hook, and for each tensor and byte of the unit its copies and views.
 CALL_NS, TENSOR_NS, BYTE_NS = 400e3, 40e3, 0.4
 DISPATCH_NS = 200e3  # what the optimizer takes for each sharded tensor beyond a whole one: DTensor dispatches in Python
