@@ -11,9 +11,9 @@
 Times are CPU seconds (user and system, of a process and of those it started and waited for), so that they hold on a
 machine that does other things, too. The copies have ranks and clocks of their own. Results are appended to
 results/cluster.json. `parts` goes on where it stopped: the records of each part are kept in the folder of temporary
-files until the last is read. The traces of `planted` are those of tests/measure/many_ranks.py, made as large as asked by
-operators that launch nothing: two hosts whose GPUs take 1.2 times as long, three ranks that idle for 2 ms before each
-step, one group whose all-reduces take 2.5 times as long.
+files until the last is read. The traces of `planted` are those of tests/measure/many_ranks.py, made as large as asked
+by operators that launch nothing: two hosts whose GPUs take 1.2 times as long, three ranks that idle for 2 ms before
+each step, one group whose all-reduces take 2.5 times as long.
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ def table(results: list[dict[str, Any]]) -> str:
                 "",
                 f"{count:,} ranks of {megabytes} MB: late places {_named(right[0])}, slow GPUs {_named(right[1])}, "
                 f"slow links {_named(right[2])}; unsteady hosts named: {len(each['unsteady_hosts'])}",
-                f"compared in {each['measure_s']:.1f} CPU s; peak memory of the client {each['client_peak_mb']:,.0f} MB",
+                f"compared in {each['measure_s']:.1f} CPU s; the client took {each['client_peak_mb']:,.0f} MB at most",
             ]
     record = latest["record", None, None]
     lines += [

@@ -40,9 +40,7 @@ def run(folder: Path, hosts: int, planted: Planted, name: Callable[[int], str] =
     return load([folder], cached=False)
 
 
-def write_traces(
-    folder: Path, hosts: int, planted: Planted, name: Callable[[int], str] = "node{:02d}".format
-) -> None:
+def write_traces(folder: Path, hosts: int, planted: Planted, name: Callable[[int], str] = "node{:02d}".format) -> None:
     """The trace of each rank, by its number."""
     ranks = hosts * PER_HOST
     tensor = [list(range(host * PER_HOST, (host + 1) * PER_HOST)) for host in range(hosts)]

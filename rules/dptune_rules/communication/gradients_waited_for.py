@@ -20,7 +20,7 @@ NCCL, since torch 2.8 a collective without `async_op=True` runs on the current s
 model in `DistributedDataParallel`, which does all this in buckets.
 
 The upper bound is the exposed time of these collectives, or the compute of the backward pass after the first of them,
-whichever is smaller, and the time in which the GPU runs neither; at most what removing the collectives gains.
+whichever is smaller, and the time in which the GPU runs neither; never more than removing the collectives would save.
 
 ## When to leave it alone
 
@@ -34,8 +34,8 @@ whichever is smaller, and the time in which the GPU runs neither; at most what r
   https://pytorch.org/docs/stable/generated/torch.Tensor.register_post_accumulate_grad_hook.html
 - Tried on simulated training of 16 drawn models on drawn machines, with both forms of the fault. It fires on 20 of the
   32: `async_op=True` saves 3 to 17 % there, and the upper bound is 1.1 to 1.9 times that. On the others it saves 0.5 %
-  at most. On 16 models that the rule was adjusted on before, it fires on 16 of 32, two of which save nothing. No cards
-  have run it yet.
+  at most. On 16 models that the rule was adjusted on before, it fires on 16 of 32, two of which save nothing. It
+  has not been tried on a real GPU run.
 """
 
 from __future__ import annotations
