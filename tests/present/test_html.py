@@ -155,8 +155,9 @@ def test_a_straggler_is_marked_and_drawn_above_a_usual_rank(real_traces: Path) -
     run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
     written = whole_page(run, report)
     assert_links_resolve(read(written))
-    assert re.search(r'<div class="name late">\S+ r2</div>', written)
-    assert written.count('<div class="name late">') == 1
+    marked = re.findall(r'<div class="name late">(.*?)</div>', written)
+    assert marked == ["\N{BLACK RIGHT-POINTING TRIANGLE} r2"] * 3  # on the first screen, in the breakdown, by step
+    assert re.findall(r'<tr class="late"><td[^>]*>(.*?)</td>', written) == ["2"]
     timeline = written[written.index('<section id="timeline">') :]
     assert timeline.index("Rank 2 (straggler)") < timeline.index("(usual)")
     card = written[written.index('id="advice-DP701"') :].partition("</article>")[0]

@@ -238,7 +238,7 @@ def test_communication_is_split_by_what_hides_it(report: Report) -> None:
     assert re.findall(r"width:([\d.]+)%", written) == ["50.00", "30.00", "20.00", "10.00"]
     share = 20_000_000 / measured.account.window_ns
     assert f"all_reduce (gradients) in backward: {100 * share:.1f}&nbsp;%" in written
-    assert "all_reduce: exposed waiting" in written
+    assert "all_reduce: waiting" in written
     assert list(hidden_and_exposed(of(report, measured_run()))) == []
 
 
@@ -352,7 +352,7 @@ def test_a_table_says_why_figures_are_missing() -> None:
     hole, other = Hole("no second rank"), Hole("not matched")
     columns = [Column("kind", right=False), Column("ms"), Column("GB/s"), Column("busbw")]
     written = table(columns, [["all_reduce", "1.00", hole, hole], ["broadcast", other, hole, hole]], "Collectives")
-    assert "GB/s, busbw: not measured: no second rank" in written
+    assert "GB/s, busbw not measured: no second rank" in written
     assert "not measured: not matched" in written
     assert re.findall(r"<th [^>]*>(.*?)</th>", written) == ["kind", "ms"]
     assert table(columns, [], "none") == ""

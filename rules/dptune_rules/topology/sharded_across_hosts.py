@@ -18,7 +18,7 @@ within it, and only reduced shards of gradients cross the network. A rank then h
 gradients and optimizer state, for N ranks with n per host: HSDP is proposed only if the predicted peak memory fits, or
 is unknown.
 
-The upper bound is the exposed transfer of all-gathers.
+The upper bound is the exposed communication of all-gathers.
 
 ## When to leave it alone
 
@@ -90,7 +90,7 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=[],
         remedy=f'Create `mesh = init_device_mesh("{run.measured.device_kind}", ({len(on_host)}, {ranks_here}), '
         'mesh_dim_names=("replicate", "shard"))` and pass `mesh=mesh` to each `fully_shard`.',
-        saves=run.bound(0.0, run.most_exposed(rows), "the exposed transfer of all-gathers"),
+        saves=run.bound(0.0, run.most_exposed(rows), "the exposed communication of all-gathers"),
         confidence="low",
         evidence=[
             Evidence(label="hosts", value=len(on_host)),

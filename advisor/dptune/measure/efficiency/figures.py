@@ -45,7 +45,7 @@ _ABOVE_MEASURED = (
     "the counted FLOPs exceed the measured peak: the CPU was slower while the peak was measured than in the steps, or "
     "operator sizes or step time are not those of the run"
 )
-_NO_SAMPLES = "only `dptune profile` counts samples, from a torch DataLoader"
+_NO_SAMPLES = "no samples were counted: `dptune profile` counts those of a torch DataLoader"
 _NO_TOKENS = "the trace does not show tokens (pass `--tokens-per-step N`)"
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dptune.present.amounts import percent
 from dptune.present.html import charts
 from dptune.present.html.markup import text, together
 from dptune.present.html.style import shade
@@ -41,7 +40,7 @@ def forest(intervals: Sequence[Interval]) -> str:
             f'<div class="name">{text(interval.name)}</div><div class="interval">{zero}{span}{mark}</div>'
             f'<div class="value">{together(interval.words)}</div>'
         )
-    ticks = [charts.Tick((share - least) / room, percent(share)) for share in _round_shares(least, least + room)]
+    ticks = [charts.Tick((share - least) / room, f"{100 * share:,g} %") for share in _round_shares(least, least + room)]
     cells.append(f'<div class="name"></div>{charts.axis(ticks)}<div class="value"></div>')
     return f'<div class="rows three">{"".join(cells)}</div>'
 
