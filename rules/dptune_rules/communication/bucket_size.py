@@ -239,7 +239,7 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         return
     changes = _changes(run, buckets, larger=False)
     split = transfer <= run.measured.share("exposed_transfer_ns")
-    what = "transfer" if split else "transfer or waiting, which cannot be separated"
+    what = "communication" if split else "communication or waiting, which cannot be separated"
     bound = run.bound(0.0, run.unstretched(early * exposed), f"the exposed {what}; the last bucket stays exposed")
     if not changes:
         return
