@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dptune.present.html.markup import text, together
+from dptune.present.html.markup import prose, text
 from dptune.present.html.style import DARK, shade
 
 MOST_ROWS = 32
@@ -76,9 +76,9 @@ def rows(named: Iterable[tuple[str, str]], ticks: Sequence[Tick] = (), long_name
     the name of a row to mark.
     """
     cells = [
-        f'<div class="name late">{MARK}{together(name)}</div><div>{picture}</div>'
+        f'<div class="name late">{MARK}{prose(name)}</div><div>{picture}</div>'
         if name == late
-        else f'<div class="name">{together(name)}</div><div>{picture}</div>'
+        else f'<div class="name">{prose(name)}</div><div>{picture}</div>'
         for name, picture in named
     ]
     if ticks:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dptune.present.html import charts
-from dptune.present.html.markup import text, together
+from dptune.present.html.markup import prose, text
 from dptune.present.html.style import shade
 
 _LEAST_DRAWN = -2.0  # of the time: what costs more is drawn as that
@@ -38,7 +38,7 @@ def forest(intervals: Sequence[Interval]) -> str:
         mark = "" if middle is None or middle < least else f'<b style="left:{100 * (middle - least) / room:.2f}%"></b>'
         cells.append(
             f'<div class="name">{text(interval.name)}</div><div class="interval">{zero}{span}{mark}</div>'
-            f'<div class="value">{together(interval.words)}</div>'
+            f'<div class="value">{prose(interval.words)}</div>'
         )
     ticks = [charts.Tick((share - least) / room, f"{100 * share:,g} %") for share in _round_shares(least, least + room)]
     cells.append(f'<div class="name"></div>{charts.axis(ticks)}<div class="value"></div>')

@@ -63,7 +63,7 @@ ins, del { text-decoration: none; } ins { color: var(--good); } del { color: var
 pre { background: var(--paper); border: 1px solid var(--line); border-radius: .25rem; padding: .5rem .7rem;
   overflow-x: auto; font-size: .875rem; white-space: pre-wrap; margin: .2rem 0; }
 code { font-size: .9em; background: var(--paper); border: 1px solid var(--line); border-radius: .2rem;
-  padding: 0 .2rem; }
+  padding: 0 .2rem; } .option { white-space: nowrap; }
 .scroll { overflow-x: auto; background:
   linear-gradient(to right, var(--paper) 40%, transparent) left / 1.5rem 100% no-repeat local,
   linear-gradient(to left, var(--paper) 40%, transparent) right / 1.5rem 100% no-repeat local,
