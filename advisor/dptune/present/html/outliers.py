@@ -42,12 +42,12 @@ def outliers(report: Report) -> Iterator[Section]:
     ]
     late = table(COLUMNS, [row(place) for place in found.late], "Late ranks")
     body = late + (note(WORDS) if late else "") + "".join(paragraph(sentence) for sentence in words)
-    cells = [*rows, *_by_position(found, most, bool(rows))]
+    positions = list(_by_position(found, most, bool(rows)))
+    cells = [*rows, *positions]
     if cells:
+        by_position = ", and per position in process groups" if positions else ""
         body += charts.rows(cells, long_names=True)
-        body += note(
-            f"A cell per rank, by host, and per position in process groups. The strongest is {ns_as_ms(most)} ms late."
-        )
+        body += note(f"A cell per rank, by host{by_position}. The strongest is {ns_as_ms(most)} ms late.")
     if len(by_host) > len(latest):
         body += note(f"{len(latest)} of {len(by_host):,} hosts, those with the latest ranks.")
     yield Section("outliers", f"Outliers among {len(found.ranks):,} ranks", "Outliers", body)
