@@ -13,7 +13,7 @@ def delay_of(run: RunView, cause: DelayCause) -> DelayedFigures | None:
 
 
 def overlap_share(run: RunView, delay: DelayedFigures) -> float:
-    """The exposed transfer that compute could overlap, as a share of the traced step (mean over ranks)."""
+    """The exposed communication that compute could overlap, as a share of the traced step (mean over ranks)."""
     share: float = delay.could_hide_ns / run.measured.account.window_ns
     return share
 

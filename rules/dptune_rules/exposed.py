@@ -10,7 +10,7 @@ from dptune.rule import RunView
 
 
 def exposed_rows(run: RunView, rows: Iterable[CommunicationFigures]) -> list[Evidence]:
-    """The exposed transfer of each row, as a share of the measured time, with its longest stretch as the place."""
+    """The exposed communication of each row, as a share of the measured time, with its longest stretch as the place."""
     window_ns = run.measured.account.window_ns
     return [
         Evidence(

@@ -17,18 +17,18 @@ def said(measured, trust=SOUND, advice=(), skipped=(), quiet=QUIET, recorded=Tru
 def test_a_healthy_run(make_measured):
     told = said(make_measured(exposed_share=0.03))
     assert told.verdict.startswith("No bottleneck found")
-    assert told.why == "The median step takes 10 ms (untraced): compute 97 %, exposed communication 3 %."
+    assert told.why == "The median step takes 10 ms (untraced): compute 97 %, exposed communication or waiting 3 %."
     assert told.next.startswith("Nothing to change")
 
 
 @pytest.mark.parametrize(
     ("split", "said"),
     [
-        ({"exposed_transfer_ns": 3_000_000}, "exposed transfer 30 %"),
-        ({"exposed_unsplit_ns": 3_000_000}, "exposed communication 30 %"),
+        ({"exposed_transfer_ns": 3_000_000}, "exposed communication 30 %"),
+        ({"exposed_unsplit_ns": 3_000_000}, "exposed communication or waiting 30 %"),
         (
             {"exposed_transfer_ns": 1_000_000, "exposed_waiting_ns": 1_500_000, "exposed_unsplit_ns": 500_000},
-            "exposed transfer 10 %, unsplit exposed communication 5 %, waiting for ranks 15 %",
+            "exposed communication 10 %, exposed communication or waiting 5 %, waiting for ranks 15 %",
         ),
     ],
 )
@@ -142,15 +142,15 @@ def test_with_ranks_missing_it_is_not_known_what_exposed_communication_is(make_m
     measured = make_measured(exposed_share=0.2).model_copy(update={"world_size": 8})
     told = said(measured)
     assert told.verdict == (
-        "Communication-bound or straggler-bound: 20 % of each step is exposed communication; whether it is transfer "
-        "or waiting for late ranks needs the traces of all ranks."
+        "Communication-bound or straggler-bound: 20 % of each step is exposed communication or waiting for late "
+        "ranks; telling them apart needs the traces of all ranks."
     )
     assert told.next.startswith("Read the traces of all ranks together")
     assert said(measured, advice=[make_advice()]).next.startswith("XX101: Use `DataLoader(")
     unsure = said(measured, advice=[make_advice(confidence="low")])
     assert unsure.next.startswith("Read the traces of all ranks together")
     little = said(make_measured(exposed_share=0.08).model_copy(update={"world_size": 8}))
-    assert little.verdict.startswith("Mostly compute, but 8 % of each step is exposed communication; whether")
+    assert little.verdict.startswith("Mostly compute, but 8 % of each step is exposed communication or waiting")
 
 
 def test_what_could_be_split_is_called_what_it_is_though_ranks_are_missing(make_measured):

@@ -75,7 +75,7 @@ def test_the_account_of_a_made_trace_reads_as_it_was_made(traces: Path, capsys: 
     said = " ".join(capsys.readouterr().out.split())
     # Three steps of 1 ms; the last ends with its work, at 0.8 ms, and is left out: 0.5 and 0.3 of 1 ms.
     assert "█ compute 0.50 ms 50.0 %" in said
-    assert "▓ exposed transfer 0.30 ms 30.0 %" in said
+    assert "▓ exposed communication 0.30 ms 30.0 %" in said
     assert "The mean step takes 1.00 ms." in said
     assert "the last traced step (3) is excluded from all figures" in said
 

@@ -458,8 +458,7 @@ def test_why_waiting_and_transfer_are_not_told_apart_is_said() -> None:
     )
     less = run("b1", 100, parts={"compute_ns": 60, "exposed_transfer_ns": 39, "exposed_unsplit_ns": 1})
     assert compared(run("a", 99, parts=split), [less, some]).remarks == [
-        "exposed transfer and waiting for ranks are shown together as exposed communication: 4 % of it cannot be "
-        "separated in b2 (B)"
+        "exposed communication and waiting for ranks are shown together: 4 % of it cannot be separated in b2 (B)"
     ]
     none = {"compute_ns": 60, "exposed_unsplit_ns": 40}
     assert compared(run("a", 100, parts=none), run("b", 101, parts=none)).remarks == []  # no run tells them apart
@@ -696,10 +695,10 @@ def test_the_sentence_of_the_largest_classes_and_the_settings() -> None:
         facts=[ddp_facts(0.05, optimizers=[OptimizerFacts("SGD")])],
     )
     assert why(a, b) == (
-        "B is 12.1 ms per step slower (14 %): exposed communication +11.8 ms; "
+        "B is 12.1 ms per step slower (14 %): exposed communication and waiting +11.8 ms; "
         "ddp.bucket_cap_mb went from 25.0 to 0.05 and optimizer went from unset to SGD."
     )
-    assert why(b, a).startswith("B is 12.1 ms per step faster (12 %): exposed communication -11.8 ms; ")
+    assert why(b, a).startswith("B is 12.1 ms per step faster (12 %): exposed communication and waiting -11.8 ms; ")
 
 
 def test_the_sentence_names_what_went_the_other_way_too() -> None:

@@ -129,8 +129,8 @@ def test_work_queued_before_the_first_step_is_counted(tmp_path: Path, recorded: 
     assert figures.step.time_ns == round(448 * US / 3)  # without the 148 it is 100, what a step takes
     found = {one.code: one.text for one in judge(figures, []).findings}
     assert found["work-queued-before"] == (
-        "work queued on the device before the first traced step (0.148 ms) lengthens the mean step by up to 0.0493 ms: "
-        "record more steps"
+        "the first traced step starts with 0.148 ms of work that was queued before it, which lengthens the mean step "
+        "by up to 0.0493 ms: record more steps"
     )
 
 

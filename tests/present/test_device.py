@@ -91,7 +91,7 @@ def test_copies_say_how_fast_whether_they_block_and_where(full: Report) -> None:
     assert "Call sites (per step of rank 1), most time first:" in said
     # read from the 3 steps of the detailed window: 6 blocking calls and 1.5 ms, over 3
     assert (
-        "device to host pageable: aten::item in Net_0 by train.py(31): step, 2 of 4 bytes, in every step, "
+        "device to host pageable: aten::item in Net_0 by train.py(31): step, 2 copies of 4 bytes in every step, "
         "2 of them blocking (0.50 ms)" in said
     )
 

@@ -174,7 +174,7 @@ def test_equal_ranks_share_a_bar_and_the_straggler_has_its_own() -> None:
     report = of_ranks([(0.2, 0), (0, 0.2), (0.2, 0), (0.21, 0)], late=1)
     late, usual = sorted(first_screen(report).bars, key=lambda bar: not bar.marked)
     assert (late.name, late.odd.name, late.marked) == ("r1", "input", True)
-    assert (usual.name, usual.odd.name, usual.marked) == ("r0,2-3", "exposed comm", False)
+    assert (usual.name, usual.odd.name, usual.marked) == ("r0,2-3", "comm or waiting", False)
     assert usual.shares[2] == pytest.approx((0.2 + 0.2 + 0.21) / 3)
     shown = text.first_screen(report)
     assert " r1    ▶ " in shown
@@ -209,7 +209,7 @@ def test_it_is_drawn_in_ascii_where_blocks_cannot_be() -> None:
     _, report = reading.sample("accumulation_without_no_sync")
     shown = text.first_screen(report, blocks=False)
     assert shown.isascii()
-    assert "# compute 60 %  ! exposed transfer 21 %" in shown
+    assert "# compute 60 %  ! exposed comm 21 %" in shown
 
 
 def test_names_out_of_a_trace_are_no_escape_codes(report: Report) -> None:
@@ -284,7 +284,7 @@ def test_the_bar_of_a_rank_without_steps_is_of_its_whole_recording(foreign: Repo
 
 def test_rules_that_could_not_run_for_several_reasons_are_all_counted() -> None:
     _, report = reading.sample("healthy")
-    lacks = "the traces hold no Python stacks: profile with with_stack=True"
+    lacks = "the traces hold no Python stacks: use with_stack=True"
     reasons = {"XX101": lacks, "XX102": lacks, "XX103": "the trace does not show dtypes: record"}
     skipped = [Skipped(rule=rule, reason=reason) for rule, reason in reasons.items()]
     (limits,) = [

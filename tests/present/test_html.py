@@ -24,6 +24,7 @@ from dptune.predicted import BucketSize
 from dptune.present.anonymous import anonymous
 from dptune.present.first_screen import first_screen
 from dptune.present.html import RunDetails, page
+from dptune.present.html.markup import prose
 from dptune.trace import load
 from dptune.trace.run import Run
 from dptune.whatif.predicting import search
@@ -67,7 +68,7 @@ class Whole(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        self.words.append(data.replace("\N{NO-BREAK SPACE}", " "))
 
 
 def read(written: str) -> Whole:
@@ -155,8 +156,9 @@ def test_a_straggler_is_marked_and_drawn_above_a_usual_rank(real_traces: Path) -
     run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
     written = whole_page(run, report)
     assert_links_resolve(read(written))
-    assert re.search(r'<div class="name late">\S+ r2</div>', written)
-    assert written.count('<div class="name late">') == 1
+    marked = re.findall(r'<div class="name late">(.*?)</div>', written)
+    assert marked == ["\N{BLACK RIGHT-POINTING TRIANGLE} r2"] * 3  # on the first screen, in the breakdown, by step
+    assert re.findall(r'<tr class="late"><td[^>]*>(.*?)</td>', written) == ["2"]
     timeline = written[written.index('<section id="timeline">') :]
     assert timeline.index("Rank 2 (straggler)") < timeline.index("(usual)")
     card = written[written.index('id="advice-DP701"') :].partition("</article>")[0]
@@ -490,3 +492,10 @@ def test_every_kind_of_trace_makes_a_whole_page(real_traces: Path) -> None:
         assert_links_resolve(read(whole_page(run, report)))
         made += 1
     assert made >= 15
+
+
+def test_units_and_options_are_not_parted_from_what_they_belong_to() -> None:
+    assert prose("take 1.5 ms of 2 GiB, 7 % more ms") == "take 1.5&nbsp;ms of 2&nbsp;GiB, 7&nbsp;% more ms"
+    written = prose("use `dptune profile --stack-rate 3`, or `a-b`")
+    option = '<span class="option">--stack-rate</span>'
+    assert written == f"use <code>dptune profile {option} 3</code>, or <code>a-b</code>"

@@ -81,7 +81,7 @@ def test_without_hosts_and_groups_there_is_no_map_and_no_column_of_places(report
     (section,) = outliers(report.model_copy(update={"measured": report.measured.model_copy(update=bare)}))
     assert "A cell per rank" not in section.body
     assert ">where<" not in section.body
-    assert "where: not measured: the recording does not name the host" in section.body
+    assert "where not measured: the recording does not name the host" in section.body
 
 
 def test_an_export_of_late_ranks_takes_them_and_the_earliest(report: Report) -> None:

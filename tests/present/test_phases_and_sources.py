@@ -104,9 +104,9 @@ def test_phases_are_shares_of_the_step_and_the_host_of_its_own_time(told: Report
 def test_sources_say_how_many_modules_and_how_much_they_cover(told: Report) -> None:
     rows = [" ".join(row.split()) for row in section(text(told), "Compute time by source")]
     assert "Linear (24 modules) 30.0 %" in rows
-    assert "and 5 more, 75.0 % of all compute" in rows
+    assert "and 5 more; together 75.0 % of all compute" in rows
     assert not any(row.startswith("function share") for row in rows)
-    assert "1 step of its detailed window (compute: 60.0 % of it)." in " ".join(rows)
+    assert "1 step of its detailed window; compute takes 60.0 % of it." in " ".join(rows)
 
 
 def test_a_name_cannot_write_to_the_terminal(told: Report) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dptune.advice import Report
 from dptune.measured import ArrivalFigures, StepLag, StragglerFigures
-from dptune.present.sections.ranks import lateness, latest, straggler
+from dptune.present.sections.ranks import late_first, lateness, latest, rank_rows, straggler
 
 
 def late(report: Report, lags_ns: list[int], lag_ns: int, covers: float = 0.91, steps_share: float = 1.0) -> Report:
@@ -70,3 +70,16 @@ def test_a_rank_that_the_report_does_not_name_is_no_straggler(report: Report) ->
     assert latest(often).startswith("Latest: rank 1 is ")
     headline = often.headline.model_copy(update={"cause": "It sleeps."})
     assert latest(often.model_copy(update={"headline": headline})).startswith("Straggler: rank 1 is ")
+
+
+def test_of_many_ranks_the_latest_are_shown_first(report: Report) -> None:
+    """Of 20 ranks 16 are shown: rank 18, which alone is late, is the first of them."""
+    told = late(report, [2_000_000], 2_000_000)
+    usual, slow = told.measured.ranks
+    ranks_of_run = [(slow if number == 18 else usual).model_copy(update={"rank": number}) for number in range(20)]
+    many = told.model_copy(update={"measured": told.measured.model_copy(update={"ranks": ranks_of_run})})
+    rows, order = late_first(many, list(rank_rows(many)))
+    assert [row[0] for row in rows] == ["18", *(str(number) for number in range(20) if number != 18)]
+    assert order == "The ranks that arrive latest are first. "
+    none = many.model_copy(update={"measured": many.measured.model_copy(update={"ranks": [usual, usual]})})
+    assert late_first(none, [["a"], ["b"]]) == ([["a"], ["b"]], "")

@@ -35,7 +35,7 @@ def test_the_breakdown_has_the_signs_of_the_first_screen() -> None:
 def test_the_timeline_has_these_signs_too() -> None:
     blocks = {part.name: part.block for part in PARTS}
     assert SIGNS["compute"].sign == blocks["compute"]
-    assert SIGNS["communication"].sign == blocks["exposed transfer"]
+    assert SIGNS["communication"].sign == blocks["exposed comm"]
     assert SIGNS["copy"].sign == SIGNS["memset"].sign == blocks["copies"]
     assert SIGNS["loader"].sign == blocks["input"]
 

@@ -29,13 +29,13 @@ def test_what_tells_the_steps(report, basis, words):
     marked = basis == "profiler_step"
     missing = {"similarity": "they are marked"} if marked else {}
     found = StepsFigures(basis=basis, similarity=None if marked else 0.987, by_rank={0: 4, 1: 4}, missing=missing)
-    assert f"Shares in this report are of 4 traced steps on each rank: {words}" in said(report, found)
+    assert f"Shares in this report are of 4 traced steps on each rank, {words}" in said(report, found)
 
 
 def test_ranks_with_different_numbers_of_steps(report):
     found = StepsFigures(basis="optimizer", similarity=1.0, by_rank={0: 4, 1: 6})
     assert "of 4 to 6 traced steps on each rank" in said(report, found)
-    assert "of 1 traced step: " in said(report, found.model_copy(update={"by_rank": {0: 1}}))
+    assert "of 1 traced step, " in said(report, found.model_copy(update={"by_rank": {0: 1}}))
 
 
 def test_steps_that_are_set_aside(report):

@@ -84,7 +84,7 @@ def test_a_change_of_the_arithmetic_says_what_to_watch(report: Report) -> None:
 def test_the_account_is_in_ms_of_the_untraced_step_and_says_so(report: Report) -> None:
     said = section(text(report), "Step time breakdown (untraced)")
     assert "█ compute 84.1 ms 60.0 %" in said
-    assert "▓ exposed communication 29.4 ms 21.0 %" in said
+    assert "▓ comm or waiting 29.4 ms 21.0 %" in said
     assert "~ waiting for input 16.8 ms 12.0 %" in said
     assert "30.0 % of all communication is hidden" in said
     assert "idle and waiting: the rest of the untraced step time" in said
@@ -190,7 +190,7 @@ def test_rules_that_lack_the_same_are_one_entry_with_ranges(report: Report) -> N
     lone = [Skipped(rule=code, reason=NEEDS_RECORDING) for code in ("DP403", "DP605")]
     found = section(text(report.model_copy(update={"skipped": [*lone, *unjudged]})), "Skipped rules")
     assert "7 rules: not enough reliable data for a verdict (DP101-103, DP105, DP204, DP205, DP301)" in found
-    assert "DP403, DP605: a recording is needed: `dptune profile train.py`" in found
+    assert "DP403, DP605 need a recording by `dptune profile train.py`" in found
     assert "steady" not in found
 
 
@@ -198,7 +198,7 @@ def test_rules_that_need_a_recording_are_one_line(report: Report) -> None:
     why = "the trace does not show it"
     needing = [Skipped(rule=code, reason=why, needs="recording") for code in ("DP303", "DP504")]
     page = text(report.model_copy(update={"advice": [], "skipped": [*report.skipped, *needing]}))
-    assert "DP303, DP504: a recording is needed: `dptune profile train.py`" in section(page, "Skipped rules")
+    assert "DP303, DP504 need a recording by `dptune profile train.py`" in section(page, "Skipped rules")
     assert why not in page
     assert "No findings, but 2 rules could not run and 2 more need a recording (see below)." in flat(page)
 

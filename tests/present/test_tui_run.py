@@ -53,7 +53,7 @@ async def test_a_step_lane_by_lane(recorded: tuple[Run, Report], size: tuple[int
     async with ReportApp(report, run).run_test(size=size) as pilot:
         await see(pilot, "2 ranks, around step", "6")
         seen = await see(pilot, "rank 0, around step", "enter")
-        assert re.search("█ compute ▓ exposed transfer .*b backward o optimizer", flat(seen))
+        assert re.search("█ compute ▓ exposed comm .*b backward o optimizer", flat(seen))
         rows = {row.split()[0].lstrip(">"): row for row in picture(pilot).splitlines()[2:-1] if row.split()}
         assert rows["script"].count("b") > 10
         assert "█" in rows["compute"]

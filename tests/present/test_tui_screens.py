@@ -17,12 +17,12 @@ from .test_tui import LARGE, SMALL, see, settled
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TABS = {
-    "1": "31 % of each step is exposed communication: 21 % transfers data",
+    "1": "21 % of each step is exposed communication, 10 % waits for",
     "2": "high impact, high confidence: DP102 no-sync-missing",
     "3": "late by step",
     "4": "Collectives (traced times)",
     "5": "Selected gap",
-    "6": "█ compute ▓ exposed transfer ▒ waiting ≡ copies ~ input · idle",
+    "6": "█ compute ▓ exposed comm ▒ waiting ≡ copies ~ input · idle",
     "7": "dptune whatif",
 }
 

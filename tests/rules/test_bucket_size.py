@@ -302,7 +302,7 @@ def test_waiting_for_a_late_rank_is_not_promised_by_smaller_buckets(ask, one_buc
     assert "a step spends 10 % of its time waiting for the transfer" in advice.title
     assert "separate" not in advice.saves.how
     shown = {evidence.label: evidence.value for evidence in advice.evidence}
-    assert shown["exposed transfer"] == pytest.approx(0.1)
+    assert shown["exposed communication"] == pytest.approx(0.1)
 
 
 def test_what_cannot_be_split_is_called_transfer_or_waiting(ask, one_bucket):
@@ -314,8 +314,8 @@ def test_what_cannot_be_split_is_called_transfer_or_waiting(ask, one_bucket):
     assert (
         "30 % of its time waiting for the transfer or for late ranks, which the traces do not separate" in advice.title
     )
-    assert advice.saves.how.startswith("the exposed transfer or waiting, which cannot be separated")
-    assert "exposed transfer or waiting" in {evidence.label for evidence in advice.evidence}
+    assert advice.saves.how.startswith("the exposed communication or waiting, which cannot be separated")
+    assert "exposed communication or waiting" in {evidence.label for evidence in advice.evidence}
 
 
 @pytest.mark.parametrize(("lag_ms", "high"), [(2, 0.4 - 0.1 - 2 * 0.005), (0.5, 0.4 - 2 * 0.005)])

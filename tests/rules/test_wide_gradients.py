@@ -98,7 +98,7 @@ def test_a_bound_is_no_more_than_what_is_exposed(ask, make_measured, make_facts,
     )
     assert advice.saves.high_share == advice.evidence[0].value == pytest.approx(0.5)
     assert (advice.saves.how, advice.saves.unpredicted) == (
-        "the exposed transfer of gradients",
+        "the exposed communication of gradients",
         "the replay misses",
     )
 

@@ -42,8 +42,8 @@ class Limit:
 COMMUNICATION = Limit("Communication-bound", "{} of each step waits for communication", "exchange_ns")
 UNSPLIT = Limit(
     "Communication-bound or straggler-bound",
-    "{} of each step is exposed communication; whether it is transfer or waiting for late ranks needs the traces of "
-    "all ranks",
+    "{} of each step is exposed communication or waiting for late ranks; telling them apart needs the traces of all "
+    "ranks",
     "exchange_ns",
 )
 LATE = Limit(
@@ -51,7 +51,7 @@ LATE = Limit(
     "{} of each step is spent in collectives that wait for the last rank to arrive",
     "exposed_waiting_ns",
 )
-_BOTH = "{{}} of each step is exposed communication: {} transfers data, {} waits for late ranks"
+_BOTH = "{} of each step is exposed communication, {} waits for late ranks"
 INPUT = Limit("Input-bound", "{} of each step waits for the data loader", "input_idle_ns")
 _COPY = Limit("Copy-bound", "{} of each step waits for copies between memories", "copy_ns")
 _COPY_WITHIN = Limit("Copy-bound", "{} of each step is spent on copies within one device", "copy_ns")
@@ -69,11 +69,11 @@ _IDLE_CAUSES = {
     "dependency_idle_ns": "while launched work has not started",
     "host_idle_ns": "while the host runs Python, file I/O or sleeps",
 }
-_UNKNOWN = ", {} unknown"
+_UNKNOWN = ", {} is one or the other"
 _WORTH_NAMING = 0.005  # of a step, from which on a part of communication is named beside the other
 _PARTS = {
-    "exposed_transfer_ns": "exposed transfer",
-    "exposed_unsplit_ns": "exposed communication",
+    "exposed_transfer_ns": "exposed communication",
+    "exposed_unsplit_ns": "exposed communication or waiting",
     "exposed_waiting_ns": "waiting for ranks",
     "input_idle_ns": "waiting for input",
     "copy_ns": "copies",
@@ -108,7 +108,7 @@ def _copies(measured: Measured) -> dict[Limit, float]:
 def greatest(found: Mapping[Limit, float], unsplit: float = 0.0) -> tuple[Limit, float] | None:
     """What limits the step most, and its share, where that is worth saying; None where nothing is.
 
-    `unsplit` is the share of communication of which it is not known whether it transfers data or waits.
+    `unsplit` is the share of communication of which it is not known whether it waits.
 
     Communication and waiting for late ranks are one: a rank that waits in a collective does not compute for either.
     """
@@ -149,12 +149,8 @@ def of_step(measured: Measured) -> str:
 
 
 def parts(measured: Measured) -> str:
-    """The account in one line; exposed communication that could not be split is named apart from the transfer."""
-    account = measured.step_account
-    names = dict(_PARTS)
-    if account.exposed_communication_ns > account.exposed_unsplit_ns:
-        names["exposed_unsplit_ns"] = "unsplit exposed communication"
-    class_shares = [(name, measured.step_share(class_ns)) for class_ns, name in names.items()]
+    """The account in one line; what may be communication or waiting is named apart from both."""
+    class_shares = [(name, measured.step_share(class_ns)) for class_ns, name in _PARTS.items()]
     spent = [f"{name} {percent(share)}" for name, share in class_shares if share >= 0.001]
     return ", ".join([f"compute {percent(measured.step_share('compute_ns'))}", *spent])
 

@@ -217,8 +217,8 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         yield Finding(code="last-step-cut-short", level="info", text=text)
     if (longer := _longer_by_queue_ns(measured, steps)) is not None:
         text = (
-            f"work queued on the device before the first traced step ({milliseconds(steps.queued_before_ns)}) "
-            f"lengthens the mean step by up to {milliseconds(longer)}: record more steps"
+            f"the first traced step starts with {milliseconds(steps.queued_before_ns)} of work that was queued before "
+            f"it, which lengthens the mean step by up to {milliseconds(longer)}: record more steps"
         )
         yield Finding(code="work-queued-before", level="info", text=text)
     if steps.surplus:

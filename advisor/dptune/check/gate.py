@@ -22,7 +22,7 @@ BUDGETS: Mapping[str, tuple[str, Callable[[Measured], float]]] = {
     "step_ms": ("step time in ms", lambda run: run.step.time_ns / 1e6),
     "us_per_sample": ("time per sample in us", lambda run: run.step.time_ns / 1e3 / run.samples_per_step),
     "exposed_communication_share": (
-        "exposed communication as a share of the step",
+        "exposed communication and waiting as a share of the step",
         lambda run: run.step_share("exposed_communication_ns"),
     ),
     "idle_share": ("idle time as a share of the step", lambda run: run.step_share("idle_ns")),

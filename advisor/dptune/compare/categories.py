@@ -41,7 +41,7 @@ def remarks(sides: Sides) -> Iterator[str]:
         worst = max(unsplit, key=unsplit.__getitem__)
         percent = 100 * unsplit[worst]
         said = f"{percent:{'.0f' if percent >= 10 else '.2g'}} % of it cannot be separated in {worst}"
-        yield f"exposed transfer and waiting for ranks are shown together as exposed communication: {said}"
+        yield f"exposed communication and waiting for ranks are shown together: {said}"
     unseen = _unseen(sides)
     if unseen:
         yield f"waiting for input and the host are shown together: no DataLoader was seen in {', '.join(unseen)}"

@@ -19,7 +19,7 @@ _MUCH_FASTER = 2 / 3  # of the time, from which on a factor is said and no perce
 _AT_MOST = 3  # classes in the sentence
 _WORTH_SHARE = 0.2  # of the largest: a class that changed by less is not in the sentence
 _FACTS_AT_MOST = 2
-_EXPOSED = "exposed communication"
+_EXPOSED = "exposed communication and waiting"
 _NAMES = {
     "compute_ns": "compute",
     "exposed_transfer_ns": _EXPOSED,

@@ -100,7 +100,7 @@ class PhaseDifference(Model):
 
     phase: str = Field(description="forward (and the rest), backward, optimizer or unknown")
     compute_ns: Pair = Field(description="compute per step")
-    exposed_communication_ns: Pair = Field(description="exposed communication per step")
+    exposed_communication_ns: Pair = Field(description="exposed communication and waiting per step")
 
 
 class RankDifference(Model):
@@ -109,7 +109,7 @@ class RankDifference(Model):
     rank: int
     step_ns: Pair = Field(description="its step time, on the basis of the comparison")
     compute_ns: Pair = Field(description="compute per step")
-    exposed_communication_ns: Pair = Field(description="exposed communication per step")
+    exposed_communication_ns: Pair = Field(description="exposed communication and waiting per step")
     idle_ns: Pair = Field(description="idle time per step")
     loader_wait_share: Pair = Field(description="waiting for the data loader / step")
     lag_ns: Pair = Field(description="how late it arrives at collectives")

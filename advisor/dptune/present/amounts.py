@@ -102,5 +102,6 @@ def in_unit(value: float | str, unit: str) -> str:
         return f"{percent(value)} {unit}"
     if isinstance(value, int) and unit.startswith("bytes"):
         return data(value) + unit.removeprefix("bytes")
-    text = number(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
+    counted = times if unit.startswith("per ") else number
+    text = counted(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value
     return f"{text} {unit}".rstrip()

@@ -41,9 +41,10 @@ class RanksView(RecordedView):
 
         No change of what is sent saves more. Where traces of ranks are missing, the two cannot be separated.
         """
-        label = "exposed transfer or waiting" if self.measured.account.exposed_unsplit_ns else "exposed transfer"
+        unsplit = " or waiting" if self.measured.account.exposed_unsplit_ns else ""
         where = self.measured.where("exposed_transfer_ns", "exposed_unsplit_ns")
-        return Evidence(label=label, value=self.measured.share("exchange_ns"), unit="of a step").at(where)
+        share = self.measured.share("exchange_ns")
+        return Evidence(label=f"exposed communication{unsplit}", value=share, unit="of a step").at(where)
 
     @property
     def one_is_late(self) -> bool:

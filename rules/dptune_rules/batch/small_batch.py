@@ -188,7 +188,9 @@ def check(run: RunView) -> Iterator[Advice]:
         evidence=[
             Evidence(label="samples per step, all ranks", value=before),
             Evidence(
-                label="exposed communication", value=run.measured.share("exposed_communication_ns"), unit="of a step"
+                label="exposed communication and waiting",
+                value=run.measured.share("exposed_communication_ns"),
+                unit="of a step",
             ).at(run.measured.where_exposed),
             *(
                 Evidence(

@@ -26,7 +26,7 @@ and minus waiting for a rank that is late by 10 % of the step. A bound from star
 gloo ranks on one machine went from 92 to 36 ms a step, and start-up accounted for only 22 ms.
 
 A single bucket is complete only when the backward pass is over, so it cannot overlap with the backward pass at all.
-Splitting it saves at most the exposed transfer of the gradients that are ready earlier: no bucket size sends the last
+Splitting it saves at most the exposed communication of the gradients ready earlier: no bucket size sends the last
 gradient earlier, so its part of the bytes is subtracted. Waiting for a late rank remains, whatever the bucket size.
 Where the traces of some ranks are missing, the two cannot be separated: the bound then includes waiting, and the
 finding states this.
@@ -85,7 +85,7 @@ FEWER_TIMES = Threshold(
     "fewer_times", 2.0, "with more than half the messages left, the change is lost in the noise of a step"
 )
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
-TAIL_SHARE = Threshold("tail_share", 0.05, "medium impact from here: exposed transfer of a single bucket")
+TAIL_SHARE = Threshold("tail_share", 0.05, "medium impact from here: exposed communication of a single bucket")
 HIDDEN_SHARE = Threshold(
     "hidden_share", 0.1, "a single bucket is sent when the backward pass is over: almost nothing hides it"
 )
@@ -188,7 +188,9 @@ def _raise(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
     stays = buckets.fewest_calls * shortest + run.waiting_that_stays
     ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - stays))
     everything = Evidence(
-        label="exposed communication", value=run.measured.share("exposed_communication_ns"), unit="of a step"
+        label="exposed communication and waiting",
+        value=run.measured.share("exposed_communication_ns"),
+        unit="of a step",
     )
     changes = _changes(run, buckets, larger=True)
     most = (
@@ -237,7 +239,7 @@ def _lower(run: RunView, buckets: _Buckets) -> Iterator[Advice]:
         return
     changes = _changes(run, buckets, larger=False)
     split = transfer <= run.measured.share("exposed_transfer_ns")
-    what = "transfer" if split else "transfer or waiting, which cannot be separated"
+    what = "communication" if split else "communication or waiting, which cannot be separated"
     bound = run.bound(0.0, run.unstretched(early * exposed), f"the exposed {what}; the last bucket stays exposed")
     if not changes:
         return

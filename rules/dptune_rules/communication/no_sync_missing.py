@@ -10,7 +10,7 @@ accumulated without `set_requires_gradient_sync(False)`.
 
 DDP all-reduces gradients in every backward pass. During accumulation only the sum matters: with k micro-batches, k - 1
 of the k all-reduces send what the last one sends again. They all carry the same bytes, so a step pays about (k - 1) / k
-of its exposed transfer for them, which sets the impact.
+of its exposed communication for them, which sets the impact.
 
 Where the run has a step model, the saving is its prediction. Without one it is not known: messages also slow the
 compute that they overlap, and ranks that wait for the slowest rank after every micro-batch then wait once. The upper
@@ -99,7 +99,7 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing(f"with {len(wrapped)} DDP modules, it is unknown which one a backward pass synchronizes")
     share = run.measured.share("exchange_ns") * (synchronised - 1) / synchronised
     exposed = run.measured.share("exposed_communication_ns")
-    everything = Evidence(label="exposed communication", value=exposed, unit="of a step")
+    everything = Evidence(label="exposed communication and waiting", value=exposed, unit="of a step")
     stays = _one_reduction(run) + run.waiting_that_stays
     ceiling = max(share, run.unstretched(run.measured.share("communication_ns") - stays))
     place = facts.backward_where or wrapped[0].where

@@ -22,9 +22,9 @@ torch rejects its bf16 hook: wrap it in your own function, as `dptune verify` do
 
 The hook with the larger predicted saving is proposed, casts included; where both are equal, bf16. Where the predicted
 interval includes zero, nothing is proposed. Where the step model misses the recorded steps by too much to predict, bf16
-is proposed if half of the exposed transfer's bandwidth share, minus the casts, reaches the threshold. No saving is
-larger than the exposed transfer of gradients. Without a step model nothing is proposed: over a fast link the casts take
-longer than the transfer time that they save.
+is proposed if half of the exposed communication's bandwidth share, minus the casts, reaches the threshold. No saving is
+larger than the exposed communication of gradients. Without a step model nothing is proposed: on a fast link the casts
+take longer than the transfer time that they save.
 
 ## When to leave it alone
 
@@ -134,7 +134,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=saves,
         confidence="medium" if saves.basis == "replayed" else "low",
         evidence=[
-            Evidence(label="exposed transfer of gradients", value=exposed, unit="of a step").at(
+            Evidence(label="exposed communication of gradients", value=exposed, unit="of a step").at(
                 max(rows, key=lambda collective: collective.exposed_transfer_ns).known("longest")
             ),
             Evidence(
@@ -199,11 +199,11 @@ def _casting(run: RunView, sizes: list[float]) -> float:
 
 
 def _within(run: RunView, saves: Saving, exposed: float) -> Saving:
-    """The saving, but no more than the exposed transfer of gradients: what is hidden takes no time of the step."""
+    """The saving, but no more than the exposed communication of gradients: what is hidden takes no time of the step."""
     if saves.high_share <= exposed:
         return saves
     if saves.basis == "bound":
-        bound = run.bound(0.0, exposed, "the exposed transfer of gradients")
+        bound = run.bound(0.0, exposed, "the exposed communication of gradients")
         return bound.without_prediction(saves.unpredicted or "")
     low, likely = min(saves.low_share, exposed), min(saves.predicted_share or 0.0, exposed)
-    return run.narrowed(saves, low, likely, exposed, "up to the exposed transfer of gradients")
+    return run.narrowed(saves, low, likely, exposed, "up to the exposed communication of gradients")

@@ -256,7 +256,7 @@ def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float]) -> S
     others = [ns for rank, ns in busy.items() if rank != late.rank]
     unbusy = 1 - max(others) / run.measured.step.time_ns if others and late.rank in busy else 0.0
     if unbusy > bound.high_share:
-        bound = run.bound(0.0, unbusy, "the step less the busy time of the busiest other rank")
+        bound = run.bound(0.0, unbusy, "the step minus the busy time of the busiest other rank")
     return bound
 
 
@@ -310,7 +310,7 @@ def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> I
     """The causes of its lag, with the share that each explains."""
     for difference in late.differences:
         yield Evidence(
-            label=f"explained by `{difference.short}`",
+            label=f"explained by {'the time before ' if difference.kind == 'gap' else ''}`{difference.short}`",
             value=difference.share,
             unit="of its lag",
             rank=late.rank,
@@ -341,7 +341,7 @@ def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float,
     if gain >= least_wait:
         return gain, "the saving of a replay without the rank's delays"
     return least_wait, (
-        f"the time that every other rank waits, {_percent(least_wait)} of a traced step; the replay does not model "
+        f"the time that every other rank waits, {_percent(least_wait)} of a traced step; the replay ignores "
         "that waiting kernels slow the others"
     )
 

@@ -19,7 +19,7 @@ Reorder the ranks in the groups: launchers place neighbours on one host, so put 
 traffic. With `init_device_mesh` the last dimension holds neighbours: put the dimension with the most traffic last. With
 `new_group`, the evidence lists the current ranks and the proposed ones.
 
-The saving is an upper bound: the exposed transfer, times the part of the bytes between hosts that would stay within a
+The saving is an upper bound: the exposed communication, times the part of bytes between hosts that would stay within a
 host.
 
 ## When to leave it alone
@@ -124,7 +124,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(
             0.0,
             run.unstretched(exposed * (1 - then / now)),
-            "the exposed transfer (where known), by the bytes that would stay within hosts",
+            "the exposed communication (where known), by the bytes that would stay within hosts",
         ),
         confidence="medium",
         evidence=[

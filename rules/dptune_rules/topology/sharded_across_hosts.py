@@ -18,7 +18,7 @@ within it, and only reduced shards of gradients cross the network. A rank then h
 gradients and optimizer state, for N ranks with n per host: HSDP is proposed only if the predicted peak memory fits, or
 is unknown.
 
-The upper bound is the exposed transfer of all-gathers.
+The upper bound is the exposed communication of all-gathers.
 
 ## When to leave it alone
 
@@ -91,7 +91,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="Links between hosts are several times slower than those within, and all ranks of a host share them.",
         changes=_hybrid(sharded[0].version, where, line),
         remedy=f"Create `{line}` and pass `mesh=mesh` to each `fully_shard`.",
-        saves=run.bound(0.0, run.most_exposed(rows), "the exposed transfer of all-gathers"),
+        saves=run.bound(0.0, run.most_exposed(rows), "the exposed communication of all-gathers"),
         confidence="low",
         evidence=[
             Evidence(label="hosts", value=len(on_host)),

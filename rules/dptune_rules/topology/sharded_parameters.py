@@ -2,7 +2,7 @@
 
 ## What it measures
 
-The exposed transfer of all-gathers that the hooks of FullyShardedDataParallel or `fully_shard` issue in a step, and
+The exposed communication of all-gathers issued in a step by the hooks of FullyShardedDataParallel or `fully_shard`, and
 whether each rank would have room for the whole model: parameters, gradients and the optimizer's state. All-gathers that
 the script issues itself, for example by `full_tensor()`, are not counted: `collectives-in-steps` reports them. If they
 take longer than FSDP's, this rule reports nothing. On a CPU, a gather blocks the script, and only those of forward
@@ -242,7 +242,7 @@ def _beyond_replicas_ns(run: RunView, rows: list[CommunicationFigures]) -> int:
 
 
 def _of_script_ns(run: RunView) -> int:
-    """Exposed transfer of all-gathers that the script or a library issues itself."""
+    """Exposed communication of all-gathers that the script or a library issues itself."""
     rows = run.measured.overlap.rows
     return _transfer_ns([row for row in rows if row.kind == "all_gather" and row.known("purpose") != "sharding"])
 
@@ -291,7 +291,7 @@ def _memory(run: RunView) -> list[Evidence]:
         left = _host_memory(run)
         return found if left is None else [*found, Evidence(label="free on the host", value=left / 2**20, unit="MiB")]
     free = [device.capacity_bytes - device.peak_reserved_bytes for device in run.measured.known("memory") or []]
-    return [*found, Evidence(label="free on each device", value=min(free) / 2**20, unit="MiB")] if free else found
+    return [*found, Evidence(label="free on each device", value=min(free) / 2**30, unit="GiB")] if free else found
 
 
 def _less(run: RunView, reshards: bool) -> str | None:

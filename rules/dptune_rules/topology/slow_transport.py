@@ -22,7 +22,7 @@ It depends on what was found:
   `/dev/infiniband`;
 - InfiniBand without GPUDirect RDMA: load `nvidia-peermem`, or use a driver with DMA-BUF.
 
-The saving is an upper bound: the exposed transfer. Waiting for a late rank remains.
+The saving is an upper bound: the exposed communication. Waiting for a late rank remains.
 
 ## When to leave it alone
 

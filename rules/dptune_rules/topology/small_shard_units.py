@@ -3,7 +3,7 @@
 ## What it measures
 
 The units of FullyShardedDataParallel or `fully_shard`: how many there are, the mean size of the all-gathers that their
-hooks issue, and the exposed transfer of these all-gathers and reduce-scatters in a step. Units are small where the
+hooks issue, and the exposed communication of these all-gathers and reduce-scatters in a step. Units are small where the
 start-up of an all-gather of the mean size takes longer than its transfer, by the latency and bandwidth measured between
 these ranks. If those are not known but message sizes span 8x, the shortest calls of the smallest and the largest size
 are used instead, with low confidence; otherwise units are small below 1 MiB. In a plain trace, units are counted by the
@@ -60,7 +60,7 @@ LEAST_UNITS = Threshold(
 )
 SMALL_MIB = Threshold("small_mib", 1.0, "the smallest message DDP makes by default, its first bucket, is 1 MiB")
 WORTH_SHARE = Threshold(
-    "worth_share", 0.05, "impact is medium from here; counts the exposed transfer of FSDP's collectives"
+    "worth_share", 0.05, "impact is medium from here; counts the exposed communication of FSDP's collectives"
 )
 
 RULE = Rule(

@@ -16,7 +16,7 @@ unsharded at once, which is the memory that sharding was to save.
 Apply `fully_shard` to each transformer block or stage first, then to the root module, which takes the parameters that
 are left. `fully_shard` on the root alone makes one unit of the whole model.
 
-The upper bound is the exposed transfer of that unit's collectives.
+The upper bound is the exposed communication of that unit's collectives.
 
 ## When to leave it alone
 
@@ -47,7 +47,7 @@ LARGE_SHARE = Threshold(
     "with more than half of the parameters in a unit, the others cannot overlap most of its gathering",
 )
 WORTH_SHARE = Threshold(
-    "worth_share", 0.05, "impact is medium from here; counts the exposed transfer of that unit's collectives"
+    "worth_share", 0.05, "impact is medium from here; counts the exposed communication of that unit's collectives"
 )
 
 RULE = Rule(
@@ -92,7 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="A unit computes after all of it is gathered; only the compute of other units can overlap that.",
         changes=units_of_blocks(run, [], 0.0, where),
         remedy=shard_blocks(run, [], 0.0),
-        saves=run.bound(0.0, share, "the exposed transfer of that unit's collectives"),
+        saves=run.bound(0.0, share, "the exposed communication of that unit's collectives"),
         confidence="medium",
         evidence=[
             *(

@@ -2,7 +2,7 @@
 
 ## What it measures
 
-The exposed transfer of the reduce-scatters (and, with a 2-D mesh, the all-reduces) of `fully_shard`
+The exposed communication of the reduce-scatters (and, with a 2-D mesh, the all-reduces) of `fully_shard`
 whose gradients are reduced in fp32, and whether bandwidth takes more of their time than latency, by the latency and
 bandwidth measured between these ranks.
 
@@ -16,7 +16,7 @@ the step waits for each of these bytes.
 `fully_shard(module, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))`. `dptune verify --set
 fsdp.reduce_dtype=bf16` tries it without editing the script.
 
-The upper bound is half of the exposed transfer of these collectives.
+The upper bound is half of the exposed communication of these collectives.
 
 ## When to leave it alone
 
@@ -73,7 +73,7 @@ def check(run: RunView) -> Iterator[Advice]:
         Change(knob="fsdp.reduce_dtype", now="fp32", then="bf16", at=Location.parse(fsdp.where) if fsdp.where else None)
         for fsdp in wide
     ]
-    bound = run.bound(0.0, run.most_exposed(rows) / 2, "half of the exposed transfer of FSDP's reduce-scatters")
+    bound = run.bound(0.0, run.most_exposed(rows) / 2, "half of the exposed communication of FSDP's reduce-scatters")
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,

@@ -42,7 +42,7 @@ from dptune.measured import CodePhase, CodeSite, OperatorLoop, UserCodeFigures
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import OPERATOR_CATEGORIES, Work
 
-NO_STACKS = "the traces hold no Python stacks: profile with with_stack=True, or record with `dptune profile`"
+NO_STACKS = "the traces hold no Python stacks: use `dptune profile --detailed 3`, or with_stack=True in torch.profiler"
 LEAST_SHARE = 0.01  # of a step, from which on a function is listed
 MOST = 10  # functions that are listed
 MOST_EVENT_NS = 5_000  # what recording one event costs at most: 0.5 to 3 us on idle machines

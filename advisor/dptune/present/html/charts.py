@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dptune.present.amounts import number
-from dptune.present.html.markup import text, together
+from dptune.present.html.markup import prose, text
 from dptune.present.html.style import DARK, shade
 
 MOST_ROWS = 32
+MARK = "\N{BLACK RIGHT-POINTING TRIANGLE} "  # before the name of a straggler
 SCALE = 1000  # width of an SVG in its own units
 _LEAST_CAPTION = 0.02  # of a bar: a part of less has no room for a caption; the style hides others that do not fit
 _FIRST, _LAST = 0.04, 0.9  # of an axis: a label before or after that is not centered, to stay within the picture
@@ -71,9 +71,16 @@ def strip(boxes: Iterable[Box], title: str) -> str:
     return f'{opening} aria-label="{text(title)}">{"".join(pieces)}</svg>'
 
 
-def rows(named: Iterable[tuple[str, str]], ticks: Sequence[Tick] = (), long_names: bool = False) -> str:
-    """A picture per row beside its name; on a phone long names are above it. `ticks` are of an axis below."""
-    cells = [f'<div class="name">{together(name)}</div><div>{picture}</div>' for name, picture in named]
+def rows(named: Iterable[tuple[str, str]], ticks: Sequence[Tick] = (), long_names: bool = False, late: str = "") -> str:
+    """A picture per row beside its name; on a phone long names are above it. `ticks` are of an axis below; `late`:
+    the name of a row to mark.
+    """
+    cells = [
+        f'<div class="name late">{MARK}{prose(name)}</div><div>{picture}</div>'
+        if name == late
+        else f'<div class="name">{prose(name)}</div><div>{picture}</div>'
+        for name, picture in named
+    ]
     if ticks:
         cells.append(f'<div class="name"></div>{axis(ticks)}')
     return f'<div class="rows{" long" if long_names else ""}">{"".join(cells)}</div>'
@@ -124,7 +131,7 @@ def time_ticks(whole_ns: float) -> list[Tick]:
     size = 10 ** math.floor(math.log10(rough))
     step = next(size * times for times in (1, 2, 5, 10) if size * times >= rough)
     return [
-        Tick(step * place / whole, f"{number(step * place)} ms")
+        Tick(step * place / whole, f"{step * place:,g} ms")
         for place in range(int(whole / step) + 1)
         if step * place < 0.96 * whole
     ]

@@ -22,7 +22,7 @@ _ZEROS = re.compile(r"\.0+ ")
 
 
 def hidden_and_exposed(report: Report) -> Iterator[Section]:
-    """A bar for each collective, as long as its share of the step: hidden, exposed transfer, exposed waiting."""
+    """A bar for each collective, as long as its share of the step: hidden, exposed, waiting."""
     overlap, account = report.measured.known("overlap"), report.measured.known("account")
     if overlap is None or account is None or not overlap.rows or not account.window_ns:
         return
@@ -38,8 +38,8 @@ def hidden_and_exposed(report: Report) -> Iterator[Section]:
     more = note(f"and {several(left_out, 'shorter row')}" if left_out > 0 else "")
     colors = [
         (_HIDDEN, "hidden: overlapped by compute"),
-        (_TRANSFER, "exposed: data moves, nothing is computed"),
-        (_WAITING, "exposed: waiting for a late rank"),
+        (_TRANSFER, "exposed communication: not overlapped by compute"),
+        (_WAITING, "waiting for ranks: a late rank has not arrived"),
     ]
     words = f"{percent(account.overlap_share)} of all communication is hidden. Shares are of the traced step."
     body = f"{charts.rows(named, long_names=True)}{key(colors)}{more}{note(words)}"
@@ -54,8 +54,8 @@ def _parts(row: CommunicationFigures, longest: int, window_ns: int) -> Iterator[
     waiting_ns = row.exposed_ns - row.exposed_transfer_ns
     for words, color, part_ns in (
         ("hidden", _HIDDEN, row.hidden_ns),
-        ("exposed transfer", _TRANSFER, row.exposed_transfer_ns),
-        ("exposed waiting", _WAITING, waiting_ns),
+        ("exposed", _TRANSFER, row.exposed_transfer_ns),
+        ("waiting", _WAITING, waiting_ns),
     ):
         share = percent(part_ns / window_ns)
         yield charts.Part(part_ns / longest, color, f"{row.kind}: {words} {share} of the step", share)

@@ -36,11 +36,11 @@ def _bars(screen: FirstScreen) -> Iterator[str]:
     yield '<div class="rows">'
     for bar in screen.bars:
         late = " late" if bar.marked else ""
-        mark = "\N{BLACK RIGHT-POINTING TRIANGLE} " if bar.marked else ""
+        mark = charts.MARK if bar.marked else ""
         yield f'<div class="name{late}">{mark}{text(_name(bar))}</div>{_bar(bar)}'
     yield "</div>"
     if any(bar.marked for bar in screen.bars):
-        yield note("\N{BLACK RIGHT-POINTING TRIANGLE} straggler; ranks with similar steps share a bar (their mean)")
+        yield note(f"{charts.MARK}straggler; ranks with similar steps share a bar (their mean)")
     shares = screen.mean_shares()
     yield key(
         (part.color, f"{part.name} {100 * share:.0f} %" if share >= 0.01 else f"{part.name} <1 %")

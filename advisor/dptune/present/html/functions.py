@@ -15,5 +15,5 @@ def functions(report: Report) -> Iterator[Section]:
     found = report.measured.known("compute_functions")
     if found:
         rows = [text.function_row(function) for function in found]
-        body = f"{table(text.COLUMNS, rows, 'Compute by function of the script')}{note(text.WORDS)}"
+        body = f"{table(text.COLUMNS, rows, 'Compute by function of the script')}{note(text.OF_FUNCTIONS)}"
         yield Section("functions", "Compute by function (shares of the step)", "Functions", body)

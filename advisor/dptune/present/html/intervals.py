@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dptune.present.amounts import percent
 from dptune.present.html import charts
-from dptune.present.html.markup import text, together
+from dptune.present.html.markup import prose, text
 from dptune.present.html.style import shade
 
 _LEAST_DRAWN = -2.0  # of the time: what costs more is drawn as that
@@ -39,9 +38,9 @@ def forest(intervals: Sequence[Interval]) -> str:
         mark = "" if middle is None or middle < least else f'<b style="left:{100 * (middle - least) / room:.2f}%"></b>'
         cells.append(
             f'<div class="name">{text(interval.name)}</div><div class="interval">{zero}{span}{mark}</div>'
-            f'<div class="value">{together(interval.words)}</div>'
+            f'<div class="value">{prose(interval.words)}</div>'
         )
-    ticks = [charts.Tick((share - least) / room, percent(share)) for share in _round_shares(least, least + room)]
+    ticks = [charts.Tick((share - least) / room, f"{100 * share:,g} %") for share in _round_shares(least, least + room)]
     cells.append(f'<div class="name"></div>{charts.axis(ticks)}<div class="value"></div>')
     return f'<div class="rows three">{"".join(cells)}</div>'
 

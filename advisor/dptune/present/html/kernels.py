@@ -29,7 +29,11 @@ def kernel_classes(report: Report) -> Iterator[Section]:
         for name, share in shares[:_MOST]
     ]
     by_kind = found.known("kinds_ns") is not None
-    what = "kernel time; each moment counts for one kind" if by_kind else "step; own time, nested operators excluded"
+    what = (
+        "kernel time; each moment counts for one kind, and communication includes waiting for late ranks"
+        if by_kind
+        else "step: self time, without nested operators"
+    )
     title = "Kernel classes" if by_kind else f"Longest {found.counted}"
     body = f"{charts.rows(bars, long_names=True)}{note(f'Shares are of the {what}.')}"
     yield Section("kernels", title, title, body)

@@ -12,6 +12,8 @@ from dptune.present.html.style import shade
 from dptune.present.lines import Line
 from dptune.present.visible import visible
 
+_OPTION = re.compile(r"(?<![\w-])--\w[\w-]{,30}")  # which a browser would break at its hyphens
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|ms|us|[KMG]iB|GB/s)(?!\w))")
 _QUOTED = re.compile(r"`([^`]+)`")  # names out of traces are escaped before, so that they add no element
 WIDE = 10_000  # lines are not folded: a browser does that
 
@@ -31,13 +33,16 @@ def text(words: object) -> str:
 
 
 def prose(words: object) -> str:
-    """Anyone's words as content of an element: what is between backquotes as code. No attribute may hold it."""
-    return _QUOTED.sub(r"<code>\1</code>", text(words))
+    """Anyone's words as content of an element: what is between backquotes as code, numbers beside their units.
+
+    No attribute may hold it.
+    """
+    return _UNIT.sub("&nbsp;", _QUOTED.sub(lambda quoted: f"<code>{_unbroken(quoted[1])}</code>", text(words)))
 
 
-def together(words: str) -> str:
-    """Text in which a number and its unit stay on one line."""
-    return prose(words).replace(" %", "&nbsp;%").replace(" ms", "&nbsp;ms")
+def _unbroken(code: str) -> str:
+    """Escaped code whose options stay on one line each."""
+    return _OPTION.sub(r'<span class="option">\g<0></span>', code)
 
 
 def text_block(words: str) -> str:

@@ -42,12 +42,12 @@ def outliers(report: Report) -> Iterator[Section]:
     ]
     late = table(COLUMNS, [row(place) for place in found.late], "Late ranks")
     body = late + (note(WORDS) if late else "") + "".join(paragraph(sentence) for sentence in words)
-    cells = [*rows, *_by_position(found, most)]
+    positions = list(_by_position(found, most, bool(rows)))
+    cells = [*rows, *positions]
     if cells:
+        by_position = ", and per position in process groups" if positions else ""
         body += charts.rows(cells, long_names=True)
-        body += note(
-            f"A cell per rank, by host, and per position in process groups. The strongest is {ns_as_ms(most)} ms late."
-        )
+        body += note(f"A cell per rank, by host{by_position}. The strongest is {ns_as_ms(most)} ms late.")
     if len(by_host) > len(latest):
         body += note(f"{len(latest)} of {len(by_host):,} hosts, those with the latest ranks.")
     yield Section("outliers", f"Outliers among {len(found.ranks):,} ranks", "Outliers", body)
@@ -60,14 +60,16 @@ def _cells(ranks: Sequence[RankLag], most: int) -> Iterator[charts.Box]:
         yield _box(at, len(ranks), rank.lag_ns / most, tooltip)
 
 
-def _by_position(found: OutlierFigures, most: int) -> Iterator[tuple[str, str]]:
-    """For each dimension the mean lag of the ranks at each position."""
+def _by_position(found: OutlierFigures, most: int, by_host: bool) -> Iterator[tuple[str, str]]:
+    """For each dimension the mean lag of the ranks at each position. `by_host`: each rank is shown by host already."""
     lags: dict[str, dict[int, list[int]]] = {}
     for rank in found.ranks:
         for dimension, position in rank.positions.items():
             lags.setdefault(dimension, {}).setdefault(position, []).append(rank.lag_ns)
     for dimension, by_position in lags.items():
-        yield dimension, charts.strip(_of_positions(dimension, by_position, most), f"Lateness by position: {dimension}")
+        if not (by_host and len(by_position) == len(found.ranks)):  # the rows of hosts show each rank
+            name = f"position in {dimension}"
+            yield name, charts.strip(_of_positions(dimension, by_position, most), f"Lateness by {name}")
 
 
 def _of_positions(dimension: str, lags: Mapping[int, Sequence[int]], most: int) -> Iterator[charts.Box]:

@@ -8,6 +8,7 @@ from typing import TypeVar
 from dptune.advice import Report
 from dptune.measured import Account, RankFigures
 from dptune.present.amounts import milliseconds, ns_as_ms, percent
+from dptune.present.first_screen import reported_straggler
 from dptune.present.html import charts
 from dptune.present.html.markup import Section, key, note, paragraph
 from dptune.present.html.style import COLORS
@@ -42,8 +43,9 @@ def ranks(report: Report) -> Iterator[Section]:
                 f"The {measured.step.average} step takes {milliseconds(took / 1e6)}. Shares are of the traced steps."
             )
     used = {field for _, shares in rows for field, share in shares if share >= _LEAST_SHARE}
-    colors = [(kind.color, f"{kind.name}: {kind.words}") for kind in CLASSES if kind.field in used]
-    body = f"{paragraph(words)}{charts.rows((name, _bar(name, shares)) for name, shares in rows)}{key(colors)}"
+    bars = [(name, _bar(name, shares)) for name, shares in rows]
+    colors = [(kind.color, f"{kind.name} ({kind.words})") for kind in CLASSES if kind.field in used]
+    body = f"{paragraph(words)}{charts.rows(bars, late=_name(report))}{key(colors)}"
     title = "Step time breakdown" if account else "Time breakdown of the recording"
     left_out = _left_out(len(latest), len(accounts), late=any(map(_late, latest)))
     yield Section("ranks", title, "Breakdown", f"{body}{left_out}")
@@ -62,8 +64,14 @@ def lateness(report: Report) -> Iterator[Section]:
     cells = [(f"r{rank}", charts.strip(_cells(rank, lags, full), f"Lateness of rank {rank}")) for rank, lags in rows]
     words = f"A row per rank, a cell per step. Full color: {ns_as_ms(full)} ms late"
     words += f"; no rank is later than {ns_as_ms(most)} ms." if full > most else "."
-    body = f"{paragraph(latest(report))}{charts.rows(cells)}{note(words)}"
+    body = f"{paragraph(latest(report))}{charts.rows(cells, late=_name(report))}{note(words)}"
     yield Section("lateness", "Late ranks", "Late ranks", f"{body}{_left_out(len(late), len(known), late=True)}")
+
+
+def _name(report: Report) -> str:
+    """The name of the straggler's row; "" where none is reported."""
+    late = reported_straggler(report)
+    return "" if late is None else f"r{late}"
 
 
 def _cells(rank: int, lags: Sequence[tuple[int, int]], full: int) -> Iterator[charts.Box]:

@@ -48,7 +48,8 @@ a { color: var(--note); } a:hover { text-decoration-thickness: 2px; }
 .verdict { font-size: 1.1rem; font-weight: 600; }
 nav { display: flex; flex-wrap: wrap; gap: .2rem 1rem; margin: 1.2rem 0 0; padding: .6rem 0; font-size: .925rem;
   border: solid var(--line); border-width: 1px 0; }
-dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .15rem .9rem; margin: .5rem 0; }
+dl { display: grid; align-items: baseline; grid-template-columns: max-content minmax(0, 1fr); gap: .15rem .9rem;
+  margin: .5rem 0; }
 dt { color: var(--faint); } dd { margin: 0; min-width: 0; }
 .card { background: var(--card); border: 1px solid var(--line); border-left: .35rem solid var(--line);
   border-radius: .3rem; padding: .8rem 1rem; margin: .8rem 0; break-inside: avoid; scroll-margin-top: .5rem; }
@@ -62,7 +63,7 @@ ins, del { text-decoration: none; } ins { color: var(--good); } del { color: var
 pre { background: var(--paper); border: 1px solid var(--line); border-radius: .25rem; padding: .5rem .7rem;
   overflow-x: auto; font-size: .875rem; white-space: pre-wrap; margin: .2rem 0; }
 code { font-size: .9em; background: var(--paper); border: 1px solid var(--line); border-radius: .2rem;
-  padding: 0 .2rem; }
+  padding: 0 .2rem; } .option { white-space: nowrap; }
 .scroll { overflow-x: auto; background:
   linear-gradient(to right, var(--paper) 40%, transparent) left / 1.5rem 100% no-repeat local,
   linear-gradient(to left, var(--paper) 40%, transparent) right / 1.5rem 100% no-repeat local,
@@ -87,7 +88,7 @@ th[aria-sort=descending]::after { content: " \\25BE"; } th[aria-sort=ascending]:
 .rows.tight { gap: .1rem .7rem; }
 .rows.three { grid-template-columns: minmax(0, max-content) minmax(0, 1fr) minmax(0, max-content); }
 .name, .value { font-size: .875rem; line-height: 1.25; max-width: 18rem; }
-.name.late { font-weight: 700; color: var(--error); }
+.name.late, tr.late { font-weight: 700; color: var(--error); }
 .bar { display: flex; height: 1.5rem; background: var(--card); }
 .bar span { display: flex; flex-wrap: wrap; justify-content: center; overflow: hidden; white-space: nowrap;
   font-size: .8rem; line-height: 1.5rem; font-variant-numeric: tabular-nums; }

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
 from dptune.present.amounts import Hole, several
+from dptune.present.first_screen import reported_straggler
 from dptune.present.html.charts import MOST_ROWS
 from dptune.present.html.markup import Section, note, text
 from dptune.present.process_groups import group_rows
@@ -31,18 +32,25 @@ def sorted_by(cell: Cell) -> str | None:
     return f"{value * (0.5 if cell.startswith('<') else 1):g}" if abs(value) < 1e5 else f"{value:.0f}"
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], caption: str) -> str:
-    """The rows under their headings. A column without any figure is left out, with the reason below."""
+def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], caption: str, late: str = "") -> str:
+    """The rows under their headings. A column without any figure is left out, with the reason below.
+
+    Rows that begin with `late` are marked.
+    """
     if not rows:
         return ""
     left_out = absent_throughout(rows)
     kept = [i for i in range(len(columns)) if i not in left_out]
     head = "".join(f'<th scope="col"{_side(columns[i])}>{text(columns[i].heading)}</th>' for i in kept)
-    body = "".join(f"<tr>{''.join(_cell(columns[i], row[i]) for i in kept)}</tr>" for row in rows[:_MOST_ROWS])
+    looks = (' class="late"' if late and row[0] == late else "" for row in rows)
+    body = "".join(
+        f"<tr{look}>{''.join(_cell(columns[i], row[i]) for i in kept)}</tr>"
+        for row, look in zip(rows[:_MOST_ROWS], looks, strict=False)
+    )
     headings: dict[Hole, list[str]] = {}
     for i, hole in left_out.items():
         headings.setdefault(hole, []).append(columns[i].heading)
-    reasons = [f"{', '.join(names)}: {hole}" for hole, names in headings.items()]
+    reasons = [f"{', '.join(names)} {hole}" for hole, names in headings.items()]
     holes = dict.fromkeys(
         str(cell) for row in rows for i, cell in enumerate(row) if i in kept and isinstance(cell, Hole)
     )
@@ -99,19 +107,16 @@ def collective_table(report: Report) -> Iterator[Section]:
     )
 
 
-def _late_ms(row: Sequence[Cell]) -> float:
-    return float(sorted_by(row[-1]) or 0)
-
-
 def rank_table(report: Report) -> Iterator[Section]:
     """Every rank and device."""
     rows = list(ranks.rank_rows(report))
     if not rows:
         return
     order = ""
-    if len(rows) > MOST_ROWS and any(_late_ms(row) for row in rows):  # the late ones would be out of sight
-        rows.sort(key=_late_ms, reverse=True)
-        order = "The ranks that arrive latest are first."
+    if len(rows) > MOST_ROWS:  # the late ones would be out of sight
+        rows, order = ranks.late_first(report, rows)
+    straggler = reported_straggler(report)
+    late = "" if straggler is None else str(straggler)
     remarks = "".join(note(remark) for remark in ranks.rank_remarks(report))
-    body = f"{table(ranks.COLUMNS, rows, 'Ranks')}{note(order)}{note(ranks.words(report, rows))}{remarks}"
+    body = f"{table(ranks.COLUMNS, rows, 'Ranks', late)}{note(order)}{note(ranks.words(report, rows))}{remarks}"
     yield Section("rank-table", f"Ranks ({len(report.measured.ranks):,})", "Rank table", body)

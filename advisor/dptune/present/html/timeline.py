@@ -24,7 +24,8 @@ def timeline(steps: Sequence[StepLanes], *, named: bool = True) -> Iterator[Sect
     whole_ns = max(step.start_ns + step.length_ns for step in steps) or 1
     parts = [paragraph(_words(steps))]
     for step in steps:
-        parts.append(f"<h3>{text(_title(step, _kind(step, named) if len(steps) > 1 else ''))}</h3>")
+        if len(steps) > 1:
+            parts.append(f"<h3>{text(_title(step, _kind(step, named)))}</h3>")
         lanes = _busiest(step.lanes)
         strips = ((lane.label, charts.strip(_boxes(step, lane, whole_ns), _name(step, lane))) for lane in lanes)
         parts.append(charts.rows(strips, charts.time_ticks(whole_ns)))
@@ -57,8 +58,6 @@ def _kind(step: StepLanes, named: bool) -> str:
 
 def _title(step: StepLanes, kind: str) -> str:
     length = milliseconds(step.length_ns / 1e6)
-    if not kind:
-        return f"Rank {step.rank}: {length}"
     lag = f"{milliseconds(step.lag_ns / 1e6)} late" if step.lag_ns else "not late"
     return f"Rank {step.rank} ({kind}): {length}, {lag}"
 

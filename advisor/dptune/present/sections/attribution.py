@@ -23,11 +23,13 @@ COLUMNS = (
     Column("mostly", right=False, least=len("mostly")),
 )
 _AT_MOST = 5
-WORDS = (
-    "Functions: the operators that they call, and the backward pass of these. Modules and ranges: attributed to the "
-    "innermost one at launch. A function's line is its first line, or the line it was at when recording started. "
-    "Installed packages are recognized by their path, which many traces lack."
+_CALLED = "Functions: the operators that they call, and the backward pass of these. "
+_INNERMOST = "Modules and ranges: attributed to the innermost one at launch. "
+_LINES = (
+    "A function's line is its first line, or the line it was at when recording started. Installed packages are "
+    "recognized by their path, which many traces lack."
 )
+OF_FUNCTIONS = f"{_CALLED}{_LINES}"
 
 
 def attribution(report: Report, width: int) -> Iterator[Line]:
@@ -46,7 +48,7 @@ def attribution(report: Report, width: int) -> Iterator[Line]:
         elif sources is not None:
             yield from _sources(sources, title, width)
     yield from wrapped(_basis(found), width, "  ")
-    yield from wrapped(WORDS, width, "  ", role="dim")
+    yield from wrapped(f"{_CALLED}{_INNERMOST}{_LINES}", width, "  ", role="dim")
 
 
 def function_row(function: ComputeFunction) -> list[str]:
@@ -72,13 +74,13 @@ def _sources(sources: SourceFigures, title: str, width: int) -> Iterator[Line]:
     ]
     yield from table(columns, rows, width)
     rest = sources.places - len(rows)
-    more = f"and {rest:,} more, " if rest > 0 else ""
-    yield from wrapped(f"{more}{percent(sources.covered_share)} of all compute", width, "    ", role="dim")
+    more = f"and {rest:,} more; together" if rest > 0 else "together"
+    yield from wrapped(f"{more} {percent(sources.covered_share)} of all compute", width, "    ", role="dim")
 
 
 def _basis(found: AttributionFigures) -> str:
     window = "detailed window" if found.window == "detailed" else "trace"
     return (
-        f"From rank {found.rank}, {several(found.steps, 'step')} of its {window} (compute: "
-        f"{percent(found.compute_share)} of {'it' if found.steps == 1 else 'them'})."
+        f"From rank {found.rank}: {several(found.steps, 'step')} of its {window}; compute takes "
+        f"{percent(found.compute_share)} of {'it' if found.steps == 1 else 'them'}."
     )

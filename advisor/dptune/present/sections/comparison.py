@@ -13,7 +13,7 @@ from dptune.present.table import Cell, Column, table
 
 _AT_MOST = 12
 _NAMES = NAMES | {
-    "exposed_communication_ns": "exposed communication",
+    "exposed_communication_ns": "exposed communication and waiting",
     "input_or_host_idle_ns": "input or host",
 }
 _RUNS = (Column("side", right=False), Column("run", right=False, least=12), Column("step ms"), Column("us/sample"))
@@ -161,7 +161,7 @@ def _categories(compared: Compared, width: int) -> Iterator[Line]:
 
 def _phases(compared: Compared, width: int) -> Iterator[Line]:
     found = compared.known("phases")
-    yield from heading("Phases: compute and exposed communication (ms per step)", width)
+    yield from heading("Phases: compute, exposed communication and waiting (ms per step)", width)
     if found is None:
         yield from wrapped(str(Hole(compared.missing["phases"])), width, "  ")
         return
@@ -178,9 +178,7 @@ def _ranks(compared: Compared, width: int) -> Iterator[Line]:
     yield from table(_RANKS, [_rank(rank) for rank in largest], width)
     if len(found) > _AT_MOST:
         yield from wrapped(_more(len(found), "more rank"), width, "  ", role="dim")
-    words = (
-        "Step time, then B - A: step, compute, exposed communication, idle, and lateness at collectives (ms per step)."
-    )
+    words = "Step time, then B - A: step, compute, exposed communication and waiting, idle, lateness (ms per step)."
     yield from wrapped(words, width, "  ", role="dim")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Report
 from dptune.measured import PATH, Account, CriticalPath, Measured, OnPath, short_name
-from dptune.present.amounts import number, percent, step_milliseconds
+from dptune.present.amounts import percent, step_milliseconds, times
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
 
@@ -96,4 +96,4 @@ def _named(operation: OnPath, path_ns: int, steps: int, report: Report, distinct
     """A row of its time and name; `distinct`: whether no other row has the same short name."""
     whole = operation.name if len(operation.name) <= _LONGEST_NAME else f"{operation.name[: _LONGEST_NAME - 3]}..."
     name = short_name(operation.name) if distinct else whole
-    return [step_milliseconds(report.measured, operation.total_ns / path_ns), number(operation.count / steps), name]
+    return [step_milliseconds(report.measured, operation.total_ns / path_ns), times(operation.count / steps), name]

@@ -16,8 +16,8 @@ _SUMS = (Column("collectives", right=False), Column("units"), Column("size"), *_
 _UNITS = (Column("unit", right=False, least=8), Column("collectives", right=False), Column("size"), *_TIMES)
 _WORDS = (
     "Times: ms per rank and step (traced). Size: one call of each unit. Waiting: the part of exposed spent waiting for "
-    "late ranks. Hideable: exposed transfer that the compute of the unit before (gathers) or after (reduces) is long "
-    "enough to overlap. Ahead: gathers issued before the previous unit started."
+    "late ranks. Hideable: the part without waiting that the compute of the unit before (gathers) or after (reduces) "
+    "is long enough to overlap. Ahead: gathers issued before the previous unit started."
 )
 _KINDS = {"all_gather": "gather", "reduce_scatter": "reduce"}
 
@@ -109,13 +109,13 @@ def _waited_for(found: ShardUnits) -> str:
         return ""
     rank = max(waits, key=lambda each: waits[each])
     share = waits[rank] / sum(waits.values())
-    return f"Rank {rank} is the usual last to arrive for {percent(share)} of the waiting."
+    return f"Rank {rank} is the last to arrive in {percent(share)} of the waiting."
 
 
 def _ahead(found: ShardUnits) -> str:
     """How far units are gathered ahead, and what that holds in memory."""
-    depths = f"Gathered ahead, at most: {several(found.forward_depth, 'unit')} in forward, "
-    depths += f"{several(found.backward_depth, 'unit')} in backward passes."
+    depths = f"Units gathered ahead: at most {found.forward_depth:,} in forward passes, "
+    depths += f"{found.backward_depth:,} in backward passes."
     try:
         return f"{depths} Gathered parameters held at once: {data(found.held_bytes)} of {data(found.whole_bytes)}."
     except Missing as missing:

@@ -17,8 +17,8 @@ _LEAST_BAR, _WIDEST_BAR = 12, 72
 _BLOCKS = {part.name: part for part in PARTS}
 _LEGEND = (
     (_BLOCKS["compute"], "hidden: overlapped by compute"),
-    (_BLOCKS["exposed transfer"], "exposed transfer"),
-    (_BLOCKS["waiting"], "waiting for a late rank"),
+    (_BLOCKS["exposed comm"], "exposed communication"),
+    (_BLOCKS["waiting"], "waiting for ranks"),
 )
 
 

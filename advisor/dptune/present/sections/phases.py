@@ -51,8 +51,8 @@ def phases(report: Report, width: int) -> Iterator[Line]:
         yield from table(_PHASES, [_phase(phase, measured.account.window_ns, host_ns) for phase in found], width)
         words = (
             "An operation belongs to the phase in which the host launched it; forward and other: launched in neither "
-            "backward nor optimizer. Hidden and exposed: communication with and without overlapping compute. Host: "
-            "CPU threads in that phase, while the device may be in another."
+            "backward nor optimizer. Hidden and exposed: communication with and without overlapping compute; exposed "
+            "includes waiting for late ranks. Host: CPU threads in that phase, while the device may be in another."
         )
         yield from wrapped(words, width, "  ", role="dim")
     try:

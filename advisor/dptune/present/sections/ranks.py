@@ -25,7 +25,10 @@ COLUMNS = (
     Column("input"),
     Column("late ms"),
 )
-_SHARES = "compute, exposed (communication not overlapped by compute), copies and idle are shares of the {whole}"
+_SHARES = (
+    "compute, exposed (communication not overlapped by compute, waiting included), copies and idle are shares of the "
+    "{whole}"
+)
 _WORDS = {  # what a column means, where it is shown
     "step ms": "step ms is untraced",
     "compute": _SHARES,
@@ -41,13 +44,16 @@ def ranks(report: Report, width: int) -> Iterator[Line]:
     """The table of ranks, and what is wrong with the file of any."""
     rows = list(rank_rows(report))
     yield from heading(f"Ranks ({len(report.measured.ranks):,})", width)
+    order = ""
+    if len(rows) > _AT_MOST:  # the late ones would be among those that are not shown
+        rows, order = late_first(report, rows)
     yield from table(COLUMNS, rows[:_AT_MOST], width)
     if len(rows) > _AT_MOST:
         yield from wrapped(
             f"and {several(len(rows) - _AT_MOST, 'more row')}: see --format json", width, "  ", role="dim"
         )
     if rows:
-        yield from wrapped(words(report, rows), width, "  ", role="dim")
+        yield from wrapped(f"{order}{words(report, rows)}", width, "  ", role="dim")
     names = sorted({str(rank.known("device_name")) for rank in report.measured.ranks if rank.known("device_name")})
     if names:
         yield from wrapped(f"Devices: {', '.join(names)}", width, "  ", role="dim")
@@ -63,6 +69,15 @@ def rank_rows(report: Report) -> Iterator[list[Cell]]:
             yield _row(rank, "none", _no_device)
         for device in rank.devices:
             yield _row(rank, device.device, partial(_account, device))
+
+
+def late_first(report: Report, rows: Sequence[list[Cell]]) -> tuple[list[list[Cell]], str]:
+    """The rows of `rank_rows`, the latest ranks first, and a sentence that says so; unchanged where no rank is late."""
+    lags = [arrival.lag_ns if (arrival := rank.known("arrival")) else 0 for rank in rank_of_row(report)]
+    if not any(lags):
+        return list(rows), ""
+    order = sorted(range(len(rows)), key=lambda place: -lags[place])
+    return [rows[place] for place in order], "The ranks that arrive latest are first. "
 
 
 def words(report: Report, rows: Sequence[Sequence[Cell]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from dptune.advice import Report, Skipped
 from dptune.advise.trust import NO_VERDICT
@@ -10,6 +10,7 @@ from dptune.present.amounts import several
 from dptune.present.lines import Line, heading, labelled, wrapped
 
 _FEW = 3  # rules, which are named first and not counted
+_RECORDING = "a recording by `dptune profile train.py`"
 _RANGE = 3  # codes that follow one another, from which on they are a range
 
 
@@ -21,18 +22,25 @@ def skipped(report: Report, width: int) -> Iterator[Line]:
     if lacking:
         yield from heading("Skipped rules (missing data, or superseded)", width)
     for lack, rules in sorted(lacking.items(), key=lambda item: -len(item[1])):
-        few = len(rules) <= _FEW
-        text = f"{folded(rules)}: {lack}" if few else f"{several(len(rules), 'rule')}: {lack} ({folded(rules)})"
-        yield from wrapped(text, width, "  ", "    ")
+        yield from wrapped(_without(lack, rules), width, "  ", "    ")
     if report.quiet and report.trust.level != "unjudgeable":
         yield from heading(f"Rules with no findings ({len(report.quiet)})", width)
         yield from wrapped(folded(report.quiet), width, "  ")
 
 
+def _without(lack: str, rules: Sequence[str]) -> str:
+    """That these rules lack something: their codes, counted where there are many."""
+    few = len(rules) <= _FEW
+    if lack == _RECORDING:
+        needing = f"{folded(rules)} need{'s' if len(rules) == 1 else ''}" if few else f"{len(rules)} rules need"
+        return f"{needing} {lack}{'' if few else f': {folded(rules)}'}"
+    return f"{folded(rules)}: {lack}" if few else f"{several(len(rules), 'rule')}: {lack} ({folded(rules)})"
+
+
 def _lack(skip: Skipped) -> str:
     """What the rule lacks; of a run without a verdict in short, since the headline has the reason."""
     if skip.needs_recording:
-        return "a recording is needed: `dptune profile train.py`"
+        return _RECORDING
     return NO_VERDICT if skip.reason.startswith(NO_VERDICT) else skip.reason
 
 

@@ -48,7 +48,7 @@ def _which_steps(measured: Measured) -> Iterator[str]:
     known = steps.known("similarity")
     sure = "" if known is None else f" {percent(known)} of their operations are the same."
     where = " on each rank" if len(steps.by_rank) > 1 else ""
-    yield f"Shares in this report are of {many}{where}: {_BASES[steps.basis]}.{sure}"
+    yield f"Shares in this report are of {many}{where}, {_BASES[steps.basis]}.{sure}"
     for step in steps.set_aside:
         on = "" if step.rank is None else f" on rank {step.rank}"
         yield (

@@ -172,7 +172,7 @@ def collective(row: CollectiveFigures, groups: Sequence[ProcessGroupFigures]) ->
     return [
         row.kind,
         shown(lambda: row.group, lambda name: group_name(name, groups)),
-        shown(lambda: row.group_size),
+        shown(lambda: row.group_size, lambda ranks: f"{ranks:,}"),
         shown(lambda: row.dtype),
         shown(lambda: row.message_bytes, data),
         times(_calls(row)),
@@ -223,12 +223,13 @@ def _site(copy: CopyFigures, site: CopySite, steps: int) -> str:
         *(f"in {module}" for module in [site.known("module")] if module),
         *(f"by {function}" for function in [site.known("function")] if function),
     ]
-    each = ", in every step" if site.every_step else ""
+    noun = "copy" if site.calls_per_step == 1 else "copies"
+    each = " in every step" if site.every_step else ""
     took = f" ({ns_as_ms(site.total_ns / steps)} ms)" if steps else ""
     held = f", {times(site.blocking_calls / steps)} of them blocking" if steps and site.known("blocking_calls") else ""
     memory = shown(lambda: copy.pinned, lambda pinned: " pinned" if pinned else " pageable")
     return (
         f"{_DIRECTIONS[copy.direction]}{memory if isinstance(memory, str) else ''}: {' '.join(where)}, "
-        f"{times(site.calls_per_step)} of {size if isinstance(size, str) else 'unknown size'}"
+        f"{times(site.calls_per_step)} {noun} of {size if isinstance(size, str) else 'unknown size'}"
         f"{each}{held}{took}"
     )

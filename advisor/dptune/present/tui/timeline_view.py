@@ -46,7 +46,7 @@ class TimelineView:
         self.late, self.lags = reported_straggler(report), lags_of(report)
         account = report.measured.known("account")
         unsplit = account is not None and account.exposed_unsplit_ns > account.exposed_transfer_ns
-        self.unnamed_part = "exposed transfer" if unsplit else "exposed comm"  # one block stands for both
+        self.unnamed_part = "exposed comm" if unsplit else "comm or waiting"  # one block stands for both
         self.mode: Mode = "all" if len(self.numbers) > 1 else "rank"
         self.rank = self.late if self.late in self.numbers else next(iter(self.numbers), 0)
         self.other: int | None = None  # the second rank of a pair
