@@ -14,6 +14,7 @@ from dptune.present.sections import without_steps
 from dptune.present.sections.account import account
 from dptune.present.sections.attribution import attribution
 from dptune.present.sections.critical_path import path
+from dptune.present.sections.efficiency import efficiency
 from dptune.present.sections.first import first
 from dptune.present.sections.fsdp import fsdp
 from dptune.present.sections.gaps import gaps
@@ -21,6 +22,7 @@ from dptune.present.sections.headline import source, trust
 from dptune.present.sections.kernels import kernels
 from dptune.present.sections.links import links
 from dptune.present.sections.memory import memory
+from dptune.present.sections.outliers import outliers
 from dptune.present.sections.overlap import overlap
 from dptune.present.sections.phases import phases
 from dptune.present.sections.step_history import step_columns
@@ -36,11 +38,13 @@ _BELOW = (
     gaps,
     steps,
     trust,
+    outliers,
     collectives,
     overlap,
     links,
     copies,
     kernels,
+    efficiency,
     attribution,
     memory,
     data_loading,
