@@ -33,6 +33,8 @@ from dptune.present.tui.pane import FRAMED, hue, style_of
 from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
 
+_CURSOR = "x"
+
 
 class RankMap(VerticalScroll, can_focus=True):
     """Tiles of ranks, and a cursor on one of them; its keys are those of the tab."""
@@ -169,16 +171,18 @@ class RankMap(VerticalScroll, can_focus=True):
         drawn = []
         for tile in row:
             is_late = any(lag.rank in self._late for lag in tile.ranks)
-            text = Text(f"{visible(both_ends(tile.name)):<{name_width(tiles)}} ", style_of("error") if is_late else "")
+            name = f"{visible(both_ends(tile.name)):<{name_width(tiles)}} "
+            text = Text().append(name, style_of("error") if is_late else "")
             for lag in tile.ranks:
-                sign, style = self._cell(lag)
-                text.append(sign, f"{style} reverse" if lag.rank == self.rank else style)
+                text.append(*self._cell(lag))
             drawn.append(text)
         for text in drawn[:-1]:
             text.pad_right(name_width(tiles) + 1 + wide + BETWEEN - len(text))
         return Text().join(drawn)
 
     def _cell(self, lag: RankLag) -> tuple[str, str]:
-        if lag.rank not in self._late:
-            return NOT_LATE, "dim"
-        return heat([lag.lag_ns], self._most_ns), hue("red")
+        """Its sign and style; the cursor is a letter, since a full block reversed is not seen."""
+        is_late = lag.rank in self._late
+        if lag.rank == self.rank:
+            return _CURSOR, hue("red bold reverse" if is_late else "bold reverse")
+        return (heat([lag.lag_ns], self._most_ns), hue("red")) if is_late else (NOT_LATE, "dim")
