@@ -5,6 +5,7 @@
     ├── TraceError          a file that is not a trace, or of which nothing could be read
     │   └── NotATraceError       a complete JSON file with other content
     ├── RunError            a folder or set of files that does not make a run
+    │   └── SeveralRunsError     a local folder of several recordings
     └── CaptureError        a recording that could not be made
 
 The command line prints `dptune: error: <message>` and `hint: <hint>` on stderr; `--debug` adds the traceback.
@@ -37,6 +38,10 @@ class NotATraceError(TraceError):
 
 class RunError(DptuneError):
     """A folder or set of files that does not make a run."""
+
+
+class SeveralRunsError(RunError):
+    """A local folder of several recordings, where one is asked for."""
 
 
 class CaptureError(DptuneError):

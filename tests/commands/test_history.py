@@ -146,3 +146,16 @@ def test_the_commit_is_that_of_the_working_directory(tmp_path: Path) -> None:
     assert checked_out(tmp_path) == commit
     script.write_text("2\n", encoding="utf-8")
     assert checked_out(tmp_path) == f"{commit}+"
+
+
+def test_the_report_of_a_folder_of_recordings_lists_them(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the record of the latest, which is read where it is there."""
+    (runs / "latest").unlink()
+    assert main(["history", str(runs), "--no-cache"]) == 0
+    history = capsys.readouterr().out
+    assert "same-order" in history
+    assert main(["report", str(runs), "--no-cache"]) == 0
+    assert capsys.readouterr().out == history
+    for words in (["--full"], ["--section", "ranks"], ["--format", "json"]):
+        assert main(["report", str(runs), "--no-cache", *words]) == 2
+        assert "holds 2 runs" in capsys.readouterr().err

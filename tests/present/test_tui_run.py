@@ -438,10 +438,33 @@ async def test_dials_of_gpus_are_those_that_their_model_knows(real_traces: Path)
         names = [one.knob for one in dials(run, report.measured)]
         assert names[:3] == ["host.times", "compute.times", "syncs.removed"]
         assert "ddp.bucket_cap_mb" not in names
+        assert names[-1] == "straggler.removed"
         seen = flat(await see(pilot, "--set host.times=0.5", "left"))
         then, low, high = map(float, re.findall(r"Then ([\d.]+) ms .* Interval ([\d.]+) to ([\d.]+) ms", seen)[0])
         assert low <= then <= high
         assert then <= float(re.findall(r"Now ([\d.]+) ms", seen)[0])
+
+
+def test_dials_of_sharded_gpus_are_those_of_their_units() -> None:
+    run, report = reading.sample("gpu/ranks-nccl-fsdp")
+    names = [dial.knob for dial in dials(run, report.measured)]
+    assert names[3:5] == ["fsdp.reshard_after_forward", "fsdp.prefetch"]
+    assert {"precision.autocast", "optimizer.fused", "straggler.removed"} < set(names)
+    assert not any(name.startswith("ddp.") for name in names)
+
+
+async def test_of_a_straggler_the_first_setting_removes_it(real_traces: Path) -> None:
+    run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "> no straggler unchanged > straggler.removed", "7")
+
+
+async def test_the_legend_fits_a_narrow_screen(real_traces: Path) -> None:
+    """Streams, phases of the script and classes of a rank's time: all are named."""
+    run, report = reading.run_and_report_of(real_traces / "nanogpt_8xh100")
+    async with ReportApp(report, run).run_test(size=SMALL) as pilot:
+        await see(pilot, "rank 1, around step 11", "2", "e")
+        await see(pilot, "█ compute ▓ exposed ▒ waiting · idle ≡ copies b backward o optimizer")  # once all are read
 
 
 async def test_all_ranks_are_seen_at_once_the_straggler_first(real_traces: Path) -> None:

@@ -22,14 +22,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dptune.commands.shared.listing import LATEST, history_of, history_text
 from dptune.commands.shared.reading import EMPTY_PATH, reading_options
-from dptune.commands.shared.recordings import recordings, resolved
-from dptune.errors import DptuneError, RunError, UsageError
-from dptune.present import terminal
+from dptune.commands.shared.recordings import resolved
+from dptune.errors import UsageError
 from dptune.runfile.paths import RUNS
 
 if TYPE_CHECKING:
-    from dptune.history import Entry, History
+    from dptune.history import History
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help=f"run folders, a folder of them, or recordings by name or commit (default: {RUNS})",
     )
-    parser.add_argument("--last", type=_count, default=20, metavar="N", help="list the N latest (default: 20; 0: all)")
+    parser.add_argument(
+        "--last", type=_count, default=LATEST, metavar="N", help=f"list the N latest (default: {LATEST}; 0: all)"
+    )
     parser.add_argument(
         "--format",
         choices=("text", "json", "paths"),
@@ -52,15 +54,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
-    from dptune import __version__
-    from dptune.history import History
-
-    found = recordings(_folders(resolved(args.folders)))
-    if not found:
-        raise RunError(f"no recordings in {', '.join(args.folders) or RUNS}", "record one: `dptune profile train.py`")
-    listed = found[-args.last :] if args.last else found
-    entries = [_entry(str(recording.folder), recording.recorded, args) for recording in listed]
-    sys.stdout.write(_text(History(dptune=__version__, entries=entries, earlier=len(found) - len(listed)), args.format))
+    history = history_of(_folders(resolved(args.folders)), args.last, args.jobs, cached=not args.no_cache)
+    sys.stdout.write(_text(history, args.format))
     return 0
 
 
@@ -78,27 +73,12 @@ def _folders(names: list[str]) -> list[Path]:
     return [Path(name) for name in names] or [RUNS]
 
 
-def _entry(folder: str, recorded: str, args: argparse.Namespace) -> Entry:
-    from dptune.commands.shared.reading import report_of
-    from dptune.history import Entry
-
-    try:
-        report = report_of([folder], args.jobs, cached=not args.no_cache)
-    except DptuneError as error:
-        return Entry(folder=folder, recorded=recorded, error=str(error))
-    return Entry.of(folder, report)
-
-
 def _text(history: History, form: str) -> str:
     if form == "json":
         return history.model_dump_json(indent=1) + "\n"
     if form == "paths":
         return "".join(f"{entry.folder}\n" for entry in history.entries if not entry.error)
-    from dptune.present.ink import paint
-    from dptune.present.sections.history import page
-
-    blocks = terminal.draws_blocks(sys.stdout)
-    return paint(page(history, terminal.width(sys.stdout)), terminal.colours(sys.stdout), blocks)
+    return history_text(history)
 
 
 def _count(text: str) -> int:

@@ -4,7 +4,8 @@ PATH is a run folder of `dptune profile`, one trace, several traces, a folder of
 or commit of a recording in ./dptune-runs (`dptune history` lists both; the start of a name is enough). An existing path
 takes precedence. Without PATH, the latest recording is read. A terminal gets the full-screen report; a pipe or a file
 gets the first screen as text, with --full the whole report, with --section one part of it. Partial data is reported and
-marked as partial. Several recordings at once are an error, unless they are the folders of several nodes of one run.
+marked as partial. A folder of several recordings is listed. Several recordings at once are an error, unless they are
+the folders of several nodes of one run.
 
 PATH may also be dumps of torch's flight recorder (pickle or JSON), or a folder of them, alone or with traces of the
 same job: which rank hangs, whose calls differ, how long calls take. A pickle is read without executing it. Logs of NCCL
@@ -37,11 +38,12 @@ from dptune.commands.shared.flight_dumps import check_format, figures, split, wi
 from dptune.commands.shared.flight_dumps import show as show_dumps
 from dptune.commands.shared.inspector_logs import figures as inspected
 from dptune.commands.shared.inspector_logs import logs_of
+from dptune.commands.shared.listing import history_of, history_text
 from dptune.commands.shared.patchable import can_patch
 from dptune.commands.shared.reading import reading_options, record_of, report_of, root_of
 from dptune.commands.shared.recordings import RUN_HELP, resolved_singly
 from dptune.commands.shared.sweeps import links_option
-from dptune.errors import UsageError
+from dptune.errors import SeveralRunsError, UsageError
 from dptune.present import terminal
 
 if TYPE_CHECKING:
@@ -134,6 +136,17 @@ def run(args: argparse.Namespace) -> int:
     _check_output(args.output)
     if chosen == "html":
         return _html(args)
+    try:
+        return _show(args, chosen)
+    except SeveralRunsError:
+        if chosen == "json" or args.full or args.section or args.output or len(args.paths) > 1:
+            raise
+        sys.stdout.write(history_text(history_of([Path(args.paths[0])], jobs=args.jobs, cached=not args.no_cache)))
+        return 0
+
+
+def _show(args: argparse.Namespace, chosen: str) -> int:
+    """Show the report on the screen, or write it."""
     if chosen == "tui":
         from dptune.present.tui import show
 

@@ -17,6 +17,7 @@ _LONGEST_NAME = 14
 _LONGEST_WHERE = 20
 _LEAST_NAME = 12  # of the script or folder that was read
 MOST_LINES, _USUAL = 24, 80  # lines and columns that the screen fits
+_NARROW = _USUAL - 10  # columns: with fewer, lines are folded rather than cut; frames of a full screen take some of 80
 _MOST_KERNELS = 5
 _LEAST_PARTS = 3  # of what ran: script, ranks, devices
 _MOST_SENTENCE, _MOST_CAUSE = 2, 3  # lines at 80 columns
@@ -41,7 +42,7 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
     above = [
         *_run(screen, width),
         line("─" * width, "dim"),
-        *_verdict(screen, width),
+        *_verdict(screen, width, keys),
         *_sentences(screen, width),
         *_bars(screen, width),
         *_fixes(screen, width, keys),
@@ -67,18 +68,21 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
 def _run(screen: FirstScreen, width: int) -> Iterator[Line]:
     """What ran, on one line of a usual page: without the last parts, and with a shorter name, where they do not fit."""
     parts, between = [visible(part) for part in screen.run], " · "
-    while len(parts) > _LEAST_PARTS and width >= _USUAL and len(between.join(parts)) >= width:
+    while len(parts) > _LEAST_PARTS and width >= _NARROW and len(between.join(parts)) >= width:
         del parts[-1]
     excess = len(between.join(parts)) + 1 - width
-    if excess > 0 and width >= _USUAL:
+    if excess > 0 and width >= _NARROW:
         parts[0] = _ending(parts[0], max(_LEAST_NAME, len(parts[0]) - excess))
     yield from wrapped(between.join(parts), width, " ", role="dim")
 
 
-def _verdict(screen: FirstScreen, width: int) -> Iterator[Line]:
+def _verdict(screen: FirstScreen, width: int, keys: bool) -> Iterator[Line]:
+    """The label and the rates; on a narrow full screen without the step time, which its title shows."""
     role = verdict_role(screen.label)
     rates = "   ".join(screen.rates)
     label = visible(screen.label.upper())
+    if keys and len(label) + len(rates) + 5 > width:
+        rates = "   ".join(screen.rates[1:])
     if len(label) + len(rates) + 5 > width:
         yield from wrapped(label, width, " ", role=role)
         yield from wrapped(rates, width, " ", role="strong")
@@ -88,7 +92,7 @@ def _verdict(screen: FirstScreen, width: int) -> Iterator[Line]:
 
 def _short(text: str, width: int, most: int, indent: str, role: Role = "plain") -> Iterator[Line]:
     """The text folded, cut after `most` lines; after twice as many on a narrow page."""
-    yield from wrapped(text, width, indent, role=role, most=most if width >= _USUAL - 10 else 2 * most)
+    yield from wrapped(text, width, indent, role=role, most=most if width >= _NARROW else 2 * most)
 
 
 def _sentences(screen: FirstScreen, width: int) -> Iterator[Line]:

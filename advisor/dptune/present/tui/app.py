@@ -51,7 +51,7 @@ class Findable(Protocol):
 _PARTS = {
     "overview": ("overview", "#overview-text", "#overview-text"),
     "advice": ("advice", "#advice-list", "#cards"),
-    "ranks": ("ranks-tab", "#rank-rows", "#ranks"),
+    "ranks": ("ranks-tab", "#ranks", "#ranks"),
     "links": ("links", "#links-text", "#links-text"),
     "idle": ("idle", "#gap-list", "#idle-parts"),
     "timeline": ("timeline-tab", "#timeline", "#timeline"),

@@ -22,6 +22,7 @@ from dptune.present.sections.headline import source, trust
 from dptune.present.sections.kernels import kernels
 from dptune.present.sections.links import links
 from dptune.present.sections.memory import memory
+from dptune.present.sections.outliers import outliers
 from dptune.present.sections.overlap import overlap
 from dptune.present.sections.phases import phases
 from dptune.present.sections.step_history import step_columns
@@ -37,6 +38,7 @@ _BELOW = (
     gaps,
     steps,
     trust,
+    outliers,
     collectives,
     overlap,
     links,

@@ -1,11 +1,11 @@
-"""The third tab: a row per rank and device with how late it comes by step, and what is known of the one chosen."""
+"""The third tab: a row per rank and device with how late it arrives by step, or a map of many ranks, and details."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import ClassVar
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar, Self
 
 from rich.text import Text
 from textual import on
@@ -22,15 +22,16 @@ from dptune.present.lines import BLANK, Line, labelled, line, wrapped
 from dptune.present.sections.ranks import COLUMNS, lateness, latest, rank_of_row, rank_remarks, rank_rows, words
 from dptune.present.sections.step_history import step_columns
 from dptune.present.table import Cell, absent_throughout
+from dptune.present.tui.heat import HEAT_CELLS, both_ends, heat
 from dptune.present.tui.pane import FRAMED, Layout, Pane, hue, style_of
+from dptune.present.tui.rank_map import RankMap
 from dptune.present.tui.row_table import RowTable
 from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
 from dptune.trace.run import Run
 
-HEAT = " ▁▂▃▄▅▆▇█"  # from not late to the latest of all ranks and steps
-HEAT_CELLS = 16
-MOST_LETTERS = 16  # of a cell
+_MOST_IN_TABLE = 32  # ranks: of more, the map is shown first
+_KEYS = ("sort", "regroup", "next_late")  # of the table or the map alone
 _ROWS = 4  # of the plot of a rank's steps
 _FIRST = ("rank", "late ms")  # columns that no narrow screen cuts off
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+")
@@ -56,10 +57,16 @@ class RankTable(Container):
     DEFAULT_CSS = """
     RankTable { layout: vertical; }
     RankTable DataTable { height: auto; max-height: 60%; }
+    RankTable RankMap { height: auto; max-height: 50%; }
     RankTable Pane { height: 1fr; }
+    RankTable RankMap, RankTable.-map DataTable { display: none; }
+    RankTable.-map RankMap { display: block; }
     """
     BINDINGS: ClassVar = [
+        Binding("m", "map", "Map", id="ranks.map", tooltip="A cell per rank by host or group; again: the table"),
         Binding("s", "sort", "Sort", id="ranks.sort", tooltip="Sort by the next column, descending; then unsorted"),
+        Binding("g", "regroup", "Group", id="map.group", tooltip="Of the map: by host, or by the next kind of group"),
+        Binding("n", "next_late", "Next late", id="map.late", tooltip="Of the map: the next late rank, latest first"),
     ]
 
     def __init__(self, report: Report, run: Run | None = None) -> None:
@@ -75,6 +82,10 @@ class RankTable(Container):
         self._shown = list(range(len(self._rows)))  # in the order of the table
         self._by, self._words = -1, ""  # the column they are sorted by; none at first
         self._heat = _heat_of(report)
+        found = report.measured.known("outliers")
+        self._map = RankMap(report, found) if found is not None else None
+        of_many = self._map is not None and self._map.any_late and len(report.measured.ranks) > _MOST_IN_TABLE
+        self.set_class(of_many, "-map")
 
     def _on_one_host(self, column: int) -> bool:
         """Whether it is the column of hosts, and all ranks ran on one, which the words name."""
@@ -85,6 +96,8 @@ class RankTable(Container):
         rows = _Rows(id="rank-rows")
         rows.border_title = "Ranks"
         yield rows
+        if self._map is not None:
+            yield self._map
         yield Pane(self._lines_of(0), id="rank-words", classes=FRAMED)
 
     def on_mount(self) -> None:
@@ -96,17 +109,24 @@ class RankTable(Container):
         for i in self._kept[1:]:
             rows.add_column(Text(COLUMNS[i].heading))
         self._fill()
+        self.show_cell()
 
     def on_resize(self) -> None:
         """Say where columns lie beyond the edge."""
         rows = self.query_one(DataTable)
-        words = self.query_one(Pane)
-        words.border_subtitle = "left, right: more columns" if rows.virtual_size.width > rows.size.width else ""
+        words = self.query_one("#rank-words", Pane)
+        hidden = not self._map_is_shown and rows.virtual_size.width > rows.size.width
+        words.border_subtitle = "left, right: more columns" if hidden else ""
 
     @on(DataTable.RowHighlighted)
     def show_rank(self, event: DataTable.RowHighlighted) -> None:
         """Show what is known of the row under the cursor."""
-        self.query_one(Pane).show(self._lines_of(event.cursor_row))
+        self._show_row(event.cursor_row)
+
+    def _show_row(self, place: int) -> None:
+        if not self._map_is_shown:
+            title = "Selected rank" if self._by < 0 else f"Sorted by {COLUMNS[self._by].heading}"
+            self._show(self._lines_of(place), title)
 
     @on(DataTable.RowSelected)
     def show_in_timeline(self) -> None:
@@ -115,6 +135,53 @@ class RankTable(Container):
         if at < len(self._shown):
             self.post_message(GoTo(self._ranks[self._shown[at]].rank))
 
+    @on(RankMap.Moved)
+    def show_cell(self) -> None:
+        """Show what is known of the rank under the cursor of the map."""
+        if self._map is not None and self._map_is_shown:
+            self._show(partial(self._map.details, self._report), "Selected rank")
+
+    def _show(self, lines: Layout, title: str) -> None:
+        words = self.query_one("#rank-words", Pane)
+        words.border_title = title
+        words.show(lines)
+
+    @property
+    def _map_is_shown(self) -> bool:
+        return self.has_class("-map")
+
+    def focus(self, scroll_visible: bool = True, from_app_focus: bool = False) -> Self:
+        """The keyboard goes to the table or to the map, whichever is shown."""
+        (self._map if self._map is not None and self._map_is_shown else self.query_one(DataTable)).focus()
+        return self
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of the map and of the table are offered where these are shown."""
+        if action == "map":
+            return self._map is not None
+        return action not in _KEYS or self._map_is_shown == (action != "sort")
+
+    def action_map(self) -> None:
+        """The map in place of the table, or the table again."""
+        self.toggle_class("-map")
+        if self._map_is_shown:
+            self.show_cell()
+        else:
+            self._show_row(self.query_one(DataTable).cursor_row)
+        self.call_after_refresh(self.focus)
+        self.refresh_bindings()
+
+    def action_regroup(self) -> None:
+        """Group the map by something else."""
+        if self._map is not None:
+            self._map.regroup()
+            self.show_cell()
+
+    def action_next_late(self) -> None:
+        """Go to the next late rank of the map."""
+        if self._map is not None:
+            self._map.next_late()
+
     def action_sort(self) -> None:
         """By the next column."""
         places = [-1, *self._kept]
@@ -122,7 +189,9 @@ class RankTable(Container):
         self._fill()
 
     def find(self, words: str) -> str:
-        """Show only rows with these words; all without words."""
+        """Show only rows with these words; all without words. On the map, go to the next rank that has them."""
+        if self._map is not None and self._map_is_shown:
+            return self._map.find(words)
         self._words = words
         self._fill()
         return f"{len(self._shown):,} of {len(self._rows):,}" if words else ""
@@ -143,9 +212,7 @@ class RankTable(Container):
             if self._ranks[at].rank == self._late:
                 row[0] = Text(f"▶{row[0].plain}", style_of("error"), justify="right")
             rows.add_row(row[0], *heat, *row[1:])
-        words = self.query_one(Pane)
-        words.border_title = "Selected rank" if self._by < 0 else f"Sorted by {COLUMNS[self._by].heading}"
-        words.show(self._lines_of(0))
+        self._show_row(0)
 
     def _lines_of(self, place: int) -> Layout:
         return lambda width: self._details(place, width)
@@ -193,7 +260,7 @@ class RankTable(Container):
 def _cell(cell: Cell) -> str:
     """A cell as it fits: of long words both ends."""
     text = "?" if isinstance(cell, Hole) else visible(cell)
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS // 2 - 1]}..{text[1 - MOST_LETTERS // 2 :]}"
+    return both_ends(text)
 
 
 def _size(cell: Cell) -> tuple[int, float, str]:
@@ -215,14 +282,6 @@ def _heat_of(report: Report) -> dict[int, str]:
     lags = _lags(report)
     most = max((lag for rank_lags in lags.values() for lag in rank_lags), default=0)
     return {rank: heat(rank_lags, most) for rank, rank_lags in lags.items()} if most and len(lags) > 1 else {}
-
-
-def heat(values: Sequence[int], most: int, cells: int = HEAT_CELLS) -> str:
-    """As many cells as values, `cells` at most: each shows the largest of its values as a share of `most`."""
-    cells = min(cells, len(values))
-    bounds = [round(at * len(values) / cells) for at in range(cells + 1)] if cells else []
-    tops = (max(values[low:high]) for low, high in pairwise(bounds))
-    return "".join(HEAT[-(-top * (len(HEAT) - 1) // most)] for top in tops)
 
 
 def _heat_words(report: Report) -> str:

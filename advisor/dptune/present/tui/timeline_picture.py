@@ -17,6 +17,7 @@ from dptune.present.tui.rows import LABEL, PARTLY, SIGNS, Row, painted_row, seen
 from dptune.present.tui.scene import Window
 from dptune.present.tui.timeline_view import Mode, TimelineView
 
+_SHORT = {"exposed transfer": "exposed", "exposed comm": "exposed"}  # names of the legend on a narrow screen
 _TICK = 12  # columns at least, from one time of the axis to the next
 
 
@@ -97,6 +98,8 @@ def _legend(view: TimelineView, rows: list[Row]) -> Text:
     room, letters = LABEL + view.columns, sum(len(name) + 3 for _, name in signs.values()) - 1
     if letters > room:
         signs.pop(PARTLY, None)
+    if sum(len(name) + 3 for _, name in signs.values()) - 1 > room:
+        signs = {sign: (style, _SHORT.get(name, name)) for sign, (style, name) in signs.items()}
     wide = letters + len(signs) <= room
     text = Text()
     for sign, (style, name) in signs.items():

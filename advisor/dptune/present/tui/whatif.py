@@ -21,6 +21,7 @@ from dptune.measure.steps.input_wait import drawn_from
 from dptune.measured import Measured, Missing, digits
 from dptune.predicted import Prediction
 from dptune.present.amounts import milliseconds, ns_as_ms, number
+from dptune.present.first_screen import reported_straggler
 from dptune.present.lines import BLANK, Line, Role, Span, labelled, wrapped
 from dptune.present.sections.advice import change, changes
 from dptune.present.sections.whatif_memory import sentence
@@ -50,14 +51,26 @@ def dials(run: Run, measured: Measured) -> list[Dial]:
     """What can be turned for a run: other values of what it has now, in order of size."""
     world = measured.known("world_size") or 1
     on_cpus, units = measured.known("device_kind") == "cpu", _units(run)
-    found = list(_OF_GPUS if not on_cpus else _of_units(run, units) if units else _of_ddp(run))
+    sharded = units > 0 or any(facts.fsdp for facts in run.facts.values())
+    found = list(_of_gpus(run, sharded) if not on_cpus else _of_units(run, units) if units else _of_ddp(run))
     if world > 1:
-        found += [] if on_cpus and units else [Dial("ddp.comm_hook", "gradients sent as", (UNCHANGED, "fp16", "bf16"))]
+        found += [] if sharded else [Dial("ddp.comm_hook", "gradients sent as", (UNCHANGED, "fp16", "bf16"))]
         found += _of_links(measured)
         found.append(Dial("world_size", "ranks", (UNCHANGED, *(world * times for times in (2, 4, 8))), str(world)))
-    if world > 1 and on_cpus:
-        found.append(Dial("straggler.removed", "no straggler", (UNCHANGED, True)))
+        found.append(Dial(_NO_STRAGGLER, "no straggler", (UNCHANGED, True)))
     return found
+
+
+def _of_gpus(run: Run, sharded: bool) -> Iterator[Dial]:
+    """What its model knows of any trace; of a recording, what its facts allow."""
+    yield from _OF_ALL_GPUS
+    if sharded:
+        yield Dial("fsdp.reshard_after_forward", "free gathered units", (UNCHANGED, False))
+        yield Dial("fsdp.prefetch", "gather units ahead", (UNCHANGED, True))
+    if run.facts:
+        yield Dial("precision.autocast", "autocast", (UNCHANGED, "bf16"))
+        yield Dial("optimizer.fused", "fused optimizer", (UNCHANGED, True))
+        yield from _of_loader(run)
 
 
 def _of_ddp(run: Run) -> Iterator[Dial]:
@@ -119,7 +132,8 @@ def _around(values: Sequence[float], now: float) -> tuple[Value | str, ...]:
 
 _DEFAULT_MB = 24.0  # torch's own: 25 but for the first bucket, which is of 1, so a little less than 25 for all
 _SAME = 0.02
-_OF_GPUS = (
+_NO_STRAGGLER = "straggler.removed"
+_OF_ALL_GPUS = (
     Dial("host.times", "host time factor", (0.0, 0.5, UNCHANGED, 2.0)),
     Dial("compute.times", "kernel time factor", (0.25, 0.5, UNCHANGED, 2.0)),
     Dial("syncs.removed", "no host-device syncs", (UNCHANGED, True)),
@@ -153,7 +167,8 @@ class WhatIfPane(Container, can_focus=True):
         self._recorded = report.run.command is not None
         self._dials = dials(run, report.measured)
         self._at = [dial.values.index(UNCHANGED) for dial in self._dials]
-        self._chosen = 0
+        straggles = reported_straggler(report) is not None
+        self._chosen = next((at for at, dial in enumerate(self._dials) if straggles and dial.knob == _NO_STRAGGLER), 0)
         self._ground: RunModel | None = None
         no_trust = (finding.text for finding in report.trust.findings if finding.level == "unjudgeable")
         self._lack = next((f"{NO_VERDICT}: {why}" for why in no_trust), "")
@@ -291,7 +306,8 @@ class WhatIfPane(Container, can_focus=True):
             yield _measure("Then", step_ns, samples, (low, high), width, role)
             between = f"{ns_as_ms(prediction.low_ns)} to {ns_as_ms(prediction.high_ns)} ms"
             yield from labelled("Interval", f"{between}, {changes(low, high)} per sample", width)
-            words = f"{change(times)}; the interval includes no change: this may save nothing"
+            may = "save nothing" if times <= 1.0 else "change nothing"
+            words = f"{change(times)}; the interval includes no change: this may {may}"
             yield from labelled("Per sample", words if role == "warning" else change(times), width, role=role)
         memory = predict_memory(self._measured, list(self._run.facts.values()), prediction.changes)
         if memory.known("peak_bytes") is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from dptune.errors import RunError
+from dptune.errors import RunError, SeveralRunsError
 from dptune.finding import SCHEMA_NEWER, Finding
 from dptune.runfile import form, recognition
 from dptune.runfile import paths as names
@@ -159,8 +159,9 @@ def _below(folder: Path, found: Files) -> list[Path]:
     many = f"{len(nested)} {'run' if len(nested) == 1 else 'runs'}"
     if nested and not inside:
         named = f"pass {'it:' if len(nested) == 1 else 'one of them:'} {nested[-1]}"
-        lists = f"; `dptune history {folder}` lists them" if len(nested) > 1 and not isinstance(folder, Remote) else ""
-        raise RunError(f"{folder} holds {many}", named + lists)
+        if len(nested) > 1 and not isinstance(folder, Remote):
+            raise SeveralRunsError(f"{folder} holds {many}", f"{named}; `dptune history {folder}` lists them")
+        raise RunError(f"{folder} holds {many}", named)
     if not inside:
         hint = f"links to folders ({shown(links[0])}) are not followed: pass the folders themselves" if links else ""
         raise RunError(f"{folder} holds no trace files", hint or _unpacking(files))
