@@ -126,6 +126,8 @@ class FullSort(FunctionOperators):
     read: int | None = Field(
         description="how many values of each row the next operators read; null where that is not known"
     )
+    inner: bool = Field(False, description="whether others than the first or last of the row are among them")
+    quantile: bool = Field(False, description="whether torch.quantile sorts them")
 
 
 PairKind = Literal["squared", "distance", "absolute", "product", "cosine"]
