@@ -59,6 +59,8 @@ class OperatorLoop(Model):
         "calls, per step of the detailed window: what each takes beyond 10 us; null on a GPU",
     )
     least_computed_share: float | None = Field(None, description="that / the time of these operators")
+    module: str = Field("", description="class of the module that it calls each time, where it calls one")
+    alone: bool = Field(True, description="whether each call is for one sample, or for samples of different lengths")
     checks: bool = Field(False, description="whether it tests tensors for NaN or infinity and reads each result")
 
 

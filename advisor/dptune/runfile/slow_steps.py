@@ -40,8 +40,8 @@ class SlowSteps:
     """What some slow steps have in common. `periods` are empty where they come at no one distance.
 
     `name` and `where` are the function and the line that calls it, empty where nothing was seen; `kind` is as in
-    `SampledFacts`, else what the words of its name say (`kind_of`), or what it calls (`acts`); `share` is of the time of all timed steps;
-    `extra_ns` the median of what one takes longer by this.
+    `SampledFacts`, else what the words of its name say (`kind_of`), or what it calls (`acts`); `share` is of the
+    time of all timed steps; `extra_ns` the median of what one takes longer by this.
     `each_ns` is the same of each of them.
     `leaves`: whether it is a function that the script calls, or one of a library for such a kind, and that the other
     steps hardly spend time in.

@@ -174,7 +174,7 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
     what = f"`{site.mostly}` {by}in `{site.name}` ({where})" if site.part else f"`{site.name}` ({where})"
     calling = site.mostly if site.part else ""
     saves = run.without_function(site.name, site.at, calling) if site.phase == "loop" else None
-    collects = run.collects_experience(site.mostly if site.part else site.name)
+    collects = run.collects_experience(site.mostly) if site.part else run.collects_experience(site.name, site.at)
     of_method = collects or _computes(run, site)
     impact: Impact = "low" if of_method or run.impact(site.share, WORTH_SHARE) == "low" else "medium"
     return Advice(
