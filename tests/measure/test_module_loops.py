@@ -12,11 +12,11 @@ STEPS = 3
 
 def linear(at, rows):
     shape = [32] if rows is None else [rows, 32]
-    return operator("aten::linear", at + 2, at + 8, **{"Input Dims": [shape, [64, 32], [64]]})
+    return operator("aten::linear", at + 2, at + 5, **{"Input Dims": [shape, [64, 32], [64]]})
 
 
 def module(at, name, rows):
-    """A sequence of 12 with a product of 6 in a layer of 10."""
+    """A sequence of 12 with a product of 3 in a layer of 10."""
     called = python(f"nn.Module: {name}", at, at + 12)
     layer = python("nn.Module: Linear_7", at + 1, at + 11)
     return [called, python("torch/nn/modules/container.py(240): forward", at, at + 12), layer, linear(at, rows)]
@@ -47,7 +47,28 @@ def test_one_module_called_again_and_again(tmp_path, rows, alone):
     (loop,) = loops(tmp_path, repeated(rows))
     assert (loop.name, loop.at, loop.module, loop.operator) == ("encode", "net.py:12", "Sequential", "aten::linear")
     assert (loop.repeats, loop.alone) == (20, alone)
-    assert loop.cost_ns >= 20 * 6 * US
+    assert loop.cost_ns >= 20 * 3 * US
+
+
+def test_slices_between_the_calls_do_not_hide_them(tmp_path):
+    """The function slices its input for each call: 20 slices of 1 beside 20 products of 3."""
+
+    def make(at):
+        slices = [operator("aten::select", at + 20 * number + 14, at + 20 * number + 15) for number in range(20)]
+        return [*repeated([1])(at), *slices]
+
+    (loop,) = loops(tmp_path, make)
+    assert (loop.module, loop.operator, loop.repeats) == ("Sequential", "aten::linear", 20)
+
+
+def test_each_call_may_run_an_operator_several_times(tmp_path):
+    """Two products in each of 20 calls."""
+
+    def make(at):
+        return [*repeated([1])(at), *(linear(at + 20 * number + 5, 1) for number in range(20))]
+
+    (loop,) = loops(tmp_path, make)
+    assert loop.repeats == 20
 
 
 def test_fewer_calls_are_no_loop(tmp_path):

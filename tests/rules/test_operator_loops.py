@@ -170,6 +170,7 @@ def test_a_module_for_each_sample(ask, make_measured, make_facts, batch, alone, 
         "`nt_xent` (loss.py:25) calls Sequential 96 times in a Python loop, 12 % of the step"
     )
     assert (advice.impact, advice.confidence) == (impact, confidence)
+    assert advice.title.endswith("for the whole batch" if impact == "medium" else "needs the result of the one before")
 
 
 def test_evaluation_calls_the_model_in_a_loop(ask, make_measured, make_facts):

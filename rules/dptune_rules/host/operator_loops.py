@@ -87,6 +87,7 @@ LAYERS = {
     "aten::rnn_tanh_cell": "nn.RNN",
     "aten::rnn_relu_cell": 'nn.RNN(nonlinearity="relu")',
 }  # a layer that runs all cells in one call
+IF_APART = "use one call if none needs the result of the one before"
 BACKWARD_ERROR = 0.3  # relative, of the backward pass, which only traced steps show
 
 RULE = Rule(
@@ -244,7 +245,7 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
         kind=RULE.kind,
         impact=impact,
         title=f"`{loop.name}` ({where}) calls {what} {loop.repeats:,.0f} times in a Python loop, {share}"
-        + ("" if collects else f": {_remedy(loop, computes)}"),
+        + ("" if collects else f": {IF_APART if unsure else _remedy(loop, computes)}"),
         why=_why(loop, computes, goes_back=times > 1),
         changes=[],
         saves=saves,

@@ -93,20 +93,25 @@ def loops(
     for function, cells in _cells(view, stacks.functions):
         repeated[alike(columns.name(function))][columns.name(cells[0])].append(cells)
     called_modules = module_loops(view, stacks, phases, LEAST_REPEATS)
-    called_modules = {function: loop for function, loop in called_modules.items() if function not in repeated}
     over = {alike(columns.name(row)) for row in stacks.crossing}
     recorded = RecordedOperators.of(view) if repeated or called_modules else None
     of_modules = {
         function: replace(
             _loop(view, loop.operators, function in over, found, spent, phases, recorded),
+            repeats=loop.repeats,
             module=loop.module,
             alone=loop.alone,
         )
         for function, loop in called_modules.items()
     }
-    return of_modules | {
+    of_operators = {
         function: _loop(view, operators, function in over, found, spent, phases, recorded)
         for function, operators in repeated.items()
+    }
+    return of_operators | {
+        function: loop
+        for function, loop in of_modules.items()
+        if function not in of_operators or loop.cost_ns > of_operators[function].cost_ns
     }
 
 

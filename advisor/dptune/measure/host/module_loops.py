@@ -24,12 +24,14 @@ _MODULE = "nn.Module: "
 
 @dataclass
 class ModuleLoop:
-    """Class of the module that is called most often; the operators of all such modules, by name, a list for each run.
+    """Class of the module that is called most often, and how often in a run.
 
-    `alone`: whether each call is for one sample, or calls are for different numbers of rows.
+    `operators` are those of all such modules, by name, a list for each run. `alone`: whether each call is for
+    one sample, or calls are for different numbers of rows.
     """
 
     module: str = ""
+    repeats: float = 0.0
     alone: bool = False
     operators: dict[str, list[list[int]]] = field(default_factory=lambda: defaultdict(list))
 
@@ -48,7 +50,6 @@ def module_loops(
     operators = np.array(stacks.outermost, dtype=np.int64)
     operators = operators[np.argsort(columns.ts_ns[operators], kind="stable")]
     found: dict[str, ModuleLoop] = defaultdict(ModuleLoop)
-    most: dict[str, int] = defaultdict(int)
     for (function, module), rows in runs.items():
         begin, end = columns.ts_ns[[function]], columns.ends(np.array([function]))
         if view.host.loading.hold(begin)[0] or backward.lengths(begin, end)[0]:
@@ -62,8 +63,8 @@ def module_loops(
         for operator, called in by_name.items():
             if len(called) >= least:
                 loop.operators[operator].append(called)
-        if len(rows) > most[name]:
-            most[name] = len(rows)
+        if len(rows) > loop.repeats:
+            loop.repeats = float(len(rows))
             loop.module = module.removeprefix(_MODULE).rpartition("_")[0]
             loop.alone = _alone(view, rows, inside)
     return {name: loop for name, loop in found.items() if loop.operators}
