@@ -76,7 +76,8 @@ def _inside(view: RankView, modules: Ints, operators: Ints) -> Ints:
     modules = modules[np.argsort(columns.ts_ns[modules], kind="stable")]
     at = np.searchsorted(columns.ts_ns[modules], columns.ts_ns[operators], side="right") - 1
     within = (at >= 0) & (columns.ts_ns[operators] < columns.ends(modules)[at])
-    return operators[within & (columns.thread[operators] == columns.thread[modules[0]])]
+    found: Ints = operators[within & (columns.thread[operators] == columns.thread[modules[0]])]
+    return found
 
 
 def _alone(view: RankView, modules: Sequence[int], operators: Ints) -> bool:
