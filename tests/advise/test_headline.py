@@ -267,6 +267,8 @@ def test_where_slow_steps_take_most_time_they_are_the_verdict(make_measured, mak
     assert told.rule == of_slow.rule
     assert said(slow, advice=[one, of_slow]).verdict == told.verdict
     assert said(slow, advice=[one]).verdict.startswith("Communication-bound")
+    collects = of_slow.model_copy(update={"confidence": "low"})  # what reinforcement learning needs every few steps
+    assert said(slow, advice=[one, collects]).verdict.startswith("Communication-bound")
     little = step.model_copy(update={"untraced_mean_ns": 12_000_000})
     assert said(measured.model_copy(update={"step": little}), advice=[of_slow]).why.startswith(
         "The median step takes 10 ms ("

@@ -22,8 +22,12 @@ def argsort(at, shape=(64, 5000), dim="1"):
     ]
 
 
-def cut(at, start="0", end="20", dim="1", shape=(64, 5000)):
-    return called("aten::slice", at, at + 3, list(shape), [], [], [], [], values=["", dim, start, end, "1"])
+def cut(at, start="0", end="20", dim="1", shape=(64, 5000), every="1"):
+    return called("aten::slice", at, at + 3, list(shape), [], [], [], [], values=["", dim, start, end, every])
+
+
+def value(at, place, shape=(64, 5000)):
+    return called("aten::select", at, at + 1, list(shape), [], [], values=["", "1", place])
 
 
 def found_in(folder, make):
@@ -82,9 +86,50 @@ def test_long_rows_of_the_dimension_that_is_sorted(tmp_path, shape, dim, length)
     assert [one.length for one in found] == ([] if length is None else [length])
 
 
+@pytest.mark.parametrize(
+    ("after", "read", "inner"),
+    [
+        ([cut(120)], 20, False),
+        ([cut(120, start="-5", end="9223372036854775807")], 5, False),
+        ([cut(120, end="9223372036854775807", every="600")], 9, True),  # 0, 600 .. 4800
+        ([cut(120, start="4500", end="4510")], 10, True),
+        ([value(120, "0")], 1, False),
+        ([value(120, "-1")], 1, False),
+        ([value(120, "2500")], 1, True),
+        ([value(120, "4500"), value(125, "4750"), value(130, "-250")], 2, True),  # -250 is 4750
+        ([value(120, "4999"), value(125, "4998")], 2, False),
+    ],
+)
+def test_whether_others_than_the_first_or_last_values_are_read(tmp_path, after, read, inner):
+    def make(at):
+        return [*argsort(at), *(event | {"ts": event["ts"] + at} for event in after)]
+
+    (found,) = found_in(tmp_path, make)
+    assert (found.read, found.inner, found.quantile) == (read, inner, False)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "values", "length", "read"),
+    [
+        (([64, 5000], [], [], [], []), ["", "0.9", "", "False", ""], 320_000, 2),  # one quantile of all
+        (([64, 5000], [3], [], [], []), ["", "", "1", "False", ""], 5000, 6),
+        (([64, 5000], [], [], [], []), ["", "1", "1", "False", ""], 5000, 2),
+    ],
+)
+def test_a_quantile_sorts_its_input(tmp_path, shapes, values, length, read):
+    """Its own sort of 100 is in it."""
+
+    def make(at):
+        return [called("aten::quantile", at - 1, at + 120, *shapes, values=values), *argsort(at)]
+
+    (found,) = found_in(tmp_path, make)
+    assert (found.quantile, found.length, found.read, found.inner) == (True, length, read, True)
+    assert (found.rows, found.cost_ns, found.calls) == (320_000 // length, 121 * US, 1)
+
+
 def test_sorts_that_another_operator_needs_are_none(tmp_path):
     def make(at):
-        return [called("aten::quantile", at - 1, at + 120, [64, 5000], []), *argsort(at)]
+        return [called("aten::unique", at - 1, at + 120, [64, 5000], []), *argsort(at)]
 
     assert found_in(tmp_path, make) == []
 

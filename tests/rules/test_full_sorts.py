@@ -7,7 +7,7 @@ from dptune.testing import measured_run
 from .conftest import RULES, spent_in
 
 
-def sort(share=0.55, read=20):
+def sort(share=0.55, read=20, **others):
     return FullSort(
         name="update",
         at="songs.py:38",
@@ -19,6 +19,7 @@ def sort(share=0.55, read=20):
         length=5000,
         rows=64,
         read=read,
+        **others,
     )
 
 
@@ -54,6 +55,27 @@ def test_where_it_is_not_known_what_is_read_confidence_is_low():
 def test_the_best_one():
     (advice,) = ask(sort(read=1))
     assert advice.title.endswith("to read one: use torch.topk, max or kthvalue")
+
+
+def test_inner_values_are_selected_one_by_one():
+    (advice,) = ask(sort(read=1, inner=True))
+    assert advice.title.endswith("sorting rows of 5,000 values to read one: use torch.kthvalue")
+    assert (advice.confidence, advice.numerics, advice.watch) == ("medium", "same", "")
+    (advice,) = ask(sort(read=4, inner=True))
+    assert advice.title.endswith("to read 4 of each: use torch.kthvalue")
+    assert ask(sort(read=5, inner=True)) == []  # a table of quantiles
+
+
+def test_a_quantile_needs_no_sort():
+    (advice,) = ask(sort(read=2, inner=True, quantile=True))
+    assert advice.title == (
+        "`update` (songs.py:38) spends 55 % of the step in torch.quantile, which sorts rows of 5,000 values: use "
+        "torch.kthvalue"
+    )
+    assert advice.numerics == "changes"
+    assert "interpolates" in advice.watch
+    assert len(ask(sort(read=8, inner=True, quantile=True))) == 1
+    assert ask(sort(read=10, inner=True, quantile=True)) == []  # five of them
 
 
 def test_quiet_below_five_percent_and_where_much_is_read():

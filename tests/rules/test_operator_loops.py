@@ -3,6 +3,7 @@
 import pytest
 
 from dptune.measured import OperatorLoop, UserCodeFigures
+from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.window import SampledFacts, Window
 
 
@@ -136,6 +137,44 @@ def test_collecting_experience_cannot_be_one_call(ask, make_measured, make_facts
     inner, outer = ask("DP610", nested(make_measured, "collect"), found_at(make_facts, "collect"))
     assert (inner.impact, outer.impact, outer.confidence) == ("high", "low", "low")
     assert "use one call" not in outer.title
+
+
+def test_acting_in_an_environment_cannot_be_one_call(ask, make_measured, make_facts):
+    """The function has no name for it, but draws actions and steps the environment."""
+    windows = sampled(24, 26)
+    places = [
+        SampledFacts(["nt_xent (loss.py:27)"], through="torch.Categorical.sample", looks=5, steps=[0], spent_ns=[1]),
+        SampledFacts(["nt_xent (loss.py:28)", "River.step (loss.py:4)"], looks=5, steps=[0], spent_ns=[1]),
+    ]
+    windows[0].sampled += places
+    (advice,) = ask("DP610", looping(make_measured), [make_facts(windows=windows)])
+    assert (advice.impact, advice.confidence) == ("low", "low")
+    assert "step many environments" in advice.watch
+
+
+@pytest.mark.parametrize(
+    ("batch", "alone", "impact", "confidence"),
+    [
+        (48, True, "medium", "medium"),
+        (96, True, "medium", "medium"),
+        (96, False, "low", "low"),
+        (40, True, "low", "low"),
+    ],
+)
+def test_a_module_for_each_sample(ask, make_measured, make_facts, batch, alone, impact, confidence):
+    """96 calls are of each sample of one or two batches, or it is not known that none needs the one before."""
+    loaders = [LoaderFacts(batch_size=batch, batches_drawn=9)]
+    run = looping(make_measured, module="Sequential", alone=alone)
+    (advice,) = ask("DP610", run, [make_facts(windows=sampled(25), loaders=loaders)])
+    assert advice.title.startswith(
+        "`nt_xent` (loss.py:25) calls Sequential 96 times in a Python loop, 12 % of the step"
+    )
+    assert (advice.impact, advice.confidence) == (impact, confidence)
+    assert advice.title.endswith("for the whole batch" if impact == "medium" else "needs the result of the one before")
+
+
+def test_evaluation_calls_the_model_in_a_loop(ask, make_measured, make_facts):
+    assert ask("DP610", looping(make_measured, module="Net", name="evaluate"), [make_facts()]) == []
 
 
 @pytest.mark.parametrize(

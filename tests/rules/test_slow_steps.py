@@ -151,6 +151,22 @@ def test_collecting_experience_is_part_of_the_method(ask, make_measured, make_fa
     assert (advice.impact, advice.confidence) == ("low", "low")
 
 
+def test_experience_is_known_by_what_collects_it(ask, make_measured, make_facts):
+    """Of 40 ms in one step of 5, actions are drawn for 25 and the environment steps for 15."""
+
+    def of(through, called):
+        lines = ("fit (train.py:51)", "gather (train.py:20)")
+        slow = [((lines, {"through": through}), every(5, 4, 25)), (((*lines, called), {}), every(5, 4, 15))]
+        return ask("DP703", make_measured(world=1), [run_of(make_facts, slow)])
+
+    (advice,) = of("torch.Categorical.sample", "River.step (water.py:7)")
+    assert advice.title.startswith("`gather` (train.py:51) collects experience and adds 40 ms to one step in 5:")
+    assert (advice.impact, advice.confidence) == ("low", "low")
+    (advice,) = of("torch.randn_like", "Schedule.step (noise.py:7)")  # previews of a diffusion model
+    assert advice.title.startswith("`gather` (train.py:51) adds 40 ms to one step in 5:")
+    assert (advice.impact, advice.confidence) == ("high", "high")
+
+
 def test_two_that_are_slow_are_called_some_steps(ask, make_measured, make_facts):
     """Two in 25 do not show a period; that a function of the script runs in them is seen all the same."""
     (advice,) = ask("DP703", make_measured(world=1), [run_of(make_facts, [(EVALUATION, {6: 200, 17: 200})])])

@@ -126,6 +126,18 @@ def test_collecting_experience_is_part_of_the_method():
     assert (inline.impact, inline.confidence) == ("low", "low")
 
 
+def test_clipping_gradients_is_part_of_the_method():
+    clips, other_call = ask(
+        found(
+            site(0.11, name="main", part=True, mostly="clip_grad_norm_"),
+            site(0.11, name="main", part=True, mostly="clip_weights"),
+        )
+    )
+    assert (clips.impact, clips.confidence) == ("low", "low")
+    assert "leave it unchanged" in clips.watch
+    assert (other_call.impact, other_call.confidence) == ("medium", "medium")
+
+
 def test_tensor_operators_of_the_training_loop_itself_are_training():
     main = {"name": "main", "at": "train.py:61", "part": True, "mostly": "tensor operators"}
     assert ask(found(site(0.2, **main, operator="aten::index", operator_calls=3))) == []

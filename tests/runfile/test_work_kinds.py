@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptune.runfile.work_kinds import evaluates, kind_of
+from dptune.runfile.work_kinds import acts, evaluates, kind_of
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,10 @@ from dptune.runfile.work_kinds import evaluates, kind_of
         ("Agent.collect_rollouts", "experience"),
         ("playEpisode", "experience"),
         ("collect", "experience"),
+        ("roll_out", "experience"),
+        ("Learner.self_play", "experience"),
+        ("check_point", "saving"),
+        ("roll", ""),
         ("Agent.play_audio", ""),
         ("collect_paths", ""),
         ("collect_metrics", "metrics"),
@@ -51,3 +55,31 @@ def test_what_evaluates(name):
 )
 def test_what_does_more_or_nothing_like_it(name):
     assert not evaluates(name)
+
+
+@pytest.mark.parametrize(
+    ("functions", "through"),
+    [
+        (["River.step", "Keeper.forward"], ["torch.Categorical.sample", "torch.Module._call_impl"]),
+        (["fill", "CartEnv.step"], ["torch.Module._call_impl"]),
+        (["Policy.forward"], ["torch.Normal.rsample"]),
+        (["Sac.act", "observe"], []),
+        (["fill"], ["gymnasium.TimeLimit.step"]),
+    ],
+)
+def test_what_acts_in_an_environment(functions, through):
+    assert acts(functions, through)
+
+
+@pytest.mark.parametrize(
+    ("functions", "through"),
+    [
+        (["Schedule.step", "Unet.forward"], ["torch.Module._call_impl"]),  # of a diffusion model
+        (["Decoder.forward"], ["torch.Normal.sample"]),  # of a variational autoencoder
+        (["step"], ["torch.Normal.sample"]),  # no method
+        (["Teacher.forward", "relabel"], ["torch.Tensor.topk"]),
+        ([], ["torch.save"]),
+    ],
+)
+def test_what_looks_alike(functions, through):
+    assert not acts(functions, through)

@@ -202,9 +202,15 @@ def _limited(case: _Case, why: str, recorded: bool, locating: Collection[str]) -
 
 
 def _are_slow_steps(measured: Measured, advice: Sequence[Advice], found: Mapping[Limit, float]) -> bool:
-    """Whether slow steps, of which there is advice, take more of the time than anything does in the others."""
+    """Whether slow steps, of which there is advice, take more of the time than anything does in the others.
+
+    Advice of low confidence does not count: a loop that collects experience every few steps has no slow steps.
+    """
     if not any(
-        recommendation.saves is not None and recommendation.saves.mean_step_ms is not None for recommendation in advice
+        recommendation.confidence != "low"
+        and recommendation.saves is not None
+        and recommendation.saves.mean_step_ms is not None
+        for recommendation in advice
     ):
         return False
     slow = measured.step.slow_share

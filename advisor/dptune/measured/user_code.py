@@ -59,6 +59,8 @@ class OperatorLoop(Model):
         "calls, per step of the detailed window: what each takes beyond 10 us; null on a GPU",
     )
     least_computed_share: float | None = Field(None, description="that / the time of these operators")
+    module: str = Field("", description="class of the module that it calls each time, where it calls one")
+    alone: bool = Field(True, description="whether each call is for one sample, or for samples of different lengths")
     checks: bool = Field(False, description="whether it tests tensors for NaN or infinity and reads each result")
 
 
@@ -126,6 +128,8 @@ class FullSort(FunctionOperators):
     read: int | None = Field(
         description="how many values of each row the next operators read; null where that is not known"
     )
+    inner: bool = Field(False, description="whether others than the first or last of the row are among them")
+    quantile: bool = Field(False, description="whether torch.quantile sorts them")
 
 
 PairKind = Literal["squared", "distance", "absolute", "product", "cosine"]

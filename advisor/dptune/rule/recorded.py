@@ -16,6 +16,7 @@ from dptune.rule.declared import Threshold
 from dptune.runfile.collected import CollectingLine, collecting_line
 from dptune.runfile.dealt_batches import DealtBatches, dealt_batches
 from dptune.runfile.epochs import EpochStarts, enough_steps, epoch_starts, epoch_steps, restarted
+from dptune.runfile.experience import collects
 from dptune.runfile.facts import Facts
 from dptune.runfile.hot_lines import SampledShare, found_share, hottest_line, sampled_phase, sampled_share
 from dptune.runfile.iterators import NewIterators, new_iterators
@@ -203,9 +204,12 @@ class RecordedView:
         """
         return memory_growth(self.facts)
 
-    def collects_experience(self, name: str) -> bool:
-        """Whether a function of that name collects what reinforcement learning trains on: `rollout`, `play_episode`."""
-        return kind_of(name) == "experience"
+    def collects_experience(self, name: str, at: str = "") -> bool:
+        """Whether a function collects what reinforcement learning trains on, by its name: `rollout`, `play_episode`.
+
+        `at`: its file and line, where stack samples may show that it acts in an environment.
+        """
+        return collects(self.facts, name, at.rpartition(":")[0]) if at else kind_of(name) == "experience"
 
     def reports(self, name: str) -> bool:
         """Whether a function of that name logs, computes metrics, plots, evaluates or saves."""

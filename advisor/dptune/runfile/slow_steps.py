@@ -18,7 +18,7 @@ from dptune.runfile.facts import Facts
 from dptune.runfile.periods import periods
 from dptune.runfile.removed import Share
 from dptune.runfile.window import SampledFacts, Window
-from dptune.runfile.work_kinds import kind_of, makes_text, waits
+from dptune.runfile.work_kinds import acts, kind_of, makes_text, waits
 
 TIMES = 1.5  # the median of the others: from there on the reading of traces sets a step aside
 _MADS = 6  # and this many median distances from it
@@ -40,8 +40,8 @@ class SlowSteps:
     """What some slow steps have in common. `periods` are empty where they come at no one distance.
 
     `name` and `where` are the function and the line that calls it, empty where nothing was seen; `kind` is as in
-    `SampledFacts`, else what the words of its name say (`kind_of`); `share` is of the time of all timed steps;
-    `extra_ns` the median of what one takes longer by this.
+    `SampledFacts`, else what the words of its name say (`kind_of`), or what it calls (`acts`); `share` is of the
+    time of all timed steps; `extra_ns` the median of what one takes longer by this.
     `each_ns` is the same of each of them.
     `leaves`: whether it is a function that the script calls, or one of a library for such a kind, and that the other
     steps hardly spend time in.
@@ -106,9 +106,11 @@ def _causes(rank: int, window: Window, times: float, *, alone: bool) -> Iterable
         return
     by_cause: dict[Cause, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     called = set()
+    places: dict[Cause, list[SampledFacts]] = defaultdict(list)
     for place, cause in departures(window, usual):
         if alone or place.phase not in _WAITING or place.kind == "evaluation":  # its gathering of results is of it
             called |= {cause} if calls(place, cause) else set()
+            places[cause].append(place)
             for at, ns in zip(place.steps, place.spent_ns, strict=False):
                 by_cause[cause][at] += ns
     for cause, spent in by_cause.items():
@@ -118,7 +120,19 @@ def _causes(rank: int, window: Window, times: float, *, alone: bool) -> Iterable
         made = _made(rank, cause, extra, durations_ns)
         if made is not None:
             kind = made.kind or (kind_of(made.name) if cause in called else "")
+            kind = kind or ("experience" if _acts(places[cause], made.where) else "")
             yield replace(made, kind=kind, leaves=cause in called and normal < _HARDLY * made.extra_ns)
+
+
+def _acts(places: Sequence[SampledFacts], where: str) -> bool:
+    """Whether what the line there calls acts in an environment."""
+    inside = [place for place in places if where in {_split(line)[1] for line in place.path}]
+    functions = set()
+    for place in inside:
+        lines = [_split(line) for line in place.path]
+        at = next(at for at, line in enumerate(lines) if line[1] == where)
+        functions |= {function for function, _ in lines[at + 1 :]}
+    return acts(functions, {place.through for place in inside})
 
 
 def share_of(cause: SlowSteps, durations_ns: Sequence[int]) -> Share:

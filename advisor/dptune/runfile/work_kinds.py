@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from itertools import pairwise
 
 _WORDS = {
     "saving": {"save", "saves", "checkpoint", "checkpointing", "ckpt", "snapshot"},
@@ -30,6 +32,28 @@ _BESIDE = {
     *("self", "run", "do", "one", "and", "with", "in", "agent", "agents", "policy", "env", "envs", "environment"),
     *("environments", "game", "games", "world", "worlds", "transitions"),
 }
+# Of environments and of those that act in them, in the name of a function or its class.
+_OF_ACTING = {
+    *(
+        "env",
+        "envs",
+        "environment",
+        "environments",
+        "reward",
+        "rewards",
+        "policy",
+        "actor",
+        "agent",
+        "action",
+        "actions",
+    ),
+    *("observe", "observation", "observations"),
+}
+_ENVIRONMENTS = {
+    *("gym", "gymnasium", "pettingzoo", "envpool", "dm_env", "dm_control", "stable_baselines3", "torchrl", "ale_py"),
+    *("procgen", "vizdoom", "mo_gymnasium", "gymnax"),
+}
+_DRAWS = re.compile(r"torch\.\w+\.r?sample(_n)?$")  # from a distribution: `torch.Categorical.sample`
 # Functions of a library that evaluate have names of these words alone: `evaluation_loop`, not `_maybe_log_evaluate`.
 _EVALUATION = {
     *("evaluate", "evaluation", "eval", "validate", "validation", "val", "predict", "prediction"),
@@ -53,12 +77,27 @@ _OF_TENSORS = {f"torch.Tensor.{name}" for name in ("__format__", "__repr__", "__
 def kind_of(name: str) -> str:
     """`saving`, `logging`, `plotting`, `metrics`, `evaluation`, `experience` (of reinforcement learning), or empty."""
     words = _split(name)
-    found = next((kind for kind, known in _WORDS.items() if words & known), "")
+    joined = words | {first + second for first, second in pairwise(_words(name))}  # `roll_out`
+    found = next((kind for kind, known in _WORDS.items() if joined & known), "")
     if not found and words & _ACTING and words <= _ACTING | _BESIDE:
         return "experience"
     if not found and words <= _READS and _is_metric(name.rpartition(".")[0]):
         return "metrics"
     return found
+
+
+def acts(functions: Collection[str], through: Collection[str]) -> bool:
+    """Whether a part of the loop acts in an environment, by the functions of the script that it is in, and those of
+    libraries that it calls.
+
+    It draws from a distribution and calls a `step`, or does one of these in a function or class that is named for it.
+    """
+    if any(name.partition(".")[0] in _ENVIRONMENTS for name in through):
+        return True
+    draws = any(_DRAWS.match(name) for name in through)
+    steps = any(name.rpartition(".")[2] in ("step", "act") and "." in name for name in functions)
+    named = any(_split(part) & _OF_ACTING for name in functions for part in name.split("."))
+    return draws + steps + named > 1
 
 
 def _is_metric(owner: str) -> bool:
@@ -86,5 +125,9 @@ def waits(name: str) -> bool:
 
 
 def _split(name: str) -> set[str]:
+    return set(_words(name))
+
+
+def _words(name: str) -> list[str]:
     last = name.rpartition(".")[2]
-    return {*re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last).lower().split("_")} - {""}
+    return [word for word in re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last).lower().split("_") if word]

@@ -6,8 +6,8 @@ The larger of two shares of the step, where a DistributedDataParallel module has
 (`broadcast_buffers`, on by default):
 
 - exposed broadcasts in forward passes;
-- on a GPU, the host's time to flatten the buffers, send them and copy them back one by one, up to the GPU idle time
-  that the host causes (blocking calls, launches, Python).
+- the host's time to flatten the buffers, send them and copy them back one by one: on a CPU all of it, on a GPU up to
+  the idle time that the host causes (blocking calls, launches, Python).
 
 ## Why it matters
 
@@ -79,12 +79,17 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     if _sent(run) > TIMES * sum(ddp.buffer_bytes or 0 for ddp in sending) * _passes(run):
         raise Missing("the script has broadcasts of its own, so the time of DDP's buffer broadcasts is unknown")
+    on_cpu = run.measured.device_kind == "cpu"
     most = "the exposed broadcasts"
     if hosted > exposed:
         most = "host time of the broadcasts, or GPU idle time caused by the host, whichever is smaller"
+        most = "flattening, sending and copying the buffers" if on_cpu else most
+    saved = max(run.most_exposed(rows), min(hosted, run.idle_share()))
+    if on_cpu:  # the rank that waits longest copies as well
+        saved = max(run.most_exposed(rows), min(1.0, hosted + run.most_exposed(rows) - exposed))
     changes = [change(ddp, "broadcast_buffers", True, False) for ddp in sending]
     sent = sum(ddp.buffer_bytes or 0 for ddp in sending)
-    if sent < run.limit(LEAST_BYTES) and exposed >= hosted:
+    if sent < run.limit(LEAST_BYTES) and (on_cpu or exposed >= hosted):
         impact = "low"
     yield Advice(
         rule=RULE.code,
@@ -94,7 +99,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=_title(share, sent, hosted=hosted > exposed),
         why="DDP broadcasts rank 0's buffers before each forward pass, which waits for them.",
         changes=changes,
-        saves=run.saving(changes, run.bound(0.0, max(run.most_exposed(rows), min(hosted, run.idle_share())), most)),
+        saves=run.saving(changes, run.bound(0.0, saved, most)),
         confidence="medium",
         evidence=[
             Evidence(label="exposed broadcasts in forward", value=exposed, unit="of a step").at(
@@ -129,10 +134,10 @@ def _title(share: float, sent: int, *, hosted: bool) -> str:
 
 
 def _hosted(run: RunView) -> float:
-    """The share of a step that the host takes for buffers while a GPU idles for its sake; 0 on a CPU."""
+    """The share of a step that the host takes for buffers: of a GPU's step while it idles for the host's sake."""
     spent = run.measured.known("buffer_sync_share")
     if spent is None or run.measured.device_kind == "cpu":
-        return 0.0
+        return spent or 0.0
     beside = sum(run.measured.step_share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
     return float(min(spent, beside, run.idle_share()))
 

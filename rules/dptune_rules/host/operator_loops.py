@@ -4,11 +4,13 @@
 
 Functions of the script that call one operator 16 times or more per call, directly and not through modules, in the
 detailed window. Their share of the step comes from stack samples of untraced steps, because the profiler slows loops of
-small operators most. Time in a function that is reported itself is not counted again for its caller. With too few
-samples, or for a function that runs the training loop itself, the share is the host time of these operators and of the
-Python between them. Cells of recurrent networks (`nn.LSTMCell`) count although modules call them. Loops inside a
-library that the function calls, for example over tokens in `generate`, do not count. Loops over parameters are reported
-by `per-tensor-loops`, those of an optimizer's step by `unfused-optimizer`, slow data loading by the input rules.
+small operators most. Functions that call the same module 16 times or more count too, for example `self.net(row)` for
+each row, unless they evaluate or run backward passes. Time in a function that is reported itself is not counted again
+for its caller. With too few samples, or for a function that runs the training loop itself, the share is the host time
+of these operators and of the Python between them. Cells of recurrent networks (`nn.LSTMCell`) count although modules
+call them. Loops inside a library that the function calls, for example over tokens in `generate`, do not count. Loops
+over parameters are reported by `per-tensor-loops`, those of an optimizer's step by `unfused-optimizer`, slow data
+loading by the input rules.
 
 ## Why it matters
 
@@ -45,8 +47,10 @@ gradient, and the bound is the time of the loop.
 ## When to leave it alone
 
 - Each iteration needs the result of the one before, in a cell that torch has no layer for: use `torch.compile`.
-- The function collects experience for reinforcement learning (`rollout`, `collect`): each action depends on the step
-  before. The impact is then low.
+- The function collects experience for reinforcement learning (`rollout`, `collect`, or one that draws actions and steps
+  an environment): each action depends on the step before. The impact is then low.
+- It calls a module in a loop: the trace does not show whether a call needs the result of the one before. Unless calls
+  are for one sample each, as many as the batch has samples, impact and confidence are low.
 - Memory: one operator on all pairs holds all pairs at once.
 
 ## References
@@ -83,6 +87,7 @@ LAYERS = {
     "aten::rnn_tanh_cell": "nn.RNN",
     "aten::rnn_relu_cell": 'nn.RNN(nonlinearity="relu")',
 }  # a layer that runs all cells in one call
+IF_APART = "use one call if none needs the result of the one before"
 BACKWARD_ERROR = 0.3  # relative, of the backward pass, which only traced steps show
 
 RULE = Rule(
@@ -105,6 +110,7 @@ def check(run: RunView) -> Iterator[Advice]:
     loops = [loop for loop in found.loops if f"{loop.name} at {loop.at}" not in _of_optimizers(run)]
     loops = [loop.model_copy(update={"share": _share(run, loop)}) for loop in loops]
     worth = [loop for loop in loops if run.impact(loop.share, WORTH_SHARE)]
+    worth = [loop for loop in worth if not (loop.module and run.reports(loop.name))]
     named = [operator_loop for operator_loop in worth if not _explained(run, operator_loop)]
     alone = [(operator_loop, _called(operator_loop, named)) for operator_loop in named]
     alone = [
@@ -168,6 +174,12 @@ def _with_backward(sampled: Share, again: float, computed: float) -> Share:
     return Share(max(0.0, (both - below) * (1 - computed)), min(1.0, both), min(1.0, both + above))
 
 
+def _is_by_sample(run: RunView, loop: OperatorLoop) -> bool:
+    """Whether each call of the module is for one sample of the batch, so that none needs the one before."""
+    batches = {loader.batch_size for rank_facts in run.facts for loader in rank_facts.loaders if loader.batches_drawn}
+    return loop.alone and any(batch and batch > 1 and not loop.repeats % batch for batch in batches)
+
+
 def _computes(run: RunView, loop: OperatorLoop) -> bool:
     """Whether most of it is compute that one call for the whole batch would do as well."""
     computed = loop.least_computed_share
@@ -216,12 +228,13 @@ def _watch(loop: OperatorLoop, collects: bool, computes: bool) -> str:
 def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]], confidence: Confidence) -> Advice:
     where = run.hottest_line(loop.name, loop.at) or loop.at
     times = 1 + BACKWARD_TIMES if loop.phase == "forward" and loop.backward else 1
-    collects = run.collects_experience(loop.name)
+    collects = run.collects_experience(loop.name, "" if loop.crossing else loop.at)
+    unsure = bool(loop.module) and not _is_by_sample(run, loop)
     computes = _computes(run, loop)
     most = "the loop" + (", plus twice its time in the backward pass" if times > 1 else "")
     saves = _predicted(run, loop, called) or run.bound(0.0, min(1.0, times * loop.share), most)
-    impact = "low" if collects else run.impact(loop.share, WORTH_SHARE) or "low"
-    share = f"{100 * loop.share:.0f} % of the step"
+    impact = "low" if collects or unsure else run.impact(loop.share, WORTH_SHARE) or "low"
+    what, share = loop.module or loop.operator, f"{100 * loop.share:.0f} % of the step"
     if computes:
         saves = run.bound(0.0, saves.high_share or 0.0, "the loop and its backward pass")
         impact = "medium" if impact == "high" else impact
@@ -231,15 +244,15 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"`{loop.name}` ({where}) calls {loop.operator} {loop.repeats:,.0f} times in a Python loop, {share}"
-        + ("" if collects else f": {_remedy(loop, computes)}"),
+        title=f"`{loop.name}` ({where}) calls {what} {loop.repeats:,.0f} times in a Python loop, {share}"
+        + ("" if collects else f": {IF_APART if unsure else _remedy(loop, computes)}"),
         why=_why(loop, computes, goes_back=times > 1),
         changes=[],
         saves=saves,
-        confidence="low" if collects or computes else confidence,
+        confidence="low" if collects or computes or unsure else confidence,
         evidence=[
             Evidence(label=f"{loop.name} at {loop.at}", value=loop.cost_ns / 1e6, unit="ms per step", rank=loop.rank),
-            Evidence(label=f"calls of {loop.operator}", value=loop.repeats, unit="per call of the function"),
+            Evidence(label=f"calls of {what}", value=loop.repeats, unit="per call of the function"),
             *(
                 [Evidence(label="compute, at least", value=loop.least_computed_share, unit="of the loop's operators")]
                 if loop.least_computed_share is not None

@@ -35,8 +35,9 @@ sampled, or another rank is slow in the same steps for another reason, the savin
 
 ## When to leave it alone
 
-- The work is needed that often. Collecting experience (rollouts, episodes) is part of reinforcement learning, and is
-  reported with low impact and low confidence.
+- The work is needed that often. Collecting experience is part of reinforcement learning, and is reported with low
+  impact and low confidence. It is known by its name (rollouts, episodes), by libraries of environments, or by drawing
+  actions from a distribution and calling the `step` of an environment.
 - The period is the length of an epoch: see `workers-restart`.
 
 ## References

@@ -12,8 +12,8 @@ stacks in the detailed window. The training itself is left out:
 - time in which a GPU computes, or the script waits for a GPU or for another rank.
 
 A function that does little more than call a few tensor operators may be part of the method, for example neighbour
-sampling. It is reported with low impact and low confidence, unless its name shows that it logs, computes metrics,
-plots, evaluates or saves. This rule does not report a function that another rule names.
+sampling. It is reported with low impact and low confidence, as torch's clipping of gradients is, unless its name shows
+that it logs, computes metrics, plots, evaluates or saves. This rule does not report a function that another rule names.
 
 Where a library runs the training loop (a trainer), a function that the library calls, not the script, is reported from
 `library_share` of the step: the script can only turn it off through the library's settings, or not at all.
@@ -65,6 +65,7 @@ LIBRARY_SHARE = Threshold(
 MOST = 3  # functions that are named
 FEW_CALLS = 16  # of one operator in a step: from here it is a loop, as for `operator-loops`
 OPERATING = 0.8  # of a function's time in tensor operators: from here it mainly computes
+CLIPPING = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")  # torch's own, for all tensors at once
 OPERATORS = "tensor operators"  # as the figures name what the training loop itself computes
 
 INPUT_RULES = "DP5"  # rules on the data loader: they explain what is done to draw a batch
@@ -174,8 +175,8 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
     what = f"`{site.mostly}` {by}in `{site.name}` ({where})" if site.part else f"`{site.name}` ({where})"
     calling = site.mostly if site.part else ""
     saves = run.without_function(site.name, site.at, calling) if site.phase == "loop" else None
-    collects = run.collects_experience(site.mostly if site.part else site.name)
-    of_method = collects or _computes(run, site)
+    collects = run.collects_experience(site.mostly) if site.part else run.collects_experience(site.name, site.at)
+    of_method = collects or site.mostly in CLIPPING or _computes(run, site)
     impact: Impact = "low" if of_method or run.impact(site.share, WORTH_SHARE) == "low" else "medium"
     return Advice(
         rule=RULE.code,

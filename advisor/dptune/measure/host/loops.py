@@ -5,7 +5,7 @@ that calls one operator sixteen times by itself, in one run, does in Python what
 inside a library, such as the one over tokens that generates text, is not the function's own.
 
 Cells of recurrent networks are called through modules, and each needs the state of the one before: a function that
-calls sixteen in one run loops over positions.
+calls sixteen in one run loops over positions. One that calls the same module sixteen times may loop over samples.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median, median_low
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.module_loops import module_loops
 from dptune.measure.host.operator_compute import least_compute
 from dptune.measure.host.pieces import Pieces, alike
 from dptune.measure.host.recorded_operators import RecordedOperators
+from dptune.measure.host.stacks import Stacks
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import RankView
 from dptune.measured import CodePhase
@@ -47,7 +49,8 @@ class Loop:
     bound of the part of that time that is compute, `backward_share` the time of its backward pass / that time; None
     where the trace does not show them. `least_computed_ns` and `least_computed_share` are lower bounds of the compute
     of all operators from the first to the last repeated one: per step, and of their time; None where a device computes.
-    `checks`: whether it tests tensors for NaN or infinity and reads the results.
+    `checks`: whether it tests tensors for NaN or infinity and reads the results. `module`: the class of what it calls
+    each time, where that is a module, and `alone` whether for one sample, or for samples of different lengths.
     """
 
     phase: CodePhase
@@ -61,24 +64,19 @@ class Loop:
     least_computed_ns: int | None = None
     least_computed_share: float | None = None
     checks: bool = False
+    module: str = ""
+    alone: bool = True
 
 
 def loops(
     view: RankView,
-    direct: Sequence[tuple[int, int, int]],
-    functions: Ints,
-    crossing: Collection[int],
+    stacks: Stacks,
     found: Pieces,
     spent: NDArray[np.float64],
     phases: Mapping[CodePhase, Intervals],
 ) -> dict[str, Loop]:
-    """By function the loops of a rank, but what the data loader runs. All rows are of the columns.
-
-    `direct` are operators, the function that calls each, and the call of a library between them (NOWHERE for none);
-    `functions` are all of the script within a step, `crossing` those that last longer, `spent` is the time of each
-    piece, ns.
-    """
-    columns = view.columns
+    """By function the loops of a rank, but what the data loader runs. `spent` is the time of each piece, ns."""
+    columns, direct = view.columns, stacks.direct
     starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
     ends = view.steps[-1].end_ns
     begins = columns.ts_ns[np.array([row for row, _, _ in direct], dtype=np.int64)]
@@ -92,13 +90,28 @@ def loops(
     for (function, _, operator), called in runs.items():
         if _rounds(called) >= LEAST_REPEATS:
             repeated[alike(columns.name(function))][operator].append([row for row, _ in called])
-    for function, cells in _cells(view, functions):
+    for function, cells in _cells(view, stacks.functions):
         repeated[alike(columns.name(function))][columns.name(cells[0])].append(cells)
-    over = {alike(columns.name(row)) for row in crossing}
-    recorded = RecordedOperators.of(view) if repeated else None
-    return {
+    called_modules = module_loops(view, stacks, phases, LEAST_REPEATS)
+    over = {alike(columns.name(row)) for row in stacks.crossing}
+    recorded = RecordedOperators.of(view) if repeated or called_modules else None
+    of_modules = {
+        function: replace(
+            _loop(view, loop.operators, function in over, found, spent, phases, recorded),
+            repeats=loop.repeats,
+            module=loop.module,
+            alone=loop.alone,
+        )
+        for function, loop in called_modules.items()
+    }
+    of_operators = {
         function: _loop(view, operators, function in over, found, spent, phases, recorded)
         for function, operators in repeated.items()
+    }
+    return of_operators | {
+        function: loop
+        for function, loop in of_modules.items()
+        if function not in of_operators or loop.cost_ns > of_operators[function].cost_ns
     }
 
 

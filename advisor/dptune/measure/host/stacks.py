@@ -96,7 +96,8 @@ class Stacks:
         self.lines = _lines(columns.name(row) for row in rows[kinds["user"]].tolist())
         self.functions = rows[kinds["user"] & within]
         self.crossing = frozenset(rows[kinds["user"] & ~within].tolist())  # functions that last longer than a step
-        self._outermost: list[int] = []  # operators that the user's functions call, directly or through a library
+        self.outermost: list[int] = []  # operators that the user's functions call, directly or through a library
+        self.modules: list[tuple[int, int]] = []  # modules that the user's functions call, with the function's row
         # Of those the ones that no module calls, with the function's row and that of the library call below it.
         self.direct: list[tuple[int, int, int]] = []
         self._rows: dict[int, _Row] = {NOWHERE: _Row()}
@@ -112,9 +113,11 @@ class Stacks:
                 self._rows[row] = around
             else:
                 if operator and not around.operator and around.user != NOWHERE:
-                    self._outermost.append(row)
+                    self.outermost.append(row)
                     if not (around.module or around.recorders or around.text):
                         self.direct.append((row, around.user, around.library_call))
+                if module and not (around.module or around.operator) and around.user != NOWHERE:
+                    self.modules.append((row, around.user))
                 called = names_what.get(around.below)
                 self._rows[row] = _Row(
                     around.user,
@@ -131,7 +134,7 @@ class Stacks:
 
     def calls(self, view: RankView) -> dict[Site, list[str]]:
         """The operators that are called outside of the training computation, by site, in all steps, in their order."""
-        columns, rows = self._columns, np.array(self._outermost, dtype=np.int64)
+        columns, rows = self._columns, np.array(self.outermost, dtype=np.int64)
         whole = Intervals.union(*bounds(view.steps))
         for time in (*training(view).values(), view.host.loading):
             whole -= time

@@ -128,7 +128,7 @@ class _Rank:
         cost_ns = {site: round(median_low(steps.tolist())) for site, steps in by_step.items()}
         mostly = {site: max(part_ns, key=lambda part: part_ns[part]) for site, part_ns in parts.items()}
         shares = {site: in_operators[site] / sum(by_part.values()) for site, by_part in parts.items()}
-        looping = loops(view, stacks.direct, stacks.functions, stacks.crossing, found, spent, phases)
+        looping = loops(view, stacks, found, spent, phases)
         return cls(len(view.steps), step_ns, cost_ns, mostly, shares, stacks.lines, stacks.calls(view), looping)
 
 
@@ -195,6 +195,8 @@ def _loops(ranks: Mapping[int, _Rank]) -> list[OperatorLoop]:
                     least_computed_ns=loop.least_computed_ns,
                     least_computed_share=loop.least_computed_share,
                     checks=loop.checks,
+                    module=loop.module,
+                    alone=loop.alone,
                 )
             )
     return sorted(found, key=lambda operator_loop: (-operator_loop.share, operator_loop.name))[:MOST]
