@@ -5,32 +5,41 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import hypot, sqrt
+from statistics import mean, pstdev
 
 from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.parts import OUTSIDE, Part
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 
+_CHANCE = Assumed(1.0, 0.0, -1.0)  # of how far collectives are off by chance
+_NORMAL_90 = 1.645  # two-sided
+
 NO_REDUCER = "the trace does not show when DDP's gradients are ready and which all-reduces they are in on all ranks"
 
 
-def rebucketed(program: Program, caps: Caps) -> Program:
-    """The program whose gradients are reduced in buckets that are closed at these sizes."""
+def rebucketed(program: Program, caps: Caps, side: Side) -> Program:
+    """The program whose gradients are reduced in buckets that are closed at these sizes.
+
+    New collectives take longer or less by chance, as the recorded ones do from step to step.
+    """
     if not program.reductions:
         raise Missing(NO_REDUCER)
     if program.link is None:
         raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
     edit = _Edit.of(program)
-    found = []
+    found, off = [], _CHANCE.at(side) * _unlike(program)
     for reduction in program.reductions:
         buckets = assign(reduction.gradient_bytes, caps)
         if [max(bucket) for bucket in buckets] == [bucket.last for bucket in reduction.buckets]:
             found.append(reduction)
         else:
-            found.append(edit.replaced(reduction, buckets, program.link))
+            found.append(edit.replaced(reduction, buckets, program.link, off))
     return edit.program(found) if edit.redirected else program
 
 
@@ -59,6 +68,22 @@ def _without(program: Program, silent: Sequence[Reduction]) -> Program:
         edit.removed(reduction)
     kept = [reduction for reduction in program.reductions if reduction not in silent]
     return edit.program(kept) if silent else program
+
+
+def _unlike(program: Program) -> float:
+    """90 % of what the mean duration of a collective over the recorded reductions is off by, as a share of it."""
+    took: dict[int, list[float]] = defaultdict(list)
+    for reduction in program.reductions:
+        for bucket in reduction.buckets:
+            took[bucket.last].append(_took_ns(program.edges, bucket))
+    shares = [duration / mean(each) for each in took.values() if len(each) > 1 and mean(each) for duration in each]
+    return _NORMAL_90 * pstdev(shares) / sqrt(len(program.reductions)) if shares else 0.0
+
+
+def _took_ns(edges: Sequence[Sequence[Edge]], bucket: Bucket) -> float:
+    """From the last rank's begin."""
+    (place, *_) = bucket.ends.values()
+    return next((edge.lag_ns for edge in edges[place] if edge.kind == Kind.EXCHANGE), 0.0)
 
 
 @dataclass(frozen=True)
@@ -94,17 +119,21 @@ class _Edit:
         for place in (*reduction.moves, *reduction.calls):
             self.edges[place] = [edge.lasting(0.0) for edge in self.edges[place]]
 
-    def replaced(self, reduction: Reduction, buckets: Sequence[Sequence[int]], link: Link) -> Reduction:
-        """Other collectives of the same gradients, which take as many times what the link says as the recorded did."""
-        recorded_ns = sum(self._took(bucket) for bucket in reduction.buckets)
+    def replaced(self, reduction: Reduction, buckets: Sequence[Sequence[int]], link: Link, off: float) -> Reduction:
+        """Other collectives of the same gradients, which take as many times what the link says as the recorded did.
+
+        `off`: by what share all take longer if there is one in each reduction, less if there are more.
+        """
+        recorded_ns = sum(_took_ns(self.edges, bucket) for bucket in reduction.buckets)
         said_ns = sum(link.alone_ns(self.messages[bucket.message].message_bytes) for bucket in reduction.buckets)
         dtype = self.messages[reduction.buckets[0].message].dtype
         sent = sum(self.messages[bucket.message].message_bytes for bucket in reduction.buckets)
         share = sent / max(1, sum(reduction.gradient_bytes))  # less than 1 where a hook compresses
         found: list[Bucket] = []
-        for gradients in buckets:
-            size = share * sum(reduction.gradient_bytes[gradient] for gradient in gradients)
-            took_ns = link.alone_ns(size) * recorded_ns / said_ns if said_ns else 0.0
+        sizes = [share * sum(reduction.gradient_bytes[gradient] for gradient in gradients) for gradients in buckets]
+        level = (1 + off * hypot(*sizes) / max(1.0, sum(sizes))) * recorded_ns / said_ns if said_ns else 0.0
+        for gradients, size in zip(buckets, sizes, strict=True):
+            took_ns = link.alone_ns(size) * level
             self.messages.append(Message("all_reduce", round(size), dtype))
             found.append(self._bucket(reduction, max(gradients), took_ns, found[-1] if found else None))
         over = {rank: max(places) for rank, places in reduction.ready.items()}
@@ -136,11 +165,6 @@ class _Edit:
                 reductions=reductions,
             )
         )
-
-    def _took(self, bucket: Bucket) -> float:
-        """From the last rank's begin."""
-        (place, *_) = bucket.ends.values()
-        return next((edge.lag_ns for edge in self.edges[place] if edge.kind == Kind.EXCHANGE), 0.0)
 
     def _bucket(self, reduction: Reduction, last: int, took_ns: float, before: Bucket | None) -> Bucket:
         """The items of a collective whose last gradient is of that number, after the one before it."""

@@ -31,7 +31,7 @@ from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.gathers import gathers
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
-from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
+from dptune.whatif.gpu.program import OF_HOST, Edge, Kind, Message, Program, Stretch
 from dptune.whatif.gpu.reductions import Matched, reductions
 from dptune.whatif.gpu.sharing import transfers
 from dptune.whatif.gpu.streams import across_streams
@@ -99,10 +99,11 @@ def build(
     if not steps or min(begun_in.count(rank) for rank in set(begun_in)) < 2:
         raise Missing("needs two steps that start and end with a device operation")
     begun = {rank: min(recorded[stretch.first] for stretch in steps if stretch.rank == rank) for rank in set(begun_in)}
+    # What comes before the first step is as it was, so that the step does not begin earlier than it did.
+    fixed = frozenset(place for place, item in enumerate(items) if recorded[place] <= begun.get(item.key[0], 0))
     edges = [
-        # What comes before the first step is as it was, so that the step does not begin earlier than it did.
-        _edges(one, place, places, recorded) if recorded[place] > begun.get(one.key[0], 0) else []
-        for place, one in enumerate(items)
+        _of_host_alone(item, place, places) if place in fixed else _edges(item, place, places, recorded)
+        for place, item in enumerate(items)
     ]
     reduced = reductions(
         [(rank_view, devices[rank_view.rank]) for rank_view in views if rank_view.rank in devices],
@@ -135,6 +136,7 @@ def build(
         ],
         transfers=sharing,
         slowed=slowed,
+        fixed=fixed,
     )
 
 
@@ -349,6 +351,14 @@ def _begins(
     others = (other for other in awaited if other not in (over, before) and int(walk.end[other]) <= begin)
     item.waits += [((rank, "end", int(walk.rows[other])), 0.0, Kind.ORDER, -1) for other in others]
     return item
+
+
+def _of_host_alone(item: _Item, place: int, places: Mapping[tuple[int, str, int], int]) -> list[Edge]:
+    return [
+        Edge(places[key], lag, kind)
+        for key, lag, kind, _ in item.waits
+        if kind in OF_HOST and places.get(key, place) < place
+    ]
 
 
 def _edges(item: _Item, place: int, places: Mapping[tuple[int, str, int], int], recorded: Sequence[int]) -> list[Edge]:
