@@ -9,9 +9,9 @@ import pytest
 from dptune.measured import Missing
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
-from dptune.whatif.gpu.building import implementation_of
 from dptune.whatif.gpu.changes import changed
 from dptune.whatif.gpu.gathers import Gather
+from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, Part
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -30,6 +29,7 @@ from dptune.runfile.communication import DdpFacts
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.gathers import gathers
+from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
 from dptune.whatif.gpu.program import OF_HOST, Edge, Kind, Message, Program, Stretch
 from dptune.whatif.gpu.reductions import Matched, reductions
@@ -38,9 +38,7 @@ from dptune.whatif.gpu.streams import across_streams
 
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
-_FUSED = re.compile(r"Fused\w*(?:Functor|Metadata)|AdamFunctor")
 _UPLOAD = re.compile(r"Memcpy HtoD \(Pageable")
-_MULTIPLY = frozenset({"matrix product", "convolution", "attention"})
 _NOTHING = -1
 _RETURNS_FIRST = {"held": 0, "given": 1, "call": 2, "asked": 3}  # of moments of the host at one time
 _END, _HOST, _BEGIN, _FREED = range(4)  # of items of one moment, in this order; the last: a full queue has room
@@ -138,19 +136,6 @@ def build(
         slowed=slowed,
         fixed=fixed,
     )
-
-
-def implementation_of(names: AbstractSet[str]) -> str:
-    """How an optimizer updates, by the names of its kernels; empty where it multiplies matrices or was compiled.
-
-    Muon and Shampoo multiply, and have no fused implementation in torch.
-    """
-    if not names or any(kernel_kind(name) in _MULTIPLY or name.startswith("triton_") for name in names):
-        return ""
-    lists = [name for name in names if "multi_tensor_apply" in name]
-    if not lists:
-        return "loop"
-    return "fused" if any(map(_FUSED.search, lists)) else "foreach"
 
 
 def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[tuple[int, int], Matched]:
