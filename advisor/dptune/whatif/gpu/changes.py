@@ -195,7 +195,7 @@ def _first_bucket(program: Program, value: Value, side: Side) -> Program:
     return rebucketed(program, Caps.of(first_bytes=int(float(value or 0) * MIB)), side)
 
 
-def _no_sync(program: Program, value: Value, _: Side) -> Program:
+def _no_sync(program: Program, value: Value) -> Program:
     """Gradients are reduced in the last backward pass of a step only."""
     if not value:
         raise Missing("a GPU trace does not show what reducing gradients in every backward pass would take")
@@ -286,10 +286,10 @@ _OF_BUCKETS: dict[str, Ranging] = {
     "ddp.bucket_cap_mb": _bucket_cap,
     "ddp.bucket_cap_mb_list": _bucket_caps,
     "ddp.first_bucket_mb": _first_bucket,
-    "ddp.no_sync": _no_sync,
 }
 # In the order in which they are made, those before the topology before it; messages are halved after that.
 CHANGES: dict[str, Changing] = {
+    "ddp.no_sync": _no_sync,
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
     "accumulation.micro_batches": micro_batches,
@@ -322,5 +322,5 @@ RANGED: dict[str, Ranging] = {
     "optimizer.foreach": foreach,
     "cuda.graphs": as_graphs,
 }
-_BEFORE_TOPOLOGY = ("link.alpha_us", "link.gb_per_s")
+_BEFORE_TOPOLOGY = ("ddp.no_sync", "link.alpha_us", "link.gb_per_s")
 PREDICTED = frozenset({*CHANGES, *RANGED, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})
