@@ -196,8 +196,12 @@ class _Edit:
 
     def program(self, reductions: Sequence[Reduction]) -> Program:
         """The program after the edit."""
+        gone = self.redirected
         edges = [
-            [new for edge in each if (new := self._redirect(place, edge))] for place, each in enumerate(self.edges)
+            [new for edge in each if (new := self._redirect(place, edge))]
+            if any(edge.item in gone for edge in each)
+            else each
+            for place, each in enumerate(self.edges)
         ]
         steps = [
             replace(step, first=self._instead(step.first), last=self._instead(step.last)) for step in self.before.steps

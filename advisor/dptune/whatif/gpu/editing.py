@@ -49,11 +49,15 @@ def lasting(
 
 def without(program: Program, gone: Callable[[int], bool]) -> Program:
     """The program in which these items take no time: what waits for them still waits for what they wait for."""
-
-    def of(place: int, edge: Edge) -> Edge:
-        return edge.lasting(0.0) if edge.lag_ns and gone(place) else edge
-
-    return with_edges(program, of)
+    changes = False
+    edges: list[Sequence[Edge]] = []
+    for place, each in enumerate(program.edges):
+        if gone(place) and any(edge.lag_ns for edge in each):
+            edges.append([edge.lasting(0.0) for edge in each])
+            changes = True
+        else:
+            edges.append(each)
+    return replace(program, edges=edges) if changes else program
 
 
 def with_room(program: Program) -> Program:
@@ -76,14 +80,18 @@ def requeued(program: Program, gone: Callable[[int], bool]) -> Program:
         queues[program.ranks[call]].launched(call, first[call], gone=gone(call))
 
     def of(place: int, edge: Edge) -> Edge | None:
-        if edge.kind != Kind.QUEUE:
-            return edge
         began = queues[program.ranks[place]].room(place, edge.item)
         if began == edge.item:
             return edge
         return None if began is None or began >= place else Edge(began, edge.lag_ns, edge.kind)
 
-    return with_edges(program, of)
+    edges, queue = [*program.edges], Kind.QUEUE
+    for place, each in enumerate(program.edges):
+        if any(edge.kind is queue for edge in each):
+            edges[place] = [new for edge in each if (new := of(place, edge) if edge.kind is queue else edge)]
+    if all(map(_same, edges, program.edges)):
+        return program
+    return replace(program, edges=edges)
 
 
 class _Queue:
