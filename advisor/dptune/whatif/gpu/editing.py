@@ -85,13 +85,14 @@ def requeued(program: Program, gone: Callable[[int], bool]) -> Program:
             return edge
         return None if began is None or began >= place else Edge(began, edge.lag_ns, edge.kind)
 
-    edges, queue = [*program.edges], Kind.QUEUE
+    queued: list[Sequence[Edge]] = [*program.edges]
+    queue = Kind.QUEUE
     for place, each in enumerate(program.edges):
         if any(edge.kind is queue for edge in each):
-            edges[place] = [new for edge in each if (new := of(place, edge) if edge.kind is queue else edge)]
-    if all(map(_same, edges, program.edges)):
+            queued[place] = [new for edge in each if (new := of(place, edge) if edge.kind is queue else edge)]
+    if all(map(_same, queued, program.edges)):
         return program
-    return replace(program, edges=edges)
+    return replace(program, edges=queued)
 
 
 class _Queue:
