@@ -22,8 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -84,14 +83,15 @@ def judged(seed: int, work: Path, most_ranks: int) -> dict[str, Any]:
 
 
 def collect(work: Path, seeds: Sequence[int], most_ranks: int, jobs: int, out: Path) -> dict[str, Any]:
-    """Judge the pairs that were not yet judged at this commit, in the order of their seeds; `out` gets all so far."""
+    """Judge the pairs that were not yet judged at this commit; `out` gets all so far."""
     measured = commit()
     kept = work / measured
     kept.mkdir(parents=True, exist_ok=True)
     results = _results(kept, measured, seeds, most_ranks)
     missing = [seed for seed in seeds if not (kept / f"{seed}.json").exists()]
     with ProcessPoolExecutor(jobs) as pool:
-        for result in pool.map(judged, missing, repeat(work), repeat(most_ranks)):
+        for done in as_completed([pool.submit(judged, seed, work, most_ranks) for seed in missing]):
+            result = done.result()
             (kept / f"{result['seed']}.json").write_text(json.dumps(result) + "\n")
             words = f"{result['seed']}: {result['change']}={result['value']}, {result['ranks']} ranks"
             print(words, file=sys.stderr, flush=True)
