@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -81,23 +82,33 @@ def judged(seed: int, work: Path, most_ranks: int) -> dict[str, Any]:
     return result
 
 
-def collect(work: Path, seeds: Sequence[int], most_ranks: int) -> dict[str, Any]:
-    """Judge the pairs that were not yet judged at this commit."""
+def collect(work: Path, seeds: Sequence[int], most_ranks: int, jobs: int, out: Path) -> dict[str, Any]:
+    """Judge the pairs that were not yet judged at this commit; `out` gets all so far."""
     measured = commit()
     kept = work / measured
     kept.mkdir(parents=True, exist_ok=True)
-    for seed in seeds:
-        path = kept / f"{seed}.json"
-        if not path.exists():
-            result = judged(seed, work, most_ranks)
-            path.write_text(json.dumps(result) + "\n")
-            print(f"{seed}: {result['change']}={result['value']}, {result['ranks']} ranks", file=sys.stderr, flush=True)
+    results = _results(kept, measured, seeds, most_ranks)
+    missing = [seed for seed in seeds if not (kept / f"{seed}.json").exists()]
+    with ProcessPoolExecutor(jobs) as pool:
+        for done in as_completed([pool.submit(judged, seed, work, most_ranks) for seed in missing]):
+            result = done.result()
+            (kept / f"{result['seed']}.json").write_text(json.dumps(result) + "\n")
+            words = f"{result['seed']}: {result['change']}={result['value']}, {result['ranks']} ranks"
+            print(words, file=sys.stderr, flush=True)
+            results = _results(kept, measured, seeds, most_ranks)
+            out.write_text(json.dumps(results) + "\n")
+    return results
+
+
+def _results(kept: Path, measured: str, seeds: Sequence[int], most_ranks: int) -> dict[str, Any]:
+    """Those of the pairs that are judged."""
+    files = [path for seed in seeds if (path := kept / f"{seed}.json").exists()]
     return {
         "machine": machine(),
         "commit": measured,
         "command": f"python tests/benchmarks/simulated.py --pairs {len(seeds)} --first-seed {seeds[0]} "
         f"--most-ranks {most_ranks}",
-        "pairs": [json.loads((kept / f"{seed}.json").read_text()) for seed in seeds],
+        "pairs": [json.loads(path.read_text()) for path in files],
     }
 
 
@@ -172,6 +183,7 @@ def main() -> None:
     parser.add_argument(
         "--most-ranks", type=int, default=max(RANKS), metavar="N", help="of a pair (default: all sizes)"
     )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="pairs judged at once (default: 1)")
     parser.add_argument("--work", type=Path, default=kept, help="where judged pairs are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE", help="raw results")
     parser.add_argument("--table", nargs="?", type=Path, const=RESULTS, metavar="FILE", help="run nothing")
@@ -181,7 +193,8 @@ def main() -> None:
             parser.error(f"there are no results yet: {args.table}")
         print(table(json.loads(args.table.read_text())))
         return
-    results = collect(args.work, range(args.first_seed, args.first_seed + args.pairs), args.most_ranks)
+    seeds = range(args.first_seed, args.first_seed + args.pairs)
+    results = collect(args.work, seeds, args.most_ranks, args.jobs, args.out)
     args.out.write_text(json.dumps(results) + "\n")
     print(table(results))
 

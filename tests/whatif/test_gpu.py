@@ -522,3 +522,20 @@ def test_what_starts_as_a_full_queue_has_room_comes_after_it(tmp_path: Path) -> 
     assert off(made) == 0
     host_us = sum(edge.lag_ns for edges in made.edges for edge in edges if edge.kind == Kind.HOST) / US
     assert host_us < 0.2 * made.recorded_ns[-1] / US
+
+
+@pytest.mark.parametrize(("host", "step_us"), [(1.0, 10), (0.2, 5)])
+def test_a_host_that_launched_all_before_the_first_step_limits_a_quick_device(
+    tmp_path: Path, host: float, step_us: float
+) -> None:
+    """Steps of 10 us on the host and kernels of 100 that take 5."""
+    events = []
+    for number in range(4):
+        at = 10 * number
+        events += [step(number, at, at + 10), launch(number, at + 1, at + 2)]
+        events.append(kernel("a", 100 * (number + 1), 100 * (number + 2), number))
+    made = program(load_events(tmp_path, events))
+    assert off(made) == 0
+    assert us(made) == pytest.approx(100)
+    quick = changed(made, {"compute.times": 0.05, "host.times": host})
+    assert us(quick) == pytest.approx(step_us)

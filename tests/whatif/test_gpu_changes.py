@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import pstdev
 
 import pytest
 
 from dptune.measured import Missing
+from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
-from dptune.whatif.gpu.building import implementation_of
+from dptune.whatif.gpu.buckets import rebucketed
 from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.editing import requeued
 from dptune.whatif.gpu.gathers import Gather
+from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, Part
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
+from dptune.whatif.gpu.reductions import Bucket, Reduction
 
 STEPS = 4
 
@@ -202,3 +207,81 @@ def test_sixteen_bits_help_what_computes_in_fp32() -> None:
 )
 def test_how_an_optimizer_updates_by_its_kernels(names: set[str], implementation: str) -> None:
     assert implementation_of(names) == implementation
+
+
+def buckets_beside_a_kernel() -> Program:
+    """Two gradients of 100 bytes, ready at 100 and 200, in one bucket; another in one of its own, ready at 1,000.
+
+    Links send a byte per ns; the first bucket takes 240 while the rank computes, the second 100 alone.
+    """
+    edges: list[list[Edge]] = [[]]
+    numbers, recorded, steps, found = [0], [0], [], []
+
+    def add(at: int, *waits: Edge) -> int:
+        edges.append([*waits])
+        recorded.append(at)
+        return len(edges) - 1
+
+    for number in range(STEPS):
+        start, since = numbers[-1], 1_110 * number
+        one = add(since + 100, Edge(start, 100.0, Kind.COMPUTE))
+        two = add(since + 200, Edge(one, 100.0, Kind.COMPUTE))
+        begin = add(since + 200, Edge(two, 0.0, Kind.ORDER), Edge(start, 0.0, Kind.LAUNCH))
+        end = add(since + 440, Edge(begin, 240.0, Kind.EXCHANGE, 0))
+        three = add(since + 1_000, Edge(two, 800.0, Kind.COMPUTE))
+        last = add(since + 1_000, Edge(three, 0.0, Kind.ORDER), Edge(end, 0.0, Kind.ORDER))
+        over = add(since + 1_100, Edge(last, 100.0, Kind.EXCHANGE, 1))
+        numbers.append(add(since + 1_110, Edge(over, 10.0, Kind.COMPUTE)))
+        buckets = (Bucket(1, 0, {0: begin}, {0: end}), Bucket(2, 1, {0: last}, {0: over}))
+        found.append(Reduction(number, (100, 100, 100), {0: (one, two, three)}, {0: (start, start, start)}, buckets))
+        steps.append(Stretch(0, number, start, numbers[-1]))
+    messages = [Message("all_reduce", 200, "float"), Message("all_reduce", 100, "float")]
+    return Program(recorded, edges, messages, steps, Link(0.0, 1.0), 1, reductions=found, ranks=[0] * len(edges))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "took"), [((300,), [300]), ((100, 100, 100), [120, 120, 100])], ids=["one", "of a gradient each"]
+)
+def test_new_buckets_are_slowed_while_their_rank_computes(sizes: tuple[int, ...], took: list[float]) -> None:
+    """Beside compute 240 / 200 of the time alone, as recorded."""
+    made = buckets_beside_a_kernel()
+    assert made.run() == made.recorded_ns
+    other = rebucketed(made, Caps(sizes), Side.MIDDLE)
+    for reduction in other.reductions:
+        ends = [bucket.ends[0] for bucket in reduction.buckets]
+        assert [edge.lag_ns for end in ends for edge in other.edges[end]] == pytest.approx(took)
+    # kernels until 1,000, the last bucket, the update of 10
+    assert other.step_ns() == pytest.approx(1_000 + took[-1] + 10)
+
+
+def test_new_buckets_take_longer_or_less_by_chance() -> None:
+    """The second bucket takes 90 and 110 in turn: 10 % apart over four steps of one bucket."""
+    made = buckets_beside_a_kernel()
+    edges, ends = [*made.edges], [reduction.buckets[1].ends[0] for reduction in made.reductions]
+    for end, ns in zip(ends, (90.0, 110.0, 90.0, 110.0), strict=True):
+        edges[end] = [edge.lasting(ns) for edge in edges[end]]
+    varied = replace(made, edges=edges)
+    least, middle, most = (rebucketed(varied, Caps((300,)), side) for side in Side)
+    share = 1.645 * pstdev([1.0] * 4 + [0.9, 1.1, 0.9, 1.1]) / 2
+    ends = [each.reductions[0].buckets[0].ends[0] for each in (least, middle, most)]
+    took = [each.edges[end][0].lag_ns for each, end in zip((least, middle, most), ends, strict=True)]
+    assert took[0] / took[1] == pytest.approx(1 + share)
+    assert took[2] / took[1] == pytest.approx(1 - share)
+
+
+def test_a_queue_without_what_is_launched_no_more_has_more_room() -> None:
+    """Each call waits for the begin two launches before it; without those of even numbers call 5 waits for begin 1."""
+    edges: list[list[Edge]] = []
+    for number in range(6):
+        call = len(edges)
+        waits = [Edge(call - 2, 1.0, Kind.HOST)] if number else []
+        if number >= 2:
+            waits.append(Edge(call - 3, 0.0, Kind.QUEUE))
+        edges.append(waits)
+        edges.append([Edge(call, 0.0, Kind.LAUNCH), *([Edge(call - 1, 100.0, Kind.COMPUTE)] if number else [])])
+    made = Program([*range(12)], edges, [], [], None, 1, ranks=[0] * 12)
+    fewer = requeued(made, lambda place: place % 4 == 0)
+    waited = [[edge.item for edge in each if edge.kind == Kind.QUEUE] for each in fewer.edges]
+    assert waited[10] == [3]
+    assert waited[6] == []
+    assert requeued(made, lambda _: False) is made

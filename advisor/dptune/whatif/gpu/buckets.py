@@ -5,32 +5,47 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import hypot, sqrt
+from statistics import mean, median, pstdev
 
 from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps, assign
 from dptune.whatif.cpu.wire import Link
+from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.ordering import ordered
+from dptune.whatif.gpu.overlap import computing_shares
 from dptune.whatif.gpu.parts import OUTSIDE, Part
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 
+_CHANCE = Assumed(1.0, 0.0, -1.0)  # of how far collectives are off by chance
+_NORMAL_90 = 1.645  # two-sided
+_ALONE, _BESIDE = 0.25, 0.75  # of a collective, in which its rank computes
+# Times as long while its rank computes. On an H200 an all-reduce took 1.3 times as long as `dptune links` measured.
+_SLOWED = Assumed(1.0, 1.14, 1.34)
+
 NO_REDUCER = "the trace does not show when DDP's gradients are ready and which all-reduces they are in on all ranks"
 
 
-def rebucketed(program: Program, caps: Caps) -> Program:
-    """The program whose gradients are reduced in buckets that are closed at these sizes."""
+def rebucketed(program: Program, caps: Caps, side: Side) -> Program:
+    """The program whose gradients are reduced in buckets that are closed at these sizes.
+
+    New collectives take longer or less by chance, as the recorded ones do from step to step, and are slower while their
+    rank computes.
+    """
     if not program.reductions:
         raise Missing(NO_REDUCER)
     if program.link is None:
         raise Missing("latency and bandwidth of all-reduces are unknown: measure them with `dptune links`")
     edit = _Edit.of(program)
-    found = []
+    found, off = [], _CHANCE.at(side) * _unlike(program)
+    shares, slowed = _slowed(program, program.link, side)
     for reduction in program.reductions:
         buckets = assign(reduction.gradient_bytes, caps)
         if [max(bucket) for bucket in buckets] == [bucket.last for bucket in reduction.buckets]:
             found.append(reduction)
         else:
-            found.append(edit.replaced(reduction, buckets, program.link))
+            found.append(edit.replaced(reduction, buckets, program.link, shares, slowed, off))
     return edit.program(found) if edit.redirected else program
 
 
@@ -59,6 +74,52 @@ def _without(program: Program, silent: Sequence[Reduction]) -> Program:
         edit.removed(reduction)
     kept = [reduction for reduction in program.reductions if reduction not in silent]
     return edit.program(kept) if silent else program
+
+
+def _unlike(program: Program) -> float:
+    """90 % of what the mean duration of a collective over the recorded reductions is off by, as a share of it."""
+    took: dict[int, list[float]] = defaultdict(list)
+    for reduction in program.reductions:
+        for bucket in reduction.buckets:
+            took[bucket.last].append(_took_ns(program.edges, bucket))
+    shares = [duration / mean(each) for each in took.values() if len(each) > 1 and mean(each) for duration in each]
+    return _NORMAL_90 * pstdev(shares) / sqrt(len(program.reductions)) if shares else 0.0
+
+
+def _took_ns(edges: Sequence[Sequence[Edge]], bucket: Bucket) -> float:
+    """From the last rank's begin."""
+    (place, *_) = bucket.ends.values()
+    return next((edge.lag_ns for edge in edges[place] if edge.kind == Kind.EXCHANGE), 0.0)
+
+
+def _slowed(program: Program, link: Link, side: Side) -> tuple[dict[int, float], float]:
+    """By end of a collective the part in which its rank computed, and how many times as long that takes.
+
+    Assumed where the recording does not show collectives beside compute and others.
+    """
+    if program.shared:
+        return {}, 1.0
+    shares = computing_shares(program)
+    alone, beside = [], []
+    for reduction in program.reductions:
+        for bucket in reduction.buckets:
+            took_ns, share = _took_ns(program.edges, bucket), _share(bucket, shares)
+            said_ns = link.alone_ns(program.messages[bucket.message].message_bytes)
+            if took_ns and said_ns and share <= _ALONE:
+                alone.append(took_ns / said_ns)
+            elif took_ns and said_ns and share >= _BESIDE:
+                beside.append(took_ns / said_ns)
+    if not alone or not beside:
+        return shares, _SLOWED.at(side)
+    return shares, min(_SLOWED.most, max(1.0, median(beside) / median(alone)))
+
+
+def _share(bucket: Bucket, shares: Mapping[int, float]) -> float:
+    return mean(shares.get(place, 0.0) for place in bucket.ends.values())
+
+
+def _times(share: float, slowed: float) -> float:
+    return 1 + (slowed - 1) * share
 
 
 @dataclass(frozen=True)
@@ -94,17 +155,37 @@ class _Edit:
         for place in (*reduction.moves, *reduction.calls):
             self.edges[place] = [edge.lasting(0.0) for edge in self.edges[place]]
 
-    def replaced(self, reduction: Reduction, buckets: Sequence[Sequence[int]], link: Link) -> Reduction:
-        """Other collectives of the same gradients, which take as many times what the link says as the recorded did."""
-        recorded_ns = sum(self._took(bucket) for bucket in reduction.buckets)
+    def replaced(
+        self,
+        reduction: Reduction,
+        buckets: Sequence[Sequence[int]],
+        link: Link,
+        shares: Mapping[int, float],
+        slowed: float,
+        off: float,
+    ) -> Reduction:
+        """Other collectives of the same gradients, which take as many times what the link says as the recorded did.
+
+        `shares`: by end the part of a recorded one in which its rank computed, which takes `slowed` times as long.
+        `off`: by what share all take longer if there is one in each reduction, less if there are more.
+        """
+        recorded_ns = sum(
+            _took_ns(self.edges, bucket) / _times(_share(bucket, shares), slowed) for bucket in reduction.buckets
+        )
         said_ns = sum(link.alone_ns(self.messages[bucket.message].message_bytes) for bucket in reduction.buckets)
         dtype = self.messages[reduction.buckets[0].message].dtype
         sent = sum(self.messages[bucket.message].message_bytes for bucket in reduction.buckets)
         share = sent / max(1, sum(reduction.gradient_bytes))  # less than 1 where a hook compresses
         found: list[Bucket] = []
-        for gradients in buckets:
-            size = share * sum(reduction.gradient_bytes[gradient] for gradient in gradients)
-            took_ns = link.alone_ns(size) * recorded_ns / said_ns if said_ns else 0.0
+        sizes = [share * sum(reduction.gradient_bytes[gradient] for gradient in gradients) for gradients in buckets]
+        level = (1 + off * hypot(*sizes) / max(1.0, sum(sizes))) * recorded_ns / said_ns if said_ns else 0.0
+        (_, ready), freed_ns = next(iter(reduction.ready.items())), 0.0
+        for gradients, size in zip(buckets, sizes, strict=True):
+            start_ns = max(self.recorded_ns[ready[max(gradients)]], freed_ns)
+            alone_ns = link.alone_ns(size) * level
+            beside_ns = max(0.0, self.recorded_ns[ready[-1]] - start_ns)
+            took_ns = alone_ns * _times(min(1.0, beside_ns / max(1.0, alone_ns)), slowed)
+            freed_ns = start_ns + took_ns
             self.messages.append(Message("all_reduce", round(size), dtype))
             found.append(self._bucket(reduction, max(gradients), took_ns, found[-1] if found else None))
         over = {rank: max(places) for rank, places in reduction.ready.items()}
@@ -115,8 +196,12 @@ class _Edit:
 
     def program(self, reductions: Sequence[Reduction]) -> Program:
         """The program after the edit."""
+        gone = self.redirected
         edges = [
-            [new for edge in each if (new := self._redirect(place, edge))] for place, each in enumerate(self.edges)
+            [new for edge in each if (new := self._redirect(place, edge))]
+            if any(edge.item in gone for edge in each)
+            else each
+            for place, each in enumerate(self.edges)
         ]
         steps = [
             replace(step, first=self._instead(step.first), last=self._instead(step.last)) for step in self.before.steps
@@ -136,11 +221,6 @@ class _Edit:
                 reductions=reductions,
             )
         )
-
-    def _took(self, bucket: Bucket) -> float:
-        """From the last rank's begin."""
-        (place, *_) = bucket.ends.values()
-        return next((edge.lag_ns for edge in self.edges[place] if edge.kind == Kind.EXCHANGE), 0.0)
 
     def _bucket(self, reduction: Reduction, last: int, took_ns: float, before: Bucket | None) -> Bucket:
         """The items of a collective whose last gradient is of that number, after the one before it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -30,17 +29,16 @@ from dptune.runfile.communication import DdpFacts
 from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.gathers import gathers
+from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
-from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
+from dptune.whatif.gpu.program import OF_HOST, Edge, Kind, Message, Program, Stretch
 from dptune.whatif.gpu.reductions import Matched, reductions
 from dptune.whatif.gpu.sharing import transfers
 from dptune.whatif.gpu.streams import across_streams
 
 MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
-_FUSED = re.compile(r"Fused\w*(?:Functor|Metadata)|AdamFunctor")
 _UPLOAD = re.compile(r"Memcpy HtoD \(Pageable")
-_MULTIPLY = frozenset({"matrix product", "convolution", "attention"})
 _NOTHING = -1
 _RETURNS_FIRST = {"held": 0, "given": 1, "call": 2, "asked": 3}  # of moments of the host at one time
 _END, _HOST, _BEGIN, _FREED = range(4)  # of items of one moment, in this order; the last: a full queue has room
@@ -99,10 +97,11 @@ def build(
     if not steps or min(begun_in.count(rank) for rank in set(begun_in)) < 2:
         raise Missing("needs two steps that start and end with a device operation")
     begun = {rank: min(recorded[stretch.first] for stretch in steps if stretch.rank == rank) for rank in set(begun_in)}
+    # What comes before the first step is as it was, so that the step does not begin earlier than it did.
+    fixed = frozenset(place for place, item in enumerate(items) if recorded[place] <= begun.get(item.key[0], 0))
     edges = [
-        # What comes before the first step is as it was, so that the step does not begin earlier than it did.
-        _edges(one, place, places, recorded) if recorded[place] > begun.get(one.key[0], 0) else []
-        for place, one in enumerate(items)
+        _of_host_alone(item, place, places) if place in fixed else _edges(item, place, places, recorded)
+        for place, item in enumerate(items)
     ]
     reduced = reductions(
         [(rank_view, devices[rank_view.rank]) for rank_view in views if rank_view.rank in devices],
@@ -135,20 +134,8 @@ def build(
         ],
         transfers=sharing,
         slowed=slowed,
+        fixed=fixed,
     )
-
-
-def implementation_of(names: AbstractSet[str]) -> str:
-    """How an optimizer updates, by the names of its kernels; empty where it multiplies matrices or was compiled.
-
-    Muon and Shampoo multiply, and have no fused implementation in torch.
-    """
-    if not names or any(kernel_kind(name) in _MULTIPLY or name.startswith("triton_") for name in names):
-        return ""
-    lists = [name for name in names if "multi_tensor_apply" in name]
-    if not lists:
-        return "loop"
-    return "fused" if any(map(_FUSED.search, lists)) else "foreach"
 
 
 def _exchanged(exchanges: Sequence[Exchange], messages: list[Message]) -> dict[tuple[int, int], Matched]:
@@ -349,6 +336,14 @@ def _begins(
     others = (other for other in awaited if other not in (over, before) and int(walk.end[other]) <= begin)
     item.waits += [((rank, "end", int(walk.rows[other])), 0.0, Kind.ORDER, -1) for other in others]
     return item
+
+
+def _of_host_alone(item: _Item, place: int, places: Mapping[tuple[int, str, int], int]) -> list[Edge]:
+    return [
+        Edge(places[key], lag, kind)
+        for key, lag, kind, _ in item.waits
+        if kind in OF_HOST and places.get(key, place) < place
+    ]
 
 
 def _edges(item: _Item, place: int, places: Mapping[tuple[int, str, int], int], recorded: Sequence[int]) -> list[Edge]:

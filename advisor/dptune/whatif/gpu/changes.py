@@ -53,7 +53,10 @@ def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.M
 
     `side`: which end of what is assumed about changes that have a range.
     """
-    for name in (*_OF_BUCKETS, *_BEFORE_TOPOLOGY):
+    for name, bucketed in _OF_BUCKETS.items():
+        if name in settings:
+            program = bucketed(program, settings[name], side)
+    for name in _BEFORE_TOPOLOGY:
         if name in settings:
             program = CHANGES[name](program, settings[name])
     if not settings.keys().isdisjoint(TOPOLOGY):
@@ -175,21 +178,21 @@ def _rate(program: Program, value: Value) -> Program:
     return _relinked(program, replace(_link(program), bytes_per_ns=float(value or 0)))
 
 
-def _bucket_cap(program: Program, value: Value) -> Program:
-    return rebucketed(program, Caps.of(None if value is None else float(value)))
+def _bucket_cap(program: Program, value: Value, side: Side) -> Program:
+    return rebucketed(program, Caps.of(None if value is None else float(value)), side)
 
 
-def _bucket_caps(program: Program, value: Value) -> Program:
-    return rebucketed(program, Caps.of(each_mb=[float(part) for part in str(value).split(",")]))
+def _bucket_caps(program: Program, value: Value, side: Side) -> Program:
+    return rebucketed(program, Caps.of(each_mb=[float(part) for part in str(value).split(",")]), side)
 
 
-def _first_bucket(program: Program, value: Value) -> Program:
+def _first_bucket(program: Program, value: Value, side: Side) -> Program:
     """A first bucket of so many MiB, where the others are as torch's own size makes them."""
     for reduction in program.reductions:
         first, *rest = (program.messages[bucket.message].message_bytes for bucket in reduction.buckets)
         if first >= DEFAULT_CAP_BYTES or any(size < DEFAULT_CAP_BYTES for size in rest[:-1]):
             raise Missing("the recorded buckets are not of torch's default sizes, which have a first one of their own")
-    return rebucketed(program, Caps.of(first_bytes=int(float(value or 0) * MIB)))
+    return rebucketed(program, Caps.of(first_bytes=int(float(value or 0) * MIB)), side)
 
 
 def _no_sync(program: Program, value: Value) -> Program:
@@ -279,15 +282,14 @@ _KNOWN: dict[str, Callable[[Program], bool]] = {
     "fsdp.prefetch": lambda program: bool(program.gathers),
 }
 # Those of buckets come first: the link, hooks and the topology change the collectives of new buckets, too.
-_OF_BUCKETS: dict[str, Changing] = {
+_OF_BUCKETS: dict[str, Ranging] = {
     "ddp.bucket_cap_mb": _bucket_cap,
     "ddp.bucket_cap_mb_list": _bucket_caps,
     "ddp.first_bucket_mb": _first_bucket,
-    "ddp.no_sync": _no_sync,
 }
 # In the order in which they are made, those before the topology before it; messages are halved after that.
 CHANGES: dict[str, Changing] = {
-    **_OF_BUCKETS,
+    "ddp.no_sync": _no_sync,
     "link.alpha_us": _alpha,
     "link.gb_per_s": _rate,
     "accumulation.micro_batches": micro_batches,
@@ -306,6 +308,7 @@ CHANGES: dict[str, Changing] = {
 }
 # The same with what is assumed of each.
 RANGED: dict[str, Ranging] = {
+    **_OF_BUCKETS,
     "ddp.comm_hook": _comm_hook,
     "loader.batch_size": batch_size,
     "batch.times": batch_times,
@@ -319,5 +322,5 @@ RANGED: dict[str, Ranging] = {
     "optimizer.foreach": foreach,
     "cuda.graphs": as_graphs,
 }
-_BEFORE_TOPOLOGY = ("link.alpha_us", "link.gb_per_s")
+_BEFORE_TOPOLOGY = ("ddp.no_sync", "link.alpha_us", "link.gb_per_s")
 PREDICTED = frozenset({*CHANGES, *RANGED, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})

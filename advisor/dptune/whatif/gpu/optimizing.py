@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Set as AbstractSet
+
 from dptune.knobs import Value
+from dptune.measure.device.kernel_kinds import kernel_kind
 from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.editing import lasting, times, with_edges, with_room
@@ -18,6 +22,21 @@ _LISTED_CALLS = Assumed(0.3, 0.12, 0.04)
 _LISTED_KERNELS = 0.05  # the number of kernels: each takes hundreds of tensors
 _SMALLEST_NS = Assumed(1_000.0, 1_800.0, 2_500.0)  # the part of a kernel's time that does not depend on its tensor
 _WAITS = (Kind.LAUNCH, Kind.ORDER)
+_FUSED = re.compile(r"Fused\w*(?:Functor|Metadata)|AdamFunctor")
+_MULTIPLY = frozenset({"matrix product", "convolution", "attention"})
+
+
+def implementation_of(names: AbstractSet[str]) -> str:
+    """How an optimizer updates, by the names of its kernels; empty where it multiplies matrices or was compiled.
+
+    Muon and Shampoo multiply, and have no fused implementation in torch.
+    """
+    if not names or any(kernel_kind(name) in _MULTIPLY or name.startswith("triton_") for name in names):
+        return ""
+    lists = [name for name in names if "multi_tensor_apply" in name]
+    if not lists:
+        return "loop"
+    return "fused" if any(map(_FUSED.search, lists)) else "foreach"
 
 
 def fused(program: Program, value: Value, side: Side) -> Program:

@@ -31,6 +31,7 @@ def ordered(program: Program) -> Program:
         gathers=[gather.moved(places) for gather in program.gathers],
         reductions=[reduction.moved(places) for reduction in program.reductions],
         transfers=[transfer.moved(places) for transfer in program.transfers],
+        fixed=frozenset(places[item] for item in program.fixed),
     )
 
 

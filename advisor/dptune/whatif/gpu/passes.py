@@ -9,7 +9,7 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.buckets import without_reductions
-from dptune.whatif.gpu.editing import times, with_edges, with_room, without
+from dptune.whatif.gpu.editing import requeued, times, with_edges, with_room, without
 from dptune.whatif.gpu.parts import OUTSIDE
 from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
 
@@ -31,7 +31,11 @@ def micro_batches(program: Program, value: Value) -> Program:
     numbers = program.micro_batches
     fewer = without_reductions(program, lambda number: number in gone)
     numbers = fewer.micro_batches
-    return replace(without(fewer, lambda place: numbers[place] in gone), samples=samples)
+
+    def is_gone(place: int) -> bool:
+        return numbers[place] in gone
+
+    return replace(without(requeued(fewer, is_gone), is_gone), samples=samples)
 
 
 def _recorded(program: Program) -> int:

@@ -49,7 +49,7 @@ class Kind(IntEnum):
     ATTENTION = 14  # a kernel of fused attention in fp32
 
 
-_OF_HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})
+OF_HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})
 COMPUTING = frozenset({Kind.COMPUTE, Kind.PRODUCT, Kind.UPDATE, Kind.FP32, Kind.ATTENTION})
 
 
@@ -101,7 +101,8 @@ class Stretch:
 class Program:
     """`recorded_ns` is when each item came to pass, by the first rank's clock; `edges` what it waits for.
 
-    An item without edges comes to pass when it did, as do all before a rank's first step. `link` is None if not known.
+    An item without edges comes to pass when it did, as do `fixed` ones: all before a rank's first step, of which only
+    the host's edges are known. `link` is None if not known.
     The data allow `other_links`, too; `link_source` says in words what the link is from, where that is no fit.
     `batch` are the samples that a rank's loader gives at once, None if not known. The ranks were on so many `hosts`, as
     far as that is known; `shared`: two or more compute on one GPU. `reductions` are the passes in which DDP reduces
@@ -137,6 +138,7 @@ class Program:
     transfers: Sequence[Transfer] = ()
     slowed: float = 1.0
     host_level: float = 1.0
+    fixed: AbstractSet[int] = frozenset()
 
     def run(self) -> list[float]:
         """When each item comes to pass."""
@@ -172,9 +174,9 @@ class Program:
 
     def _times(self, all_edges: Sequence[Sequence[Edge]]) -> list[float]:
         times: list[float] = []
-        come = times.append
-        for recorded, edges in zip(self.recorded_ns, all_edges, strict=True):
-            if not edges:
+        come, fixed = times.append, self.fixed
+        for place, (recorded, edges) in enumerate(zip(self.recorded_ns, all_edges, strict=True)):
+            if not edges or place in fixed:
                 come(recorded)
                 continue
             at = -inf
@@ -268,15 +270,15 @@ class Program:
     def _host_ns(self, step: Stretch) -> float | None:
         """What the host does between the calls that launch a step's first operation and the next step's.
 
-        None where that is not known: calls before the first step stay as recorded.
+        None where that is not known: a call that launched one of them was not recorded.
         """
-        if step.calls is None or not self.edges[step.calls[0]]:
+        if step.calls is None:
             return None
         first, item = step.calls
         worked = 0.0
         while item > first:
             for edge in self.edges[item]:
-                if edge.kind in _OF_HOST:
+                if edge.kind in OF_HOST:
                     worked += edge.lag_ns
                     item = edge.item
                     break

@@ -10,7 +10,7 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
-from dptune.whatif.gpu.editing import times, with_edges, without
+from dptune.whatif.gpu.editing import requeued, times, with_edges, without
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.precision import half_precision
@@ -26,7 +26,11 @@ def kept_whole(program: Program, value: Value) -> Program:
     if value is not False:
         raise Missing("a GPU trace does not show what gathering units for backward passes would take")
     parts = program.parts
-    return without(program, lambda place: bool(parts[place] & Part.REGATHER))
+
+    def is_gone(place: int) -> bool:
+        return bool(parts[place] & Part.REGATHER)
+
+    return without(requeued(program, is_gone), is_gone)
 
 
 def prefetched_forward(program: Program, value: Value) -> Program:
