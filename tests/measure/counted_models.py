@@ -120,6 +120,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
     "checkpointed_fused": (lambda: Transformer(False), tokens),
     "stopped": (lambda: Transformer(False), tokens),
     "optimizer": (mlp, batch_of(32, 24)),
+    "closure": (mlp, batch_of(32, 24)),
 }
 
 
@@ -131,10 +132,16 @@ def main(folder: Path) -> None:
         update = (Orthogonalized if name == "optimizer" else torch.optim.SGD)(model.parameters(), lr=1e-3)
         backend = SDPBackend.FLASH_ATTENTION if name.endswith("fused") else SDPBackend.MATH
 
-        def step(model: nn.Module = model, update: torch.optim.SGD = update, inputs: object = inputs) -> None:
-            model(inputs()).sum().backward()
-            update.step()
+        def gradients(model: nn.Module = model, update: torch.optim.SGD = update, inputs: object = inputs) -> None:
             update.zero_grad()
+            model(inputs()).sum().backward()
+
+        def step(update: torch.optim.SGD = update, gradients: Callable[[], None] = gradients, name: str = name) -> None:
+            if name == "closure":
+                update.step(gradients)
+            else:
+                gradients()
+                update.step()
 
         # it would stop inside of an operator, which then is in the trace of a CPU and computes nothing
         with sdpa_kernel(backend), set_checkpoint_early_stop(name == "stopped"):

@@ -64,7 +64,7 @@ def a_step(found: EfficiencyFigures) -> float:
     "model",
     [
         *("mlp", "convolutions", "products", "transformer", "fused", "reentrant", "checkpointed"),
-        *("checkpointed_fused", "optimizer"),
+        *("checkpointed_fused", "optimizer", "closure"),
     ],
 )
 def test_flops_are_those_of_torchs_counter(recorded, model):
@@ -122,6 +122,14 @@ def test_products_of_an_optimizer_are_not_the_models(recorded):
     found, plain = recorded["optimizer"], recorded["mlp"]
     weights = [(48, 24), (48, 48), (10, 48)]
     assert found.optimizer_flops / STEPS_READ == sum(4 * rows * rows * columns for rows, columns in weights)
+    assert found.model_flops_per_step == plain.model_flops_per_step
+
+
+@pytest.mark.records
+def test_passes_in_a_closure_are_the_models(recorded):
+    """Lightning gives each step a closure with its forward and backward pass."""
+    found, plain = recorded["closure"], recorded["mlp"]
+    assert found.optimizer_flops == 0
     assert found.model_flops_per_step == plain.model_flops_per_step
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from dptune.errors import TraceError
 from dptune.measure.communication.dtypes import dtype_of
 from dptune.measure.device.kernel_kinds import MATRIX_WORK, kernel_kind
+from dptune.measure.device.phases import host_phases
 from dptune.measure.efficiency import convolutions
 from dptune.measure.efficiency.formulas import FORMULAS, Arguments, Flops, possible
 from dptune.measure.host.enclosing import NOWHERE, Ranges
@@ -262,7 +263,7 @@ def element_type(dtype: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Phases:
-    """Which operators run in a backward pass, a compiled backward pass, and an optimizer step."""
+    """Which operators run in a backward pass, a compiled backward pass, and an optimizer's own part of its step."""
 
     backward: Mask
     compiled: Mask
@@ -271,11 +272,15 @@ class _Phases:
     @classmethod
     def of(cls, columns: Columns, rows: Ints) -> _Phases:
         def inside(pattern: re.Pattern[str]) -> Mask:
-            around = columns.rows(RANGE_CATEGORIES, pattern.search)
-            found = Ranges.of_rows(columns, around).at(columns.thread[rows], columns.ts_ns[rows]) != NOWHERE
+            return within(Ranges.of_rows(columns, columns.rows(RANGE_CATEGORIES, pattern.search)))
+
+        def within(around: Ranges) -> Mask:
+            found = around.at(columns.thread[rows], columns.ts_ns[rows]) != NOWHERE
             return np.asarray(found, dtype=np.bool_)
 
-        return cls(inside(BACKWARD_NAME), inside(_COMPILED_BACKWARD), inside(OPTIMIZER_STEP_NAME))
+        host = host_phases(columns)
+        optimizer = inside(OPTIMIZER_STEP_NAME) if isinstance(host, str) else within(host.optimizer)
+        return cls(inside(BACKWARD_NAME), inside(_COMPILED_BACKWARD), optimizer)
 
 
 def _most_frequent(names: Sequence[str]) -> list[str]:

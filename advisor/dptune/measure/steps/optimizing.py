@@ -2,7 +2,7 @@
 
 The clock is the optimizer that steps first, by its name, as when dptune records. Two optimizers of one class have one
 name: where the steps are more alike when every second, third or fourth end is taken, those are the steps. Optimizers
-that step inside the backward pass, parameter by parameter, mark no steps.
+that step inside the backward pass, parameter by parameter, mark no steps; those that run the pass in a closure do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLEARLY = 0.1  # more alike
 
 
 def optimizer_ends(columns: Columns) -> Ints:
-    """Ends of the clock's outermost step() ranges, int64 ns in order of time; none where they lie in the backward."""
+    """Ends of the clock's outermost step() ranges, int64 ns in order of time; none if one begins in the backward."""
     rows = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
     if not len(rows):
         return np.empty(0, dtype=np.int64)
@@ -33,7 +33,7 @@ def optimizer_ends(columns: Columns) -> Ints:
     backward = backward[thread[backward] == thread[clock[0]]]
     inside = Intervals.union(columns.ts_ns[backward], columns.ends(backward))
     starts = columns.ts_ns[clock]
-    if (inside.lengths(starts, columns.ends(clock)) > 0).any():
+    if (inside.lengths(starts, starts + 1) > 0).any():
         return np.empty(0, dtype=np.int64)
     return np.asarray(columns.ends(clock), dtype=np.int64)
 
