@@ -18,10 +18,10 @@ NAMES = [f"ampere_sgemm_{at}" for at in KERNELS]
 
 
 def healthy(ranks=2, last=4):
-    return [rank(last) for _ in range(ranks)]
+    return [rank(last, ranks) for _ in range(ranks)]
 
 
-def rank(last=4):
+def rank(last=4, ranks=1):
     events = []
     for number in range(last + 1):
         begin = 1000 * number
@@ -36,7 +36,7 @@ def rank(last=4):
         correlation = 100 * number + 50
         events += [
             launch(correlation, begin + 90, begin + 92),
-            {**all_reduce(begin + 740, begin + 940, correlation, 1000, "0", 2), "tid": 20},
+            {**all_reduce(begin + 740, begin + 940, correlation, 1000, "0", ranks), "tid": 20},
         ]
     return events
 
