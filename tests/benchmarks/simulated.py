@@ -83,10 +83,13 @@ def judged(seed: int, work: Path, most_ranks: int) -> dict[str, Any]:
 
 
 def collect(work: Path, seeds: Sequence[int], most_ranks: int, jobs: int, out: Path) -> dict[str, Any]:
-    """Judge the pairs that were not yet judged at this commit; `out` gets all so far."""
+    """Judge the pairs that were not yet judged at this commit, by `out` or before; `out` gets all so far."""
     measured = commit()
     kept = work / measured
     kept.mkdir(parents=True, exist_ok=True)
+    before = json.loads(out.read_text()) if out.exists() else {}
+    for result in before.get("pairs", ()) if before.get("commit") == measured else ():
+        (kept / f"{result['seed']}.json").write_text(json.dumps(result) + "\n")
     results = _results(kept, measured, seeds, most_ranks)
     missing = [seed for seed in seeds if not (kept / f"{seed}.json").exists()]
     with ProcessPoolExecutor(jobs) as pool:
