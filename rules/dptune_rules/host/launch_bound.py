@@ -102,7 +102,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(
             0.0,
             min(run.unstretched(run.most_share("launch_idle_ns")), run.idle_share()),
-            "of launch overhead only; kernels that compiling fuses may save more",
+            "GPU idle time while launching; fusion by torch.compile can shorten the kernels as well",
         ),
         confidence="medium" if run.measured.step.basis == "untraced" or beyond >= run.limit(WORTH_SHARE) else "low",
         evidence=[

@@ -7,7 +7,17 @@ from collections.abc import Iterator
 
 from dptune.advice import Cost, CostSaving, Report
 from dptune.measured import EfficiencyFigures, KindFlops, Missing
-from dptune.present.amounts import Hole, element_type, flops, milliseconds, number, percent, several, shown
+from dptune.present.amounts import (
+    Hole,
+    element_type,
+    extrapolated,
+    flops,
+    milliseconds,
+    number,
+    percent,
+    several,
+    shown,
+)
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 
@@ -33,13 +43,23 @@ def efficiency(report: Report, width: int) -> Iterator[Line]:
     for label, text in summary(report, found):
         yield from labelled(label, text, width, column=18, indent="  ")
     yield from table(columns(found), rows(found), width)
-    if found.known("flops"):
-        yield from wrapped(note(found), width, "  ", role="dim")
+    if said := note(report, found):
+        yield from wrapped(said, width, "  ", role="dim")
 
 
-def note(found: EfficiencyFigures) -> str:
-    """What is counted, and what MFU and HFU are."""
-    return f"{NOTE} Ranks that share a GPU have equal parts of its peak." if found.sharing_ranks > 1 else NOTE
+def note(report: Report, found: EfficiencyFigures) -> str:
+    """What is counted, what MFU and HFU are, and what the profiler does to the figures of traced steps."""
+    words = [NOTE] if found.known("flops") else []
+    if words and found.sharing_ranks > 1:
+        words.append("Ranks that share a GPU have equal parts of its peak.")
+    if _traced(report) and found.scope == "steps":
+        words.append("Steps are traced: without the profiler, MFU and rates are higher and cost is lower.")
+    return " ".join(words)
+
+
+def _traced(report: Report) -> bool:
+    """Whether rates are of traced steps, which the profiler slows."""
+    return report.measured.step.known("time_ns") is not None and report.measured.step.basis == "traced"
 
 
 def columns(found: EfficiencyFigures) -> tuple[Column, ...]:
@@ -74,7 +94,7 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
         yield "Peak", _peak(found)
     if flops_known:
         yield "FLOPs", _flops(found, each)
-        yield "Achieved", str(shown(lambda: found.flops_per_s, lambda rate: _achieved(found, rate, each)))
+        yield "Achieved", str(shown(lambda: found.flops_per_s, lambda rate: _achieved(report, found, rate, each)))
         if found.lower_bound:
             yield "Not counted", _uncounted(found)
     whole = "step" if found.scope == "steps" else "recording"
@@ -85,7 +105,9 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
         units = shown(lambda: matmul.tensor_core_share, lambda share: f"{percent(share)} of the {whole}")
         yield "Tensor cores", str(units)
     of = "rank" if on_cpu else "device"
-    inferred = " (inferred batch size)" if report.measured.samples_inferred else ""
+    notes = ["inferred batch size"] * report.measured.samples_inferred
+    notes += [ranks for ranks in [extrapolated(report.measured)] if ranks]
+    inferred = f" ({', '.join(notes)})" if notes else ""
     yield "Samples", str(shown(lambda: found.samples_per_s, lambda rate: f"{_rate(found, rate, of)}{inferred}"))
     if found.known("tokens_per_s") is not None or _attends(found):
         yield "Tokens", str(shown(lambda: found.tokens_per_s, lambda rate: _rate(found, rate, of)))
@@ -143,7 +165,7 @@ def _disturbed(found: EfficiencyFigures) -> str:
 
 def _flops(found: EfficiencyFigures, each: str) -> str:
     shared = found.steps * found.devices
-    text = f"{flops(found.flops_per_step)} per {'step and ' if found.scope == 'steps' else ''}{each}"
+    text = f"{_least(found)}{flops(found.flops_per_step)} per {'step and ' if found.scope == 'steps' else ''}{each}"
     parts = [
         f"{flops(value / shared)} {what}"
         for value, what in (
@@ -155,14 +177,21 @@ def _flops(found: EfficiencyFigures, each: str) -> str:
     return f"{text}, including {' and '.join(parts)}" if parts else text
 
 
-def _achieved(found: EfficiencyFigures, rate: float, each: str) -> str:
-    total = shown(lambda: found.total_flops_per_s, lambda every: f", {flops(every, 'FLOP/s')} in total")
+def _achieved(report: Report, found: EfficiencyFigures, rate: float, each: str) -> str:
+    least, ranks = _least(found), extrapolated(report.measured)
+    partly = f", {ranks}" if ranks else ""
+    total = shown(lambda: found.total_flops_per_s, lambda every: f", {least}{flops(every, 'FLOP/s')} in total{partly}")
     several_ranks = (found.known("total_flops_per_s") or rate) > rate
-    return f"{flops(rate, 'FLOP/s')} per {each}{total if several_ranks else ''} ({_per_step(found)})"
+    return f"{least}{flops(rate, 'FLOP/s')} per {each}{total if several_ranks else ''} ({_per_step(report, found)})"
 
 
-def _per_step(found: EfficiencyFigures) -> str:
-    return f"{milliseconds(found.step_ns / 1e6)} {'per step' if found.scope == 'steps' else 'recorded'}"
+def _least(found: EfficiencyFigures) -> str:
+    return "at least " if found.lower_bound else ""
+
+
+def _per_step(report: Report, found: EfficiencyFigures) -> str:
+    per = "per traced step" if _traced(report) else "per step"
+    return f"{milliseconds(found.step_ns / 1e6)} {per if found.scope == 'steps' else 'recorded'}"
 
 
 def _uncounted(found: EfficiencyFigures) -> str:
@@ -185,7 +214,10 @@ def _cost(cost: Cost, of: str) -> Iterator[tuple[str, str]]:
     price = _money(cost.gpu_hour_price)
     text = shown(
         lambda: cost.per_1000_steps,
-        lambda total: f"{_money(total)} per 1,000 steps ({several(cost.devices, of)} at {price} an hour)",
+        lambda total: (
+            f"{_money(total)} per 1,000 steps ({several(cost.devices, of)} at {price} an hour), in "
+            "the unit of --gpu-hour-price"
+        ),
     )
     yield "Cost", str(text)
     for saving in cost.savings:
