@@ -130,7 +130,7 @@ def test_ranks_that_share_a_gpu(report: Report) -> None:
     half = [PEAK.model_copy(update={"dtype": name, "flops": 20 * TERA}) for name in ("bf16", "fp16")]
     mixed = efficiency(sharing_ranks=2, peak_flops_per_s=5e14, dtypes=half)
     page = shown(with_figures(report, efficiency=mixed))
-    assert "Peak 1.00 PFLOP/s for this mix: bf16 1.00 PFLOP/s (50.0 % of FLOPs), fp16 1.00 PFLOP/s (50" in page
+    assert "Peak 1.00 PFLOP/s per device, dense: 50.0 % of FLOPs at bf16 1.00 PFLOP/s, 50.0 % at fp16 1.00" in page
 
 
 def test_a_cpu_has_ranks_and_no_tensor_cores(report: Report) -> None:
@@ -158,7 +158,7 @@ def test_a_mix_of_types(report: Report) -> None:
     other = DtypeFlops(dtype="fp8", flops=20 * TERA, peak_flops_per_s=2e15, source="A datasheet")
     mixed = efficiency(dtypes=[half, other], peak_flops_per_s=4e15 / 3)
     page = shown(with_figures(report, efficiency=mixed))
-    assert "1.33 PFLOP/s for this mix: bf16 1.00 PFLOP/s (50.0 % of FLOPs), fp8 2.00 PFLOP/s" in page
+    assert "1.33 PFLOP/s per device, dense: 50.0 % of FLOPs at bf16 1.00 PFLOP/s, 50.0 % at fp8 2.00 PFLOP/s" in page
     assert "MFU 40.0 % of bf16/fp8 peak" in first_screen(with_figures(report, efficiency=mixed))
 
 

@@ -35,8 +35,8 @@ most of the time in these calls, the report gives their number, and milliseconds
 
 - PyTorch, "CUDA semantics", memory management: https://pytorch.org/docs/stable/notes/cuda.html
 - Calibrated on public traces: ResNet-18 on an MI300 (91 % of a step) and recommenders on four V100 (37 and 40 %; 4 and
-  6 % where three ranks wait for the fourth, inside calls that take 7 and 35 % of their steps); quiet on training of a
-  GPT on eight H100 (no calls), and on a GeForce that is hardly idle (calls for 2 % of a step).
+  6 % where three ranks wait for the fourth, inside calls that take 7 and 35 % of their steps); no finding for
+  training of a GPT on eight H100 (no calls) and for a GeForce that is hardly idle (calls for 2 % of a step).
 - Measured on an H200, torch 2.11: in the trace of a step that calls `torch.cuda.empty_cache()`, these driver calls take
   44 %; without `empty_cache()` the step was 44 and 50 % shorter.
 """

@@ -98,7 +98,7 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
         if found.lower_bound:
             yield "Not counted", _uncounted(found)
     whole = "step" if found.scope == "steps" else "recording"
-    memory = f"of the {whole} (elementwise, normalisation, reductions, optimizer, ...)"
+    memory = f"of the {whole} (elementwise, normalization, reductions, optimizer, ...)"
     yield "Memory-bound", str(shown(lambda: found.memory_bound_share, lambda share: f"{percent(share)} {memory}"))
     matmul = report.measured.matmul
     if not on_cpu:
@@ -138,21 +138,24 @@ def rows(found: EfficiencyFigures) -> list[list[Cell]]:
 
 def _peak(found: EfficiencyFigures) -> str:
     total = sum(each.flops for each in found.dtypes)
-    parts = [
-        f"{element_type(each.dtype)} {flops(each.peak_flops_per_s, 'FLOP/s')}"
-        + (f" ({percent(each.flops / total)} of FLOPs)" if len(found.dtypes) > 1 else "")
-        for each in found.dtypes
-        if each.known("peak_flops_per_s") is not None and each.flops * 1000 >= total
+    counted = [
+        each for each in found.dtypes if each.known("peak_flops_per_s") is not None and each.flops * 1000 >= total
     ]
+    parts = [f"{element_type(each.dtype)} {flops(each.peak_flops_per_s, 'FLOP/s')}" for each in counted]
     sources = dict.fromkeys(each.source for each in found.dtypes if each.known("source"))
-    of_device = found.peak_flops_per_s * found.sharing_ranks
-    mixed = f"{flops(of_device, 'FLOP/s')} for this mix: " if len(parts) > 1 else ""
-    if found.known("peak_basis") == "measured":
-        return f"{mixed}{', '.join(parts)} per rank, {'; '.join(sources)}{_disturbed(found)}"
+    measured = found.known("peak_basis") == "measured"
+    each_has = "per rank" if measured else "per device, dense"
+    peak = f"{', '.join(parts)} {each_has}"
+    if len(parts) > 1:
+        shares = [f"{percent(each.flops / total)}{' of FLOPs' if each is counted[0] else ''} at " for each in counted]
+        mix = ", ".join(map("".join, zip(shares, parts, strict=True)))
+        peak = f"{flops(found.peak_flops_per_s * found.sharing_ranks, 'FLOP/s')} {each_has}: {mix}"
+    if measured:
+        return f"{peak}, {'; '.join(sources)}{_disturbed(found)}"
     shared = ""
     if found.sharing_ranks > 1:
         shared = f"; {found.sharing_ranks} ranks share it, {flops(found.peak_flops_per_s, 'FLOP/s')} each"
-    return f"{mixed}{', '.join(parts)} per device, dense{shared}. Source: {'; '.join(sources)}"
+    return f"{peak}{shared}. Source: {'; '.join(sources)}"
 
 
 def _disturbed(found: EfficiencyFigures) -> str:
