@@ -143,7 +143,7 @@ def test_with_ranks_missing_it_is_not_known_what_exposed_communication_is(make_m
     told = said(measured)
     assert told.verdict == (
         "Communication-bound or straggler-bound: 20 % of each step is exposed communication or waiting for late "
-        "ranks; telling them apart needs the traces of all ranks."
+        "ranks; separating them needs the traces of all ranks."
     )
     assert told.next.startswith("Read the traces of all ranks together")
     assert said(measured, advice=[make_advice()]).next.startswith("XX101: Use `DataLoader(")
@@ -346,7 +346,7 @@ def test_what_a_cut_off_trace_lacks_is_no_matter_of_recording(make_measured, cod
     lacks = Finding(code=code, level="unjudgeable", text="rank 0 lacks much of its trace")
     cut = Finding(code="trace-partial", level="partial", text="rank0.json.gz breaks off after 12 whole events")
     whole = said(make_measured(), trust=Trust(level="unjudgeable", findings=[lacks]))
-    assert "Record again" in whole.next or "Record more" in whole.next
+    assert "Record again" in whole.next or "Record at least 3" in whole.next
     told = said(make_measured(), trust=Trust(level="unjudgeable", findings=[cut, lacks]))
     assert told.next.startswith("A trace file is truncated. Copy it again from where it was recorded;")
 

@@ -262,7 +262,7 @@ def test_what_differs_is_named_with_times_and_its_share_and_the_rest_is_unexplai
     ]
     told = said(make_late(5_000, gain=0.4, found=found))
     assert told.why.endswith(
-        " Its device waits for the host: 100 % of its lag. "
+        " 100 % of rank 1's lag: its device waits for the host. "
         "`# arch` takes 5.3 ms on rank 1, 1.2 ms on the others: no operator runs for 4.01 ms before `aten::empty` "
         "(0 ms on the others); this explains 3 ms (60 %) of its lag. Kernels, mainly `gemm`, take 2 ms on rank "
         "1, 1 ms on the others; this explains 1.25 ms (25 %) of its lag. What causes the other 0.65 ms was not "

@@ -342,12 +342,12 @@ def test_what_else_a_trace_shows(real_traces: Path) -> None:
     served = traits(stripped(SAMPLES / "gpu" / "planted-starved-loader")[1])
     assert served == {"attention": "cuDNN attention (scaled_dot_product_attention)"}
     again = traits(stripped(RECORDED / "checkpointing-without-need")[1])
-    assert again == {"checkpointing": "operators of the forward pass run again in the backward pass"}
+    assert again == {"checkpointing": "yes: forward operators rerun in the backward pass"}
     graphs = traits(reading.measured(real_traces / "single_gpu" / "1eeffb3_trace_05.json.gz"))
     assert graphs == {
         "attention": "memory-efficient attention (by its kernels)",
         "CUDA graphs": "2 launches per step",
-        "compiled calls": "1 call of compiled code per step; guards take 1.6 % of the step on the host",
+        "compiled calls": "1 compiled call per step; guards take 1.6 % of the step on the host",
     }
     assert traits(stripped(RECORDED / "broadcast-buffers")[1]) == {}
 

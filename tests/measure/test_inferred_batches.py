@@ -36,7 +36,7 @@ def test_copies_alone_show_a_batch_with_low_confidence(real_traces: Path) -> Non
     """By hand: 1,024 bytes are 128 labels; 77,070,336 bytes are 128 x 3 x 224 x 224 floats. No sizes of operators."""
     measured = reading.measured(real_traces / "single_gpu" / "29571b7_resnet_kineto.json.gz")
     assert (measured.inferred.batch.samples, measured.inferred.batch.confidence) == (128, "low")
-    assert "a single source shows a batch of 128" in measured.missing["samples_per_step"]
+    assert "only one indication (batch 128)" in measured.missing["samples_per_step"]
 
 
 def trained(

@@ -188,7 +188,7 @@ def test_kinds_sum_to_what_the_account_calls_compute_and_exposed_communication(t
         ("void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl<softmax>>(int)", "elementwise"),
         ("void at::native::index_elementwise_kernel<128, 4, F>(int)", "indexing"),
         ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdam>(T)", "optimizer"),
-        ("void at::native::batch_norm_backward_kernel<c10::BFloat16>(T)", "normalisation"),
+        ("void at::native::batch_norm_backward_kernel<c10::BFloat16>(T)", "normalization"),
         ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 9>(float*)", "softmax and loss"),
         ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(R)", "reduction"),
         ("triton_poi_fused_add_0", "elementwise"),

@@ -50,7 +50,7 @@ def passes(*, on_gpu: bool) -> list[Event]:
 def test_on_the_host_a_gradient_is_ready_when_autograd_adds_it(tmp_path: Path) -> None:
     said = traits(measure_events(tmp_path, passes(on_gpu=False)))["gradients"]
     assert said == (
-        "5 per backward pass: the first after 0.5 ms, half after 1.5 ms, the last after 2.5 ms "
+        "5 per backward pass: first ready 0.5 ms after the pass starts, half 1.5 ms, last 2.5 ms "
         "(traced times on the host)"
     )
 
@@ -58,7 +58,8 @@ def test_on_the_host_a_gradient_is_ready_when_autograd_adds_it(tmp_path: Path) -
 def test_on_a_gpu_a_gradient_is_ready_when_its_kernel_has_ended(tmp_path: Path) -> None:
     said = traits(measure_events(tmp_path, passes(on_gpu=True)))["gradients"]
     assert said == (
-        "5 per backward pass: the first after 0.8 ms, half after 2.4 ms, the last after 4 ms (traced times on the GPU)"
+        "5 per backward pass: first ready 0.8 ms after the pass starts, half 2.4 ms, last 4 ms (traced "
+        "times on the GPU)"
     )
 
 
@@ -99,18 +100,19 @@ def test_beside_a_plain_computation_on_a_public_trace(real_traces: Path) -> None
     first, half, last = (median(each) for each in zip(*found, strict=True))
     said = traits(reading.measured(path))["gradients"]
     assert said.startswith(
-        f"161 per backward pass: the first after {first:.3g} ms, half after {half:.3g} ms, the last after {last:.3g} ms"
+        f"161 per backward pass: first ready {first:.3g} ms after the pass starts, half {half:.3g} ms, "
+        f"last {last:.3g} ms"
     )
 
 
 @pytest.mark.parametrize(
     ("kernels", "value"),
     [
-        (["ampere_sgemm_128x64_tn"], "off (0 kernels with it, 1 in fp32 without)"),
-        (["cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4"], "on (1 kernel with it, 0 in fp32 without)"),
+        (["ampere_sgemm_128x64_tn"], "off: 0 TF32 kernels, 1 fp32 kernel"),
+        (["cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4"], "on: 1 TF32 kernel, 0 fp32 kernels"),
         (
             ["sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw", "ampere_sgemm_128x64_tn"],
-            "in part (1 kernel with it, 1 in fp32 without)",
+            "partly: 1 TF32 kernel, 1 fp32 kernel",
         ),
         (["ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_tn"], None),
     ],
@@ -142,6 +144,6 @@ def test_tf32_and_attention_of_public_traces(real_traces: Path) -> None:
         "off",
         "memory-efficient attention (scaled_dot_product_attention)",
     )
-    assert of("single_gpu/c4adadd*")["TF32"].startswith("on (4 kernels")
+    assert of("single_gpu/c4adadd*")["TF32"].startswith("on: 4 TF32 kernels")
     assert of("nanogpt_adam_hook_h100/3608dcf*")["attention"] == "flash attention (by its kernels)"
     assert of("single_gpu/1eeffb3*")["attention"] == "memory-efficient attention (by its kernels)"

@@ -187,7 +187,7 @@ def test_micro_batches_are_no_steps(tmp_path):
 def test_too_few_repetitions_yield_none(tmp_path, steps):
     _, steps, why = found(trained(Script(), steps).trace(tmp_path))
     assert steps == []
-    assert "do not repeat 3 times" in why
+    assert "no sequence of operations repeats 3 times" in why
 
 
 def test_one_backward_pass_among_layers_that_repeat_makes_no_steps_of_them(tmp_path):

@@ -21,14 +21,24 @@ def test_a_number_has_three_digits_and_zero_is_not_a_small_one(value: float, sai
     assert amounts.number(value) == said
 
 
-@pytest.mark.parametrize(("share", "said"), [(0, "0 %"), (0.0004, "<0.1 %"), (0.146, "14.6 %"), (1, "100.0 %")])
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0, "0 %"), (0.0004, "<0.1 %"), (0.146, "14.6 %"), (0.9994, "99.9 %"), (0.9996, ">99.9 %"), (0.1 * 10, "100 %")],
+)
 def test_a_share_is_said_in_percent(share: float, said: str) -> None:
     assert amounts.percent(share) == said
 
 
 @pytest.mark.parametrize(
     ("size", "said"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.00 KiB"), (26_214_400, "25.0 MiB"), (5 * 1024**4, "5,120 GiB")],
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (1023, "1023 bytes"),
+        (1024, "1.00 KiB"),
+        (26_214_400, "25.0 MiB"),
+        (5 * 1024**4, "5,120 GiB"),
+    ],
 )
 def test_bytes_are_said_in_their_largest_unit(size: int, said: str) -> None:
     assert amounts.data(size) == said

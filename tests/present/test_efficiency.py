@@ -80,8 +80,23 @@ def test_the_section(reached: Report) -> None:
 def test_what_is_not_counted_makes_a_lower_bound(report: Report) -> None:
     less = efficiency(counted_share=0.8, uncounted=["some::attention"])
     page = shown(with_figures(report, efficiency=less))
-    assert "MFU at least 40.0 %" in page
+    for figure in (
+        "MFU at least 40.0 %",
+        "FLOPs at least 10.0 TFLOP per step and device",
+        "Achieved at least 500.0 TFLOP/s per device, at least 1.00 PFLOP/s in total",
+    ):
+        assert figure in page
     assert "some::attention (sizes not known); 20.0 % of the time of matrix kernels" in page
+
+
+def test_figures_of_traced_steps_of_one_rank_of_three_hundred(reached: Report) -> None:
+    step = reached.measured.step.model_copy(update={"basis": "traced"})
+    of_one = with_figures(reached, world_size=300, step=step, ranks=reached.measured.ranks[:1])
+    page = shown(of_one)
+    assert "1.00 PFLOP/s in total, extrapolated from 1 of 300 ranks (20.0 ms per traced step)" in page
+    assert "1,600 per device (extrapolated from 1 of 300 ranks)" in page
+    assert "Steps are traced: without the profiler, MFU and rates are higher and cost is lower." in page
+    assert "over all ranks (extrapolated from 1 of 300 ranks)" in " ".join(sections(of_one, ["input"]).split())
 
 
 def test_a_measured_peak(report: Report) -> None:
@@ -115,7 +130,7 @@ def test_ranks_that_share_a_gpu(report: Report) -> None:
     half = [PEAK.model_copy(update={"dtype": name, "flops": 20 * TERA}) for name in ("bf16", "fp16")]
     mixed = efficiency(sharing_ranks=2, peak_flops_per_s=5e14, dtypes=half)
     page = shown(with_figures(report, efficiency=mixed))
-    assert "Peak 1.00 PFLOP/s for this mix: bf16 1.00 PFLOP/s (50.0 % of FLOPs), fp16 1.00 PFLOP/s (50" in page
+    assert "Peak 1.00 PFLOP/s per device, dense: 50.0 % of FLOPs at bf16 1.00 PFLOP/s, 50.0 % at fp16 1.00" in page
 
 
 def test_a_cpu_has_ranks_and_no_tensor_cores(report: Report) -> None:
@@ -143,7 +158,7 @@ def test_a_mix_of_types(report: Report) -> None:
     other = DtypeFlops(dtype="fp8", flops=20 * TERA, peak_flops_per_s=2e15, source="A datasheet")
     mixed = efficiency(dtypes=[half, other], peak_flops_per_s=4e15 / 3)
     page = shown(with_figures(report, efficiency=mixed))
-    assert "1.33 PFLOP/s for this mix: bf16 1.00 PFLOP/s (50.0 % of FLOPs), fp8 2.00 PFLOP/s" in page
+    assert "1.33 PFLOP/s per device, dense: 50.0 % of FLOPs at bf16 1.00 PFLOP/s, 50.0 % at fp8 2.00 PFLOP/s" in page
     assert "MFU 40.0 % of bf16/fp8 peak" in first_screen(with_figures(report, efficiency=mixed))
 
 

@@ -29,7 +29,7 @@ def test_what_wraps_updates_and_feeds_the_model_of_a_trace() -> None:
     assert "optimizer AdamW, foreach (medium confidence)" in said
     assert "parameters float32 (high confidence)" in said
     assert "autocast none (high confidence)" in said
-    assert "debug options none seen in the trace (medium confidence)" in said
+    assert "debug options none (medium confidence)" in said
     assert "FSDP none (high confidence)" in said
     sharded = " ".join(section("gpu/ranks-nccl-fsdp", recorded=False).split())
     assert "FSDP fully_shard, 4 units; reshard_after_forward=True (medium confidence)" in sharded

@@ -154,3 +154,8 @@ def test_the_pattern_finds_shares_of_steps(report: Report) -> None:
 
 def test_a_run_with_steps_is_shown_whole(report: Report) -> None:
     assert "Not shown without steps" not in text(report)
+
+
+def test_rules_without_findings_give_no_verdict(unstepped: Report) -> None:
+    quiet = unstepped.model_copy(update={"quiet": ["DP107", "DP802"]})
+    assert "Rules with no findings (2, no verdict on this run) DP107, DP802" in flat(text(quiet))

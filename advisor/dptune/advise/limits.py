@@ -42,8 +42,7 @@ class Limit:
 COMMUNICATION = Limit("Communication-bound", "{} of each step waits for communication", "exchange_ns")
 UNSPLIT = Limit(
     "Communication-bound or straggler-bound",
-    "{} of each step is exposed communication or waiting for late ranks; telling them apart needs the traces of all "
-    "ranks",
+    "{} of each step is exposed communication or waiting for late ranks; separating them needs the traces of all ranks",
     "exchange_ns",
 )
 LATE = Limit(

@@ -8,7 +8,6 @@ from statistics import median
 
 from dptune.advice import Advice
 from dptune.advise.limits import milliseconds, percent
-from dptune.advise.sentence import sentence
 from dptune.measured import IDLE, LAG_CAUSES, LAG_CLASSES, ArrivalFigures, LagCause, Measured, StragglerFigures
 
 LEAST_SHARE = 0.10  # that the lag is of the traced step, and that the step would gain: less is no bottleneck
@@ -141,7 +140,7 @@ def cause(figures: StragglerFigures, arrival: ArrivalFigures) -> str:
     if known in (None, "unexplained") or covers is None or covers < figures.explained_share + LEAST_NAMED_SHARE:
         return f"{said}. {percent(left)} of its lag is unexplained."
     rest = milliseconds(left * figures.lag_ns)
-    known_part = f"{sentence(LAG_CLASSES[known]).removesuffix('.')}: {percent(min(1.0, covers))} of its lag."
+    known_part = f"{percent(min(1.0, covers))} of rank {figures.rank}'s lag: {LAG_CLASSES[known]}."
     return f"{known_part} {said}. What causes the other {rest} was not recorded."
 
 

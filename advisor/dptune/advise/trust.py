@@ -200,8 +200,8 @@ def _steps(measured: Measured) -> Iterator[Finding]:
         return
     if steps.basis != "profiler_step":
         explanation, doubt = _UNMARKED[steps.basis]
-        alike = f"{100 * steps.similarity:.0f} % alike"
-        text = f"no ProfilerStep marks the steps: {explanation}; their operations are {alike}{doubt}"
+        alike = f"{100 * steps.similarity:.0f} %"
+        text = f"no ProfilerStep marks the steps: {explanation}; {alike} of their operations match{doubt}"
         yield Finding(code="steps-unmarked", level="info", text=text)
     if steps.without_work:
         some, their = ("step", "its") if steps.without_work == 1 else ("steps", "their")

@@ -36,8 +36,8 @@ _REMEDIES = {
     "`dptune profile --warmup 1 --untraced 4 --light 3 --detailed 1` before your script.",
     "steps-missing": "`dptune report --full` shows kernels, collectives and copies of the whole recording. For a "
     "verdict on training, call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",
-    "steps-few": "Record more steps: `dptune profile --light 5` before your script, which must run that long, or a "
-    "longer `active` in the profiler's schedule.",
+    "steps-few": "Record at least 3 steady steps: `dptune profile --light 5 train.py`, or a larger `active` in "
+    "torch.profiler's schedule.",
     "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",
     "device-unprofiled": "Record again with ProfilerActivity.CUDA on every rank, or with `dptune profile train.py`. To "
     "judge only the other ranks, pass only their traces.",

@@ -109,12 +109,12 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     source = source_of(run, detail, stepped, tabled.views) if stepped or tabled.whole else no_steps
     world_size = run.world_size or process_groups.default_size(together.calls) or _alone(run, views)
     inferred, not_inferred = _inferred(run, read, together, source)
-    passes = _accumulation(run, read, together)
+    passes = _accumulation(run, read, together, no_steps)
     read_account = accounts.total([device for view in read_accounted for device in together.devices.get(view.rank, [])])
     overlapped = None if read_account is None else overlap.overlap(windowed, together.ran, phased, read_account)
     parallel = process_groups.process_groups(viewed, overlapped.rows if overlapped else [], world_size)
     replicas = process_groups.replicas(parallel, world_size)
-    samples, no_samples = _samples(run, read, together, inferred, passes, replicas)
+    samples, no_samples = _samples(run, read, together, inferred or not_inferred, passes, replicas, source)
     rates_of = efficiency.Steps(
         *(step, account, tabled.kernels, world_size, replicas, samples, no_samples, tokens, together.sharing),
         memory_bound_share=memory_bound_share(tabled.views) if device_kind == "cpu" else None,
@@ -245,16 +245,18 @@ def _samples(
     run: Run,
     views: list[RankView],
     together: Across,
-    inferred: InferredFacts | None,
+    inferred: InferredFacts | str,
     passes: AccumulationFigures,
     replicas: int | None,
+    source: Source | str,
 ) -> tuple[int | None, str]:
     """The global batch: as recorded, else as the trace of the lowest rank shows it."""
-    if run.facts or inferred is None:
+    if run.facts:
         return accumulation.samples_per_step(list(run.facts.values()), run.world_size)
-    return inferred_samples(
-        views[0], _calls(views[0], together), replicas, inferred.batch, passes.known("backwards_per_step")
-    )
+    if isinstance(inferred, str):
+        return None, inferred
+    sized, backwards = not isinstance(source, str), passes.known("backwards_per_step")
+    return inferred_samples(views[0], _calls(views[0], together), replicas, inferred.batch, backwards, sized=sized)
 
 
 def _alone(run: Run, views: list[RankView]) -> int | None:
@@ -262,9 +264,9 @@ def _alone(run: Run, views: list[RankView]) -> int | None:
     return None if run.facts or len(views) != 1 or not views[0].whole else inferred_world_size(views[0])
 
 
-def _accumulation(run: Run, views: list[RankView], together: Across) -> AccumulationFigures:
+def _accumulation(run: Run, views: list[RankView], together: Across, no_steps: str) -> AccumulationFigures:
     if run.facts or not views or views[0].no_steps:
-        return accumulation.accumulation(list(run.facts.values()))
+        return accumulation.accumulation(list(run.facts.values()), no_steps)
     return inferred_accumulation(views[0], _calls(views[0], together), run.world_size)
 
 

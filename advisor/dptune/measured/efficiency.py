@@ -91,7 +91,7 @@ class EfficiencyFigures(Figures):
     memory_bound_share: Figure[float] = Field(
         ABSENT,
         description="time of kernels (on CPUs own time of operators) that move memory more than they compute "
-        "(elementwise, reductions, normalisation, indexing, pooling, softmax and loss, optimizer) / step",
+        "(elementwise, reductions, normalization, indexing, pooling, softmax and loss, optimizer) / step",
     )
     samples_per_s: Figure[float] = Field(ABSENT, description="samples per second, all devices")
     tokens_per_step: Figure[int] = Field(ABSENT, description="tokens per optimizer step, all devices")

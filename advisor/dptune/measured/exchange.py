@@ -93,7 +93,7 @@ class LinkFigures(Figures):
     ranks: list[int] = Field(description="the ranks that communicate")
     scope: Literal["intra-node", "inter-node", "unknown"] = Field(description="whether they share a host")
     scope_inferred: bool = Field(
-        False, description="no host is known: they are consecutive ranks on consecutive GPUs, no faster than its links"
+        False, description="same host, inferred: consecutive ranks on consecutive GPUs, no faster than its links"
     )
     basis: Literal["trace", "sweep"] = Field(description="from the run's own collectives, or from `dptune links`")
     source: str = Field("", description="the file of the sweep; or what an all-reduce was derived from")

@@ -14,28 +14,32 @@ from dptune.runfile.facts import Facts
 class Trait(Model):
     """Something a trace shows of how the model runs that no recording holds as a fact."""
 
-    name: str
-    value: str
-    confidence: Literal["low", "medium", "high"]
+    name: str = Field(description="what the trait is about, for example attention or TF32")
+    value: str = Field(description="what the trace shows of it")
+    confidence: Literal["low", "medium", "high"] = Field(description="confidence in the value")
 
 
 class InferredBatch(Model):
     """Samples that a rank takes in a forward and backward pass."""
 
-    samples: int = Field(gt=0, description="of one rank and one backward pass")
+    samples: int = Field(gt=0, description="samples of one rank and one backward pass")
     length: int | None = Field(None, description="tokens of each sample, where it is a sequence of tokens")
-    confidence: Literal["low", "medium", "high"] = Field(description="medium where several sources agree, else low")
-    sources: list[str] = Field(description="what in the trace shows it")
+    confidence: Literal["low", "medium", "high"] = Field(
+        description="confidence in the batch size: medium where several sources agree, else low"
+    )
+    sources: list[str] = Field(description="events of the trace that show the batch size")
 
 
 class InferredBuckets(Model):
     """DDP's buckets, from the grids of the kernels that copy gradients into them; in the order they are reduced."""
 
-    gradients: list[int] = Field(description="of each bucket")
+    gradients: list[int] = Field(description="number of gradients in each bucket")
     low_bytes: list[int] = Field(description="fewest bytes of each bucket by its kernels' grids")
     high_bytes: list[int] = Field(description="most bytes of each bucket by its kernels' grids")
-    dtypes: list[str] = Field(description="of the gradients as they are copied")
-    confidence: Literal["low", "medium", "high"] = Field(description="medium: two or more backward passes agree")
+    dtypes: list[str] = Field(description="element types of the gradients as they are copied")
+    confidence: Literal["low", "medium", "high"] = Field(
+        description="confidence in the buckets; medium: two or more backward passes agree"
+    )
 
 
 class InferredFacts(Model):
@@ -43,7 +47,7 @@ class InferredFacts(Model):
 
     facts: Facts = Field(description="the facts, by the names of rank-NNNNN.facts.json; only those that were inferred")
     confidence: dict[str, Literal["low", "medium", "high"]] = Field(
-        description="by fact, or by field of its records (ddp.bucket_sizes); what is not listed is not known"
+        description="confidence by fact, or by field of its records (ddp.bucket_sizes); facts not listed are not known"
     )
     batch: InferredBatch | None = Field(None, description="the batch size; None where the trace does not show it")
     buckets: InferredBuckets | None = Field(

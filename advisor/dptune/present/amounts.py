@@ -9,6 +9,8 @@ from dptune.measured import Measured, Missing
 
 T = TypeVar("T")
 
+_ROUNDING = 1e-9  # by which sums of shares miss 1
+
 
 class Hole(NamedTuple):
     """What stands in the place of a figure that could not be measured, or not be had in another way."""
@@ -52,7 +54,11 @@ def percent(share: float) -> str:
     """A share between 0 and 1, in percent."""
     if share == 0:
         return "0 %"
-    return "<0.1 %" if abs(share) < 0.0005 else f"{share * 100:.1f} %"
+    if abs(share) < 0.0005:
+        return "<0.1 %"
+    if 0.9995 <= share < 1 - _ROUNDING:
+        return ">99.9 %"
+    return "100 %" if abs(share - 1) <= _ROUNDING else f"{share * 100:.1f} %"
 
 
 def data(size: int) -> str:
@@ -60,7 +66,9 @@ def data(size: int) -> str:
     value, units = float(size), ["bytes", "KiB", "MiB", "GiB"]
     while abs(value) >= 1024 and len(units) > 1:
         value, units = value / 1024, units[1:]
-    return f"{size} bytes" if units[0] == "bytes" else f"{number(value)} {units[0]}"
+    if units[0] == "bytes":
+        return "1 byte" if size == 1 else f"{size} bytes"
+    return f"{number(value)} {units[0]}"
 
 
 def flops(value: float, unit: str = "FLOP") -> str:
@@ -94,6 +102,12 @@ def between(low: str, high: str, unit: str) -> str:
 def step_milliseconds(measured: Measured, share: float) -> str | Hole:
     """A share of the step in ms, or why the step time is not known."""
     return shown(lambda: measured.milliseconds(share), milliseconds)
+
+
+def extrapolated(measured: Measured) -> str:
+    """`extrapolated from 1 of 300 ranks`, for a figure of all ranks; empty where all were read."""
+    ranks, read = measured.known("world_size") or 0, len(measured.ranks)
+    return f"extrapolated from {read:,} of {ranks:,} ranks" if ranks > read else ""
 
 
 def in_unit(value: float | str, unit: str) -> str:

@@ -232,7 +232,7 @@ class RunView(RanksView):
             return bound.without_prediction(lack.reason)
         on_gpus = self.measured.known("device_kind") not in ("cpu", None)
         if found.may_be_nothing and on_gpus and self.measured.step.basis != "untraced":
-            return bound.without_prediction("replayed with a host that the profiler slows, the saving may be zero")
+            return bound.without_prediction("in the replay, profiler overhead on the host may hide the saving")
         return found
 
 

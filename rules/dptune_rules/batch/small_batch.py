@@ -49,7 +49,7 @@ see `no-sync-missing`.
   does not model that. Nothing is reported then; `operator-loops` names the loop.
 - The loss falls more slowly per sample with the larger batch: the time to reach it is what counts.
 - The data set is small: a batch larger than the data set is never proposed, but with k times fewer steps per epoch
-  generalisation often suffers.
+  generalization often suffers.
 - Batch norm, and losses that compare the samples of a batch, depend on the size of the batch and of the micro-batch.
 
 ## References

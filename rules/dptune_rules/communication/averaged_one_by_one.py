@@ -9,7 +9,7 @@ backward pass and the optimizer step carry gradients, calls after the optimizer 
 ## Why it matters
 
 Each call pays the latency of a collective, however small its tensor is. The calls start after the backward pass, so
-nothing hides them. DistributedDataParallel sends gradients in buckets of 25 MiB while the pass still computes.
+they are exposed. DistributedDataParallel sends gradients in buckets of 25 MiB while the pass still computes.
 
 ## What to change
 

@@ -41,14 +41,14 @@ the shortest step is proposed, together with the predictions for the other sizes
 low impact requires, nothing is proposed.
 
 By default, DDP's first bucket is 1 MiB and the others are 25 MiB, so that the first is sent early. Passing 25 is not
-the same: the first bucket is then 25 MiB too, and a model with less than that has one bucket that nothing hides.
+the same: the first bucket is then 25 MiB too, and a model with less than that has one exposed bucket.
 
 ## When to leave it alone
 
 - The communication is hidden: start-up then does not delay the step.
 - Buckets are small because the model is.
 - One tensor holds most of the gradients (an embedding): a bucket never splits it, so a smaller cap changes little. If
-  it is ready last, the rule reports nothing.
+  it is ready last, there is no finding.
 - The module is compiled: torch splits its graph at buckets, and rejects sizes below 1 MiB. Those are not proposed.
 - A communication hook depends on the buckets: PowerSGD keeps its state per bucket.
 
@@ -87,7 +87,7 @@ FEWER_TIMES = Threshold(
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 TAIL_SHARE = Threshold("tail_share", 0.05, "medium impact from here: exposed communication of a single bucket")
 HIDDEN_SHARE = Threshold(
-    "hidden_share", 0.1, "a single bucket is sent when the backward pass is over: almost nothing hides it"
+    "hidden_share", 0.1, "a single bucket is sent when the backward pass is over: almost all of it is exposed"
 )
 
 RULE = Rule(

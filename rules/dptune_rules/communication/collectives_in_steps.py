@@ -2,7 +2,7 @@
 
 ## What it measures
 
-Collectives that are issued outside of backward passes and that nothing hides, as a share of the step:
+Collectives that are issued outside of backward passes and exposed, as a share of the step:
 `all_gather_object`, `barrier`, `all_reduce` of a loss or a metric, broadcasts of batches, and parameters or gradients
 of FSDP that the script gathers itself with `full_tensor()` or an operator on a sharded tensor. The wrappers'
 collectives are left out: buffers that DDP broadcasts, and whatever FSDP's hooks or a sharded optimizer issue. The

@@ -2,15 +2,15 @@
 
 ## What it measures
 
-How many times backward ran with gradient synchronisation on, per optimizer step. More than once with one
+How many times backward ran with gradient synchronization on, per optimizer step. More than once with one
 DistributedDataParallel module means that gradients are accumulated without `no_sync`; of `fully_shard` that they are
 accumulated without `set_requires_gradient_sync(False)`.
 
 ## Why it matters
 
 DDP all-reduces gradients in every backward pass. During accumulation only the sum matters: with k micro-batches, k - 1
-of the k all-reduces send what the last one sends again. They all carry the same bytes, so a step pays about (k - 1) / k
-of its exposed communication for them, which sets the impact.
+of the k all-reduces are redundant. They all carry the same bytes, so a step pays about (k - 1) / k of its exposed
+communication for them, which sets the impact.
 
 Where the run has a step model, the saving is its prediction. Without one it is not known: messages also slow the
 compute that they overlap, and ranks that wait for the slowest rank after every micro-batch then wait once. The upper
@@ -209,7 +209,7 @@ def _holds_whole_gradients(run: RunView) -> bool:
 
 
 def _one_reduction(run: RunView) -> float:
-    """The share of a step that the synchronisation that stays takes at least: its longest message, at its shortest."""
+    """The share of a step that the synchronization that stays takes at least: its longest message, at its shortest."""
     reductions = [
         c
         for c in run.measured.known("collectives") or []

@@ -9,7 +9,7 @@ tensor, by which ranks share which parameters they used.
 ## Why it matters
 
 With this option DDP traverses the graph after each forward pass, marks each used parameter tensor, and all-reduces the
-marks after the backward pass, when nothing hides it. It also does not sort buckets into the order in which gradients
+marks after the backward pass, when it is exposed. It also does not sort buckets into the order in which gradients
 become ready.
 
 ## What to change

@@ -16,7 +16,7 @@ every operation of a backward pass, and keeps a stack for each operation of the 
 ## What to change
 
 Remove the variables from the environment, and `torch.autograd.set_detect_anomaly` or `detect_anomaly` from the script.
-This recording does not show how much faster steps are without them. Record again.
+The trace does not show how much faster steps are without them. Record again.
 
 ## When to leave it alone
 
@@ -91,7 +91,7 @@ def _seen(name: str) -> Advice:
         why="The host waits for the device at each of these calls.",
         changes=[],
         confidence="medium",
-        evidence=[Evidence(label="inferred from the trace", value=name)],
+        evidence=[],
         numerics="same",
         watch=f"Check the environment of the job. A memory allocator of another library has the same effect as {name}."
         if name not in OFF

@@ -33,7 +33,7 @@ products, which the fused kernel does not need.
 - The training reads the attention weights, for example in a loss on them: the fused kernel does not return them.
 - The attention changes the weights between softmax and the product with the values other than by dropout.
 
-On a CPU the rule is quiet where the fused kernel was not faster: with dropout, for which torch has no fused kernel on
+On a CPU there is no finding where the fused kernel was not faster: with dropout, for which torch has no fused kernel on
 CPUs, and below 512 keys, or 256 with heads of up to 32. Masks that need gradients also have no fused kernel on CPUs.
 
 ## References

@@ -65,7 +65,7 @@ RULE = Rule(
     name="launch-bound",
     family="host",
     kind="time",
-    summary="launch-bound: the CPU cannot launch kernels fast enough to keep the GPU busy",
+    summary="the CPU cannot launch kernels fast enough to keep the GPU busy",
     since="0.1",
     thresholds=(WORTH_SHARE,),
 )
@@ -102,7 +102,7 @@ def check(run: RunView) -> Iterator[Advice]:
         saves=run.bound(
             0.0,
             min(run.unstretched(run.most_share("launch_idle_ns")), run.idle_share()),
-            "of launch overhead only; kernels that compiling fuses may save more",
+            "GPU idle time while launching; fusion by torch.compile can shorten the kernels as well",
         ),
         confidence="medium" if run.measured.step.basis == "untraced" or beyond >= run.limit(WORTH_SHARE) else "low",
         evidence=[
@@ -154,7 +154,7 @@ def _often(operator: IdlePart) -> str:
 
 def _waited(waited: LaunchIdleFigures) -> Iterator[Evidence]:
     """Of the time waited for launches: what waited, what the host ran, in which phase, and the optimizer's launches."""
-    unit = "of the time waited for launches"
+    unit = "of launch-bound idle time"
     for operation in waited.operations[:2]:
         yield Evidence(label=f"before `{short_name(operation.name)}`", value=operation.share, unit=unit)
     for operator in waited.operators[:2]:
@@ -174,7 +174,9 @@ def _waited(waited: LaunchIdleFigures) -> Iterator[Evidence]:
 def _beyond_profiler(run: RunView, share: float) -> Iterator[Evidence]:
     """What is left of the idle time if the profiler takes as much as it can, of a trace without untraced steps."""
     if run.measured.step.basis == "traced" and share > 0:
-        yield Evidence(label="idle if the profiler takes 10 us per event", value=share, unit="of a step at least")
+        yield Evidence(
+            label="idle after subtracting 10 us of profiler overhead per event: at least", value=share, unit="of a step"
+        )
 
 
 def _short(run: RunView) -> Iterator[Evidence]:

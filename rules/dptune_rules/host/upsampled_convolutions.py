@@ -25,7 +25,7 @@ convolution the part of the pixels that are interpolated.
 
 ## When to leave it alone
 
-- A normalization, an activation or dropout is between the two: the order then matters. The rule is quiet.
+- A normalization, an activation or dropout is between the two: the order then matters. No finding.
 - The convolution pads its input (`padding=1` with a kernel of 1): pixels at the border differ.
 
 ## References

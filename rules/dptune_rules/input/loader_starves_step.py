@@ -145,8 +145,6 @@ def check(run: RunView) -> Iterator[Advice]:
     """Propose workers, or a cheaper batch where no core is left for them."""
     if run.facts and not any(facts.loaders or "loaders" in facts.unread for facts in run.facts):
         return  # the script has no DataLoader
-    if run.has_none("loaders"):
-        return
     if not run.times_hold and run.least_loader_wait() < run.limit(BUSY_SHARE):
         raise Missing("other processes kept the machine busy, and not every rank waits long in every window")
     host = run.measured.input.wait_share

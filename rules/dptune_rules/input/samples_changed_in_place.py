@@ -22,7 +22,7 @@ noise`.
 
 - Each sample is drawn only once.
 - The change has no effect the second time, for example clipping to a range.
-- Workers that end with each epoch: they change copies of their own. The rule is quiet without `persistent_workers`.
+- Workers that end with each epoch: they change copies of their own. No finding without `persistent_workers`.
 
 ## References
 

@@ -19,11 +19,11 @@ It happens where
 ## What to change
 
 Take `torch.cuda.empty_cache()` out of the loop. `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` lets segments grow,
-so that changing shapes fit. Where the memory is full: a smaller batch, activation checkpointing, or sharding. Where it
-is, and units of `fully_shard` stay gathered after their forward pass, `reshard_after_forward=True` is proposed.
+so that changing shapes fit. If memory is full: a smaller batch, activation checkpointing, or sharding. If memory is
+full and `fully_shard` units stay gathered after their forward pass, `reshard_after_forward=True` is proposed.
 
 The saving is an upper bound: the time in those calls and a quarter more, because the launch queue is empty after them,
-but no more than the time in which the GPU of that rank is idle. A call that waits until the GPU has computed, or until
+bounded by the GPU's idle time. A call that waits until the GPU has computed, or until
 another rank has reached a collective, does not lengthen the step by that wait. If half of the steps or fewer contain
 most of the time in these calls, the report gives their number, and milliseconds refer to the mean step.
 
@@ -35,8 +35,8 @@ most of the time in these calls, the report gives their number, and milliseconds
 
 - PyTorch, "CUDA semantics", memory management: https://pytorch.org/docs/stable/notes/cuda.html
 - Calibrated on public traces: ResNet-18 on an MI300 (91 % of a step) and recommenders on four V100 (37 and 40 %; 4 and
-  6 % where three ranks wait for the fourth, inside calls that take 7 and 35 % of their steps); quiet on training of a
-  GPT on eight H100 (no calls), and on a GeForce that is hardly idle (calls for 2 % of a step).
+  6 % where three ranks wait for the fourth, inside calls that take 7 and 35 % of their steps); no finding for
+  training of a GPT on eight H100 (no calls) and for a GeForce that is hardly idle (calls for 2 % of a step).
 - Measured on an H200, torch 2.11: in the trace of a step that calls `torch.cuda.empty_cache()`, these driver calls take
   44 %; without `empty_cache()` the step was 44 and 50 % shorter.
 """
@@ -94,12 +94,13 @@ def check(run: RunView) -> Iterator[Advice]:
         now = environment.get(name)
         then = ",".join([*([now] if now else []), "expandable_segments:True"])
         changes = [Change(knob=f"env.{name}", now=now, then=then)]
+    most = run.unstretched(REFILLING * held if idle is None else max(held, min(REFILLING * held, idle)))
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"Allocating and freeing GPU memory costs up to {100 * share:.0f} % of "
+        title=f"Allocating and freeing GPU memory costs up to {100 * most:.0f} % of "
         + (f"the mean step, most of it in {paying} of {steps} steps" if few else "a step"),
         why="These are driver calls, and freeing memory waits for the GPU. In steady state torch's caching allocator "
         "needs none.",
@@ -107,7 +108,7 @@ def check(run: RunView) -> Iterator[Advice]:
         remedy=_resharding(run, worst),
         saves=run.bound(
             0.0,
-            run.unstretched(REFILLING * held if idle is None else max(held, min(REFILLING * held, idle))),
+            most,
             "the time of the driver's memory calls and of refilling the launch queue after them, at most the time "
             "the GPU is idle",
             in_few_steps=few,

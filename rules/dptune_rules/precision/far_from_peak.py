@@ -1,10 +1,10 @@
-"""Model FLOPs utilization is low, and one kind of kernels accounts for most of what is lost on the GPU.
+"""Model FLOPs utilization is low, and one kind of kernel accounts for most of what is lost on the GPU.
 
 ## What it measures
 
 For each kind of operators that multiplies (matrix products, convolutions, attention, recurrent layers): the time of its
 kernels, and their FLOPs per second relative to the best that such kernels reach. Time times that distance is what the
-kind wastes. Kernels that compute no counted FLOPs and could be fused (elementwise, normalisation, reductions, softmax
+kind wastes. Kernels that compute no counted FLOPs and could be fused (elementwise, normalization, reductions, softmax
 and loss) waste their whole time where nothing is compiled. The largest is reported.
 
 ## Why it matters
@@ -35,7 +35,7 @@ The upper bound is what the kind wastes: the other kernels remain.
 - Tried on public traces: recommendation training on an A100 (MFU 3.7 %, 22 % of a step in kernels that could be
   fused); no finding for a compiled GPT on eight H100 (22 %; its products reach 69 % of the peak), nor for a GPU that
   waits for launches (2.8 %).
-- Preview: in recordings of an H200 it fires beside other planted faults, eager attention among them (12 to 56 % of a
+- Preview: in recordings of an H200 it fires with other planted faults, eager attention among them (12 to 56 % of a
   step in kernels that could be fused); what fusing them saves was not measured where it fires.
 """
 
@@ -54,7 +54,7 @@ REACHED = Threshold("reached", 0.7, "of the dense peak: products of a tuned GPT 
 
 LEAST_COUNTED = 0.9  # of the time of matrix kernels: below it the rates say too little
 FEW_FLOPS = 0.01  # of all: a type with fewer is not what a kind computes in
-FUSED = ("elementwise", "normalisation", "reduction", "softmax and loss")
+FUSED = ("elementwise", "normalization", "reduction", "softmax and loss")
 REMEDIES = {
     "matrix product": "larger or batched products, lower precision",
     "convolution": "larger batches, channels_last, lower precision",
@@ -68,7 +68,7 @@ RULE = Rule(
     name="far-from-peak",
     family="precision",
     kind="time",
-    summary="model FLOPs utilization is low, and one kind of kernels wastes most of the GPU's time",
+    summary="model FLOPs utilization is low, and one kind of kernel loses most of the GPU's time",
     since="0.1",
     thresholds=(LOW_MFU, WORTH_SHARE, REACHED),
     preview=True,  # until what it bounds is measured on a card where it fires

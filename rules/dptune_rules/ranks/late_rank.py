@@ -15,11 +15,11 @@ call explains the lag: a sleep in a backward pass only shows in traced steps.
 
 The cause is found by comparing ranks in the same steps: ranges named by the script, Python functions (with their line,
 if the detailed window has them), operators, gaps between operators, and kernels that take longer on the late rank, each
-with the share of the lag that it explains. If these explain less than half of the lag, and no class of the account four
-fifths, the cause is unknown, and the impact is low: there is nothing to act on. The impact is also low where ranks
-compute on CPU cores with as many threads, and all that differs is that the late rank takes longer (at most twice as
-long) for the functions and operators that the others run too: its cores are slower or shared, and the script is not the
-cause.
+with the share of the lag that it explains. If these explain less than half of the lag, and no part of the step
+breakdown explains four fifths, the cause is unknown, and the impact is low: there is nothing to act on. The impact is
+also low where ranks compute on CPU cores with as many threads, and all that differs is that the late rank takes longer
+(at most twice as long) for the functions and operators that the others run too: its cores are slower or shared, and the
+script is not the cause.
 
 If tensor shapes show that the late rank does more of the work that all ranks do, the loader is named: replicas of one
 model that draw the same number of batches differ in the number of samples per batch, or in the samples' length.

@@ -2,9 +2,9 @@
 
 ## What it measures
 
-The part of a step in which the ranks that are not last only wait in collectives, where no rank is late in more of the
-steps than equal ranks are by chance (of two ranks, one is always late in half of the steps). `late-rank` reports
-nothing there, and this rule reports nothing where `late-rank` does.
+Time that ranks wait in collectives, as a share of the step, where no rank is last more often than chance explains (of
+two ranks, one is always last in half of the steps). `late-rank` has no finding there, and this rule has none where
+`late-rank` does.
 
 ## Why it matters
 

@@ -5,7 +5,7 @@
 The exposed communication of all-gathers issued in a step by the hooks of FullyShardedDataParallel or `fully_shard`, and
 whether each rank would have room for the whole model: parameters, gradients and the optimizer's state. All-gathers that
 the script issues itself, for example by `full_tensor()`, are not counted: `collectives-in-steps` reports them. If they
-take longer than FSDP's, this rule reports nothing. On a CPU, a gather blocks the script, and only those of forward
+take longer than FSDP's, this rule has no finding. On a CPU, a gather blocks the script, and only those of forward
 passes decide the impact: DDP's all-reduces send as much as the reduce-scatters and the other gathers.
 
 ## Why it matters

@@ -2,7 +2,7 @@
 
 ## What it measures
 
-Host time of functions of the script that nothing hides, as a share of the untraced step. It is read from Python's
+Exposed host time of functions of the script, as a share of the untraced step. It is read from Python's
 stacks in the detailed window. The training itself is left out:
 
 - compute of modules, losses, backward passes and optimizers; of a script's function inside them, only Python code

@@ -1,4 +1,4 @@
-"""What a kernel does, from its name: matrix product, convolution, attention, normalisation, ...
+"""What a kernel does, from its name: matrix product, convolution, attention, normalization, ...
 
 | kind | names that tell it | source |
 |---|---|---|
@@ -35,7 +35,7 @@ _KINDS = (
         "elementwise",
         r"elementwise|pointwise|^triton_poi_|copy_kernel|batchedcopy|transpose|nchwto|nhwcto|upsample|dropout",
     ),
-    ("normalisation", r"batch_?norm|layer_?norm|group_?norm|rms_?norm|(?<![a-z])bn_(?:fw|bw)|welford"),
+    ("normalization", r"batch_?norm|layer_?norm|group_?norm|rms_?norm|(?<![a-z])bn_(?:fw|bw)|welford"),
     (
         "convolution",
         r"fprop|dgrad|wgrad|winograd|conv(?!ert)|igemm_(?:fwd|bwd|wrw)|(?<![a-z])[sh]cudnn|implicit_gemm|im2col|col2im"

@@ -25,7 +25,7 @@ _KINDS = {
     "copy": re.compile(r"^aten::(?:copy_|_to_copy|to)$"),
 }
 
-# As the kinds of kernels that count as memory-bound on GPUs: elementwise and copies, reductions, normalisation,
+# As the kinds of kernels that count as memory-bound on GPUs: elementwise and copies, reductions, normalization,
 # indexing, pooling, softmax and loss, optimizers.
 _MEMORY_BOUND = re.compile(
     r"^(?:aten|mkldnn)::_?(?:"

@@ -23,7 +23,7 @@ from dptune.measured import (
 )
 
 # Kinds of kernels that read and write more than they compute.
-MEMORY_BOUND = ("indexing", "elementwise", "normalisation", "optimizer", "softmax and loss", "pooling", "reduction")
+MEMORY_BOUND = ("indexing", "elementwise", "normalization", "optimizer", "softmax and loss", "pooling", "reduction")
 
 _LEAST_COUNTED = 0.5  # of the time of matrix kernels
 _MOST_UNCOUNTED = "operators with known sizes account for only {:.0f} % of the time of matrix kernels: too few FLOPs"
@@ -302,7 +302,7 @@ def _of_architecture(shown: Architecture | None, dtype: str) -> tuple[peaks.Peak
         return None, unnamed
     found = peaks.peaks_of_architecture(shown.name, dtype)
     if not found:
-        return None, f"{unnamed}; its kernels show {shown.text}, which does not determine the peak"
+        return None, f"{unnamed}; its kernels show {shown.text}, which is too general for a peak"
     least, most = found[0], found[-1]
     if least == most:
         return least, ""

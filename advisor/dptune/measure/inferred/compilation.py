@@ -30,9 +30,9 @@ def compilation(host: HostEvents) -> Iterator[Trait]:
     if len(regions):
         found = [match[1] for row in regions.tolist() if (match := _REGION.match(columns.name(row)))]
         functions = {number for number in found if number is not None}
-        of = f" of {len(functions)} functions" if len(functions) > 1 else ""
+        of = f" ({len(functions)} functions)" if len(functions) > 1 else ""
         calls = f"{len(regions) / steps:.3g}"
-        text = f"{calls} call{'' if calls == '1' else 's'} of compiled code per step{of}"
+        text = f"{calls} compiled call{'' if calls == '1' else 's'} per step{of}"
         lookups = host.rows(_LOOKUP)
         whole = sum(step.length_ns for step in host.view.steps)
         if len(lookups) and whole:

@@ -29,8 +29,9 @@ from dptune.measure.views import RankView
 from dptune.measured import AccumulationFigures, InferredBatch, InferredFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 
-_NO_PASSES = "the trace does not show which nodes of backward passes add gradients"
-_NO_BATCH = "the trace does not show the batch size: it lacks sizes of inputs (`record_shapes=True`), or they disagree"
+_NO_PASSES = "the trace does not show where gradients are accumulated"
+_NO_SHAPES = "no operator input sizes: set record_shapes=True"
+_NO_BATCH = "no operator shows the batch size, or operators disagree"
 _NONE_AVERAGE = "the trace shows no backward pass that averages gradients"
 
 
@@ -70,16 +71,23 @@ def inferred_world_size(view: RankView) -> int | None:
 
 
 def inferred_samples(
-    view: RankView, calls: Sequence[Call], replicas: int | None, taken: InferredBatch | None, passes: int | None
+    view: RankView,
+    calls: Sequence[Call],
+    replicas: int | None,
+    taken: InferredBatch | None,
+    passes: int | None,
+    *,
+    sized: bool,
 ) -> tuple[int | None, str]:
     """Samples of a step over all ranks, or why the trace does not show them; `passes` are those of a step.
 
-    `replicas` of the model take samples of their own where all of them average their gradients.
+    `sized`: whether the trace has sizes of operator inputs. `replicas` of the model take samples of
+    their own where all of them average their gradients.
     """
     if taken is None:
-        return None, _NO_BATCH
+        return None, _NO_BATCH if sized else _NO_SHAPES
     if taken.confidence == "low":
-        return None, f"a single source shows a batch of {taken.samples:,}: see `--section inferred`"
+        return None, f"uncertain: only one indication (batch {taken.samples:,}), see `--section inferred`"
     if not passes:
         return None, _NO_PASSES
     if not replicas:

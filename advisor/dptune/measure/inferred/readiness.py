@@ -31,7 +31,7 @@ def readiness(host: HostEvents) -> Iterator[Trait]:
         return
     first, half, last = (median(float(each[at]) for each in found) / 1e6 for at in (0, (usual - 1) // 2, -1))
     on = "host" if _on_host(host) else "GPU"
-    value = f"{usual} per backward pass: the first after {first:.3g} ms, half after {half:.3g} ms, the last after "
+    value = f"{usual} per backward pass: first ready {first:.3g} ms after the pass starts, half {half:.3g} ms, last "
     yield Trait(name="gradients", value=f"{value}{last:.3g} ms (traced times on the {on})", confidence="medium")
 
 

@@ -46,7 +46,7 @@ def traits(host: HostEvents) -> Iterator[Trait]:
     if graphs := len(host.calls(GRAPH_LAUNCH_NAME)):
         yield _trait("CUDA graphs", f"{graphs / max(1, len(host.view.steps)):.3g} launches per step", "high")
     if host.inside(host.forward, host.backward).any():  # a backward pass of the script's own may run some, too
-        yield _trait("checkpointing", "operators of the forward pass run again in the backward pass", "medium")
+        yield _trait("checkpointing", "yes: forward operators rerun in the backward pass", "medium")
     if number := workers(host):
         yield _trait("DataLoader workers", f"{number}: the longest waits for a batch are {number} batches apart", "low")
     yield from readiness(host)
@@ -64,9 +64,9 @@ def _tf32(host: HostEvents, names: set[str]) -> Iterator[Trait]:
         return
     fast = sum(is_tensor_core(name) and _TF32.search(name) is not None for name in names)
     slow = sum(map(is_fp32, names))
-    kernels = f"{fast} kernel{'' if fast == 1 else 's'} with it, {slow} in fp32 without"
+    kernels = f"{fast} TF32 kernel{'' if fast == 1 else 's'}, {slow} fp32 kernel{'' if slow == 1 else 's'}"
     if fast or slow:
-        yield _trait("TF32", f"{'in part' if fast and slow else 'on' if fast else 'off'} ({kernels})", "medium")
+        yield _trait("TF32", f"{'partly' if fast and slow else 'on' if fast else 'off'}: {kernels}", "medium")
 
 
 def _trait(name: str, value: str, confidence: Confidence) -> Trait:

@@ -9,13 +9,13 @@ from dptune.measured import AccumulationFigures
 from dptune.runfile.facts import Facts
 from dptune.runfile.window import Window
 
-_FOREIGN = "only `dptune profile` counts this"
+_NO_FACTS = "only `dptune profile` counts this"
 
 
-def accumulation(facts: Sequence[Facts]) -> AccumulationFigures:
-    """Backward calls per optimizer step, medians over the untraced steps and then over ranks."""
+def accumulation(facts: Sequence[Facts], no_facts: str = _NO_FACTS) -> AccumulationFigures:
+    """Backward calls per optimizer step, medians over the untraced steps and then over ranks; or why there are none."""
     backwards = _median(facts, _backwards, _backwards)
-    why = "no backward call was counted in the untraced steps" if facts else _FOREIGN
+    why = "no backward call was counted in the untraced steps" if facts else no_facts
     why_not_synchronised = _nothing_to_synchronise(facts) if backwards else why
     synchronised = None if why_not_synchronised else _median(facts, _synchronised, _backwards)
     missing = {
@@ -41,7 +41,7 @@ def _nothing_to_synchronise(facts: Sequence[Facts]) -> str:
 def samples_per_step(facts: Sequence[Facts], world_size: int | None) -> tuple[int | None, str]:
     """The global batch, and why where it is not known: the median rank's samples times the number of ranks."""
     if not facts:
-        return None, _FOREIGN
+        return None, _NO_FACTS
     samples = _median(facts, _samples, _samples)
     if not samples:
         return None, "no batch was drawn from a torch DataLoader with a known batch size in the untraced steps"

@@ -32,7 +32,7 @@ NO_LAUNCHES = "the calls that launched most operations were not recorded, so no 
 NO_BACKWARD = "no backward pass (this looks like inference)"
 NO_OPERATORS = "the host's operators, which would show a backward pass, were not recorded"
 NO_BACKWARD_EACH = "what repeats does not hold a backward pass each time: it may be layers, or few steps"
-NO_PERIOD = f"operations do not repeat {LEAST} times from beginning to end"
+NO_PERIOD = f"no sequence of operations repeats {LEAST} times"
 NO_WHOLE = f"what repeats is no whole step {LEAST} times"
 _PLACES = 4  # of one name in a step that a step may begin at
 

@@ -13,7 +13,7 @@ from dptune.measured import StepTime
 from dptune.runfile.facts import Facts
 from dptune.runfile.window import Window
 
-_FOREIGN = "untraced steps are recorded by `dptune profile` only"
+_FOREIGN = "no untraced steps: record with `dptune profile`"
 _LEAST_WHOLE = 3  # windows: with fewer the last one is needed too
 
 

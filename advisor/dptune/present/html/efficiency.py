@@ -23,5 +23,7 @@ def efficiency(report: Report) -> Iterator[Section]:
     body = "".join(labelled(lines))
     if found.known("flops") is not None:
         operators = table(text.columns(found), text.rows(found), "FLOPs by kind of operator")
-        body += f"{operators}{note(text.note(found))}"
+        body += f"{operators}"
+    if said := text.note(report, found):
+        body += note(said)
     yield Section("efficiency", text.title(found), "Efficiency", body)

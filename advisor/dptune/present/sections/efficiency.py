@@ -7,7 +7,17 @@ from collections.abc import Iterator
 
 from dptune.advice import Cost, CostSaving, Report
 from dptune.measured import EfficiencyFigures, KindFlops, Missing
-from dptune.present.amounts import Hole, element_type, flops, milliseconds, number, percent, several, shown
+from dptune.present.amounts import (
+    Hole,
+    element_type,
+    extrapolated,
+    flops,
+    milliseconds,
+    number,
+    percent,
+    several,
+    shown,
+)
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 
@@ -33,13 +43,23 @@ def efficiency(report: Report, width: int) -> Iterator[Line]:
     for label, text in summary(report, found):
         yield from labelled(label, text, width, column=18, indent="  ")
     yield from table(columns(found), rows(found), width)
-    if found.known("flops"):
-        yield from wrapped(note(found), width, "  ", role="dim")
+    if said := note(report, found):
+        yield from wrapped(said, width, "  ", role="dim")
 
 
-def note(found: EfficiencyFigures) -> str:
-    """What is counted, and what MFU and HFU are."""
-    return f"{NOTE} Ranks that share a GPU have equal parts of its peak." if found.sharing_ranks > 1 else NOTE
+def note(report: Report, found: EfficiencyFigures) -> str:
+    """What is counted, what MFU and HFU are, and what the profiler does to the figures of traced steps."""
+    words = [NOTE] if found.known("flops") else []
+    if words and found.sharing_ranks > 1:
+        words.append("Ranks that share a GPU have equal parts of its peak.")
+    if _traced(report) and found.scope == "steps":
+        words.append("Steps are traced: without the profiler, MFU and rates are higher and cost is lower.")
+    return " ".join(words)
+
+
+def _traced(report: Report) -> bool:
+    """Whether rates are of traced steps, which the profiler slows."""
+    return report.measured.step.known("time_ns") is not None and report.measured.step.basis == "traced"
 
 
 def columns(found: EfficiencyFigures) -> tuple[Column, ...]:
@@ -74,18 +94,20 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
         yield "Peak", _peak(found)
     if flops_known:
         yield "FLOPs", _flops(found, each)
-        yield "Achieved", str(shown(lambda: found.flops_per_s, lambda rate: _achieved(found, rate, each)))
+        yield "Achieved", str(shown(lambda: found.flops_per_s, lambda rate: _achieved(report, found, rate, each)))
         if found.lower_bound:
             yield "Not counted", _uncounted(found)
     whole = "step" if found.scope == "steps" else "recording"
-    memory = f"of the {whole} (elementwise, normalisation, reductions, optimizer, ...)"
+    memory = f"of the {whole} (elementwise, normalization, reductions, optimizer, ...)"
     yield "Memory-bound", str(shown(lambda: found.memory_bound_share, lambda share: f"{percent(share)} {memory}"))
     matmul = report.measured.matmul
     if not on_cpu:
         units = shown(lambda: matmul.tensor_core_share, lambda share: f"{percent(share)} of the {whole}")
         yield "Tensor cores", str(units)
     of = "rank" if on_cpu else "device"
-    inferred = " (inferred batch size)" if report.measured.samples_inferred else ""
+    notes = ["inferred batch size"] * report.measured.samples_inferred
+    notes += [ranks for ranks in [extrapolated(report.measured)] if ranks]
+    inferred = f" ({', '.join(notes)})" if notes else ""
     yield "Samples", str(shown(lambda: found.samples_per_s, lambda rate: f"{_rate(found, rate, of)}{inferred}"))
     if found.known("tokens_per_s") is not None or _attends(found):
         yield "Tokens", str(shown(lambda: found.tokens_per_s, lambda rate: _rate(found, rate, of)))
@@ -116,21 +138,24 @@ def rows(found: EfficiencyFigures) -> list[list[Cell]]:
 
 def _peak(found: EfficiencyFigures) -> str:
     total = sum(each.flops for each in found.dtypes)
-    parts = [
-        f"{element_type(each.dtype)} {flops(each.peak_flops_per_s, 'FLOP/s')}"
-        + (f" ({percent(each.flops / total)} of FLOPs)" if len(found.dtypes) > 1 else "")
-        for each in found.dtypes
-        if each.known("peak_flops_per_s") is not None and each.flops * 1000 >= total
+    counted = [
+        each for each in found.dtypes if each.known("peak_flops_per_s") is not None and each.flops * 1000 >= total
     ]
+    parts = [f"{element_type(each.dtype)} {flops(each.peak_flops_per_s, 'FLOP/s')}" for each in counted]
     sources = dict.fromkeys(each.source for each in found.dtypes if each.known("source"))
-    of_device = found.peak_flops_per_s * found.sharing_ranks
-    mixed = f"{flops(of_device, 'FLOP/s')} for this mix: " if len(parts) > 1 else ""
-    if found.known("peak_basis") == "measured":
-        return f"{mixed}{', '.join(parts)} per rank, {'; '.join(sources)}{_disturbed(found)}"
+    measured = found.known("peak_basis") == "measured"
+    each_has = "per rank" if measured else "per device, dense"
+    peak = f"{', '.join(parts)} {each_has}"
+    if len(parts) > 1:
+        shares = [f"{percent(each.flops / total)}{' of FLOPs' if each is counted[0] else ''} at " for each in counted]
+        mix = ", ".join(map("".join, zip(shares, parts, strict=True)))
+        peak = f"{flops(found.peak_flops_per_s * found.sharing_ranks, 'FLOP/s')} {each_has}: {mix}"
+    if measured:
+        return f"{peak}, {'; '.join(sources)}{_disturbed(found)}"
     shared = ""
     if found.sharing_ranks > 1:
         shared = f"; {found.sharing_ranks} ranks share it, {flops(found.peak_flops_per_s, 'FLOP/s')} each"
-    return f"{mixed}{', '.join(parts)} per device, dense{shared}. Source: {'; '.join(sources)}"
+    return f"{peak}{shared}. Source: {'; '.join(sources)}"
 
 
 def _disturbed(found: EfficiencyFigures) -> str:
@@ -143,7 +168,7 @@ def _disturbed(found: EfficiencyFigures) -> str:
 
 def _flops(found: EfficiencyFigures, each: str) -> str:
     shared = found.steps * found.devices
-    text = f"{flops(found.flops_per_step)} per {'step and ' if found.scope == 'steps' else ''}{each}"
+    text = f"{_least(found)}{flops(found.flops_per_step)} per {'step and ' if found.scope == 'steps' else ''}{each}"
     parts = [
         f"{flops(value / shared)} {what}"
         for value, what in (
@@ -155,14 +180,21 @@ def _flops(found: EfficiencyFigures, each: str) -> str:
     return f"{text}, including {' and '.join(parts)}" if parts else text
 
 
-def _achieved(found: EfficiencyFigures, rate: float, each: str) -> str:
-    total = shown(lambda: found.total_flops_per_s, lambda every: f", {flops(every, 'FLOP/s')} in total")
+def _achieved(report: Report, found: EfficiencyFigures, rate: float, each: str) -> str:
+    least, ranks = _least(found), extrapolated(report.measured)
+    partly = f", {ranks}" if ranks else ""
+    total = shown(lambda: found.total_flops_per_s, lambda every: f", {least}{flops(every, 'FLOP/s')} in total{partly}")
     several_ranks = (found.known("total_flops_per_s") or rate) > rate
-    return f"{flops(rate, 'FLOP/s')} per {each}{total if several_ranks else ''} ({_per_step(found)})"
+    return f"{least}{flops(rate, 'FLOP/s')} per {each}{total if several_ranks else ''} ({_per_step(report, found)})"
 
 
-def _per_step(found: EfficiencyFigures) -> str:
-    return f"{milliseconds(found.step_ns / 1e6)} {'per step' if found.scope == 'steps' else 'recorded'}"
+def _least(found: EfficiencyFigures) -> str:
+    return "at least " if found.lower_bound else ""
+
+
+def _per_step(report: Report, found: EfficiencyFigures) -> str:
+    per = "per traced step" if _traced(report) else "per step"
+    return f"{milliseconds(found.step_ns / 1e6)} {per if found.scope == 'steps' else 'recorded'}"
 
 
 def _uncounted(found: EfficiencyFigures) -> str:
@@ -185,7 +217,10 @@ def _cost(cost: Cost, of: str) -> Iterator[tuple[str, str]]:
     price = _money(cost.gpu_hour_price)
     text = shown(
         lambda: cost.per_1000_steps,
-        lambda total: f"{_money(total)} per 1,000 steps ({several(cost.devices, of)} at {price} an hour)",
+        lambda total: (
+            f"{_money(total)} per 1,000 steps ({several(cost.devices, of)} at {price} an hour), in "
+            "the unit of --gpu-hour-price"
+        ),
     )
     yield "Cost", str(text)
     for saving in cost.savings:

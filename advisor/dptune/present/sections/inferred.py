@@ -14,7 +14,7 @@ from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.loader import LoaderFacts
 
 _DTYPES = "optimizers.dtypes"  # which has a row of its own
-_LABEL = 15  # of the longest label, and two blanks
+_LABEL = 20  # of the longest label, and two blanks
 _MOST_BUCKETS = 8
 
 
@@ -37,8 +37,8 @@ def inferred(report: Report, width: int) -> Iterator[Line]:
         label = f"  {trait.name:<{_LABEL}}"
         yield from wrapped(f"{trait.value} ({trait.confidence} confidence)", width, label, " " * len(label))
     words = (
-        "Rules use these facts instead of recorded ones. The confidence of a recommendation is capped at that of its "
-        "facts."
+        "Rules use these facts instead of recorded ones. The confidence of a recommendation is never higher than that "
+        "of the facts it uses."
     )
     yield from wrapped(words, width, "  ", role="dim")
 
@@ -78,11 +78,11 @@ def _rows(found: InferredFacts) -> Iterator[tuple[str, str, str]]:
     if "fsdp" in known:
         yield "FSDP", "fsdp", _fsdp(facts.fsdp[0]) if facts.fsdp else "none"
     if "optimizers" in known:
-        yield "optimizer", "optimizers", "; ".join(map(_optimizer, facts.optimizers)) or "none seen in the trace"
+        yield "optimizer", "optimizers", "; ".join(map(_optimizer, facts.optimizers)) or "none"
     if _DTYPES in known:
         yield "parameters", _DTYPES, " and ".join(facts.optimizers[0].dtypes)
     if "loaders" in known:
-        yield "DataLoader", "loaders", _loader(facts.loaders[0]) if facts.loaders else "none seen in the trace"
+        yield "DataLoader", "loaders", _loader(facts.loaders[0]) if facts.loaders else "none"
     if "grad_scaler" in known:
         yield "GradScaler", "grad_scaler", "yes" if facts.grad_scaler else "none"
     if "autocast" in known:
@@ -90,9 +90,9 @@ def _rows(found: InferredFacts) -> Iterator[tuple[str, str, str]]:
     if "compiled" in known:
         yield "torch.compile", "compiled", "yes" if facts.compiled else "none"
     if "environment" in known:
-        yield "debug options", "environment", ", ".join(map(visible, facts.debug_switches)) or "none seen in the trace"
+        yield "debug options", "environment", ", ".join(map(visible, facts.debug_switches)) or "none"
     if "world_size" in known:
-        yield "ranks", "world_size", "1: the trace shows no communication"
+        yield "ranks", "world_size", "1 (no communication in the trace)"
 
 
 def _ddp(ddp: DdpFacts) -> str:
@@ -118,8 +118,9 @@ def _fsdp(fsdp: FsdpFacts) -> str:
 
 
 def _optimizer(optimizer: OptimizerFacts) -> str:
-    how = "fused" if optimizer.fused else "foreach" if optimizer.foreach else ""
-    how = how or ("loops over the parameters" if optimizer.foreach is False else "")
+    named = "fused" in optimizer.name.lower()  # FusedAdam
+    how = "fused" if optimizer.fused and not named else "foreach" if optimizer.foreach else ""
+    how = how or ("for-loop (foreach=False)" if optimizer.foreach is False else "")
     return ", ".join(filter(None, (short_name(visible(optimizer.name)), how)))
 
 

@@ -80,7 +80,10 @@ def _summary(measured: Measured, found: KernelFigures) -> Iterator[tuple[str, st
     unclear = "of kernel time is in matrix kernels whose names do not show their precision"
     yield "Unclassified", str(shown(lambda: measured.matmul.unclassified_share, lambda s: f"{percent(s)} {unclear}"))
     yield "Launch-bound", str(shown(lambda: found.launch_bound_share, lambda share: f"{percent(share)} {of}"))
-    queue = shown(lambda: measured.launching.queue_median, lambda ahead: f"{times(ahead)} operations ahead")
+    queue = shown(
+        lambda: measured.launching.queue_median,
+        lambda ahead: f"{times(ahead)} operation{'' if ahead == 1 else 's'} ahead",
+    )
     yield "Host runs", str(queue)
 
 

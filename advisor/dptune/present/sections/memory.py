@@ -75,7 +75,7 @@ def _mallocs(found: list[MemoryFigures]) -> str:
         return ""
     most = max(known, key=lambda one: one.malloc_share)
     return (
-        f"cudaMalloc and cudaFree calls: {times(most.malloc_calls_per_step)} per step, "
+        f"Driver memory calls (cudaMalloc, hipFree, ...): {times(most.malloc_calls_per_step)} per step, "
         f"{percent(most.malloc_share)} of the step (rank {most.rank})."
     )
 

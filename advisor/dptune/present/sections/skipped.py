@@ -23,8 +23,9 @@ def skipped(report: Report, width: int) -> Iterator[Line]:
         yield from heading("Skipped rules (missing data, or superseded)", width)
     for lack, rules in sorted(lacking.items(), key=lambda item: -len(item[1])):
         yield from wrapped(_without(lack, rules), width, "  ", "    ")
-    if report.quiet and report.trust.level != "unjudgeable":
-        yield from heading(f"Rules with no findings ({len(report.quiet)})", width)
+    if report.quiet:
+        verdict = ", no verdict on this run" if report.trust.level == "unjudgeable" else ""
+        yield from heading(f"Rules with no findings ({len(report.quiet)}{verdict})", width)
         yield from wrapped(folded(report.quiet), width, "  ")
 
 

@@ -15,7 +15,7 @@ from dptune.measured import (
     NoiseFigures,
     ProcessGroupFigures,
 )
-from dptune.present.amounts import Hole, data, ns_as_ms, number, percent, several, shown, times
+from dptune.present.amounts import Hole, data, extrapolated, ns_as_ms, number, percent, several, shown, times
 from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.process_groups import group_name, group_rows
 from dptune.present.sections.kernels import of_recording
@@ -138,13 +138,14 @@ def data_loading(report: Report, width: int) -> Iterator[Line]:
     window = "untraced steps" if wait.basis == "untraced" else "traced steps"
     said = str(share) if isinstance(share, Hole) else f"{share}; {time} (from {window})"
     yield from labelled("Input wait", said, width, column=18, indent="  ")
-    note = " (inferred)" if measured.samples_inferred else ""
+    notes = ["inferred"] * measured.samples_inferred + [note for note in [extrapolated(measured)] if note]
+    note = f" ({', '.join(notes)})" if notes else ""
     rows = [
         ("Samples", shown(lambda: measured.samples_per_step, lambda n: f"{n:,} per step over all ranks{note}")),
         ("Backward passes", shown(lambda: step.backwards_per_step, _per_step)),
     ]
     if measured.known("world_size") != 1:
-        rows.append(("  with all-reduce", shown(lambda: step.synchronised_backwards_per_step, _per_step)))
+        rows.append(("  all-reduced", shown(lambda: step.synchronised_backwards_per_step, _per_step)))
     for label, text in rows:
         yield from labelled(label, str(text), width, column=18, indent="  ")
     noise = measured.known("noise")

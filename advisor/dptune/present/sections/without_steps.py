@@ -9,8 +9,10 @@ from dptune.advice import Report
 from dptune.measured import Figures
 from dptune.present.lines import BLANK, Line, wrapped
 from dptune.present.sections.attribution import attribution
+from dptune.present.sections.critical_path import path
 from dptune.present.sections.efficiency import efficiency
 from dptune.present.sections.gaps import gaps
+from dptune.present.sections.inferred import inferred
 from dptune.present.sections.kernels import kernels
 from dptune.present.sections.links import links
 from dptune.present.sections.phases import phases
@@ -22,12 +24,14 @@ Section = Callable[[Report, int], Iterator[Line]]
 _OF_STEPS: dict[Section, tuple[str, tuple[str, ...]]] = {
     phases: ("phases and overlap", ("phases", "overlap")),
     gaps: ("longest gaps", ("gaps",)),
+    path: ("critical path", ("path",)),
     collectives: ("collectives", ("collectives",)),
     links: ("links", ("links",)),
     copies: ("copies", ("copies",)),
     kernels: ("kernels", ("kernels",)),
     efficiency: ("efficiency", ("efficiency",)),
     attribution: ("compute time by source", ("attribution",)),
+    inferred: ("facts inferred from the trace", ("inferred",)),
 }
 _SHORT, _LOST = "no steps were found", "device events are missing"
 
@@ -61,5 +65,8 @@ def _reason_once(report: Report) -> Report:
         missing = {name: short if why == reason else why for name, why in figures.missing.items()}
         return figures.model_copy(update={"missing": missing})
 
-    parts = {"step": cut(measured.step), "input": cut(measured.input), "ranks": [cut(rank) for rank in measured.ranks]}
+    parts: dict[str, object] = {"ranks": [cut(rank) for rank in measured.ranks]}
+    parts |= {"step": cut(measured.step), "input": cut(measured.input), "accumulation": cut(measured.accumulation)}
+    if (rates := measured.known("efficiency")) is not None:
+        parts["efficiency"] = cut(rates)
     return report.model_copy(update={"measured": cut(measured.model_copy(update=parts))})
