@@ -71,7 +71,7 @@ def checked(facts: Facts, rank: int, lost: Mapping[str, str]) -> tuple[Facts, li
         return facts, []
     kept = replace(facts, **{each.name: _default(each) for each in fields(facts) if each.name in impossible})
     kept.settings = {name: value for name, value in facts.settings.items() if name not in odd}
-    kept.unread = {**kept.unread, **left_out}
+    kept.unread = {**kept.unread, **lost, **impossible, **odd}  # a switch by its own name, as where it was not read
     return kept, [Finding(code="facts-left-out", level="partial", text=_left_out(rank, left_out))]
 
 

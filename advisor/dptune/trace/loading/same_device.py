@@ -29,14 +29,16 @@ _BY_NAME = tuple(
 
 
 def without_contradictions(facts: Facts, trace: Trace | None) -> tuple[Facts, list[Finding]]:
-    """The facts without those about the GPU that cannot be, and a finding for each; these are under `unread`, too."""
+    """The facts without those about the GPU that cannot be, and a finding for each; `unread` has them, too."""
     device = facts.device
     if device is None or device.kind == "cpu":
         return facts, []
     wrong = dict(_wrong(device, _listed(device, trace)))
     if not wrong:
         return facts, []
-    kept = replace(device, **dict.fromkeys(wrong))
+    kept = replace(device)
+    for name in wrong:
+        setattr(kept, name, None)
     unread = {f"device.{name}": why for name, why in wrong.items()}
     found = [
         Finding(code="facts-left-out", level="partial", text=f"rank {facts.rank}: its fact `{name}` is left out: {why}")
