@@ -520,6 +520,14 @@ def test_peaks_have_sources_and_are_dense():
         ("NVIDIA H100", "bf16", None),  # which of its forms is not known
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
         ("NVIDIA GeForce RTX 3080 Laptop GPU", "bf16", None),
+        ("NVIDIA GeForce RTX 3090 Ti", "bf16", 80),
+        ("NVIDIA GeForce RTX 2080 Ti", "fp16", 53.8),
+        ("NVIDIA GeForce RTX 3060 Ti", "bf16", None),  # cards with more or fewer units than the row's
+        ("NVIDIA GeForce RTX 3080 Ti", "bf16", None),
+        ("NVIDIA GeForce RTX 4080 SUPER", "bf16", None),
+        ("NVIDIA GeForce RTX 4090 D", "bf16", None),
+        ("NVIDIA GeForce RTX 5090 D v2", "bf16", None),
+        ("NVIDIA A40-48Q", "bf16", None),  # a virtual GPU
         ("", "bf16", None),
     ],
 )

@@ -293,6 +293,26 @@ def test_units_of_flat_parameters_are_counted_by_their_reductions(tmp_path: Path
     assert inferred.confidence["fsdp.units"] == "medium"
 
 
+def test_micro_batches_gather_each_unit_again_without_resharding() -> None:
+    """By hand: 16 gathers of a unit in 4 steps of 4 micro-batches, all in forward passes; with one, 4 of 8 are not."""
+    run, measured = stripped(RECORDED / "sharded-micro-batches")
+    assert run.facts[0].fsdp[0].reshard_after_forward is False
+    assert measured.inferred.facts.fsdp[0].reshard_after_forward is False
+    run, measured = stripped(RECORDED / "small-shard-units-mended")
+    assert run.facts[0].fsdp[0].reshard_after_forward is True
+    assert measured.inferred.facts.fsdp[0].reshard_after_forward is True
+
+
+@pytest.mark.parametrize(("number", "found"), [({"Sequence number": 7}, True), ({}, False)])
+def test_operators_of_a_derivative_are_no_recomputation(tmp_path: Path, number: dict[str, int], found: bool) -> None:
+    """With gradients enabled, as in a checkpoint, an operator has a sequence number; in a derivative it has none."""
+    events = [step(0, 0, 100), operator("aten::linear", 1, 9, **{"Sequence number": 3})]
+    events += [operator("autograd::engine::evaluate_function: LinalgSolveExBackward0", 20, 60)]
+    events += [operator("aten::matmul", 30, 40, **number), *launched("gemm", 31, 35, 50, 1)]
+    names = [trait.name for trait in measure_events(tmp_path, events).inferred.traits]
+    assert ("checkpointing" in names) is found
+
+
 def test_what_kernels_name_of_parameters_and_autocast() -> None:
     doubles = stripped(SAMPLES / "gpu" / "planted-fp64")[1]
     assert doubles.inferred.facts.optimizers[0].dtypes == ["float64"]
@@ -350,6 +370,7 @@ def test_what_else_a_trace_shows(real_traces: Path) -> None:
         "compiled calls": "1 compiled call per step; guards take 1.6 % of the step on the host",
     }
     assert traits(stripped(RECORDED / "broadcast-buffers")[1]) == {}
+    assert "checkpointing" not in traits(stripped(RECORDED / "matrix-decompositions")[1])
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,46 @@ def test_a_fact_of_another_type_is_left_out_and_the_others_stay(folder, changed,
     assert (facts.torch, facts.losses, len(facts.windows)) == ("2.9", [0.5], 1)
 
 
+@pytest.mark.parametrize("value", ["no", "False", -1, 1, 0.5])
+def test_a_switch_that_is_neither_on_nor_off_is_left_out(folder, value):
+    write(folder, settings={"anomaly_mode": value, "default_dtype": "torch.float32"})
+    why = f"it must be true or false, but is {json.dumps(value)}"
+    assert findings(folder) == {"facts-left-out": f"rank 0: its fact `settings.anomaly_mode` is left out: {why}"}
+    facts = load([folder]).facts[0]
+    assert facts.settings == {"default_dtype": "torch.float32"}
+    assert facts.unread == {"anomaly_mode": why}  # so that no comparison takes it for unset
+
+
+H200 = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "totalGlobalMem": 150_000_000_000}
+
+
+@pytest.mark.parametrize(
+    ("device", "listed", "left_out", "why"),
+    [
+        ({"compute_capability": "9.0", "memory_bytes": 149_000_000_000}, [H200], "", ""),
+        ({"compute_capability": "7.0"}, [H200], "compute_capability", "it is 7.0, and the trace lists 9.0"),
+        ({"compute_capability": "7.0"}, [], "compute_capability", "it is 7.0, and 'NVIDIA H200' has 9.0"),
+        ({"name": "Tesla T4"}, [H200], "name", "it is 'Tesla T4', and the trace lists 'NVIDIA H200'"),
+        ({"name": "Tesla T4", "index": 3}, [H200, {**H200, "id": 1}], "", ""),  # which of them is not known
+        ({"name": "AMD Instinct MI300X", "compute_capability": "9.4"}, [], "", ""),
+        (
+            {"memory_bytes": 80_000_000_000},
+            [H200],
+            "memory_bytes",
+            "it is 80,000,000,000, and the trace lists 150,000,000,000",
+        ),
+    ],
+)
+def test_a_fact_about_the_gpu_that_the_trace_or_its_name_contradicts_is_left_out(folder, device, listed, left_out, why):
+    trace = {"schemaVersion": 1, "deviceProperties": listed, "traceEvents": [EVENT]}
+    (folder / "rank-00000.trace.json.gz").write_text(json.dumps(trace))
+    write(folder, device={"kind": "cuda", "name": "NVIDIA H200", "index": 0, **device})
+    text = f"rank 0: its fact `device.{left_out}` is left out: {why}"
+    assert findings(folder) == ({"facts-left-out": text} if left_out else {})
+    if left_out:
+        assert getattr(load([folder]).facts[0].device, left_out) is None
+
+
 def test_of_windows_only_the_odd_one_is_left_out(folder):
     write(folder, windows=[{**WINDOW, "durations_ns": [5, True]}, {**WINDOW, "name": "light"}])
     why = "`windows[0].durations_ns[1]` must be a whole number, but is true"

@@ -45,10 +45,14 @@ class Model:
     source: str
 
 
+_ANOTHER = r"[ -]?(?:Ti|SUPER|D)\b"  # after a name: another card, which has a row of its own or none
+
+
 def _row(name: str, source: str, *, half: float | None = None, **tflops: float) -> Model:
     """`half`: of fp16 and bf16 alike."""
     both = {} if half is None else {"fp16": half, "bf16": half}
-    return Model(re.compile(rf"(?<![A-Z0-9]){name}(?![A-Z0-9])", re.IGNORECASE), {**tflops, **both}, source)
+    pattern = rf"(?<![A-Z0-9]){name}(?![A-Z0-9])(?!{_ANOTHER})"
+    return Model(re.compile(pattern, re.IGNORECASE), {**tflops, **both}, source)
 
 
 _HOPPER = "NVIDIA H100 datasheet"
@@ -69,7 +73,7 @@ MODELS = (
     _row("B100", _BLACKWELL, fp64=30, fp32=60, tf32=900, half=1750, fp8=3500, int8=3500),
     _row("H200 NVL", _H200, fp64=60, fp32=60, tf32=417.5, half=835.5, fp8=1670.5, int8=1670.5),
     _row("H200", _H200, fp64=67, fp32=67, tf32=494.5, half=989.5, fp8=1979, int8=1979),
-    _row("H800(?! PCIe)", "NVIDIA H800 datasheet", fp32=67, tf32=494.5, half=989.5, fp8=1979, int8=1979),
+    _row("H800(?! (?:PCIe|NVL))", "NVIDIA H800 datasheet", fp32=67, tf32=494.5, half=989.5, fp8=1979, int8=1979),
     _row("GH200", "NVIDIA GH200 datasheet", fp64=67, fp32=67, tf32=494.5, half=989.5, fp8=1979, int8=1979),
     _row("H20", "NVIDIA H20 datasheet", fp64=1, fp32=44, tf32=74, half=148, fp8=296, int8=296),
     _row("H100 PCIe", _HOPPER, fp64=51, fp32=51, tf32=378, half=756.5, fp8=1513, int8=1513),
@@ -95,7 +99,7 @@ MODELS = (
     _row("RTX 3090", _GA102, fp32=35.6, tf32=35.6, half=71, int8=284),
     _row("RTX 3080", _GA102, fp32=29.8, tf32=29.8, half=59.5, int8=238),
     _row(
-        "RTX 3060(?! Ti)",
+        "RTX 3060",
         f"NVIDIA GeForce RTX 3060 specifications, rates of the {_GA102}",
         fp32=12.7,
         tf32=12.7,
@@ -111,7 +115,8 @@ MODELS = (
     _row("MI210", _CDNA2, fp64=45.3, fp32=45.3, half=181, int8=181),
     _row("MI100", "AMD Instinct MI100 datasheet", fp64=11.5, fp32=46.1, fp16=184.6, bf16=92.3, int8=184.6),
 )
-_SLICE = re.compile(r"\bMIG\b|\bLaptop\b|Max-Q", re.IGNORECASE)  # a part of a GPU, or one of lower clocks
+# A part of a GPU, also as a virtual one (`A40-48Q`), or one of lower clocks.
+_SLICE = re.compile(r"\bMIG\b|\bGRID\b|-[0-9]+[ABCQ]\b|\bLaptop\b|Max-Q", re.IGNORECASE)
 
 
 def model_of(device_name: str) -> Model | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from statistics import median
 
 from dptune.advice import Confidence
 from dptune.measure.inferred.finding import Inferred
 from dptune.measure.inferred.hosts import HostEvents
+from dptune.measure.intervals import Ints
 from dptune.runfile.communication import FsdpFacts
 
 _SECOND = re.compile(r"FSDP::(?P<what>\w+)(?: \((?P<unit>.*)\))?")
@@ -20,7 +20,7 @@ def shards(host: HostEvents) -> list[Inferred]:
     """What shards the model, or that nothing does; nothing where the trace would not show it."""
     gathers = host.rows(_GATHERS)
     if len(gathers):
-        return [_second(host, [host.columns.name(row) for row in gathers.tolist()])]
+        return [_second(host, gathers)]
     if len(host.rows(_FIRST)):
         return [_first(host)]
     if host.compiles:  # hooks run outside of compiled graphs, and only some are ranges
@@ -37,11 +37,17 @@ def _first(host: HostEvents) -> Inferred:
     return Inferred.of("fsdp", [FsdpFacts(version=1, units=units)], "high", **parts)
 
 
-def _second(host: HostEvents, names: list[str]) -> Inferred:
-    """fully_shard names the unit in each of its ranges: how many there are, and how often a step gathers each."""
-    times = {name: names.count(name) for name in names}
-    steps = max(1, len(host.view.steps))
-    again = median(times.values()) / steps
-    found = FsdpFacts(version=2, units=len(times), reshard_after_forward=again >= 1.5)
-    parts: dict[str, Confidence] = {"version": "high", "units": "medium", "reshard_after_forward": "medium"}
+def _second(host: HostEvents, gathers: Ints) -> Inferred:
+    """fully_shard names the unit in each of its ranges: units that backward passes gather again were resharded.
+
+    Gathers per step do not show it: a step of several micro-batches gathers each unit in each forward pass.
+    """
+    names = [host.columns.name(row) for row in gathers.tolist()]
+    units = set(names)
+    found = FsdpFacts(version=2, units=len(units))
+    parts: dict[str, Confidence] = {"version": "high", "units": "medium"}
+    if host.trains:
+        again = {name for name, inside in zip(names, host.inside(gathers, host.backward), strict=True) if inside}
+        found.reshard_after_forward = 2 * len(again) >= len(units)
+        parts["reshard_after_forward"] = "medium"
     return Inferred.of("fsdp", [found], "high", **parts)

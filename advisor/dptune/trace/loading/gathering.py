@@ -17,6 +17,7 @@ from dptune.trace.events import Trace
 from dptune.trace.kineto.header import RANK_IMPOSSIBLE
 from dptune.trace.loading import ranks, run_folder
 from dptune.trace.loading.reading import Digest, Digested, Outcome, read, read_all
+from dptune.trace.loading.same_device import without_contradictions
 from dptune.trace.loading.same_run import DOUBTFUL_NS, apart
 from dptune.trace.places.files import Files, find
 from dptune.trace.places.source import located, redacted, shown
@@ -216,6 +217,10 @@ class _Gathered:
         facts = {rank: rank_facts for part in self.parts for rank, rank_facts in part.facts.items()}
         if not self.placed and not facts:
             self._nothing()
+        for rank, rank_facts in facts.items():
+            light = self.placed[rank].light if rank in self.placed else None
+            facts[rank], contradicted = without_contradictions(rank_facts, light)
+            self.findings += contradicted
         placed = [self.placed[rank] for rank in sorted(self.placed)]
         run = Run(
             ranks=[rank for rank in placed if rank.digest is None],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from itertools import islice
@@ -35,6 +36,11 @@ _SIGNED = (
     "sums",  # of parameters
 )
 _LOOKED_THROUGH_APART = ("windows", "settings")  # and torch's switches can be any number
+# torch's switches that are on or off: a word or a number in their place is not what torch returned
+_ON_OR_OFF = (
+    *("anomaly_mode", "deterministic_algorithms", "backends.cuda.matmul.allow_tf32"),
+    *(f"backends.cudnn.{name}" for name in ("allow_tf32", "benchmark", "deterministic")),
+)
 _MOST_OF_ALL = 2**63 - 1  # what data sets without an end give as their length
 _LONGEST = 1e300
 _SHOWN = 3  # facts that a finding names
@@ -59,11 +65,13 @@ def checked(facts: Facts, rank: int, lost: Mapping[str, str]) -> tuple[Facts, li
     if not 1 <= facts.world_size <= MOST_RANKS:
         raise ValueError(f"the facts of rank {rank} claim {_shown(facts.world_size)} ranks")
     impossible = dict(_impossible_facts(facts))
-    left_out = {**lost, **impossible}
+    odd = dict(_odd_switches(facts))
+    left_out = {**lost, **impossible, **{f"settings.{name}": why for name, why in odd.items()}}
     if not left_out:
         return facts, []
     kept = replace(facts, **{each.name: _default(each) for each in fields(facts) if each.name in impossible})
-    kept.unread = {**kept.unread, **left_out}
+    kept.settings = {name: value for name, value in facts.settings.items() if name not in odd}
+    kept.unread = {**kept.unread, **lost, **impossible, **odd}  # a switch by its own name, as where it was not read
     return kept, [Finding(code="facts-left-out", level="partial", text=_left_out(rank, left_out))]
 
 
@@ -73,6 +81,14 @@ def _impossible_facts(facts: Facts) -> Iterator[tuple[str, str]]:
         apart = each.name in (*_LOOKED_THROUGH_APART, *NEEDED)
         if wrong := "" if apart else next(_absurd(each.name, getattr(facts, each.name)), ""):
             yield each.name, f"{wrong}, which no run has"
+
+
+def _odd_switches(facts: Facts) -> Iterator[tuple[str, str]]:
+    """By name each of torch's switches that is neither on nor off, and what it is."""
+    for name in _ON_OR_OFF:
+        value = facts.settings.get(name)
+        if value is not None and not isinstance(value, bool):
+            yield name, f"it must be true or false, but is {json.dumps(value):.40}"
 
 
 def _default(each: Field[Any]) -> Any:
