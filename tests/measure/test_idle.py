@@ -68,6 +68,7 @@ def test_each_cause(measured):
     assert found == {
         "input": 80,
         "gc": 70,
+        "malloc": 0,
         "sync": 50 + 35,
         "launch": 10 + 10 + 15 + 10 + 100 + 90,
         "dependency": 100,
@@ -240,7 +241,7 @@ def plain(kernels, ranges, kinds):
         if known:
             doing[3][start:stop] = True
     loading, garbage, held, working = doing
-    counted = dict.fromkeys(("input", "gc", "sync", "launch", "dependency", "host", "unexplained"), 0)
+    counted = dict.fromkeys(("input", "gc", "malloc", "sync", "launch", "dependency", "host", "unexplained"), 0)
     at = begin
     while at < end:
         if busy[at]:
@@ -267,3 +268,22 @@ def plain(kernels, ranges, kinds):
                 counted["host" if call is not None else "unexplained"] += 1
         at = stop
     return counted
+
+
+def test_idle_while_the_driver_frees_or_allocates_memory_is_not_launching(tmp_path):
+    """Idle 100 to 200: an operator from 100 on that frees until 160, allocates until 180 and launches [190,195)."""
+    events = [
+        step(1, 0, 500),
+        launch(1, 10, 15),
+        kernel("k1", 20, 100, 1),
+        operator("aten::add", 100, 198),
+        call("hipFree", 110, 160),
+        call("hipMalloc", 165, 180),
+        call("hipFree", 180, 189, thread=77),  # of no thread of the script
+        launch(2, 190, 195),
+        kernel("k2", 200, 500, 2),
+    ]
+    account = measure_events(tmp_path, events).account
+    assert account.malloc_idle_ns == (50 + 15) * US
+    assert account.launch_idle_ns == (10 + 5 + 10 + 5 + 5) * US
+    assert account.idle_ns == 100 * US

@@ -15,6 +15,7 @@ import pytest
 
 from dptune.advise import packs
 from dptune.advise.asking import Questioner
+from dptune.advise.limits import idle_cause
 from dptune.config import Settings
 from dptune.measure import measure
 from dptune.measured import InferredFacts, Measured
@@ -327,6 +328,11 @@ def test_a_public_trace_without_the_caching_allocator(real_traces: Path) -> None
     assert measured.inferred.facts.debug_switches == {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     (advice,) = check_switches(RunView(measured, []))
     assert advice.title.startswith("The driver allocates and frees memory for each tensor")
+    assert (advice.kind, advice.impact) == ("time", "high")
+    assert advice.saves.high_share == pytest.approx(measured.account.share("malloc_idle_ns"))
+    assert measured.account.malloc_idle_ns > 0.98 * measured.account.idle_ns  # by hand: 2,998 of 3,032 ms in hipFree
+    assert [evidence.value for evidence in advice.evidence][:1] == [564.0]  # 2,820 calls in 5 steps
+    assert idle_cause(measured) == ", 91 % while the driver allocates or frees device memory"
     assert list(check_allocator(RunView(measured, []))) == []  # which would advise another setting of the cache
     assert measured.world_size == 1
 

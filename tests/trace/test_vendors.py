@@ -2,7 +2,15 @@
 
 import pytest
 
-from dptune.trace.vendors import CAPTURE_NAME, COPY_CALL_NAME, KERNEL_LAUNCH_NAME, LAUNCH_NAME, unread, vendor_of
+from dptune.trace.vendors import (
+    CAPTURE_NAME,
+    COPY_CALL_NAME,
+    KERNEL_LAUNCH_NAME,
+    LAUNCH_NAME,
+    MEMORY_NAME,
+    unread,
+    vendor_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +55,20 @@ def test_makers(categories, calls, devices, kind):
 def test_calls_that_launch(name, kernel, any_work):
     assert (KERNEL_LAUNCH_NAME.search(name) is not None) is kernel
     assert (LAUNCH_NAME.search(name) is not None) is any_work
+
+
+ALLOCATE = [
+    *("cudaMalloc", "cudaFree", "cudaMallocAsync", "cudaFreeAsync", "cudaMallocManaged", "cudaMallocPitch"),
+    *("cuMemAlloc_v2", "cuMemFree_v2", "cuMemAllocAsync", "cuMemCreate", "cuMemUnmap"),
+    *("hipMalloc", "hipFree", "hipMallocAsync", "hipExtMallocWithFlags", "hipMemMap"),
+    *("zeMemAllocDevice", "zeMemFree", "urUSMDeviceAlloc", "urUSMFree", "synDeviceMalloc"),
+]
+OTHERS = ["cudaMallocHost", "cudaFreeHost", "hipHostMalloc", "cuMemAllocHost_v2", "cuMemcpyAsync", "hipMemGetInfo"]
+
+
+def test_calls_that_allocate_or_free_memory_of_the_device():
+    """By the APIs' references; memory of the host is none of the device's."""
+    assert [name for name in [*ALLOCATE, *OTHERS] if MEMORY_NAME.search(name)] == ALLOCATE
 
 
 def test_calls_that_copy_and_that_capture():

@@ -63,6 +63,7 @@ IDLE = Limit(
 )
 _IDLE_CAUSES = {
     "gc_idle_ns": "while Python collects garbage",
+    "malloc_idle_ns": "while the driver allocates or frees device memory",
     "sync_idle_ns": "while the script is blocked in a call",
     "launch_idle_ns": "while the host launches the next operation",
     "dependency_idle_ns": "while launched work has not started",

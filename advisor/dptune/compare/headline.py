@@ -30,6 +30,7 @@ _NAMES = {
     "memset_ns": "memory set",
     "input_idle_ns": "waiting for input",
     "gc_idle_ns": "garbage collection",
+    "malloc_idle_ns": "memory calls",
     "sync_idle_ns": "blocking calls",
     "launch_idle_ns": "launching",
     "dependency_idle_ns": "queued work",

@@ -12,7 +12,7 @@ The modules are named like the packages of `dptune.measure`: steps, device, host
 
 from __future__ import annotations
 
-from dptune.measured.account import CLASSES, IDLE, IDLE_CAUSES, Account, DeviceFigures, StepAccount
+from dptune.measured.account import CLASSES, HOST_IDLE, IDLE, IDLE_CAUSES, Account, DeviceFigures, StepAccount
 from dptune.measured.collectives import COLLECTIVES, Collective, collective
 from dptune.measured.device import (
     PATH,
@@ -118,6 +118,7 @@ __all__ = [
     "CLASSES",
     "COLLECTIVES",
     "CUT_SHORT",
+    "HOST_IDLE",
     "IDLE",
     "IDLE_CAUSES",
     "LAG_CAUSES",

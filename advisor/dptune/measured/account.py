@@ -29,6 +29,9 @@ class Account(Model):
     memset_ns: int = Field(0, description="memsets while none of the classes above runs")
     input_idle_ns: int = Field(0, description="idle while the script waits for its data loader")
     gc_idle_ns: int = Field(0, description="idle while Python collects garbage")
+    malloc_idle_ns: int = Field(
+        0, description="idle while the host is in a driver call that allocates or frees device memory"
+    )
     sync_idle_ns: int = Field(
         0,
         description="idle while the script is blocked in a call that waits for the device, or launches the next "
@@ -128,6 +131,7 @@ class Account(Model):
 CLASSES = tuple(list(Account.model_fields)[1:-2])  # the fields that sum to the window
 IDLE = tuple(name for name in CLASSES if name.endswith("_idle_ns"))
 ELASTIC = frozenset((*IDLE, "exposed_waiting_ns", "exposed_unsplit_ns"))  # what a slow host makes longer
+HOST_IDLE = ("malloc_idle_ns", "sync_idle_ns", "launch_idle_ns", "host_idle_ns")  # the script keeps the device idle
 IDLE_CAUSES = tuple(name.removesuffix("_idle_ns") for name in IDLE)
 
 

@@ -50,6 +50,7 @@ CLASSES = (
     Class("memset_ns", "memsets", "memsets that nothing overlaps", "#56b4e9"),
     Class("input_idle_ns", "waiting for input", "idle: next batch not ready", "#e69f00"),
     Class("gc_idle_ns", "garbage collection", "idle: Python garbage collection", "#f0e442"),
+    Class("malloc_idle_ns", "memory calls", "idle: driver allocates or frees", "#cfcfcf"),
     Class("sync_idle_ns", "blocking call", "idle: script blocked in a call", "#b8b8b8"),
     Class("launch_idle_ns", "launching", "idle: launch-bound", "#8f8f8f"),
     Class("dependency_idle_ns", "queued", "idle: launched, not started yet", "#6f6f6f"),

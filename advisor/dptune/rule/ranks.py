@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from dptune.advice import Evidence
-from dptune.measured import CommunicationFigures, DelayedFigures, StragglerFigures
+from dptune.measured import HOST_IDLE, CommunicationFigures, DelayedFigures, StragglerFigures
 from dptune.rule.recorded import RecordedView
 
 _LAG_SHARE = 0.1  # of the step, from which a rank is late: on shared machines healthy ranks lag by a few per cent
@@ -243,7 +243,7 @@ class RanksView(RecordedView):
 
     def host_caused_idle_share(self) -> float:
         """The share of a traced step in which devices idle while the script is blocked, launches or runs Python."""
-        return sum(self.measured.share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
+        return sum(self.measured.share(name) for name in HOST_IDLE)
 
     def allocating_share(self) -> float:
         """The share of a step in the driver's memory calls, on the rank with the largest share; 0 if not known."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Vendor:
-    """One maker's runtime. `launch`, `graph` and `wait` are regular expressions of the names of its calls: launching a
-    kernel, launching a graph of operations, and waiting for the device. Copies and full queues hold the host, too:
-    `measure/host/blocked.py` says which of those do.
+    """One maker's runtime. `launch`, `graph`, `wait` and `memory` are regular expressions of the names of its calls:
+    launching a kernel, launching a graph of operations, waiting for the device, and allocating or freeing its memory.
+    Copies and full queues hold the host, too: `measure/host/blocked.py` says which of those do.
 
     `kind` is what a report calls the device, `torch` torch's name of the device type; `signs` are categories that only
     this maker's traces have, `call` how the names of its calls begin where the categories are shared, and `device` what
@@ -33,6 +33,7 @@ class Vendor:
     launch: str
     graph: str = ""
     wait: str = ""
+    memory: str = ""
     signs: frozenset[str] = frozenset()
     call: str = ""
     device: str = ""
@@ -51,6 +52,7 @@ VENDORS = (
         launch=r"^hip\w*Launch\w*Kernel|^hipModuleLaunch",
         graph=r"^hipGraphLaunch",
         wait=r"^hip(Device|Ctx|Stream|Event)Synchronize",
+        memory=r"^hip(Ext)?(Malloc|Free)(Async|Managed|Pitch|WithFlags|FromPoolAsync)?$|^hipMem(Create|Release|Map|Unmap)$",
         call="hip",
         device=r"(?i)\bAMD\b|Radeon|Instinct|\bgfx\d|\bMI\d{3}",
     ),
@@ -62,6 +64,7 @@ VENDORS = (
         launch=r"^(ze|ur|pi)\w*(LaunchKernel|KernelLaunch|LaunchCooperativeKernel|KernelsIndirect)",
         graph=r"^ur(EnqueueCommandBuffer|CommandBufferEnqueue)|^zeCommandListAppendGraph",
         wait=r"^ze\w*Synchronize|^(ur|pi)(QueueFinish|EventWait|EventsWait)",
+        memory=r"^zeMem(AllocDevice|AllocShared|Free)|^(ur|pi\w*)USM(DeviceAlloc|SharedAlloc|Free)",
         signs=_XPU,
         device=r"(?i)\bIntel\b|\bXe\b|Data Center GPU Max|\bArc\b",
     ),
@@ -81,6 +84,7 @@ VENDORS = (
         runtime=frozenset({"hpu_op"}),
         launch=r"^syn\w*Launch",
         wait=r"^syn(Stream|Device|Event)Synchronize",
+        memory=r"^synDevice(Malloc|Free)",
         signs=frozenset({"hpu_op"}),
         device=r"(?i)Gaudi|\bHPU\b|\bHL-\d",
     ),
@@ -101,6 +105,8 @@ VENDORS = (
         launch=r"^(cuda|cu)[A-Z]\w*Launch\w*Kernel|^(cuda|cu)Launch\w*Kernel",
         graph=r"^(cuda|cu)GraphLaunch",
         wait=r"^(cuda|cu)(Device|Ctx|Stream|Event)Synchronize",
+        memory=r"^cuda(Malloc|Free)(Async|Managed|Pitch|FromPoolAsync)?$|^cuMem(Create|Release|Map|Unmap)$"
+        r"|^cuMem(Alloc|Free)(Async|Managed|Pitch|FromPoolAsync)?(_v2)?(_ptsz)?$",
     ),
 )  # the last is what kernels of no other sign are of
 
@@ -117,6 +123,7 @@ KERNEL_LAUNCH_NAME = _any(vendor.launch for vendor in _NAMED)
 GRAPH_LAUNCH_NAME = _any(vendor.graph for vendor in _NAMED)
 LAUNCH_NAME = _any((KERNEL_LAUNCH_NAME.pattern, GRAPH_LAUNCH_NAME.pattern))
 WAIT_NAME = _any(vendor.wait for vendor in _NAMED)
+MEMORY_NAME = _any(vendor.memory for vendor in _NAMED)  # with expandable segments, memory is created and mapped
 # Calls that copy without waiting for the copy; a fill of nothing may have no operation, and is not asked for one.
 COPY_CALL_NAME = re.compile(r"^(cuda|hip)Memcpy(2D|3D|Peer|HtoD|DtoH|DtoD)?(Async|WithStream)$")
 # Operations recorded into a graph between these run when the graph is launched, not when they are called.

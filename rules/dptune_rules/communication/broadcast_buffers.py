@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
-from dptune.measured import Missing, digits
+from dptune.measured import HOST_IDLE, Missing, digits
 from dptune.rule import DdpFacts, Rule, RunView, Threshold
 from dptune_rules.communication.ddp_argument import change
 
@@ -138,7 +138,7 @@ def _hosted(run: RunView) -> float:
     spent = run.measured.known("buffer_sync_share")
     if spent is None or run.measured.device_kind == "cpu":
         return spent or 0.0
-    beside = sum(run.measured.step_share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
+    beside = sum(run.measured.step_share(name) for name in HOST_IDLE)
     return float(min(spent, beside, run.idle_share()))
 
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
+from dptune.measured import HOST_IDLE
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.communication.ddp_argument import change
 
@@ -62,7 +63,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if copies is None:
         return
     wrapped = run.any_facts("ddp", "ddp.gradient_as_bucket_view").ddp
-    host_idle = sum(run.measured.step_share(name) for name in ("sync_idle_ns", "launch_idle_ns", "host_idle_ns"))
+    host_idle = sum(run.measured.step_share(name) for name in HOST_IDLE)
     share = max(min(copies.host_share, host_idle, run.idle_share()), copies.device_share)
     impact = run.impact(share, WORTH_SHARE)
     changes = [

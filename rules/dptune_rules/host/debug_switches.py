@@ -16,7 +16,8 @@ every operation of a backward pass, and keeps a stack for each operation of the 
 ## What to change
 
 Remove the variables from the environment, and `torch.autograd.set_detect_anomaly` or `detect_anomaly` from the script.
-The trace does not show how much faster steps are without them. Record again.
+The trace does not show how much faster steps are without them, except for `PYTORCH_NO_CUDA_MEMORY_CACHING`: the saving is
+at most the time in which the GPU idles while the driver allocates or frees memory. Record again.
 
 ## When to leave it alone
 
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence
+from dptune.advice import Advice, Change, Evidence, impact_of
 from dptune.rule import Rule, RunView
 
 OFF = {
@@ -44,6 +45,14 @@ SHOWN_BY = {  # in a trace that does not have the environment
     "CUDA_LAUNCH_BLOCKING": "each launch blocks until its kernel ends",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "the driver allocates and frees memory for each tensor",
 }
+WHY = {
+    "CUDA_LAUNCH_BLOCKING": "The host waits for the device at each of these calls.",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "The host launches nothing during these calls, and freeing memory waits for the "
+    "device. torch's caching allocator reuses memory instead.",
+}
+CLASS_NS = "malloc_idle_ns"
+LEAST_STEPS = 3  # of fewer no time is judged
+UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 RULE = Rule(
     code="DP605",
@@ -58,14 +67,15 @@ RULE = Rule(
 def check(run: RunView) -> Iterator[Advice]:
     """Name the switches that are on, on any rank."""
     if not run.facts:
-        yield from map(_seen, run.any_facts("environment").debug_switches)
+        for name in run.any_facts("environment").debug_switches:
+            yield _costing(run, _seen(name)) if name == UNCACHED else _seen(name)
         return
     on = {name: value for facts in run.facts for name, value in facts.debug_switches.items()}
     anomaly = any(rank_facts.settings.get("anomaly_mode") for rank_facts in run.facts)
     if not on and not anomaly:
         return
     named = [*(f"{name}={value}" for name, value in on.items()), *(["anomaly detection"] if anomaly else [])]
-    yield Advice(
+    advice = Advice(
         rule=RULE.code,
         slug=RULE.name,
         kind=RULE.kind,
@@ -78,6 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same",
         fingerprint=RULE.code,
     )
+    yield _costing(run, advice) if UNCACHED in on else advice
 
 
 def _seen(name: str) -> Advice:
@@ -88,7 +99,7 @@ def _seen(name: str) -> Advice:
         kind=RULE.kind,
         impact="medium",
         title=f"{SHOWN_BY[name].capitalize()}: {name} appears to be set",
-        why="The host waits for the device at each of these calls.",
+        why=WHY[name],
         changes=[],
         confidence="medium",
         evidence=[],
@@ -98,3 +109,35 @@ def _seen(name: str) -> Advice:
         else "",
         fingerprint=f"{RULE.code}:{name}",
     )
+
+
+def _costing(run: RunView, advice: Advice) -> Advice:
+    """The advice with what the driver's memory calls cost: in figures, and as an upper bound where the GPU idles."""
+    calls = [memory for memory in run.measured.known("memory") or [] if memory.known("malloc_share") is not None]
+    evidence = list(advice.evidence)
+    if calls:
+        worst = max(calls, key=lambda memory: memory.malloc_share)
+        evidence += [
+            Evidence(
+                label="calls that allocate or free GPU memory",
+                value=round(worst.malloc_calls_per_step, 1),
+                unit="per step",
+                rank=worst.rank,
+            ),
+            Evidence(label="in these calls", value=worst.malloc_share, unit="of the traced steps", rank=worst.rank).at(
+                run.measured.where("malloc")
+            ),
+        ]
+    steps = [len(device.steps) for rank in run.measured.ranks for device in rank.devices]
+    idle = run.measured.share(CLASS_NS) if max(steps, default=0) >= LEAST_STEPS else 0.0
+    if idle > 0:
+        evidence.append(Evidence(label="the GPU idles meanwhile", value=idle, unit="of the traced steps"))
+    impact = impact_of(idle)
+    if impact is None:
+        return advice.model_copy(update={"evidence": evidence})
+    saves = run.bound(
+        0.0,
+        min(run.unstretched(run.most_share(CLASS_NS)), run.idle_share()),
+        "the time the GPU idles while the driver allocates or frees memory",
+    )
+    return advice.model_copy(update={"kind": "time", "impact": impact, "saves": saves, "evidence": evidence})

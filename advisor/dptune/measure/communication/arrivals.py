@@ -29,6 +29,7 @@ CAUSE_OF_CLASS: dict[str, LagCause] = {
     "copy_ns": "copies",
     "memset_ns": "copies",
     "gc_idle_ns": "gc",
+    "malloc_idle_ns": "host",
     "sync_idle_ns": "host",
     "launch_idle_ns": "host",
     "host_idle_ns": "host",

@@ -20,9 +20,10 @@ def causes(idle: Intervals, columns: Columns, operations: Operations, host: Host
     """The idle time of a device in disjoint sets, one for each cause, by the fields of `Account`.
 
     On a GPU, for each gap: from the end of the launch of the operation that ends it, `dependency` where that launch was
-    over before the gap began, else `launch` (its latency). Before: `input`, `gc`, `sync` (held by a call that waits for
-    the device, or working off what such a call in this gap had kept it from), `launch` (any other operator or call of
-    the runtime), else `host`; where no launch was recorded, what the host does not tell is `unexplained`.
+    over before the gap began, else `launch` (its latency). Before: `input`, `gc`, `malloc` (in a driver call that
+    allocates or frees device memory), `sync` (held by a call that waits for the device, or working off what such a call
+    in this gap had kept it from), `launch` (any other operator or call of the runtime), else `host`; where no launch
+    was recorded, what the host does not tell is `unexplained`.
 
     On a CPU: `input`, `gc`, `sync` (in a call of a collective that does not run), else `host`.
     """
@@ -33,7 +34,10 @@ def causes(idle: Intervals, columns: Columns, operations: Operations, host: Host
         queued, latency, launched = _launches(idle, columns, operations)
         found["dependency"], found["launch"] = queued, latency
         rest = idle - (queued | latency)
-    for cause, doing in (("input", host.loading), ("gc", host.collecting), ("sync", host.held)):
+    doings = {"input": host.loading, "gc": host.collecting, "malloc": NOTHING, "sync": host.held}
+    if not operations.on_cpu:
+        doings["malloc"] = host.allocating
+    for cause, doing in doings.items():
         found[cause] = rest & doing
         rest -= doing
     if not operations.on_cpu:

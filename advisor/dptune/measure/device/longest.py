@@ -8,7 +8,6 @@ import numpy as np
 
 from dptune.measure.device.alignment import is_unaligned
 from dptune.measure.device.matmul import is_layout_change
-from dptune.measure.device.memory import MALLOC
 from dptune.measure.device.phases import DeviceTimeline, Phased, bounds
 from dptune.measure.device.precisions import is_fp32
 from dptune.measure.intervals import Intervals, Ints
@@ -17,6 +16,7 @@ from dptune.measure.views import RankView
 from dptune.measured import CLASSES, Place
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import KERNEL_CATEGORIES, LAUNCH_CATEGORIES
+from dptune.trace.vendors import MEMORY_NAME
 
 _KERNELS: dict[str, Callable[[str], bool]] = {
     "fp32 matmul": is_fp32,
@@ -63,7 +63,7 @@ def longer(first: Place | None, other: Place | None) -> Place | None:
 def _of_host(view: RankView, phased: Phased | str) -> Iterator[tuple[str, Intervals]]:
     if not isinstance(phased, str):
         yield "optimizer", phased.hosts[view.rank].optimizing
-    yield "malloc", _of_rows(view.columns, view.columns.rows(LAUNCH_CATEGORIES, MALLOC.search))
+    yield "malloc", _of_rows(view.columns, view.columns.rows(LAUNCH_CATEGORIES, MEMORY_NAME.search))
 
 
 def _of_kernels(columns: Columns, rows: Ints, named: Callable[[str], bool]) -> Intervals:

@@ -6,7 +6,6 @@ c10/core/CachingDeviceAllocator.h, c10/core/CPUAllocator.cpp. On a CPU that coun
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -22,15 +21,12 @@ from dptune.measured import MemoryFigures
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.trace.columns import NONE, Memory
 from dptune.trace.kernels import LAUNCH_CATEGORIES
+from dptune.trace.vendors import MEMORY_NAME
 
 # c10::DeviceType; HIP calls itself cuda, as torch does.
 _TYPES = {0: "cpu", 1: "cuda", 6: "cuda", 12: "xpu", 15: "hpu", 19: "mtia"}
 _CPU = 0
 _LEAST_TIMES = 3  # of fewer growths the median is one of them, or the mean of two
-# Where the caching allocator's memory comes from: the driver; by cuMem* with expandable segments.
-MALLOC = re.compile(
-    r"^(cuda|hip)(Malloc|Free)(Async|Managed|Pitch|FromPoolAsync)?$|^(cu|hip)Mem(Create|Release|Map|Unmap)"
-)
 
 _NO_EVENTS = "no allocations were recorded in its steps: only the detailed window has them, and it is read for one rank"
 _NO_RUN = "neither torch's memory statistics nor allocations in the steps were recorded"
@@ -245,7 +241,7 @@ def _malloc(light: RankView | None) -> tuple[tuple[float, int, float, list[int]]
     columns = light.columns
     if not len(columns.rows(LAUNCH_CATEGORIES)):
         return None, _NO_CALLS
-    rows = columns.rows(LAUNCH_CATEGORIES, MALLOC.search)
+    rows = columns.rows(LAUNCH_CATEGORIES, MEMORY_NAME.search)
     steps = Intervals.union(*bounds(light.steps))
     begin = columns.ts_ns[rows]
     count = sum(int(((begin >= step.start_ns) & (begin < step.end_ns)).sum()) for step in light.steps)

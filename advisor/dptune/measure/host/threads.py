@@ -10,7 +10,7 @@ import numpy as np
 from dptune.measure.device.operations import COLLECTIVE_CALL, ENCLOSING, Operations, loader_ranges
 from dptune.measure.host.blocked import NEVER, Blocked, blocked
 from dptune.measure.host.launches import UNLAUNCHED
-from dptune.measure.intervals import Intervals, Ints
+from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.runfile.window import Window
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
@@ -23,6 +23,7 @@ from dptune.trace.kernels import (
     Work,
     waits,
 )
+from dptune.trace.vendors import MEMORY_NAME
 
 _ENCLOSING_OR_CALL = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}")
 
@@ -30,6 +31,7 @@ _ENCLOSING_OR_CALL = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}
 @dataclass(frozen=True, eq=False)
 class Host:
     """Sets of time in which the script's threads did each. `held`: inside a call that waits for a device or a peer.
+    `allocating`: inside a driver call that allocates or frees device memory.
 
     `blocked`: which calls wait for a device, and for what there.
     """
@@ -39,6 +41,7 @@ class Host:
     held: Intervals
     working: Intervals
     blocked: Blocked = NEVER
+    allocating: Intervals = NOTHING
 
 
 def host(trace: Trace, devices: list[Operations], recorded: Window | None = None) -> Host:
@@ -64,6 +67,7 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
         operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not ENCLOSING.match(name))
     working = np.concatenate((calls, operators))
     working = working[np.isin(thread[working], threads)]
+    allocating = columns.rows(LAUNCH_CATEGORIES, MEMORY_NAME.search)
     collecting = _union(columns, columns.rows(named=COLLECTION_NAME.match))
     if recorded is not None and recorded.collections_ns:
         start, end = np.array(recorded.collections_ns, dtype=np.int64).T - trace.base_ns
@@ -74,6 +78,7 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
         held=held,
         working=_union(columns, working),
         blocked=found,
+        allocating=_union(columns, allocating[np.isin(thread[allocating], threads)]),
     )
 
 

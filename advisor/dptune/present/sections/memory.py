@@ -25,10 +25,15 @@ _COLUMNS = (
 _WORDS = (
     "tensors: peak memory in tensors; reserved: peak memory held by torch's allocator, {basis}; of all: reserved as a "
     "share of the device; unused: part of reserved that no tensor used at the peak; allocated: sum of a step's "
-    "allocations; growth: memory that a step leaves allocated (as traced{window}); mallocs: cudaMalloc and cudaFree "
+    "allocations; growth: memory that a step leaves allocated (as traced{window}); mallocs: {calls} "
     "calls per step, which can make the device wait."
 )
 _BASIS = {"run": "over the whole run", "steps": "in the traced steps"}
+_CALLS = {
+    "rocm": "hipMalloc and hipFree",
+    "xpu": "urUSMDeviceAlloc and urUSMFree",
+    "hpu": "synDeviceMalloc and synDeviceFree",
+}
 _WINDOW = {"detailed": ", detailed window", "light": ""}
 
 
@@ -40,9 +45,10 @@ def memory(report: Report, width: int) -> Iterator[Line]:
     except Missing as missing:
         yield from wrapped(str(Hole(missing.reason)), width, "  ")
         return
+    calls = _CALLS.get(report.measured.known("device_kind") or "", "cudaMalloc and cudaFree")
     if all(figures.known("peak_allocated_bytes") is None for figures in found):
         yield from wrapped(f"Peak memory: {Hole(found[0].missing['peak_allocated_bytes'])}.", width, "  ")
-        for sentence in (_asked(found), _mallocs(found)):
+        for sentence in (_asked(found), _mallocs(found, calls)):
             yield from wrapped(sentence, width, "  ")
         return
     yield from table(_COLUMNS, [_row(figures) for figures in found[:_AT_MOST]], width)
@@ -52,7 +58,7 @@ def memory(report: Report, width: int) -> Iterator[Line]:
         )
     window = next((figures.known("window") for figures in found if figures.known("window")), None)
     bases = list(dict.fromkeys(_BASIS[figures.basis] for figures in found))
-    words = _WORDS.format(basis=" or ".join(bases), window=_WINDOW.get(window or "", ""))
+    words = _WORDS.format(basis=" or ".join(bases), window=_WINDOW.get(window or "", ""), calls=calls)
     yield from wrapped(words, width, "  ", role="dim")
 
 
@@ -68,14 +74,14 @@ def _asked(found: list[MemoryFigures]) -> str:
     )
 
 
-def _mallocs(found: list[MemoryFigures]) -> str:
+def _mallocs(found: list[MemoryFigures], calls: str) -> str:
     """The one figure that needs no record of allocations, of the rank that has most of it."""
     known = [figures for figures in found if figures.known("malloc_share") is not None]
     if not known:
         return ""
     most = max(known, key=lambda one: one.malloc_share)
     return (
-        f"Driver memory calls (cudaMalloc, hipFree, ...): {times(most.malloc_calls_per_step)} per step, "
+        f"{calls} calls: {times(most.malloc_calls_per_step)} per step, "
         f"{percent(most.malloc_share)} of the step (rank {most.rank})."
     )
 
