@@ -87,6 +87,7 @@ class WhatIf(Figures):
     measured_ns: Figure[int] = Field(ABSENT, description="the measured step")
     processes: int = Field(1, description="number of processes that this step is the median of")
     traced: bool = Field(False, description="whether it was measured with the profiler only, which slows the host")
+    recorded: bool = Field(True, description="whether dptune recorded the run, so that `dptune verify` can repeat it")
     replayed_ns: Figure[int] = Field(ABSENT, description="the same step, replayed without changes")
     error_share: Figure[float] = Field(ABSENT, description="|replayed - measured| / measured: error of the model")
     held_out_share: Figure[float] = Field(

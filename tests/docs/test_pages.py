@@ -89,9 +89,15 @@ def large_traces(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_examples_of_reading_traces_run_as_scripts(large_traces: Path) -> None:
+def test_the_examples_of_reading_traces_run_as_scripts(large_traces: Path, tmp_path: Path) -> None:
     examples = re.findall(r"^```python\n(.*?)^```", (DOCS / "reading-traces.md").read_text("utf-8"), re.M | re.S)
-    alone, arguments, several = examples
+    recipe, alone, arguments, several = examples
+    folder = tmp_path / "recipe"
+    folder.mkdir()
+    script = "import torch\nloader = range(20)\ntrain_step = lambda batch: torch.ones(8) * batch\n"
+    subprocess.run([sys.executable, "-c", script + recipe], cwd=folder, capture_output=True, check=True)
+    (written,) = (folder / "traces").glob("*.pt.trace.json")
+    assert len(set(re.findall(r"ProfilerStep#\d+", written.read_text("utf-8")))) == 6
     arguments = re.sub(r"^arguments\(.*\)", r"print(\g<0>[:2])", arguments, flags=re.M)
     first, second = _output(large_traces.parent, f"{alone}\n{arguments}").splitlines()
     assert first == "40000000 ns in 20000 kernels"  # of 2 us each

@@ -138,3 +138,13 @@ def test_changes_that_take_much_room_are_named_below_the_table():
     said = text([predicted(both), predicted({"ddp.no_sync": True})])
     assert "set 1 50.0 45.0 55.0 64 50.0 % less set 2 50.0" in said
     assert "Set 1 loader.num_workers=3, ddp.no_sync=true Set 2 ddp.no_sync=true" in said
+
+
+def test_traces_are_recorded_before_a_change_is_verified():
+    """`dptune verify` runs the script again, which only a recording names."""
+    said = text([predicted({"ddp.no_sync": True})], run="traces", recorded=False)
+    assert said.endswith(
+        "Verify it: traces cannot be run again. Record the script with dptune profile train.py, then run dptune verify "
+        "--set ddp.no_sync=true"
+    )
+    assert "dptune verify traces" not in said

@@ -8,14 +8,18 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dptune.measured.inferred import InferredFacts
 from dptune.runfile import form
+from dptune.runfile.facts import Facts
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 from dptune.trace import load
 from dptune.whatif.cpu.buckets import Caps, assign
+from dptune.whatif.predicting import _has
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
 from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
@@ -256,3 +260,13 @@ def test_the_model_is_of_the_middle_process(recorded: Path, tmp_path: Path) -> N
     apart, times = ground(tmp_path / "apart", "ab", 3)
     assert (apart, unchanged) == (pytest.approx(1.5 * crowded), 1)
     assert times != 1
+
+
+def test_settings_of_fsdp_are_none_of_a_trace_without_it() -> None:
+    """Where nothing was inferred of it, they may be."""
+    none = InferredFacts(facts=Facts(rank=0, fsdp=[]), confidence={"fsdp": "medium"})
+    unknown = InferredFacts(facts=Facts(rank=0), confidence={})
+    for inferred, has in ((none, False), (unknown, True)):
+        measured = SimpleNamespace(known={"inferred": inferred}.get)
+        assert _has(measured, "fsdp.prefetch") == has  # type: ignore[arg-type]
+        assert _has(measured, "host.times")  # type: ignore[arg-type]

@@ -125,6 +125,7 @@ def assemble(
             view.busy_ns(),
             leads=_leads(view),
             locating={loaded.rule.code for loaded in chosen if loaded.rule.last},
+            sources=about.sources,
         ),
         trust=trust,
         advice=advice,

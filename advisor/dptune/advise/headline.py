@@ -116,15 +116,17 @@ def headline(
     *,
     leads: bool = True,
     locating: Collection[str] = (),
+    sources: Sequence[str] = (),
 ) -> Headline:
     """What limits the step, the figures behind that, and the one thing to do next.
 
     `busy_ns` is what each rank does without the profiler while it waits for none, where that is known. `leads`: whether
     the straggler is the same rank in most steps, rather than one of several that take turns. `locating`: rules whose
-    titles name a cost and its place in the script, which are the verdict where nothing else stands out.
+    titles name a cost and its place in the script, which are the verdict where nothing else stands out. `sources`: the
+    files that were read.
     """
     if trust.level == "unjudgeable":
-        return unjudgeable(trust.findings, advice)
+        return unjudgeable(trust.findings, advice, sources)
     try:
         limits, late, why = shares(measured), straggler(measured, busy_ns) if leads else None, _why(measured)
     except Missing as missing:

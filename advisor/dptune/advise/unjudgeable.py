@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from dptune.advice import Advice, Headline
@@ -9,6 +10,7 @@ from dptune.advise import disturbance, physics
 from dptune.advise.sentence import sentence
 from dptune.advise.trust import NO_VERDICT, OF_TIMES
 from dptune.finding import SCHEMA_NEWER, Finding
+from dptune.measure.steps.repeating import NO_BACKWARD
 
 RECORD = "Record it: `dptune profile train.py`, with your script's name and arguments."
 NO_DATA = "Not enough data"
@@ -34,8 +36,9 @@ _REMEDIES = {
     "device-unknown": "dptune reads torch.profiler traces of CPUs and of CUDA, ROCm, XPU, MTIA and Gaudi devices.",
     "recording-short": "Let the script run to 11 optimizer steps at least, and record fewer: "
     "`dptune profile --warmup 1 --untraced 4 --light 3 --detailed 1` before your script.",
-    "steps-missing": "`dptune report --full` shows kernels, collectives and copies of the whole recording. For a "
-    "verdict on training, call `profiler.step()` after each optimizer step, or record with `dptune profile train.py`.",
+    "steps-missing": "For a verdict on training, call `profiler.step()` after each optimizer step, or record with "
+    "`dptune profile train.py`. `dptune report {path}--full` shows kernels, collectives and copies of the whole "
+    "recording.",
     "steps-few": "Record at least 3 steady steps: `dptune profile --light 5 train.py`, or a larger `active` in "
     "torch.profiler's schedule.",
     "device-events-missing": "Record again with every activity of the profiler on, or with `dptune profile train.py`.",
@@ -62,6 +65,10 @@ _REMEDIES = {
     ),
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
+_INFERENCE = (
+    "Without a backward pass there is no verdict on training; to see single steps, call `profiler.step()` after each "
+    "step. `dptune report {path}--full` shows kernels, collectives and copies of the whole recording."
+)
 # A truncated trace lost these with its end, not while recording.
 _CUT_OFF = (*_LOSSES, "steps-missing", "steps-few", "gpu-events-missing", "device-events-missing")
 _COPY_AGAIN = (
@@ -71,8 +78,11 @@ _COPY_AGAIN = (
 _BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
 
 
-def unjudgeable(findings: Sequence[Finding], advice: Sequence[Advice]) -> Headline:
-    """The remedy for the first finding that has one; before it the first advice that needs no step times, if any."""
+def unjudgeable(findings: Sequence[Finding], advice: Sequence[Advice], sources: Sequence[str] = ()) -> Headline:
+    """The remedy for the first finding that has one; before it the first advice that needs no step times, if any.
+
+    `sources` are the files that were read: a single one is named in commands.
+    """
     surest = next(filter(_is_sure_of_time, advice), None)
     why = [finding for finding in findings if finding.level == "unjudgeable"]
     remedy = next((_REMEDIES[fault.code] for fault in why if fault.code in _REMEDIES), recording(findings))
@@ -80,6 +90,9 @@ def unjudgeable(findings: Sequence[Finding], advice: Sequence[Advice]) -> Headli
         other_finding.code == "trace-partial" for other_finding in findings
     ):
         remedy = _COPY_AGAIN
+    if why[0].code == "steps-missing" and NO_BACKWARD in why[0].text and remedy == _REMEDIES["steps-missing"]:
+        remedy = _INFERENCE
+    remedy = remedy.replace("{path}", f"{shlex.quote(sources[0])} " if len(sources) == 1 else "")
     broken = next((other_finding for other_finding in findings if other_finding.code in _BROKEN_OFF), None)
     if broken is not None:
         said = "" if broken.text in why[0].text else f"{sentence(broken.text)} "

@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         what_if = predict(found, measured, wanted) if wanted else search(found, measured)
     limits = [partial_finding.text for partial_finding in trust.findings if partial_finding.level == "partial"]
-    what_if = what_if.model_copy(update={"limits": limits})
+    what_if = what_if.model_copy(update={"limits": limits, "recorded": found.record is not None})
     if args.format == "json":
         sys.stdout.write(what_if.model_dump_json(indent=1) + "\n")
     else:

@@ -158,7 +158,7 @@ def search(run: Run, measured: Measured) -> WhatIf:
     except Missing as lack:
         return nothing(lack.reason)
     if not isinstance(ground.model, StepModel):
-        found = (ground.predict({name: value}) for name, value in _OF_GPUS)
+        found = (ground.predict({name: value}) for name, value in _OF_GPUS if _has(measured, name))
         return ground.result([prediction for prediction in found if _applies(prediction, ground.step_ns)])
     if ground.missed:
         return ground.result([])
@@ -167,6 +167,13 @@ def search(run: Run, measured: Measured) -> WhatIf:
         each = map(ground.predict, changes_of_units(ground.model, accumulates))
         return ground.result([prediction for prediction in each if _applies(prediction, ground.step_ns)])
     return ground.result([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
+
+
+def _has(measured: Measured, name: str) -> bool:
+    """Whether the run may have what a knob is of: settings of FSDP are none where the trace shows no FSDP."""
+    inferred = measured.known("inferred")
+    shows_none = inferred is not None and "fsdp" in inferred.confidence and not inferred.facts.fsdp
+    return not (name.startswith("fsdp.") and shows_none)
 
 
 def _applies(prediction: Prediction, step_ns: int) -> bool:

@@ -75,6 +75,7 @@ _OF_CROWDED_COMPUTE = 0.08
 # 16 % less to 27 % more than predicted; with twice and four times (the rounds of predictions) they lay within that.
 # It was 12 % until the machine's own operators showed what does not grow: of the 17 such among the 42 16 lay within.
 _OF_GROWTH = 0.08
+_OF_BATCH = frozenset({"batch.times", "loader.batch_size", "accumulation.micro_batches"})
 
 
 @dataclass(frozen=True)
@@ -173,10 +174,12 @@ class RunModel:
                 off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
-        predicted_ns, why = self.step_ns + difference, self.why_only_a_bound(new)
-        always = self._unknown_ns(other, difference, only_a_bound=bool(why))
+        floors = self._floors_ns(other, new)
+        predicted_ns, why = max(floors[0], self.step_ns + difference), self.why_only_a_bound(new)
+        of_batch = not _OF_BATCH.isdisjoint(new)
+        always = self._unknown_ns(other, difference, only_a_bound=bool(why), of_batch=of_batch)
         lower, higher = (hypot(*always, *side) for side in zip(*off, strict=True))
-        low_ns = round(max(0.0, predicted_ns - lower))
+        low_ns = round(max(min(floors), predicted_ns - lower))
         assumptions = assumed(self.model, new, self.traced)
         batch = None if other.samples is None else round(other.samples)
         if why:
@@ -251,16 +254,30 @@ class RunModel:
         deviations = [(step / self._unchanged_ns - 1) * self.step_ns - difference for step in steps]
         return -min([0.0, *deviations]), max([0.0, *deviations])
 
+    def _floors_ns(self, other: Model, changes: Mapping[str, Value]) -> list[float]:
+        """How long the devices compute in a step with the changes, which no step is shorter than.
+
+        Then the same at both ends of what is assumed about the changes. Zero for steps that CPUs compute.
+        """
+        if not isinstance(other, Program) or not isinstance(self.model, Program):
+            return [0.0]
+        level = min(1.0, self.step_ns / busy_ns) if (busy_ns := self.model.busy_ns()) else 1.0
+        ends = [gpu_changed(self.model, changes, side) for side in sides(changes)]
+        return [level * program.busy_ns() for program in (other, *ends)]
+
     def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:
         """The model with the changes, and what they add to the measured step; `before`: the step without them."""
         other = gpu_changed(model, changes) if isinstance(model, Program) else changed(model, changes)
         return other, (_replayed(other) / before - 1) * self.step_ns
 
-    def _unknown_ns(self, other: Model, difference: float, *, only_a_bound: bool) -> tuple[float, ...]:
+    def _unknown_ns(
+        self, other: Model, difference: float, *, only_a_bound: bool, of_batch: bool = False
+    ) -> tuple[float, ...]:
         """What the step with the changes may be off by, by cause, beside what variants of the model say."""
         if isinstance(other, Program):
             assert isinstance(self.model, Program)
-            return unknown_ns(self.model, other, self.step_ns, self.error_share, only_a_bound=only_a_bound)
+            shares = self.step_ns, self.error_share
+            return unknown_ns(self.model, other, *shares, only_a_bound=only_a_bound, of_batch=of_batch)
         predicted_ns, slack_ns = self.step_ns + difference, self.slack_ns
         if self.missed:  # a bound is lower by all of that
             slack_ns = (self.error_share + (self.held_out_share or 0.0)) * max(predicted_ns, self.step_ns)

@@ -126,7 +126,14 @@ def _predicted(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
     if best is not None and set(best.changes) <= set(KNOBS):
         settings = " ".join(f"--set {name}={written(value)}" for name, value in best.changes.items())
         yield BLANK
-        yield from wrapped(f"Verify it: dptune verify {f'{run} ' if run else ''}{settings}", width)
+        if whatif.recorded:
+            yield from wrapped(f"Verify it: dptune verify {f'{run} ' if run else ''}{settings}", width)
+        else:
+            yield from wrapped(
+                "Verify it: traces cannot be run again. Record the script with dptune profile train.py, then run "
+                f"dptune verify {settings}",
+                width,
+            )
 
 
 def _alike(predictions: Sequence[Prediction]) -> dict[str, Value]:

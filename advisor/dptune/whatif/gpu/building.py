@@ -40,7 +40,7 @@ MOST = 2_000_000  # operations: beyond, a replay takes minutes
 _PRODUCTS = frozenset({"matrix product", "convolution", "attention", "fused by triton", OTHER})
 _UPLOAD = re.compile(r"Memcpy HtoD \(Pageable")
 _NOTHING = -1
-_RETURNS_FIRST = {"held": 0, "given": 1, "call": 2, "asked": 3}  # of moments of the host at one time
+_RETURNS_FIRST = {"held": 0, "given": 1, "updating": 2, "call": 3, "asked": 4}  # of moments of the host at one time
 _END, _HOST, _BEGIN, _FREED = range(4)  # of items of one moment, in this order; the last: a full queue has room
 
 
@@ -228,15 +228,17 @@ def _of_host(view: RankView, device: DeviceView, walk: Walk, shift: int, host_pa
     """
     columns, rank, loading = view.columns, view.rank, view.host.loading
     queue = _Queue(walk, Launches.of(columns, device.operations), set(view.host.blocked.full_ends_ns.tolist()))
+    steps = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
+    updating = Intervals.union(columns.ts_ns[steps], columns.ends(steps))
     launch = np.unique(walk.launch[walk.launch != UNLAUNCHED])
     moments = list(zip(columns.ts_ns[launch].tolist(), repeat("call"), launch.tolist(), strict=False))
     moments += [(at, "held", number) for number, at in enumerate(walk.held.end_ns.tolist())]
     moments += [(at, "asked", number) for number, at in enumerate(loading.start_ns.tolist())]
     moments += [(at, "given", number) for number, at in enumerate(loading.end_ns.tolist())]
+    moments += [(at, "updating", number) for number, at in enumerate(updating.start_ns.tolist())]
     before: tuple[int, str, int] | None = None
     freed_ns: int | None = None  # what starts as a full queue has room comes after what makes room
-    steps = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
-    updating = Intervals.union(columns.ts_ns[steps], columns.ends(steps))
+    # The start of an optimizer's step is a moment of its own: what the host does before is none of the update.
     moments.sort(key=lambda moment: (moment[0], _RETURNS_FIRST[moment[1]], moment[2]))
     times_ns = np.array([at for at, _, _ in moments], dtype=np.int64)
     parts = dict(
@@ -260,7 +262,8 @@ def _of_host(view: RankView, device: DeviceView, walk: Walk, shift: int, host_pa
         if room != UNLAUNCHED:
             item.waits.append(((rank, "begin", room), 0.0, Kind.QUEUE, -1))
         if before is not None:
-            kind = Kind.INPUT if sort == "given" else Kind.UPDATING if updates else Kind.HOST
+            inside = updates and sort != "updating"
+            kind = Kind.INPUT if sort == "given" else Kind.UPDATING if inside else Kind.HOST
             item.waits.append(((rank, before[1], before[2]), max(0, goes_on - before[0]), kind, -1))
         yield item
         before = at, sort, number

@@ -7,6 +7,7 @@ to pass when it did; a change makes edges longer or shorter, or takes them away.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -220,6 +221,28 @@ class Program:
             if count[step.rank] < _ENOUGH or step.number > first[step.rank]
         )
 
+    def busy_ns(self) -> float:
+        """How long kernels other than collectives run in the mean settled step: the median over ranks.
+
+        No step is shorter than that. Kernels that run at the same time count once.
+        """
+        times = self.run()
+        ran: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for place, edges in enumerate(self.edges):
+            for edge in edges:
+                if edge.kind in COMPUTING and times[place] > times[edge.item]:
+                    ran[self.ranks[place] if self.ranks else 0].append((times[edge.item], times[place]))
+        busy: dict[int, list[float]] = defaultdict(list)
+        for rank, one in ran.items():
+            begins, ends = _joined(one)
+            spans = [
+                (times[step.first], times[step.last])
+                for at, step in enumerate(self.steps)
+                if at in self.settled and step.rank == rank
+            ]
+            busy[rank] = [_held(begins, ends, *span) for span in spans]
+        return float(median([mean(each) for each in busy.values() if each] or [0.0]))
+
     def by_number(self, times: Sequence[float]) -> dict[int, float]:
         """How long each settled step takes, by its number: the median over ranks."""
         took: dict[int, list[float]] = defaultdict(list)
@@ -285,6 +308,25 @@ class Program:
             else:
                 return None
         return worked
+
+
+def _joined(ran: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """The begins and the ends of these intervals, those that overlap as one."""
+    begins: list[float] = []
+    ends: list[float] = []
+    for begin, end in sorted(ran):
+        if ends and begin <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            begins.append(begin)
+            ends.append(end)
+    return begins, ends
+
+
+def _held(begins: Sequence[float], ends: Sequence[float], first: float, last: float) -> float:
+    """How much of the time from `first` to `last` these intervals take, which do not overlap."""
+    places = range(bisect_right(ends, first), bisect_left(begins, last))
+    return sum(min(ends[place], last) - max(begins[place], first) for place in places)
 
 
 def _of_all(worked: Sequence[tuple[float, float]], recorded: Sequence[float]) -> float:

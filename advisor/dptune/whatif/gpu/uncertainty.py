@@ -17,6 +17,7 @@ from dptune.whatif.gpu.program import Program
 # of tests/simulator. Of 15 changes measured on two ranks of an H200 12 lie within, as many as with 5 and 25 %.
 _OF_STEP, _OF_DIFFERENCE = 0.015, 0.15
 _NORMAL_90 = 1.645  # two-sided
+_UNEVEN = 0.05  # of the step: halves of the steps nearer to their mean are covered by the other causes
 
 
 def unchanged(before: Program, after: Program) -> bool:
@@ -25,26 +26,41 @@ def unchanged(before: Program, after: Program) -> bool:
 
 
 def unknown_ns(
-    before: Program, after: Program, step_ns: float, error_share: float, *, only_a_bound: bool
+    before: Program, after: Program, step_ns: float, error_share: float, *, only_a_bound: bool, of_batch: bool = False
 ) -> tuple[float, ...]:
     """By cause what a prediction may be off by, ns.
 
     `step_ns` is the measured step, which the replay of the unchanged program misses by `error_share`: what it says of a
-    change may be off by as much of that. A bound assumes nothing of how much a change saves.
+    change may be off by as much of that. A bound assumes nothing of how much a change saves. `of_batch`: whether the
+    change is of the batch, which is judged by the time per sample, and so by the whole step: uneven steps count.
     """
     if unchanged(before, after):
         return ()
     unchanged_ns = before.step_ns()
     level = step_ns / unchanged_ns
     difference_ns = level * (after.step_ns() - unchanged_ns)
-    of_replay = error_share * difference_ns, level * standard_error_ns(before, after)
+    of_replay = error_share * difference_ns, level * standard_error_ns(before, after, only_a_bound=only_a_bound)
     if only_a_bound:
         return of_replay
-    return *of_replay, _OF_STEP * (step_ns + difference_ns), _OF_DIFFERENCE * difference_ns
+    of_steps = level * remaining_variation_ns(after) if of_batch else 0.0
+    return *of_replay, of_steps, _OF_STEP * (step_ns + difference_ns), _OF_DIFFERENCE * difference_ns
 
 
-def standard_error_ns(before: Program, after: Program) -> float:
-    """90 % of what the mean difference may be off by, because steps differ in what the change saves."""
+def remaining_variation_ns(after: Program) -> float:
+    """How far the mean of every second step with the change is from the mean of all, where that is much."""
+    first, second = after.halves_ns()
+    apart = abs(first - second) / 2
+    return apart if apart > _UNEVEN * after.step_ns() else 0.0
+
+
+def standard_error_ns(before: Program, after: Program, *, only_a_bound: bool = False) -> float:
+    """90 % of what the mean difference may be off by, because steps differ in what the change saves.
+
+    A bound is of the steps that the change leaves: it is off by no more than those differ from each other.
+    """
     durations, changed_durations = before.by_number(before.run()), after.by_number(after.run())
     differences = [changed_durations[number] - duration for number, duration in durations.items()]
-    return _NORMAL_90 * stdev(differences) / sqrt(len(differences)) if len(differences) > 1 else 0.0
+    if len(differences) < 2:
+        return 0.0
+    spread = min(stdev(differences), stdev(changed_durations.values())) if only_a_bound else stdev(differences)
+    return _NORMAL_90 * spread / sqrt(len(differences))

@@ -1,0 +1,29 @@
+"""What to do next where a trace has no steps."""
+
+from __future__ import annotations
+
+from dptune.advise.unjudgeable import unjudgeable
+from dptune.finding import Finding
+from dptune.measure.steps.repeating import NO_BACKWARD
+
+
+def without_steps(why: str = "") -> list[Finding]:
+    return [Finding(code="steps-missing", level="unjudgeable", text=f"no steps were found{why}")]
+
+
+def test_the_command_names_the_only_trace() -> None:
+    said = unjudgeable(without_steps(), [], ["my traces/a.json"]).next
+    assert "`dptune report 'my traces/a.json' --full`" in said
+    assert "after each optimizer step" in said
+
+
+def test_several_traces_are_not_named() -> None:
+    assert "`dptune report --full`" in unjudgeable(without_steps(), [], ["a.json", "b.json"]).next
+
+
+def test_inference_has_no_optimizer_steps() -> None:
+    said = unjudgeable(without_steps(f": {NO_BACKWARD}"), [], ["a.json"]).next
+    assert "no verdict on training" in said
+    assert "after each step" in said
+    assert "optimizer" not in said
+    assert "`dptune report a.json --full`" in said
