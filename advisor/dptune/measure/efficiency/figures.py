@@ -258,10 +258,9 @@ def _kinds(spent: KernelTime) -> list[KindFlops]:
 
 def _above_peak(kinds: Sequence[KindFlops], dtypes: Sequence[DtypeFlops]) -> str:
     """The kind whose kernels run faster than the highest peak of the types that are computed in; "" where none does."""
-    peaks_known = [each.known("peak_flops_per_s") for each in dtypes if each.flops]
-    if not peaks_known or None in peaks_known:
+    if not dtypes or any(each.known("peak_flops_per_s") is None for each in dtypes):
         return ""
-    highest = max(peaks_known)
+    highest = max(each.peak_flops_per_s for each in dtypes)
     rates = ((kind.kind, kind.known("flops_per_s") or 0.0) for kind in kinds)
     found = next(((kind, rate) for kind, rate in rates if rate > highest), None)
     return _KIND_ABOVE_PEAK.format(found[0], found[1] / 1e12, highest / 1e12) if found else ""
