@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.measured import Missing
+from dptune.measured import DtypeFlops, EfficiencyFigures, MatmulFigures, Missing
 from dptune.runfile.facts import DeviceFacts
 
 from .conftest import ask_rule
@@ -84,3 +84,30 @@ def test_title_evidence_and_saving_are_of_one_step(ask, make_measured):
     (advice,) = ask("DP401", make_measured(fp32_share=0.2, step=step))
     assert advice.title.startswith("25 % of a step is fp32 matrix products")
     assert advice.evidence[0].value == advice.saves.high_share == pytest.approx(0.25)
+
+
+def card(hand_made, **peaks):
+    """40 % of a step of 10 ms is fp32 products of 40 GFLOP, of 50 that are counted, on a card of these peaks."""
+    dtypes = [DtypeFlops.only("", dtype=name, flops=flops) for name, flops in (("fp32", 80), ("fp16", 20))]
+    efficiency = EfficiencyFigures.only("not measured", flops=100, flops_per_step=50e9, dtypes=dtypes)
+    matmul = hand_made.figures(MatmulFigures, fp32_share=0.4, tensor_cores=True)
+    return {"efficiency": efficiency, "matmul": matmul.model_copy(update={"peaks": peaks})}
+
+
+def test_the_flops_at_the_peak_of_tf32_stay(ask, make_measured, hand_made):
+    """40 GFLOP at 20 TFLOP/s take 2 ms, 20 % of the step."""
+    run = make_measured(**card(hand_made, fp32=10e12, tf32=20e12, bf16=40e12))
+    (advice,) = ask("DP401", run)
+    assert advice.saves.high_share == pytest.approx(0.4 - 0.2)
+    assert advice.changes[0].knob == "precision.float32_matmul"
+    assert ask("DP401", make_measured(**card(hand_made, fp32=5e12, tf32=10e12, bf16=20e12))) == []  # nothing is left
+
+
+def test_bf16_where_the_peak_of_tf32_is_that_of_fp32(ask, make_measured, make_facts, hand_made):
+    """40 GFLOP at 40 TFLOP/s take 1 ms: 10 % of the step remain of the products, 40 %, and half of the other 60 %."""
+    run = make_measured(**card(hand_made, fp32=20e12, tf32=20e12, bf16=40e12))
+    (advice,) = ask("DP401", run)
+    assert [(change.knob, change.then) for change in advice.changes] == [("precision.autocast", "bf16")]
+    assert advice.saves.high_share == pytest.approx(0.4 + 0.6 / 2 - 0.1)
+    assert "20 TFLOP/s in fp32, 20 in TF32 and 40 in bf16" in advice.why
+    assert ask("DP401", run, [make_facts(autocast="cuda:bfloat16")]) == []

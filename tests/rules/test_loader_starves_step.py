@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptune.measured import InferredFacts, InputFigures, LoadFigures, Missing, PreparingFigures
+from dptune.measured import InferredFacts, InputFigures, LoadFigures, Missing, PreparingFigures, Trait
 from dptune.runfile.facts import DeviceFacts
 from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.window import SampledFacts, Window
@@ -653,3 +653,18 @@ def test_a_trace_alone_shows_whether_there_are_workers(ask, make_measured, make_
     )
     (advice,) = ask("DP501", make_measured(wait_share=0.3, inferred=inferred))
     assert (advice.confidence, remedy in advice.title) == (confidence, True)
+
+
+@pytest.mark.parametrize(
+    ("workers", "remedy"),
+    [(4, "about 6 workers (now probably 4), or"), (12, "more workers (now probably 12), or")],  # 17.1, more than 16
+)
+def test_a_trace_whose_waits_show_the_number_of_workers(ask, make_measured, make_facts, workers, remedy):
+    """4 workers leave a wait of 30 %: 4 / 0.7 is 5.7."""
+    inferred = InferredFacts(
+        facts=make_facts(loaders=[LoaderFacts(num_workers=None)]),
+        confidence={"loaders": "high"},
+        traits=[Trait(name="DataLoader workers", value=f"{workers}: the longest waits", confidence="low")],
+    )
+    (advice,) = ask("DP501", make_measured(wait_share=0.3, inferred=inferred))
+    assert f"give the DataLoader {remedy}" in advice.title

@@ -63,3 +63,15 @@ def test_with_a_scaler_and_no_autocast_the_scaler_is_to_stay(ask, make_measured,
     assert "or use fp16 autocast" in other.title
     (own,) = ask("DP404", run, [make_facts(autocast="cuda:bfloat16", device=volta)])
     assert ([one.now for one in own.changes], "use a GradScaler" in own.watch) == (["bf16"], True)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_replay_that_may_save_nothing_limits_the_bound(ask, make_measured, hand_made, predict, waits):
+    """A step of 10 ms takes 9.1 to 10.1 by a replay whose host the profiler slows: at most 9 % is saved, not 65."""
+    step = make_measured().step.model_copy(update={"basis": "traced"})
+    run = make_measured(matmul=products(hand_made, 0.3), wait_share=0.2 if waits else 0.0, step=step, **V100)
+    (advice,) = ask("DP404", run, predictor=predict("precision.autocast", {"fp16": 0.96}))
+    assert advice.saves.basis == "bound"
+    assert advice.saves.high_share == pytest.approx(0.09 + run.share("host_idle_ns") + run.share("launch_idle_ns"))
+    assert "saves 4.0 % of a step (0 to 9.0 %)" in advice.saves.how
+    assert ("waiting for the data loader" in advice.saves.how) is waits

@@ -165,6 +165,10 @@ class MatmulFigures(Figures):
     )
     layout_calls: Figure[float] = Field(ABSENT, description="these kernels per rank and step")
     tensor_cores: Figure[bool] = Field(ABSENT, description="whether this device has tensor cores (or matrix cores)")
+    peaks: dict[str, float] = Field(
+        default_factory=dict,
+        description="dense peaks of this device by its vendor, FLOP/s: fp32, tf32, bf16, fp16; empty if not known",
+    )
     operator_shares: Figure[dict[str, float]] = Field(
         ABSENT,
         description="on a CPU: self time of operators by kind (matrix product, attention, convolution, copy) / step; "

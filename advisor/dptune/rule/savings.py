@@ -16,6 +16,8 @@ from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
 from dptune.runfile.slow_steps import SlowSteps, share_of
 
 _SAVED_PART = (0.8, 1.1)  # of the time of removed work, at least and at most
+_LOADER_LIMITS = 0.1  # of a step: devices that wait so long for batches mostly wait longer if they compute faster
+_HOST_LIMITS = 0.05  # of a step that devices idle because of the host
 UNVALIDATED = "; GPU predictions have been checked against measured steps for batch and bucket sizes only, on one H200"
 
 
@@ -224,7 +226,7 @@ class RunView(RanksView):
         """What the changes would save: predicted by replay, or `bound` if the model cannot predict it.
 
         The steps of a GPU trace without untraced steps have a host that the profiler slows. It hides what the device
-        would save: a prediction that includes zero says nothing there.
+        would save: a prediction that includes zero only limits the bound there, if devices hardly wait for the host.
         """
         try:
             found = self.predict(changes)
@@ -232,8 +234,23 @@ class RunView(RanksView):
             return bound.without_prediction(lack.reason)
         on_gpus = self.measured.known("device_kind") not in ("cpu", None)
         if found.may_be_nothing and on_gpus and self.measured.step.basis != "untraced":
-            return bound.without_prediction("in the replay, profiler overhead on the host may hide the saving")
+            why = "in the replay, profiler overhead on the host may hide the saving"
+            return self._limited(bound, found).without_prediction(why)
         return found
+
+    def _limited(self, bound: Saving, found: Saving) -> Saving:
+        """A bound limited to the most that a replay saves, where devices wait for compute or the loader, not the host.
+
+        The profiler slows neither. All idle time that the host causes is counted to the saving.
+        """
+        host = self.host_caused_idle_share()
+        most = found.high_share + host
+        if not found.high_share or host >= _HOST_LIMITS or most >= bound.high_share:
+            return bound
+        waits = self.measured.share("input_idle_ns") >= _LOADER_LIMITS
+        how = f"{bound.how}; limited by replay, which saves {100 * (found.predicted_share or 0):.1f} % of a step"
+        how += f" ({100 * found.low_share:.0f} to {100 * found.high_share:.1f} %) and idle time of the host"
+        return self.bound(0.0, most, f"{how}: the rest becomes waiting for the data loader" if waits else how)
 
 
 def _settings(changes: Sequence[Change]) -> dict[str, Value]:

@@ -60,9 +60,13 @@ def free_cores(run: RunView, computed: float | None, workers: int | None) -> int
 def workers_that_keep_up(now: int, wait: float, cores: int | None) -> int | None:
     """How many workers keep up, and one to spare, within the cores; None where that is not more than now."""
     most = MOST_WORKERS if cores is None else cores
-    keep_up = (now or wait) / max(1 - wait, 1e-9)
-    then = min(math.ceil(keep_up) + 1, most)
+    then = min(keep_up(now, wait) + 1, most)
     return then if then > now else None
+
+
+def keep_up(now: int, wait: float) -> int:
+    """How many workers prepare batches as fast as steps consume them."""
+    return math.ceil((now or wait) / max(1 - wait, 1e-9))
 
 
 def computed_share_of(run: RunView, preparing: PreparingFigures | None, workers: int | None) -> float | None:

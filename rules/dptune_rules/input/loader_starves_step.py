@@ -21,7 +21,8 @@ them, and whether each computes or waits for storage. If one function takes most
 and its slowest line.
 
 Without workers, if waiting takes a share w of a step and the rest takes 1 - w, then w / (1 - w) workers keep up. If n
-workers leave a wait of w, n / (1 - w) would keep up.
+workers leave a wait of w, n / (1 - w) would keep up. In a trace that dptune did not record, n is the distance of the
+longest waits for a batch, in batches.
 
 ## What to change
 
@@ -93,14 +94,16 @@ from dptune_rules.input import batch_transfer, costly_forms, loader_words
 from dptune_rules.input.batch_preparation import MOST_SHARE, costly_function, sent_mib, slow_part, takes_indices
 from dptune_rules.input.batch_transfer import KEEPS_UP_SHARE, MANY_TENSORS
 from dptune_rules.input.loader_cores import (
+    MOST_WORKERS,
     computed_share_of,
     core_per_process,
     free_cores,
+    keep_up,
     share_of_cores,
     spare_share,
     workers_that_keep_up,
 )
-from dptune_rules.input.loader_waits import batches_per_step, device_idle, has_workers, longest_wait
+from dptune_rules.input.loader_waits import batches_per_step, device_idle, has_workers, inferred_workers, longest_wait
 
 HANDOVER_MS = Threshold(
     "handover_ms",
@@ -228,6 +231,10 @@ def check(run: RunView) -> Iterator[Advice]:
         reason = f"that is {digits(batch_ms)} ms per batch, too little for {more} to help"
     elif now is None:
         more = "workers (it has none)" if has_workers(run) is False else "more workers"
+        if inferred := inferred_workers(run):
+            number = keep_up(inferred, longest)
+            more = f"about {number} workers" if inferred < number <= MOST_WORKERS else "more workers"
+            more += f" (now probably {inferred})"
         remedy = f"give the DataLoader {more}, or {cheaper}"
     elif then is None and cores is None:
         reason = f"more than its {now} workers would hardly help"

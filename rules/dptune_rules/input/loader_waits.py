@@ -47,3 +47,11 @@ def has_workers(run: RunView) -> bool | None:
     if inferred is None or not inferred.facts.loaders:
         return None
     return "loaders.num_workers" not in inferred.confidence
+
+
+def inferred_workers(run: RunView) -> int | None:
+    """The number of workers by the distance of long waits in a trace that dptune did not record; None if not known."""
+    found = run.measured.known("inferred") if has_workers(run) else None
+    values = (trait.value for trait in found.traits if trait.name == "DataLoader workers") if found else ()
+    number = next((value.partition(":")[0] for value in values), "")
+    return int(number) if number.isdecimal() else None

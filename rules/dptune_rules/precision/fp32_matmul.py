@@ -10,13 +10,16 @@ tracing slows the host and not the kernels.
 
 fp32 products do not run on the tensor cores. On an A100 the peak of TF32 is 8 times that of fp32 (156 and 19.5
 TFLOP/s). Other cards differ, and small or badly shaped products speed up less. The saving is predicted by replaying the
-recorded steps with shorter products; without a replay it is an upper bound: the time of those kernels.
+recorded steps with shorter products; without a replay it is an upper bound: the time of those kernels, less what their
+FLOPs take at the peak of TF32.
 
 ## What to change
 
 `torch.set_float32_matmul_precision("high")` at the start of the script. Inputs stay fp32; products are computed with 10
 bits of mantissa and summed in fp32. For convolutions the switch is `torch.backends.cudnn.allow_tf32`, which is on
 unless the script switched it off.
+
+On GeForce cards such as the RTX 3060, 3090 and 4090 the peak of TF32 is that of fp32, and bf16 autocast is proposed.
 
 bf16 autocast (`with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass) goes further: twice the
 peak of TF32, and half the bytes of activations. It changes more of the arithmetic.
@@ -40,7 +43,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence
+from dptune.advice import Advice, Change, Evidence, Impact
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is often one layer kept in fp32 on purpose")
@@ -69,9 +72,18 @@ def check(run: RunView) -> Iterator[Advice]:
     now = run.facts[0].settings.get("float32_matmul_precision") if run.facts else None
     if now in ("high", "medium"):
         return
-    devices = sorted({str(rank.known("device_name") or "") for rank in run.measured.ranks} - {""})
+    peaks = run.measured.matmul.peaks
+    if "bf16" in peaks and peaks.get("tf32", 0.0) <= peaks.get("fp32", 0.0):
+        yield from _autocast(run, share, impact)
+        return
+    fastest = _fastest(run, "tf32")
+    share_saved = max(0.0, share - fastest)
+    impact = run.impact(share_saved, WORTH_SHARE)
+    if impact is None:
+        return
     changes = [Change(knob="precision.float32_matmul", now=now, then="high")]
-    bound = run.bound(0.0, share, "the time of the fp32 matrix product and convolution kernels")
+    how = "the time of the fp32 matrix product and convolution kernels"
+    bound = run.bound(0.0, share_saved, f"{how}, less what their FLOPs take at the peak of TF32" if fastest else how)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -82,13 +94,7 @@ def check(run: RunView) -> Iterator[Advice]:
         changes=changes,
         saves=run.saving(changes, bound),
         confidence="medium",
-        evidence=[
-            Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step").at(
-                run.measured.where("fp32 matmul")
-            ),
-            *_tensor_core_time(run),
-            *(Evidence(label="device", value=name) for name in devices),
-        ],
+        evidence=list(_evidence(run, share)),
         numerics="changes",
         watch="TF32 keeps 10 bits of mantissa where fp32 keeps 23: compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:precision.float32_matmul",
@@ -103,7 +109,51 @@ def _knows_tf32(run: RunView) -> bool:
     return not _BEFORE_AMPERE.search(name)
 
 
-def _tensor_core_time(run: RunView) -> Iterator[Evidence]:
+def _autocast(run: RunView, share: float, impact: Impact) -> Iterator[Advice]:
+    """Propose bf16 where TF32 is no faster than fp32."""
+    facts = run.facts[0] if run.facts else None
+    if facts and facts.autocast:
+        return
+    peaks, fastest = run.measured.matmul.peaks, _fastest(run, "bf16")
+    computed = max(share, run.unstretched(run.measured.share("compute_ns")))
+    changes = [Change(knob="precision.autocast", now="off" if facts else None, then="bf16")]
+    how = "all fp32 matrix products and convolutions, and half of the other compute"
+    how += ", less what the FLOPs of the products take at the peak of bf16" if fastest else ""
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"{100 * share:.0f} % of a step is fp32 matrix products, and TF32 has no higher peak: use bf16 autocast",
+        why=f"The peak of this GPU is {peaks['fp32'] / 1e12:.4g} TFLOP/s in fp32, {peaks['tf32'] / 1e12:.4g} in TF32 "
+        f"and {peaks['bf16'] / 1e12:.4g} in bf16. Attention also runs in bf16 then.",
+        changes=changes,
+        saves=run.saving(changes, run.bound(0.0, max(0.0, (share + computed) / 2 - fastest), how)),
+        confidence="medium",
+        evidence=list(_evidence(run, share)),
+        numerics="changes",
+        watch="bf16 keeps 7 bits of mantissa where fp32 keeps 23: compare the loss over the first few hundred steps.",
+        fingerprint=f"{RULE.code}:precision.autocast",
+    )
+
+
+def _fastest(run: RunView, dtype: str) -> float:
+    """The share of a step that the FLOPs of fp32 products take at the peak of another type; 0 if not known."""
+    found, peak = run.measured.known("efficiency"), run.measured.matmul.peaks.get(dtype)
+    if found is None:
+        return 0.0
+    each_step, total, dtypes = (found.known(name) for name in ("flops_per_step", "flops", "dtypes"))
+    if not peak or not each_step or not total:
+        return 0.0
+    products = sum(each.flops for each in dtypes or [] if each.dtype == "fp32")
+    return float(products / total * each_step / peak * 1e9 / run.measured.step.time_ns)
+
+
+def _evidence(run: RunView, share: float) -> Iterator[Evidence]:
+    label = "fp32 matrix products and convolutions"
+    yield Evidence(label=label, value=share, unit="of a step").at(run.measured.where("fp32 matmul"))
     used = run.measured.matmul.known("tensor_core_share")
     if used is not None:
         yield Evidence(label="tensor-core kernels", value=run.unstretched(used), unit="of a step")
+    for name in sorted({str(rank.known("device_name") or "") for rank in run.measured.ranks} - {""}):
+        yield Evidence(label="device", value=name)

@@ -18,7 +18,8 @@ Use fp16 autocast around the forward pass and the loss, with a GradScaler around
 `torch.autocast("cuda", dtype=torch.float16)` and `torch.amp.GradScaler("cuda")`. These tensor cores do not support
 bf16.
 
-The saving is an upper bound: all of those products and half of the remaining compute.
+The saving is an upper bound: all of those products and half of the remaining compute. If the step waits for its data
+loader, faster compute mostly becomes waiting, and the replay limits the bound.
 
 ## When to leave it alone
 
@@ -74,7 +75,12 @@ def check(run: RunView) -> Iterator[Advice]:
     now = "bf16" if facts and (facts.autocast or "").endswith("bfloat16") else "off"
     changes = [Change(knob="precision.autocast", now=now, then="fp16")]
     scaler = "keep the existing GradScaler" if facts and facts.grad_scaler else "use a GradScaler"
-    most = "all fp32 matrix products and convolutions, and half of the other compute"
+    how = "all fp32 matrix products and convolutions, and half of the other compute"
+    saves = run.saving(changes, run.bound(0.0, (share + computed) / 2, how))
+    if saves.basis == "bound":
+        impact = run.impact(min(share, saves.high_share), WORTH_SHARE)
+        if impact is None:
+            return
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -83,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=f"{100 * share:.0f} % of a step is fp32 matrix products, and tensor cores idle: use fp16 autocast",
         why="Tensor cores of this GPU compute in fp16 only, at eight times the peak of fp32.",
         changes=changes,
-        saves=run.saving(changes, run.bound(0.0, (share + computed) / 2, most)),
+        saves=saves,
         confidence="medium",
         evidence=[
             Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step").at(

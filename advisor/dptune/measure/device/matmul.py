@@ -10,6 +10,7 @@ from dptune.measure.device.architectures import architecture_of
 from dptune.measure.device.operator_kinds import operator_shares
 from dptune.measure.device.phases import bounds
 from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core, is_unclassified
+from dptune.measure.efficiency.peaks import peak
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import MatmulFigures
@@ -83,8 +84,14 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None, detail: RankVi
         tensor_core_share=sum(_time(v, is_tensor_core) for v in views) / whole,
         unclassified_share=sum(_time(v, is_unclassified) for v in views) / kernels if kernels else None,
         tensor_cores=tensor_cores,
+        peaks=_peaks(_identity(views, device)[0]),
         missing=missing,
     )
+
+
+def _peaks(device_name: str) -> dict[str, float]:
+    found = {dtype: peak(device_name, dtype) for dtype in ("fp32", "tf32", "bf16", "fp16")}
+    return {dtype: known.flops_per_s for dtype, known in found.items() if known is not None}
 
 
 def is_layout_change(name: str) -> bool:

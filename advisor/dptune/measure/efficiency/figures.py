@@ -45,6 +45,10 @@ _ABOVE_MEASURED = (
     "the counted FLOPs exceed the measured peak: the CPU was slower while the peak was measured than in the steps, or "
     "operator sizes or step time are not those of the run"
 )
+_KIND_ABOVE_PEAK = (
+    "{} kernels run at {:,.1f} TFLOP/s, above the peak of {:,.1f}: some kernels are missing, a causal mask skips part "
+    "of the FLOPs, or operator sizes or the device's name are not those of the run"
+)
 _EITHER = "fp32 or tf32"
 _NOT_SHOWN = "the names of kernels do not show whether fp32 products ran in TF32, which has another peak"
 _NO_KINDS = "no kernels were recorded"
@@ -164,8 +168,11 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
     each = total / shared * per_second if per_second else None
     every = steps.world_size * source.devices if steps.world_size else None  # those that ranks share once for each
     no_rate = "" if each is not None else steps.no_time
+    kinds = _kinds(spent)
     above = each is not None and peak is not None and each > peak
     above_peak = _ABOVE_MEASURED if source.on_cpu else _ABOVE_PEAK
+    if not above and not source.on_cpu and (too_fast := _above_peak(kinds, dtypes)):
+        above, above_peak = True, too_fast
     reached, no_share = (None, above_peak) if above else (peak, no_rate or no_peak)
     withheld = None if isinstance(source.cpu_peaks, str) else source.cpu_peaks.withheld_share
     return {
@@ -176,7 +183,7 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
         "optimizer_flops": (optimizing, ""),
         "flops_per_step": (total / shared, ""),
         "model_flops_per_step": (model, no_model),
-        "kinds": (_kinds(spent), ""),
+        "kinds": (kinds, ""),
         "dtypes": (dtypes, ""),
         "counted_share": (spent.counted_share, "a CPU runs no kernels" if source.on_cpu else _NO_TIME),
         "flops_per_s": (each, no_rate),
@@ -247,6 +254,16 @@ def _kinds(spent: KernelTime) -> list[KindFlops]:
         figures = {"time_ns": (time_ns, _NO_TIME), "flops_per_s": (rate, _NO_TIME)}
         found.append(KindFlops.of(figures, kind=kind, flops=flops[kind]))
     return found
+
+
+def _above_peak(kinds: Sequence[KindFlops], dtypes: Sequence[DtypeFlops]) -> str:
+    """The kind whose kernels run faster than the highest peak of the types that are computed in; "" where none does."""
+    if not dtypes or any(each.known("peak_flops_per_s") is None for each in dtypes):
+        return ""
+    highest = max(each.peak_flops_per_s for each in dtypes)
+    rates = ((kind.kind, kind.known("flops_per_s") or 0.0) for kind in kinds)
+    found = next(((kind, rate) for kind, rate in rates if rate > highest), None)
+    return _KIND_ABOVE_PEAK.format(found[0], found[1] / 1e12, highest / 1e12) if found else ""
 
 
 def _by_dtype(spent: KernelTime, source: Source) -> dict[str, int]:
