@@ -47,8 +47,8 @@ class InferredFacts(Model):
 
     facts: Facts = Field(description="the facts, by the names of rank-NNNNN.facts.json; only those that were inferred")
     confidence: dict[str, Literal["low", "medium", "high"]] = Field(
-        description="confidence by fact, or by field of its records (ddp.bucket_sizes); facts not listed are not known. "
-        "Of a list with a record: the confidence that there is at least one, as several look like one"
+        description="confidence by fact, or by field of its records (ddp.bucket_sizes); facts not listed are not "
+        "known. Of a list with a record: the confidence that there is at least one, as several look like one"
     )
     batch: InferredBatch | None = Field(None, description="the batch size; None where the trace does not show it")
     buckets: InferredBuckets | None = Field(

@@ -16,8 +16,8 @@ every operation of a backward pass, and keeps a stack for each operation of the 
 ## What to change
 
 Remove the variables from the environment, and `torch.autograd.set_detect_anomaly` or `detect_anomaly` from the script.
-The trace does not show how much faster steps are without them, except for `PYTORCH_NO_CUDA_MEMORY_CACHING`: the saving is
-at most the time in which the GPU idles while the driver allocates or frees memory. Record again.
+The trace does not show how much faster steps are without them, except for `PYTORCH_NO_CUDA_MEMORY_CACHING`: the saving
+is at most the time in which the GPU idles while the driver allocates or frees memory. Record again.
 
 ## When to leave it alone
 
