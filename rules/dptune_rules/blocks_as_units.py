@@ -32,9 +32,11 @@ def units_of_blocks(run: RunView, sharded: list[str], least_mib: float, where: s
     name, sizes = _blocks(run)
     count = _together(sizes, least_mib)
     at = Location.parse(where)
+    if at is None or not name:
+        return []
     made = sum(fsdp.units for fsdp in run.any_facts().fsdp if set(fsdp.modules) == {name})
     now = -(-len(sizes) // made) if made else 1 if name in sharded else None
-    if at is None or not name or (now is not None and count <= now):
+    if now is not None and count <= now:
         return []
     return [Change(knob="fsdp.blocks_per_unit", now=now, then=count, at=at, block=name)]
 
