@@ -115,11 +115,11 @@ def run(args: argparse.Namespace) -> int:
     place = _results_folder(args, folder)
     options = _options(args, given, place)
     report, predicted, facts = _read(folder)
-    tried, left = patchable(*candidates(report, predicted, facts, options.choice), rerun.directory_of(record))
+    source = rerun.directory_of(record, "record it in the folder of the script: dptune tune train.py ITS ARGUMENTS")
+    tried, left = patchable(*candidates(report, predicted, facts, options.choice), source)
     if args.dry_run:
         _print_plan(args, plan(tried, trial_s(report.measured.step.known("time_ns"), options.bounds)), left)
         return 0
-    source = rerun.directory_of(record, "record it in the folder of the script: dptune tune train.py ITS ARGUMENTS")
     request = Request(folder, record, source, place, options, args.resume)
     _ask(args, request, tried)
     original = original_of(request)
