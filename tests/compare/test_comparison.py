@@ -476,7 +476,7 @@ def test_waiting_for_input_and_the_host_are_apart_only_where_every_run_saw_its_l
     assert why(a, unseen) == "B is 10 ms per step slower (10 %): input or host +10 ms."
     page = " ".join("".join(span.text for span in line) for line in lines(build_comparison(Sides([a], [unseen])), 100))
     assert "waiting for input " not in page
-    assert re.search(r"input or host +40\.0 +50\.0 +\+10\.0 +100\.0 %", page)
+    assert re.search(r"input or host +40\.0 +50\.0 +\+10\.0 +100 %", page)
 
     seen = InputFigures(wait_share=0.0, wait_ns=0, computed_share=0.0, missing={"preparing": "not metered"})
     prompt = run("b", 110 * MS, parts={"compute_ns": 6, "host_idle_ns": 5}, input=seen)

@@ -55,12 +55,12 @@ def test_what_modules_call_is_no_loop(tmp_path):
     """One layer after the other: each is called by a module."""
 
     def layers(at):
-        begins = [at + 1010 + 100 * n for n in range(16)]
+        begins = [(n, at + 1010 + 100 * n) for n in range(16)]
         return [
             event
-            for begin in begins
+            for n, begin in begins
             for event in (
-                python("nn.Module: Linear_1", begin, begin + 30),
+                python(f"nn.Module: Linear_{n}", begin, begin + 30),
                 operator("aten::linear", begin + 1, begin + 29),
             )
         ]

@@ -152,8 +152,8 @@ def test_memory_that_is_not_known_is_one_reason_and_what_is_known_beside_it(repo
     )
     said = section(text(with_figures(report, memory=[one])), "Memory")
     assert said == (
-        "Peak memory: not measured: nobody counted. Driver memory calls (cudaMalloc, hipFree, ...): 2 per step, 4.0 % "
-        "of the step (rank 3)."
+        "Peak memory: not measured: nobody counted. cudaMalloc and cudaFree calls: 2 per step, 4.0 % of "
+        "the step (rank 3)."
     )
     amd = section(text(with_figures(report, memory=[one], device_kind="rocm")), "Memory")
     assert "hipMalloc and hipFree calls: 2 per step" in amd

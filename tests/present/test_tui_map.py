@@ -62,7 +62,7 @@ async def test_late_ranks_stand_out_by_host_and_by_position(recorded: tuple[Run,
         await see(pilot, "Ranks by data (g: by host)", "g")
         assert list(dict(cells(screen(pilot))).values()) == list(hosts.values())
         seen = flat(await see(pilot, "Position tensor 2, data 3"))
-        assert "By step ██████ late in 100.0 % of steps" in seen
+        assert "By step ██████ late in 100 % of steps" in seen
         assert "4-7 host gpu1" in seen
 
 

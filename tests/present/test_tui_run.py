@@ -464,7 +464,9 @@ async def test_the_legend_fits_a_narrow_screen(real_traces: Path) -> None:
     run, report = reading.run_and_report_of(real_traces / "nanogpt_8xh100")
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
         await see(pilot, "rank 1, around step 11", "2", "e")
-        await see(pilot, "█ compute ▓ exposed ▒ waiting · idle ≡ copies b backward o optimizer")  # once all are read
+        await see(
+            pilot, "█ compute ▓ exposed comm ▒ waiting · idle ≡ copies b backward o optimizer"
+        )  # once all are read
 
 
 async def test_all_ranks_are_seen_at_once_the_straggler_first(real_traces: Path) -> None:

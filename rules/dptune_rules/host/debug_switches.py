@@ -131,7 +131,7 @@ def _costing(run: RunView, advice: Advice) -> Advice:
     steps = [len(device.steps) for rank in run.measured.ranks for device in rank.devices]
     idle = run.measured.share(CLASS_NS) if max(steps, default=0) >= LEAST_STEPS else 0.0
     if idle > 0:
-        evidence.append(Evidence(label="the GPU idles meanwhile", value=idle, unit="of the traced steps"))
+        evidence.append(Evidence(label="GPU idle time during these calls", value=idle, unit="of the traced steps"))
     impact = impact_of(idle)
     if impact is None:
         return advice.model_copy(update={"evidence": evidence})

@@ -19,7 +19,7 @@ FLOPs take at the peak of TF32.
 bits of mantissa and summed in fp32. For convolutions the switch is `torch.backends.cudnn.allow_tf32`, which is on
 unless the script switched it off.
 
-On GeForce cards such as the RTX 3060, 3090 and 4090 the peak of TF32 is that of fp32, and bf16 autocast is proposed.
+On GeForce cards (RTX 3060, 3090, 4090) the peak of TF32 is that of fp32, and bf16 autocast is proposed.
 
 bf16 autocast (`with torch.autocast("cuda", dtype=torch.bfloat16):` around the forward pass) goes further: twice the
 peak of TF32, and half the bytes of activations. It changes more of the arithmetic.

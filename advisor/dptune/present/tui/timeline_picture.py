@@ -17,7 +17,7 @@ from dptune.present.tui.rows import LABEL, PARTLY, SIGNS, Row, painted_row, seen
 from dptune.present.tui.scene import Window
 from dptune.present.tui.timeline_view import Mode, TimelineView
 
-_SHORT = {"exposed communication": "exposed", "exposed comm": "exposed"}  # names of the legend on a narrow screen
+_SHORT = {"exposed comm": "exposed"}  # names of the legend on a narrow screen
 _TICK = 12  # columns at least, from one time of the axis to the next
 
 
