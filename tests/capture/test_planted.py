@@ -87,7 +87,8 @@ def found(measured, logged, done):
         assert len(steps) in (3, 4)  # where the machine stood still in one, that is set aside
         for cause in ("input", "gc"):
             idle = getattr(device.total, f"{cause}_idle_ns") / 1e9
-            assert idle == pytest.approx(sum(step[cause] for step in steps), rel=0.1)
+            planted = sum(step[cause] for step in steps)  # by the script's clock, without what Python does around it
+            assert 0.9 * planted <= idle <= 1.1 * planted + 0.005 * len(steps)
         # A busy loop and a sleep of the script are both the host's; the first is planted on both ranks.
         assert device.total.host_idle_ns / 1e9 >= 0.9 * sum(step["host"] + step["late"] for step in steps)
         assert device.total.unexplained_idle_ns == 0
