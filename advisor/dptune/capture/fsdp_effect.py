@@ -14,7 +14,7 @@ class Explanation(str):
     """What a reading says instead of a value."""
 
 
-# What stands there now, one value for each thing that has the setting; none where nothing has it.
+# Values in force, one for each unit or module that has the setting; empty if none has it.
 Reading = Callable[[Facts, Any], Iterator[Any]]
 
 

@@ -38,7 +38,7 @@ def imported(
         if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == function for alias in node.names)
     )
     text = f"from {module} import {name}\n"
-    kept = {id(node) for one in gone for node in ast.walk(one)}
+    kept = {id(node) for removed in gone for node in ast.walk(removed)}
     used = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == function]
     if not gone or any(id(node) not in kept for node in used):
         if statement.module == module:

@@ -140,7 +140,7 @@ def _works_between(run: RunView, site: CodeSite) -> bool:
     return any(
         advice.rule == "DP609"
         and advice.fingerprint.endswith(f".{site.name}")
-        and any(f"({file}:" in str(one.value) for one in advice.evidence)
+        and any(f"({file}:" in str(evidence.value) for evidence in advice.evidence)
         for advice in run.advised
     )
 
