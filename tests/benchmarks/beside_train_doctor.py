@@ -18,12 +18,10 @@ Raw results: results/beside_train_doctor.json, a script at a time.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import subprocess
 import sys
-import tempfile
 import time
 import venv
 from collections.abc import Callable, Mapping
@@ -32,7 +30,7 @@ from typing import Any
 
 from command_line import Results, run
 from overhead import commit, machine
-from tuning import ROUNDS, SCRIPTS, SEED, Script, is_faster, laid_out, missing, percent_of, saved, timed, tuned
+from tuning import SCRIPTS, SEED, Script, is_faster, laid_out, main, missing, percent_of, saved, timed, tuned
 
 from dptune.runfile import form
 
@@ -145,26 +143,5 @@ def table(found: Results) -> str:
     return "\n".join([*lines, "", f"False keeps of {count} searches: {words}. train-doctor {found['release']}."])
 
 
-def main() -> None:
-    """Collect, then print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kept = Path(tempfile.gettempdir()) / "dptune-benchmark-beside"
-    parser.add_argument("--work", type=Path, default=kept, help="where scripts and recordings lie")
-    parser.add_argument("--only", default="", metavar="SCRIPT", help="one script")
-    parser.add_argument("--time-limit", default="15m", help="of a search by dptune (default: 15m)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of timed runs (default: {ROUNDS})")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="another file for the results")
-    parser.add_argument("--table", action="store_true", help="run nothing")
-    args = parser.parse_args()
-    if args.table and not args.results.exists():
-        parser.error(f"there are no results yet: {args.results}")
-    found = (
-        json.loads(args.results.read_text())
-        if args.table
-        else collect(args.work, args.only, args.time_limit, args.rounds, args.results)
-    )
-    print(table(found))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, "dptune-benchmark-beside", RESULTS, collect, table)

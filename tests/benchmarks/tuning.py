@@ -27,7 +27,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -250,15 +250,17 @@ def percent_of(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def main() -> None:
-    """Collect, then print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kept = Path(tempfile.gettempdir()) / "dptune-benchmark-tuning"
+def main(
+    text: str, folder: str, results: Path, collect: Callable[..., Results], table: Callable[[Results], str]
+) -> None:
+    """Collect, then print; `folder`: the name of that below the folder of temporary files."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kept = Path(tempfile.gettempdir()) / folder
     parser.add_argument("--work", type=Path, default=kept, help="where scripts and recordings lie")
     parser.add_argument("--only", default="", metavar="SCRIPT", help="one script")
     parser.add_argument("--time-limit", default="15m", help="of a search (default: 15m)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of timed runs (default: {ROUNDS})")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="another file for the results")
+    parser.add_argument("--results", type=Path, default=results, help="another file for the results")
     parser.add_argument("--table", action="store_true", help="run nothing")
     args = parser.parse_args()
     if args.table and not args.results.exists():
@@ -272,4 +274,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, "dptune-benchmark-tuning", RESULTS, collect, table)
