@@ -3,7 +3,7 @@ import pytest
 from dptune.advise import trust
 from dptune.advise.trust import judge
 from dptune.finding import Finding
-from dptune.measured import Loss, SetAsideStep, StepsFigures, StepTime
+from dptune.measured import Account, Loss, SetAsideStep, StepAccount, StepsFigures, StepTime
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.record import Ending, RunRecord, Schedule
 from dptune.runfile.window import Window
@@ -390,6 +390,25 @@ def test_traced_steps_that_are_noisy_count_too(make_measured, hand_made):
     )
     assert text_of(judge(calm.model_copy(update={"step": foreign}), []), "steps-noisy") == said
     assert "steps-noisy" not in codes(judge(calm, []))
+
+
+def test_steps_of_two_lengths_are_no_noise_around_their_mean(make_measured):
+    """Two steps of 100 and two of 300 ms: three-fold. Two of 100 and two of 299 ms are noisy."""
+    measured = make_measured()
+    noisy = of_steps(measured, light_q1_ns=100_000_000, light_median_ns=200_000_000, light_q3_ns=300_000_000)
+
+    def of_lengths(*lengths_ms):
+        rank = noisy.ranks[0]
+        (device, *_) = rank.devices
+        took = [Account(window_ns=ms * 1_000_000, compute_ns=ms * 1_000_000) for ms in lengths_ms]
+        steps = [StepAccount(number=at, start_ns=0, account=account) for at, account in enumerate(took)]
+        device = device.model_copy(update={"steps": steps})
+        ranks = [rank.model_copy(update={"devices": [device]}), *noisy.ranks[1:]]
+        return text_of(judge(noisy.model_copy(update={"ranks": ranks}), []), "steps-noisy")
+
+    said = "traced steps differ 3.0-fold (100-300 ms): no step is like the mean, and its shares are uncertain"
+    assert of_lengths(100, 300, 100, 300) == said
+    assert of_lengths(100, 299, 100, 299).startswith("traced steps are noisy")
 
 
 @pytest.mark.parametrize(("steps", "said"), [(3, True), (4, False), (20, False)])

@@ -283,7 +283,10 @@ def test_idle_while_the_driver_frees_or_allocates_memory_is_not_launching(tmp_pa
         launch(2, 190, 195),
         kernel("k2", 200, 500, 2),
     ]
-    account = measure_events(tmp_path, events).account
+    measured = measure_events(tmp_path, events)
+    account, path = measured.account, measured.path
+    assert (path.malloc_ns, path.launching_ns) == ((50 + 15) * US, (10 + 5 + 10) * US)
+    assert (path.compute_ns, path.latency_ns) == (300 * US, 10 * US)
     assert account.malloc_idle_ns == (50 + 15) * US
     assert account.launch_idle_ns == (10 + 5 + 10 + 5 + 5) * US
     assert account.idle_ns == 100 * US

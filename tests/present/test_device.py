@@ -155,6 +155,9 @@ def test_memory_that_is_not_known_is_one_reason_and_what_is_known_beside_it(repo
         "Peak memory: not measured: nobody counted. cudaMalloc and cudaFree calls: 2 per step, 4.0 % of "
         "the step (rank 3)."
     )
+    none = one.model_copy(update={"malloc_calls_per_step": 0, "malloc_share": 0.0})
+    said = section(text(with_figures(report, memory=[none])), "Memory")
+    assert said.endswith("The steps of rank 3 call neither cudaMalloc nor cudaFree.")
     amd = section(text(with_figures(report, memory=[one], device_kind="rocm")), "Memory")
     assert "hipMalloc and hipFree calls: 2 per step" in amd
     assert "cuda" not in amd

@@ -6,7 +6,7 @@ import pytest
 
 from dptune.advice import Report
 from dptune.measured import ArrivalFigures, StepLag, StragglerFigures
-from dptune.present.sections.ranks import late_first, lateness, latest, rank_rows, straggler
+from dptune.present.sections.ranks import late_first, lateness, latest, rank_rows, ranks, straggler
 
 
 def late(report: Report, lags_ns: list[int], lag_ns: int, covers: float = 0.91, steps_share: float = 1.0) -> Report:
@@ -70,6 +70,16 @@ def test_a_rank_that_the_report_does_not_name_is_no_straggler(report: Report) ->
     assert latest(often).startswith("Latest: rank 1 is ")
     headline = often.headline.model_copy(update={"cause": "It sleeps."})
     assert latest(often.model_copy(update={"headline": headline})).startswith("Straggler: rank 1 is ")
+
+
+def test_a_single_rank_is_late_for_no_other(report: Report) -> None:
+    def section(world_size: int) -> str:
+        measured = report.measured.model_copy(update={"world_size": world_size})
+        shown = report.model_copy(update={"measured": measured})
+        return " ".join("".join(span.text for span in line) for line in ranks(shown, 200))
+
+    assert "late ms" in section(2)
+    assert "late ms" not in section(1)
 
 
 def test_of_many_ranks_the_latest_are_shown_first(report: Report) -> None:

@@ -23,6 +23,7 @@ from dptune.trace.kineto.limitations import DAMAGED
 
 ENOUGH_STEPS = 10  # of which one unusual step changes neither the median nor the quartiles by much
 _NAMED = 8  # steps
+_UNLIKE = 3  # times the shortest step that the longest takes: then a mean of both describes neither
 NOISY_SHARE = 0.10  # a baseline whose quartiles lie further apart decides nothing about a change of 10 %
 
 _LEFT_OUT = ("collectives-differ", "sizes-differ", "group-too-large", "steps-not-shared", "work-outside-steps")
@@ -325,6 +326,13 @@ def _noisy(measured: Measured, window: Literal["untraced", "light"]) -> Iterator
     if window == "light":
         if steps is not None and steps.groups:
             return  # they take turns, and differ by what they do
+        lengths_ns = [step.account.window_ns for device in measured.ranks[0].devices for step in device.steps]
+        if lengths_ns and max(lengths_ns) >= _UNLIKE * min(lengths_ns):
+            fold = f"{max(lengths_ns) / max(1, min(lengths_ns)):.1f}-fold"
+            between = f"{digits(min(lengths_ns) / 1e6)}-{milliseconds(max(lengths_ns))}"
+            text = f"traced steps differ {fold} ({between}): no step is like the mean, and its shares are uncertain"
+            yield Finding(code="steps-noisy", level="info", text=text)
+            return
         spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)}, {share}"
         text = f"traced steps are noisy ({spread}): shares of a step are uncertain"
     elif step.untraced_period > 1:

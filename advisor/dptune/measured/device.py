@@ -110,6 +110,7 @@ class CriticalPath(Figures):
     sync_ns: int = Field(0, description="calls that wait for the device, after it has finished or unnecessarily")
     input_ns: int = Field(0, description="the script waits for its data loader")
     gc_ns: int = Field(0, description="Python collects garbage")
+    malloc_ns: int = Field(0, description="driver calls on the host that allocate or free device memory")
     launching_ns: int = Field(0, description="operators and calls of the host, before the launch that was waited for")
     host_ns: int = Field(0, description="the script runs no operator: Python, files, sleep")
     unexplained_ns: int = Field(0, description="what was waited for was not recorded")

@@ -96,7 +96,12 @@ def _by_cause(part: Part, host: Host) -> list[tuple[str, int]]:
         return [(part.kind, part.end_ns - part.start_ns)]
     rest = Intervals.union(np.array([part.start_ns]), np.array([part.end_ns]))
     found = []
-    for kind, doing in (("input_ns", host.loading), ("gc_ns", host.collecting), ("launching_ns", host.working)):
+    for kind, doing in (
+        ("input_ns", host.loading),
+        ("gc_ns", host.collecting),
+        ("malloc_ns", host.allocating),
+        ("launching_ns", host.working),
+    ):
         cause_time = doing.within(
             part.start_ns, part.end_ns
         )  # of all of a long trace this would take long for each part

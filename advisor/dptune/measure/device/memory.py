@@ -29,8 +29,14 @@ _CPU = 0
 _LEAST_TIMES = 3  # of fewer growths the median is one of them, or the mean of two
 
 _NO_EVENTS = "no allocations were recorded in its steps: only the detailed window has them, and it is read for one rank"
-_NO_RUN = "neither torch's memory statistics nor allocations in the steps were recorded"
-_NO_TOTALS = "torch's memory statistics were not recorded, and the trace has sizes of allocations but no totals"
+_NO_RUN = (
+    "neither torch's memory statistics nor allocations in the steps were recorded: use `dptune profile`, or "
+    "profile_memory=True in torch.profiler"
+)
+_NO_TOTALS = (
+    "torch's memory statistics were not recorded, and the trace has sizes of allocations but no totals: use `dptune "
+    "profile`"
+)
 _ON_CPU = "torch counts CPU memory only while the profiler runs"
 _NO_CAPACITY = "neither the recording nor the trace says how much memory the device has"
 _NO_CALLS = "the trace holds no step, or no call of the runtime"

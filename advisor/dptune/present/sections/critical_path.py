@@ -12,7 +12,7 @@ from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
 
 _AT_MOST = 5
-_OF_HOST = ("launching_ns", "host_ns", "input_ns", "gc_ns", "sync_ns")
+_OF_HOST = ("malloc_ns", "launching_ns", "host_ns", "input_ns", "gc_ns", "sync_ns")
 _MOST_OF_HOST = 0.2  # of the path, from which on it matters whether the host is there without the profiler, too
 _LEAST_WAITS = 0.1  # of a step: a device that idles or waits for less sets the pace without the profiler
 _LONGEST_NAME = 60
@@ -26,10 +26,12 @@ _WORDS = {
     "sync_ns": "return from a call that waits for the device",
     "input_ns": "the script waits for the data loader",
     "gc_ns": "Python garbage collection",
+    "malloc_ns": "the driver allocates or frees device memory",
     "launching_ns": "operators on the host before a launch",
     "host_ns": "outside operators: Python, file I/O, sleep",
     "unexplained_ns": "not recorded",
 }
+_LABELS = {"malloc_ns": "memory calls"}
 _COLUMNS = (Column("ms"), Column("share"), Column("on the critical path", right=False))
 _NAMED = (Column("ms"), Column("times"), Column("longest", right=False, least=20))
 
@@ -55,7 +57,7 @@ def path(report: Report, width: int) -> Iterator[Line]:
         return
     shares = {name: getattr(found, name) / found.path_ns for name in PATH}
     rows = [
-        [step_milliseconds(measured, share), percent(share), f"{name.removesuffix('_ns')}: {_WORDS[name]}"]
+        [step_milliseconds(measured, share), percent(share), f"{_LABELS.get(name, name.removesuffix('_ns'))}: {_WORDS[name]}"]
         for name, share in sorted(shares.items(), key=lambda pair: -pair[1])
         if share >= _LEAST_SHARE
     ]

@@ -80,6 +80,8 @@ def _mallocs(found: list[MemoryFigures], calls: str) -> str:
     if not known:
         return ""
     most = max(known, key=lambda one: one.malloc_share)
+    if not most.malloc_calls_per_step:
+        return f"The steps of rank {most.rank} call neither {calls.replace(' and ', ' nor ')}."
     return (
         f"{calls} calls: {times(most.malloc_calls_per_step)} per step, "
         f"{percent(most.malloc_share)} of the step (rank {most.rank})."

@@ -77,7 +77,10 @@ def _gains(found: OutlierFigures) -> str:
     if not found.gains:
         return ""
     parts = [f"{percent(gain.share)} shorter without the delays of {_who(gain.ranks)}" for gain in found.gains]
-    return f"Replayed with the slowest ranks at the pace of the median rank, a step is {', '.join(parts)}."
+    return (
+        f"Replayed with the slowest ranks at the pace of the median rank, a step is up to {', '.join(parts)}. Host "
+        "launches are not part of this replay and can limit the saving."
+    )
 
 
 def _who(ranks: Sequence[int]) -> str:

@@ -47,7 +47,9 @@ def ranks(report: Report, width: int) -> Iterator[Line]:
     order = ""
     if len(rows) > _AT_MOST:  # the late ones would be among those that are not shown
         rows, order = late_first(report, rows)
-    yield from table(COLUMNS, rows[:_AT_MOST], width)
+    alone = report.measured.known("world_size") == 1  # a single rank waits for no other
+    columns = COLUMNS[:-1] if alone else COLUMNS
+    yield from table(columns, [row[: len(columns)] for row in rows[:_AT_MOST]], width)
     if len(rows) > _AT_MOST:
         yield from wrapped(
             f"and {several(len(rows) - _AT_MOST, 'more row')}: see --format json", width, "  ", role="dim"
