@@ -57,7 +57,11 @@ def path(report: Report, width: int) -> Iterator[Line]:
         return
     shares = {name: getattr(found, name) / found.path_ns for name in PATH}
     rows = [
-        [step_milliseconds(measured, share), percent(share), f"{_LABELS.get(name, name.removesuffix('_ns'))}: {_WORDS[name]}"]
+        [
+            step_milliseconds(measured, share),
+            percent(share),
+            f"{_LABELS.get(name, name.removesuffix('_ns'))}: {_WORDS[name]}",
+        ]
         for name, share in sorted(shares.items(), key=lambda pair: -pair[1])
         if share >= _LEAST_SHARE
     ]
