@@ -19,12 +19,15 @@ import pytest
 from dptune.measure import measure
 from dptune.measure.efficiency.figures import Steps
 from dptune.measure.efficiency.peaks import MODELS, peak
+from dptune.measure.shared_gpus import SharedGpus, shared_gpus
+from dptune.measure.views import view
 from dptune.measured import EfficiencyFigures, Missing, StepTime
+from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.testing import figures
 from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .handmade import annotation, launched, measure_events, operator, step
+from .handmade import annotation, launched, load_events, measure_events, operator, step, write
 
 RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces" / "gpu"
@@ -400,12 +403,88 @@ def test_ranks_on_one_gpu_share_its_peak():
 def test_gpus_are_counted_once():
     """Of six ranks 0 and 1 share a GPU, 3, 4 and 5 another, and 2 has its own."""
     time = figures(StepTime, basis="untraced", time_ns=10**6)
-    steps = Steps(
-        time, None, None, 6, 6, None, "", None, {0: [0, 1], 1: [0, 1], **{rank: [3, 4, 5] for rank in (3, 4, 5)}}
-    )
+    shared = SharedGpus({0: [0, 1], 1: [0, 1], **{rank: [3, 4, 5] for rank in (3, 4, 5)}})
+    steps = Steps(time, None, None, 6, 6, None, "", None, shared)
     assert steps.gpus == 3
     assert [steps.sharing_ranks(rank) for rank in range(6)] == [2, 2, 1, 3, 3, 3]
     assert replace(steps, world_size=None).gpus is None
+    assert replace(steps, shared_gpus=SharedGpus(doubt="unknown")).gpus is None
+
+
+def test_a_rank_whose_facts_lost_its_gpu_may_share_it():
+    """The trace of rank 0 names the same device index on the same host as that of rank 1."""
+    run = load([SAMPLES / "ranks-nccl-ddp"])
+    lost = replace(run, facts={**run.facts, 0: replace(run.facts[0], device=None)})
+    found = measure(lost).efficiency
+    for figure in ("mfu", "hfu", "peak_flops_per_s", "all_devices"):
+        assert found.missing[figure] == (
+            "rank 0 may share a GPU with rank 1, since its facts do not name its GPU: its part of the peak is unknown"
+        )
+
+
+GPU, UNNAMED = DeviceFacts("cuda", uuid="a"), DeviceFacts("cuda")
+
+
+@pytest.mark.parametrize(
+    ("devices", "hosts", "visible", "doubted"),
+    [
+        ((GPU, UNNAMED), "xx", (None, None), True),
+        ((None, GPU), "xx", (None, None), True),
+        ((GPU, UNNAMED), "xx", ("1", None), True),
+        ((GPU, UNNAMED), "xx", ("1", "1"), True),
+        ((GPU, UNNAMED), "xx", ("0", "1"), False),
+        ((GPU, UNNAMED), "xy", (None, None), False),
+        ((GPU, GPU), "xx", (None, None), False),
+        ((UNNAMED, UNNAMED), "xx", (None, None), False),  # the recording names no GPU
+    ],
+)
+def test_ranks_of_which_one_has_no_uuid(tmp_path, devices, hosts, visible, doubted):
+    events = [step(1, 0, 100), *launched(GEMM, 11, 20, 30, 1)]
+    views = [view(rank.rank, rank.light) for rank in load_events(tmp_path, events, events).ranks]
+    facts = {}
+    for rank, (device, devices_seen) in enumerate(zip(devices, visible, strict=True)):
+        environment = {} if devices_seen is None else {"CUDA_VISIBLE_DEVICES": devices_seen}
+        facts[rank] = Facts(rank, world_size=2, device=device, environment=environment)
+    found = shared_gpus(facts, views, dict(enumerate(hosts)))
+    assert bool(found.doubt) == doubted
+    assert found.ranks == ({0: [0, 1], 1: [0, 1]} if devices == (GPU, GPU) else {})
+
+
+def test_gpus_of_the_same_index_are_not_taken_for_one_where_facts_are_lost_altogether(tmp_path):
+    events = [step(1, 0, 100), *launched(GEMM, 11, 20, 30, 1)]
+    views = [view(rank.rank, rank.light) for rank in load_events(tmp_path, events, events).ranks]
+    assert shared_gpus({}, views, {}) == SharedGpus()
+    assert shared_gpus({1: Facts(1, world_size=2, device=GPU)}, views, {}).doubt.startswith("rank 0 may share")
+
+
+@pytest.mark.parametrize(
+    ("models", "differ"),
+    [
+        (("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"), True),
+        (("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), False),
+        (("NVIDIA A100-SXM4-40GB", "Some GPU"), True),
+        (("NVIDIA A100-SXM4-40GB", ""), False),
+    ],
+)
+def test_no_peak_of_one_gpu_model_counts_for_ranks_on_others(tmp_path, models, differ):
+    """2 GFLOP per step; an A100 computes 312 TFLOP/s in bf16."""
+    events = [
+        *(step(1, 0, 100), step(2, 100, 200), product(10, 1000, 1000, 1000, kind="c10::BFloat16")),
+        *launched(TF32, 11, 20, 90, 1),
+    ]
+    for rank, name in enumerate(models):
+        info = {"backend": "nccl", "rank": rank, "world_size": 2}
+        write(tmp_path / f"{rank}.json", events, distributedInfo=info, deviceProperties=[{"id": 0, "name": name}])
+    found = measure(load([tmp_path]))
+    assert [rank.known("device_name") or "" for rank in found.ranks] == [*models]
+    if differ:
+        why = f"ranks compute on different GPU models, whose peaks differ: {' and '.join(sorted(models))}"
+        assert {found.efficiency.missing[name] for name in ("mfu", "hfu", "peak_flops_per_s")} == {why}
+        assert found.matmul.peaks == {}
+    else:
+        assert found.efficiency.mfu == pytest.approx(2e9 / (found.efficiency.step_ns / 1e9) / 312e12)
+        assert found.matmul.peaks["bf16"] == 312e12
+    assert found.efficiency.all_devices == 2
 
 
 def test_sizes_of_no_real_tensors_are_refused(tmp_path):

@@ -140,18 +140,57 @@ def test_replicas_share_no_samples(tmp_path):
     assert replicas([], 8) == 8
 
 
-@pytest.mark.parametrize("ranks", [[0, 1], [0, 1, 2, "x"], [0, 0, 1, 2], "0-3", None, [0, 1, 2, -1], [0, 1, 2, 10**9]])
-def test_odd_ranks_are_left_out(tmp_path, ranks):
-    entry = {"pg_name": "1", "pg_desc": "mesh_tp", "pg_size": 4, "ranks": ranks}
-    (tmp_path / "trace").mkdir()
-    info = {"distributedInfo": {"rank": 0, "world_size": 8, "pg_config": [entry]}}
-    (group,) = measure_events(tmp_path / "trace", EVENTS, **info).process_groups
+@pytest.mark.parametrize("ranks", ["0-3", None, []])
+def test_a_group_that_lists_no_ranks(tmp_path, ranks):
+    run = load_events(tmp_path, EVENTS, **damaged(ranks))
+    (group,) = measure(run).process_groups
     assert (group.dimensions, group.known("ranks")) == (["tensor"], None)
+    assert damage_of(run) == []
+
+
+def damage_of(run):
+    return [(one.level, one.text) for one in run.findings if one.code == "process-group-impossible"]
+
+
+def damaged(ranks, size=4):
+    entry = {"pg_name": "1", "pg_desc": "mesh_tp", "pg_size": size, "ranks": ranks}
+    return {"distributedInfo": {"rank": 0, "world_size": 8, "pg_config": [entry]}}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "why"),
+    [
+        ([0, 1], 4, "has 4 ranks, and lists 2"),
+        ([0, 1, 2, 3, 3], 4, "has 4 ranks, and lists 5"),
+        ([0, 1, 2, "x"], 4, "has 4 ranks, and lists 3"),
+        ([0, 0, 1, 2], 4, "has 4 ranks, and lists 3"),
+        ([0, 1, 2, -1], 4, "has 4 ranks, and lists 3"),
+        ([0, 1, 2, 10**9], 4, "has 4 ranks, and lists 3"),
+        ([0, 1, 2, 8], 4, "lists rank 8, and the run has 8 ranks"),
+        ([1, 2, 3, 4], 4, "does not list rank 0, of which the trace is"),
+        (None, 9, "has 9 ranks, and the run 8"),
+    ],
+)
+def test_damaged_groups_are_named_and_not_used(tmp_path, ranks, size, why):
+    run = load_events(tmp_path, EVENTS, **damaged(ranks, size))
+    assert damage_of(run) == [("partial", f"0.json: process group '1' {why}: it is ignored")]
+    assert measure(run).process_groups == []
+
+
+def test_several_damaged_groups_are_one_finding(tmp_path):
+    run = load_events(tmp_path, EVENTS, **header(mesh_tp=[1, 2], mesh_dp=[0, 9], mesh_pp=[0, 4]))
+    ((_, text),) = damage_of(run)
+    assert text == (
+        "0.json: process group '1' does not list rank 0, of which the trace is, and 1 more is damaged: they are ignored"
+    )
+    assert [group.ranks for group in measure(run).process_groups] == [list(range(8)), [0, 4]]
 
 
 def test_a_name_of_several_groups(tmp_path):
     """Ranks may call different groups by the same name."""
-    views = [load_events(tmp_path, EVENTS, **header(mesh_tp=ranks)).ranks[0] for ranks in ([0, 1], [2, 3])]
+    headers = [header(mesh_tp=ranks) for ranks in ([0, 1], [2, 3])]
+    headers[1]["distributedInfo"]["rank"] = 2
+    views = [load_events(tmp_path, EVENTS, **told).ranks[0] for told in headers]
     found = process_groups([view(rank.rank, rank.light) for rank in views], [], 8)
     group = next(group for group in found if group.size == 2)
     assert group.dimensions == ["tensor"]

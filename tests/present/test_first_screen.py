@@ -119,6 +119,9 @@ def test_ranks_that_share_a_gpu_are_not_counted_as_gpus() -> None:
     alone = [rank.model_copy(update={"gpu_ranks": []}) for rank in report.measured.ranks]
     apart = report.model_copy(update={"measured": report.measured.model_copy(update={"ranks": alone})})
     assert " · 2 ranks · 2 x NVIDIA H200 (nccl) · " in text.first_screen(apart)
+    mixed = [alone[0], alone[1].model_copy(update={"device_name": "NVIDIA A40"})]
+    two = report.model_copy(update={"measured": report.measured.model_copy(update={"ranks": mixed})})
+    assert " · 2 ranks · 1 x NVIDIA H200 + 1 x NVIDIA A40 (nccl) · " in text.first_screen(two)
 
 
 @pytest.mark.parametrize(("label", "role"), [("Healthy", "good"), ("No findings", "note"), ("Straggler", "warning")])

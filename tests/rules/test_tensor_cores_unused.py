@@ -34,6 +34,16 @@ def test_quiet_on_cards_that_know_tf32_which_has_a_rule_of_its_own(ask, make_mea
         ask("DP404", make_measured(**told, device_name=None))
 
 
+@pytest.mark.parametrize(("rule", "what"), [("DP401", "TF32"), ("DP404", "tensor cores for fp16 only")])
+def test_ranks_on_a_volta_and_an_a100(ask, make_measured, hand_made, rule, what):
+    measured = make_measured(matmul=products(hand_made, 0.3), **V100)
+    first, second = measured.ranks
+    mixed = [first, second.model_copy(update={"device_name": "NVIDIA A100-SXM4-80GB"})]
+    why = f"different GPU models, and not all have {what}: Tesla V100-SXM2-32GB and NVIDIA A100-SXM4-80GB"
+    with pytest.raises(Missing, match=why):
+        ask(rule, measured.model_copy(update={"ranks": mixed}))
+
+
 def test_steps_that_vary_are_not_stretched_by_a_profiler(ask, make_measured, hand_made):
     """Where all steps are traced, a median of 5 ms beside a mean of 10 makes no product take more of a step."""
     step = make_measured().step.model_copy(update={"basis": "traced", "time_ns": 5_000_000})

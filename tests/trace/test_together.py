@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from dptune.errors import RunError
+from dptune.runfile.facts import Facts
+from dptune.runfile.record import RunRecord
 from dptune.trace import load
 from dptune.trace.loading.same_run import APART_NS
+from dptune.trace.run import Run
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 EPOCH_US = 1_700_000_000_000_000
@@ -120,8 +123,31 @@ def test_a_trace_of_another_run_in_a_recording_is_refused(recorded):
         load([recorded])
 
 
-def test_a_record_of_more_ranks_than_the_facts_name(recorded):
-    record = recorded / "run.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"world_size": 4}))
-    text = "run.json says that the run has 4 ranks, the facts say 2: 2 is used"
+def changed(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize("facts", [{}, {1: 4}])
+def test_a_world_size_of_the_record_that_facts_and_traces_contradict(recorded, facts):
+    changed(recorded / "run.json", world_size=4)
+    for rank, world_size in facts.items():
+        changed(recorded / f"rank-{rank:05d}.facts.json", world_size=world_size)
+    of_facts = "2, 4" if facts else "2"
+    text = f"world sizes differ (run.json: 4; the facts: {of_facts}; the traces: 2): 2 is used"
     assert findings(recorded) == [("world-size-differs", "partial", text)]
+
+
+def test_a_world_size_of_the_facts_that_record_and_traces_contradict(recorded):
+    for rank in range(2):
+        changed(recorded / f"rank-{rank:05d}.facts.json", world_size=8)
+    text = "world sizes differ (run.json: 2; the facts: 8; the traces: 2): 2 is used"
+    assert findings(recorded) == [("world-size-differs", "partial", text)]
+
+
+def test_of_world_sizes_that_are_claimed_as_often_the_record_counts_unless_a_rank_lies_beyond_it():
+    facts = {rank: Facts(rank, world_size=8 - rank) for rank in range(2)}
+    assert Run([], RunRecord(world_size=7), facts).world_size == 7
+    assert Run([], RunRecord(world_size=2), facts).world_size == 2
+    assert Run([], RunRecord(world_size=1), facts).world_size == 8
+    assert Run([], None, facts).world_size == 8
+    assert Run([]).world_size is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +20,11 @@ from dptune.measure.device.accounts import device_figures, device_timeline
 from dptune.measure.device.phases import OPTIMIZER, DeviceTimeline, Phased, bounds, phased
 from dptune.measure.device.timeline import Split, Timeline
 from dptune.measure.intervals import Ints
+from dptune.measure.shared_gpus import SharedGpus, shared_gpus
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measure.synchronous import uneven_clocks
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import ArrivalFigures, DeviceFigures, Loss
-from dptune.runfile.facts import Facts
 from dptune.trace.kernels import Work
 from dptune.trace.run import Run
 
@@ -34,8 +34,7 @@ class Across:
     """What takes all ranks to know; dictionaries are by rank.
 
     `calls` are the collectives in steps, `ran` those of each device of each rank, outside the steps too. `uneven`:
-    clocks and collectives that are not of one synchronous job. `sharing`: the ranks on the GPU of each rank that shares
-    it.
+    clocks and collectives that are not of one synchronous job.
     """
 
     calls: list[RankCalls]
@@ -49,7 +48,7 @@ class Across:
     tracks: dict[tuple[int, str], Track]
     phased: Phased | str
     uneven: list[tuple[int, Loss]]
-    sharing: dict[int, list[int]]
+    gpus: SharedGpus
 
 
 def across(run: Run, views: list[RankView], accounted: list[RankView] | None = None) -> Across:
@@ -105,7 +104,7 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
         tracks,
         phases,
         [*not_of_one_run(calls, run.world_size), *uneven_clocks(match(calls, run.world_size, found)).items()],
-        _sharing_gpus(run.facts),
+        shared_gpus(run.facts, views, {rank: host_of(run, rank) for rank in run.by_rank}),
     )
 
 
@@ -119,15 +118,6 @@ def known_hosts(run: Run) -> dict[int, str]:
     """The host of each rank that has a known one."""
     ranks = sorted(run.by_rank.keys() | run.facts)
     return {rank: host for rank in ranks if (host := host_of(run, rank))}
-
-
-def _sharing_gpus(facts: Mapping[int, Facts]) -> dict[int, list[int]]:
-    """The ranks on the GPU of each rank that shares it, as far as recordings name it by UUID."""
-    by_gpu: dict[str, list[int]] = {}
-    for rank, rank_facts in sorted(facts.items()):
-        if rank_facts.device and rank_facts.device.uuid:
-            by_gpu.setdefault(rank_facts.device.uuid, []).append(rank)
-    return {rank: ranks for ranks in by_gpu.values() if len(ranks) > 1 for rank in ranks}
 
 
 def _computing(rank_view: RankView, spent: Sequence[DeviceTimeline], phases: Phased | str) -> Computing:

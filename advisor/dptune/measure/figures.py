@@ -103,6 +103,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     spent = [each for each in together.spent if each[0].whole]
     windowed = [each for each in spent if each[1].windows]
     phased = together.phased
+    names = {str(rank.device_name) for rank in ranks if rank.known("device_name")}
     noisy = noise.noise(facts, run.world_size)
     loads = load.load(facts, run.world_size)
     step = steptime.step_time(facts, accounted, run.repeats, accounts.mean_step_ns(account, together.devices))
@@ -116,7 +117,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     replicas = process_groups.replicas(parallel, world_size)
     samples, no_samples = _samples(run, read, together, inferred or not_inferred, passes, replicas, source)
     rates_of = efficiency.Steps(
-        *(step, account, tabled.kernels, world_size, replicas, samples, no_samples, tokens, together.sharing),
+        *(step, account, tabled.kernels, world_size, replicas, samples, no_samples, tokens, together.gpus, names),
         memory_bound_share=memory_bound_share(tabled.views) if device_kind == "cpu" else None,
     )
     fitting = sweep if sweep is not None and sweep.fits(backend, run.world_size) else None
@@ -219,6 +220,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
             tabled.views if tabled.whole else read,
             next((rank_facts.device for rank_facts in facts if rank_facts.device), None),
             detail,
+            names,
         ),
     )
 
@@ -382,7 +384,7 @@ def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | 
     return RankFigures.of(
         figures,
         rank=rank,
-        gpu_ranks=together.sharing.get(rank, []),
+        gpu_ranks=together.gpus.ranks.get(rank, []),
         source=trace.source if trace else "",
         partial=trace.light.partial if trace else "",
         events=trace.light.events if trace else 0,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
 from dptune.advice import Evidence
-from dptune.measured import HOST_IDLE, CommunicationFigures, DelayedFigures, StragglerFigures
+from dptune.measured import HOST_IDLE, CommunicationFigures, DelayedFigures, Missing, StragglerFigures
 from dptune.rule.recorded import RecordedView
 
 _LAG_SHARE = 0.1  # of the step, from which a rank is late: on shared machines healthy ranks lag by a few per cent
@@ -35,6 +35,23 @@ class RanksView(RecordedView):
         """
         stretch = self.measured.traced_step_ns / self.measured.recorded_step_ns
         return min(1.0, max(0.0, share) * max(1.0, stretch))
+
+    def gpus_have(self, has: Callable[[str, str], bool], what: str) -> bool:
+        """Whether the GPUs have something, by compute capability and name, "" where unknown.
+
+        Raises Missing where neither is known, and where only some have it.
+        """
+        names = [(rank.rank, str(rank.known("device_name") or "")) for rank in self.measured.ranks]
+        capabilities = {each.rank: each.device.capability for each in self.facts if each.device}
+        gpus: dict[str, str] = {}
+        for rank, name in names:
+            gpus[name] = gpus.get(name) or capabilities.get(rank, "")
+        found = {name: has(capability, name) for name, capability in gpus.items() if capability or name}
+        if not found:
+            raise Missing("the GPU model is unknown, and so are the dtypes of its tensor cores")
+        if len(set(found.values())) > 1:
+            raise Missing(f"ranks compute on different GPU models, and not all have {what}: {' and '.join(found)}")
+        return all(found.values())
 
     def exposed_transfer(self) -> Evidence:
         """Exposed communication that may be transfer: all of it but what is known to be waiting for a late rank.

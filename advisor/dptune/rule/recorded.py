@@ -294,15 +294,6 @@ class RecordedView:
             raise Missing("the traces do not separate the forward pass from the rest")
         return part * phases["forward"].compute_ns / self.measured.account.window_ns
 
-    def gpu(self) -> tuple[str, str]:
-        """Compute capability and name of the first GPU, "" where it is not known; raises Missing without either."""
-        device = self.facts[0].device if self.facts else None
-        names = (rank.known("device_name") for rank in self.measured.ranks)
-        capability, name = device.capability if device else "", next(filter(None, names), "")
-        if not capability and not name:
-            raise Missing("the GPU model is unknown, and so are the dtypes of its tensor cores")
-        return capability, name
-
     def agreed_share(self, share: float, rank: int, name: str, at: str) -> float:
         """A function's share of the few detailed steps, limited to its upper bound from stack samples of many steps."""
         found = self.found_share(rank, name, at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -64,12 +65,27 @@ class Run:
         """Each of them by its number."""
         return {rank.rank: rank for rank in self.every_rank}
 
-    @property
+    @cached_property
+    def world_sizes(self) -> dict[str, Counter[int]]:
+        """Claims of how many ranks the run had, and how often each is made: by run.json, the facts and the traces."""
+        claims = {
+            "run.json": [self.record.world_size] if self.record is not None else [],
+            "the facts": [facts.world_size for facts in self.facts.values()],
+            "the traces": [rank.light.distributed.world_size for rank in self.every_rank],
+        }
+        counted = {
+            source: Counter(size for size in sizes if size and 0 < size <= MOST_RANKS)
+            for source, sizes in claims.items()
+        }
+        return {source: sizes for source, sizes in counted.items() if sizes}
+
+    @cached_property
     def world_size(self) -> int | None:
-        """How many ranks the run had, by the facts, the record or the traces; None where nothing says."""
-        claims = [facts.world_size for facts in self.facts.values()]
-        if not any(claims) and self.record is not None:
-            claims = [self.record.world_size or 0]
-        if not any(claims):
-            claims = [rank.light.distributed.world_size or 0 for rank in self.every_rank]
-        return max((claim for claim in claims if 0 < claim <= MOST_RANKS), default=None)
+        """How many ranks the run had, as most claims agree, of equals that of run.json; None where nothing says.
+
+        A size that does not hold all ranks that were read counts only where no other is claimed.
+        """
+        least = max([*self.by_rank, *self.facts], default=-1) + 1
+        votes = sum(self.world_sizes.values(), Counter[int]())
+        recorded = self.world_sizes.get("run.json", Counter())
+        return max(votes, key=lambda size: (size >= least, votes[size], recorded[size], size), default=None)

@@ -67,7 +67,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     share = run.unstretched(run.measured.matmul.fp32_share)
     impact = run.impact(share, WORTH_SHARE)
-    if impact is None or not _knows_tf32(run):
+    if impact is None or not run.gpus_have(_knows_tf32, "TF32"):
         return
     now = run.facts[0].settings.get("float32_matmul_precision") if run.facts else None
     if now in ("high", "medium"):
@@ -101,9 +101,8 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
-def _knows_tf32(run: RunView) -> bool:
+def _knows_tf32(capability: str, name: str) -> bool:
     """By compute capability where it was recorded, else by the name of the card."""
-    capability, name = run.gpu()
     if capability:
         return int(capability.partition(".")[0]) >= TF32_CAPABILITY
     return not _BEFORE_AMPERE.search(name)

@@ -68,7 +68,7 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or used >= run.limit(USED_SHARE):
         return
-    if not _has_fp16_only(run):
+    if not run.gpus_have(_has_fp16_only, "tensor cores for fp16 only"):
         return
     computed = max(share, run.unstretched(run.measured.share("compute_ns")))
     facts = run.facts[0] if run.facts else None
@@ -104,7 +104,6 @@ def check(run: RunView) -> Iterator[Advice]:
     )
 
 
-def _has_fp16_only(run: RunView) -> bool:
+def _has_fp16_only(capability: str, name: str) -> bool:
     """By compute capability where it was recorded, else by the name of the card."""
-    capability, name = run.gpu()
     return capability.startswith("7.") if capability else bool(_VOLTA_OR_TURING.search(name))

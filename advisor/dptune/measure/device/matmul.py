@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dptune.measure.device.alignment import is_unaligned, unaligned_products
 from dptune.measure.device.architectures import architecture_of
 from dptune.measure.device.operator_kinds import operator_shares
 from dptune.measure.device.phases import bounds
 from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core, is_unclassified
-from dptune.measure.efficiency.peaks import peak
+from dptune.measure.efficiency.peaks import common
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import MatmulFigures
@@ -37,10 +37,16 @@ _NO_SIZES = "few products are unaligned, or the trace lacks the sizes of operato
 _ON_CPU = "precision is known from GPU kernel names only: this run computes on the CPU"
 
 
-def matmul(views: Sequence[RankView], device: DeviceFacts | None, detail: RankView | None = None) -> MatmulFigures:
+def matmul(
+    views: Sequence[RankView],
+    device: DeviceFacts | None,
+    detail: RankView | None = None,
+    device_names: Collection[str] = (),
+) -> MatmulFigures:
     """Shares of the steps' windows, over all ranks and devices; unions, as everywhere.
 
-    `detail` is a window with sizes; without it they are read from the first of `views`.
+    `detail` is a window with sizes; without it they are read from the first of `views`. `device_names`: those of all
+    ranks.
     """
     on_cpu = (
         device.kind == "cpu"
@@ -57,6 +63,8 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None, detail: RankVi
     tensor_cores = has_tensor_cores(*_identity(views, device))
     if tensor_cores is None and (shown := architecture_of(views[0])) is not None:
         tensor_cores = shown.matrix_units
+    if any(has_tensor_cores(name, None) is False for name in device_names):
+        tensor_cores = False
     missing = {"operator_shares": _ON_GPU}
     if tensor_cores is None:
         missing["tensor_cores"] = "the trace does not name the device: record with `dptune profile`"
@@ -84,14 +92,9 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None, detail: RankVi
         tensor_core_share=sum(_time(v, is_tensor_core) for v in views) / whole,
         unclassified_share=sum(_time(v, is_unclassified) for v in views) / kernels if kernels else None,
         tensor_cores=tensor_cores,
-        peaks=_peaks(_identity(views, device)[0]),
+        peaks=common({_identity(views, device)[0], *device_names} - {""}, ("fp32", "tf32", "bf16", "fp16")),
         missing=missing,
     )
-
-
-def _peaks(device_name: str) -> dict[str, float]:
-    found = {dtype: peak(device_name, dtype) for dtype in ("fp32", "tf32", "bf16", "fp16")}
-    return {dtype: known.flops_per_s for dtype, known in found.items() if known is not None}
 
 
 def is_layout_change(name: str) -> bool:

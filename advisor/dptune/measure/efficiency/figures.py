@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from dptune.measure.efficiency.counting import NOT_OF_OPERATORS, UNKNOWN_TYPE, O
 from dptune.measure.efficiency.kernel_time import KernelTime, kernel_time
 from dptune.measure.efficiency.measured_peaks import MeasuredPeaks
 from dptune.measure.efficiency.source import Source
+from dptune.measure.shared_gpus import SharedGpus
 from dptune.measured import (
     Account,
     DtypeFlops,
@@ -49,6 +50,7 @@ _KIND_ABOVE_PEAK = (
     "{} kernels run at {:,.1f} TFLOP/s, above the peak of {:,.1f}: some kernels are missing, a causal mask skips part "
     "of the FLOPs, or operator sizes or the device's name are not those of the run"
 )
+_MODELS = "ranks compute on different GPU models, whose peaks differ: {}"
 _EITHER = "fp32 or tf32"
 _NOT_SHOWN = "the names of kernels do not show whether fp32 products ran in TF32, which has another peak"
 _NO_KINDS = "no kernels were recorded"
@@ -60,8 +62,8 @@ class Steps:
     """What rates need besides operators. `samples`, `tokens`: per step over all ranks; `tokens` from the user.
 
     `no_samples`: why `samples` are not known. `replicas` of the model have tokens of their own: ranks of tensor and
-    pipeline parallelism share them. `sharing`: the ranks on the GPU of each rank that shares it. `memory_bound_share`:
-    of the operators of a CPU; None on GPUs.
+    pipeline parallelism share them. `device_names`: those of all ranks. `memory_bound_share`: of the operators of a
+    CPU; None on GPUs.
     """
 
     time: StepTime
@@ -72,19 +74,27 @@ class Steps:
     samples: int | None
     no_samples: str
     tokens: int | None
-    sharing: Mapping[int, Sequence[int]]
+    shared_gpus: SharedGpus
+    device_names: Collection[str] = ()
     memory_bound_share: float | None = None
 
     def sharing_ranks(self, rank: int) -> int:
         """How many ranks run on the GPU of this one, itself included."""
-        return max(1, len(self.sharing.get(rank, ())))
+        return max(1, len(self.shared_gpus.ranks.get(rank, ())))
 
     @property
     def gpus(self) -> int | None:
         """The devices of the run where each rank has one, each counted once."""
-        if self.world_size is None:
+        if self.world_size is None or self.shared_gpus.doubt:
             return None
-        return self.world_size - len(self.sharing) + len({tuple(ranks) for ranks in self.sharing.values()})
+        sharing = self.shared_gpus.ranks
+        return self.world_size - len(sharing) + len({tuple(ranks) for ranks in sharing.values()})
+
+    @property
+    def no_common_peak(self) -> str:
+        """Why the peak of one rank's GPU is not that of all; "" where it is."""
+        models = peaks.differing(self.device_names)
+        return _MODELS.format(" and ".join(models)) if models else self.shared_gpus.doubt
 
     @property
     def per_second(self) -> float | None:
@@ -125,7 +135,7 @@ def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[
     seen = None if steps.tokens or isinstance(source, str) else source.tokens
     whole_ns = None if isinstance(source, str) else source.whole_ns
     tokens_per_step = steps.tokens or (seen.per_step * steps.replicas if seen and steps.replicas else None)
-    no_devices = source if isinstance(source, str) else "the number of ranks is not known"
+    no_devices = source if isinstance(source, str) else steps.shared_gpus.doubt or "the number of ranks is not known"
     return {
         "step_ns": (whole_ns or steps.time.rate_ns, steps.no_time),
         "all_devices": (gpus * devices if gpus and devices else None, no_devices),
@@ -162,6 +172,8 @@ def _flops(spent: KernelTime, shared: int, source: Source, steps: Steps) -> dict
     dtypes = [_dtype(name, flops, source) for name, flops in _by_dtype(spent, source).items()]
     peak, no_peak = _mixed_peak(dtypes)
     peak = None if peak is None else peak / steps.sharing_ranks(source.view.rank)
+    if not source.on_cpu and (why := steps.no_common_peak):
+        peak, no_peak = None, why
     if spent.counted_share is not None and spent.counted_share < _LEAST_COUNTED:
         peak, no_peak = None, _MOST_UNCOUNTED.format(spent.counted_share * 100)
     per_second = _per_second(source, steps)

@@ -25,6 +25,7 @@ datasheet has since replaced by 37 and 75.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -148,3 +149,19 @@ def peak(device_name: str, dtype: str) -> Peak | None:
     model = model_of(device_name)
     tflops = model.tflops.get(dtype) if model else None
     return None if model is None or tflops is None else Peak(tflops * 1e12, model.source)
+
+
+def differing(device_names: Iterable[str]) -> list[str]:
+    """One name of each kind of device, by peaks; [] where all have the same."""
+    models = {name: model_of(name) for name in sorted(device_names)}
+    found = {tuple(sorted(model.tflops.items())) if model else name: name for name, model in models.items()}
+    return list(found.values()) if len(found) > 1 else []
+
+
+def common(device_names: Iterable[str], dtypes: Iterable[str]) -> dict[str, float]:
+    """FLOP/s by element type, where all of these devices have the same."""
+    names = set(device_names)
+    if not names or differing(names):
+        return {}
+    found = {dtype: peak(min(names), dtype) for dtype in dtypes}
+    return {dtype: known.flops_per_s for dtype, known in found.items() if known is not None}

@@ -67,6 +67,12 @@ def impossible(name: str, header: Header) -> Iterator[Finding]:
     if rank is not None and world and rank >= world:
         text = f"{name}: distributedInfo gives rank {rank} and world size {world}, which contradict each other"
         yield Finding(code="world-size-too-small", level="partial", text=text)
+    wrong = {str(group.get("pg_name", "")): why for group in _listed(found) if (why := _damage(group, found))}
+    if wrong:
+        (first, why), more = next(iter(wrong.items())), len(wrong) - 1
+        others = f", and {more} more {'is' if more == 1 else 'are'} damaged" if more else ""
+        text = f"{name}: process group {first[:_MOST_SHOWN]!r} {why}{others}: {'they are' if more else 'it is'} ignored"
+        yield Finding(code="process-group-impossible", level="partial", text=text)
 
 
 def _shown(value: object) -> str:
@@ -101,24 +107,44 @@ def _distributed(entry: object) -> Distributed:
         rank=_of_ranks(entry.get("rank")),
         world_size=_of_ranks(entry.get("world_size"), 1),
         backend=backend if isinstance(backend, str) and backend else None,
-        groups=dict(_groups(entry.get("pg_config"))),
+        groups=dict(_groups(entry)),
     )
 
 
-def _groups(config: object) -> Iterator[tuple[str, ProcessGroup]]:
-    for group in config if isinstance(config, list) else []:
-        size = _known(group.get("pg_size")) if isinstance(group, dict) else None
-        if size is not None:
+def _groups(distributed: dict[str, Any]) -> Iterator[tuple[str, ProcessGroup]]:
+    for group in _listed(distributed):
+        size = _known(group.get("pg_size"))
+        if size is not None and not _damage(group, distributed):
             described = group.get("pg_desc")
             words = described[:_MOST_DESCRIBED] if isinstance(described, str) else ""
-            yield str(group.get("pg_name", "")), ProcessGroup(size, words, _members(group.get("ranks"), size))
+            yield str(group.get("pg_name", "")), ProcessGroup(size, words, _members(group.get("ranks")))
 
 
-def _members(ranks: object, size: int) -> tuple[int, ...]:
-    """The ranks of a group, if there are as many as it has members."""
-    numbers = {_of_ranks(rank) for rank in ranks} if isinstance(ranks, list) and len(ranks) == size else set()
-    known = sorted(rank for rank in numbers if rank is not None)
-    return tuple(known) if len(known) == size else ()
+def _listed(distributed: dict[str, Any]) -> list[dict[str, Any]]:
+    config = distributed.get("pg_config")
+    return [group for group in config if isinstance(group, dict)] if isinstance(config, list) else []
+
+
+def _damage(group: dict[str, Any], distributed: dict[str, Any]) -> str:
+    """What about a process group no run has; "" where nothing is. One that lists no ranks has them unknown."""
+    size, ranks = _known(group.get("pg_size")), group.get("ranks")
+    own, world = _of_ranks(distributed.get("rank")), _of_ranks(distributed.get("world_size"), 1)
+    if size is not None and world and size > world:
+        return f"has {size:,} ranks, and the run {world:,}"
+    if size is None or not isinstance(ranks, list) or not ranks:
+        return ""
+    members = _members(ranks)
+    if len(ranks) != size or len(members) != size:
+        return f"has {size:,} ranks, and lists {len(members if len(ranks) == size else ranks):,}"
+    if world and members[-1] >= world:
+        return f"lists rank {members[-1]:,}, and the run has {world:,} ranks"
+    return "" if own is None or own in members else f"does not list rank {own:,}, of which the trace is"
+
+
+def _members(ranks: object) -> tuple[int, ...]:
+    """The ranks that a list names, ascending, each once."""
+    numbers = {_of_ranks(rank) for rank in ranks} if isinstance(ranks, list) else set()
+    return tuple(sorted(rank for rank in numbers if rank is not None))
 
 
 def _of_ranks(value: object, least: int = 0) -> int | None:

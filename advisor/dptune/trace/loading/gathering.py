@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -283,15 +283,8 @@ def _absent(run: Run) -> list[Finding]:
         text = f"rank {rank} has facts but no readable trace"
         found.append(Finding(code="trace-missing", level="partial", text=text))
     world = run.world_size or 0
-    claims = {rank.light.distributed.world_size for rank in run.every_rank} - {None}
-    if len(claims) > 1:
-        sizes = ", ".join(map(str, sorted(claims)[:_MOST_SIZES]))  # type: ignore[type-var]
-        text = f"the traces give different world sizes ({sizes}): {world} is used"
-        found.append(Finding(code="world-size-differs", level="partial", text=text))
-    recorded = run.record.world_size if run.record is not None else None
-    if run.facts and recorded and recorded != world:
-        text = f"run.json says that the run has {recorded} ranks, the facts say {world}: {world} is used"
-        found.append(Finding(code="world-size-differs", level="partial", text=text))
+    if differing := _sizes_that_differ(run.world_sizes):
+        found.append(Finding(code="world-size-differs", level="partial", text=f"{differing}: {world} is used"))
     absent = [rank for rank in range(world) if rank not in traced and rank not in run.facts]
     asked = None if run.record is None or run.record.ranks is None else set(run.record.ranks)
     missing = [rank for rank in absent if asked is None or rank in asked]
@@ -304,3 +297,14 @@ def _absent(run: Run) -> list[Finding]:
         text = f"{which} not recorded, as asked: what {'it' if len(sampled) == 1 else 'they'} did is not known"
         found.append(Finding(code="ranks-sampled", level="partial", text=text))
     return found
+
+
+def _sizes_that_differ(claims: Mapping[str, Mapping[int, int]]) -> str:
+    """World sizes that contradict each other, and where they are from; "" where there are none."""
+    if len({size for sizes in claims.values() for size in sizes}) < 2:
+        return ""
+    shown = {source: ", ".join(map(str, sorted(sizes)[:_MOST_SIZES])) for source, sizes in claims.items()}
+    if len(shown) == 1:
+        ((source, sizes),) = shown.items()
+        return f"{source} give different world sizes ({sizes})"
+    return f"world sizes differ ({'; '.join(f'{source}: {sizes}' for source, sizes in shown.items())})"

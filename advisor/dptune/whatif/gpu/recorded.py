@@ -9,7 +9,7 @@ from dataclasses import replace
 from dptune.measure.across_ranks import across
 from dptune.measure.complete import complete
 from dptune.measure.device.matmul import device_of
-from dptune.measure.efficiency.peaks import peak
+from dptune.measure.efficiency.peaks import common
 from dptune.measure.steps.steady import steady
 from dptune.measure.views import RankView, view
 from dptune.measured import Measured, Missing
@@ -59,12 +59,10 @@ def _workers(views: Sequence[RankView]) -> int | None:
 
 
 def _peaks(run: Run, views: Sequence[RankView]) -> dict[str, float]:
-    """FLOP/s of the device by element type, empty where it is not known."""
-    recorded = next((facts.device.name for facts in run.facts.values() if facts.device), None)
-    listed = device_of(views[0])
-    name = recorded or (listed.name if listed else "")
-    found = {dtype: peak(name, dtype) for dtype in ("fp32", "tf32", "bf16", "fp16")}
-    return {dtype: known.flops_per_s for dtype, known in found.items() if known is not None}
+    """FLOP/s of the device by element type, empty where it is not known or differs between ranks."""
+    recorded = {facts.device.name for facts in run.facts.values() if facts.device and facts.device.name}
+    listed = {device.name for device in map(device_of, views) if device and device.name}
+    return common(recorded or listed, ("fp32", "tf32", "bf16", "fp16"))
 
 
 def _ddp(facts: Mapping[int, Facts]) -> DdpFacts | None:

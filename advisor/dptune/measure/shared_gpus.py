@@ -1,0 +1,55 @@
+"""Which ranks compute on the same GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dptune.measure.views import RankView
+from dptune.runfile.facts import Facts
+
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_DOUBT = "rank {} may share a GPU with rank {}, since its facts do not name its GPU: its part of the peak is unknown"
+
+
+@dataclass(frozen=True)
+class SharedGpus:
+    """`ranks`: by rank all ranks on its GPU, where its UUID shows that it shares it. `doubt`: why others may share."""
+
+    ranks: dict[int, list[int]] = field(default_factory=dict)
+    doubt: str = ""
+
+
+def shared_gpus(facts: Mapping[int, Facts], views: Sequence[RankView], hosts: Mapping[int, str | None]) -> SharedGpus:
+    """By UUID; a rank without one, beside others that have one, may share a GPU of the same index on its host.
+
+    The index proves nothing: launchers that give each process one GPU of its own make it number 0 in all of them.
+    """
+    uuids = {rank: each.device.uuid for rank, each in sorted(facts.items()) if each.device and each.device.uuid}
+    by_gpu = _by((uuid, rank) for rank, uuid in uuids.items())
+    shared = {rank: ranks for ranks in by_gpu.values() if len(ranks) > 1 for rank in ranks}
+    devices = (
+        ((hosts.get(view.rank), device.operations.device), view.rank)
+        for view in views
+        for device in view.devices
+        if not device.operations.on_cpu
+    )
+    for ranks in _by(devices).values() if uuids else ():
+        unnamed = next((rank for rank in ranks if rank not in uuids), None)
+        other = next((rank for rank in ranks if rank != unnamed and not _apart(facts, rank, unnamed)), None)
+        if unnamed is not None and other is not None:
+            return SharedGpus(shared, _DOUBT.format(unnamed, other))
+    return SharedGpus(shared)
+
+
+def _by(pairs: Iterable[tuple[object, int]]) -> dict[object, list[int]]:
+    found: dict[object, list[int]] = {}
+    for key, rank in pairs:
+        found.setdefault(key, []).append(rank)
+    return found
+
+
+def _apart(facts: Mapping[int, Facts], *ranks: int | None) -> bool:
+    """Whether the GPUs that these ranks see are set, and differ."""
+    environments = [facts[rank].environment for rank in ranks if rank in facts]
+    return any(len({each.get(name) for each in environments} - {None, ""}) > 1 for name in _VISIBLE)
