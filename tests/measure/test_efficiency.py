@@ -482,7 +482,8 @@ def test_no_peak_of_one_gpu_model_counts_for_ranks_on_others(tmp_path, models, d
         assert {found.efficiency.missing[name] for name in ("mfu", "hfu", "peak_flops_per_s")} == {why}
         assert found.matmul.peaks == {}
     else:
-        assert found.efficiency.mfu == pytest.approx(2e9 / (found.efficiency.step_ns / 1e9) / 312e12)
+        per_second = 1e9 / found.efficiency.step_ns
+        assert found.efficiency.mfu == pytest.approx(2e9 / found.efficiency.steps * per_second / 312e12)
         assert found.matmul.peaks["bf16"] == 312e12
     assert found.efficiency.all_devices == 2
 
