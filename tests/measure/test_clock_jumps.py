@@ -71,6 +71,39 @@ def test_steps_that_overlap(tmp_path):
     assert wrong["steps-overlap"].text == "rank 0: the marked steps overlap by up to 0.3 ms, so no step can be timed"
 
 
+def test_steps_that_all_start_at_one_time(tmp_path):
+    events = [
+        {**one, "ts": 0, "dur": one["ts"] + one["dur"]} if one["name"].startswith("ProfilerStep") else one
+        for one in rank()
+    ]
+    measured, wrong = findings(tmp_path, events)
+    marked = sum(one["name"].startswith("ProfilerStep") for one in events)
+    assert wrong["steps-overlap"].text == (
+        f"rank 0: {marked - 1} of {marked} marked steps lie around others, so no step can be timed"
+    )
+    assert measured.step.known("time_ns") is None
+    assert measured.known("efficiency") is None
+
+
+@pytest.mark.parametrize(("length_us", "usable"), [(0.5, False), (2.0, True)])
+def test_steps_shorter_than_a_launch(tmp_path, length_us, usable):
+    """Each launches a kernel; the kernels run one after the other, as far apart as steps of 100 us."""
+    events = []
+    for number in range(6):
+        start = number * length_us
+        events += [step(number, start, start + length_us)]
+        events.append(launch(number + 1, start + 0.1, start + 0.3))
+        events.append(kernel("gemm", 100 * number + 10, 100 * number + 60, number + 1))
+    measured, wrong = findings(tmp_path, events)
+    assert (measured.step.known("time_ns") is not None) == usable
+    assert (measured.known("efficiency") is not None) == usable
+    assert (
+        [one.text for one in wrong.values()] == []
+        if usable
+        else ["rank 0: the marked steps take 0.5 us, too short for a training step, so no step can be timed"]
+    )
+
+
 @pytest.mark.parametrize(
     "events",
     [

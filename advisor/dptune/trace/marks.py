@@ -14,8 +14,7 @@ def step_rows(columns: Columns) -> tuple[Ints, int]:
     Dropped is a range that another lies inside (a step written as annotation and as operator, or one around several),
     and a later one of a number that was marked before.
     """
-    rows = columns.rows(RANGE_CATEGORIES, STEP_NAME.match)
-    rows = rows[columns.dur_ns[rows] > 0]
+    rows = _marks(columns)
     if not len(rows):
         return rows, 0
     rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]
@@ -25,3 +24,13 @@ def step_rows(columns: Columns) -> tuple[Ints, int]:
     _, first = np.unique(columns.name_id[innermost], return_index=True)
     kept = innermost[np.sort(first)]
     return kept, len(rows) - len(kept)
+
+
+def marked_steps(columns: Columns) -> int:
+    """How many steps have a ProfilerStep range, by their numbers."""
+    return len(np.unique(columns.name_id[_marks(columns)]))
+
+
+def _marks(columns: Columns) -> Ints:
+    rows = columns.rows(RANGE_CATEGORIES, STEP_NAME.match)
+    return rows[columns.dur_ns[rows] > 0]

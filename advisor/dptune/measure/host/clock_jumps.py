@@ -5,6 +5,9 @@ writes those of one thread in that order. In none of 100 public traces does an e
 both orders start before an earlier one, nor does a step start before the one before it has ended. Where that happens,
 the clock was set back, or parts of several recordings were joined, and no length of a step is known.
 
+Marked steps are no steps either where most marks lie around others, as where all start at one time, and where they are
+shorter than SHORTEST_NS.
+
 Traces that were written by hand are in less order: events added at the end have numbers far from their neighbours', and
 calls of a step that are out of order are so in each step. Neither is a jump.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
+from statistics import median
 
 import numpy as np
 
@@ -23,15 +27,17 @@ from dptune.measured import Loss, digits
 from dptune.trace.columns import NONE, Columns
 from dptune.trace.events import Trace
 from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES
+from dptune.trace.marks import marked_steps
 
 SLACK_NS = 1_000_000  # the largest step back of a call that is no jump; public traces have none at all
 _OVERLAP_NS = 10_000  # the same for marked steps
+SHORTEST_NS = 2_000  # a step: launching one kernel takes the host longer than that
 NEAR = 64  # numbers: other threads take some of those between neighbours on one thread
 MOST_JUMPS = 3  # of a clock, seen on one thread, where they are shorter than a step or no step is marked
 
 
 def clock_jump(trace: Trace) -> Loss | None:
-    """The largest jump back of a rank's clock, or marked steps that overlap; None where times are in order."""
+    """What is wrong with a rank's clock or marked steps: a jump back, overlaps, impossible lengths; None otherwise."""
     steps = sorted(host_steps(trace), key=lambda step: step.number)
     step_ns = max((step.length_ns for step in steps), default=sys.maxsize)
     back_ns = max((before.start_ns - after.start_ns for before, after in pairwise(steps)), default=0)
@@ -43,6 +49,14 @@ def clock_jump(trace: Trace) -> Loss | None:
     if overlap_ns > _OVERLAP_NS:
         text = f"the marked steps overlap by up to {digits(overlap_ns / 1e6)} ms, so no step can be timed"
         return Loss(code="steps-overlap", fatal=True, text=text)
+    marked = marked_steps(trace.columns)
+    if marked > 2 * len(steps):
+        text = f"{marked - len(steps):,} of {marked:,} marked steps lie around others, so no step can be timed"
+        return Loss(code="steps-overlap", fatal=True, text=text)
+    if steps and median(step.length_ns for step in steps) < SHORTEST_NS:
+        shortest = digits(median(step.length_ns for step in steps) / 1000)
+        text = f"the marked steps take {shortest} us, too short for a training step, so no step can be timed"
+        return Loss(code="steps-too-short", fatal=True, text=text)
     return None
 
 
