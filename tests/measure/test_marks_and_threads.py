@@ -8,7 +8,7 @@ from dptune.measured import Missing
 from dptune.runfile.facts import Facts
 from dptune.runfile.window import Window
 
-from .handmade import LOADER, NCCL, US, annotation, call, copy, launch, launched, load_events, operator, step
+from .handmade import LOADER, NCCL, US, annotation, call, copy, launch, launched, load_events, operator, python, step
 
 
 def steps(run):
@@ -37,6 +37,28 @@ def test_only_the_loader_of_the_training_thread_is_waited_for(tmp_path):
     measured = measure(load_events(tmp_path, [STEP, MM, background, annotation(LOADER, 0, 5)]))
     assert measured.input.wait_share == pytest.approx(0.05)
     assert measured.account.input_idle_ns == 5 * US
+
+
+RPC = "rpc_sync#slow(worker0 -> worker1)"
+FUTURE = "torch/futures/__init__.py(94): wait"
+
+
+@pytest.mark.parametrize(
+    ("waits", "sync_us"),
+    [
+        ([operator(RPC, 40, 80)], 40),  # as torch 1.x wrote it
+        ([annotation(RPC, 40, 80)], 40),
+        ([operator("rpc_async#slow(worker0 -> worker1)", 35, 85), python(FUTURE, 60, 80)], 20),
+        ([python("torch/distributed/rpc/api.py(690): rpc_sync", 40, 80)], 40),
+        ([python("<built-in method to_here of torch._C._distributed_rpc.PyRRef object at 0x7f>", 40, 80)], 40),
+    ],
+)
+def test_waiting_for_another_process_is_no_compute(tmp_path, waits, sync_us):
+    """A step of 100 us computes for 20 us; what runs while a reply is awaited computes, too."""
+    account = measure(load_events(tmp_path, [STEP, MM, *waits])).account
+    assert (account.compute_ns, account.sync_idle_ns) == (20 * US, sync_us * US)
+    account = measure(load_events(tmp_path, [STEP, MM, *waits, operator("aten::add", 62, 72)])).account
+    assert (account.compute_ns, account.sync_idle_ns) == (30 * US, (sync_us - 10) * US)
 
 
 def test_a_step_marked_twice_is_one(tmp_path):

@@ -25,7 +25,8 @@ def causes(idle: Intervals, columns: Columns, operations: Operations, host: Host
     in this gap had kept it from), `launch` (any other operator or call of the runtime), else `host`; where no launch
     was recorded, what the host does not tell is `unexplained`.
 
-    On a CPU: `input`, `gc`, `sync` (in a call of a collective that does not run), else `host`.
+    On a CPU: `input`, `gc`, `sync` (in a call of a collective that does not run, or that waits for a
+    reply of torch.distributed.rpc), else `host`.
     """
     found = dict.fromkeys(IDLE_CAUSES, NOTHING)
     rest = idle

@@ -1,11 +1,11 @@
 """What each device of a rank ran, by class.
 
-On a GPU an operation is a kernel, copy or memset. On a CPU run the device is the compute threads: compute is the
-union of operators there, without loading data and without collectives; communication is gloo's own ranges. Most
-lie on gloo's worker threads, whose operators are not the script's; `gloo:send` and `gloo:recv` on the calling thread.
-A Function of the script's own that calls a collective waits for it: of such a one, and of what runs it, only the
-operators inside are compute. The same holds for the hooks of fully_shard that gather or reduce: on a CPU they wait,
-also where autograd calls them from an operator of its own.
+On a GPU an operation is a kernel, copy or memset. On a CPU run the device is the compute threads: compute is the union
+of operators there, without loading data and without collectives; communication is gloo's own ranges. Most lie on gloo's
+worker threads, whose operators are not the script's; `gloo:send` and `gloo:recv` on the calling thread. What
+torch.distributed.rpc waits for is no compute. A Function of the script's own that calls a collective waits for it: of
+such a one, and of what runs it, only the operators inside are compute. The same holds for the hooks of fully_shard that
+gather or reduce: on a CPU they wait, also where autograd calls them from an operator of its own.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ from dptune.trace.vendors import LAUNCH_NAME, Vendor, unread, vendor_of
 
 # Collectives as the calling thread sees them: handing them over, or waiting for them. Not arithmetic.
 COLLECTIVE_CALL = re.compile(r"^_?c10d(_functional)?::|^record_param_comms$")
-# Ranges that torch 1.x and 2.0 wrote as operators although they enclose Python too.
-ENCLOSING = re.compile(r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.|DistributedDataParallel\.forward$)")
+# Ranges that torch 1.x and 2.0 wrote as operators although they enclose Python too, or wait for another process: those
+# of torch.distributed.rpc last until the reply is there.
+ENCLOSING = re.compile(
+    r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.|DistributedDataParallel\.forward$"
+    r"|rpc_(?:sync|async|remote)#|aten::(?:rpc_(?:sync|async|remote)|wait)$)"
+)
 # An autograd Function, by the name of its class: operators of torch have a namespace. What was compiled computes in
 # kernels that are no operators.
 _FUNCTION = re.compile(r"^(?!CompiledFunction)[^:]+$")

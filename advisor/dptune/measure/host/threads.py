@@ -9,6 +9,7 @@ import numpy as np
 
 from dptune.measure.device.operations import COLLECTIVE_CALL, ENCLOSING, Operations, loader_ranges
 from dptune.measure.host.blocked import NEVER, Blocked, blocked
+from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.intervals import NOTHING, Intervals, Ints
 from dptune.runfile.window import Window
@@ -26,6 +27,12 @@ from dptune.trace.kernels import (
 from dptune.trace.vendors import MEMORY_NAME
 
 _ENCLOSING_OR_CALL = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}")
+# Calls of torch.distributed.rpc and of futures that return with the reply, as ranges and as Python functions.
+_RPC_WAIT = re.compile(
+    r"^rpc_sync#|^aten::(?:rpc_sync|wait)$"
+    r"|(?:^|/)torch/(?:distributed/rpc/api|futures/__init__)\.py\(\d+\): (?:rpc_sync|wait|wait_all)$"
+    r"|^<built-in method (?:wait|to_here) of \S*(?:Future|RRef)\b"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +65,7 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
     found = NEVER
     if any(operations.on_cpu for operations in devices):
         held = _union(columns, columns.rows(OPERATOR_CATEGORIES, COLLECTIVE_CALL.match))
+        held |= _union(columns, columns.rows(RANGE_CATEGORIES | PYTHON_CATEGORIES, _RPC_WAIT.search))
         calls = columns.rows(LAUNCH_CATEGORIES)
         operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not _ENCLOSING_OR_CALL.match(name))
     else:
