@@ -11,8 +11,10 @@ the step where the script as it is takes what it took: a machine that has become
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from math import hypot, inf, log2
 from statistics import mean, median
 
@@ -40,11 +42,11 @@ from dptune.whatif.cpu.variants import variants
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
-from dptune.whatif.gpu.changes import sides, with_quickest_host, without_profiler
+from dptune.whatif.gpu.changes import sides, with_quickest_host, without_part, without_profiler
 from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
-from dptune.whatif.gpu.uncertainty import unknown_ns
+from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, unknown_ns
 from dptune.whatif.link import link_figures
 from dptune.whatif.searching import curve
 
@@ -179,7 +181,7 @@ class RunModel:
         of_batch = not _OF_BATCH.isdisjoint(new)
         always = self._unknown_ns(other, difference, only_a_bound=bool(why), of_batch=of_batch)
         lower, higher = (hypot(*always, *side) for side in zip(*off, strict=True))
-        low_ns = round(max(min(floors), predicted_ns - lower))
+        low_ns = round(max(min(floors), self._least_ns(new), predicted_ns - lower))
         assumptions = assumed(self.model, new, self.traced)
         batch = None if other.samples is None else round(other.samples)
         if why:
@@ -264,6 +266,17 @@ class RunModel:
         level = min(1.0, self.step_ns / busy_ns) if (busy_ns := self.model.busy_ns()) else 1.0
         ends = [gpu_changed(self.model, changes, side) for side in sides(changes)]
         return [level * program.busy_ns() for program in (other, *ends)]
+
+    def _least_ns(self, changes: Mapping[str, Value]) -> float:
+        """The step without all that the changes make faster, as the model has it that saves most; 0 if not known."""
+        if not isinstance(self.model, Program):
+            return 0.0
+        saved = [0.0]
+        for model, unchanged_ns in ((self.model, self._unchanged_ns), *chain(*self._variants_ns)):
+            with suppress(Missing):
+                assert isinstance(model, Program)
+                saved.append(1 - without_part(model, changes).step_ns() / unchanged_ns)
+        return self.step_ns * (1 - (1 + OF_DIFFERENCE) * max(saved)) if len(saved) > 1 else 0.0
 
     def _difference(self, model: Model, changes: Mapping[str, Value], before: float) -> tuple[Model, float]:
         """The model with the changes, and what they add to the measured step; `before`: the step without them."""

@@ -18,13 +18,13 @@ from dptune.whatif.gpu.hooks import as_bucket_views, compressed, halves
 from dptune.whatif.gpu.inputs import (
     batch_size,
     batch_times,
-    copies_beside,
     has_no_workers,
     loading_workers,
     no_loader,
+    pinned,
     uploads_beside,
 )
-from dptune.whatif.gpu.optimizing import foreach, fused
+from dptune.whatif.gpu.optimizing import foreach, fused, no_time
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.passes import as_graphs, micro_batches
 from dptune.whatif.gpu.precision import autocast, tensor_float_32
@@ -241,9 +241,11 @@ def _same_time(program: Program, value: Value) -> Program:
     return program
 
 
-def _pinned(program: Program) -> Program:
-    """Batches are there, in memory that copies do not hold the script for."""
-    return copies_beside(no_loader(program))
+def without_part(program: Program, settings: Mapping[str, Value]) -> Program:
+    """The program without all that these changes make faster; raises Missing where they change other parts, too."""
+    if not settings or not settings.keys() <= _OF_OPTIMIZER:
+        raise Missing("the changes are not of one part of the step")
+    return no_time(program)
 
 
 def _no_eager_attention(program: Program) -> Program:
@@ -271,7 +273,7 @@ def _gradients_in(program: Program, value: Value) -> Program:
 BOUNDS: dict[str, Callable[[Program], Program]] = {
     "loader.num_workers": no_loader,
     "loader.prefetch_factor": no_loader,
-    "loader.pin_memory": _pinned,
+    "loader.pin_memory": pinned,
     "fsdp.prefetch": gathered_in_no_time,
     "attention.sdpa": _no_eager_attention,
     "compile.model": _compiled,
@@ -322,5 +324,6 @@ RANGED: dict[str, Ranging] = {
     "optimizer.foreach": foreach,
     "cuda.graphs": as_graphs,
 }
+_OF_OPTIMIZER = frozenset({"optimizer.fused", "optimizer.foreach"})
 _BEFORE_TOPOLOGY = ("ddp.no_sync", "link.alpha_us", "link.gb_per_s")
 PREDICTED = frozenset({*CHANGES, *RANGED, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})

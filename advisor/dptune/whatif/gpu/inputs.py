@@ -104,11 +104,31 @@ def uploads_beside(program: Program, value: Value, side: Side) -> Program:
     return with_edges(program, of)
 
 
-def copies_beside(program: Program) -> Program:
-    """Copies take no time, and no call waits for one."""
+def pinned(program: Program) -> Program:
+    """Copies take no time and no call waits for one; with workers, a thread takes batches from their queue.
+
+    That thread prepares no batch: one that the script waited for comes as long after the one before it as it did.
+    """
     copied = _copied(program, None)
     free = with_edges(program, lambda _, edge: None if edge.kind == Kind.SYNC and edge.item in copied else edge)
-    return times(free, (Kind.COPY,), 0.0)
+    free = times(free, (Kind.COPY,), 0.0)
+    return free if has_no_workers(program) else _supplied(free, program.run())
+
+
+def _supplied(program: Program, recorded_ns: Sequence[float]) -> Program:
+    """The program without the fetching of batches, whose workers are no faster than at these times of all places."""
+    fetching_ns, before = _FETCHING_NS.at(Side.LEAST), dict[int, int]()
+    edges: list[Sequence[Edge]] = []
+    for place, each in enumerate(program.edges):
+        waited_ns = max((edge.lag_ns for edge in each if edge.kind == Kind.INPUT), default=0.0)
+        found = [edge.lasting(0.0) if edge.kind == Kind.INPUT else edge for edge in each] if waited_ns else each
+        if waited_ns > fetching_ns:
+            rank = program.ranks[place]
+            if rank in before:
+                found = [*found, Edge(before[rank], recorded_ns[place] - recorded_ns[before[rank]], Kind.INPUT)]
+            before[rank] = place
+        edges.append(found)
+    return replace(program, edges=edges) if edges != program.edges else program
 
 
 def _copied(program: Program, part: Part | None) -> set[int]:

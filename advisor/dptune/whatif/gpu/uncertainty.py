@@ -15,7 +15,7 @@ from dptune.whatif.gpu.program import Program
 # The unchanged step is measured, so what a replay cannot know grows with what a change moves: contention of kernels,
 # work that waits behind what is taken away. Set so that about 90 % of 104 changes lie within, drawn from the simulator
 # of tests/simulator. Of 15 changes measured on two ranks of an H200 12 lie within, as many as with 5 and 25 %.
-_OF_STEP, _OF_DIFFERENCE = 0.015, 0.15
+_OF_STEP, OF_DIFFERENCE = 0.015, 0.15
 _NORMAL_90 = 1.645  # two-sided
 _UNEVEN = 0.05  # of the step: halves of the steps nearer to their mean are covered by the other causes
 
@@ -43,7 +43,7 @@ def unknown_ns(
     if only_a_bound:
         return of_replay
     of_steps = level * remaining_variation_ns(after) if of_batch else 0.0
-    return *of_replay, of_steps, _OF_STEP * (step_ns + difference_ns), _OF_DIFFERENCE * difference_ns
+    return *of_replay, of_steps, _OF_STEP * (step_ns + difference_ns), OF_DIFFERENCE * difference_ns
 
 
 def remaining_variation_ns(after: Program) -> float:
