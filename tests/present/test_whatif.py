@@ -57,7 +57,12 @@ def test_what_may_save_nothing_is_not_to_be_proven():
 
 
 def test_traced_steps_are_called_so():
-    assert "ms per step, traced: the profiler slows the host." in text([], traced=True)
+    said = text([], traced=True)
+    assert "ms per step, traced: the profiler slows the host." in said
+    assert "hides it" not in said
+    hidden = "take 100.0 ms. Compute, or the host that the profiler slows, hides it: untraced, it may cost more. Link"
+    assert hidden in text([], traced=True, floor_ns=100_000_000)
+    assert "hides it" not in text([], floor_ns=100_000_000)
 
 
 def test_a_floor_that_is_not_known_is_left_out():

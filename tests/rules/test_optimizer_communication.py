@@ -1,7 +1,10 @@
 """Collectives of an optimizer that shards its work itself: the rule, on runs made by hand."""
 
+import math
+
 import pytest
 
+from dptune.predicted import Prediction
 from dptune.runfile.facts import OptimizerFacts
 
 ROWS = (
@@ -28,6 +31,30 @@ def test_an_optimizer_that_averages_and_gathers(said):
     )
     assert [round(each.value, 3) for each in advice.evidence] == [0.02, 0.05]
     assert (advice.impact, advice.saves.basis) == ("medium", "bound")
+
+
+@pytest.mark.parametrize(
+    ("basis", "step", "added"),
+    [
+        ("traced", 1.0, "replay of the traced steps without any communication saves 0.0 %: the host, which"),
+        ("traced", 0.9, ""),
+        ("untraced", 1.0, ""),
+    ],
+)
+def test_a_replay_that_saves_less_than_the_bound(ask, make_measured, make_facts, hand_made, basis, step, added):
+    """The bound is 7 % of a step; the replay waits for a host that the profiler slows."""
+    measured = make_measured(overlap=hand_made.overlap(*ROWS))
+    measured = measured.model_copy(update={"step": measured.step.model_copy(update={"basis": basis})})
+    took_ns = round(step * measured.step.time_ns)
+
+    def predictor(changes):
+        assert changes == {"link.alpha_us": 0.0, "link.gb_per_s": math.inf}
+        return Prediction.only("", changes={}, step_ns=took_ns, low_ns=took_ns, high_ns=took_ns)
+
+    facts = [make_facts(optimizers=[OptimizerFacts("DistAdam")])]
+    (advice,) = ask("DP207", measured, facts, predictor=predictor)
+    assert advice.saves.how.startswith("the exposed collectives of the optimizer step")
+    assert (added in advice.saves.how) if added else ("replay" not in advice.saves.how)
 
 
 @pytest.mark.parametrize(

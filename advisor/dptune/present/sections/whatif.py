@@ -33,6 +33,7 @@ _STRATEGIES = (
 )
 _CURVE = (Column("size MiB"), Column("buckets"), Column("step ms"), Column("", right=False))
 _BAR = 30
+_AS_LONG = 0.99  # of the step: communication that takes no time leaves it as it is
 _LONGEST_NAME = 30  # of a set of changes inside the table
 
 
@@ -62,10 +63,11 @@ def _steps(whatif: WhatIf, width: int, run: str) -> Iterator[Line]:
         words = f"The means of every second traced step and of the others differ by {percent(variation_share)}."
         yield from labelled("Steps vary", words, width)
     if whatif.known("floor_ns") is not None:
-        words = (
-            f"If communication took no time, a step would take {ns_as_ms(whatif.floor_ns)} ms. Skipping "
-            "collectives can save more: it also removes their hooks."
-        )
+        words = f"If communication took no time, a step would take {ns_as_ms(whatif.floor_ns)} ms. "
+        if whatif.traced and whatif.floor_ns >= _AS_LONG * measured_ns:
+            words += "Compute, or the host that the profiler slows, hides it: untraced, it may cost more."
+        else:
+            words += "Skipping collectives can save more: it also removes their hooks."
         yield from labelled("Free comm.", words, width)
     if whatif.known("link") is None:
         yield from labelled("Link", f"Unknown: {whatif.missing['link']}.", width)
