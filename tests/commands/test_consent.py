@@ -211,6 +211,6 @@ def test_without_an_identity_the_machines_name_counts(monkeypatch, tmp_path):
 def test_a_recording_says_who_made_it(monkeypatch):
     monkeypatch.delenv("DPTUNE_CAPTURE", raising=False)
     started = launch.alone(Script("train.py"), Interpreter(sys.executable, (3, 11, 0), "2.13.0"))
-    record = recording.begin(started, Options(tokens=4096))
+    record = recording.begin(started, Options(tokens=4096, samples=256))
     assert record.origin == origin.here()
-    assert record.tokens_per_step == 4096
+    assert (record.tokens_per_step, record.samples_per_step) == (4096, 256)

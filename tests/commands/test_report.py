@@ -48,16 +48,22 @@ def test_a_section_with_nothing_to_show_is_named(capsys: pytest.CaptureFixture[s
     assert "dptune: nothing to show in this report: inferred" in printed.err
 
 
-def test_tokens_and_a_price_are_taken_from_the_command_line(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--tokens-per-step", "4096", "--gpu-hour-price", "2.5"]
+def test_tokens_samples_and_a_price_are_taken_from_the_command_line(
+    traces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--tokens-per-step", "4096", "--samples-per-step", "512", "--gpu-hour-price", "2.5"]
     assert main(["report", str(traces), "--no-cache", "--format", "json", *options]) == 0
     report = Report.model_validate_json(capsys.readouterr().out)
     found, cost = report.measured.efficiency, report.cost
     assert found.tokens_per_step == 4096
     assert found.tokens_per_s == pytest.approx(4096 / found.step_ns * 1e9)
+    assert report.measured.samples_per_step == 512
+    assert found.samples_per_s == pytest.approx(512 / found.step_ns * 1e9)
+    assert not report.measured.samples_inferred
     assert cost is not None
     assert cost.per_1000_steps == pytest.approx(1000 * found.step_ns / 3600e9 * cost.devices * 2.5)
-    for option, wrong in (("--tokens-per-step", "0"), ("--gpu-hour-price", "nan"), ("--gpu-hour-price", "-1")):
+    wrongs = (("--tokens-per-step", "0"), ("--samples-per-step", "x"))
+    for option, wrong in (*wrongs, ("--gpu-hour-price", "nan"), ("--gpu-hour-price", "-1")):
         assert main(["report", str(traces), f"{option}={wrong}"]) == 2
         assert option in capsys.readouterr().err
 

@@ -23,6 +23,7 @@ from dptune.measure.shared_gpus import SharedGpus, shared_gpus
 from dptune.measure.views import view
 from dptune.measured import EfficiencyFigures, Missing, StepTime
 from dptune.runfile.facts import DeviceFacts, Facts
+from dptune.runfile.record import RunRecord
 from dptune.testing import figures
 from dptune.trace import load
 
@@ -580,6 +581,24 @@ def test_tokens_given_to_a_recording_are_kept(tmp_path):
         found = measure(load([folder], cached=False), tokens=asked).efficiency
         assert found.known("tokens_per_step") == expected
     assert found.missing["tokens_per_s"].endswith("(pass `--tokens-per-step N`)")
+
+
+def test_samples_given_count_where_none_were_recorded():
+    """Those of a report win over those of a recording, and what was recorded of loaders over both."""
+    run = load([RECORDED / "wide-gradients"])
+    assert measure(replace(run, record=RunRecord(samples_per_step=256)), samples=64).samples_per_step == 512
+    for given, asked, expected in ((256, None, 256), (256, 64, 64), (None, 64, 64), (-1, None, None)):
+        found = measure(replace(run, facts={}, record=RunRecord(samples_per_step=given)), samples=asked)
+        assert found.known("samples_per_step") == expected
+        assert found.efficiency.known("samples_per_s") == (
+            expected and pytest.approx(expected / found.efficiency.step_ns * 1e9)
+        )
+        assert not found.samples_inferred
+
+
+def test_unknown_samples_name_the_option(tmp_path):
+    found = measure_events(tmp_path, [step(1, 0, 100), step(2, 100, 200), *launched(GEMM, 11, 20, 60, 1)])
+    assert found.efficiency.missing["samples_per_s"].endswith("(pass `--samples-per-step N`)")
 
 
 def test_peaks_have_sources_and_are_dense():

@@ -16,8 +16,8 @@ class Options:
 
     `settings`: what to change in the script, by the names of knobs. `nccl_log`: let NCCL write its log into the folder.
     `cpu_peak`: measure the peak of a CPU after a detailed window.
-    `tokens`: per optimizer step over all ranks, for the record. `environment`: variables it gets beside ours;
-    `directory`: where it runs, None for here; `output`: a file for what it prints, None for our own streams;
+    `tokens`, `samples`: per optimizer step over all ranks, for the record. `environment`: variables it gets beside
+    ours; `directory`: where it runs, None for here; `output`: a file for what it prints, None for our own streams;
     `trial`: it is one of many: no process that it started lives on after it, and `latest` does not name it.
     """
 
@@ -31,6 +31,7 @@ class Options:
     nccl_log: bool = False
     cpu_peak: bool = True
     tokens: int | None = None
+    samples: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     directory: Path | None = None
     output: Path | None = None

@@ -44,6 +44,7 @@ def begin(started: Launch, options: Options) -> RunRecord:
         schedule=options.schedule,
         settings=redacted_settings(options.settings),
         tokens_per_step=options.tokens,
+        samples_per_step=options.samples,
         cpu_peak=options.cpu_peak,
     )
 

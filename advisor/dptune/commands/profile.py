@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.shared.amounts import count, seconds, seconds_or_none, tokens
+from dptune.commands.shared.amounts import count, per_step, seconds, seconds_or_none
 from dptune.commands.shared.launching import launch_of, script_arguments
 from dptune.commands.shared.setting import setting_arguments, settings_of
 from dptune.commands.shared.torchrun_options import torchrun_arguments, torchrun_of
@@ -68,7 +68,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     noise = "extra steps to measure the gradient noise scale, for the best batch size (40 without N)"
     steps.add_argument("--noise-scale", type=count, nargs="?", const=40, default=0, metavar="N", help=noise)
     words = "tokens per optimizer step over all ranks, kept in the recording for tokens per second in reports"
-    steps.add_argument("--tokens-per-step", type=tokens, metavar="N", help=words)
+    steps.add_argument("--tokens-per-step", type=per_step, metavar="N", help=words)
+    words = "samples per optimizer step over all ranks, kept in the recording: used where no DataLoader shows them"
+    steps.add_argument("--samples-per-step", type=per_step, metavar="N", help=words)
     again = "run N more times and time untraced steps: predictions need the variation between processes"
     steps.add_argument("--repeat", type=count, default=0, metavar="N", help=again)
     off = "do not measure links between ranks after recording (default: measured if unknown, 10 s at most)"
@@ -209,6 +211,7 @@ def _options(args: argparse.Namespace) -> Options:
         nccl_log=args.nccl_log,
         cpu_peak=args.cpu_peak,
         tokens=args.tokens_per_step,
+        samples=args.samples_per_step,
     )
 
 

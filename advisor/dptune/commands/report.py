@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dptune.commands.shared.amounts import price, tokens
+from dptune.commands.shared.amounts import per_step, price
 from dptune.commands.shared.engine import cluster_options, engine_of
 from dptune.commands.shared.flight_dumps import check_format, figures, split, with_report
 from dptune.commands.shared.flight_dumps import show as show_dumps
@@ -104,7 +104,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     links_option(parser)
     group = parser.add_argument_group("efficiency")
     words = "tokens per optimizer step over all ranks (default: as given to dptune profile, else as the trace shows)"
-    group.add_argument("--tokens-per-step", type=tokens, metavar="N", help=words)
+    group.add_argument("--tokens-per-step", type=per_step, metavar="N", help=words)
+    words = "samples per optimizer step over all ranks, where no recorded DataLoader shows them"
+    group.add_argument("--samples-per-step", type=per_step, metavar="N", help=words)
     words = "price of a GPU-hour: adds the cost of 1,000 steps and the saving of each recommendation"
     group.add_argument("--gpu-hour-price", type=price, metavar="PRICE", help=words)
 
@@ -182,7 +184,13 @@ def _read(args: argparse.Namespace) -> tuple[Run, Report]:
     from dptune.commands.shared.reading import run_and_report
 
     with engine_of(args) as engine:
-        run, report = run_and_report(args.paths, links=args.links, tokens=args.tokens_per_step, engine=engine)
+        run, report = run_and_report(
+            args.paths,
+            links=args.links,
+            tokens=args.tokens_per_step,
+            samples=args.samples_per_step,
+            engine=engine,
+        )
     if args.gpu_hour_price is None:
         return run, report
     from dptune.advise.cost import with_cost

@@ -26,7 +26,7 @@ from dptune.measure.device.operator_kinds import memory_bound_share
 from dptune.measure.device.tensor_memory import NO_ALLOCATIONS, tensor_memory
 from dptune.measure.efficiency import figures as efficiency
 from dptune.measure.efficiency.source import Source, source_of
-from dptune.measure.efficiency.tokens import recorded_tokens
+from dptune.measure.efficiency.tokens import given_per_step
 from dptune.measure.host import (
     attention,
     attribution,
@@ -65,13 +65,15 @@ from dptune.runfile.facts import Facts
 from dptune.trace.run import RankTrace, Run
 
 
-def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = None) -> Measured:
+def measure(
+    run: Run, sweep: links.Sweep | None = None, tokens: int | None = None, samples: int | None = None
+) -> Measured:
     """All figures of a run; one that could not be measured says why under `missing`.
 
-    `sweep` is what `dptune links` measured; it is left out if it does not fit the run. `tokens`: per step over all
-    ranks, from the user; else those that the recording was given.
+    `sweep` is what `dptune links` measured; it is left out if it does not fit the run. `tokens`, `samples`: per step
+    over all ranks, from the user; else those that the recording was given. Recorded samples win over given ones.
     """
-    tokens = tokens or recorded_tokens(run.record)
+    tokens, given = given_per_step(run.record, tokens, samples)
     facts = list(run.facts.values())
     viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.every_rank], run.world_size)
     views, aside = steady.steady(viewed)
@@ -115,7 +117,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     overlapped = None if read_account is None else overlap.overlap(windowed, together.ran, phased, read_account)
     parallel = process_groups.process_groups(viewed, overlapped.rows if overlapped else [], world_size)
     replicas = process_groups.replicas(parallel, world_size)
-    samples, no_samples = _samples(run, read, together, inferred or not_inferred, passes, replicas, source)
+    samples, no_samples = _samples(run, read, together, inferred or not_inferred, passes, replicas, source, given)
     rates_of = efficiency.Steps(
         *(step, account, tabled.kernels, world_size, replicas, samples, no_samples, tokens, together.gpus, names),
         memory_bound_share=memory_bound_share(tabled.views) if device_kind == "cpu" else None,
@@ -209,6 +211,7 @@ def measure(run: Run, sweep: links.Sweep | None = None, tokens: int | None = Non
     }
     return Measured.of(
         figures,
+        samples_given=given is not None,
         tables_of="recording" if tabled.whole else "steps",
         process_groups=parallel,
         longest=longest.longest(windowed, phased),
@@ -251,12 +254,14 @@ def _samples(
     passes: AccumulationFigures,
     replicas: int | None,
     source: Source | str,
+    given: int | None,
 ) -> tuple[int | None, str]:
-    """The global batch: as recorded, else as the trace of the lowest rank shows it."""
+    """The global batch: as recorded, else as given, else as the trace of the lowest rank shows it."""
     if run.facts:
-        return accumulation.samples_per_step(list(run.facts.values()), run.world_size)
-    if isinstance(inferred, str):
-        return None, inferred
+        samples, why = accumulation.samples_per_step(list(run.facts.values()), run.world_size)
+        return samples or given, why
+    if given or isinstance(inferred, str):
+        return given, str(inferred)
     sized, backwards = not isinstance(source, str), passes.known("backwards_per_step")
     return inferred_samples(views[0], _calls(views[0], together), replicas, inferred.batch, backwards, sized=sized)
 

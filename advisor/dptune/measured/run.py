@@ -84,6 +84,7 @@ class Measured(Figures):
     backend: Figure[str] = Field(ABSENT, description="nccl, gloo, ...")
     device_kind: Figure[str] = Field(ABSENT, description="'cpu', 'cuda', 'rocm', ...")
     samples_per_step: Figure[int] = Field(ABSENT, description="global batch: samples per optimizer step, all ranks")
+    samples_given: bool = Field(False, description="whether the user gave the samples of a step")
     step: StepTime = Field(description="how long a step takes")
     account: Figure[Account] = Field(ABSENT, description="sum over steps, devices and ranks of the light window")
     steps: Figure[StepsFigures] = Field(ABSENT, description="which steps the figures refer to, and how they were found")
@@ -162,9 +163,9 @@ class Measured(Figures):
 
     @property
     def samples_inferred(self) -> bool:
-        """Whether the samples of a step were inferred from the trace, not recorded."""
+        """Whether the samples of a step were inferred from the trace, neither recorded nor given."""
         inferred: InferredFacts | None = self.known("inferred")
-        return inferred is not None and inferred.batch is not None
+        return inferred is not None and inferred.batch is not None and not self.samples_given
 
     def may_average_gradients(self, group: str | None) -> bool:
         """Whether a process group may average gradients: not one that is known to split tensors or layers."""

@@ -116,8 +116,9 @@ class RunRecord:
     launcher) | launcher (the user's launcher starts dptune, once per rank) | environment | code. `nproc_per_node`
     and `nnodes` are as requested (`gpu`, `1:4`). `ranks` are those that were to be recorded, where it was a sample.
     `unrecorded` are scripts that trained in processes which were not recorded. `settings` is what was changed in
-    the script from outside, by the names of knobs. `tokens_per_step`: over all ranks, from the user; None where not
-    given. `cpu_peak`: whether ranks on CPUs were to measure their peak; None in recordings of older versions.
+    the script from outside, by the names of knobs. `tokens_per_step`, `samples_per_step`: over all ranks, from the
+    user; None where not given. `cpu_peak`: whether ranks on CPUs were to measure their peak; None in recordings of
+    older versions.
     `topology` is what `nvidia-smi topo -m` printed. `cards` are the NVIDIA cards that were used, or all of the host
     where that is not known; `cards_unread` why there are none. `links_unmeasured`: why the links between its ranks
     are not known. `commit` is the git commit in the working directory, with `+` where tracked files
@@ -148,6 +149,7 @@ class RunRecord:
     schedule: Schedule = field(default_factory=Schedule)
     settings: dict[str, bool | int | float | str | None] = field(default_factory=dict)
     tokens_per_step: int | None = None
+    samples_per_step: int | None = None
     cpu_peak: bool | None = None
     ending: Ending = field(default_factory=Ending)
 

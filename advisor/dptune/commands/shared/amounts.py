@@ -6,7 +6,7 @@ import argparse
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _MOST_PRICE = 1e6  # of a device for an hour
-_MOST_TOKENS = 10**12  # of a step
+_MOST_PER_STEP = 10**12  # tokens or samples
 _COUNTED = ("auto", "cpu", "gpu", "xpu")  # torchrun counts these itself
 
 
@@ -71,11 +71,11 @@ def price(text: str) -> float:
     return number
 
 
-def tokens(text: str) -> int:
-    """Tokens per step, for `--tokens-per-step`. Raises ArgumentTypeError for other text."""
+def per_step(text: str) -> int:
+    """For `--tokens-per-step` and `--samples-per-step`. Raises ArgumentTypeError for other text."""
     number = positive(text)
-    if number > _MOST_TOKENS:
-        raise argparse.ArgumentTypeError(f"must be at most {_MOST_TOKENS:,}, not {text:.30}")
+    if number > _MOST_PER_STEP:
+        raise argparse.ArgumentTypeError(f"must be at most {_MOST_PER_STEP:,}, not {text:.30}")
     return number
 
 

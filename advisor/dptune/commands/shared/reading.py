@@ -85,9 +85,10 @@ def measured_of(
     cached: bool = True,
     links: Path | None = None,
     tokens: int | None = None,
+    samples: int | None = None,
     engine: Engine | None = None,
 ) -> tuple[Run, Measured]:
-    """Read the traces and measure them as `report_of` does; `tokens`: per step over all ranks, from the user."""
+    """Read the traces and measure them as `report_of` does; `tokens`, `samples`: per step over all ranks, given."""
     from dptune.measure import measure
     from dptune.present.progress import progress
 
@@ -97,7 +98,7 @@ def measured_of(
         run = (engine or Engine(jobs, cached)).load(chosen, show)
         if show:
             show("measuring", 0, 0)
-        measured = measure(run, sweep, tokens)
+        measured = measure(run, sweep, tokens, samples)
     check_fit(sweep, measured)
     return run, measured
 
@@ -110,6 +111,7 @@ def run_and_report(
     links: Path | None = None,
     advised: bool = True,
     tokens: int | None = None,
+    samples: int | None = None,
     engine: Engine | None = None,
 ) -> tuple[Run, Report]:
     """The same with the run that the report is of."""
@@ -123,7 +125,7 @@ def run_and_report(
 
         settings.check_budgets(BUDGETS)
     chosen: Sequence[str | Path] = [recorded(path) for path in paths] or [latest(RUNS)]
-    run, measured = measured_of(chosen, jobs, cached=cached, links=links, tokens=tokens, engine=engine)
+    run, measured = measured_of(chosen, jobs, cached=cached, links=links, tokens=tokens, samples=samples, engine=engine)
     with progress() as show:
         if show:
             show("running rules and predictions", 0, 0)

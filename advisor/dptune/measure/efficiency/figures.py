@@ -144,7 +144,7 @@ def _rates(source: Source | str, devices: int, steps: Steps) -> dict[str, tuple[
         ),
         "samples_per_s": (
             steps.samples * per_second if steps.samples and per_second else None,
-            steps.no_samples if per_second else steps.no_time,
+            f"{steps.no_samples} (pass `--samples-per-step N`)" if per_second else steps.no_time,
         ),
         "tokens_per_step": (tokens_per_step, _NO_TOKENS if per_second else steps.no_time),
         "tokens_per_s": (

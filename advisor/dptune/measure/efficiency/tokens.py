@@ -35,10 +35,11 @@ class Tokens:
     shape: tuple[int, int] | None
 
 
-def recorded_tokens(record: RunRecord | None) -> int | None:
-    """Tokens of a step over all ranks that `dptune profile` was given; None for a number that cannot be right."""
-    given = None if record is None else record.tokens_per_step
-    return given if given is not None and 0 < given <= _MOST_TOKENS else None
+def given_per_step(record: RunRecord | None, tokens: int | None, samples: int | None) -> tuple[int | None, int | None]:
+    """Tokens and samples of a step over all ranks: given now, else to `dptune profile`, if they can be right."""
+    recorded = (None, None) if record is None else (record.tokens_per_step, record.samples_per_step)
+    kept = [number if number is not None and 0 < number <= _MOST_TOKENS else None for number in recorded]
+    return tokens or kept[0], samples or kept[1]
 
 
 def tokens(view: RankView) -> Tokens | None:
