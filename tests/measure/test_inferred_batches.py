@@ -30,6 +30,8 @@ def test_a_public_trace_of_images(real_traces: Path) -> None:
     ]
     assert measured.samples_per_step == 32
     assert measured.efficiency.samples_per_s == pytest.approx(32 / measured.efficiency.step_ns * 1e9)
+    assert measured.samples_inferred
+    assert not measured.model_copy(update={"samples_given": True}).samples_inferred
 
 
 def test_copies_alone_show_a_batch_with_low_confidence(real_traces: Path) -> None:
