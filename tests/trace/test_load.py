@@ -138,8 +138,8 @@ def test_one_unreadable_file_is_its_own_error_and_several_are_counted(tmp_path):
 def run_folder(tmp_path):
     folder = tmp_path / "dptune-runs" / "2026-train"
     for rank in range(2):
-        write(folder / f"rank-{rank:05d}.trace.json.gz", 5, 9, name="light")
-        write(folder / f"rank-{rank:05d}.detail.trace.json.gz", 5, 9, name="detailed")
+        write(folder / f"rank-{rank:05d}.trace.json.gz", 5, name="light")
+        write(folder / f"rank-{rank:05d}.detail.trace.json.gz", 5, name="detailed")
         form.write(folder / f"rank-{rank:05d}.facts.json", Facts(rank, world_size=2, windows=[Window("light", 7)]))
     form.write(folder / "run.json", RunRecord(world_size=2, command=["python", "train.py"]))
     return folder
