@@ -35,10 +35,10 @@ def shared_gpus(facts: Mapping[int, Facts], views: Sequence[RankView], hosts: Ma
         if not device.operations.on_cpu
     )
     for ranks in _by(devices).values() if uuids else ():
-        unnamed = next((rank for rank in ranks if rank not in uuids), None)
-        other = next((rank for rank in ranks if rank != unnamed and not _apart(facts, rank, unnamed)), None)
-        if unnamed is not None and other is not None:
-            return SharedGpus(shared, _DOUBT.format(unnamed, other))
+        for unnamed in [rank for rank in ranks if rank not in uuids]:
+            others = (rank for rank in ranks if rank != unnamed and not _apart(facts, rank, unnamed))
+            if (other := next(others, None)) is not None:
+                return SharedGpus(shared, _DOUBT.format(unnamed, other))
     return SharedGpus(shared)
 
 
@@ -49,7 +49,7 @@ def _by(pairs: Iterable[tuple[object, int]]) -> dict[object, list[int]]:
     return found
 
 
-def _apart(facts: Mapping[int, Facts], *ranks: int | None) -> bool:
+def _apart(facts: Mapping[int, Facts], *ranks: int) -> bool:
     """Whether the GPUs that these ranks see are set, and differ."""
     environments = [facts[rank].environment for rank in ranks if rank in facts]
     return any(len({each.get(name) for each in environments} - {None, ""}) > 1 for name in _VISIBLE)

@@ -68,7 +68,7 @@ class Run:
     @cached_property
     def world_sizes(self) -> dict[str, Counter[int]]:
         """Claims of how many ranks the run had, and how often each is made: by run.json, the facts and the traces."""
-        claims = {
+        claims: dict[str, list[int | None]] = {
             "run.json": [self.record.world_size] if self.record is not None else [],
             "the facts": [facts.world_size for facts in self.facts.values()],
             "the traces": [rank.light.distributed.world_size for rank in self.every_rank],
