@@ -34,7 +34,7 @@ def train(rank, ranks, store, settings, words):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     log = logged()
-    model, optimizer = built("no_table" in words, ranks)
+    model, optimizer = built("no_table" in words)
     for name, unit in model.named_children():
         unit.register_forward_pre_hook(lambda *_, name=name: log.append(["run", int(name), ""]))
     torch.manual_seed(rank)
@@ -65,14 +65,13 @@ def train(rank, ranks, store, settings, words):
     dist.destroy_process_group()
 
 
-def built(without_table, ranks):
+def built(without_table):
     table = [] if without_table else [nn.Embedding(128, 16)]
     blocks = [nn.Sequential(*[nn.Linear(16, 16, bias=False) for _ in range(layers)]) for layers in (1, 2, 3)]
     model = nn.Sequential(*table, *blocks, nn.Linear(16, 64, bias=False))
-    mesh = dist.init_device_mesh("cpu", (ranks,))
     for unit in (*table, *blocks):
-        fully_shard(unit, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(unit)  # over all ranks: each call makes a mesh of its own
+    fully_shard(model)
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 

@@ -47,7 +47,7 @@ class _OfFsdp:
         return [parameter for parameter in held if parameter.requires_grad]
 
     def unfit(self) -> str:
-        meshes = {id(group.mesh_info.mesh) for group in self._groups}
+        meshes = {group.mesh_info.mesh for group in self._groups}  # equal by ranks: each call may make its own
         return "its units are sharded over several meshes" if len(meshes) != 1 else ""
 
     def why_leave(self) -> str:
