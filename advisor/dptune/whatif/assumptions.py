@@ -53,6 +53,8 @@ _ON_CPUS = {
     "wrapper": f"each collective of a unit adds {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and "
     f"{BYTE_NS:g} ns per byte of host time; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
     f"{UPDATE_NS:g} ns per element",
+    "fsdp.within_hosts": "shards are all-reduced between hosts right after each reduce-scatter, by all ranks of a host at "
+    "once",
     "fsdp.units": "hooks and copies of units take as long in total as before; a merged unit is gathered before its "
     "first module and reduced after its last",
     "loader.num_workers": "each worker prepares a batch as fast as the main process did, CPU cores permitting; "
@@ -127,6 +129,11 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         if not traced:
             yield "the profiler slows all host calls by the same factor, and no device work"
         return
+    if changes.get("fsdp.within_hosts") and model.hosts > 1:
+        yield (
+            "communication within a host was not measured: it takes 0 to 1 times as long as between hosts; ranks of a "
+            "host share its link to others, or each has as much as one had"
+        )
     if model.others and any(name.startswith(_OF_THE_LINK) for name in changes):
         took = f"{max(model.others_ns.values(), default=0.0) / 1e6:.1f} ms"
         yield f"{model.others} collectives per step outside of backward passes are unchanged ({took})"

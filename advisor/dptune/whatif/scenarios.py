@@ -91,9 +91,7 @@ _ALL = (
         "",
     ),
 )
-ONLY_MEMORY = frozenset(
-    {"optimizer.name", "optimizer.sharded", "fsdp.within_hosts", "fsdp.offload_policy", "model.dtype"}
-)
+ONLY_MEMORY = frozenset({"optimizer.name", "optimizer.sharded", "model.dtype"})
 SCENARIOS = MappingProxyType({scenario.name: scenario for scenario in _ALL})
 
 
