@@ -53,8 +53,8 @@ _ON_CPUS = {
     "wrapper": f"each collective of a unit adds {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and "
     f"{BYTE_NS:g} ns per byte of host time; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
     f"{UPDATE_NS:g} ns per element",
-    "fsdp.within_hosts": "shards are all-reduced between hosts right after each reduce-scatter, by all ranks of a host at "
-    "once",
+    "fsdp.within_hosts": "each reduce-scatter is followed by an all-reduce of shards between hosts, by all ranks of a "
+    "host at once",
     "fsdp.units": "hooks and copies of units take as long in total as before; a merged unit is gathered before its "
     "first module and reduced after its last",
     "loader.num_workers": "each worker prepares a batch as fast as the main process did, CPU cores permitting; "
@@ -102,6 +102,10 @@ _ON_GPUS = {
     "fsdp.forward_prefetch": _UNITS,
     "fsdp.backward_prefetch": _UNITS,
     "fsdp.prefetch": _UNITS,
+    "fsdp.within_hosts": "communication within a host takes 0 to 1 times as long as between hosts; the all-reduce of "
+    "shards between hosts follows each reduce-scatter, or overlaps the next one",
+    "fsdp.offload_policy": "shards are copied over PCIe at 6 to 50 GB/s, and updated by one core or a few in "
+    f"{UPDATE_NS / 16:.1f} to {2 * UPDATE_NS:g} ns per element",
     "optimizer.fused": "a fused update moves a quarter to 0.6 of the bytes of foreach operations (AdamW: a third)",
     "optimizer.foreach": "foreach operations move the same bytes as the loop, without its gaps",
     "cuda.graphs": "forward and backward passes can be captured; the loader and the optimizer are launched as before",

@@ -58,10 +58,10 @@ def hybrid_of(model: StepModel, settings: Mapping[str, Value]) -> Hybrid:
         measured.alpha_ns if alpha_us is None else float(alpha_us) * 1e3 * model.latency.alone,
         at_once * measured.bytes_per_ns if rate is None else float(rate),
     )
-    return Hybrid(shards, _ring(within, shards), _ring(between, hosts))
+    return Hybrid(shards, ring(within, shards), ring(between, hosts))
 
 
-def _ring(hop: Hop, ranks: int) -> Link:
+def ring(hop: Hop, ranks: int) -> Link:
     """An all-reduce in a ring of so many ranks."""
     return Link(2 * (ranks - 1) * hop.alpha_ns, hop.bytes_per_ns / (2 * (ranks - 1) / ranks))
 
