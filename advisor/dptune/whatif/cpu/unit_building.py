@@ -31,6 +31,7 @@ from dptune.whatif.hosts import are_crowded, hosts_of
 from dptune.whatif.link import link_figures, link_of
 
 _OF_GROUPS = "the run's own collectives of units, within and between groups of ranks"
+_STRATEGIES = {"FULL_SHARD", "SHARD_GRAD_OP"}
 _LEAST_COMPUTE = 0.25  # of traced compute, that untraced steps have: where less is left, their collectives were shorter
 
 
@@ -97,7 +98,7 @@ def read(run: Run, measured: Measured) -> RecordedUnits:
     sharded = _sharded(facts[0], measured.world_size)
     sizes = _sizes(sharded)
     timelines = {
-        rank.rank: unit_timeline(view(rank.rank, rank.light, facts[rank.rank].window("light")), sizes)
+        rank.rank: unit_timeline(view(rank.rank, rank.light, facts[rank.rank].window("light")), sizes, _order(sharded))
         for rank in run.ranks
     }
     sequences = {
@@ -157,8 +158,10 @@ def _sharded(facts: Facts, world_size: int) -> Sequence[FsdpFacts]:
     sharded = [fsdp for fsdp in facts.fsdp if fsdp.mesh]
     if facts.ddp:
         raise Missing("some modules are replicated and others sharded; the step model covers one kind")
-    if any(fsdp.version == 1 for fsdp in facts.fsdp) or not sharded:
-        raise Missing("the step model of CPU runs covers fully_shard, not FullyShardedDataParallel")
+    if not sharded or len({fsdp.version for fsdp in sharded}) > 1:
+        raise Missing("the step model of CPU runs covers either fully_shard or FullyShardedDataParallel")
+    if sharded[0].version == 1:
+        _check_flat(sharded)
     if any(len(fsdp.mesh) > 2 or prod(fsdp.mesh) != world_size for fsdp in sharded):
         raise Missing("units are sharded over only some of the ranks, which the step model does not cover")
     if len({tuple(fsdp.mesh) for fsdp in sharded}) > 1:
@@ -166,6 +169,25 @@ def _sharded(facts: Facts, world_size: int) -> Sequence[FsdpFacts]:
     if len({(fsdp.parameter_dtype, fsdp.reduce_dtype) for fsdp in sharded}) > 1:
         raise Missing("units have different mixed-precision policies")
     return sharded
+
+
+def _check_flat(sharded: Sequence[FsdpFacts]) -> None:
+    """Raise Missing for what the step model does not cover of FullyShardedDataParallel."""
+    strategies = {fsdp.strategy for fsdp in sharded}
+    if not strategies <= _STRATEGIES:
+        raise Missing(f"the step model covers {' and '.join(sorted(_STRATEGIES))} of FullyShardedDataParallel")
+    if any(fsdp.offload for fsdp in sharded):
+        raise Missing("FullyShardedDataParallel with offloaded parameters is not modelled")
+    if any(len(fsdp.order) != len(fsdp.names) for fsdp in sharded):
+        raise Missing("the order of units in forward passes was not recorded")
+
+
+def _order(sharded: Sequence[FsdpFacts]) -> list[str]:
+    """The units of FullyShardedDataParallel in the order of forward passes; none of fully_shard, which names them."""
+    if sharded[0].version == 2:
+        return []
+    placed = (each for fsdp in sharded for each in zip(fsdp.order, fsdp.names, strict=True))
+    return [name for _, name in sorted(placed)]
 
 
 def _sizes(sharded: Sequence[FsdpFacts]) -> dict[Kind, dict[str, float]]:
