@@ -123,12 +123,18 @@ def trained(options: argparse.Namespace) -> None:
 
 
 def _tracked(name: str, optimizer: str) -> Callable[[int], tuple[nn.Module, Any, Any]]:
-    """What `dptune whatif --model` calls: the model, its optimizer and the loss of a batch of so many samples."""
+    """What `dptune whatif --model` calls: the model, its optimizer and the loss of a batch of so many samples.
+
+    As in the training, the outputs of a batch live until those of the next.
+    """
 
     def build(batch: int) -> tuple[nn.Module, Any, Any]:
+        kept: list[torch.Tensor] = []
+
         def loss(model: nn.Module) -> torch.Tensor:
             inputs, targets = samples(name, batch, torch.float32).tensors
-            return nn.functional.cross_entropy(model(inputs).flatten(0, -2).float(), targets.flatten())
+            kept[:] = [model(inputs)]
+            return nn.functional.cross_entropy(kept[0].flatten(0, -2).float(), targets.flatten())
 
         return Model(name, False), OPTIMIZERS[optimizer], loss
 
