@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dptune.capture.injected import tracked_memory as injected
-from dptune.capture.tracked_memory import TrackedMemoryRequest, check, track
+from dptune.capture.tracked_memory import TrackedMemory, TrackedMemoryRequest, check, track
 from dptune.commands.shared.reading import measured_of
 from dptune.errors import UsageError
 from dptune.measured import Missing
@@ -222,6 +222,24 @@ def test_a_process_that_dies(tmp_path):
     (tmp_path / "model.py").write_text("import os\nos._exit(3)\n")
     (found,) = track([TrackedMemoryRequest(f"{tmp_path / 'model.py'}:build", 2, (2,), sharded=False)])
     assert "exited with status 3" in found.why
+
+
+def test_the_command(monkeypatch):
+    """Without a process: what is asked, and where the answers are shown."""
+    asked = []
+
+    def answer(requests):
+        asked.extend(requests)
+        return [TrackedMemory(peak_bytes=2**20), TrackedMemory(why="no such module")]
+
+    monkeypatch.setattr("dptune.whatif.memory.tracking.track", answer)
+    words = ("whatif", str(RUN), "--no-cache", "--set", "wrapper=fsdp", "--model", MODEL)
+    done = in_process.dptune(*words, "--format", "json")
+    (memory,) = json.loads(done.stdout)["memory"]
+    assert (memory["tracked_now_bytes"], memory["missing"]) == (2**20, {"tracked_bytes": "no such module"})
+    assert [request.sharded for request in asked] == [False, True]
+    assert asked[0].function == MODEL
+    assert "wrapper=fsdp: unknown: no such module" in in_process.dptune(*words, COLUMNS="100").stdout
 
 
 def test_the_command_needs_changes():

@@ -83,6 +83,7 @@ def _function(named: str) -> Callable[[int], Built]:
 def _tracked(build: Callable[[int], Built], request: dict[str, Any]) -> dict[str, Any]:
     """The most bytes that are alive at once in a step, and what they are by torch's names at that moment."""
     from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     ranks = request["mesh"]
@@ -98,7 +99,7 @@ def _tracked(build: Callable[[int], Built], request: dict[str, Any]) -> dict[str
         if request["sharded"]:
             with unset_fake_temporarily():  # a mesh reads the values of its tensors
                 names = ("replicate", "shard")[-len(ranks) :]
-                mesh = dist.init_device_mesh(device, tuple(ranks), mesh_dim_names=names)
+                mesh = init_device_mesh(device, tuple(ranks), mesh_dim_names=names)
             _shard(model, blocks, merged, request, mesh)
         optimizer = optimizer_of(model.parameters())
         tracker = _tracker(model, optimizer, by_unit=request["sharded"] and merged == 1)

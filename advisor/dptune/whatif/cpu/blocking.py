@@ -16,7 +16,7 @@ def through(
     A collective starts once every rank has issued it. All ranks issue the same ones in the same order.
     """
     now, computed = dict(starts_ns), dict.fromkeys(passes, 0.0)
-    hybrid = model.sharding and model.sharding.hybrid
+    hybrid = None if model.sharding is None else model.sharding.hybrid
     for calls in zip(*(pass_.calls for pass_ in passes.values()), strict=True):
         for (rank, pass_), call in zip(passes.items(), calls, strict=True):
             at_ns = call.at_ns if call.direction == "forward" else pass_.forward_ns + call.at_ns

@@ -67,7 +67,7 @@ def _recorded(function: str, measured: Measured, facts: Sequence[Facts]) -> Trac
     if len(loaders) != 1:
         raise Missing("the batch size was not recorded")
     units = [fsdp for fsdp in sharded if any(fsdp.names)]
-    policy = (units or sharded or [None])[0]
+    policy = next(iter(units or sharded), None)
     paths = [path for fsdp in units for name in fsdp.names if name for path in name.split(", ")]
     return TrackedMemoryRequest(
         function,
@@ -108,12 +108,12 @@ def _changed(request: TrackedMemoryRequest, name: str, value: Value) -> TrackedM
         return replace(request, units=int(value or 1))
     if name == "fsdp.reshard_after_forward":
         return replace(request, reshard=None if value is None else value if isinstance(value, bool) else _whole(value))
-    if name in _DTYPES:
-        return replace(request, **{_DTYPES[name]: None if value is None else DTYPES[str(value)]})
+    dtype = None if value is None else DTYPES.get(str(value))
+    if name == "fsdp.param_dtype":
+        return replace(request, param_dtype=dtype)
+    if name == "fsdp.reduce_dtype":
+        return replace(request, reduce_dtype=dtype)
     raise Missing(f"torch's trackers cannot show {name}")
-
-
-_DTYPES = {"fsdp.param_dtype": "param_dtype", "fsdp.reduce_dtype": "reduce_dtype"}
 
 
 def _whole(value: Value) -> int:
