@@ -39,19 +39,19 @@ def test_a_reduction_is_all_reduced_with_the_same_shard_of_the_other_group():
 
 
 def test_shards_within_two_hosts_that_were_recorded():
-    """Between hosts: latency 2 * 10, of a byte 1, all ranks of a host together. Within a host the hop is unknown: half
-    of 10 in the middle, nothing or all of it at the ends; an all-reduce of two ranks takes two hops, and a byte.
+    """Between hosts: latency 2 * 10, of a byte 1, all ranks of a host together. Within a host the hop is unknown: a
+    quarter of 10 in the middle, nothing or all of it at the ends; of two ranks it takes two hops, and a byte.
 
     Gathers of 100, 60, 60, 100 take half of an all-reduce; reductions of 60 and 100 a whole one, and one between hosts.
     """
-    for times, middle in ((0.5, on_hosts(2)), *zip((0.0, 1.0), others_of(on_hosts(2)), strict=False)):
+    for times, middle in ((0.25, on_hosts(2)), *zip((0.0, 1.0), others_of(on_hosts(2), {}), strict=False)):
         found = changed(middle, {"fsdp.within_hosts": True})
         gathers = times * (4 * 20 + 320) / 2
         reductions = times * (2 * 20 + 160) + 2 * 20 + 160
         assert step_ns(found) == pytest.approx(COMPUTE_NS + gathers + reductions)
-    unshared = [*others_of(on_hosts(2))][-1]
+    unshared = [*others_of(on_hosts(2), {})][-1]
     found = changed(unshared, {"fsdp.within_hosts": True})
-    assert step_ns(found) == pytest.approx(COMPUTE_NS + 0.5 * 200 + 0.5 * 200 + 2 * 20 + 160 / 2)
+    assert step_ns(found) == pytest.approx(COMPUTE_NS + 0.25 * 200 + 0.25 * 200 + 2 * 20 + 160 / 2)
 
 
 def test_shards_within_hosts_of_nodes_that_are_set():
@@ -60,10 +60,23 @@ def test_shards_within_hosts_of_nodes_that_are_set():
     found = changed(on_hosts(1), settings)
     assert found.sharding.hybrid == Hybrid(2, Link(20.0, 1.0), Link(100.0, 0.5))
     assert step_ns(found) == pytest.approx(COMPUTE_NS + (4 * 20 + 320) / 2 + (2 * 20 + 160) + 2 * 100 + 320)
-    assert [*others_of(on_hosts(1))] == []
+    assert [*others_of(on_hosts(1), {})] == []
     eight = changed(on_hosts(1), {**settings, "world_size": 8})
     assert (len(eight.steps), eight.sharding.hybrid.shards) == (8, 4)
     assert eight.sharding.hybrid.within == Link(60.0, 1 / 1.5)
+
+
+def test_a_link_within_hosts_that_was_measured():
+    """An all-reduce of the two ranks of a host takes 8 and 1/4 a byte, a gather half of that."""
+    link = {"link.within_alpha_us": 0.008, "link.within_gb_per_s": 4.0}
+    found = changed(on_hosts(2), {"fsdp.within_hosts": True, **link})
+    assert found.sharding.hybrid.within == Link(8.0, 4.0)
+    assert step_ns(found) == pytest.approx(COMPUTE_NS + (4 * 8 + 80) / 2 + 2 * 8 + 40 + 2 * 20 + 160)
+    assert len([*others_of(on_hosts(2), link)]) == 1  # many ranks at once
+    with pytest.raises(Missing, match=r"no effect without fsdp\.within_hosts"):
+        changed(on_hosts(2), link)
+    with pytest.raises(Missing, match="both its latency and its bandwidth"):
+        changed(on_hosts(2), {"fsdp.within_hosts": True, "link.within_alpha_us": 1.0})
 
 
 def test_units_of_a_replicated_model_within_hosts():

@@ -11,7 +11,8 @@ a change by running it. Besides knobs (`dptune rules knobs`), a prediction can c
 accumulation.micro_batches (fewer backward passes per optimizer step, usually with a larger loader.batch_size),
 link.alpha_us and link.gb_per_s (another link, as `dptune links` measures it), world_size (up to 8 times the recorded
 ranks, each with its present batch), nodes, allreduce.algorithm, link.between_alpha_us and link.between_gb_per_s (the
-network between nodes), straggler.removed (the extra work of the straggler disappears), straggler.balanced (the work of
+network between nodes), link.within_alpha_us and link.within_gb_per_s (an all-reduce within a host, for
+fsdp.within_hosts), straggler.removed (the extra work of the straggler disappears), straggler.balanced (the work of
 each step is spread evenly over ranks), fsdp.units (units of fully_shard), wrapper (ddp, or fsdp with fsdp.units).
 
 The peak memory of a rank, and whether it fits, is shown for changes of the batch, resharding, wrapper, fsdp.units,

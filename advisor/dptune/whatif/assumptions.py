@@ -133,7 +133,7 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         if not traced:
             yield "the profiler slows all host calls by the same factor, and no device work"
         return
-    if changes.get("fsdp.within_hosts") and model.hosts > 1:
+    if changes.get("fsdp.within_hosts") and model.hosts > 1 and "link.within_gb_per_s" not in changes:
         yield (
             "communication within a host was not measured: it takes 0 to 1 times as long as between hosts; ranks of a "
             "host share its link to others, or each has as much as one had"

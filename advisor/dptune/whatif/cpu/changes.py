@@ -15,7 +15,15 @@ from dptune.measured import Missing
 from dptune.whatif.bounds import BOUNDS, bounded
 from dptune.whatif.cpu import unit_changes
 from dptune.whatif.cpu.communication import bucket_cap, bucket_caps, comm_hook, first_bucket, no_sync
-from dptune.whatif.cpu.hybrid import WITHIN_HOSTS, check_one_group, hybrid_of, is_hybrid, within_hosts
+from dptune.whatif.cpu.hybrid import (
+    LINK_WITHIN,
+    WITHIN_HOSTS,
+    check_link_within,
+    check_one_group,
+    hybrid_of,
+    is_hybrid,
+    within_hosts,
+)
 from dptune.whatif.cpu.loaders import batch, loading_of, micro_batches, persistent, shorter, workers
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY, ranks_asked, relinked
@@ -37,6 +45,7 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     for name in _BEFORE_TOPOLOGY:
         if name in settings:
             model = CHANGES[name](model, settings[name])
+    check_link_within(settings)
     model = _placed(model, settings)
     if settings.get(_PERSISTENT) and not settings.get(_WORKERS) and not loading_of(model).workers:
         raise Missing("persistent_workers needs num_workers > 0")
@@ -195,6 +204,11 @@ def _offload(model: StepModel, value: Value) -> StepModel:
     return model
 
 
+def _of_hybrid(model: StepModel, value: Value) -> StepModel:
+    """A link within hosts is part of what shards within hosts make of the model."""
+    return model
+
+
 def _topology(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     """Further ranks compute as those recorded do, in other steps."""
     check_one_group(model)
@@ -253,6 +267,7 @@ CHANGES: dict[str, Changing] = {
     "fsdp.reduce_dtype": unit_changes.reduce_dtype,
     "fsdp.no_sync": unit_changes.no_sync,
     WITHIN_HOSTS: within_hosts,
+    **dict.fromkeys(LINK_WITHIN, _of_hybrid),
     "fsdp.offload_policy": _offload,
     "loader.num_workers": workers,
     "ddp.comm_hook": comm_hook,

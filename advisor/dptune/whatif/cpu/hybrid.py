@@ -27,6 +27,7 @@ from dptune.whatif.cpu.units import Hybrid
 from dptune.whatif.cpu.wire import Link
 
 WITHIN_HOSTS = "fsdp.within_hosts"
+LINK_WITHIN = _WITHIN_ALPHA, _WITHIN_RATE = "link.within_alpha_us", "link.within_gb_per_s"
 OF_A_MESH = "collectives among all ranks were not recorded: units are sharded over a two-dimensional mesh"
 # Of the shortest collective, what its latency is where a run shows only how long some sizes took: in the middle, and at
 # both ends.
@@ -54,11 +55,16 @@ def hybrid_of(model: StepModel, settings: Mapping[str, Value]) -> Hybrid:
         within = Hop(measured.alpha_ns * times, measured.bytes_per_ns / times if times else float("inf"))
     alpha_us, rate = (settings.get(f"link.between_{name}") for name in ("alpha_us", "gb_per_s"))
     at_once = 1 if model.shares_host_link else shards
+    inside = ring(within, shards)
+    if {_WITHIN_ALPHA, _WITHIN_RATE} <= settings.keys():
+        inside = Link(
+            float(settings[_WITHIN_ALPHA] or 0) * 1e3 * model.latency.alone, float(settings[_WITHIN_RATE] or 0)
+        )
     between = Hop(
         measured.alpha_ns if alpha_us is None else float(alpha_us) * 1e3 * model.latency.alone,
         at_once * measured.bytes_per_ns if rate is None else float(rate),
     )
-    return Hybrid(shards, ring(within, shards), ring(between, hosts))
+    return Hybrid(shards, inside, ring(between, hosts))
 
 
 def ring(hop: Hop, ranks: int) -> Link:
@@ -75,6 +81,15 @@ def check_one_group(model: StepModel) -> None:
     """Raise Missing where no collective of units is among all ranks, whose link would be needed."""
     if is_hybrid(model):
         raise Missing(OF_A_MESH)
+
+
+def check_link_within(settings: Mapping[str, Value]) -> None:
+    """Raise Missing for a link within hosts that nothing uses, or of which a half is set."""
+    given = [name for name in LINK_WITHIN if name in settings]
+    if given and not settings.get(WITHIN_HOSTS):
+        raise Missing(f"{given[0]} has no effect without {WITHIN_HOSTS}")
+    if len(given) == 1:
+        raise Missing(f"a link needs both its latency and its bandwidth: set {' and '.join(LINK_WITHIN)}")
 
 
 def within_hosts(model: StepModel, value: Value) -> StepModel:
@@ -114,13 +129,15 @@ def variants_of(model: StepModel) -> tuple[StepModel, ...]:
     return tuple(replace(model, sharding=replace(sharding, hybrid=other)) for other in links)
 
 
-def others_of(model: StepModel) -> Iterator[StepModel]:
+def others_of(model: StepModel, changes: Mapping[str, Value]) -> Iterator[StepModel]:
     """The model with the links that a change to HSDP may find: not measured within hosts, nor for many ranks at once.
 
     Within a host a hop takes no time, or as long as between hosts; ranks of a host share its link, or are each as fast
     alone as one was.
     """
-    if model.hosts > 1:
+    if model.hosts == 1:
+        return
+    if _WITHIN_RATE not in changes:
         for times in (0.0, 1.0):
             yield replace(model, within_times=times)
-        yield replace(model, shares_host_link=False)
+    yield replace(model, shares_host_link=False)

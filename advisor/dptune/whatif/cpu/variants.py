@@ -57,7 +57,7 @@ def others(model: StepModel, changes: Mapping[str, Value]) -> Iterator[StepModel
         for times, compute in _WRAPPER_TIMES:
             yield replace(model, wrapper_times=times).computing(compute)
     if changes.get(hybrid.WITHIN_HOSTS):
-        yield from hybrid.others_of(model)
+        yield from hybrid.others_of(model, changes)
     if "ddp.no_sync" in changes:
         yield replace(model, quiet_times=_QUIET)
     if changes.get("straggler.balanced"):
