@@ -8,6 +8,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dptune.commands.shared.reading import measured_of
@@ -17,6 +18,7 @@ from dptune.runfile.communication import FsdpFacts
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.unit_building import read
 from dptune.whatif.cpu.unit_timeline import unit_timeline
+from dptune.whatif.gpu.parts import HostParts, Part
 from dptune.whatif.memory.changes import changed as memory_changed
 from dptune.whatif.memory.model import MemoryModel, Moment
 from dptune.whatif.run_model import RunModel
@@ -133,3 +135,15 @@ def test_the_memory_of_units_that_are_not_modelled():
     for settings in ({"wrapper": "ddp"}, {"optimizer.name": "sgd"}, {"world_size": 4}, {"fsdp.units": 2}):
         with pytest.raises(Missing, match=r"FullyShardedDataParallel with another [\w.]+ is not modelled"):
             memory_changed(model, settings)
+
+
+def test_gathers_of_backward_passes_are_known_by_their_hooks(recorded):
+    """What the replay of GPU steps takes away with SHARD_GRAD_OP: the last two of the four gathers of each step."""
+    run, _ = recorded
+    (rank,) = (each for each in run.ranks if each.rank == 0)
+    viewed = view(0, rank.light, run.facts[0].window("light"))
+    columns = viewed.columns
+    gathers = columns.rows({"cpu_op"}, lambda name: name == "c10d::allgather_")
+    gathers = gathers[np.argsort(columns.ts_ns[gathers])]
+    found = HostParts.of(viewed).parts(columns.thread[gathers], columns.ts_ns[gathers])
+    assert found.tolist() == 4 * [0, 0, Part.REGATHER, Part.REGATHER]
