@@ -24,6 +24,9 @@ class MemoryComponent(Model):
     then_bytes: int = Field(description="at the peak with the changes")
 
 
+NOT_TRACKED = "the function that builds the model was not given (--model)"
+
+
 class MemoryPrediction(Figures):
     """Peak memory of a rank's tensors with several changes combined."""
 
@@ -32,6 +35,10 @@ class MemoryPrediction(Figures):
     peak_bytes: Figure[int] = Field(ABSENT, description="the peak with the changes")
     low_bytes: Figure[int] = Field(ABSENT, description="lower end of its interval")
     high_bytes: Figure[int] = Field(ABSENT, description="upper end of its interval")
+    tracked_bytes: Figure[int] = Field(
+        ABSENT, description="the peak with the changes by torch's memory tracker, with the script's model (--model)"
+    )
+    tracked_now_bytes: Figure[int] = Field(ABSENT, description="the same without the changes")
     phase: Figure[str] = Field(ABSENT, description="the phase of the step in which the peak is: forward, backward, ...")
     overhead_bytes: Figure[int] = Field(
         ABSENT, description="not tensors: the CUDA context, libraries, memory that the allocator holds unused"

@@ -2,6 +2,7 @@
 
     python tests/benchmarks/memory.py                record, predict and count what is missing, then print the table
     python tests/benchmarks/memory.py --table        print the table of what there is
+    python tests/benchmarks/memory.py --tracked      print what torch's memory trackers count of the same changes
 
 memory_train.py trains three models on two CPU ranks over gloo. A base is recorded with `dptune profile`; each change is
 predicted from that recording alone, and the changed script runs with its tensors counted by what neither torch nor
@@ -21,11 +22,27 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from dptune.capture.tracked_memory import TrackedMemoryRequest, track
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "memory.json"
 WINDOWS = ("--warmup", "3", "--untraced", "2", "--light", "3", "--detailed", "2", "--no-links")
 SEVERAL = ("--nproc-per-node", "2")
 MIB = 2**20
+# By model: the function of memory_train.py that builds it, the class of its blocks, the optimizer; and its blocks.
+TRACKED = {
+    "transformer": ("transformer", "Attention", "adamw"),
+    "conv": ("convolutions", "Residual", "momentum"),
+    "mlp": ("wide_layers", "Wide", "adamw"),
+}
+BLOCKS = {"transformer": 6, "conv": 5, "mlp": 8}
+# Bytes of the data set, which the script holds beside the model: 1,024 samples and their labels.
+DATA = {
+    "transformer": 1024 * 2 * 64 * 8,
+    "convolutions": 1024 * (3 * 32 * 32 * 4 + 8),
+    "wide_layers": 1024 * (64 * 4 + 8),
+}
+DTYPES = {"": None, "bf16": "bfloat16", "fp32": "float32"}
 
 # By base: its options; by change: the settings that are predicted, and the options that make them.
 BASES: dict[str, tuple[str, ...]] = {
@@ -192,9 +209,69 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
             )
 
 
+def request(base: str, options: tuple[str, ...]) -> TrackedMemoryRequest | None:
+    """What torch's trackers are asked of a run with these options; None where its optimizer or dtype is another."""
+    if "--autocast" in options:
+        return None
+    valued = [option for option in options if option != "--checkpoint"]
+    given = dict(zip(valued[::2], valued[1::2], strict=True))
+    model = given["--model"]
+    function, block, optimizer = TRACKED[model]
+    if given.get("--optimizer", "adamw") != optimizer or "--dtype" in given:
+        return None
+    per_unit, sharded = int(given.get("--blocks-per-unit", 1)), given.get("--strategy") == "fsdp"
+    return TrackedMemoryRequest(
+        f"{HERE / 'memory_train.py'}:{function}",
+        batch=int(given["--batch"]),
+        mesh=(2,),
+        sharded=sharded,
+        block=block,
+        units=None if per_unit == 1 else BLOCKS[model] // per_unit,
+        reshard=json.loads(given.get("--reshard", "true")),
+        param_dtype=DTYPES[given.get("--param-dtype", "")],
+        reduce_dtype=DTYPES[given.get("--reduce-dtype", "")],
+        checkpointing="--checkpoint" in options,
+        buckets=not sharded,
+        copies=True,
+    )
+
+
+def tracked(rows: list[dict[str, Any]], only: str) -> Iterator[str]:
+    """The same changes by torch's trackers, as Markdown. `only`: of this base; empty: of all."""
+    counts = {(row["base"], row["settings"]): row["counted_bytes"] for row in rows}
+    asked = {}
+    for base, settings, options in pairs():
+        found = request(base, options)
+        if found is not None and only in ("", base):
+            asked[base, settings] = found
+    by_model: dict[str, list[tuple[str, str]]] = {}
+    for key, found in asked.items():
+        by_model.setdefault(found.function, []).append(key)
+    answers = {}
+    for keys in by_model.values():
+        answers.update(zip(keys, track([asked[key] for key in keys], sys.executable), strict=True))
+    yield "| base | change | tracked MiB, with the data set | counted MiB | error |"
+    yield "|---|---|--:|--:|--:|"
+    errors = []
+    for key in asked:
+        peak, counted_bytes = answers[key].peak_bytes, counts[key]
+        assert peak is not None, answers[key].why
+        size = peak + DATA[asked[key].function.rpartition(":")[2]]
+        errors.append(abs(size / counted_bytes - 1))
+        change = f"`{key[1]}`" if key[1] else "none"
+        error = f"{100 * (size / counted_bytes - 1):+.1f} %"
+        yield f"| {key[0]} | {change} | {size / MIB:.1f} | {counted_bytes / MIB:.1f} | {error} |"
+    yield ""
+    yield f"{len(errors)} peaks: median error {100 * median(errors):.1f} %, largest {100 * max(errors):.1f} %."
+
+
 def main() -> None:
     """Record, predict, count, print."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"comparisons": []}
+    if "--tracked" in sys.argv:
+        only = " ".join(sys.argv[sys.argv.index("--tracked") + 1 :])
+        print("\n".join(tracked(known["comparisons"], only)))
+        return
     if "--table" not in sys.argv:
         work = Path(os.environ.get("DPTUNE_BENCH", tempfile.gettempdir())) / "dptune-memory"
         work.mkdir(parents=True, exist_ok=True)

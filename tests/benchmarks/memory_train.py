@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -118,6 +120,32 @@ def trained(options: argparse.Namespace) -> None:
             outputs = model(inputs)
         nn.functional.cross_entropy(outputs.flatten(0, -2).float(), targets.flatten()).backward()
         optimizer.step()
+
+
+def _tracked(name: str, optimizer: str) -> Callable[[int], tuple[nn.Module, Any, Any]]:
+    """What `dptune whatif --model` calls: the model, its optimizer and the loss of a batch of so many samples.
+
+    As in the training, the outputs of a batch live until those of the next.
+    """
+
+    def build(batch: int) -> tuple[nn.Module, Any, Any]:
+        kept: list[torch.Tensor] = []
+
+        def loss(model: nn.Module) -> torch.Tensor:
+            inputs, targets = samples(name, batch, torch.float32).tensors
+            kept[:] = [model(inputs)]
+            return nn.functional.cross_entropy(kept[0].flatten(0, -2).float(), targets.flatten())
+
+        return Model(name, False), OPTIMIZERS[optimizer], loss
+
+    return build
+
+
+transformer, convolutions, wide_layers = (
+    _tracked("transformer", "adamw"),
+    _tracked("conv", "momentum"),
+    _tracked("mlp", "adamw"),
+)
 
 
 def main() -> None:

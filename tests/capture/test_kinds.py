@@ -135,6 +135,9 @@ def units_of_fsdp1(facts: Facts, run: Run) -> None:
     assert fsdp.units == 5
     assert fsdp.where is not None
     assert "fsdp1.py:" in fsdp.where
+    assert dict(zip(fsdp.names, fsdp.order, strict=True)) == {"": 0, "0": 1, "1": 2, "2": 3, "3": 4}
+    block, head = 4 * (32 * 32 + 3 * 32), 4 * (32 * 4 + 4)
+    assert sorted(fsdp.gathered_bytes) == [head, *[block] * 4]
 
 
 def units_of_fsdp2(facts: Facts, run: Run) -> None:

@@ -8,10 +8,10 @@ ROWS = ("all_gather", "forward", 0.2, "sharding"), ("all_gather", "backward", 0.
 
 @pytest.fixture
 def found(ask, make_measured, make_facts, hand_made):
-    def of(hosts="aabb", mesh=(4,), rows=ROWS, ranks=4):
+    def of(hosts="aabb", mesh=(4,), rows=ROWS, ranks=4, predictor=None):
         sharded = FsdpFacts(2, units=5, where="train.py:9", modules=["Block"], mesh=[*mesh])
         facts = [make_facts(rank=rank, host=host, fsdp=[sharded]) for rank, host in enumerate(hosts)]
-        return ask("DP211", make_measured(overlap=hand_made.overlap(*rows), world=ranks), facts)
+        return ask("DP211", make_measured(overlap=hand_made.overlap(*rows), world=ranks), facts, predictor=predictor)
 
     return of
 
@@ -34,6 +34,13 @@ def test_gathers_that_could_stay_within_hosts(found):
         'mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))',
     )
     assert advice.watch.startswith("Each rank then holds 2 times the parameters")
+
+
+def test_a_replay_predicts_the_saving(found, predict):
+    """It leaves 80 % of the step; where it leaves all, nothing is proposed."""
+    (advice,) = found(predictor=predict("fsdp.within_hosts", {True: 0.8}))
+    assert (advice.saves.basis, advice.saves.predicted_share) == ("replayed", pytest.approx(0.2))
+    assert found(predictor=predict("fsdp.within_hosts", {True: 1.0})) == []
 
 
 @pytest.mark.parametrize(

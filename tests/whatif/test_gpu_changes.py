@@ -183,6 +183,8 @@ def test_parameters_kept_after_the_forward_pass_are_not_gathered_again() -> None
     again = [Part.REGATHER if edges and edges[0].kind == Kind.EXCHANGE else Part.NONE for edges in made.edges]
     kept = changed(replace(made, parts=again), {"fsdp.reshard_after_forward": False})
     assert kept.step_ns() == pytest.approx(180, abs=3)
+    of_fsdp1 = changed(replace(made, parts=again, gathers=[]), {"fsdp.reshard_after_forward": False})
+    assert of_fsdp1.step_ns() == kept.step_ns()
     with pytest.raises(Missing, match="backward"):
         changed(made, {"fsdp.reshard_after_forward": True})
 
@@ -285,3 +287,103 @@ def test_a_queue_without_what_is_launched_no_more_has_more_room() -> None:
     assert waited[10] == [3]
     assert waited[6] == []
     assert requeued(made, lambda _: False) is made
+
+
+def on_two_hosts() -> Program:
+    """Four ranks on two hosts: 100 of compute, a gather and a reduce-scatter of 120 bytes, then an update of 10.
+
+    An all-reduce among all takes 60 and 1.5 a byte, 240: a hop 10 and 1 a byte. Each collective takes half of that.
+    """
+    edges: list[list[Edge]] = []
+    ranks: list[int] = []
+    recorded: list[int] = []
+    messages: list[Message] = []
+    gathers: list[Gather] = []
+    borders: dict[int, list[int]] = {rank: [] for rank in range(4)}
+
+    def add(rank: int, *waits: Edge) -> int:
+        edges.append(list(waits))
+        ranks.append(rank)
+        recorded.append(round(max((recorded[edge.item] + edge.lag_ns for edge in waits), default=0)))
+        return len(edges) - 1
+
+    device = {rank: add(rank) for rank in range(4)}
+    for number in range(3):
+        for rank in range(4):
+            borders[rank].append(device[rank])
+        for kind in ("all_gather", "reduce_scatter"):
+            messages.append(Message(kind, 120, "float"))
+            begins = {rank: add(rank, Edge(device[rank], 100.0, Kind.COMPUTE)) for rank in range(4)}
+            for rank in range(4):
+                waits = (Edge(begin, 120.0, Kind.EXCHANGE, len(messages) - 1) for begin in begins.values())
+                device[rank] = end = add(rank, *waits)
+                if kind == "all_gather":
+                    gathers.append(Gather(rank, number, False, "a", ((begins[rank], end),), begins[rank], end, end))
+        for rank in range(4):
+            device[rank] = add(rank, Edge(device[rank], 10.0, Kind.UPDATE))
+    steps = []
+    for rank in range(4):
+        borders[rank].append(device[rank])
+        steps += [Stretch(rank, number, borders[rank][number], borders[rank][number + 1]) for number in range(3)]
+    link = Link(60.0, 1 / 1.5)
+    made = Program(recorded, edges, messages, steps, link, 4, hosts=2, ranks=ranks, gathers=gathers)
+    return replace(made, micro_batches=[0] * len(edges), parts=[0] * len(edges), optimizer="fused")
+
+
+@pytest.mark.parametrize(("side", "times"), [(Side.LEAST, 1.0), (Side.MIDDLE, 0.25), (Side.MOST, 0.0)])
+def test_shards_within_hosts_by_hand(side: Side, times: float) -> None:
+    """Within a host an all-reduce of two ranks takes 2 hops of 10 and 120 bytes, of 240 the part 140 / 240.
+
+    Between two hosts 2 * 10 and 120 bytes of all ranks of a host, 90 of a half more, 60 of one; at best, beside the
+    next reduce-scatter.
+    """
+    made = on_two_hosts()
+    assert made.step_ns() == 2 * (100 + 120) + 10
+    inside = times * 120 * 140 / 240
+    between = {Side.LEAST: 140.0, Side.MIDDLE: 110.0, Side.MOST: 80.0}[side]
+    after = changed(made, {"fsdp.within_hosts": True}, side)
+    assert after.step_ns() == pytest.approx(200 + 10 + inside + inside + between)
+
+
+def test_a_late_host_keeps_only_its_own_ranks_from_gathering() -> None:
+    made = on_two_hosts()
+    after = changed(made, {"fsdp.within_hosts": True})
+    first = made.gathers[0].operations[0][1]
+    assert {made.ranks[edge.item] for edge in made.edges[first]} == {0, 1, 2, 3}
+    assert {made.ranks[edge.item] for edge in after.edges[first]} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("known", "settings", "why"),
+    [
+        ({"hosts": 1}, {}, "several hosts"),
+        ({"hosts": 3}, {}, "several hosts"),
+        ({"hosts": 4}, {}, "two or more"),
+        ({"messages": []}, {}, "no all-gather"),
+        ({}, {"world_size": 8}, "other ranks or nodes"),
+    ],
+)
+def test_hosts_without_groups(known: dict[str, object], settings: dict[str, int], why: str) -> None:
+    with pytest.raises(Missing, match=why):
+        changed(replace(on_two_hosts(), **known), {"fsdp.within_hosts": True, **settings})  # type: ignore[arg-type]
+    with pytest.raises(Missing, match="among all ranks"):
+        changed(on_two_hosts(), {"fsdp.within_hosts": False})
+
+
+@pytest.mark.parametrize(
+    ("side", "rate", "times"), [(Side.LEAST, 6.0, 2.0), (Side.MIDDLE, 22.0, 0.25), (Side.MOST, 50.0, 1 / 16)]
+)
+def test_shards_in_the_memory_of_the_host_by_hand(side: Side, rate: float, times: float) -> None:
+    """30 bytes of 120 are copied before the gather, and after the reduction; a core takes 5 for each of 7.5 floats."""
+    made = on_two_hosts()
+    after = changed(made, {"fsdp.offload_policy": True}, side)
+    assert after.step_ns() == pytest.approx(440 + 2 * 30 / rate + times * 5 * 7.5)
+
+
+def test_what_offloading_needs() -> None:
+    made = on_two_hosts()
+    for known, why in (({"gathers": []}, "ranges of fully_shard"), ({"edges": units().edges}, "element by element")):
+        with pytest.raises(Missing, match=why):
+            changed(replace(made, **known), {"fsdp.offload_policy": True})  # type: ignore[arg-type]
+    with pytest.raises(Missing, match="on the device"):
+        changed(made, {"fsdp.offload_policy": False})

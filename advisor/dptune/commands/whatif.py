@@ -11,12 +11,16 @@ a change by running it. Besides knobs (`dptune rules knobs`), a prediction can c
 accumulation.micro_batches (fewer backward passes per optimizer step, usually with a larger loader.batch_size),
 link.alpha_us and link.gb_per_s (another link, as `dptune links` measures it), world_size (up to 8 times the recorded
 ranks, each with its present batch), nodes, allreduce.algorithm, link.between_alpha_us and link.between_gb_per_s (the
-network between nodes), straggler.removed (the extra work of the straggler disappears), straggler.balanced (the work of
+network between nodes), link.within_alpha_us and link.within_gb_per_s (an all-reduce within a host, for
+fsdp.within_hosts), straggler.removed (the extra work of the straggler disappears), straggler.balanced (the work of
 each step is spread evenly over ranks), fsdp.units (units of fully_shard), wrapper (ddp, or fsdp with fsdp.units).
 
 The peak memory of a rank, and whether it fits, is shown for changes of the batch, resharding, wrapper, fsdp.units,
 fsdp.within_hosts (HSDP), fsdp.offload_policy, fsdp and model dtypes, precision.autocast, optimizer.name,
 optimizer.sharded (ZeRO-1), optimizer.foreach, optimizer.fused, memory.checkpointing, world_size.
+
+--model FILE:FUNCTION counts the peak a second time, with torch's memory trackers: the script's model runs under fake
+tensors, in a process of its own, which allocates no memory and sends nothing.
 
 Measure the links with `dptune links` for the best predictions.
 
@@ -85,6 +89,12 @@ def arguments(parser: Parser) -> None:
         help="try other numbers of ranks (same as --sweep world_size=N,N)",
     )
     change.add_argument("--strategies", action="store_true", help="compare ways to share the work: DDP, ZeRO, FSDP")
+    parser.add_argument(
+        "--model",
+        metavar="FILE:FUNCTION",
+        help="also count the peak memory with torch's memory tracker: the function takes the batch size of a rank and "
+        "returns the model, a function from parameters to an optimizer, and one from the model to the loss of a batch",
+    )
     parser.add_argument("--links", type=Path, metavar="FILE", help="link measurements of `dptune links`")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
     reading_options(parser)
@@ -94,15 +104,20 @@ def run(args: argparse.Namespace) -> int:
     """Predict, and print it; 1 where nothing could be predicted."""
     from dptune.advise.engine import trust_in
     from dptune.advise.trust import NO_VERDICT
+    from dptune.capture.tracked_memory import check
     from dptune.commands.shared.reading import latest, measured_of
     from dptune.present.ink import paint
     from dptune.present.sections.whatif import page
     from dptune.runfile.paths import RUNS
+    from dptune.whatif.memory.tracking import tracked
     from dptune.whatif.predicting import compare, only_memory, predict, search
 
     wanted = _wanted(args)
     if args.strategies and wanted:
         raise UsageError("--strategies cannot be combined with changes", "ask for the changes without it")
+    if args.model is not None and not wanted:
+        raise UsageError("--model needs changes", "like --set fsdp.reshard_after_forward=false")
+    function = None if args.model is None else check(args.model)
     args.paths = resolved_singly(args.paths)
     named = shlex.join(args.paths)
     found, measured = measured_of(args.paths or [latest(RUNS)], args.jobs, cached=not args.no_cache, links=args.links)
@@ -114,6 +129,9 @@ def run(args: argparse.Namespace) -> int:
         what_if = compare(found, measured)
     else:
         what_if = predict(found, measured, wanted) if wanted else search(found, measured)
+    if function is not None:
+        memory = tracked(what_if.memory, function, measured, list(found.facts.values()))
+        what_if = what_if.model_copy(update={"memory": memory})
     limits = [partial_finding.text for partial_finding in trust.findings if partial_finding.level == "partial"]
     what_if = what_if.model_copy(update={"limits": limits, "recorded": found.record is not None})
     if args.format == "json":
@@ -121,7 +139,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(paint(page(what_if, terminal.width(sys.stdout), named), terminal.colours(sys.stdout)))
     steps = any(prediction.known("low_ns") is not None for prediction in what_if.predictions)
-    peaks = any(prediction.known("peak_bytes") is not None for prediction in what_if.memory)
+    peaks = any(
+        prediction.known(name) is not None for prediction in what_if.memory for name in ("peak_bytes", "tracked_bytes")
+    )
     return 0 if what_if.curve or what_if.strategies or steps or peaks else 1
 
 

@@ -57,8 +57,9 @@ class FsdpFacts:
     the unit that runs first and contains the others; None before the first forward pass. `names` and `gathered_bytes`:
     of each unit with parameters, its path in the model and the bytes of its all-gather, padding left out.
     `forward_prefetch_depth` and `backward_prefetch_depth`: the most units that a unit was set to prefetch.
-    `kept_sharded_in_backward`: units that backward passes do not gather. The fields after `limit_all_gathers` are of
-    version 2 only.
+    `kept_sharded_in_backward`: units that backward passes do not gather. `order` is of version 1 only: the place of
+    each unit in the order of forward passes. Of version 2 only: `root`, the depths and the two fields about backward
+    passes.
     """
 
     version: int
@@ -81,6 +82,7 @@ class FsdpFacts:
     backward_prefetch_depth: int = 0
     kept_sharded_in_backward: int = 0
     reshard_after_backward: bool | None = None
+    order: list[int] = field(default_factory=list)
 
 
 @dataclass

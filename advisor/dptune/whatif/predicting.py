@@ -36,6 +36,7 @@ _OF_GPUS: tuple[tuple[str, Value], ...] = (
     ("optimizer.fused", True),
     ("fsdp.prefetch", True),
     ("fsdp.reshard_after_forward", False),
+    ("fsdp.within_hosts", True),
 )
 
 

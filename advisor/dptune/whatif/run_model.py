@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from math import hypot, inf, log2
+from math import hypot, log2
 from statistics import mean, median
 
 from dptune import __version__
@@ -39,7 +39,6 @@ from dptune.whatif.cpu.unit_building import RecordedUnits
 from dptune.whatif.cpu.unit_building import read as read_units
 from dptune.whatif.cpu.variants import others as others_of
 from dptune.whatif.cpu.variants import variants
-from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.changes import sides, with_quickest_host, without_part, without_profiler
@@ -299,7 +298,7 @@ class RunModel:
 
     def _of_any_model(self, other: StepModel, predicted_ns: float) -> tuple[float, float]:
         """What any model of a step that CPUs compute is off: more so the less of it is exchange."""
-        computed_ns = self._level * step_ns(replace(other, link=Link(0.0, inf)))
+        computed_ns = self._level * step_ns(other.without_transfers())
         of_compute = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
         if self.crowded:
             of_compute = _OF_CROWDED_COMPUTE
@@ -310,6 +309,8 @@ class RunModel:
 
     def at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""
+        if isinstance(self.model, StepModel):
+            return self.step_ns * _replayed(self.model.without_transfers()) / self._unchanged_ns
         try:
             no_time: dict[str, Value] = {"link.alpha_us": 0.0, "link.gb_per_s": float("inf")}
             saved = self._difference(self.model, no_time, self._unchanged_ns)[1]
@@ -357,7 +358,7 @@ class RunModel:
 
     def _link_source(self) -> str:
         """What the link is from, in words. Raises Missing where there is none."""
-        if isinstance(self.model, Program) and self.model.link_source:
+        if self.model.link_source:
             return self.model.link_source
         figures = link_figures(self.measured)
         if figures.basis == "sweep":

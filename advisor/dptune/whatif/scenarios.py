@@ -48,6 +48,26 @@ _ALL = (
     Knob("allreduce.algorithm", str, "", RING, "same", "all-reduce algorithm", "", ALGORITHMS),
     Knob("link.between_alpha_us", float, "us", 0.0, "same", "latency between nodes", "", least=0.0),
     Knob("link.between_gb_per_s", float, "GB/s", 0.0, "same", "bandwidth of a node to other nodes", "", least=1e-6),
+    Knob(
+        "link.within_alpha_us",
+        float,
+        "us",
+        0.0,
+        "same",
+        "with fsdp.within_hosts: latency of an all-reduce among the ranks of a host, as measured by `dptune links`",
+        "",
+        least=0.0,
+    ),
+    Knob(
+        "link.within_gb_per_s",
+        float,
+        "GB/s",
+        0.0,
+        "same",
+        "algorithm bandwidth (algbw) of that all-reduce",
+        "",
+        least=1e-6,
+    ),
     Knob("optimizer.sharded", bool, "", False, "same", "ZeRO-1: each rank keeps a part of the optimizer's state", ""),
     PATCHED["fsdp.within_hosts"],
     PATCHED["fsdp.offload_policy"],
@@ -91,9 +111,7 @@ _ALL = (
         "",
     ),
 )
-ONLY_MEMORY = frozenset(
-    {"optimizer.name", "optimizer.sharded", "fsdp.within_hosts", "fsdp.offload_policy", "model.dtype"}
-)
+ONLY_MEMORY = frozenset({"optimizer.name", "optimizer.sharded", "model.dtype"})
 SCENARIOS = MappingProxyType({scenario.name: scenario for scenario in _ALL})
 
 

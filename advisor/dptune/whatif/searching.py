@@ -18,6 +18,7 @@ from dptune.predicted import BucketSize
 from dptune.whatif.cpu.buckets import MIB, Caps, assign
 from dptune.whatif.cpu.changes import changed
 from dptune.whatif.cpu.communication import accepted
+from dptune.whatif.cpu.hybrid import WITHIN_HOSTS, is_hybrid
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.replay import step_ns
 
@@ -134,6 +135,8 @@ def changes_of_units(model: StepModel, accumulates: bool) -> Iterator[dict[str, 
         if units and units != count:
             yield {"fsdp.units": units}
     yield {"fsdp.reduce_dtype": "bf16"}
+    if model.hosts > 1 and not is_hybrid(model):
+        yield {WITHIN_HOSTS: True}
 
 
 def _others(model: StepModel, accumulates: bool) -> Iterator[dict[str, Value]]:

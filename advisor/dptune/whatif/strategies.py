@@ -17,7 +17,7 @@ An all-gather and a reduce-scatter each move half of what an all-reduce does. Wh
 turn at worst, one for each tensor: all of it, not half. How long FSDP takes at most is not predicted here: each unit
 that is gathered has its own latencies and its own work for the host, and how many there are the script says. (Over
 gloo, with each layer a unit, a step took 165 ms where the latencies of one unit give 21.) `unit_strategies` predicts
-it on CPUs, and HSDP as no more than that with an all-reduce of each unit's shards between hosts. Parameters that are
+it on CPUs, and HSDP there, too. Parameters that are
 not trained come on top everywhere, and what activations take, where the peak of memory shows it.
 
 Sources: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, sections 5
@@ -47,6 +47,8 @@ _CHANGES: dict[str, dict[str, Value]] = {
     "FSDP": {"wrapper": "fsdp"},
     "FSDP, unchanged": {},
     "FSDP, kept gathered": {"fsdp.reshard_after_forward": False},
+    "HSDP, unchanged": {},
+    "HSDP, kept gathered": {"fsdp.reshard_after_forward": False},
     "DDP": {"wrapper": "ddp"},
     "HSDP": {"wrapper": "fsdp", "fsdp.within_hosts": True},
 }

@@ -8,9 +8,11 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.predicted import Prediction, Strategy
 from dptune.runfile.facts import Facts
+from dptune.whatif.cpu.hybrid import WITHIN_HOSTS
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.unit_changes import sharding_of
 from dptune.whatif.cpu.units import element_bytes
+from dptune.whatif.memory.model import ranks_of_a_host
 from dptune.whatif.strategies import NO_ACTIVATIONS, STATE
 
 Predict = Callable[[Mapping[str, Value]], Prediction]
@@ -19,11 +21,7 @@ _COUNTS = (4, 8, 16)  # units that are tried: what a model of as many blocks, or
 
 
 def with_units(alternatives: Sequence[Strategy], model: StepModel, predict: Predict) -> list[Strategy]:
-    """The strategies of a replicated model, its units with the step that is predicted for the best number of them.
-
-    With shards within each host, gathers and reductions are among fewer ranks, so they take no longer; each unit's
-    shards are then also all-reduced between hosts, by all ranks of a host at once: at most an all-reduce of the unit.
-    """
+    """The strategies of a replicated model, its units with the step that is predicted for the best number of them."""
     counts = [count for count in _COUNTS if count <= len(model.gradient_bytes)]
     found = [predict({"wrapper": "fsdp", "fsdp.units": count}) for count in counts]
     known = [prediction for prediction in found if prediction.known("step_ns") is not None]
@@ -31,11 +29,12 @@ def with_units(alternatives: Sequence[Strategy], model: StepModel, predict: Pred
         return list(alternatives)
     best = min(known, key=lambda prediction: prediction.step_ns)
     units = int(best.changes["fsdp.units"] or 1)
-    between_ns = units * model.link.alpha_ns + sum(model.gradient_bytes) / model.link.bytes_per_ns
     times: dict[str, dict[str, str | int]] = {
-        _FSDP: {"name": f"{_FSDP}, {units} units", "low_ns": best.low_ns, "high_ns": best.high_ns},
-        _HSDP: {"high_ns": round(best.high_ns + between_ns)},
+        _FSDP: {"name": f"{_FSDP}, {units} units", "low_ns": best.low_ns, "high_ns": best.high_ns}
     }
+    hybrid = predict({**best.changes, WITHIN_HOSTS: True})
+    if hybrid.known("step_ns") is not None:
+        times[_HSDP] = {"low_ns": hybrid.low_ns, "high_ns": hybrid.high_ns}
     return [_timed(strategy, times.get(strategy.name)) for strategy in alternatives]
 
 
@@ -47,12 +46,13 @@ def _timed(strategy: Strategy, times: Mapping[str, str | int] | None) -> Strateg
 
 
 def of_units(model: StepModel, facts: Sequence[Facts], step_ns: float, predict: Predict) -> list[Strategy]:
-    """The strategies of a model of units: as they are, kept gathered, and replicated.
+    """The strategies of a model of units: as they are, kept gathered, sharded within hosts, and replicated.
 
-    Of N ranks, P bytes of parameters and as many of gradients, O of the optimizer's state, B of DDP's buckets (P), a
-    rank holds (2 P + O) / N, P more of gathered units, or 2 P + B + O.
+    Of N ranks, n of a host, P bytes of parameters and as many of gradients, O of the optimizer's state, B of DDP's
+    buckets (P), a rank holds (2 P + O) / N, P more of gathered units, (2 P + O) / n, or 2 P + B + O.
     """
     sharding, ranks = sharding_of(model), len(model.steps)
+    hybrid = sharding.hybrid
     if not facts or not facts[0].optimizers or (state := STATE.get(facts[0].optimizers[0].name)) is None:
         raise Missing("the size of the optimizer's state per parameter is unknown")
     sizes = {
@@ -62,7 +62,9 @@ def of_units(model: StepModel, facts: Sequence[Facts], step_ns: float, predict: 
         if call.kind == "gather"
     }
     whole = sum(sizes.values()) * element_bytes(None) / element_bytes(sharding.parameter_dtype)
-    sharded = (2 + state) * whole / ranks
+    sharded = (2 + state) * whole / (hybrid.shards if hybrid else ranks)
+    now = _HSDP if hybrid else _FSDP
+    per_host = None if hybrid else ranks_of_a_host(facts, ranks)
 
     def strategy(name: str, holds: float, changes: Mapping[str, Value]) -> Strategy:
         prediction = predict(changes) if changes else None
@@ -81,7 +83,8 @@ def of_units(model: StepModel, facts: Sequence[Facts], step_ns: float, predict: 
         )
 
     return [
-        strategy("FSDP, unchanged", sharded, {}),
-        strategy("FSDP, kept gathered", sharded + sum(sizes.values()), {"fsdp.reshard_after_forward": False}),
+        strategy(f"{now}, unchanged", sharded, {}),
+        strategy(f"{now}, kept gathered", sharded + sum(sizes.values()), {"fsdp.reshard_after_forward": False}),
+        *([strategy(_HSDP, (2 + state) * whole / per_host, {WITHIN_HOSTS: True})] if per_host else []),
         strategy("DDP", (3 + state) * whole, {"wrapper": "ddp"}),
     ]

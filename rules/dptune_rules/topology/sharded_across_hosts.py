@@ -18,7 +18,8 @@ within it, and only reduced shards of gradients cross the network. A rank then h
 gradients and optimizer state, for N ranks with n per host: HSDP is proposed only if the predicted peak memory fits, or
 is unknown.
 
-The upper bound is the exposed communication of all-gathers.
+The saving is predicted by replay, and nothing is proposed where that saves nothing. Without a prediction, the upper
+bound is the exposed communication of all-gathers.
 
 ## When to leave it alone
 
@@ -78,6 +79,9 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or fits(run, HYBRID) is False:
         return
+    saves = run.saving(HYBRID, run.bound(0.0, run.most_exposed(rows), "the exposed communication of all-gathers"))
+    if saves.basis == "replayed" and not saves.predicted_share:
+        return
     where = next((fsdp.where for fsdp in sharded if fsdp.where), None)
     (ranks_here,) = ranks_each
     line = mesh_line(str(run.measured.device_kind), len(on_host), ranks_here)
@@ -91,7 +95,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="Links between hosts are several times slower than those within, and all ranks of a host share them.",
         changes=_hybrid(sharded[0].version, where, line),
         remedy=f"Create `{line}` and pass `mesh=mesh` to each `fully_shard`.",
-        saves=run.bound(0.0, run.most_exposed(rows), "the exposed communication of all-gathers"),
+        saves=saves,
         confidence="low",
         evidence=[
             Evidence(label="hosts", value=len(on_host)),

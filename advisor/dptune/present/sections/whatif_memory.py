@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dptune.knobs import Value, written
-from dptune.predicted import Fits, MemoryPrediction, WhatIf
+from dptune.predicted import NOT_TRACKED, Fits, MemoryPrediction, WhatIf
 from dptune.present.amounts import Hole, data
 from dptune.present.lines import BLANK, Line, Role, labelled
 from dptune.present.table import Cell, Column, table
@@ -32,6 +32,7 @@ def memory(whatif: WhatIf, width: int) -> Iterator[Line]:
         return
     yield BLANK
     if not known:
+        yield from _tracked(predictions, width)
         for why in dict.fromkeys(prediction.missing["peak_bytes"] for prediction in predictions):
             yield from labelled("Memory", f"Not predicted: {why}.", width, role="dim")
         return
@@ -42,6 +43,24 @@ def memory(whatif: WhatIf, width: int) -> Iterator[Line]:
         parts = sorted(known[0].components, key=lambda part: -part.then_bytes)
         yield from table(_PARTS, [[part.name, data(part.then_bytes), data(part.now_bytes)] for part in parts], width)
     yield from _capacity(known[0], width)
+    yield from _tracked(predictions, width)
+
+
+def _tracked(predictions: Sequence[MemoryPrediction], width: int) -> Iterator[Line]:
+    """What torch's tracker counts, if it was asked."""
+    names = _names(predictions)
+    for name, prediction in zip(names, predictions, strict=True):
+        size, now = prediction.known("tracked_bytes"), prediction.known("tracked_now_bytes")
+        if size is not None:
+            unchanged = "" if now is None else f" (now {data(now)})"
+            words = (
+                f"{name}: {data(size)}{unchanged}, by torch's memory tracker; tensors outside the model not counted."
+            )
+            yield from labelled("Tracker", words, width)
+        elif prediction.missing["tracked_bytes"] != NOT_TRACKED:
+            yield from labelled(
+                "Tracker", f"{name}: unknown: {prediction.missing['tracked_bytes']}.", width, role="dim"
+            )
 
 
 def sentence(prediction: MemoryPrediction) -> tuple[str, Role]:

@@ -16,11 +16,12 @@ def through(
     A collective starts once every rank has issued it. All ranks issue the same ones in the same order.
     """
     now, computed = dict(starts_ns), dict.fromkeys(passes, 0.0)
+    hybrid = None if model.sharding is None else model.sharding.hybrid
     for calls in zip(*(pass_.calls for pass_ in passes.values()), strict=True):
         for (rank, pass_), call in zip(passes.items(), calls, strict=True):
             at_ns = call.at_ns if call.direction == "forward" else pass_.forward_ns + call.at_ns
             now[rank] += max(0.0, at_ns - computed[rank])
             computed[rank] = max(at_ns, computed[rank])
-        now = ended(calls[0], now, model.link, model.exchange_times)
+        now = ended(calls[0], now, model.link, model.exchange_times, hybrid)
     for rank, pass_ in passes.items():
         clock[rank] = now[rank] + max(0.0, pass_.forward_ns + pass_.backward_ns - computed[rank])

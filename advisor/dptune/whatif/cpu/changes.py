@@ -15,9 +15,19 @@ from dptune.measured import Missing
 from dptune.whatif.bounds import BOUNDS, bounded
 from dptune.whatif.cpu import unit_changes
 from dptune.whatif.cpu.communication import bucket_cap, bucket_caps, comm_hook, first_bucket, no_sync
+from dptune.whatif.cpu.hybrid import (
+    LINK_WITHIN,
+    WITHIN_HOSTS,
+    check_link_within,
+    check_one_group,
+    hybrid_of,
+    is_hybrid,
+    within_hosts,
+)
 from dptune.whatif.cpu.loaders import batch, loading_of, micro_batches, persistent, shorter, workers
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY, ranks_asked, relinked
+from dptune.whatif.cpu.unit_changes import sharding_of
 from dptune.whatif.cpu.wrappers import sharded, wrapper
 from dptune.whatif.scenarios import ONLY_MEMORY, SCENARIOS
 
@@ -35,8 +45,8 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     for name in _BEFORE_TOPOLOGY:
         if name in settings:
             model = CHANGES[name](model, settings[name])
-    if not settings.keys().isdisjoint(TOPOLOGY):
-        model = _topology(model, settings)
+    check_link_within(settings)
+    model = _placed(model, settings)
     if settings.get(_PERSISTENT) and not settings.get(_WORKERS) and not loading_of(model).workers:
         raise Missing("persistent_workers needs num_workers > 0")
     if settings.get(_PREFETCH) and model.loading and not settings.get(_WORKERS, model.loading.workers):
@@ -60,6 +70,15 @@ def changed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
         if name in only:
             model = bound(model)
     return model
+
+
+def _placed(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
+    """The model with other ranks and links, and shards within hosts: all from the link that was measured."""
+    asks = bool(settings.get(WITHIN_HOSTS)) and not is_hybrid(model)
+    hybrid = hybrid_of(model, settings) if asks else None
+    if not settings.keys().isdisjoint(TOPOLOGY):
+        model = _topology(model, settings)
+    return model if hybrid is None else replace(model, sharding=replace(sharding_of(model), hybrid=hybrid))
 
 
 def _wrapped(model: StepModel, settings: Mapping[str, Value]) -> tuple[StepModel, Mapping[str, Value]]:
@@ -169,15 +188,30 @@ def _compute(model: StepModel, value: Value) -> StepModel:
 
 
 def _alpha(model: StepModel, value: Value) -> StepModel:
+    check_one_group(model)
     return replace(model, link=replace(model.link, alpha_ns=float(value or 0) * 1e3 * model.latency.alone))
 
 
 def _rate(model: StepModel, value: Value) -> StepModel:
+    check_one_group(model)
     return replace(model, link=replace(model.link, bytes_per_ns=float(value or 0)))
+
+
+def _offload(model: StepModel, value: Value) -> StepModel:
+    """Shards are in the host's memory already, and moving them there is none: torch returns the same tensor."""
+    if value:
+        raise Missing("the run computes on CPUs: the host's memory holds the shards already")
+    return model
+
+
+def _of_hybrid(model: StepModel, value: Value) -> StepModel:
+    """A link within hosts is part of what shards within hosts make of the model."""
+    return model
 
 
 def _topology(model: StepModel, settings: Mapping[str, Value]) -> StepModel:
     """Further ranks compute as those recorded do, in other steps."""
+    check_one_group(model)
     before = len(model.steps)
     ranks = ranks_asked(settings, before)
     recorded, loading = list(model.steps.values()), model.loading
@@ -232,6 +266,9 @@ CHANGES: dict[str, Changing] = {
     "fsdp.backward_prefetch": unit_changes.prefetch,
     "fsdp.reduce_dtype": unit_changes.reduce_dtype,
     "fsdp.no_sync": unit_changes.no_sync,
+    WITHIN_HOSTS: within_hosts,
+    **dict.fromkeys(LINK_WITHIN, _of_hybrid),
+    "fsdp.offload_policy": _offload,
     "loader.num_workers": workers,
     "ddp.comm_hook": comm_hook,
     **dict.fromkeys(TAKE_NO_TIME, _same_time),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.units import Sharding, UnitCall
@@ -133,6 +134,10 @@ class StepModel:
     sends buffers hardly waits, who gets them does. `buffers_ns` is what a forward pass of each rank that begins by
     sending buffers takes for it: each does that follows a pass that exchanged its gradients. Empty where it is not
     known. `least_cap_bytes`: torch refuses buckets of which none may be as large, because the module is compiled.
+    `within_times`: how many times as long as between hosts a hop within one takes, where that was not measured (over
+    gloo and 200 Mbit/s 0.05);
+    `shares_host_link`: whether ranks of a host that send to another at once are each as much slower.
+    `link_source` says in words what the link is from, where that is no fit.
     `sharding` is None where DistributedDataParallel replicates the model; where it is not, there are no gradients and
     buckets, and `link` is still that of all-reduces.
     """
@@ -168,6 +173,16 @@ class StepModel:
     buffers_ns: Mapping[int, float] = field(default_factory=dict)
     least_cap_bytes: int = 0
     sharding: Sharding | None = None
+    within_times: float = 0.25
+    shares_host_link: bool = True
+    link_source: str = ""
+
+    def without_transfers(self) -> StepModel:
+        """The model whose collectives take no time, but for their hooks."""
+        sharding = self.sharding
+        if sharding is not None and sharding.hybrid is not None:
+            sharding = replace(sharding, hybrid=sharding.hybrid.without_transfers())
+        return replace(self, link=Link(0.0, inf), sharding=sharding)
 
     def each_pass(self, of: Callable[[Pass], Pass]) -> dict[int, list[RankStep]]:
         """The steps with something done to each of their passes, by rank."""

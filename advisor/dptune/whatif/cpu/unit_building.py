@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from statistics import median
 
 from dptune.measure.steps.accumulation import samples_per_step
@@ -18,16 +19,19 @@ from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
 from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.building import ALL, facts_of, fixed_share, loading_of, part_of
+from dptune.whatif.cpu.hybrid import seen
 from dptune.whatif.cpu.latency import latency_of
 from dptune.whatif.cpu.model import Latency, RankStep, StepModel
 from dptune.whatif.cpu.steadied import steadied
 from dptune.whatif.cpu.step_times import NOT_RECORDED, Stretch, loader_waits
 from dptune.whatif.cpu.unit_timeline import UnitTimeline, unit_timeline
-from dptune.whatif.cpu.units import Kind, Sharding, element_bytes
+from dptune.whatif.cpu.units import Hybrid, Kind, Sharding, element_bytes
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.hosts import are_crowded, hosts_of
 from dptune.whatif.link import link_figures, link_of
 
+_OF_GROUPS = "the run's own collectives of units, within and between groups of ranks"
+_STRATEGIES = {"FULL_SHARD", "SHARD_GRAD_OP"}
 _LEAST_COMPUTE = 0.25  # of traced compute, that untraced steps have: where less is left, their collectives were shorter
 
 
@@ -76,6 +80,7 @@ class RecordedUnits:
             others=round(median(rank_timeline.others for rank_timeline in timelines.values())),
             others_ns={rank: rank_timeline.others_ns / slowed[rank] for rank, rank_timeline in timelines.items()},
             sharding=replace(self.sharding, hooks_ns=self._hooks_ns(slowed)),
+            link_source=_OF_GROUPS if self.sharding.hybrid else "",
         )
 
     def _hooks_ns(self, slowed: Mapping[int, float]) -> tuple[float, float]:
@@ -93,7 +98,7 @@ def read(run: Run, measured: Measured) -> RecordedUnits:
     sharded = _sharded(facts[0], measured.world_size)
     sizes = _sizes(sharded)
     timelines = {
-        rank.rank: unit_timeline(view(rank.rank, rank.light, facts[rank.rank].window("light")), sizes)
+        rank.rank: unit_timeline(view(rank.rank, rank.light, facts[rank.rank].window("light")), sizes, _order(sharded))
         for rank in run.ranks
     }
     sequences = {
@@ -103,15 +108,49 @@ def read(run: Run, measured: Measured) -> RecordedUnits:
     }
     if len(sequences) > 1:
         raise Missing("units do not issue the same collectives in every step and on every rank")
-    figures = link_figures(measured)
-    link = replace(link_of(figures, "gloo"), lanes=1)
-    latency = latency_of(None, figures.model_copy(update={"queued": []}), link, are_crowded(facts))
-    latency = Latency(latency.alone, why=latency.why if latency.alone != 1 else "")
+    hybrid = _hybrid(sharded[0].mesh, timelines, sizes)
+    link, latency = (hybrid.within, Latency()) if hybrid else _linked(facts, measured)
     samples, _ = samples_per_step(list(run.facts.values()), run.world_size)
     names = timelines[min(timelines)].names
     tensors = sum(optimizer.parameter_tensors for optimizer in facts[0].optimizers)
-    sharding = Sharding(names, sharded[0].parameter_dtype, sharded[0].reduce_dtype, tensors)
+    dtypes = sharded[0].parameter_dtype, sharded[0].reduce_dtype
+    sharding = Sharding(names, *dtypes, tensors, hybrid=hybrid)
     return RecordedUnits(facts, timelines, sharding, latency.on(link), samples, latency=latency)
+
+
+def _linked(facts: Mapping[int, Facts], measured: Measured) -> tuple[Link, Latency]:
+    """The link of all-reduces among all ranks, one at a time, and its latency while they train."""
+    figures = link_figures(measured)
+    link = replace(link_of(figures, "gloo"), lanes=1)
+    latency = latency_of(None, figures.model_copy(update={"queued": []}), link, are_crowded(facts))
+    return link, Latency(latency.alone, why=latency.why if latency.alone != 1 else "")
+
+
+def _hybrid(
+    mesh: Sequence[int], timelines: Mapping[int, UnitTimeline], sizes: Mapping[Kind, Mapping[str, float]]
+) -> Hybrid | None:
+    """The groups of a two-dimensional mesh, and the links that the run's collectives show; None of another mesh.
+
+    A collective takes what it takes on the rank of its group that waits least. Raises Missing where some reductions
+    are not all-reduced between the groups.
+    """
+    if len(mesh) < 2:
+        return None
+    shards = mesh[-1]
+    within: list[tuple[float, float]] = []
+    between: list[tuple[float, float]] = []
+    ranks = [rank for rank, _ in sorted(timelines.items())]
+    for flights in zip(*(timelines[rank].flights for rank in ranks), strict=False):
+        kind, size = flights[0].kind, sizes[flights[0].kind][flights[0].unit]
+        times = 2 if kind == "gather" else 1  # a gather is half of an all-reduce
+        groups = [flights[at : at + shards] for at in range(0, len(flights), shards)]
+        within += [(size, float(times * min(flight.within_ns for flight in group))) for group in groups]
+        if kind == "gather":
+            continue
+        if not all(flight.between_ns for flight in flights):
+            raise Missing("some reductions are not all-reduced between groups of ranks (set_requires_all_reduce)")
+        between += [(size, float(min(flight.between_ns for flight in flights[at::shards]))) for at in range(shards)]
+    return seen(shards, within, between)
 
 
 def _sharded(facts: Facts, world_size: int) -> Sequence[FsdpFacts]:
@@ -119,15 +158,36 @@ def _sharded(facts: Facts, world_size: int) -> Sequence[FsdpFacts]:
     sharded = [fsdp for fsdp in facts.fsdp if fsdp.mesh]
     if facts.ddp:
         raise Missing("some modules are replicated and others sharded; the step model covers one kind")
-    if any(fsdp.version == 1 for fsdp in facts.fsdp) or not sharded:
-        raise Missing("the step model of CPU runs covers fully_shard, not FullyShardedDataParallel")
-    if any(fsdp.offload for fsdp in sharded):
-        raise Missing("parameters are offloaded, which the step model does not cover")
-    if any(fsdp.mesh != [world_size] for fsdp in sharded):
+    if not sharded or len({fsdp.version for fsdp in sharded}) > 1:
+        raise Missing("the step model of CPU runs covers either fully_shard or FullyShardedDataParallel")
+    if sharded[0].version == 1:
+        _check_flat(sharded)
+    if any(len(fsdp.mesh) > 2 or prod(fsdp.mesh) != world_size for fsdp in sharded):
         raise Missing("units are sharded over only some of the ranks, which the step model does not cover")
+    if len({tuple(fsdp.mesh) for fsdp in sharded}) > 1:
+        raise Missing("units are sharded over different meshes, which the step model does not cover")
     if len({(fsdp.parameter_dtype, fsdp.reduce_dtype) for fsdp in sharded}) > 1:
         raise Missing("units have different mixed-precision policies")
     return sharded
+
+
+def _check_flat(sharded: Sequence[FsdpFacts]) -> None:
+    """Raise Missing for what the step model does not cover of FullyShardedDataParallel."""
+    strategies = {fsdp.strategy for fsdp in sharded}
+    if not strategies <= _STRATEGIES:
+        raise Missing(f"the step model covers {' and '.join(sorted(_STRATEGIES))} of FullyShardedDataParallel")
+    if any(fsdp.offload for fsdp in sharded):
+        raise Missing("FullyShardedDataParallel with offloaded parameters is not modelled")
+    if any(len(fsdp.order) != len(fsdp.names) for fsdp in sharded):
+        raise Missing("the order of units in forward passes was not recorded")
+
+
+def _order(sharded: Sequence[FsdpFacts]) -> list[str]:
+    """The units of FullyShardedDataParallel in the order of forward passes; none of fully_shard, which names them."""
+    if sharded[0].version == 2:
+        return []
+    placed = (each for fsdp in sharded for each in zip(fsdp.order, fsdp.names, strict=True))
+    return [name for _, name in sorted(placed)]
 
 
 def _sizes(sharded: Sequence[FsdpFacts]) -> dict[Kind, dict[str, float]]:

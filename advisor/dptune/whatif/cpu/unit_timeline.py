@@ -6,14 +6,14 @@ compute and collectives. What the thread does from the end of one collective to 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from dptune.measure.communication.calls import calls
+from dptune.measure.communication.calls import Call, calls
 from dptune.measure.host.enclosing import NOWHERE, Ranges
 from dptune.measure.intervals import Intervals, Ints
 from dptune.measure.shard_units.events import calls_of_units
@@ -22,15 +22,17 @@ from dptune.measure.views import RankView
 from dptune.measured import Missing
 from dptune.trace.columns import Columns
 from dptune.trace.kernels import RANGE_CATEGORIES
+from dptune.whatif.cpu.flat_calls import HOOKS, flat_calls
 from dptune.whatif.cpu.model import Pass, RankStep
 from dptune.whatif.cpu.operator_calls import OperatorCalls, operator_calls
 from dptune.whatif.cpu.timeline import EVALUATE, LOADER, borders
 from dptune.whatif.cpu.units import Kind, UnitCall
 
 _KINDS: dict[str, Kind] = {"all_gather": "gather", "reduce_scatter": "reduce"}
-_FORWARD, _FINISH = "FSDP::root_pre_forward", "FSDP::root_post_backward_callback"
+_FORWARD = ("FSDP::root_pre_forward", "FullyShardedDataParallel._root_pre_forward")
+_FINISH = ("FSDP::root_post_backward_callback",)
 _HOOKS = ("FSDP::all_gather", "FSDP::post_backward_reduce")  # issue collectives; their copies and views are in them
-_ANY_HOOK = "FSDP::"
+_ANY_HOOK = ("FSDP::", "FullyShardedDataParallel._")
 _COPY_OUT = "FSDP::all_gather_copy_out"
 _MOST_BESIDE = 0.2  # of the time in collectives, that lies after the hook: none where they block
 
@@ -42,6 +44,7 @@ class UnitTimeline:
     `calls` is what calling operators takes. `others` are the collectives of a step that no unit issues, `others_ns`
     what they take: both are medians, and part of what is computed. `hooks_ns` is what hooks of modules take in the
     forward and in the backward part of a pass beside collectives and what is around those, medians; also compute.
+    `flights` are the collectives of units in the steps, in order of time.
     """
 
     steps: tuple[RankStep, ...]
@@ -50,17 +53,35 @@ class UnitTimeline:
     others: float = 0.0
     others_ns: float = 0.0
     hooks_ns: tuple[float, float] = (0.0, 0.0)
+    flights: tuple[Flight, ...] = ()
 
 
 @dataclass(frozen=True)
-class _Flight:
-    """A collective of a unit: when it was in flight, and what its hook and its copies took besides."""
+class Flight:
+    """A collective of a unit: when it was in flight, and what its hook and its copies took besides.
+
+    `between_ns`: of a reduction, the part in which HSDP all-reduces the shards between groups of ranks.
+    """
 
     kind: Kind
     unit: str
     start_ns: int
     end_ns: int
     around_ns: int
+    between_ns: int = 0
+
+    @property
+    def within_ns(self) -> int:
+        """What the collective of the ranks that shard the unit takes."""
+        return self.end_ns - self.start_ns - self.between_ns
+
+    def all_reduced(self, call: Call, unit: str) -> Flight:
+        """With the all-reduce of its shards that follows it; raises Missing for one that follows no reduction."""
+        if self.kind != "reduce" or self.between_ns or unit != self.unit:
+            raise Missing("shards are all-reduced without a reduce-scatter before")
+        end_ns = call.start_ns + call.dur_ns
+        between_ns = end_ns - self.end_ns
+        return replace(self, end_ns=end_ns, between_ns=between_ns, around_ns=max(0, self.around_ns - between_ns))
 
 
 @dataclass(frozen=True)
@@ -80,14 +101,15 @@ class _Rows(NamedTuple):
     finishing: Ints
 
 
-def unit_timeline(view: RankView, sizes: Mapping[Kind, Mapping[str, float]]) -> UnitTimeline:
+def unit_timeline(view: RankView, sizes: Mapping[Kind, Mapping[str, float]], order: Sequence[str] = ()) -> UnitTimeline:
     """The parts of a rank's steps. `sizes`: bytes of each unit, by its path, as its collectives of each kind send it.
 
+    `order`: units of FullyShardedDataParallel in the order of forward passes; empty for those of fully_shard.
     Raises Missing where the trace does not show the parts, or a unit is of no known size.
     """
     if view.no_steps:
         raise Missing(view.no_steps)
-    flights, others = _flights(view)
+    flights, others = _flights(view, order)
     if any(flight.unit not in sizes[flight.kind] for flight in flights):
         raise Missing("the trace names a unit whose size was not recorded")
     columns = view.columns
@@ -99,7 +121,7 @@ def unit_timeline(view: RankView, sizes: Mapping[Kind, Mapping[str, float]]) -> 
     loading = Intervals.union(columns.ts_ns[loader], columns.ends(loader))
     evaluated, forward, finishing = (
         columns.rows(RANGE_CATEGORIES, lambda name, start=start: name.startswith(start))  # type: ignore[misc]
-        for start in (EVALUATE, _FORWARD, _FINISH)
+        for start in ((EVALUATE,), _FORWARD, _FINISH)
     )
     rows = _Rows(evaluated, forward, finishing)
     found = {step.number: spans for step in view.steps if (spans := _spans(columns, rows, step))}
@@ -151,11 +173,12 @@ def unit_timeline(view: RankView, sizes: Mapping[Kind, Mapping[str, float]]) -> 
         float(np.median([len(spans) for spans in inside])),
         float(np.median([spans.total_ns for spans in inside])),
         _hooks_ns(columns, flights, blocked, [span for step in steps for span in found[step.number]]),
+        tuple(flights),
     )
 
 
 def _hooks_ns(
-    columns: Columns, flights: Sequence[_Flight], blocked: Intervals, spans: Sequence[_Span]
+    columns: Columns, flights: Sequence[Flight], blocked: Intervals, spans: Sequence[_Span]
 ) -> tuple[float, float]:
     ranges = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_ANY_HOOK))
     hooks = Intervals.union(columns.ts_ns[ranges], columns.ends(ranges)) - blocked
@@ -169,7 +192,7 @@ def _hooks_ns(
     return float(np.median(forward)), float(np.median(backward))
 
 
-def _call(flight: _Flight, place: int, message_bytes: float, at_ns: float, forward_ns: float, span: _Span) -> UnitCall:
+def _call(flight: Flight, place: int, message_bytes: float, at_ns: float, forward_ns: float, span: _Span) -> UnitCall:
     if flight.start_ns < span.began_ns:
         return UnitCall(at_ns, flight.kind, "forward", place, message_bytes, float(flight.around_ns))
     return UnitCall(at_ns - forward_ns, flight.kind, "backward", place, message_bytes, float(flight.around_ns))
@@ -199,32 +222,40 @@ def _within(columns: Columns, rows: Ints, start_ns: int, end_ns: int) -> Ints:
     return rows[np.argsort(columns.ts_ns[rows], kind="stable")]
 
 
-def _flights(view: RankView) -> tuple[list[_Flight], list[tuple[int, int]]]:
+def _flights(view: RankView, order: Sequence[str]) -> tuple[list[Flight], list[tuple[int, int]]]:
     """The collectives of units in the steps, in order of time, and start and end of those of others."""
     columns, (device, *_) = view.columns, view.devices
     by_row = {call.row: call for call in calls(view, device)}
-    sent = calls_of_units(view, device, by_row)
+    sent = flat_calls(view, device, by_row, order) if order else calls_of_units(view, device, by_row)
     if not sent:
-        raise Missing("the trace has no ranges of fully_shard, which name its units")
-    kinds = {each.call.kind for each in sent}
-    if not kinds <= _KINDS.keys():
-        raise Missing("gradients are also all-reduced between replicas of the shards (HSDP), which is not modelled")
-    hooks = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_HOOKS) and not name.startswith(_COPY_OUT))
+        kind = "FullyShardedDataParallel" if order else "fully_shard, which name its units"
+        raise Missing(f"the trace has no ranges of {kind}")
+    if order:
+        hooks = columns.rows(RANGE_CATEGORIES, HOOKS.match)
+    else:
+        hooks = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_HOOKS) and not name.startswith(_COPY_OUT))
     copies = _copies(columns)
     threads = columns.thread[hooks]
     thread = threads[0] if len(threads) else 0
     enclosing = Ranges.of_rows(columns, hooks).at(
         np.full(len(sent), thread), np.array([each.time_ns for each in sent], dtype=np.int64)
     )
-    flights, beside_ns = [], 0
+    inside = Counter(enclosing.tolist())
+    flights: list[Flight] = []
+    beside_ns = 0
     for each, hook in zip(sent, enclosing.tolist(), strict=True):
         start_ns, end_ns = each.call.start_ns, each.call.start_ns + each.call.dur_ns
+        if each.call.kind not in _KINDS:
+            if not flights:
+                raise Missing("shards are all-reduced without a reduce-scatter before")
+            flights[-1] = flights[-1].all_reduced(each.call, each.unit)
+            continue
         around_ns = _copied_ns(copies, each.unit, start_ns) if each.call.kind == "all_gather" else 0
         if hook != NOWHERE:
             hook_ns, hook_end_ns = int(columns.dur_ns[hooks[hook]]), int(columns.end_ns[hooks[hook]])
-            around_ns += max(0, hook_ns - each.call.dur_ns)
+            around_ns += max(0, hook_ns // inside[hook] - each.call.dur_ns)
             beside_ns += max(0, end_ns - hook_end_ns)
-        flights.append(_Flight(_KINDS[each.call.kind], each.unit, start_ns, end_ns, around_ns))
+        flights.append(Flight(_KINDS[each.call.kind], each.unit, start_ns, end_ns, around_ns))
     if beside_ns > _MOST_BESIDE * sum(flight.end_ns - flight.start_ns for flight in flights):
         raise Missing("all-gathers overlap compute (set_unshard_async_op); the step model covers blocking ones only")
     of_units = {each.call.row for each in sent}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 from dptune.whatif.cpu.wire import Link
@@ -47,12 +48,30 @@ class UnitCall:
 
 
 @dataclass(frozen=True)
+class Hybrid:
+    """HSDP: each `shards` neighbouring ranks shard the units, and all-reduce their shards with those of other groups.
+
+    `within` is the link of all-reduces among the ranks of a group, `between` that of the shards of a whole unit, all
+    ranks of a group at once: by the bytes of the unit. `others` are pairs of these that the recording allows as well.
+    """
+
+    shards: int
+    within: Link
+    between: Link
+    others: tuple[tuple[Link, Link], ...] = ()
+
+    def without_transfers(self) -> Hybrid:
+        """The same groups, whose collectives take no time."""
+        return Hybrid(self.shards, Link(0.0, inf), Link(0.0, inf))
+
+
+@dataclass(frozen=True)
 class Sharding:
     """How units are sharded, the same for all. `names` are their paths, in the order of forward passes.
 
     `parameter_dtype` and `reduce_dtype` are those of the policy, None where units keep the dtype of their parameters.
     `tensors` are the parameters that the optimizer updates, `hooks_ns` what hooks of modules take in a forward and in a
-    backward pass beside collectives and what is around those.
+    backward pass beside collectives and what is around those. `hybrid` is None where all ranks shard each unit.
     """
 
     names: tuple[str, ...]
@@ -60,6 +79,7 @@ class Sharding:
     reduce_dtype: str | None = None
     tensors: int = 0
     hooks_ns: tuple[float, float] = (0.0, 0.0)
+    hybrid: Hybrid | None = None
 
 
 def element_bytes(dtype: str | None) -> int:
@@ -67,11 +87,31 @@ def element_bytes(dtype: str | None) -> int:
     return _BYTES.get(dtype or "float32", 4)
 
 
-def ended(call: UnitCall, issued_ns: Mapping[int, float], link: Link, times: float) -> dict[int, float]:
+def ended(
+    call: UnitCall, issued_ns: Mapping[int, float], link: Link, times: float, hybrid: Hybrid | None = None
+) -> dict[int, float]:
     """When each rank has a collective, from when each issues it. `link` is that of all-reduces among all of them.
 
-    `times`: how many times as long a collective takes as the link predicts.
+    `times`: how many times as long a collective takes as the link predicts. With HSDP a reduction is that in the groups
+    and then that between them, for each rank of a group with its like.
     """
+    if hybrid is None:
+        return _ended(call, issued_ns, link, times)
+    reached: dict[int, float] = {}
+    for group in {rank // hybrid.shards for rank in issued_ns}:
+        members = {rank: ns for rank, ns in issued_ns.items() if rank // hybrid.shards == group}
+        reached.update(_ended(call, members, hybrid.within, times))
+    if call.kind == "gather":
+        return {rank: reached[rank] for rank in issued_ns}
+    between_ns = times * hybrid.between.alone_ns(call.message_bytes)
+    last: dict[int, float] = {}
+    for rank, ns in reached.items():
+        last[rank % hybrid.shards] = max(ns, last.get(rank % hybrid.shards, 0.0))
+    return {rank: last[rank % hybrid.shards] + between_ns for rank in issued_ns}
+
+
+def _ended(call: UnitCall, issued_ns: Mapping[int, float], link: Link, times: float) -> dict[int, float]:
+    """The same among ranks of which each has a shard."""
     first, last = min(issued_ns.values()), max(issued_ns.values())
     moving_ns = call.message_bytes / link.bytes_per_ns
     if call.kind == "reduce":

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from dptune.knobs import Value
 from dptune.measured import Measured
+from dptune.whatif.cpu import hybrid
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.link import link_figures, link_range
 
@@ -25,10 +26,13 @@ _QUIET = 0.85
 def variants(model: StepModel, measured: Measured) -> Iterator[tuple[StepModel, ...]]:
     """The model with other links that the data allow, and with either half of the steps: a group for each cause."""
     alone = model.latency.alone
-    yield tuple(
-        replace(model, link=replace(model.link, alpha_ns=alone * link.alpha_ns, bytes_per_ns=link.bytes_per_ns))
-        for link in link_range(link_figures(measured))
-    )
+    if model.sharding is not None and model.sharding.hybrid is not None:
+        yield hybrid.variants_of(model)
+    else:
+        yield tuple(
+            replace(model, link=replace(model.link, alpha_ns=alone * link.alpha_ns, bytes_per_ns=link.bytes_per_ns))
+            for link in link_range(link_figures(measured))
+        )
     yield tuple(replace(model, fixed_share=min(1.0, share * model.fixed_share)) for share in (0.7, 1.4))
     if model.sharding is None:
         yield tuple(
@@ -52,6 +56,8 @@ def others(model: StepModel, changes: Mapping[str, Value]) -> Iterator[StepModel
     if "wrapper" in changes:
         for times, compute in _WRAPPER_TIMES:
             yield replace(model, wrapper_times=times).computing(compute)
+    if changes.get(hybrid.WITHIN_HOSTS):
+        yield from hybrid.others_of(model, changes)
     if "ddp.no_sync" in changes:
         yield replace(model, quiet_times=_QUIET)
     if changes.get("straggler.balanced"):

@@ -16,6 +16,7 @@ from dptune.knobs import Value
 from dptune.knobs.patched import FSDP
 from dptune.measured import Missing
 from dptune.whatif.cpu.buckets import Caps
+from dptune.whatif.cpu.hybrid import check_one_group
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.unit_changes import gathering_again, grouped, sharding_of, without
 from dptune.whatif.cpu.units import Sharding, UnitCall, element_bytes
@@ -44,6 +45,7 @@ def wrapper(model: StepModel, value: Value) -> StepModel:
 def _replicated(model: StepModel) -> StepModel:
     """The gradients of units in buckets of DDP's default sizes."""
     sharding, ranks = sharding_of(model), len(model.steps)
+    check_one_group(model)
     if any(call.direction == "forward" and call.kind == "reduce" for call in _last(model).calls):
         raise Missing("gradients are reduced in forward passes")
     reductions = [call for call in _last(model).calls if call.kind == "reduce"]

@@ -15,6 +15,7 @@ from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.buckets import rebucketed, silenced
 from dptune.whatif.gpu.editing import times, with_edges, without
 from dptune.whatif.gpu.hooks import as_bucket_views, compressed, halves
+from dptune.whatif.gpu.hybrid import within_hosts
 from dptune.whatif.gpu.inputs import (
     batch_size,
     batch_times,
@@ -24,6 +25,7 @@ from dptune.whatif.gpu.inputs import (
     pinned,
     uploads_beside,
 )
+from dptune.whatif.gpu.offloading import offloaded
 from dptune.whatif.gpu.optimizing import foreach, fused, no_time
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.passes import as_graphs, micro_batches
@@ -60,6 +62,8 @@ def changed(program: Program, settings: Mapping[str, Value], side: Side = Side.M
         if name in settings:
             program = CHANGES[name](program, settings[name])
     if not settings.keys().isdisjoint(TOPOLOGY):
+        if settings.get("fsdp.within_hosts"):
+            raise Missing("HSDP among other ranks or nodes than the recorded ones is not predicted from a GPU trace")
         program = _topology(program, settings)
     order = [*CHANGES, *RANGED, *settings]
     made = {*_OF_BUCKETS, *_BEFORE_TOPOLOGY, *TOPOLOGY}
@@ -266,6 +270,10 @@ def _parameters_in(program: Program, value: Value, side: Side) -> Program:
     return parameters_in(program, value, side, _link(program))
 
 
+def _within_hosts(program: Program, value: Value, side: Side) -> Program:
+    return within_hosts(program, value, side, _link(program))
+
+
 def _gradients_in(program: Program, value: Value) -> Program:
     return gradients_in(program, value, _link(program))
 
@@ -320,6 +328,8 @@ RANGED: dict[str, Ranging] = {
     "cudnn.allow_tf32": tensor_float_32,
     "precision.autocast": autocast,
     "fsdp.param_dtype": _parameters_in,
+    "fsdp.within_hosts": _within_hosts,
+    "fsdp.offload_policy": offloaded,
     "optimizer.fused": fused,
     "optimizer.foreach": foreach,
     "cuda.graphs": as_graphs,

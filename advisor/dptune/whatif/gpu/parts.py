@@ -21,8 +21,10 @@ from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
 
 OUTSIDE = -1  # of any micro-batch
 _COPIES_BACK = re.compile(r"torch\.distributed\.ddp\.reducer::copy_bucket_to_grad$")
-_GATHERS = re.compile(r"FSDP::all_gather(_copy_out)?\b")
-_BACKWARD = re.compile(r"FSDP::(pre_backward\b|backward_prefetch for )")
+# FullyShardedDataParallel has no ranges of all-gathers: in its backward hooks it launches nothing else.
+_OF_FSDP1 = r"FullyShardedDataParallel\._(pre_backward_hook|pre_backward_prefetch|post_backward_prefetch)$"
+_GATHERS = re.compile(rf"FSDP::all_gather(_copy_out)?\b|{_OF_FSDP1}")
+_BACKWARD = re.compile(rf"FSDP::(pre_backward\b|backward_prefetch for )|{_OF_FSDP1}")
 
 
 class Part(IntFlag):

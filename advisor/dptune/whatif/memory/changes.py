@@ -27,6 +27,8 @@ SWITCHES_OFF = ("off", "none", False)
 def changed(model: MemoryModel, changes: Mapping[str, Value]) -> MemoryModel:
     """The memory with these changes together; raises Missing for one that is not known to leave it or to change it."""
     for name, value in sorted(changes.items(), key=lambda change: _ORDER.get(change[0], 0)):
+        if model.flat and name in CHANGES and name not in _OF_FLAT:
+            raise Missing(f"the memory of FullyShardedDataParallel with another {name} is not modelled")
         if name in CHANGES:
             model = CHANGES[name](model, value)
         elif not name.startswith(_UNCHANGED):
@@ -308,6 +310,8 @@ CHANGES: dict[str, Callable[[MemoryModel, Value], MemoryModel]] = {
     "optimizer.foreach": _foreach,
     "memory.checkpointing": _checkpointing,
 }
+# What changes no unit of FullyShardedDataParallel.
+_OF_FLAT = ("loader.batch_size", "batch.times")
 # First the wrapper: what is set of units is then that of the new ones. Checkpoints are of blocks as they were recorded.
 # Offloading, and how an optimizer updates, come after what they depend on.
 _ORDER = {

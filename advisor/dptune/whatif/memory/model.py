@@ -121,7 +121,8 @@ class MemoryModel:
     `why_no_split`. `blocks`: of each block what its forward pass saves, and its output; `loss`: what the head and the
     loss save; `discarded`: what checkpointing spares now. `doubt`: bytes by which the changes may be off, both ways.
     `ranks_of_a_host`: how many ranks each of several hosts has; None where that is not so, or not known. `offloaded`:
-    whether a policy keeps shards in the host's memory; `autocast`: whether passes compute in 16 bits where they can.
+    whether a policy keeps shards in the host's memory; `autocast`: whether passes compute in 16 bits where they can;
+    `flat`: whether FullyShardedDataParallel shards the model, whose units are not modelled.
     """
 
     parameters: float
@@ -147,6 +148,7 @@ class MemoryModel:
     on_cpu: bool = False
     offloaded: bool = False
     autocast: bool = False
+    flat: bool = False
 
     def each(self, change: Callable[[Moment], Moment]) -> tuple[Moment, ...]:
         """Its moments, each changed."""
@@ -213,6 +215,7 @@ def recorded(measured: Measured, facts: Sequence[Facts]) -> MemoryModel:
         on_cpu=device_kind == "cpu",
         offloaded=any(sharded.offload for sharded in rank_facts.fsdp),
         autocast=rank_facts.autocast is not None,
+        flat=any(sharded.version == 1 for sharded in rank_facts.fsdp),
     )
 
 

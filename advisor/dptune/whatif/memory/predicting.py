@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dptune.capture.effect import in_force
 from dptune.knobs import KNOBS, Value
 from dptune.measured import Measured, Missing
-from dptune.predicted import Fits, MemoryComponent, MemoryPrediction
+from dptune.predicted import NOT_TRACKED, Fits, MemoryComponent, MemoryPrediction
 from dptune.runfile.facts import Facts
 from dptune.whatif import needed_facts
 from dptune.whatif.memory.changes import changed, leaves_memory
@@ -45,7 +45,9 @@ def predict_memory(measured: Measured, facts: Sequence[Facts], changes: Mapping[
             raise Missing("these settings do not change memory")
         after = changed(before, new)
     except Missing as lack:
-        return MemoryPrediction.only(lack.reason, changes=dict(changes), fits="unknown")
+        nothing = MemoryPrediction.only(lack.reason, changes=dict(changes), fits="unknown")
+        missing = {**nothing.missing, **dict.fromkeys(("tracked_bytes", "tracked_now_bytes"), NOT_TRACKED)}
+        return nothing.model_copy(update={"missing": missing})
     return _prediction(measured, facts, before, after, changes)
 
 
@@ -58,7 +60,11 @@ def _prediction(
     low, high = max(after.held, after.peak - off), after.peak + off
     capacity, overhead, why = _capacity(measured, facts)
     return MemoryPrediction.of(
-        {"capacity_bytes": (None if capacity is None else round(capacity), why)},
+        {
+            "capacity_bytes": (None if capacity is None else round(capacity), why),
+            "tracked_bytes": (None, NOT_TRACKED),
+            "tracked_now_bytes": (None, NOT_TRACKED),
+        },
         changes=dict(changes),
         now_bytes=round(before.peak),
         peak_bytes=round(after.peak),

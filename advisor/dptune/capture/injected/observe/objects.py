@@ -154,7 +154,9 @@ def _numbers(text: Any) -> list[int]:
 
 def fsdp(places: Places) -> list[FsdpFacts]:
     """What is sharded, by either FSDP; units alike from one line are one entry."""
-    found = [_fsdp1(unit, places.line(unit)) for unit in places.alive("FullyShardedDataParallel")]
+    flat = places.alive("FullyShardedDataParallel")
+    paths = _paths(flat)
+    found = [_fsdp1(unit, places.line(unit), paths.get(id(unit), "")) for unit in flat]
     found += [_fsdp2(state, where) for state, where in ((ref(), where) for ref, where in places.sharded) if state]
     merged: list[FsdpFacts] = []
     for unit_facts in found:
@@ -166,8 +168,9 @@ def fsdp(places: Places) -> list[FsdpFacts]:
     return merged
 
 
+_WRAPPED = "_fsdp_wrapped_module"
 # What differs between units that are sharded alike.
-_OF_A_UNIT = ("units", "modules", "names", "gathered_bytes", "kept_sharded_in_backward")
+_OF_A_UNIT = ("units", "modules", "names", "gathered_bytes", "order", "kept_sharded_in_backward")
 _DEPTHS = ("forward_prefetch", "backward_prefetch", "forward_prefetch_depth", "backward_prefetch_depth")
 
 
@@ -181,6 +184,7 @@ def _add(facts: FsdpFacts, unit: FsdpFacts) -> None:
     facts.modules += [name for name in unit.modules if name not in facts.modules]
     facts.names += unit.names
     facts.gathered_bytes += unit.gathered_bytes
+    facts.order += unit.order
     facts.kept_sharded_in_backward += unit.kept_sharded_in_backward
     facts.forward_prefetch = bool(facts.forward_prefetch or unit.forward_prefetch)
     facts.backward_prefetch = facts.backward_prefetch or unit.backward_prefetch
@@ -188,9 +192,19 @@ def _add(facts: FsdpFacts, unit: FsdpFacts) -> None:
     facts.backward_prefetch_depth = max(facts.backward_prefetch_depth, unit.backward_prefetch_depth)
 
 
-def _fsdp1(unit: Any, where: str | None) -> FsdpFacts:
+def _paths(units: list[Any]) -> dict[int, str]:
+    """The path of each unit of FullyShardedDataParallel in the root that holds it, by its id."""
+    found: dict[int, str] = {}
+    for root in units:
+        if getattr(root, "_is_root", False):
+            for path, module in root.named_modules():
+                found[id(module)] = ".".join(part for part in path.split(".") if part != _WRAPPED)
+    return found
+
+
+def _fsdp1(unit: Any, where: str | None, path: str) -> FsdpFacts:
     prefetch, mixed = unit.backward_prefetch, unit.mixed_precision
-    return FsdpFacts(
+    facts = FsdpFacts(
         1,
         units=1,
         where=where,
@@ -205,6 +219,13 @@ def _fsdp1(unit: Any, where: str | None) -> FsdpFacts:
         forward_prefetch=bool(unit.forward_prefetch),
         limit_all_gathers=bool(unit.limit_all_gathers),
     )
+    handle = getattr(unit, "_handle", None)
+    if handle is not None and handle._pre_forward_order_index is not None:
+        parameter = handle.flat_param
+        dtype = mixed.param_dtype or parameter.dtype
+        facts.names, facts.order = [path], [int(handle._pre_forward_order_index)]
+        facts.gathered_bytes = [int(parameter._unpadded_unsharded_size.numel() * dtype.itemsize)]
+    return facts
 
 
 def _fsdp2(state: Any, where: str | None) -> FsdpFacts:
