@@ -11,7 +11,7 @@ from dptune.whatif.cpu.communication import ADDING_NS, COMPRESSED_NS, HOOK_ENDS_
 from dptune.whatif.cpu.loaders import TAKING_NS, WORKER_STARTS_NS
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY
-from dptune.whatif.cpu.wrappers import BYTE_NS, CALL_NS, DISPATCH_NS, TENSOR_NS, UPDATE_NS
+from dptune.whatif.cpu.wrappers import APART, BYTE_NS, CALL_NS, DISPATCH_NS, TENSOR_NS, UPDATE_NS
 from dptune.whatif.gpu.program import Program
 
 _SIZES = "collectives of other sizes take as long as the link model says"
@@ -52,7 +52,7 @@ _ON_CPUS = {
     "fsdp.param_dtype": "compute takes no time: how fast it is in another dtype was not measured",
     "wrapper": f"each collective of a unit adds {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and "
     f"{BYTE_NS:g} ns per byte of host time; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
-    f"{UPDATE_NS:g} ns per element",
+    f"{UPDATE_NS:g} ns per element; transfers of units take {APART:g} times as long, since ranks enter them apart",
     "fsdp.within_hosts": "each reduce-scatter is followed by an all-reduce of shards between hosts, by all ranks of a "
     "host at once",
     "fsdp.units": "hooks and copies of units take as long in total as before; a merged unit is gathered before its "

@@ -9,6 +9,7 @@ from dptune.knobs import Value
 from dptune.measured import Measured
 from dptune.whatif.cpu import hybrid
 from dptune.whatif.cpu.model import StepModel
+from dptune.whatif.cpu.wrappers import APART, OTHER_APART
 from dptune.whatif.link import link_figures, link_range
 
 _HOOK_TIMES = (0.6, 2.0)  # how far what a hook computes may be from its prediction
@@ -56,6 +57,9 @@ def others(model: StepModel, changes: Mapping[str, Value]) -> Iterator[StepModel
     if "wrapper" in changes:
         for times, compute in _WRAPPER_TIMES:
             yield replace(model, wrapper_times=times).computing(compute)
+        for times in OTHER_APART if model.sharding is None else ():
+            bytes_per_ns = model.link.bytes_per_ns * APART / times
+            yield replace(model, link=replace(model.link, bytes_per_ns=bytes_per_ns))
     if changes.get(hybrid.WITHIN_HOSTS):
         yield from hybrid.others_of(model, changes)
     if "ddp.no_sync" in changes:

@@ -4,6 +4,10 @@ What the other wrapper's own code takes is not in a recording; these constants s
 one core, of three models of 6 to 288 tensors and 4.2 to 6.9 MB, each recorded with both wrappers: collectives of units
 took 1.2 to 2.4 ms besides, the optimizer 6 to 80 ms on shards and 6 to 22 ms on whole tensors. They are rough, so a
 prediction with them has the interval of other values, too.
+
+Collectives of units block the script, and ranks leave one apart and so enter the next apart: two scripts that waited
+for 1 % of a step or less with DDP waited for 4 and 7 % of it with units, 6 and 9 % of their communication, over
+200 Mbit/s. From those two comes `APART`.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from dptune.whatif.cpu.units import Sharding, UnitCall, element_bytes
 CALL_NS, TENSOR_NS, BYTE_NS = 400e3, 40e3, 0.4
 DISPATCH_NS = 200e3  # what the optimizer takes for each sharded tensor beyond a whole one: DTensor dispatches in Python
 UPDATE_NS = 5.0  # for each element that it updates
+APART, OTHER_APART = 1.07, (1.0, 1.15)  # times a transfer that a collective of units takes, waiting included
 # Of DDP: a hook for each tensor, starting a bucket's all-reduce, copying a byte back, passes beside all-reduces, and
 # those beside compute (the usual values of recordings of DDP).
 _DDP_HOOK_NS, _START_NS, _COPY_NS, _SLOWDOWN, _BESIDE, _LANES = 10e3, 150e3, 0.15, 1.3, 1.2, 2
@@ -114,7 +119,7 @@ def sharded(model: StepModel, count: int) -> StepModel:
         steps=_updating(model.each_pass(of), more_ns),
         gradient_bytes=(),
         caps=Caps.of(),
-        link=replace(model.link, lanes=1, crowding=()),
+        link=replace(model.link, lanes=1, crowding=(), bytes_per_ns=model.link.bytes_per_ns / APART),
         start_ns=0.0,
         copy_ns_per_byte=0.0,
         slowdown=1.0,
