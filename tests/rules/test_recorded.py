@@ -111,6 +111,7 @@ PUBLIC = {
         "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz",
     ),
     "DP606": ("hta_training/b1ceb4c_control.json.gz", "hta_training/b4b6dce_nccl_data.json.gz"),
+    "DP626": ("nanogpt_8xh100", "single_gpu/1eeffb3_trace_05.json.gz"),
     "DP801": (SAMPLES / "gpu" / "planted-empty_cache-in-every-step", "single_gpu/1eeffb3_trace_05.json.gz"),
 }
 # What an engineer who read the raw events would change first, and then.

@@ -202,6 +202,11 @@ class KernelFigures(Figures):
     kinds_ns: Figure[dict[str, int]] = Field(
         ABSENT, description="kind -> time, each moment counted for one kind; sums to the total"
     )
+    loss_share: Figure[float] = Field(
+        ABSENT, description="kernels of log-softmax and of the negative log likelihood / step; 0 without a likelihood"
+    )
+    loss_calls: Figure[float] = Field(ABSENT, description="these kernels per rank and step")
+    loss_compiled_share: Figure[float] = Field(ABSENT, description="the part that torch.compile generated / step")
     top: list[KernelTime] = Field(description="those with the most time, the longest first")
 
 
