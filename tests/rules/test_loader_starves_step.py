@@ -655,6 +655,21 @@ def test_a_trace_alone_shows_whether_there_are_workers(ask, make_measured, make_
     assert (advice.confidence, remedy in advice.title) == (confidence, True)
 
 
+@pytest.mark.parametrize(("least", "confidence"), [(0.051, "medium"), (0.049, "low")])
+def test_a_loader_without_workers_waits_longer_than_the_profiler_can_add(
+    ask, make_measured, make_facts, least, confidence
+):
+    inferred = InferredFacts(
+        facts=make_facts(loaders=[LoaderFacts(num_workers=0)]),
+        confidence={"loaders": "high", "loaders.num_workers": "high"},
+    )
+    waits = waiting(0.3, basis="traced", least_share=least)
+    (advice,) = ask("DP501", make_measured(input=waits, inferred=inferred))
+    assert advice.confidence == confidence
+    label = "waiting after subtracting 10 us of profiler overhead per event: at least"
+    assert [evidence.value for evidence in advice.evidence if evidence.label == label] == [least]
+
+
 @pytest.mark.parametrize(
     ("workers", "remedy"),
     [(4, "about 6 workers (now probably 4), or"), (12, "more workers (now probably 12), or")],  # 17.1, more than 16
