@@ -166,6 +166,11 @@ class MatmulFigures(Figures):
     )
     layout_calls: Figure[float] = Field(ABSENT, description="these kernels per rank and step")
     tensor_cores: Figure[bool] = Field(ABSENT, description="whether this device has tensor cores (or matrix cores)")
+    architecture: str = Field(
+        "",
+        description="of a GPU that is not named and may lack tensor cores: what its kernels are compiled for, such as "
+        "'Volta or later'; empty where they do not show it",
+    )
     peaks: dict[str, float] = Field(
         default_factory=dict,
         description="dense peaks of this device by its vendor, FLOP/s: fp32, tf32, bf16, fp16; empty if not known",

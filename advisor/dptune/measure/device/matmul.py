@@ -55,8 +55,10 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None, detail: RankVi
         missing = dict.fromkeys(_SHARES, _ON_CPU) | ({} if shares else {"operator_shares": _NONE})
         return MatmulFigures(tensor_cores=False, operator_shares=shares or None, missing=missing)
     tensor_cores = has_tensor_cores(*_identity(views, device))
-    if tensor_cores is None and (shown := architecture_of(views[0])) is not None:
+    shown = architecture_of(views[0]) if tensor_cores is None else None
+    if shown is not None:
         tensor_cores = shown.matrix_units
+    shown_as = shown.text if shown is not None and tensor_cores is None else ""
     missing = {"operator_shares": _ON_GPU}
     if tensor_cores is None:
         missing["tensor_cores"] = "the trace does not name the device: record with `dptune profile`"
@@ -84,6 +86,7 @@ def matmul(views: Sequence[RankView], device: DeviceFacts | None, detail: RankVi
         tensor_core_share=sum(_time(v, is_tensor_core) for v in views) / whole,
         unclassified_share=sum(_time(v, is_unclassified) for v in views) / kernels if kernels else None,
         tensor_cores=tensor_cores,
+        architecture=shown_as,
         peaks=_peaks(_identity(views, device)[0]),
         missing=missing,
     )
