@@ -54,6 +54,11 @@ class InferredFacts(Model):
     buckets: InferredBuckets | None = Field(
         None, description="DDP's buckets where the trace lacks the sizes of collectives; None where it has them"
     )
+    recomputed_share: float = Field(
+        0.0,
+        description="operators of the forward pass that the backward pass runs again / traced step; on a GPU their "
+        "kernels; 0 without activation checkpointing",
+    )
     traits: list[Trait] = Field(default_factory=list, description="what else the trace shows")
 
     @field_serializer("facts")

@@ -20,6 +20,7 @@ from dptune.measure.inferred.buckets import copied_buckets
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.inferred.loaders import loaders
 from dptune.measure.inferred.precision import autocast
+from dptune.measure.inferred.recomputing import recomputed_share
 from dptune.measure.inferred.replicas import replicas
 from dptune.measure.inferred.shards import shards
 from dptune.measure.inferred.switches import switches
@@ -62,7 +63,15 @@ def inferred_facts(
     taken = None if isinstance(source, str) else batch(HostEvents(source.view), source.tokens)
     sized = "ddp" not in confidence or "ddp.rebuilt_bucket_sizes" in confidence
     buckets = None if sized else copied_buckets(host, [row for row, _ in issued.buckets])
-    return InferredFacts(facts=facts, confidence=confidence, batch=taken, buckets=buckets, traits=list(traits(host)))
+    again = recomputed_share(host)
+    return InferredFacts(
+        facts=facts,
+        confidence=confidence,
+        batch=taken,
+        buckets=buckets,
+        recomputed_share=again or 0.0,
+        traits=list(traits(host, recomputes=again is not None)),
+    )
 
 
 def inferred_world_size(view: RankView) -> int | None:
