@@ -17,6 +17,7 @@ from dptune.measure.efficiency.source import Source
 from dptune.measure.inferred.absent import absent
 from dptune.measure.inferred.batches import batch
 from dptune.measure.inferred.buckets import copied_buckets
+from dptune.measure.inferred.evaluating import dropouts_off
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.inferred.loaders import loaders
 from dptune.measure.inferred.precision import autocast
@@ -70,6 +71,7 @@ def inferred_facts(
         batch=taken,
         buckets=buckets,
         recomputed_share=again or 0.0,
+        dropouts_off=0.0 if isinstance(source, str) else dropouts_off(HostEvents(source.view)),
         traits=list(traits(host, recomputes=again is not None)),
     )
 
