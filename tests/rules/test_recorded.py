@@ -122,6 +122,7 @@ EXPERTS = {
     "torchrec_resnet18_2xv100": ["DP601"],
     "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz": ["DP404", "DP603"],
     "single_gpu/d4c3f21_trace_04.json.gz": ["DP401"],
+    "nanogpt_8xh100": ["DP701", "DP207", "DP626"],
 }
 # A second fault of one rule.
 SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer", "repeated-rows", "sharded-micro-batches"}
