@@ -9,11 +9,9 @@ import pytest
 from dptune.advice import Report, Saving
 from dptune.commands.export import late_ranks
 from dptune.commands.shared.reading import run_and_report
-from dptune.measured import StragglerFigures
 from dptune.present import text
 from dptune.present.anonymous import anonymous
 from dptune.present.html.outliers import outliers
-from dptune.testing import figures
 
 from ..measure.many_ranks import PER_HOST, Planted, run  # noqa: TID252 - tests are no installed package
 
@@ -49,10 +47,8 @@ def test_a_saving_that_a_recommendation_has_is_not_given_a_second_time(report: R
     late = report.advice[0].model_copy(update={"rule": "DP701", "title": "Rank 14 arrives late", "saves": saves})
     found = report.measured.outliers
     alone = found.model_copy(update={"gains": found.gains[:1]})
-    shares = dict.fromkeys(("late_share", "steps_share", "waiting_share", "gain_share"), 1.0)
-    straggler = figures(StragglerFigures, rank=14, lag_ns=1, differences=[], **shares)
     for outlying, shown in ((alone, False), (found, True)):
-        measured = report.measured.model_copy(update={"outliers": outlying, "straggler": straggler})
+        measured = report.measured.model_copy(update={"outliers": outlying})
         told = report.model_copy(update={"advice": [late], "measured": measured})
         words = " ".join(text.sections(told, ["outliers"], 100).split())
         assert ("DP701 says how much shorter a step is without the delays of rank 14." in words) is not shown

@@ -75,19 +75,12 @@ def _turns(found: OutlierFigures) -> str:
 
 def _gains(report: Report, found: OutlierFigures) -> str:
     """What the steps gain without the slowest ranks; of one rank that a recommendation replays, its saving."""
-    straggler = report.measured.known("straggler")
-    replayed = straggler and next(
-        (
-            advice.rule
-            for advice in report.advice
-            if advice.title.startswith(f"Rank {straggler.rank} ") and advice.saves and advice.saves.basis == "replayed"
-        ),
-        None,
-    )
-    if replayed and all(gain.ranks == [straggler.rank] for gain in found.gains):
-        return f"{replayed} says how much shorter a step is without the delays of rank {straggler.rank}."
     if not found.gains:
         return ""
+    alone = found.gains[0].ranks if len(found.gains) == 1 else []
+    for advice in report.advice if len(alone) == 1 else ():
+        if advice.title.startswith(f"Rank {alone[0]} ") and advice.saves and advice.saves.basis == "replayed":
+            return f"{advice.rule} says how much shorter a step is without the delays of rank {alone[0]}."
     parts = [f"{percent(gain.share)} shorter without the delays of {_who(gain.ranks)}" for gain in found.gains]
     return (
         f"Replayed with the slowest ranks at the pace of the median rank, a step is up to {', '.join(parts)}. Host "
