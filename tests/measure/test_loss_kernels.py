@@ -31,6 +31,12 @@ ATTENTION = f"{ATEN}cunn_SoftMaxForward<8, c10::BFloat16, float, c10::BFloat16, 
             False,
         ),  # each layer's
         ("liger_cross_entropy_kernel", False),
+        (
+            f"{ATEN}cunn_SpatialSoftMaxForward<float, float, float, int, {ATEN[5:]}LogSoftMaxForwardEpilogue>(int)",
+            False,
+        ),
+        (f"{ATEN}nll_loss2d_forward_kernel<float, float, int>(float*)", False),
+        ("triton_red_fused__log_softmax_nll_loss2d_forward_3", False),
         ("ampere_sgemm_128x64_tn", False),
     ],
 )

@@ -27,6 +27,7 @@ is low: a chunked loss then saves memory, and time only if its kernels are well 
 ## When to leave it alone
 
 - The training needs the logits themselves, for example for a metric in every step.
+- The logits are those of pixels: such losses have kernels of other names, and are not reported.
 - The output layer is sharded over ranks (tensor or sequence parallel): fuse within each shard.
 
 ## References
