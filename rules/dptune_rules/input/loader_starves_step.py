@@ -25,7 +25,9 @@ workers leave a wait of w, n / (1 - w) would keep up. In a trace that dptune did
 longest waits for a batch, in batches.
 
 The profiler slows a loader without workers: it adds at most 10 us to each event recorded in the wait. In a trace
-without untraced steps, confidence is low where less than 5 % of the step is left without that.
+without untraced steps, confidence is low where less than 5 % of the step is left without that. On a GPU, workers are
+proposed if a replay of the steps predicts what they save. The saving is at most the wait, and starts at what is left of
+it without that cost, or lower.
 
 ## What to change
 
@@ -106,7 +108,14 @@ from dptune_rules.input.loader_cores import (
     spare_share,
     workers_that_keep_up,
 )
-from dptune_rules.input.loader_waits import batches_per_step, device_idle, has_workers, inferred_workers, longest_wait
+from dptune_rules.input.loader_waits import (
+    batches_per_step,
+    device_idle,
+    has_workers,
+    inferred_workers,
+    longest_wait,
+    of_trace,
+)
 
 HANDOVER_MS = Threshold(
     "handover_ms",
@@ -207,6 +216,10 @@ def check(run: RunView) -> Iterator[Advice]:
         how = "the wait, or what this number of workers can hide, whichever is smaller"
         saves = run.bound(0.0, most, how)
         saves = run.saving(changes, saves) if run.times_hold else saves
+    alone = now is None and has_workers(run) is False and run.measured.known("device_kind") != "cpu"
+    if alone and run.times_hold and (then := workers_that_keep_up(0, longest, None)):
+        changes, saves = of_trace(run, then, saves, host - wait)
+        then = then if changes else None
     reason, remedy = "", cheaper  # why workers are no remedy, and what is
     why = loader_words.why(now, run.measured.known("device_kind"))
     if saves.basis == "replayed" and not saves.predicted_share:
@@ -234,6 +247,7 @@ def check(run: RunView) -> Iterator[Advice]:
         reason = f"that is {digits(batch_ms)} ms per batch, too little for {more} to help"
     elif now is None:
         more = "workers (it has none)" if has_workers(run) is False else "more workers"
+        more = f"{then} {more}" if changes else more
         if inferred := inferred_workers(run):
             number = keep_up(inferred, longest)
             more = f"about {number} workers" if inferred < number <= MOST_WORKERS else "more workers"
@@ -273,7 +287,7 @@ def check(run: RunView) -> Iterator[Advice]:
         numerics="same",
         watch=loader_words.repeats(now, dataset, preparing.read_by if preparing else "")
         if repeats
-        else loader_words.watch(run, then),
+        else loader_words.watch(run, then) + (loader_words.ITERABLE if alone and changes else ""),
         fingerprint=f"{RULE.code}:loader.num_workers:{dataset}",
     )
 

@@ -15,6 +15,7 @@ SENDING = (
     "With num_workers=0 the training process prepares every batch itself. A worker would copy each batch into shared "
     "memory, which takes cores from the model."
 )
+ITERABLE = " An IterableDataset must divide its samples among workers."
 
 
 def why(now: int | None, device: str | None) -> str:
