@@ -15,6 +15,7 @@ import pytest
 
 from dptune.advise import packs
 from dptune.advise.asking import Questioner
+from dptune.advise.engine import build_report
 from dptune.advise.limits import idle_cause
 from dptune.config import Settings
 from dptune.measure import measure
@@ -353,6 +354,16 @@ def test_what_kernels_name_of_parameters_and_autocast() -> None:
     (advice,) = check_doubles(RunView(doubles, []))
     assert advice.title == "The parameters that AdamW updates are float64: float32 takes half the memory"
     assert stripped(SAMPLES / "gpu" / "planted-starved-loader")[1].inferred.facts.autocast == "cuda:bfloat16"
+
+
+def test_a_starved_loader_of_an_h200_by_its_trace_alone() -> None:
+    """Recorded: 59 % of an untraced step, 49 to 66 % saved. Traced, the rest takes longer: 43 %."""
+    run, measured = stripped(SAMPLES / "gpu" / "planted-starved-loader")
+    first = build_report(replace(run, facts={}, record=None, repeats=[]), measured, Settings()).advice[0]
+    assert first.title.startswith("A step waits 43 % of its time for the data loader: give the DataLoader 2 workers")
+    assert first.saves is not None
+    assert (first.rule, first.confidence, first.saves.basis) == ("DP501", "medium", "replayed")
+    assert 0.3 < first.saves.low_share < first.saves.high_share <= measured.input.wait_share
 
 
 def test_a_public_trace_without_the_caching_allocator(real_traces: Path) -> None:
