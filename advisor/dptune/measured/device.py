@@ -168,7 +168,7 @@ class MatmulFigures(Figures):
     tensor_cores: Figure[bool] = Field(ABSENT, description="whether this device has tensor cores (or matrix cores)")
     architecture: str = Field(
         "",
-        description="of a GPU that is not named and may lack tensor cores: what its kernels are compiled for ('Volta or "
+        description="of an unnamed GPU that may lack tensor cores: what its kernels are compiled for ('Volta or "
         "later'); empty where they do not show it",
     )
     peaks: dict[str, float] = Field(
