@@ -67,3 +67,17 @@ def test_json_keeps_the_bounds_and_marks_what_is_no_saving(low, high, basis, unk
     assert (written["high_share"], written["large_unknown"]) == (high, unknown)
     assert saves.expected_share == pytest.approx(expected)
     assert Saving.model_validate_json(saves.model_dump_json()) == saves
+
+
+def test_a_saving_with_another_interval_keeps_its_step_and_its_batch():
+    """Of a step of 200 ms with 10 samples, 20 us per 0.1 % and sample; a prediction moves to the nearer end."""
+    saves = Saving(
+        **{"low_ms": 20, "high_ms": 60, "low_share": 0.1, "high_share": 0.3, "basis": "replayed", "how": "by hand"},
+        **{"low_us_per_sample": 2000, "high_us_per_sample": 6000, "predicted_share": 0.25, "global_batch": 10},
+    )
+    found = saves.with_shares(0.05, 0.2)
+    assert (found.low_ms, found.high_ms) == pytest.approx((10, 40))
+    assert (found.low_us_per_sample, found.high_us_per_sample) == pytest.approx((1000, 4000))
+    assert (found.low_share, found.high_share, found.predicted_share) == (0.05, 0.2, 0.2)
+    assert (found.basis, found.global_batch) == ("replayed", 10)
+    assert saves.model_copy(update={"low_share": 0.0, "high_share": 0.0}).with_shares(0.0, 0.2).high_share == 0.0

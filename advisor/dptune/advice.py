@@ -149,6 +149,19 @@ class Saving(Model):
         """The bound, with why there is no prediction."""
         return self.model_copy(update={"unpredicted": why})
 
+    def with_shares(self, low_share: float, high_share: float) -> Saving:
+        """The same saving with another interval; a prediction outside of it becomes its nearer end."""
+        if not self.high_share:
+            return self
+        update: dict[str, float] = {}
+        for end, share in (("low", low_share), ("high", high_share)):
+            update |= {f"{end}_share": share, f"{end}_ms": self.high_ms * share / self.high_share}
+            if self.high_us_per_sample is not None:
+                update[f"{end}_us_per_sample"] = self.high_us_per_sample * share / self.high_share
+        if self.predicted_share is not None:
+            update["predicted_share"] = min(max(self.predicted_share, low_share), high_share)
+        return self.model_copy(update=update)
+
     @model_validator(mode="after")
     def _ordered(self) -> Saving:
         if self.low_ms > self.high_ms or self.low_share > self.high_share:

@@ -26,8 +26,8 @@ FIRST_CAUSES = {
     "nanogpt_8xh100": Opinion(
         "rank 1's host is slow; overlap the optimizer's collectives; fuse the loss",
         "DP701",
-        ("DP701", "DP207"),
-        "first two, in order; the loss is not named",
+        ("DP701", "DP207", "DP626"),
+        _ALL_IN_ORDER + "; the loss has low confidence, as it is compiled",
     ),
     "torchrec_straggler_4xv100": Opinion(
         "rank 2 stands still 1 s; cudaMalloc in steps; fp16",
@@ -72,7 +72,10 @@ FIRST_CAUSES = {
         "first; DP409 is true and not the engineer's",
     ),
     "nanogpt_comm_after_backward_no_advice": Opinion(
-        "reduce-scatter into the backward pass", "DP207", ("DP207",), "first, as its author did later"
+        "reduce-scatter into the backward pass",
+        "DP207",
+        ("DP207", "DP626"),
+        "first, as its author did later; DP626 is true and not the engineer's",
     ),
     "nanogpt_h2d_launchbound_false": Opinion(
         "nothing: launches are slow under the profiler only", "", (), "right: the verdict says so"

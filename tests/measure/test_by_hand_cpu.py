@@ -223,6 +223,33 @@ def test_waits_of_traced_steps_do_not_mix_with_untraced_ones():
     assert (found.basis, found.wait_share, found.wait_ns) == ("untraced", 0.1, 100)
 
 
+def test_what_is_left_of_a_traced_wait_if_the_profiler_adds_10_us_per_event():
+    """Of 300 and 500 us, 20 and 10 events leave 100 and 400; a rank whose events were not read counts in neither."""
+    waits = [LoaderWait(300_000, 1_000_000, 3, events=20), LoaderWait(500_000, 1_000_000, 3, events=10)]
+    assert input_wait.input_figures([*waits, LoaderWait(9, 10, 3)]).least_share == 0.25
+    assert input_wait.input_figures([LoaderWait(500_000, 1_000_000, 3, events=60)]).least_share == 0.0
+    assert input_wait.input_figures([LoaderWait(300_000, 1_000_000, 3, 1000, events=20)]).least_share == 0.0
+
+
+def test_events_of_a_traced_wait_by_hand(tmp_path):
+    """Two steps of 1,000 us wait 200 and 100 us, in which two operators, each step and each wait start: 6."""
+    listed = [
+        step(1, 0, 1000),
+        annotation(LOADER, 0, 200),
+        operator("aten::stack", 20, 60),
+        operator("aten::select", 30, 40),
+        operator("aten::mm", 300, 900),
+        step(2, 1000, 2000),
+        annotation(LOADER, 1000, 1100),
+        operator("aten::mm", 1200, 1900),
+        step(3, 2000, 3000),
+        operator("aten::mm", 2200, 2900),
+    ]
+    found = measure_events(tmp_path, listed).input
+    assert (found.basis, found.wait_share) == ("traced", 300 / 3000)
+    assert found.least_share == (300 - 10 * 6) / 3000
+
+
 def test_a_validation_between_two_epochs_is_not_the_wait_of_a_step():
     """Three steps draw one batch and wait 1 ms of 10; a fourth draws 60 for a validation and waits 600 ms."""
     window = Window("untraced", 6, loader_batches=[1, 1, 61, 1], durations_ns=[10, 10, 900, 10])
@@ -292,7 +319,7 @@ def test_the_wait_of_uneven_traced_steps_is_its_share_of_their_mean() -> None:
     steps = [SimpleNamespace(start_ns=start, end_ns=end, length_ns=end - start) for start, end in spans]
     devices = [SimpleNamespace(windows=steps)]
     loading = Intervals.union(np.array([0, 100_000, 200_000]), np.array([10_000, 110_000, 300_000]))
-    view = SimpleNamespace(windows=3, devices=devices, host=SimpleNamespace(loading=loading), no_steps="")
+    view = SimpleNamespace(windows=3, devices=devices, host=SimpleNamespace(loading=loading), no_steps="", whole=False)
     wait = input_wait.waits(None, view)
     found = input_wait.input_figures([wait])
     assert (wait.share, found.wait_share, found.wait_ns, found.basis) == (0.2, 0.2, 40_000, "traced")

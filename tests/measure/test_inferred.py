@@ -15,6 +15,7 @@ import pytest
 
 from dptune.advise import packs
 from dptune.advise.asking import Questioner
+from dptune.advise.engine import build_report
 from dptune.advise.limits import idle_cause
 from dptune.config import Settings
 from dptune.measure import measure
@@ -26,6 +27,7 @@ from dptune.trace import Run, load
 from dptune_rules.communication.broadcast_buffers import check as check_buffers
 from dptune_rules.host.debug_switches import check as check_switches
 from dptune_rules.memory.allocator_churn import check as check_allocator
+from dptune_rules.memory.checkpointing_without_need import check as check_checkpoints
 from dptune_rules.precision.double_precision import check as check_doubles
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -314,12 +316,54 @@ def test_operators_of_a_derivative_are_no_recomputation(tmp_path: Path, number: 
     assert ("checkpointing" in names) is found
 
 
+def test_the_time_that_a_checkpoint_recomputes_by_hand(tmp_path: Path) -> None:
+    """Of 110 us on the device 15, in a kernel of the node that reruns `linear`; not the kernel of its gradient."""
+    node = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+    events = [
+        *(step(0, 0, 100), step(1, 100, 200)),
+        operator("aten::linear", 1, 9, **{"Sequence number": 3}),
+        *launched("gemm", 2, 10, 30, 1),
+        operator(node, 20, 60, **{"Sequence number": 3}),
+        operator("aten::linear", 30, 40, **{"Sequence number": 4}),
+        operator("aten::addmm", 31, 39, **{"Sequence number": 4}),
+        *launched("gemm", 32, 40, 55, 2),
+        operator("aten::mm", 50, 58),  # a derivative
+        *launched("gemm", 51, 60, 80, 3),
+        *launched("gemm", 101, 110, 120, 4),
+    ]
+    measured = measure_events(tmp_path, events)
+    # The windows [10,110) and [110,120).
+    assert measured.inferred.recomputed_share == 15 / 110
+
+
+def test_the_time_that_checkpoints_recompute_beside_what_was_recorded() -> None:
+    """Functions timed in untraced steps, and operators in traced ones: two shares of the same work."""
+    run, measured = stripped(RECORDED / "checkpointing-without-need")
+    windows = [window for facts in run.facts.values() if (window := facts.window("untraced"))]
+    recorded = [sum(window.recomputed_ns) / sum(window.durations_ns) for window in windows]
+    assert measured.inferred.recomputed_share == pytest.approx(sum(recorded) / len(recorded), abs=0.06)
+    assert stripped(RECORDED / "matrix-decompositions")[1].inferred.recomputed_share == 0
+    (advice,) = check_checkpoints(RunView(measured, []))
+    assert (advice.confidence, advice.saves.basis) == ("low", "bound")
+    assert advice.saves.high_share == measured.inferred.recomputed_share
+
+
 def test_what_kernels_name_of_parameters_and_autocast() -> None:
     doubles = stripped(SAMPLES / "gpu" / "planted-fp64")[1]
     assert doubles.inferred.facts.optimizers[0].dtypes == ["float64"]
     (advice,) = check_doubles(RunView(doubles, []))
     assert advice.title == "The parameters that AdamW updates are float64: float32 takes half the memory"
     assert stripped(SAMPLES / "gpu" / "planted-starved-loader")[1].inferred.facts.autocast == "cuda:bfloat16"
+
+
+def test_a_starved_loader_of_an_h200_by_its_trace_alone() -> None:
+    """Recorded: 59 % of an untraced step, 49 to 66 % saved. Traced, the rest takes longer: 43 %."""
+    run, measured = stripped(SAMPLES / "gpu" / "planted-starved-loader")
+    first = build_report(replace(run, facts={}, record=None, repeats=[]), measured, Settings()).advice[0]
+    assert first.title.startswith("A step waits 43 % of its time for the data loader: give the DataLoader 2 workers")
+    assert first.saves is not None
+    assert (first.rule, first.confidence, first.saves.basis) == ("DP501", "medium", "replayed")
+    assert 0.3 < first.saves.low_share < first.saves.high_share <= measured.input.wait_share
 
 
 def test_a_public_trace_without_the_caching_allocator(real_traces: Path) -> None:

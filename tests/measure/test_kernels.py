@@ -49,6 +49,9 @@ def test_kernels_of_two_ranks(tmp_path):
         "median_ns": 10 * US,  # 4 4 5 5 10 10 25 30 30 35
         "total_ns": 142 * US,
         "short_share": 0.4,
+        "loss_share": 0.0,
+        "loss_calls": 0.0,
+        "loss_compiled_share": 0.0,
         "kinds_ns": {
             "elementwise": 18 * US,
             "matrix product": 72 * US,
@@ -121,7 +124,7 @@ def test_operators_of_a_cpu_by_their_own_time(tmp_path):
         (BACKWARD, 0.5, 150 * US, 150 * US, 150 / 2000),
         ("aten::add", 0.5, 50 * US, 50 * US, 50 / 2000),
     ]
-    for name in ("short_share", "launch_bound_share", "kinds_ns"):
+    for name in ("short_share", "launch_bound_share", "kinds_ns", "loss_share", "loss_calls", "loss_compiled_share"):
         assert found.missing[name] == "a CPU runs no kernels"
 
 

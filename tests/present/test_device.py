@@ -57,7 +57,8 @@ def full(report: Report) -> Report:
     top = KernelTime(
         name=ANONYMOUS, kind="optimizer", calls_per_step=4, total_ns=40_000_000, median_ns=12_340, step_share=0.25
     )
-    kernels = KernelFigures(
+    kernels = KernelFigures.only(
+        from_trace,
         counted="kernels",
         per_step=450,
         median_ns=8_250,

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dptune.advice import Report
+from dptune.advice import Report, Saving
 from dptune.commands.export import late_ranks
 from dptune.commands.shared.reading import run_and_report
 from dptune.present import text
@@ -36,6 +36,23 @@ def test_the_section_names_places_and_what_they_cost(report: Report) -> None:
     assert "ranks 4-7 on gpu-1.example (1.1" in words
     assert re.search(r"Slow link: all_reduce of 3.81 MiB among ranks 1, 5, 9, 13 .*\(2\.0x\)\.", words)
     assert len(lines) < 24, "one screen"
+
+
+def test_a_saving_that_a_recommendation_has_is_not_given_a_second_time(report: Report) -> None:
+    """A replay without launches by the host gains more than one with them: only the latter is shown."""
+    saves = Saving(
+        **{"basis": "replayed", "how": "by hand", "low_ms": 1, "high_ms": 2, "low_share": 0.05, "high_share": 0.12},
+        predicted_share=0.09,
+    )
+    late = report.advice[0].model_copy(update={"rule": "DP701", "title": "Rank 14 arrives late", "saves": saves})
+    found = report.measured.outliers
+    alone = found.model_copy(update={"gains": found.gains[:1]})
+    for outlying, shown in ((alone, False), (found, True)):
+        measured = report.measured.model_copy(update={"outliers": outlying})
+        told = report.model_copy(update={"advice": [late], "measured": measured})
+        words = " ".join(text.sections(told, ["outliers"], 100).split())
+        assert ("DP701 says how much shorter a step is without the delays of rank 14." in words) is not shown
+        assert ("Replayed with the slowest ranks" in words) is shown
 
 
 def test_the_first_screen_names_them_where_no_single_rank_is_the_verdict(report: Report) -> None:

@@ -22,7 +22,7 @@ def spent_in(operator: str) -> RunView:
     """A run without stacks whose steps are spent in one operator."""
     top = [KernelTime(name=operator, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=0.9)]
     known: dict[str, Any] = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
-    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
+    kernels = testing.figures(KernelFigures, counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
     return RunView(testing.measured_run(kernels=kernels), [])
 
 

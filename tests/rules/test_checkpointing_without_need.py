@@ -2,7 +2,7 @@
 
 import pytest
 
-from dptune.measured import Missing
+from dptune.measured import InferredFacts, MemoryFigures, Missing
 from dptune.runfile.facts import CheckpointingFacts, DeviceFacts
 from dptune.runfile.window import Window
 
@@ -46,6 +46,20 @@ def test_quiet_where_little_is_recomputed_and_without_checkpoints(ask, make_meas
     measured = make_measured(device="cpu")
     assert ask("DP803", measured, run(make_facts, share=0.04)) == []
     assert ask("DP803", measured, [make_facts(device=DeviceFacts("cpu"))]) == []
+
+
+def test_a_trace_alone_shows_what_is_recomputed_and_perhaps_the_peak(ask, make_measured, make_facts, hand_made):
+    inferred = InferredFacts(facts=make_facts(), confidence={}, recomputed_share=0.2)
+    (advice,) = ask("DP803", make_measured(inferred=inferred))
+    assert advice.title == (
+        "Recomputing activations takes 20 % of a step: checkpoint fewer blocks, if memory has room for more activations"
+    )
+    assert (advice.confidence, advice.saves.basis, advice.saves.high_share) == ("low", "bound", pytest.approx(0.2))
+    for peak, found in ((0.5, True), (0.85, False)):
+        memory = [hand_made.figures(MemoryFigures, rank=0, device="cuda:0", peak_share=peak)]
+        assert bool(ask("DP803", make_measured(inferred=inferred, memory=memory))) is found
+    little = inferred.model_copy(update={"recomputed_share": 0.04})
+    assert ask("DP803", make_measured(inferred=little)) == []
 
 
 def card(peak):

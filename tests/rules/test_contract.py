@@ -36,7 +36,7 @@ OURS = [
     "DP511",
     *("DP601", "DP602", "DP603", "DP604", "DP605", "DP606", "DP607", "DP608", "DP609"),
     *("DP610", "DP611", "DP612", "DP613", "DP615", "DP616", "DP617", "DP618", "DP619", "DP620"),
-    *("DP621", "DP622", "DP623", "DP624", "DP625"),
+    *("DP621", "DP622", "DP623", "DP624", "DP625", "DP626"),
     *("DP701", "DP702", "DP703"),
     *("DP801", "DP802", "DP803", "DP804", "DP805"),
     *("DP901", "DP902"),
@@ -113,7 +113,9 @@ def test_quiet_on_a_healthy_run(installed_rule, make_measured, make_facts, make_
         collectives=[make_all_reduce(2**20, 1), make_all_reduce(25 * 2**20, 4, 2_000_000)],
         overlap=hand_made.overlap(("all_reduce", "backward", 0.02), ("all_reduce", "forward", 0.01)),
         memory=[light(MemoryFigures, rank=0, device="cuda:0", peak_share=0.5, malloc_share=0.001)],
-        kernels=light(KernelFigures, counted="kernels", per_step=900, median_ns=20_000, total_ns=1, top=[]),
+        kernels=light(
+            KernelFigures, counted="kernels", per_step=900, median_ns=20_000, total_ns=1, loss_share=0.01, top=[]
+        ),
         efficiency=light(EfficiencyFigures, mfu=0.5, counted_share=1.0),
         phases=hand_made.phases(0.3, 0.6, 0.1),
         copies=[

@@ -1,5 +1,6 @@
 import pytest
 
+from dptune import testing
 from dptune.measured import EagerAttention, KernelFigures, KernelTime, Missing
 from dptune.rule import RunView
 from dptune.testing import measured_run
@@ -90,7 +91,7 @@ def test_quiet_where_little_lies_outside_the_products():
 def test_without_steps_it_is_skipped_only_where_a_softmax_is_seen(name, asks):
     top = [KernelTime(name=name, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=0.9)]
     known = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
-    kernels = KernelFigures(counted="kernels", per_step=1, median_ns=1, total_ns=9, top=top, **known)
+    kernels = testing.figures(KernelFigures, counted="kernels", per_step=1, median_ns=1, total_ns=9, top=top, **known)
     view = RunView(measured_run(kernels=kernels), [])
     if asks:
         with pytest.raises(Missing):

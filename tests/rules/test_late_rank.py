@@ -39,6 +39,9 @@ def difference(share=0.9, kind="function"):
     )
 
 
+OWN_WORK = "without the delays their own host and device work sets the pace."
+
+
 def lags(*of_rank_1):
     return [[0.0] * len(of_rank_1), list(of_rank_1)]
 
@@ -55,7 +58,7 @@ def test_the_rank_that_is_late_and_why(ask, make_measured):
     assert {one.label: one.value for one in advice.evidence} == {
         "mean lag": pytest.approx(0.3),
         "last to arrive": 1.0,
-        "mean wait of all ranks for the last": 0.12,
+        "wait of the other ranks": pytest.approx(0.24),  # 12 % over both ranks, of which the late one waits for none
         "its device waits for the host": 0.95,
     }
 
@@ -296,6 +299,16 @@ def test_work_is_balanced_and_what_only_one_rank_does_is_removed(
     run = make_measured(straggler=named, lags_ms=lags(3, 3, 3, 3, 3), causes={1: (cause, 0.95)})
     (advice,) = ask("DP701", run, predictor=predict(scenario, {True: 0.8}))
     assert (advice.saves.basis, advice.saves.predicted_share) == ("replayed", pytest.approx(0.2))
+    waits = f" The others wait 24 % of a step, but a replay saves less: {OWN_WORK}"  # 12 % over both ranks
+    assert advice.why.endswith(waits) == (advice.saves.high_share < 0.24)
+
+
+@pytest.mark.parametrize(("times", "less"), [(0.9, True), (0.6, False)])
+def test_it_says_why_a_replay_saves_less_than_the_others_wait(ask, make_measured, predict, times, less):
+    """They wait 24 %."""
+    run = make_measured(straggler=late(gain=0.25, differences=[difference()]), lags_ms=lags(3, 3, 3, 3, 3))
+    (advice,) = ask("DP701", run, predictor=predict("straggler.removed", {True: times}))
+    assert (f"The others wait 24 % of a step, but a replay saves less: {OWN_WORK}" in advice.why) is less
 
 
 def test_the_bound_holds_if_the_late_ranks_extra_work_is_dropped_and_not_balanced(ask, make_measured):

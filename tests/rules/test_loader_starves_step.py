@@ -655,6 +655,43 @@ def test_a_trace_alone_shows_whether_there_are_workers(ask, make_measured, make_
     assert (advice.confidence, remedy in advice.title) == (confidence, True)
 
 
+@pytest.mark.parametrize(("least", "confidence"), [(0.051, "medium"), (0.049, "low")])
+def test_a_loader_without_workers_waits_longer_than_the_profiler_can_add(
+    ask, make_measured, make_facts, least, confidence
+):
+    inferred = InferredFacts(
+        facts=make_facts(loaders=[LoaderFacts(num_workers=0)]),
+        confidence={"loaders": "high", "loaders.num_workers": "high"},
+    )
+    waits = waiting(0.3, basis="traced", least_share=least)
+    (advice,) = ask("DP501", make_measured(input=waits, inferred=inferred))
+    assert advice.confidence == confidence
+    label = "waiting after subtracting 10 us of profiler overhead per event: at least"
+    assert [evidence.value for evidence in advice.evidence if evidence.label == label] == [least]
+
+
+@pytest.mark.parametrize(
+    ("times", "shares"),
+    # 5 % of the step either way; from no more than what the profiler leaves, to no more than the wait
+    [(0.8, (0.15, 0.25)), (0.72, (0.22, 0.3))],
+)
+def test_the_first_workers_of_a_trace_are_replayed(ask, make_measured, make_facts, predict, times, shares):
+    """0.3 / 0.7 of a worker keeps up, so one does, and one is to spare."""
+    inferred = InferredFacts(
+        facts=make_facts(loaders=[LoaderFacts(num_workers=0)]),
+        confidence={"loaders": "high", "loaders.num_workers": "high"},
+    )
+    run = make_measured(input=waiting(0.3, basis="traced", least_share=0.22), inferred=inferred, wait_share=0.3)
+    (advice,) = ask("DP501", run, predictor=predict("loader.num_workers", {2: times}))
+    assert [(one.knob, one.now, one.then) for one in advice.changes] == [("loader.num_workers", 0, 2)]
+    assert "give the DataLoader 2 workers (it has none), or make a batch cheaper" in advice.title
+    assert (advice.saves.basis, advice.confidence) == ("replayed", "medium")
+    assert (advice.saves.low_share, advice.saves.high_share) == pytest.approx(shares)
+    assert advice.saves.high_ms == pytest.approx(shares[1] * run.step.time_ns / 1e6)
+    assert ("the saving is limited to the wait" in advice.saves.how) is (times < 0.8)
+    assert "An IterableDataset must divide its samples among workers." in advice.watch
+
+
 @pytest.mark.parametrize(
     ("workers", "remedy"),
     [(4, "about 6 workers (now probably 4), or"), (12, "more workers (now probably 12), or")],  # 17.1, more than 16

@@ -1,5 +1,6 @@
 import pytest
 
+from dptune import testing
 from dptune.measured import KernelFigures, KernelTime, LongConvolution, Missing, UserCodeFigures
 from dptune.rule import RunView
 from dptune.testing import measured_run
@@ -68,7 +69,7 @@ def test_quiet_below_five_percent():
 def test_without_stacks_it_is_skipped_only_where_convolutions_take_their_share(name, share, asks):
     top = [KernelTime(name=name, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=share)]
     known = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
-    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
+    kernels = testing.figures(KernelFigures, counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
     view = RunView(measured_run(kernels=kernels), [])
     if asks:
         with pytest.raises(Missing):

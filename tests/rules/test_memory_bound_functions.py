@@ -2,6 +2,7 @@
 
 import pytest
 
+from dptune import testing
 from dptune.measured import KernelFigures, KernelTime, MemoryBoundFunction, Missing, OperatorCost, UserCodeFigures
 from dptune.rule import RunView
 from dptune.testing import measured_run
@@ -78,7 +79,7 @@ def test_the_two_that_take_most():
 def test_without_stacks_it_is_skipped_only_where_such_operators_take_time(name, share, asks):
     top = [KernelTime(name=name, kind="other", calls_per_step=1, total_ns=9, median_ns=9, step_share=share)]
     known = {"short_share": 0.0, "launch_bound_share": 0.0, "kinds_ns": {}}
-    kernels = KernelFigures(counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
+    kernels = testing.figures(KernelFigures, counted="operators", per_step=1, median_ns=1, total_ns=9, top=top, **known)
     view = RunView(measured_run(kernels=kernels), [])
     if asks:
         with pytest.raises(Missing):

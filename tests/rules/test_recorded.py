@@ -111,6 +111,7 @@ PUBLIC = {
         "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz",
     ),
     "DP606": ("hta_training/b1ceb4c_control.json.gz", "hta_training/b4b6dce_nccl_data.json.gz"),
+    "DP626": ("nanogpt_8xh100", "single_gpu/1eeffb3_trace_05.json.gz"),
     "DP801": (SAMPLES / "gpu" / "planted-empty_cache-in-every-step", "single_gpu/1eeffb3_trace_05.json.gz"),
 }
 # What an engineer who read the raw events would change first, and then.
@@ -121,6 +122,9 @@ EXPERTS = {
     "torchrec_resnet18_2xv100": ["DP601"],
     "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz": ["DP404", "DP603"],
     "single_gpu/d4c3f21_trace_04.json.gz": ["DP401"],
+    "nanogpt_8xh100": ["DP701", "DP207", "DP626"],
+    "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz": ["DP501", "DP603"],
+    "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz": ["DP501"],
 }
 # A second fault of one rule.
 SECOND = {"same-order", "periodic-steps", "kept-outputs", "written-optimizer", "repeated-rows", "sharded-micro-batches"}

@@ -20,6 +20,23 @@ def test_a_volta_whose_tensor_cores_are_idle(ask, make_measured, hand_made):
     assert (advice.impact, advice.numerics, advice.saves.basis) == ("high", "changes", "bound")
 
 
+@pytest.mark.parametrize("shown", ["Volta or later", "Turing or later", "Ampere or later", ""])
+def test_a_gpu_that_only_its_kernels_show(ask, make_measured, hand_made, shown):
+    known = {"fp32_share": 0.3, "tensor_core_share": 0.0, "architecture": shown}
+    run = make_measured(matmul=hand_made.figures(MatmulFigures, **known), device_name=None)
+    if not shown.startswith(("Volta", "Turing")):
+        with pytest.raises(Missing, match="tensor_cores was not measured"):
+            ask("DP404", run)
+        return
+    (advice,) = ask("DP404", run)
+    assert advice.title == (
+        "30 % of a step is fp32 matrix products, and no kernel uses tensor cores: if this GPU has any, use fp16 "
+        "autocast"
+    )
+    assert (advice.confidence, advice.saves.high_share) == ("low", pytest.approx(0.65))
+    assert advice.evidence[-1].value == shown
+
+
 @pytest.mark.parametrize(("fp32", "used", "there"), [(0.03, 0.0, True), (0.3, 0.2, True), (0.3, 0.0, False)])
 def test_quiet(ask, make_measured, hand_made, fp32, used, there):
     assert ask("DP404", make_measured(matmul=products(hand_made, fp32, used, there), **V100)) == []

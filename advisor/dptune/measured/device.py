@@ -166,6 +166,11 @@ class MatmulFigures(Figures):
     )
     layout_calls: Figure[float] = Field(ABSENT, description="these kernels per rank and step")
     tensor_cores: Figure[bool] = Field(ABSENT, description="whether this device has tensor cores (or matrix cores)")
+    architecture: str = Field(
+        "",
+        description="of an unnamed GPU that may lack tensor cores: what its kernels are compiled for ('Volta or "
+        "later'); empty where they do not show it",
+    )
     peaks: dict[str, float] = Field(
         default_factory=dict,
         description="dense peaks of this device by its vendor, FLOP/s: fp32, tf32, bf16, fp16; empty if not known",
@@ -202,6 +207,11 @@ class KernelFigures(Figures):
     kinds_ns: Figure[dict[str, int]] = Field(
         ABSENT, description="kind -> time, each moment counted for one kind; sums to the total"
     )
+    loss_share: Figure[float] = Field(
+        ABSENT, description="kernels of log-softmax and of the negative log likelihood / step; 0 without a likelihood"
+    )
+    loss_calls: Figure[float] = Field(ABSENT, description="these kernels per rank and step")
+    loss_compiled_share: Figure[float] = Field(ABSENT, description="the part that torch.compile generated / step")
     top: list[KernelTime] = Field(description="those with the most time, the longest first")
 
 

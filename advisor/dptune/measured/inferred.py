@@ -54,6 +54,16 @@ class InferredFacts(Model):
     buckets: InferredBuckets | None = Field(
         None, description="DDP's buckets where the trace lacks the sizes of collectives; None where it has them"
     )
+    recomputed_share: float = Field(
+        0.0,
+        description="operators of the forward pass that the backward pass runs again / traced step; on a GPU their "
+        "kernels; 0 without activation checkpointing",
+    )
+    dropouts_off: float = Field(
+        0.0,
+        description="calls of dropout in a step, where all drop nothing, p is above 0 and gradients flow through them: "
+        "evaluation mode; 0 otherwise",
+    )
     traits: list[Trait] = Field(default_factory=list, description="what else the trace shows")
 
     @field_serializer("facts")

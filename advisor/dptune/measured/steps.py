@@ -185,6 +185,11 @@ class InputFigures(Figures):
         "workers prepare them",
     )
     basis: Literal["untraced", "traced"] = Field("traced", description="which steps the wait is from")
+    least_share: float = Field(
+        0.0,
+        description="of traced steps: the wait less 10 us for each event recorded in it / step, the most that the "
+        "profiler can add; 0 where the wait is untraced",
+    )
     preparing: Figure[PreparingFigures] = Field(ABSENT, description="batch preparation, on the rank that waits longest")
 
 

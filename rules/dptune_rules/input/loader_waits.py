@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from dptune.advice import Change, Saving
 from dptune.rule import RunView
 
 
@@ -55,3 +56,20 @@ def inferred_workers(run: RunView) -> int | None:
     values = (trait.value for trait in found.traits if trait.name == "DataLoader workers") if found else ()
     number = next((value.partition(":")[0] for value in values), "")
     return int(number) if number.isdecimal() else None
+
+
+def of_trace(run: RunView, workers: int, bound: Saving, hidden: float) -> tuple[list[Change], Saving]:
+    """The first workers of a trace that dptune did not record: the change, and what a replay with them saves.
+
+    No more than the wait, and from what is left of it if the profiler adds as much as it can. `hidden`: the part of
+    the wait, as a share of the step, in which the device computes.
+    """
+    changes = [Change(knob="loader.num_workers", now=0, then=workers)]
+    saves = run.saving(changes, bound)
+    if saves.basis == "bound":
+        return [], saves
+    high = min(saves.high_share, bound.high_share)
+    low = min(saves.low_share, max(0.0, run.measured.input.least_share - hidden), high)
+    if high < saves.high_share:
+        saves = saves.model_copy(update={"how": f"{saves.how}; the saving is limited to the wait"})
+    return changes, saves.with_shares(low, high)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Evidence
 from dptune.measured import PreparingFigures
 from dptune.rule import RunView
+from dptune_rules.input.loader_waits import has_workers
 
 _DIFFERS = 0.01  # of a step: a smaller difference between ranks is noise
 
@@ -14,6 +15,7 @@ SENDING = (
     "With num_workers=0 the training process prepares every batch itself. A worker would copy each batch into shared "
     "memory, which takes cores from the model."
 )
+ITERABLE = " An IterableDataset must divide its samples among workers."
 
 
 def why(now: int | None, device: str | None) -> str:
@@ -56,6 +58,13 @@ def evidence(
     ).at(run.measured.where("input_idle_ns"))
     if wait < host:
         yield Evidence(label="of this wait, with the device idle", value=wait, unit="of a traced step")
+    least = run.measured.input.least_share
+    if least and now is None and has_workers(run) is False:
+        yield Evidence(
+            label="waiting after subtracting 10 us of profiler overhead per event: at least",
+            value=least,
+            unit="of a step",
+        )
     waits = {rank.rank: rank.known("loader_wait_share") for rank in run.measured.ranks}
     slowest = max(waits, key=lambda rank: waits[rank] or 0.0, default=None)
     longest = (waits[slowest] if slowest is not None else None) or 0.0

@@ -10,6 +10,9 @@ On a CPU the saving is predicted as 0.3 to 1.3 times that time; communication th
 subtracted from the lower end. On a GPU the host only launches the recomputation, so the saving is bounded by the
 compute of the forward pass.
 
+A trace that dptune did not record shows operators of the forward pass that run again inside the backward pass, but not
+the memory of their activations. The finding then has low confidence: remove checkpoints block by block.
+
 ## Why it matters
 
 Each checkpointed block runs its forward pass twice: about a third more compute per step. That saves memory, and is
@@ -75,6 +78,10 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose no checkpoints where recomputing takes a share of the step worth it, and the activations fit."""
+    inferred = None if run.facts else run.measured.known("inferred")
+    if inferred is not None and inferred.recomputed_share:
+        yield from _of_trace(run, run.unstretched(inferred.recomputed_share))
+        return
     facts = run.recorded_about("checkpointing")
     checkpointing = None if facts is None else facts.checkpointing
     if checkpointing is None:
@@ -115,6 +122,36 @@ def check(run: RunView) -> Iterator[Advice]:
         ],
         numerics="same",
         watch="Memory use rises by the size of the activations: check the peak with the longest batch.",
+        fingerprint=f"{RULE.code}:memory.checkpointing",
+    )
+
+
+def _of_trace(run: RunView, share: float) -> Iterator[Advice]:
+    """Fewer checkpoints, of a trace that dptune did not record: it does not show what the activations would take."""
+    impact = run.impact(share, WORTH_SHARE)
+    peaks = [peak for memory in run.measured.known("memory") or () if (peak := memory.known("peak_share"))]
+    if impact is None or max(peaks, default=0.0) >= run.limit(FULL_SHARE):
+        return
+    yield Advice(
+        rule=RULE.code,
+        slug=RULE.name,
+        kind=RULE.kind,
+        impact=impact,
+        title=f"Recomputing activations takes {100 * share:.0f} % of a step: checkpoint fewer blocks, if memory has "
+        "room for more activations",
+        why="Each checkpointed block runs its forward pass twice, to save memory.",
+        changes=[Change(knob="memory.checkpointing", now=True, then=False)],
+        saves=run.bound(0.0, share, "the time of the repeated forward passes"),
+        confidence="low",
+        evidence=[
+            Evidence(label="forward operators that the backward pass reruns", value=share, unit="of a step").at(
+                run.measured.where("compute_ns")
+            ),
+            *(Evidence(label="peak memory", value=peak, unit="of the device's memory") for peak in sorted(peaks)[-1:]),
+        ],
+        numerics="same",
+        watch="The trace does not show how much memory the activations need: remove checkpoints block by block, and "
+        "check the peak.",
         fingerprint=f"{RULE.code}:memory.checkpointing",
     )
 

@@ -10,6 +10,9 @@ are often kept in evaluation mode on purpose.
 If the recording ends before the first validation, dptune reads the source of the training loop and of the functions it
 calls. It reports a call of `.eval()` on the model if nothing in the loop switches back to training mode.
 
+A trace that dptune did not record shows it if it has sizes of operator inputs: every call of dropout has p > 0 and
+drops nothing, and gradients flow through most of them.
+
 ## Why it matters
 
 It costs no time, and may even make steps faster. In evaluation mode dropout does nothing, and BatchNorm normalizes with
@@ -49,6 +52,12 @@ from dptune.rule import EvaluationModeFacts, Rule, RunView
 from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import known
 
+WHY = "In evaluation mode dropout does nothing, and BatchNorm neither uses nor updates batch statistics."
+WATCH = (
+    "Call .train() at the end of validation, or before each training step; keep frozen parts in evaluation mode. Steps "
+    "may take longer."
+)
+
 RULE = Rule(
     code="DP804",
     name="evaluation-mode-kept",
@@ -63,6 +72,10 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Name the line that put the model into evaluation mode."""
+    inferred = None if run.facts else run.measured.known("inferred")
+    if inferred is not None and inferred.dropouts_off:
+        yield _of_trace(inferred.dropouts_off)
+        return
     run.any_facts()
     found = next((facts.evaluation_mode for facts in run.facts if facts.evaluation_mode), [])
     for mode in found:
@@ -70,7 +83,7 @@ def check(run: RunView) -> Iterator[Advice]:
             RULE,
             impact="high" if mode.trained_before or not mode.steps else "medium",
             title=f"`{mode.model}` {_seen(mode) if mode.steps else _ahead(mode)}",
-            why="In evaluation mode dropout does nothing, and BatchNorm neither uses nor updates batch statistics.",
+            why=WHY,
             confidence="high" if mode.steps and mode.trained_before and run.times_hold else "medium",
             evidence=[
                 Evidence(label="recorded steps in evaluation mode", value=mode.steps, unit=f"of {mode.recorded_steps}"),
@@ -78,10 +91,24 @@ def check(run: RunView) -> Iterator[Advice]:
                 *known("last .eval() call", mode.eval_where),
                 *([Evidence(label="not reached in the recording", value=mode.keeps_where)] if not mode.steps else []),
             ],
-            watch="Call .train() at the end of validation, or before each training step; keep frozen parts in "
-            "evaluation mode. Steps may take longer.",
+            watch=WATCH,
             subject=mode.model,
         )
+
+
+def _of_trace(calls: float) -> Advice:
+    """A trace that dptune did not record shows that dropout is off, but not the model nor the line."""
+    layers = "1 call of dropout is" if round(calls) == 1 else f"all {calls:.0f} calls of dropout are"
+    return results_at_risk(
+        RULE,
+        impact="medium",
+        title=f"The model trains in evaluation mode: {layers} off. Call .train() before training steps",
+        why=WHY,
+        confidence="medium",
+        evidence=[Evidence(label="calls of dropout that drop nothing", value=round(calls, 1), unit="per step")],
+        watch=WATCH,
+        subject="dropout",
+    )
 
 
 def _seen(mode: EvaluationModeFacts) -> str:

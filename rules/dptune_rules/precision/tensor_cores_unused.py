@@ -7,6 +7,9 @@ compute capability 7.x (Volta, Turing), whose tensor cores support neither TF32 
 that runs on tensor cores. The untraced step is used where it was recorded, because tracing slows the host and not the
 kernels.
 
+Where a trace does not name the GPU, names of kernels show its architecture. Confidence is then low: GTX 16 cards run
+the same kernels and have no tensor cores.
+
 ## Why it matters
 
 The peak of a V100 is 125 TFLOP/s on tensor cores and 15.7 in fp32. Memory-bound kernels read and write half of the
@@ -47,6 +50,12 @@ _VOLTA_OR_TURING = re.compile(r"\b(V100|T4|TITAN (V|RTX)|RTX 20\d\d|Quadro (GV10
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is often one layer kept in fp32 on purpose")
 USED_SHARE = Threshold("used_share", 0.05, "if tensor cores already compute that much of a step, autocast is on")
+# Kernels compiled for these run on later GPUs as well, which also have kernels of their own.
+FP16_ONLY = ("Volta or later", "Turing or later")
+FIRMLY = "tensor cores idle: use fp16 autocast"
+UNNAMED = (
+    "The trace does not name the GPU: GTX 16 cards have no tensor cores, and on Ampere or later use bf16 instead. "
+)
 
 RULE = Rule(
     code="DP404",
@@ -61,14 +70,15 @@ RULE = Rule(
 
 def check(run: RunView) -> Iterator[Advice]:
     """Propose fp16 autocast where fp32 products take a share of the step worth it and tensor cores are idle."""
-    if run.measured.device_kind != "cuda" or not run.measured.matmul.tensor_cores:
+    unnamed = run.measured.matmul.architecture in FP16_ONLY
+    if run.measured.device_kind != "cuda" or not (unnamed or run.measured.matmul.tensor_cores):
         return
     share = run.unstretched(run.measured.matmul.fp32_share)
     used = run.unstretched(run.measured.matmul.known("tensor_core_share") or 0.0)
     impact = run.impact(share, WORTH_SHARE)
     if impact is None or used >= run.limit(USED_SHARE):
         return
-    if not run.gpus_have(_has_fp16_only, "tensor cores for fp16 only"):
+    if not unnamed and not run.gpus_have(_has_fp16_only, "tensor cores for fp16 only"):
         return
     computed = max(share, run.unstretched(run.measured.share("compute_ns")))
     facts = run.facts[0] if run.facts else None
@@ -86,20 +96,24 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{100 * share:.0f} % of a step is fp32 matrix products, and tensor cores idle: use fp16 autocast",
-        why="Tensor cores of this GPU compute in fp16 only, at eight times the peak of fp32.",
+        title=f"{100 * share:.0f} % of a step is fp32 matrix products, and "
+        + ("no kernel uses tensor cores: if this GPU has any, use fp16 autocast" if unnamed else FIRMLY),
+        why=f"Tensor cores of {'Volta and Turing GPUs' if unnamed else 'this GPU'} compute in fp16 only, at eight "
+        "times the peak of fp32.",
         changes=changes,
         saves=saves,
-        confidence="medium",
+        confidence="low" if unnamed else "medium",
         evidence=[
             Evidence(label="fp32 matrix products and convolutions", value=share, unit="of a step").at(
                 run.measured.where("fp32 matmul")
             ),
             Evidence(label="compute", value=computed, unit="of a step").at(run.measured.where("compute_ns")),
             Evidence(label="tensor-core kernels", value=used, unit="of a step"),
+            *([Evidence(label="GPU, by its kernels", value=run.measured.matmul.architecture)] if unnamed else []),
         ],
         numerics="changes",
-        watch=f"fp16 overflows beyond 65,504: {scaler}, and compare the loss over the first few hundred steps.",
+        watch=(UNNAMED if unnamed else "")
+        + f"fp16 overflows beyond 65,504: {scaler}, and compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:precision.autocast",
     )
 

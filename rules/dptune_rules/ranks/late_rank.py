@@ -219,7 +219,7 @@ def check(run: RunView) -> Iterator[Advice]:
         title=_of_more_work(run, late)
         or f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late {late.when}, and the others wait for it: "
         f"{why[0] if why else 'the cause is not known'}",
-        why="Collectives are synchronous, so the slowest rank sets the pace.",
+        why="Collectives are synchronous, so the slowest rank sets the pace." + _less_than_waited(run, late, saves),
         changes=[],
         saves=saves,
         confidence="medium" if sure else "low",
@@ -260,6 +260,37 @@ def _bound(run: RunView, late: StragglerFigures, busy: Mapping[int, float]) -> S
     return bound
 
 
+def _less_than_waited(run: RunView, late: StragglerFigures, saves: Saving) -> str:
+    """Why a replay saves less than the others wait; empty where it does not, or where nothing was replayed."""
+    waited = _others_wait(run, late)
+    if saves.basis != "replayed" or run.unstretched(waited) <= saves.high_share:
+        return ""
+    return (
+        f" The others wait {100 * waited:.0f} % of a step, but a replay saves less: without the delays their own "
+        "host and device work sets the pace."
+    )
+
+
+def _others_wait(run: RunView, late: StragglerFigures) -> float:
+    """What the mean of the other ranks waits for others, as a share of the traced step."""
+    waits = _waits(run, late)
+    if not any(waits):  # the late rank waits for none
+        ranks = len(run.measured.ranks)
+        return min(1.0, late.waiting_share * ranks / (ranks - 1))
+    return sum(waits) / len(waits)
+
+
+def _waits(run: RunView, late: StragglerFigures) -> list[float]:
+    """What each other rank waits, as a share of its steps."""
+    return [
+        sum(step.account.exposed_waiting_ns for step in device.steps)
+        / sum(step.account.window_ns for step in device.steps)
+        for rank in run.measured.ranks
+        for device in rank.devices
+        if rank.rank != late.rank and device.steps
+    ]
+
+
 def _unsure(replayed: Saving, gain: float) -> str:
     """Why a replay does not stand for the saving, though the delay was measured."""
     return (
@@ -297,7 +328,7 @@ def _evidence(run: RunView, late: StragglerFigures, lag_share: float) -> Iterato
     )
     unit = "of the steps" if late.late_share == 1 else "of the steps in which it is late"
     yield Evidence(label="last to arrive", value=late.steps_share, unit=unit, rank=late.rank)
-    yield Evidence(label="mean wait of all ranks for the last", value=late.waiting_share, unit="of a step").at(
+    yield Evidence(label="wait of the other ranks", value=_others_wait(run, late), unit="of a step, their mean").at(
         run.measured.where("exposed_waiting_ns")
     )
     ratio = late.known("work_ratio")
@@ -330,14 +361,7 @@ def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float,
         if waiting >= mean_lag:
             return waiting, f"the time that the other ranks wait, {_percent(waiting)} of a traced step"
         return mean_lag, f"the rank's mean lag, {_percent(mean_lag)} of a traced step"
-    waits = [
-        sum(step.account.exposed_waiting_ns for step in device.steps)
-        / sum(step.account.window_ns for step in device.steps)
-        for rank in run.measured.ranks
-        for device in rank.devices
-        if rank.rank != late.rank and device.steps
-    ]
-    least_wait = min(waits, default=gain)
+    least_wait = min(_waits(run, late), default=gain)
     if gain >= least_wait:
         return gain, "the saving of a replay without the rank's delays"
     return least_wait, (

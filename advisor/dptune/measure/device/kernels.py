@@ -7,12 +7,13 @@ none: there it is the operators by their own time, without that of the operators
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dptune.measure.device.kernel_kinds import COMMUNICATION, KERNEL_KINDS, kernel_kind
+from dptune.measure.device.loss_kernels import is_compiled, is_likelihood, is_of_loss
 from dptune.measure.device.operator_time import computing, own_time
 from dptune.measure.device.phases import bounds
 from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask, first_begun
@@ -59,13 +60,15 @@ def kernels(devices: Iterable[tuple[RankView, DeviceView]], account: Account | N
         "kinds_ns": {kind: time_ns for kind, time_ns in kinds.items() if time_ns} if on_gpu else None,
     }
     steps = sum(view.windows for view in {id(view): view for view, _ in stepped}.values())
+    whole_ns = sum(window.length_ns for _, device in stepped for window in device.windows)
+    figures |= _of_losses(on_gpu, ran, steps, whole_ns)
     return KernelFigures(
         counted="kernels" if on_gpu else "operators",
         per_step=len(durations) / steps,
         median_ns=round(float(np.median(durations))),
         total_ns=sum(kinds.values()) if on_gpu else int(durations.sum()),
         **figures,
-        top=_top(ran, steps, sum(window.length_ns for _, device in stepped for window in device.windows), bool(on_gpu)),
+        top=_top(ran, steps, whole_ns, bool(on_gpu)),
         missing={name: _ON_CPU for name, value in figures.items() if value is None},
     )
 
@@ -112,6 +115,34 @@ def _kinds(on_gpu: list[tuple[RankView, DeviceView]]) -> dict[str, int]:
             found[name] += time.total_ns
             above |= time
     return found
+
+
+def _of_losses(
+    on_gpu: Sequence[tuple[RankView, DeviceView]], ran: Sequence[_Ran], steps: int, whole_ns: int
+) -> dict[str, float | None]:
+    """Share of the steps and number of the kernels of cross entropies; None on a CPU."""
+    figures = ("loss_share", "loss_calls", "loss_compiled_share")
+    if not on_gpu:
+        return dict.fromkeys(figures)
+    if not any(is_likelihood(name) for device_kernels in ran for name in device_kernels.total_ns):
+        return dict.fromkeys(figures, 0.0)
+    calls = 0
+    for device_kernels in ran:
+        numbers = [number for number, name in enumerate(device_kernels.names) if is_of_loss(name)]
+        calls += int(np.isin(device_kernels.name_id, numbers).sum())
+    compiled = _named_ns(on_gpu, lambda name: is_of_loss(name) and is_compiled(name))
+    values = _named_ns(on_gpu, is_of_loss) / whole_ns, calls / steps, compiled / whole_ns
+    return dict(zip(figures, values, strict=True))
+
+
+def _named_ns(on_gpu: Iterable[tuple[RankView, DeviceView]], named: Callable[[str], bool]) -> int:
+    """The time of kernels with such names inside the steps, a union for each device."""
+    total = 0
+    for view, device in on_gpu:
+        rows = _rows(device)
+        rows = rows[view.columns.named(named, rows)]
+        total += (_windows(device) & Intervals.union(view.columns.ts_ns[rows], view.columns.ends(rows))).total_ns
+    return total
 
 
 def _top(ran: list[_Ran], steps: int, whole_ns: int, on_gpu: bool) -> list[KernelTime]:

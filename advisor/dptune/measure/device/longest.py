@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from dptune.measure.device.alignment import is_unaligned
+from dptune.measure.device.loss_kernels import is_of_loss
 from dptune.measure.device.matmul import is_layout_change
 from dptune.measure.device.phases import DeviceTimeline, Phased, bounds
 from dptune.measure.device.precisions import is_fp32
@@ -22,6 +23,7 @@ _KERNELS: dict[str, Callable[[str], bool]] = {
     "fp32 matmul": is_fp32,
     "unaligned matmul": is_unaligned,
     "layout change": is_layout_change,
+    "loss": is_of_loss,
 }
 
 

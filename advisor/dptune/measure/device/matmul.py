@@ -61,10 +61,12 @@ def matmul(
         missing = dict.fromkeys(_SHARES, _ON_CPU) | ({} if shares else {"operator_shares": _NONE})
         return MatmulFigures(tensor_cores=False, operator_shares=shares or None, missing=missing)
     tensor_cores = has_tensor_cores(*_identity(views, device))
-    if tensor_cores is None and (shown := architecture_of(views[0])) is not None:
+    shown = architecture_of(views[0]) if tensor_cores is None else None
+    if shown is not None:
         tensor_cores = shown.matrix_units
     if any(has_tensor_cores(name, None) is False for name in device_names):
         tensor_cores = False
+    shown_as = shown.text if shown is not None and tensor_cores is None else ""
     missing = {"operator_shares": _ON_GPU}
     if tensor_cores is None:
         missing["tensor_cores"] = "the trace does not name the device: record with `dptune profile`"
@@ -92,6 +94,7 @@ def matmul(
         tensor_core_share=sum(_time(v, is_tensor_core) for v in views) / whole,
         unclassified_share=sum(_time(v, is_unclassified) for v in views) / kernels if kernels else None,
         tensor_cores=tensor_cores,
+        architecture=shown_as,
         peaks=common({_identity(views, device)[0], *device_names} - {""}, ("fp32", "tf32", "bf16", "fp16")),
         missing=missing,
     )

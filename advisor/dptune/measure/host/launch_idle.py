@@ -93,10 +93,15 @@ def _unprofiled_share(spent: Sequence[DeviceTimeline], waits: Sequence[_Waits]) 
 
 def host_events(view: RankView) -> int:
     """How many events of the host the steps of a rank have: operators, ranges, calls, Python functions."""
-    columns = view.columns
-    rows = columns.rows(RANGE_CATEGORIES | LAUNCH_CATEGORIES | PYTHON_CATEGORIES)
-    starts = columns.ts_ns[rows]
-    return int(((starts >= view.steps[0].start_ns) & (starts < view.steps[-1].end_ns)).sum()) if view.steps else 0
+    if not view.steps:
+        return 0
+    return events_in(view, Intervals.union(np.array([view.steps[0].start_ns]), np.array([view.steps[-1].end_ns])))
+
+
+def events_in(view: RankView, times: Intervals) -> int:
+    """How many events of the host start in these times, on any thread."""
+    rows = view.columns.rows(RANGE_CATEGORIES | LAUNCH_CATEGORIES | PYTHON_CATEGORIES)
+    return int(times.hold(view.columns.ts_ns[rows]).sum())
 
 
 def _add(idle: Counter[str], gaps: Counter[str], names: Sequence[str], lengths: Ints) -> None:

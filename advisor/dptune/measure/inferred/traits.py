@@ -8,14 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
 from dptune.advice import Confidence
-from dptune.errors import TraceError
 from dptune.measure.device.architectures import architecture_of
 from dptune.measure.device.matmul import device_of
 from dptune.measure.device.precisions import is_fp32, is_tensor_core
-from dptune.measure.host.operator_arguments import OperatorArguments
 from dptune.measure.inferred.compilation import compilation
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.inferred.loaders import workers
@@ -38,8 +34,11 @@ _TF32 = re.compile(r"tf32|tfloat32|(?<![a-z0-9])s1688gemm(?!_b?fp?16)", re.IGNOR
 _TF32_SINCE = 8  # compute capability: Ampere
 
 
-def traits(host: HostEvents) -> Iterator[Trait]:
-    """A trait for each of these that the trace shows; none for those that it does not show."""
+def traits(host: HostEvents, *, recomputes: bool) -> Iterator[Trait]:
+    """A trait for each of these that the trace shows; none for those that it does not show.
+
+    `recomputes`: whether backward passes run operators of the forward pass again.
+    """
     found = [kind for kind, pattern in _FUSED.items() if len(host.rows(pattern))]
     names = {name[:MOST_CHARACTERS] for name in host.kernel_names()}
     if found:
@@ -49,7 +48,7 @@ def traits(host: HostEvents) -> Iterator[Trait]:
     yield from _tf32(host, names)
     if graphs := len(host.calls(GRAPH_LAUNCH_NAME)):
         yield _trait("CUDA graphs", f"{graphs / max(1, len(host.view.steps)):.3g} launches per step", "high")
-    if _recomputes(host):  # a backward pass of the script's own may do so, too
+    if recomputes:  # a backward pass of the script's own may do so, too
         yield _trait("checkpointing", "yes: forward operators rerun in the backward pass", "medium")
     if number := workers(host):
         yield _trait("DataLoader workers", f"{number}: the longest waits for a batch are {number} batches apart", "low")
@@ -59,22 +58,6 @@ def traits(host: HostEvents) -> Iterator[Trait]:
     if (device is None or not device.name) and (shown := architecture_of(host.view)) is not None:
         kernels = f"{shown.kernels} kernel{'s are' if shown.kernels > 1 else ' is'} compiled for it"
         yield _trait("GPU", f"{shown.text}: {kernels}", "high" if shown.exact else "medium")
-
-
-def _recomputes(host: HostEvents) -> bool:
-    """Whether a backward pass runs operators of the forward pass with gradients enabled, as a checkpoint does.
-
-    Only then do they have autograd's sequence numbers. Formulas of derivatives call aten::matmul without them.
-    """
-    inside = host.forward[host.inside(host.forward, host.backward)]
-    if not len(inside):
-        return False
-    rows = np.unique(inside)
-    try:
-        read = OperatorArguments.reading(host.view.trace, rows)
-    except TraceError:
-        return False
-    return bool((read.numbers[read.places(rows)] >= 0).any())
 
 
 def _tf32(host: HostEvents, names: set[str]) -> Iterator[Trait]:

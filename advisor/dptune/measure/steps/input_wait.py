@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from dptune.measure.host.launch_idle import EVENT_NS, events_in
 from dptune.measure.views import RankView
 from dptune.measured import InputFigures, PreparingFigures
 from dptune.runfile.facts import Facts
@@ -19,13 +20,15 @@ _NO_RANGES = "the trace has no DataLoader range: the script draws from no torch 
 class LoaderWait:
     """What one rank waits for its loader in `steps` steps that take `steps_ns` together.
 
-    `median_ns` is its median untraced step; None where the steps are traced.
+    `median_ns` is its median untraced step; None where the steps are traced. `events` are those of the host that were
+    recorded in the wait; None where they were not read.
     """
 
     waited_ns: int
     steps_ns: int
     steps: int
     median_ns: float | None = None
+    events: int | None = None
 
     @property
     def share(self) -> float:
@@ -54,8 +57,20 @@ def waits(facts: Facts | None, view: RankView | None) -> LoaderWait | str:
     if not len(view.host.loading):
         return _NO_RANGES
     windows = [window for device in view.devices for window in device.windows]
-    waited_ns = sum(view.host.loading.within(window.start_ns, window.end_ns).total_ns for window in windows)
-    return LoaderWait(waited_ns, sum(window.length_ns for window in windows), len(windows))
+    waited = [view.host.loading.within(window.start_ns, window.end_ns) for window in windows]
+    return LoaderWait(
+        waited_ns=sum(each.total_ns for each in waited),
+        steps_ns=sum(window.length_ns for window in windows),
+        steps=len(windows),
+        events=sum(events_in(view, each) for each in waited) if view.whole else None,
+    )
+
+
+def least_share(known: Iterable[LoaderWait]) -> float:
+    """Of traced steps what waiting takes at least, if the profiler adds as much as it can to each event in it."""
+    read = [rank for rank in known if rank.events is not None]
+    left_ns = sum(rank.waited_ns - EVENT_NS * (rank.events or 0) for rank in read)
+    return max(0.0, left_ns / sum(rank.steps_ns for rank in read)) if read else 0.0
 
 
 def computed_share(facts: Iterable[Facts]) -> float | None:
@@ -152,5 +167,6 @@ def input_figures(ranks: Sequence[LoaderWait | str], facts: Iterable[Facts] = ()
         other_share=other,
         preparing=made_of,
         basis="untraced" if untraced else "traced",
+        least_share=0.0 if untraced else least_share(known),
         missing=unknown,
     )

@@ -30,7 +30,7 @@ def outliers(report: Report) -> Iterator[Section]:
         if host := hosts.get(rank.rank):
             by_host.setdefault(host, []).append(rank)
     most = max((rank.lag_ns for rank in found.ranks), default=0)
-    words = sentences(found)
+    words = sentences(report, found)
     if not most or (len(by_host) < 2 and not (words or found.late)):
         return
     lags = {host: max(rank.lag_ns for rank in ranks) for host, ranks in by_host.items()}

@@ -55,6 +55,8 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
     for number, text in enumerate(reversed(screen.unseen)):  # what was not checked matters more than how times are had
         further = _MOST_UNSEEN * (len(screen.unseen) - number - 1)
         most = _MOST_UNSEEN + (room - further > _MOST_UNSEEN)
+        if width >= _USUAL:
+            most = max(1, min(most, room))
         rows = list(_short(text, width - 10, most, "", role="dim"))
         if number and len(rows) > room and width >= _USUAL:
             break

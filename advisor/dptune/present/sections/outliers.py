@@ -41,14 +41,15 @@ def outliers(report: Report, width: int) -> Iterator[Line]:
     yield from _more(found.late, width)
     if found.late:
         yield from wrapped(WORDS, width, "  ", role="dim")
-    for words in sentences(found):
+    for words in sentences(report, found):
         yield from wrapped(words, width, "  ", "    ")
 
 
-def sentences(found: OutlierFigures) -> list[str]:
+def sentences(report: Report, found: OutlierFigures) -> list[str]:
     """What is said of them beside the table of late ranks."""
     turns = _turns(found) if found.take_turns and not found.late else ""
-    return [words for words in (turns, _gains(found), _devices(found), *_links(found), *_unsteady(found)) if words]
+    gains = _gains(report, found)
+    return [words for words in (turns, gains, _devices(found), *_links(found), *_unsteady(found)) if words]
 
 
 def row(place: LatePlace) -> list[Cell]:
@@ -72,10 +73,14 @@ def _turns(found: OutlierFigures) -> str:
     )
 
 
-def _gains(found: OutlierFigures) -> str:
-    """What the steps gain without the slowest ranks."""
+def _gains(report: Report, found: OutlierFigures) -> str:
+    """What the steps gain without the slowest ranks; of one rank that a recommendation replays, its saving."""
     if not found.gains:
         return ""
+    alone = found.gains[0].ranks if len(found.gains) == 1 else []
+    for advice in report.advice if len(alone) == 1 else ():
+        if advice.title.startswith(f"Rank {alone[0]} ") and advice.saves and advice.saves.basis == "replayed":
+            return f"{advice.rule} says how much shorter a step is without the delays of rank {alone[0]}."
     parts = [f"{percent(gain.share)} shorter without the delays of {_who(gain.ranks)}" for gain in found.gains]
     return (
         f"Replayed with the slowest ranks at the pace of the median rank, a step is up to {', '.join(parts)}. Host "

@@ -1,0 +1,72 @@
+"""Dropout that is off while gradients flow through it: events by hand, and runs of torch.profiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from dptune.measure import measure
+from dptune.rule import RunView
+from dptune.trace import load
+from dptune_rules.memory.evaluation_mode_kept import check
+
+from .handmade import measure_events, operator, step
+
+NODE = "autograd::engine::evaluate_function: "
+
+
+def trained(drops: str = "False", p: str = "0.1", *, reached: bool = True) -> list[dict[str, Any]]:
+    """Two steps of a linear layer, whose node may be the one that runs in the backward pass, and dropout."""
+    events = []
+    for at, number in ((0, 20), (100, 22)):
+        dropout = {"Sequence number": number + 1, "Concrete Inputs": ["", p, drops], "Input Dims": [[8, 8], [], []]}
+        events += [
+            step(at // 100, at, at + 100),
+            operator("aten::linear", at + 1, at + 9, **{"Sequence number": number, "Input Dims": [[8, 8], [8, 8], []]}),
+            operator("aten::dropout", at + 10, at + 12, **dropout),
+            operator(f"{NODE}AddmmBackward0", at + 50, at + 90, **{"Sequence number": number + (0 if reached else 9)}),
+        ]
+    return events
+
+
+@pytest.mark.parametrize(
+    ("events", "off"),
+    [
+        (trained(), 1.0),
+        (trained(drops="True"), 0.0),
+        (trained(p="0."), 0.0),
+        (trained(drops=""), 0.0),
+        (trained(reached=False), 0.0),  # no gradient flows through what dropout gets
+        ([*trained(), *trained("True")[2:3]], 0.0),  # one of three drops: a part is in evaluation mode on purpose
+    ],
+)
+def test_by_hand(tmp_path: Path, events: list[dict[str, Any]], off: float) -> None:
+    assert measure_events(tmp_path, events).inferred.dropouts_off == off
+
+
+@pytest.mark.parametrize(("mode", "off"), [("train", 0), ("eval", 2), ("frozen", 0)])
+def test_a_run_of_the_profiler(tmp_path: Path, mode: str, off: int) -> None:
+    """Two layers with dropout under a linear one; `frozen` needs no gradients of both, as a pretrained part."""
+    block = [torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.ReLU()]
+    body, head = torch.nn.Sequential(*block, *block).train(mode == "train"), torch.nn.Linear(8, 4)
+    body.requires_grad_(mode != "frozen")
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for _ in range(4):
+            loss = head(body(torch.ones(16, 8))).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            profiler.step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    measured = measure(load([tmp_path / "trace.json"]))
+    assert measured.inferred.dropouts_off == off
+    found = list(check(RunView(measured, []))) if off else []
+    assert [advice.title for advice in found] == [
+        "The model trains in evaluation mode: all 2 calls of dropout are off. Call .train() before training steps"
+    ][: bool(off)]
+    assert all((advice.kind, advice.confidence, advice.impact) == ("risk", "medium", "medium") for advice in found)
