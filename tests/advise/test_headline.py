@@ -99,12 +99,12 @@ def test_next_points_to_the_advice_on_what_limits_the_step(make_measured, make_a
     loader = make_advice("XX102", changes=[], confidence="low", fingerprint="XX102:loader.num_workers:Dataset")
     starved = make_measured(wait_share=0.3)
     assert said(starved, advice=[other, loader]).next.endswith(
-        " For what limits the step, see also XX102 (low confidence)."
+        " For the bottleneck itself, see XX102 (low confidence)."
     )
     sure = make_advice("XX103", changes=[Change(knob="loader.num_workers", now=0, then=2)])
-    assert said(starved, advice=[other, sure]).next.endswith(" For what limits the step, see also XX103.")
+    assert said(starved, advice=[other, sure]).next.endswith(" For the bottleneck itself, see XX103.")
     for advice, run in (([sure, other], starved), ([other], starved), ([other, sure], make_measured())):
-        assert "see also" not in said(run, advice=advice).next
+        assert "see XX" not in said(run, advice=advice).next
 
 
 def test_low_confidence_is_said_in_next_and_makes_no_verdict(make_measured, make_advice):

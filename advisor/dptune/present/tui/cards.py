@@ -26,7 +26,8 @@ from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
 
 _COLUMNS = ("fix", "where", "saves", "confidence", "results")
-_LONGEST = 44  # letters of a name in the table
+_LONGEST, _LEAST = 44, 16  # letters of a name in the table
+_FRAME = 2  # columns
 _ALL = 10_000  # columns: the text of a card, unfolded, to find words in
 _ORDERS: dict[str, Callable[[Advice], tuple[float | str, ...]]] = {
     "as ranked": lambda advised: (),
@@ -60,7 +61,9 @@ class Cards(Container):
             tooltip="Show the evidence in the timeline; again: the next",
         ),
         Binding("w", "why", "Why", id="advice.why", tooltip="What the rule measures, and its thresholds"),
-        Binding("y", "app.copy", "Copy code", id="advice.copy", tooltip="Copy the code of the selected recommendation"),
+        Binding(
+            "y", "copy_code", "Copy code", id="advice.copy", tooltip="Copy the code of the selected recommendation"
+        ),
         Binding("s", "sort", "Sort", id="advice.sort", tooltip="Change the sort order", show=False),
     ]
 
@@ -88,26 +91,47 @@ class Cards(Container):
             self._table.add_column(Text(heading))
         self._fill()
 
+    def on_resize(self) -> None:
+        """Names are cut to what the screen has room for."""
+        at = self._table.cursor_row
+        self._fill()
+        self._table.move_cursor(row=at)
+
     @on(DataTable.RowHighlighted)
     def show_card(self, event: DataTable.RowHighlighted) -> None:
         """Show what the cursor is on."""
         self._looked_at = 0
         self._card.show(self._lines_of(event.cursor_row))
+        self.refresh_bindings()
 
     @on(DataTable.RowSelected)
     def read_card(self) -> None:
         """Let the arrow keys scroll the card."""
         self._card.focus()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of a recommendation are offered where the cursor is on one that has what they show."""
+        chosen = self.chosen
+        offered = {
+            "evidence": bool(chosen and _places(chosen)),
+            "why": chosen is not None,
+            "copy_code": bool(chosen and any(change.paste for change in chosen.changes)),
+        }
+        return offered.get(action, True)
+
     def action_evidence(self) -> None:
         """Show where the evidence was seen; the next place when asked again."""
-        places = [evidence for evidence in self.chosen.evidence if evidence.start_ns is not None] if self.chosen else []
+        places = _places(self.chosen) if self.chosen else []
         if not places:
             words = "Based on figures over all steps, not on one place. Key 6 shows a step."
             self.app.notify(words if self.chosen else "No recommendation is selected.", markup=False, timeout=4)
             return
         self.post_message(_going(places[self._looked_at % len(places)]))
         self._looked_at += 1
+
+    async def action_copy_code(self) -> None:
+        """Copy the code of the recommendation."""
+        await self.app.run_action("copy")
 
     @property
     def chosen(self) -> Advice | None:
@@ -143,13 +167,22 @@ class Cards(Container):
         self._advice = [advice for advice in found if self._words.lower() in self._all_words(advice)]
         self._table.clear()
         for advice in self._advice:
-            cells = _cells(advice, self._report)
+            cells = _cells(advice, self._report, self._room)
             self._table.add_row(*(cells[heading] for heading in self._columns))
         self._table.add_row(Text("all other rules", "dim"), *(Text() for _ in self._columns[1:]))
         only = f", with '{visible(self._words)}'" if self._words else ""
         self._table.border_title = Text(f"Recommendations {self._order}{only}")
         self._table.border_subtitle = Text(self._rest_in_short())
         self._card.show(self._lines_of(0))
+
+    @property
+    def _room(self) -> int:
+        """Letters that the table has for a name, with all of the other columns."""
+        fixes = [fix_of(advice, self._report.verified) for advice in self._ranked]
+        others = self._columns[1:]
+        wide = sum(max(len(heading), *(len(visible(getattr(fix, heading))) for fix in fixes), 0) for heading in others)
+        padding = 2 * self._table.cell_padding * len(self._columns)
+        return min(max(self.size.width - _FRAME - wide - padding, _LEAST), _LONGEST)
 
     def _all_words(self, advice: Advice) -> str:
         return painted(_card(advice, self._report, _ALL)).plain.lower() if self._words else ""
@@ -174,18 +207,23 @@ class Cards(Container):
         return lambda width: _rest(self._report, width)
 
 
-def _cells(advice: Advice, report: Report) -> dict[str, Text]:
+def _places(advice: Advice) -> list[Evidence]:
+    """The evidence that was seen at one place of the run."""
+    return [evidence for evidence in advice.evidence if evidence.start_ns is not None]
+
+
+def _cells(advice: Advice, report: Report, longest: int) -> dict[str, Text]:
     """A row by its columns; what is of low confidence is dim."""
     fix = fix_of(advice, report.verified)
     role = style_of(IMPACT_ROLES[advice.impact] if advice.confidence != "low" else "dim")
     rest = {"where": fix.where, "saves": fix.saves, "confidence": fix.confidence, "results": fix.results}
-    first = Text(_cut(f"{fix.rule} {fix.slug}"), role)
+    first = Text(_cut(f"{fix.rule} {fix.slug}", longest), role)
     return {"fix": first, **{heading: Text(visible(cell)) for heading, cell in rest.items()}}
 
 
-def _cut(name: str) -> str:
+def _cut(name: str, longest: int) -> str:
     clean = visible(name)
-    return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 1]}…"
+    return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"
 
 
 def _going(evidence: Evidence) -> GoTo:
