@@ -19,7 +19,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TABS = {
     "1": "21 % of each step is exposed communication, 10 % waits for",
     "2": "high impact, high confidence: DP102 no-sync-missing",
-    "3": "late by step",
+    "3": "late ms by step",
     "4": "Collectives (traced times)",
     "5": "Selected gap",
     "6": "█ compute ▓ exposed comm ▒ waiting ≡ copies ~ input · idle",

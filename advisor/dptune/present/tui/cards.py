@@ -87,8 +87,6 @@ class Cards(Container):
 
     def on_mount(self) -> None:
         """Fill the table."""
-        for heading in self._columns:
-            self._table.add_column(Text(heading))
         self._fill()
 
     def on_resize(self) -> None:
@@ -165,24 +163,27 @@ class Cards(Container):
         """Fill the table by order and words."""
         found = sorted(self._ranked, key=_ORDERS[self._order])
         self._advice = [advice for advice in found if self._words.lower() in self._all_words(advice)]
-        self._table.clear()
-        for advice in self._advice:
-            cells = _cells(advice, self._report, self._room)
-            self._table.add_row(*(cells[heading] for heading in self._columns))
-        self._table.add_row(Text("all other rules", "dim"), *(Text() for _ in self._columns[1:]))
+        rows = self._fitting([_cells(advice, self._report) for advice in self._advice])
+        self._table.clear(columns=True)
+        for heading in self._columns:
+            self._table.add_column(Text(heading), width=max(len(heading), *(row[heading].cell_len for row in rows)))
+        for row in rows:
+            self._table.add_row(*(row[heading] for heading in self._columns))
         only = f", with '{visible(self._words)}'" if self._words else ""
         self._table.border_title = Text(f"Recommendations {self._order}{only}")
         self._table.border_subtitle = Text(self._rest_in_short())
         self._card.show(self._lines_of(0))
 
-    @property
-    def _room(self) -> int:
-        """Letters that the table has for a name, with all of the other columns."""
-        fixes = [fix_of(advice, self._report.verified) for advice in self._ranked]
-        others = self._columns[1:]
-        wide = sum(max(len(heading), *(len(visible(getattr(fix, heading))) for fix in fixes), 0) for heading in others)
-        padding = 2 * self._table.cell_padding * len(self._columns)
-        return min(max(self.size.width - _FRAME - wide - padding, _LEAST), _LONGEST)
+    def _fitting(self, rows: list[dict[str, Text]]) -> list[dict[str, Text]]:
+        """The rows and the last one, the names cut to what all other columns leave of the screen."""
+        others = sum(max(len(heading), *(row[heading].cell_len for row in rows), 0) for heading in self._columns[1:])
+        room = self.size.width - _FRAME - 2 * self._table.cell_padding * len(self._columns) - others
+        for row in rows:
+            row["fix"].truncate(min(max(room, _LEAST), _LONGEST), overflow="ellipsis")
+        return [
+            *rows,
+            {heading: Text("" if at else "all other rules", "dim") for at, heading in enumerate(self._columns)},
+        ]
 
     def _all_words(self, advice: Advice) -> str:
         return painted(_card(advice, self._report, _ALL)).plain.lower() if self._words else ""
@@ -212,18 +213,13 @@ def _places(advice: Advice) -> list[Evidence]:
     return [evidence for evidence in advice.evidence if evidence.start_ns is not None]
 
 
-def _cells(advice: Advice, report: Report, longest: int) -> dict[str, Text]:
+def _cells(advice: Advice, report: Report) -> dict[str, Text]:
     """A row by its columns; what is of low confidence is dim."""
     fix = fix_of(advice, report.verified)
     role = style_of(IMPACT_ROLES[advice.impact] if advice.confidence != "low" else "dim")
     rest = {"where": fix.where, "saves": fix.saves, "confidence": fix.confidence, "results": fix.results}
-    first = Text(_cut(f"{fix.rule} {fix.slug}", longest), role)
+    first = Text(visible(f"{fix.rule} {fix.slug}"), role)
     return {"fix": first, **{heading: Text(visible(cell)) for heading, cell in rest.items()}}
-
-
-def _cut(name: str, longest: int) -> str:
-    clean = visible(name)
-    return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"
 
 
 def _going(evidence: Evidence) -> GoTo:

@@ -106,7 +106,7 @@ class Timeline(Container, can_focus=True):
         asked = parameters[0] if action == "go" else ""
         if asked in ("rank", "beside"):
             return len(self.view.numbers) > 1
-        return asked != "back" or bool(self._waiting) or self.view.can_go_back
+        return asked != "back" or bool(self._reading or self._waiting) or self.view.can_go_back
 
     def on_show(self) -> None:
         """Ranks are read and put on one clock in the background, when the tab is first shown."""
