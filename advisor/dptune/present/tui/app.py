@@ -88,6 +88,9 @@ class ReportApp(App[None]):
     #verdict { width: auto; margin: 0 0 0 2; }
     TabbedContent { height: 1fr; }
     TabPane { padding: 0; }
+    Tab { color: $foreground 75%; }
+    Tab.-active, Tab:hover { color: $foreground; }
+    FooterKey .footer-key--key { color: $text-accent; }
     .framed { border: round $foreground 30%; border-title-color: $text-muted; border-subtitle-color: $text-muted; }
     .framed:focus, Timeline:focus #lanes, WhatIfPane:focus #dials {
         border: round $border; border-title-color: $text; border-title-style: bold;

@@ -16,6 +16,7 @@ class RowTable(DataTable[Text]):
 
     DEFAULT_CSS = """
     RowTable { scrollbar-size-vertical: 1; }
+    RowTable:focus > .datatable--cursor { background: $primary-darken-1; }
     """
     BINDINGS: ClassVar = [
         Binding("home", "scroll_top", "First row", id="rows.first", tooltip="The first row", show=False),
