@@ -124,6 +124,6 @@ def _hidden(account: Account, of: str) -> str:
         return f"No communication was seen inside the {of}{'s' if of == 'step' else ''}."
     share = account.share("hidden_communication_ns")
     return (
-        f"Not in these rows: communication hidden by compute, {percent(share)} of the {of} and "
-        f"{percent(account.overlap_share)} of all communication."
+        f"Hidden (overlapped) communication is not in these rows: {percent(share)} of the {of}; "
+        f"{percent(account.overlap_share)} of all communication is hidden."
     )

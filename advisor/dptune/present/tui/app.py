@@ -90,7 +90,7 @@ class ReportApp(App[None]):
     TabPane { padding: 0; }
     Tab { color: $foreground 75%; }
     Tab.-active, Tab:hover { color: $foreground; }
-    FooterKey .footer-key--key { color: $text-accent; }
+    FooterKey .footer-key--key { color: $foreground; text-style: bold; }
     .framed { border: round $foreground 30%; border-title-color: $text-muted; border-subtitle-color: $text-muted; }
     .framed:focus, Timeline:focus #lanes, WhatIfPane:focus #dials {
         border: round $border; border-title-color: $text; border-title-style: bold;
