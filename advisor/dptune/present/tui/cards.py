@@ -75,7 +75,7 @@ class Cards(Container):
         fixes = [fix_of(advice, report.verified) for advice in self._ranked]
         self._columns = [heading for heading in _COLUMNS if heading != "where" or any(fix.where for fix in fixes)]
         self._order, self._words = "as ranked", ""
-        self._looked_at = 0
+        self._looked_at = self._width = 0
 
     def compose(self) -> ComposeResult:
         """The table, then the card."""
@@ -90,7 +90,10 @@ class Cards(Container):
         self._fill()
 
     def on_resize(self) -> None:
-        """Names are cut to what the screen has room for."""
+        """Names are cut to what the screen has room for; a tab that is shown again keeps what it shows."""
+        if self.size.width in (0, self._width):
+            return
+        self._width = self.size.width
         at = self._table.cursor_row
         self._fill()
         self._table.move_cursor(row=at)
