@@ -185,7 +185,7 @@ class Cards(Container):
             row["fix"].truncate(min(max(room, _LEAST), _LONGEST), overflow="ellipsis")
         return [
             *rows,
-            {heading: Text("" if at else "all other rules", "dim") for at, heading in enumerate(self._columns)},
+            {heading: Text("" if at else "all other rules") for at, heading in enumerate(self._columns)},
         ]
 
     def _all_words(self, advice: Advice) -> str:
