@@ -32,7 +32,9 @@ def gaps(report: Report, width: int) -> Iterator[Line]:
         for label, words in around(gap):
             yield from labelled(label, words, width, column=9, indent="    ", role="dim")
     if found and not worth:
-        yield from wrapped(f"None longer than {percent(_LEAST_SHARE)} of a step: {where(found[0])}.", width, "  ")
+        longest = f"{number(found[0].length_ns / 1e6)} ms on rank {found[0].rank} in step {found[0].step}"
+        words = f"None takes {percent(_LEAST_SHARE)} of a step; the longest lasts {longest}."
+        yield from wrapped(words, width, "  ")
     yield from ahead(measured, width)
 
 
