@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from math import isfinite
+from pathlib import PurePath
 from typing import Literal
 
 from pydantic import Field, computed_field, field_validator, model_validator
@@ -301,8 +302,13 @@ class RunSummary(Model):
     def subject(self) -> str:
         """The path of the run, and the recorded command."""
         first = self.sources[0] if self.sources else "nothing was read"
-        more = f" and {len(self.sources) - 1} more" if len(self.sources) > 1 else ""
-        return f"{first}{more}" + (f" ({self.command})" if self.command else "")
+        folders = {str(PurePath(source).parent) for source in self.sources}
+        if len(self.sources) > 1:
+            alike = len(folders) == 1 and "://" not in first
+            first = (
+                f"{folders.pop()}, {len(self.sources)} files" if alike else f"{first} and {len(self.sources) - 1} more"
+            )
+        return first + (f" ({self.command})" if self.command else "")
 
 
 class Together(Model):

@@ -5,6 +5,7 @@ from dptune.advise.headline import headline
 from dptune.advise.ranking import ranked
 from dptune.finding import Finding
 from dptune.measured import Account, CodeSite, ComputeFunction, CopyFigures, UserCodeFigures
+from dptune.measured.outliers import LatePlace, OutlierFigures, RankLag
 
 SOUND = Trust(level="sound", findings=[])
 QUIET = ("XX109",)
@@ -99,12 +100,33 @@ def test_next_points_to_the_advice_on_what_limits_the_step(make_measured, make_a
     loader = make_advice("XX102", changes=[], confidence="low", fingerprint="XX102:loader.num_workers:Dataset")
     starved = make_measured(wait_share=0.3)
     assert said(starved, advice=[other, loader]).next.endswith(
-        " For what limits the step, see also XX102 (low confidence)."
+        " For the bottleneck itself, see XX102 (low confidence)."
     )
     sure = make_advice("XX103", changes=[Change(knob="loader.num_workers", now=0, then=2)])
-    assert said(starved, advice=[other, sure]).next.endswith(" For what limits the step, see also XX103.")
+    assert said(starved, advice=[other, sure]).next.endswith(" For the bottleneck itself, see XX103.")
     for advice, run in (([sure, other], starved), ([other], starved), ([other, sure], make_measured())):
-        assert "see also" not in said(run, advice=advice).next
+        assert "see XX" not in said(run, advice=advice).next
+
+
+def test_of_many_ranks_without_one_straggler_next_is_to_look_at_the_latest(make_measured, make_advice):
+    account = Account(
+        window_ns=10_000_000,
+        compute_ns=6_000_000,
+        communication_ns=4_000_000,
+        exposed_waiting_ns=3_000_000,
+        exposed_transfer_ns=1_000_000,
+    )
+    known = {"kind": "rank", "place": "617", "ranks": [617], "hosts": ["node154"], "lag_ns": 3_000_000}
+    place = LatePlace(**known, late_share=1.0, cause="slow GPU: same kernels 1.5x")
+    lag = RankLag(rank=617, lag_ns=3_000_000, steps_ns=[3_000_000])
+    found = OutlierFigures(steps=[1], threshold_ns=1, latest_ns=3_000_000, latest_ranks=1, late=[place], ranks=[lag])
+    measured = make_measured(account=account)
+    missing = {name: why for name, why in measured.missing.items() if name != "outliers"}
+    measured = measured.model_copy(update={"outliers": found, "missing": missing})
+    look = "Find out why rank 617 on node154 is late: slow GPU: same kernels 1.5x."
+    assert said(measured).next == look
+    assert said(measured, advice=[make_advice(confidence="low")]).next.startswith(f"{look} XX101 (low confidence): ")
+    assert said(measured, advice=[make_advice()]).next.startswith("XX101: ")
 
 
 def test_low_confidence_is_said_in_next_and_makes_no_verdict(make_measured, make_advice):

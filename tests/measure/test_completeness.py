@@ -7,6 +7,7 @@ A rank makes five steps of 1,000 us. Each launches eight kernels of 80 us back t
 import pytest
 
 from dptune.advise.trust import judge
+from dptune.advise.unjudgeable import unjudgeable
 from dptune.measure import measure
 from dptune.trace import load
 
@@ -209,6 +210,7 @@ def test_kernels_of_steps_that_run_outside_all_steps(tmp_path, by):
     late = [{**one, "ts": one["ts"] + by} if is_kernel(one) else one for one in long]
     measured, trust = judged(tmp_path, late)
     assert set(losses(trust)) == {"device-events-outside-steps"}
+    assert "do not change the system clock" in unjudgeable(trust.findings, ()).next
     assert "45 of 45 device operations launched in steps run outside all steps" in trust.findings[0].text
     assert measured.known("account") is None
 

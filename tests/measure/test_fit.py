@@ -87,10 +87,10 @@ def test_one_size_far_from_the_line_makes_it_less_sure():
     [
         ([], "0 message sizes; a fit needs at least 3 sizes, the largest 8x the smallest"),
         ([4096], "1 message size; a fit needs at least 3"),
-        ([4096, 1 << 20], "2 message sizes from 4,096 to 1,048,576 bytes; a fit needs at least 3"),
+        ([4096, 1 << 20], "2 message sizes (4,096 to 1,048,576 bytes); a fit needs at least 3"),
         (
             [4096, 8192, 16384],
-            "3 message sizes from 4,096 to 16,384 bytes; a fit needs at least 3 sizes, the largest 8x",
+            "3 message sizes (4,096 to 16,384 bytes); a fit needs at least 3 sizes, the largest 8x",
         ),
     ],
 )

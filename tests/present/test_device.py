@@ -113,8 +113,8 @@ def test_a_site_is_told_per_step_of_the_window_it_was_read_from(full: Report, wi
 
 def test_kernels_say_how_many_of_what_kind_and_which(full: Report) -> None:
     said = section(text(full), "Kernels")
-    assert "Per step 450, median 8.25 us; 60.0 % of them are shorter than 10 us" in said
-    assert "Their time optimizer 75.0 %, elementwise 25.0 %" in said
+    assert "Kernels 450 per step, median 8.25 us; 60.0 % of them are shorter than 10 us" in said
+    assert "Time by kind optimizer 75.0 %, elementwise 25.0 %" in said
     assert "Tensor cores 30.0 % of the step" in said
     assert "Launch-bound 12.5 % of the step" in said
     assert "multi_tensor_apply_kernel<Adam>(T) optimizer 4 12.3 25.0 %" in section(text(full, 120), "Kernels")

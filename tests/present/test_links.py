@@ -44,6 +44,12 @@ def test_a_fit_is_a_row(report: Report) -> None:
     assert "By a sweep" not in said
 
 
+def test_what_all_rows_share_is_said_once(report: Report) -> None:
+    said = page(report, [fit(**FITTED), fit(**{**FITTED, "kind": "all_gather"})])
+    assert "kind sizes alpha us GB/s low high peak confidence all_reduce 1 20.8" in said
+    assert "All rows: group dp, ranks 0-3, hosts many." in said
+
+
 def test_what_is_not_fitted_says_why(report: Report) -> None:
     assert f"not measured: {WHY}" in page(report, [fit(), fit(**FITTED)])
 

@@ -31,6 +31,11 @@ def test_a_column_nobody_has_is_left_out_and_named() -> None:
     assert "ms not measured: never timed" in page
 
 
+def test_columns_that_nobody_has_for_one_reason_are_named_together() -> None:
+    page = drawn([["a", Hole("never read"), Hole("never read")]])
+    assert page.splitlines()[1:] == ["  a", "  ms, bytes not measured: never read"]
+
+
 def test_a_long_name_is_cut_where_the_page_is_narrow() -> None:
     page = drawn([["a_kernel_with_a_very_long_name_indeed", "1.0", "5"]], width=40)
     assert all(len(line) <= 40 for line in page.splitlines())

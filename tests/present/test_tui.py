@@ -137,6 +137,16 @@ async def test_the_last_entry_says_what_could_not_run(report: Report) -> None:
     async with ReportApp(report).run_test(size=LARGE) as pilot:
         await see(pilot, "DP201, DP202: no link table", "2", "end")
         await see(pilot, "2 rules could not run, 2 rules found nothing")
+        await see(pilot, "⏎ Card / Find ? Help q Quit")  # it has no evidence, rule or code
+
+
+async def test_names_of_rules_are_cut_so_that_no_column_is(report: Report) -> None:
+    long = report.advice[0].model_copy(update={"slug": "a-rule-whose-name-takes-more-than-half-of-a-line"})
+    async with ReportApp(report.model_copy(update={"advice": [long]})).run_test(size=SMALL) as pilot:
+        seen = await see(pilot, "… train.py:31", "2")
+        assert re.search(r"unchanged +│\n", seen)
+        await pilot.resize_terminal(*LARGE)
+        await see(pilot, "DP102 a-rule-whose-name-takes-more-than-hal… train.py:31")
 
 
 async def test_a_change_is_offered_where_it_can_be_applied(report: Report) -> None:
@@ -409,6 +419,8 @@ async def test_evidence_without_a_place_says_so(report: Report) -> None:
     bare = report.model_copy(update={"advice": [report.advice[0].model_copy(update={"evidence": []})]})
     async with ReportApp(bare).run_test(size=LARGE) as pilot:
         await see(pilot, "medium impact, high confidence: DP102", "2")
+        await see(pilot, "⏎ Card w Why y Copy code / Find")  # its key is not offered
+        await see(pilot, VERDICT, "1")
         await pilot.press("e")
         (told,) = pilot.app._notifications
         assert told.message == "Based on figures over all steps, not on one place. Key 6 shows a step."

@@ -52,7 +52,7 @@ async def test_late_ranks_stand_out_by_host_and_by_position(recorded: tuple[Run,
     drawn = {rank: slow.get(rank, "x" if rank == 14 else "·") for rank in range(16)}
     assert lag_ns[14] == pytest.approx(LATE_US * 1e3, rel=0.02)
     async with ReportApp(report, planted).run_test(size=LARGE) as pilot:
-        assert "a cell per rank" not in flat(await see(pilot, "late by step", "3"))
+        assert "a cell per rank" not in flat(await see(pilot, "late ms by step", "3"))
         await see(pilot, "Rank 14 on gpu3: 2.5", "m")
         hosts = dict(cells(screen(pilot)))
         assert hosts == {f"gpu{host}": "".join(drawn[4 * host + place] for place in range(4)) for host in range(4)}

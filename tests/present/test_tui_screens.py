@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.terminal_theme import TerminalTheme
 from syrupy.assertion import SnapshotAssertion
+from textual.color import Color
+from textual.theme import BUILTIN_THEMES
 
 from dptune.advice import Report
 from dptune.present.tui.app import ReportApp
+from dptune.present.tui.palette import DARK, LIGHT
 from dptune.trace.run import Run
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -19,12 +23,32 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
 TABS = {
     "1": "21 % of each step is exposed communication, 10 % waits for",
     "2": "high impact, high confidence: DP102 no-sync-missing",
-    "3": "late by step",
+    "3": "late ms by step",
     "4": "Collectives (traced times)",
     "5": "Selected gap",
     "6": "█ compute ▓ exposed comm ▒ waiting ≡ copies ~ input · idle",
     "7": "dptune whatif",
 }
+
+
+HUES = ("red", "green", "yellow", "blue", "magenta", "cyan")
+
+
+def luminance(color: Color) -> float:
+    """WCAG 2: relative luminance."""
+    parts = [part / 255 for part in (color.r, color.g, color.b)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize(("name", "hues"), [("textual-dark", DARK), ("textual-light", LIGHT)])
+@pytest.mark.parametrize("where", ["background", "surface", "panel"])
+def test_colored_text_can_be_read(name: str, hues: TerminalTheme, where: str) -> None:
+    """4.5 to 1, the least that WCAG 2 asks of text, wherever colored text is."""
+    back = luminance(Color.parse(BUILTIN_THEMES[name].to_color_system().generate()[where]))
+    for number in range(1, 7):
+        low, high = sorted((back, luminance(Color(*hues.ansi_colors[number]))))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, HUES[number - 1]
 
 
 @pytest.fixture(scope="module")

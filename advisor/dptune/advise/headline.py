@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from dptune.advice import Advice, Headline, Skipped, Trust
 from dptune.advise import disturbance, physics
+from dptune.advise.late_places import look_at
 from dptune.advise.limits import (
     BOUND_SHARE,
     IDLE,
@@ -198,6 +199,9 @@ def _limited(case: _Case, why: str, recorded: bool, locating: Collection[str]) -
     action = case.action or unadvised(
         measured, limit, whole, recorded, case.trust.findings, names_rank=not case.doubtful
     )
+    waits = limit is not None and limit.class_ns == LATE.class_ns
+    if waits and case.late is None and (case.first is None or case.first.confidence == "low"):
+        action = " ".join(filter(None, (look_at(measured), case.action))) or action
     action += see_also(case.advice, limit) or lacking(case.advice, limit, coverage.unanswered, case.skipped)
     asked = coverage.answered or coverage.unanswered
     return Headline(label=label, verdict=verdict, why=why, next=action if asked else _SELECT, rule=case.rule)

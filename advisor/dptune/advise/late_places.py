@@ -17,8 +17,23 @@ def late_places(measured: Measured) -> str:
         return ""
     named = ", ".join(map(_named, outliers.late[:_AT_MOST]))
     more = f" and {len(outliers.late) - _AT_MOST} more" if len(outliers.late) > _AT_MOST else ""
-    gain = f": without their delays, steps take {percent(outliers.gains[-1].share)} less time" if outliers.gains else ""
+    one = len(outliers.late) == 1 and len(outliers.late[0].ranks) == 1
+    gain = (
+        f": without {'its' if one else 'their'} delays, steps take {percent(outliers.gains[-1].share)} less time"
+        if outliers.gains
+        else ""
+    )
     return f"Late: {named}{more}{gain} (--section outliers)."
+
+
+def look_at(measured: Measured) -> str:
+    """What to do about the latest place; "" where none is late."""
+    outliers = measured.known("outliers")
+    if outliers is None or not outliers.late:
+        return ""
+    latest = outliers.late[0]
+    cause = latest.known("cause")
+    return f"Find out why {_named(latest)} is late{f': {cause}' if cause else ''}."
 
 
 def _named(place: LatePlace) -> str:

@@ -25,7 +25,7 @@ _SLOW = {  # what is slower on a late rank -> what to compare with the other ran
 }
 _SUBJECTS = {  # class of the account that limits a step -> how the names of the settings begin that lessen it
     INPUT.class_ns: ("loader.num_workers", "loader.persistent_workers", "loader.prefetch_factor"),
-    COMMUNICATION.class_ns: ("ddp.", "fsdp."),
+    COMMUNICATION.class_ns: ("ddp.", "fsdp.", "wrapper"),
 }
 
 
@@ -131,7 +131,7 @@ def see_also(advice: Sequence[Advice], limit: Limit | None) -> str:
     if not names or found is None or found is advice[0]:
         return ""
     unsure = " (low confidence)" if found.confidence == "low" else ""
-    return f" For what limits the step, see also {found.rule}{unsure}."
+    return f" For the bottleneck itself, see {found.rule}{unsure}."
 
 
 def _subjects(advice: Advice) -> list[str]:

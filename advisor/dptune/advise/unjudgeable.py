@@ -54,7 +54,7 @@ _REMEDIES = {
         "only the other ranks, pass only their traces.",
     ),
     **dict.fromkeys(
-        ("clock-backwards", "clock-uneven"),
+        ("clock-backwards", "clock-uneven", "device-events-outside-steps"),
         "Record again, and do not change the system clock while recording. To judge only the other ranks, pass only "
         "their traces.",
     ),

@@ -15,7 +15,7 @@ WRAPPER = Knob(
     "",
     DDP,
     "same",
-    "DDP, or FSDP with as many units as `fsdp.units` says",
+    "DDP, or FSDP with `fsdp.units` units",
     "model = DistributedDataParallel(model)  # in place of all calls of fully_shard",
     WRAPPERS,
 )

@@ -37,8 +37,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int,
     yield from _drawn(heads, written, width, indent)
     for hole, mark in marks.items():
         yield from wrapped(f"{mark} {hole}", width, indent, f"{indent}    ", "dim")
-    for i, hole in left_out.items():
-        yield from wrapped(f"{columns[i].heading} {hole}", width, indent, f"{indent}  ", "dim")
+    for hole in dict.fromkeys(left_out.values()):
+        names = ", ".join(columns[i].heading for i in left_out if left_out[i] == hole)
+        yield from wrapped(f"{names} {hole}", width, indent, f"{indent}  ", "dim")
 
 
 def absent_throughout(rows: Sequence[Sequence[Cell]]) -> dict[int, Hole]:

@@ -194,7 +194,7 @@ class RecordedView:
         """
         self.any_facts()
         if not any((window := facts.window("untraced")) and window.sampled for facts in self.facts):
-            raise Missing("no stack samples of untraced steps: record more of them (--untraced)")
+            raise Missing("no stack samples of untraced steps: record more untraced steps (--untraced)")
         return work_between(self.facts)
 
     def memory_growth(self) -> list[MemoryGrowth]:

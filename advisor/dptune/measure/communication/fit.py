@@ -73,7 +73,7 @@ def fit(sizes: Sequence[Times]) -> tuple[Fit | None, str]:
     if len(sizes) < LEAST_SIZES or sizes[-1].message_bytes < LEAST_SPAN * max(sizes[0].message_bytes, 1):
         seen = f"{len(sizes)} message size{'s' if len(sizes) != 1 else ''}"
         if len(sizes) > 1:
-            seen += f" from {sizes[0].message_bytes:,} to {sizes[-1].message_bytes:,} bytes"
+            seen += f" ({sizes[0].message_bytes:,} to {sizes[-1].message_bytes:,} bytes)"
         return None, f"{seen}; a fit needs at least {LEAST_SIZES} sizes, the largest {LEAST_SPAN}x the smallest"
     if len(sizes) > _MOST_SIZES:
         chosen = np.linspace(0, len(sizes) - 1, _MOST_SIZES).round().astype(np.int64)

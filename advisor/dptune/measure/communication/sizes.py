@@ -15,7 +15,7 @@ from dptune.runfile.facts import Facts
 from dptune.trace.events import Trace
 from dptune.trace.kineto.limitations import FAULTY, UNUSABLE
 
-NO_SIZE = "message sizes unknown: no window with shapes (record_shapes=True) has the same collectives"
+NO_SIZE = "no trace with input shapes (record_shapes=True) has the same collectives"
 BAD_SIZE = "message sizes in the trace are invalid or unreadable"
 
 

@@ -47,7 +47,7 @@ def outliers(report: Report) -> Iterator[Section]:
     if cells:
         by_position = ", and per position in process groups" if positions else ""
         body += charts.rows(cells, long_names=True)
-        body += note(f"A cell per rank, by host{by_position}. The strongest is {ns_as_ms(most)} ms late.")
+        body += note(f"A cell per rank, by host{by_position}. The strongest has {ns_as_ms(most)} ms of own delay.")
     if len(by_host) > len(latest):
         body += note(f"{len(latest)} of {len(by_host):,} hosts, those with the latest ranks.")
     yield Section("outliers", f"Outliers among {len(found.ranks):,} ranks", "Outliers", body)
@@ -56,7 +56,7 @@ def outliers(report: Report) -> Iterator[Section]:
 def _cells(ranks: Sequence[RankLag], most: int) -> Iterator[charts.Box]:
     for at, rank in enumerate(ranks):
         where = ", ".join(f"{dimension} {position}" for dimension, position in rank.positions.items())
-        tooltip = f"rank {rank.rank}{f' ({where})' if where else ''}: {ns_as_ms(rank.lag_ns)} ms late"
+        tooltip = f"rank {rank.rank}{f' ({where})' if where else ''}: {ns_as_ms(rank.lag_ns)} ms of own delay"
         yield _box(at, len(ranks), rank.lag_ns / most, tooltip)
 
 
@@ -75,7 +75,7 @@ def _by_position(found: OutlierFigures, most: int, by_host: bool) -> Iterator[tu
 def _of_positions(dimension: str, lags: Mapping[int, Sequence[int]], most: int) -> Iterator[charts.Box]:
     for at, position in enumerate(sorted(lags)):
         lag_ns = mean(lags[position])
-        tooltip = f"{dimension} {position}: {ns_as_ms(lag_ns)} ms late, mean of {len(lags[position])} ranks"
+        tooltip = f"{dimension} {position}: {ns_as_ms(lag_ns)} ms of own delay, mean of {len(lags[position])} ranks"
         yield _box(at, len(lags), lag_ns / most, tooltip)
 
 

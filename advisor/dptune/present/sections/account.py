@@ -124,6 +124,6 @@ def _hidden(account: Account, of: str) -> str:
         return f"No communication was seen inside the {of}{'s' if of == 'step' else ''}."
     share = account.share("hidden_communication_ns")
     return (
-        f"Hidden (overlapped) communication is not listed above: {percent(share)} of the {of}; "
+        f"Hidden (overlapped) communication is not in these rows: {percent(share)} of the {of}; "
         f"{percent(account.overlap_share)} of all communication is hidden."
     )

@@ -176,7 +176,7 @@ def body(card: Advice, report: Report, width: int, indent: str = "", fold_code: 
         yield from labelled("" if number_of else "Evidence", text, width, indent=indent, hang="  ")
     if card.saves:
         if not verified:
-            yield from labelled(_HOW[card.saves.basis], card.saves.how, width, indent=indent)
+            yield from labelled(*_found(card.saves), width, indent=indent)
         if card.saves.replayed_share is not None and not verified:
             replayed = f"{percent(card.saves.replayed_share)} less time per traced step (interval unknown)"
             yield from labelled("Replayed", replayed, width, indent=indent)
@@ -192,6 +192,11 @@ def body(card: Advice, report: Report, width: int, indent: str = "", fold_code: 
 def saving(saves: Saving, step_ns: int | None) -> str:
     """The interval in ms and percent, with its basis in plain words; no interval where only a large bound is known."""
     return f"{_amount_saved(saves, step_ns)}{'' if saves.large_unknown else f'. {_BASIS[saves.basis]}'}"
+
+
+def _found(saves: Saving) -> tuple[str, str]:
+    """How the saving was found: a label, and words."""
+    return ("Basis", f"upper bound: {saves.how}") if saves.basis == "bound" else (_HOW[saves.basis], saves.how)
 
 
 def _expected(saves: Saving, step_ns: int | None) -> str:

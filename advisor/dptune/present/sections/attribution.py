@@ -23,7 +23,7 @@ COLUMNS = (
     Column("mostly", right=False, least=len("mostly")),
 )
 _AT_MOST = 5
-_CALLED = "Functions: the operators that they call, and the backward pass of these. "
+_CALLED = "A function has the time of the operators that it calls and of their backward pass. "
 _INNERMOST = "Modules and ranges: attributed to the innermost one at launch. "
 _LINES = (
     "A function's line is its first line, or the line it was at when recording started. Installed packages are "

@@ -33,7 +33,7 @@ _WORDS = {
 }
 _LABELS = {"malloc_ns": "memory calls"}
 _COLUMNS = (Column("ms"), Column("share"), Column("on the critical path", right=False))
-_NAMED = (Column("ms"), Column("times"), Column("longest", right=False, least=20))
+_NAMED = (Column("ms"), Column("calls"), Column("most time on the path", right=False, least=20))
 
 
 def path(report: Report, width: int) -> Iterator[Line]:

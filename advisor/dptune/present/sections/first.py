@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dptune.advice import Report
 from dptune.present.first_screen import Bar, FirstScreen, Fix, first_screen, sentences_of, verdict_role
@@ -22,6 +23,7 @@ _MOST_KERNELS = 5
 _LEAST_PARTS = 3  # of what ran: script, ranks, devices
 _MOST_SENTENCE, _MOST_CAUSE = 2, 3  # lines at 80 columns
 _MOST_NEXT, _MOST_UNSEEN = 2, 2  # one more where there is room
+_KEYS = {"--section outliers": "key 3", "`dptune report --section skipped`": "Key 2"}
 _COLUMNS = (
     Column("#"),
     Column("FIX", right=False, least=20),
@@ -43,13 +45,13 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
         *_run(screen, width),
         line("─" * width, "dim"),
         *_verdict(screen, width, keys),
-        *_sentences(screen, width),
+        *_sentences(screen, width, keys),
         *_bars(screen, width),
         *_fixes(screen, width, keys),
         *_kernels(report, width),
         BLANK,
     ]
-    above += _next(screen, width, MOST_LINES - len(above) - 1)
+    above += _next(replace(screen, next=_led(screen.next, keys)), width, MOST_LINES - len(above) - 1)
     yield from above
     room = MOST_LINES - len(above) - 1
     for number, text in enumerate(reversed(screen.unseen)):  # what was not checked matters more than how times are had
@@ -97,11 +99,18 @@ def _short(text: str, width: int, most: int, indent: str, role: Role = "plain") 
     yield from wrapped(text, width, indent, role=role, most=most if width >= _NARROW else 2 * most)
 
 
-def _sentences(screen: FirstScreen, width: int) -> Iterator[Line]:
+def _sentences(screen: FirstScreen, width: int, keys: bool) -> Iterator[Line]:
     """The verdict, and below it as many whole sentences on its cause as fit."""
-    verdict, *cause = screen.sentences
+    verdict, *cause = (_led(text, keys) for text in screen.sentences)
     yield from _short(verdict, width, _MOST_SENTENCE, " ")
     yield from _fitting(cause, width, _MOST_CAUSE, " ")
+
+
+def _led(text: str, keys: bool) -> str:
+    """The text with keys in place of the options that show the same outside of the full screen."""
+    for option, key in _KEYS.items() if keys else ():
+        text = text.replace(option, key)
+    return text
 
 
 def _fitting(sentences: Sequence[str], width: int, most: int, indent: str) -> Iterator[Line]:

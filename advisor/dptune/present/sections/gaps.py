@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dptune.advice import Report
 from dptune.measured import GapFigures, LaunchFigures, Measured, Missing, short_name
 from dptune.present.amounts import Hole, number, percent, shown, times
-from dptune.present.lines import Line, heading, wrapped
+from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.step_classes import NAMES
 
 _AT_MOST = 5
+_LEAST_SHARE = 0.001  # of a step: shorter gaps are one sentence
 
 
 def gaps(report: Report, width: int) -> Iterator[Line]:
@@ -24,9 +25,16 @@ def gaps(report: Report, width: int) -> Iterator[Line]:
         return
     if not found:
         yield from wrapped("None: no device was idle inside a step.", width, "  ")
-    for gap in found[:_AT_MOST]:
+    step_ns = measured.traced_step_ns if found else 0
+    worth = [gap for gap in found[:_AT_MOST] if gap.length_ns >= _LEAST_SHARE * step_ns]
+    for gap in worth:
         yield from wrapped(where(gap), width, "  ", "    ")
-        yield from wrapped(around(gap), width, "    ", role="dim")
+        for label, words in around(gap):
+            yield from labelled(label, words, width, column=9, indent="    ", role="dim")
+    if found and not worth:
+        longest = f"{number(found[0].length_ns / 1e6)} ms on rank {found[0].rank} in step {found[0].step}"
+        words = f"None takes {percent(_LEAST_SHARE)} of a step; the longest lasts {longest}."
+        yield from wrapped(words, width, "  ")
     yield from ahead(measured, width)
 
 
@@ -49,14 +57,17 @@ def causes(gap: GapFigures) -> str:
     return ", ".join(f"{name} {percent(share)}" for name, share in shares)
 
 
-def around(gap: GapFigures) -> str:
-    """What ran before and after it, and what the host was in."""
+def around(gap: GapFigures) -> list[tuple[str, str]]:
+    """What ran before and after it, and what the host was in, each with its label."""
     before, after, meanwhile = (gap.known(name) for name in ("before", "after", "meanwhile"))
-    start = f"after {short_name(before)}, " if before else ""
-    end = (
-        f"before {'' if before else 'the first operation, '}{short_name(after)}" if after else "at the end of the step"
-    )
-    return f"{start}{end}" + (f"; host mostly in {short_name(meanwhile)}" if meanwhile else "")
+    first = "" if before else " (the first operation)"
+    end = ("before", f"{short_name(after)}{first}") if after else ("at", "the end of the step")
+    found = [
+        ("after", short_name(before)) if before else None,
+        end,
+        ("host in", short_name(meanwhile)) if meanwhile else None,
+    ]
+    return [pair for pair in found if pair is not None]
 
 
 def _ahead(launching: LaunchFigures) -> str:

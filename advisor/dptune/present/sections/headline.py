@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 from dptune.advice import Report, Together
 from dptune.finding import Finding
@@ -11,6 +12,7 @@ from dptune.present.lines import Line, Role, heading, labelled
 from dptune.present.sections.advice import proven
 
 _AT_MOST = 12
+_MOST_FILES = 3
 _LEVELS: dict[str, tuple[str, Role]] = {
     "sound": ("yes", "good"),
     "partial": ("partly; see the limitations below", "warning"),
@@ -64,18 +66,29 @@ def source(report: Report, width: int) -> Iterator[Line]:
     """What was read, and where it came from."""
     run = report.run
     yield from heading("What was read", width)
-    for place, path in enumerate(run.sources[:3]):
-        yield from labelled("Files" if place == 0 else "", path, width, indent="  ")
-    if len(run.sources) > 3:
-        yield from labelled("", f"and {len(run.sources) - 3:,} more", width, indent="  ")
+    folder, names = _in_one_folder(run.sources)
+    if folder:
+        yield from labelled("Folder", folder, width, indent="  ")
+    for place, name in enumerate(names[:_MOST_FILES]):
+        yield from labelled("Files" if place == 0 else "", name, width, indent="  ")
+    if len(names) > _MOST_FILES:
+        yield from labelled("", f"and {len(names) - _MOST_FILES:,} more", width, indent="  ")
     said = (
         ("Command", run.command),
         ("Recorded", run.recorded),
         ("Ended", run.how_it_ended),
         ("Set", "; ".join(run.settings)),
         ("torch", run.torch),
-        ("Ranks", run.rank_basis),
+        ("Ranks from", run.rank_basis),
     )
     for label, text in said:
         if text:
             yield from labelled(label, text, width, indent="  ")
+
+
+def _in_one_folder(sources: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The folder of several files, and their names; without one "", and the paths."""
+    folders = {str(PurePath(source).parent) for source in sources}
+    if len(sources) < 2 or len(folders) > 1 or "://" in sources[0]:
+        return "", sources
+    return folders.pop(), [PurePath(source).name for source in sources]

@@ -67,24 +67,28 @@ def _summary(measured: Measured, found: KernelFigures) -> Iterator[tuple[str, st
     median = number(found.median_ns / 1e3)
     whole = measured.tables_of == "recording"
     of = "of the recording" if whole else "of the step"
+    count = times(found.per_step) if whole else f"{times(found.per_step)} per step"
     yield (
-        "Calls" if whole else "Per step",
-        f"{times(found.per_step)}, median {median} us{short if isinstance(short, str) else ''}",
+        "Calls" if whole else found.counted.capitalize(),
+        f"{count}, median {median} us{short if isinstance(short, str) else ''}",
     )
     kinds = found.known("kinds_ns")
     if kinds is None:
         return
     most = sorted(kinds.items(), key=lambda item: -item[1])
-    yield "Their time", ", ".join(f"{kind} {percent(time_ns / found.total_ns)}" for kind, time_ns in most)
+    waits = measured.known("world_size") != 1
+    note = {"communication": " (waiting included)"} if waits else {}
+    shares = (f"{kind} {percent(time_ns / found.total_ns)}{note.get(kind, '')}" for kind, time_ns in most)
+    yield "Time by kind", ", ".join(shares)
     yield "Tensor cores", str(shown(lambda: measured.matmul.tensor_core_share, lambda s: f"{percent(s)} {of}"))
     unclear = "of kernel time is in matrix kernels whose names do not show their precision"
     yield "Unclassified", str(shown(lambda: measured.matmul.unclassified_share, lambda s: f"{percent(s)} {unclear}"))
     yield "Launch-bound", str(shown(lambda: found.launch_bound_share, lambda share: f"{percent(share)} {of}"))
     queue = shown(
         lambda: measured.launching.queue_median,
-        lambda ahead: f"{times(ahead)} operation{'' if ahead == 1 else 's'} ahead",
+        lambda ahead: f"{times(ahead)} operation{'' if ahead == 1 else 's'} ahead of the device (median)",
     )
-    yield "Host runs", str(queue)
+    yield "Host", str(queue)
 
 
 def row(kernel: KernelTime) -> list[Cell]:

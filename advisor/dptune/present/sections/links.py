@@ -25,6 +25,7 @@ _COLUMNS = (
     Column("peak"),
     Column("confidence", right=False),
 )
+_GROUP, *_ = _PLACES = (1, 2, 3)  # columns that say between which ranks: named once where all rows share them
 _TIMES = (
     Column("kind", right=False),
     Column("message"),
@@ -122,10 +123,15 @@ def _unfitted(found: Sequence[LinkFigures]) -> str:
 
 def _table(found: Sequence[LinkFigures], width: int) -> Iterator[Line]:
     rows = [_row(link) for link in found]
-    if found[0].basis == "trace":
-        yield from table(_COLUMNS, rows, width)
-    else:  # a sweep makes a group of its own
-        yield from table((_COLUMNS[0], *_COLUMNS[2:]), [[row[0], *row[2:]] for row in rows], width)
+    alike = {at for at in _PLACES if len({row[at] for row in rows}) == 1 and isinstance(rows[0][at], str)}
+    left_out = alike if len(rows) > 1 else set()
+    shared = ", ".join(f"{_COLUMNS[at].heading} {rows[0][at]}" for at in sorted(left_out))
+    if found[0].basis == "sweep":  # it makes a group of its own
+        left_out.add(_GROUP)
+    kept = [at for at in range(len(_COLUMNS)) if at not in left_out]
+    yield from table([_COLUMNS[at] for at in kept], [[row[at] for at in kept] for row in rows], width)
+    if shared:
+        yield from wrapped(f"All rows: {shared}.", width, "  ", role="dim")
 
 
 def _legend(width: int) -> Iterator[Line]:

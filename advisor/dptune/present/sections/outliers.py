@@ -16,13 +16,13 @@ _MOST_NAMES = 4
 COLUMNS = (
     Column("late ranks", right=False, least=10),
     Column("where", right=False, least=8),
-    Column("late ms"),
+    Column("own delay ms"),
     Column("of steps"),
     Column("what takes longer", right=False, least=18),
 )
 WORDS = (
-    "late ms: how late the ranks arrive at collectives because of their own work, mean over steps (waiting for another "
-    "rank does not count); of steps: the share of steps in which they are that late."
+    "own delay: how late the ranks arrive at collectives because of their own work, mean over steps (waiting for "
+    "another rank does not count); of steps: the share of steps with such a delay."
 )
 _NO_HOST = Hole("the recording does not name the host")
 _WHERE = {"host": "host {}", "hosts": "hosts {}", "position": "{}"}
@@ -67,7 +67,7 @@ def _more(rows: Sequence[object], width: int) -> Iterator[Line]:
 
 def _turns(found: OutlierFigures) -> str:
     return (
-        f"In the mean step the latest rank is {ns_as_ms(found.latest_ns)} ms late, but no rank stands out: "
+        f"The latest rank has an own delay of {ns_as_ms(found.latest_ns)} ms in the mean step, but no rank stands out: "
         f"{several(found.latest_ranks, 'rank')} take turns. Likely cause: the work of each step (samples of "
         "different size, garbage collection, other processes), not single hosts or GPUs."
     )

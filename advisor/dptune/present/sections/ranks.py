@@ -33,7 +33,7 @@ _WORDS = {  # what a column means, where it is shown
     "step ms": "step ms is untraced",
     "compute": _SHARES,
     "input": "input is the share of the step in which the script waits for its next batch",
-    "late ms": "late ms is how late it arrives at the collectives of a step (traced, the median step)",
+    "late ms": "late ms is how late the rank arrives at collectives (traced, median step)",
 }
 _AT_MOST = 16
 _MOST_STEPS = 0.5
@@ -137,8 +137,8 @@ def straggler(measured: Measured, named: bool = True) -> str:
     return f"{said} {cause(worst, arrival)}" if worst.lag_ns and often and named else said
 
 
-def lateness(rank: RankFigures) -> str:
-    """How late one rank comes to collectives, and why."""
+def lateness(rank: RankFigures, why: bool = True) -> str:
+    """How late one rank comes to collectives; `why`: with what it does meanwhile."""
     arrival = rank.arrival
     if not any(step.lag_ns for step in arrival.steps):
         return f"never: not the last to arrive at any of its {several(arrival.collectives, 'collective')}"
@@ -146,7 +146,7 @@ def lateness(rank: RankFigures) -> str:
         f"{ns_as_ms(arrival.lag_ns)} ms in the median step, last to arrive at {percent(arrival.last_share)} of its "
         f"collectives."
     )
-    return f"{said} {meanwhile(arrival)}" if arrival.lag_ns else said
+    return f"{said} {meanwhile(arrival)}" if arrival.lag_ns and why else said
 
 
 def _row(rank: RankFigures, device: str, account: Callable[[], Account]) -> list[Cell]:

@@ -136,7 +136,7 @@ def data_loading(report: Report, width: int) -> Iterator[Line]:
     share = shown(lambda: wait.wait_share, lambda found: f"{percent(found)} of the step")
     time = shown(lambda: wait.wait_ns, lambda ns: f"{ns_as_ms(ns)} ms per step")
     window = "untraced steps" if wait.basis == "untraced" else "traced steps"
-    said = str(share) if isinstance(share, Hole) else f"{share}; {time} (from {window})"
+    said = str(share) if isinstance(share, Hole) else f"{share}; {time} (in the script, {window})"
     yield from labelled("Input wait", said, width, column=18, indent="  ")
     notes = ["inferred"] * measured.samples_inferred + [note for note in [extrapolated(measured)] if note]
     note = f" ({', '.join(notes)})" if notes else ""

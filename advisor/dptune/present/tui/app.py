@@ -59,6 +59,7 @@ _PARTS = {
 }
 _OF_TAB = {tab: name for name, (tab, _, _) in _PARTS.items()}
 _WITH_KEYS = (Overview, Cards, RankTable, Gaps, Timeline, WhatIfPane)  # parts of tabs
+_COPY = "y"
 TOAST_S = 2  # it covers the lines it speaks of
 _MANY_RANKS = 1000  # whose number would push the last tab out of 80 columns
 _LONGEST_VERDICT = 24  # letters beside the title
@@ -87,6 +88,9 @@ class ReportApp(App[None]):
     #verdict { width: auto; margin: 0 0 0 2; }
     TabbedContent { height: 1fr; }
     TabPane { padding: 0; }
+    Tab { color: $foreground 75%; }
+    Tab.-active, Tab:hover { color: $foreground; }
+    FooterKey .footer-key--key { color: $foreground; text-style: bold; }
     .framed { border: round $foreground 30%; border-title-color: $text-muted; border-subtitle-color: $text-muted; }
     .framed:focus, Timeline:focus #lanes, WhatIfPane:focus #dials {
         border: round $border; border-title-color: $text; border-title-style: bold;
@@ -97,7 +101,7 @@ class ReportApp(App[None]):
             Binding(key, f"show('{name}')", title, id=f"show.{name}", tooltip=words, show=False)
             for key, name, title, words in _TABS
         ),
-        Binding("y", "copy", "Copy code", id="copy", tooltip="Copy the code or command on this tab", show=False),
+        Binding(_COPY, "copy", "Copy code", id="copy", tooltip="Copy the code or command on this tab", show=False),
         Binding(
             "tab", "app.focus_next", "Next part", id="focus.next", tooltip="Move the focus within the tab", show=False
         ),
@@ -168,6 +172,10 @@ class ReportApp(App[None]):
         self.query_one(TabbedContent).active = tab
         self.query_one(first).focus()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The evidence of the first recommendation is offered where there is one."""
+        return action != "evidence" or bool(self._report.advice)
+
     def on_go_to(self, where: GoTo) -> None:
         """Show a stretch of a rank's time in the timeline."""
         self.action_show("timeline")
@@ -216,7 +224,7 @@ class ReportApp(App[None]):
         shown = self.query_one(TabbedContent).active_pane
         for part in shown.query(",".join(widget.__name__ for widget in _WITH_KEYS)) if shown is not None else ():
             for binding in _declared(type(part)):
-                if binding.action.startswith("app."):
+                if binding.action.startswith("app.") or binding.key == _COPY:
                     continue  # it is there already
                 yield SystemCommand(
                     binding.description,
@@ -284,7 +292,7 @@ _LINKS = (overlap, collectives, _plotted, links)
 def _sections(report: Report, width: int, *sections: Callable[[Report, int], Iterator[Line]]) -> Iterator[Line]:
     """Sections of the text, one below the other; a sentence where none has anything."""
     lines = [line for section in sections for line in section(report, width)]
-    yield from lines or wrapped("None in this run.", width)
+    yield from lines[1:] if lines and not lines[0] else lines or wrapped("None in this run.", width)
 
 
 def _verdict(report: Report) -> Text:

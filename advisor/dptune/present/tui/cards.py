@@ -26,7 +26,8 @@ from dptune.present.tui.target import GoTo
 from dptune.present.visible import visible
 
 _COLUMNS = ("fix", "where", "saves", "confidence", "results")
-_LONGEST = 44  # letters of a name in the table
+_LONGEST, _LEAST = 44, 16  # letters of a name in the table
+_FRAME = 2  # columns
 _ALL = 10_000  # columns: the text of a card, unfolded, to find words in
 _ORDERS: dict[str, Callable[[Advice], tuple[float | str, ...]]] = {
     "as ranked": lambda advised: (),
@@ -60,7 +61,9 @@ class Cards(Container):
             tooltip="Show the evidence in the timeline; again: the next",
         ),
         Binding("w", "why", "Why", id="advice.why", tooltip="What the rule measures, and its thresholds"),
-        Binding("y", "app.copy", "Copy code", id="advice.copy", tooltip="Copy the code of the selected recommendation"),
+        Binding(
+            "y", "copy_code", "Copy code", id="advice.copy", tooltip="Copy the code of the selected recommendation"
+        ),
         Binding("s", "sort", "Sort", id="advice.sort", tooltip="Change the sort order", show=False),
     ]
 
@@ -72,7 +75,7 @@ class Cards(Container):
         fixes = [fix_of(advice, report.verified) for advice in self._ranked]
         self._columns = [heading for heading in _COLUMNS if heading != "where" or any(fix.where for fix in fixes)]
         self._order, self._words = "as ranked", ""
-        self._looked_at = 0
+        self._looked_at = self._width = 0
 
     def compose(self) -> ComposeResult:
         """The table, then the card."""
@@ -84,30 +87,52 @@ class Cards(Container):
 
     def on_mount(self) -> None:
         """Fill the table."""
-        for heading in self._columns:
-            self._table.add_column(Text(heading))
         self._fill()
+
+    def on_resize(self) -> None:
+        """Names are cut to what the screen has room for; a tab that is shown again keeps what it shows."""
+        if self.size.width in (0, self._width):
+            return
+        self._width = self.size.width
+        at = self._table.cursor_row
+        self._fill()
+        self._table.move_cursor(row=at)
 
     @on(DataTable.RowHighlighted)
     def show_card(self, event: DataTable.RowHighlighted) -> None:
         """Show what the cursor is on."""
         self._looked_at = 0
         self._card.show(self._lines_of(event.cursor_row))
+        self.refresh_bindings()
 
     @on(DataTable.RowSelected)
     def read_card(self) -> None:
         """Let the arrow keys scroll the card."""
         self._card.focus()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of a recommendation are offered where the cursor is on one that has what they show."""
+        chosen = self.chosen
+        offered = {
+            "evidence": bool(chosen and _places(chosen)),
+            "why": chosen is not None,
+            "copy_code": bool(chosen and any(change.paste for change in chosen.changes)),
+        }
+        return offered.get(action, True)
+
     def action_evidence(self) -> None:
         """Show where the evidence was seen; the next place when asked again."""
-        places = [evidence for evidence in self.chosen.evidence if evidence.start_ns is not None] if self.chosen else []
+        places = _places(self.chosen) if self.chosen else []
         if not places:
             words = "Based on figures over all steps, not on one place. Key 6 shows a step."
             self.app.notify(words if self.chosen else "No recommendation is selected.", markup=False, timeout=4)
             return
         self.post_message(_going(places[self._looked_at % len(places)]))
         self._looked_at += 1
+
+    async def action_copy_code(self) -> None:
+        """Copy the code of the recommendation."""
+        await self.app.run_action("copy")
 
     @property
     def chosen(self) -> Advice | None:
@@ -141,15 +166,27 @@ class Cards(Container):
         """Fill the table by order and words."""
         found = sorted(self._ranked, key=_ORDERS[self._order])
         self._advice = [advice for advice in found if self._words.lower() in self._all_words(advice)]
-        self._table.clear()
-        for advice in self._advice:
-            cells = _cells(advice, self._report)
-            self._table.add_row(*(cells[heading] for heading in self._columns))
-        self._table.add_row(Text("all other rules", "dim"), *(Text() for _ in self._columns[1:]))
+        rows = self._fitting([_cells(advice, self._report) for advice in self._advice])
+        self._table.clear(columns=True)
+        for heading in self._columns:
+            self._table.add_column(Text(heading), width=max(len(heading), *(row[heading].cell_len for row in rows)))
+        for row in rows:
+            self._table.add_row(*(row[heading] for heading in self._columns))
         only = f", with '{visible(self._words)}'" if self._words else ""
         self._table.border_title = Text(f"Recommendations {self._order}{only}")
         self._table.border_subtitle = Text(self._rest_in_short())
         self._card.show(self._lines_of(0))
+
+    def _fitting(self, rows: list[dict[str, Text]]) -> list[dict[str, Text]]:
+        """The rows and the last one, the names cut to what all other columns leave of the screen."""
+        others = sum(max(len(heading), *(row[heading].cell_len for row in rows), 0) for heading in self._columns[1:])
+        room = self.size.width - _FRAME - 2 * self._table.cell_padding * len(self._columns) - others
+        for row in rows:
+            row["fix"].truncate(min(max(room, _LEAST), _LONGEST), overflow="ellipsis")
+        return [
+            *rows,
+            {heading: Text("" if at else "all other rules") for at, heading in enumerate(self._columns)},
+        ]
 
     def _all_words(self, advice: Advice) -> str:
         return painted(_card(advice, self._report, _ALL)).plain.lower() if self._words else ""
@@ -174,18 +211,18 @@ class Cards(Container):
         return lambda width: _rest(self._report, width)
 
 
+def _places(advice: Advice) -> list[Evidence]:
+    """The evidence that was seen at one place of the run."""
+    return [evidence for evidence in advice.evidence if evidence.start_ns is not None]
+
+
 def _cells(advice: Advice, report: Report) -> dict[str, Text]:
     """A row by its columns; what is of low confidence is dim."""
     fix = fix_of(advice, report.verified)
     role = style_of(IMPACT_ROLES[advice.impact] if advice.confidence != "low" else "dim")
     rest = {"where": fix.where, "saves": fix.saves, "confidence": fix.confidence, "results": fix.results}
-    first = Text(_cut(f"{fix.rule} {fix.slug}"), role)
+    first = Text(visible(f"{fix.rule} {fix.slug}"), role)
     return {"fix": first, **{heading: Text(visible(cell)) for heading, cell in rest.items()}}
-
-
-def _cut(name: str) -> str:
-    clean = visible(name)
-    return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 1]}…"
 
 
 def _going(evidence: Evidence) -> GoTo:

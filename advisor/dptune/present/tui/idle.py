@@ -14,7 +14,7 @@ from textual.widgets import DataTable
 
 from dptune.advice import Report
 from dptune.measured import GapFigures
-from dptune.present.amounts import number
+from dptune.present.amounts import Hole, number, percent, shown
 from dptune.present.lines import BLANK, Line, labelled, wrapped
 from dptune.present.sections.gaps import ahead, around, causes
 from dptune.present.sections.traffic import copies, data_loading
@@ -58,6 +58,8 @@ class Idle(Container):
         """The table, then the words."""
         self._table = Gaps(id="gap-list")
         self._table.border_title = "Longest gaps (traced times)"
+        share = shown(lambda: self._report.measured.step_account.share("idle_ns"), percent)
+        self._table.border_subtitle = "" if isinstance(share, Hole) else f"devices idle for {share} of the step"
         yield self._table
         self._words = Pane(lambda width: self._details(0, width), id="idle-text", classes=FRAMED)
         self._words.border_title = "Selected gap"
@@ -91,11 +93,12 @@ class Idle(Container):
 
     def _details(self, at: int, width: int) -> Iterator[Line]:
         if at < len(self._gaps):
-            yield from labelled("Where", around(self._gaps[at]), width)
-            yield BLANK
+            for label, text in around(self._gaps[at]):
+                yield from labelled(label.capitalize(), text, width)
         else:
             why = self._report.measured.missing.get("gaps")
             yield from wrapped("No gaps found." if why is None else f"Not known: {visible(why)}", width)
-        yield from ahead(self._report.measured, width)
+        if lines := list(ahead(self._report.measured, width)):
+            yield from (BLANK, *lines)
         for section in (copies, data_loading):
             yield from section(self._report, width)

@@ -1,7 +1,7 @@
 """The colours of the report: one hue for each meaning, on a dark and on a light background.
 
 Text is styled by the names of colours that terminals have; these are the values behind them, near those of the HTML
-page, which people who are color-blind can distinguish.
+page, which people who are color-blind can distinguish, and dark or light enough to be read on the title's panel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _theme(back: _Rgb, fore: _Rgb, *hues: _Rgb) -> TerminalTheme:
 DARK = _theme(
     (18, 18, 18),
     (224, 224, 224),
-    (240, 104, 66),
+    (244, 110, 72),
     (46, 184, 138),
     (240, 180, 60),
     (92, 168, 236),
@@ -29,10 +29,10 @@ DARK = _theme(
 LIGHT = _theme(
     (245, 245, 245),
     (30, 30, 30),
-    (190, 68, 0),
-    (0, 124, 90),
-    (146, 98, 0),
-    (0, 96, 170),
-    (150, 66, 124),
-    (0, 112, 138),
+    (150, 54, 0),
+    (0, 98, 71),
+    (118, 79, 0),
+    (0, 88, 155),
+    (134, 59, 111),
+    (0, 94, 117),
 )

@@ -129,7 +129,7 @@ class RankMap(VerticalScroll, can_focus=True):
         lag = self._lags[self.rank]
         tile = next(tile for tile in self.grouping.tiles if lag in tile.ranks)
         on = f" on {tile.name}" if self.grouping.by == "host" else ""
-        yield line(f"Rank {self.rank}{visible(on)}: {ns_as_ms(lag.lag_ns)} ms late in the mean step", "strong")
+        yield line(f"Rank {self.rank}{visible(on)}: {ns_as_ms(lag.lag_ns)} ms of own delay in the mean step", "strong")
         if lag.positions:
             where = ", ".join(f"{dimension} {position}" for dimension, position in lag.positions.items())
             yield from labelled("Position", where, width)
@@ -160,7 +160,7 @@ class RankMap(VerticalScroll, can_focus=True):
         self.border_title = Text(
             visible(f"Ranks by {self.grouping.by}{f' (g: by {following})' * (following != self.grouping.by)}")
         )
-        late = f"▁ to █: late, by up to {ns_as_ms(self._most_ns)} ms" if self._late else "no rank is late"
+        late = f"▁ to █: late, own delay up to {ns_as_ms(self._most_ns)} ms" if self._late else "no rank is late"
         self.border_subtitle = Text(f"{NOT_LATE} not late  {late}")
         at, _ = self._places()[self.rank]
         self.scroll_to(y=max(at - self.size.height // 2, 0), animate=False)

@@ -34,6 +34,8 @@ _MOST_IN_TABLE = 32  # ranks: of more, the map is shown first
 _KEYS = ("sort", "regroup", "next_late")  # of the table or the map alone
 _ROWS = 4  # of the plot of a rank's steps
 _FIRST = ("rank", "late ms")  # columns that no narrow screen cuts off
+_NAMED_BELOW = ("host", "device")
+_DEVICE = [column.heading for column in COLUMNS].index("device")
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+")
 
 
@@ -76,7 +78,7 @@ class RankTable(Container):
         self._rows = list(rank_rows(report))
         self._ranks = rank_of_row(report)
         left_out = absent_throughout(self._rows) if self._rows else {}
-        kept = [i for i in range(len(COLUMNS)) if i not in left_out and not self._on_one_host(i)]
+        kept = [i for i in range(len(COLUMNS)) if i not in left_out and not self._alike(i)]
         self._kept = sorted(kept, key=lambda i: COLUMNS[i].heading not in _FIRST)
         self._late = reported_straggler(report)
         self._shown = list(range(len(self._rows)))  # in the order of the table
@@ -87,9 +89,9 @@ class RankTable(Container):
         of_many = self._map is not None and self._map.any_late and len(report.measured.ranks) > _MOST_IN_TABLE
         self.set_class(of_many, "-map")
 
-    def _on_one_host(self, column: int) -> bool:
-        """Whether it is the column of hosts, and all ranks ran on one, which the words name."""
-        return COLUMNS[column].heading == "host" and len({str(row[column]) for row in self._rows}) == 1
+    def _alike(self, column: int) -> bool:
+        """Whether it is the column of hosts or devices, and all ranks ran on one, which the words name."""
+        return COLUMNS[column].heading in _NAMED_BELOW and len({str(row[column]) for row in self._rows}) == 1
 
     def compose(self) -> ComposeResult:
         """Table, then words."""
@@ -103,11 +105,10 @@ class RankTable(Container):
     def on_mount(self) -> None:
         """Fill the table; a column that no rank has is named in the words instead."""
         rows = self.query_one(DataTable)
-        rows.add_column(Text(COLUMNS[0].heading))
-        if self._heat:
-            rows.add_column(Text("late by step"))
-        for i in self._kept[1:]:
+        for i in self._kept:
             rows.add_column(Text(COLUMNS[i].heading))
+            if self._heat and COLUMNS[i].heading == _FIRST[-1]:
+                rows.add_column(Text("by step"))
         self._fill()
         self.show_cell()
 
@@ -206,12 +207,14 @@ class RankTable(Container):
         rows = self.query_one(DataTable)
         rows.clear()
         for at in self._shown:
-            first, *others = ((self._rows[at][i], "right" if COLUMNS[i].right else "left") for i in self._kept)
-            heat = [Text(self._heat.get(self._ranks[at].rank, ""), hue("red"))] if self._heat else []
-            row = [Text(_cell(cell), justify=side) for cell, side in (first, *others)]  # type: ignore[arg-type]
+            row = []
+            for i in self._kept:
+                row.append(Text(_cell(self._rows[at][i]), justify="right" if COLUMNS[i].right else "left"))
+                if self._heat and COLUMNS[i].heading == _FIRST[-1]:
+                    row.append(Text(self._heat.get(self._ranks[at].rank, ""), hue("red")))
             if self._ranks[at].rank == self._late:
                 row[0] = Text(f"▶{row[0].plain}", style_of("error"), justify="right")
-            rows.add_row(row[0], *heat, *row[1:])
+            rows.add_row(*row)
         self._show_row(0)
 
     def _lines_of(self, place: int) -> Layout:
@@ -223,14 +226,15 @@ class RankTable(Container):
             at = self._shown[place]
             rank = self._ranks[at]
             yield line(f"Rank {rank.rank}", "strong")
-            yield from labelled("File", rank.source, width)
-            if host := rank.known("host"):
-                yield from labelled("Host", host, width)
-            yield from labelled("Device", str(rank.known("device_name") or "not named in the trace"), width)
-            yield from labelled("Late", str(shown(lambda: lateness(rank))), width)
+            yield from labelled("Late", str(shown(lambda: lateness(rank, why=not is_late))), width)
             if is_late:
                 yield from labelled("Verdict", latest(self._report), width, role="warning")
             yield from self._steps(rank.rank, width)
+            if host := rank.known("host"):
+                yield from labelled("Host", host, width)
+            device = str(rank.known("device_name") or "not named in the trace")
+            yield from labelled("Device", f"{device} ({self._rows[at][_DEVICE]})", width)
+            yield from labelled("File", rank.source, width)
             for column, cell in zip(COLUMNS, self._rows[at], strict=True):
                 if isinstance(cell, Hole):
                     yield from labelled(column.heading, str(cell), width)
@@ -291,4 +295,4 @@ def _heat_words(report: Report) -> str:
         max(len(rank_lags) for rank_lags in lags.values()),
     )
     each = "each step" if steps <= HEAT_CELLS else f"the worst of {several(-(-steps // HEAT_CELLS), 'step')} or so"
-    return f"Late by step: one cell for {each}; a full one is {ns_as_ms(most)} ms late."
+    return f"By step: one cell for {each}; a full one is {ns_as_ms(most)} ms late."

@@ -14,6 +14,10 @@ from dptune.present.tui.pane import FRAMED
 class RowTable(DataTable[Text]):
     """A table in a frame; Home and End go to its first and last row."""
 
+    DEFAULT_CSS = """
+    RowTable { scrollbar-size-vertical: 1; }
+    RowTable:focus > .datatable--cursor { background: $primary-darken-1; }
+    """
     BINDINGS: ClassVar = [
         Binding("home", "scroll_top", "First row", id="rows.first", tooltip="The first row", show=False),
         Binding("end", "scroll_bottom", "Last row", id="rows.last", tooltip="The last row", show=False),

@@ -101,6 +101,13 @@ class Timeline(Container, can_focus=True):
         pane.border_title = "Under the cursor"
         yield pane
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of several ranks are offered where there are several; Escape where there is something to go back to."""
+        asked = parameters[0] if action == "go" else ""
+        if asked in ("rank", "beside"):
+            return len(self.view.numbers) > 1
+        return asked != "back" or bool(self._reading or self._waiting) or self.view.can_go_back
+
     def on_show(self) -> None:
         """Ranks are read and put on one clock in the background, when the tab is first shown."""
         several = len(self.view.numbers) > 1
@@ -204,6 +211,7 @@ class Timeline(Container, can_focus=True):
         lanes.border_subtitle = Text(self._until_read() if self._reading else hint) if self.view.rows else ""
         lanes.update(timeline_picture.picture(self.view) if self.view.rows else Text(self._no_rows()))
         self.query_one(Pane).show(lambda width: timeline_picture.words(self.view, width))
+        self.refresh_bindings()
 
     def _no_rows(self) -> str:
         """Why nothing is drawn."""

@@ -184,13 +184,18 @@ class TimelineView:
 
     def back(self) -> None:
         """From a rank to all ranks, from the ranks of a host to all hosts."""
-        if self.run_time is None or (self.mode == "all" and not self.group):
+        if not self.can_go_back:
             return
         if self.mode == "all":
             self.group = ()
         self.mode, self.lane = "all", 0
         self.look(self.begin, self.end)
         self.lane = next((at for at, row in enumerate(self.rows) if self.rank in row.ranks), 0)
+
+    @property
+    def can_go_back(self) -> bool:
+        """Whether fewer ranks are shown than there are."""
+        return self.run_time is not None and (self.mode != "all" or bool(self.group))
 
     def beside(self) -> None:
         """Two ranks, one above the other, at the same moment; one of them again after that."""

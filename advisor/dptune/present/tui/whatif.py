@@ -57,7 +57,7 @@ def dials(run: Run, measured: Measured) -> list[Dial]:
         found += [] if sharded else [Dial("ddp.comm_hook", "gradients sent as", (UNCHANGED, "fp16", "bf16"))]
         found += _of_links(measured)
         found.append(Dial("world_size", "ranks", (UNCHANGED, *(world * times for times in (2, 4, 8))), str(world)))
-        found.append(Dial(_NO_STRAGGLER, "no straggler", (UNCHANGED, True)))
+        found.append(Dial(_NO_STRAGGLER, "remove straggler", (UNCHANGED, True)))
     return found
 
 
@@ -80,9 +80,7 @@ def _of_ddp(run: Run) -> Iterator[Dial]:
     sizes = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
     is_default = cap is None or (cap == DEFAULT_CAP_BYTES and first != cap)
     now = _DEFAULT_MB if is_default or cap is None else cap / MIB
-    yield Dial(
-        "ddp.bucket_cap_mb", "bucket size, MiB", _around(sizes, now), "torch's own" if is_default else f"{now:.3g}"
-    )
+    yield Dial("ddp.bucket_cap_mb", "bucket size, MiB", _around(sizes, now), "default" if is_default else f"{now:.3g}")
     yield from _of_loader(run)
     yield Dial("ddp.no_sync", "all-reduce once per step", (UNCHANGED, True))
 
@@ -136,7 +134,7 @@ _NO_STRAGGLER = "straggler.removed"
 _OF_ALL_GPUS = (
     Dial("host.times", "host time factor", (0.0, 0.5, UNCHANGED, 2.0)),
     Dial("compute.times", "kernel time factor", (0.25, 0.5, UNCHANGED, 2.0)),
-    Dial("syncs.removed", "no host-device syncs", (UNCHANGED, True)),
+    Dial("syncs.removed", "remove host-device syncs", (UNCHANGED, True)),
 )
 
 
@@ -154,7 +152,7 @@ class WhatIfPane(Container, can_focus=True):
         Binding("left", "turn(-1)", "Less", id="dial.less", tooltip="The previous value"),
         Binding("right", "turn(1)", "More", id="dial.more", tooltip="The next value"),
         Binding(
-            "y", "app.copy", "Copy command", id="dial.copy", tooltip="Copy the command that verifies these settings"
+            "y", "copy_command", "Copy command", id="dial.copy", tooltip="Copy the command that verifies these settings"
         ),
         Binding("0", "reset", "Reset", id="dial.reset", tooltip="Reset all settings"),
     ]
@@ -245,6 +243,10 @@ class WhatIfPane(Container, can_focus=True):
             found["Verify"] = f"dptune verify {self._named} {settings}"
         return found
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that speak of what is set are offered where anything is."""
+        return action not in ("copy_command", "reset") or bool(self.changes)
+
     def action_choose(self, by: int) -> None:
         """Go to another setting."""
         self._chosen = (self._chosen + by) % len(self._dials)
@@ -256,6 +258,10 @@ class WhatIfPane(Container, can_focus=True):
         self._at[self._chosen] = min(max(self._at[self._chosen] + by, 0), most)
         self._ask()
 
+    async def action_copy_command(self) -> None:
+        """Copy the command that verifies what is set."""
+        await self.app.run_action("copy")
+
     def action_reset(self) -> None:
         """All as it is."""
         self._at = [dial.values.index(UNCHANGED) for dial in self._dials]
@@ -264,6 +270,7 @@ class WhatIfPane(Container, can_focus=True):
     def _draw(self) -> None:
         if self.is_mounted:
             self.query_one("#dials", Static).update(self._settings())
+            self.refresh_bindings()
             self.query_one(Pane).show(self._words)
 
     def _settings(self) -> Text:
