@@ -12,6 +12,7 @@ from dptune.rule.ranks import LEADING
 from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
+from dptune.runfile.call_path import call_path
 from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.communication import CallFacts, DdpFacts
 from dptune.runfile.dense_tables import DenseTableFacts
@@ -22,7 +23,9 @@ from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_rank
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.kept_weights import KeptWeightFacts
 from dptune.runfile.left_out import LeftOutFacts
+from dptune.runfile.library_calls import LibraryCallFacts, line_of_argument, passed_at
 from dptune.runfile.loader import LoaderFacts, PreparingFacts
+from dptune.runfile.loader_lines import HotFunction
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.padding import PaddingFacts
@@ -45,9 +48,11 @@ __all__ = [
     "DiscardedGradientFacts",
     "EqualGenerators",
     "EvaluationModeFacts",
+    "HotFunction",
     "IgnoredTargetFacts",
     "KeptWeightFacts",
     "LeftOutFacts",
+    "LibraryCallFacts",
     "LoaderFacts",
     "LostUpdateFacts",
     "MemoryGrowth",
@@ -67,9 +72,12 @@ __all__ = [
     "SlowSteps",
     "Threshold",
     "WeightPenaltyFacts",
+    "call_path",
     "discarding",
     "epochs_of",
     "equal_generators",
     "ignored_over_ranks",
+    "line_of_argument",
     "over_ranks",
+    "passed_at",
 ]

@@ -23,6 +23,7 @@ from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.kept_weights import KeptWeightFacts
 from dptune.runfile.left_out import LeftOutFacts
+from dptune.runfile.library_calls import LibraryCallFacts
 from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.loss_scaling import LossScalingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
@@ -143,7 +144,9 @@ class DtypeSpeedFacts:
 
 @dataclass
 class CheckpointingFacts:
-    """Activation checkpointing: the user's line that brought it about, and the function of a library it goes through.
+    """Activation checkpointing: the user's line that runs it first, and the function of a library it goes through.
+
+    `enabled_where`: the line that turns it on for a module, None where the script calls torch's `checkpoint` itself.
 
     `kept_bytes`: what a step would keep for its backward pass without it, in addition; the most of the warm-up steps.
     """
@@ -152,6 +155,7 @@ class CheckpointingFacts:
     through: str = ""
     reentrant: bool = False
     kept_bytes: int | None = None
+    enabled_where: str | None = None
 
 
 @dataclass
@@ -218,6 +222,8 @@ class Facts:
     `weight_penalty` squared weights in the loss;
     `same_results` functions that compute the same in every step;
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
+    `library_calls` the script's calls that set up a library, as `TrainingArguments`;
+    `anomaly_where` the line that turned anomaly detection on, `grad_scaler_where` that of an enabled GradScaler;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
@@ -287,6 +293,9 @@ class Facts:
     loss_scaling: LossScalingFacts | None = None
     same_results: list[SameResultFacts] = field(default_factory=list)
     keeps_logits: str | None = None
+    library_calls: list[LibraryCallFacts] = field(default_factory=list)
+    anomaly_where: str | None = None
+    grad_scaler_where: str | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

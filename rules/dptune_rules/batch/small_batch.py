@@ -75,6 +75,7 @@ from dptune.knobs import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.measured import Missing, NoiseFigures
 from dptune.rule import Rule, RunView, Threshold, discarding
 from dptune_rules.batch import micro_batches
+from dptune_rules.loader_argument import loader_change
 from dptune_rules.predicted_memory import fits, peak_evidence
 
 TIMES = (2, 4, 8)
@@ -172,7 +173,7 @@ def check(run: RunView) -> Iterator[Advice]:
     rate = _scaled_rate(run, times)
     then = times * now
     changes = [
-        Change(knob="loader.batch_size", now=now, then=then, at=Location.parse(loader.where)),
+        loader_change(run, loader, "batch_size", now, then),
         *rate.changes,
     ]
     yield Advice(

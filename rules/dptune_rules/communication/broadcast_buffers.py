@@ -87,7 +87,7 @@ def check(run: RunView) -> Iterator[Advice]:
     saved = max(run.most_exposed(rows), min(hosted, run.idle_share()))
     if on_cpu:  # the rank that waits longest copies as well
         saved = max(run.most_exposed(rows), min(1.0, hosted + run.most_exposed(rows) - exposed))
-    changes = [change(ddp, "broadcast_buffers", True, False) for ddp in sending]
+    changes = [change(run, ddp, "broadcast_buffers", True, False) for ddp in sending]
     sent = sum(ddp.buffer_bytes or 0 for ddp in sending)
     if sent < run.limit(LEAST_BYTES) and (on_cpu or exposed >= hosted):
         impact = "low"

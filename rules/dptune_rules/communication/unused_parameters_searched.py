@@ -85,7 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
-    changes = [change(ddp, "find_unused_parameters", True, False) for ddp in looking]
+    changes = [change(run, ddp, "find_unused_parameters", True, False) for ddp in looking]
     exposed = run.unstretched(max(exchange, run.measured.share("exchange_ns")))
     most = (
         "the exposed communication, without waiting for late ranks, plus "

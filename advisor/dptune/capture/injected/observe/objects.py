@@ -270,6 +270,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     own_batches = loader.batch_size is None and batches is loader.batch_sampler and batches is not None
     return LoaderFacts(
         where=places.line(loader),
+        through=places.through(loader),
         batch_size=loader.batch_size or getattr(batches, "batch_size", None),
         num_workers=loader.num_workers,
         pin_memory=loader.pin_memory,

@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from dptune.capture.injected.observe.anomaly import Anomaly
 from dptune.capture.injected.observe.averaging import Averaging
 from dptune.capture.injected.observe.batch_preparation import Preparing
 from dptune.capture.injected.observe.broadcast_losses import BroadcastLosses
@@ -24,6 +25,7 @@ from dptune.capture.injected.observe.ignored_targets import IgnoredTargets
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.kept_weights import KeptWeights
 from dptune.capture.injected.observe.left_out import AddedParameters
+from dptune.capture.injected.observe.library_calls import LibraryCalls
 from dptune.capture.injected.observe.loss_scaling import LossScaling
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
@@ -71,6 +73,8 @@ class Observers:
     loss_scaling: LossScaling
     same_results: SameResults
     changed_samples: ChangedSamples
+    library_calls: LibraryCalls
+    anomaly: Anomaly
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -140,6 +144,10 @@ def observers() -> Observers:
     kept_weights.install()
     unaveraged = Unaveraged(places)
     unaveraged.install()
+    library_calls = LibraryCalls()
+    library_calls.install()
+    anomaly = Anomaly()
+    anomaly.install()
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
@@ -161,4 +169,6 @@ def observers() -> Observers:
         loss_scaling=loss_scaling,
         same_results=SameResults(places),
         changed_samples=changed_samples,
+        library_calls=library_calls,
+        anomaly=anomaly,
     )
