@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("torch", reason="the module that is tested imports it")
 
-from dptune.capture.injected.observe.library_calls import LibraryCalls  # noqa: E402
-from dptune.runfile.library_calls import LibraryCallFacts, line_of_argument, passed_at  # noqa: E402
+from dptune.capture.injected.observe.library_calls import LibraryCalls
+from dptune.runfile.library_calls import LibraryCallFacts, line_of_argument, passed_at
 
 LIBRARY = """
 from dataclasses import dataclass, fields
@@ -95,7 +95,7 @@ def test_each_argument_has_the_line_that_passes_it(ran):
 
 
 def test_what_a_library_makes_itself_is_not_set_there(ran):
-    """The Trainer makes its strategy: the script can only pass one. Arguments that are parsed have the parser's line."""
+    """The Trainer makes its strategy itself. Arguments that are parsed have the parser's line."""
     assert ran("""\
         Trainer(max_steps=2)
         settings = {"eval_steps": 3}

@@ -1,4 +1,4 @@
-"""The line of the script that findings name: where a setting is passed, what is turned on, and how a function is called."""
+"""The lines that findings name: where a setting is passed, what is turned on, and how a function is called."""
 
 from dataclasses import replace
 
@@ -87,6 +87,16 @@ def test_workers_of_a_loader(ask, make_measured, make_facts, through, where, pas
 
 def test_page_locked_memory_of_a_trainers_loader(ask, make_measured, make_facts):
     loader = LoaderFacts("train.py:70", pin_memory=False, batches_drawn=9, through="transformers.Trainer.train")
+    known = {
+        "direction",
+        "pinned",
+        "calls",
+        "calls_per_step",
+        "total_ns",
+        "exposed_ns",
+        "most_share",
+        "most_held_share",
+    }
     copy = CopyFigures(
         direction="h2d",
         pinned=False,
@@ -96,19 +106,7 @@ def test_page_locked_memory_of_a_trainers_loader(ask, make_measured, make_facts)
         exposed_ns=1,
         most_share=0.2,
         most_held_share=0.0,
-        missing=dict.fromkeys(
-            (
-                "blocking_calls",
-                "gb_per_s",
-                "held_ns",
-                "hidden_ns",
-                "large_gb_per_s",
-                "sites",
-                "step_share",
-                "total_bytes",
-            ),
-            "it is made by hand",
-        ),
+        missing=dict.fromkeys({*CopyFigures.model_fields} - known - {"missing"}, "it is made by hand"),
     )
     (advice,) = ask("DP503", make_measured(copies=[copy]), [make_facts(loaders=[loader], library_calls=[ARGUMENTS])])
     (change,) = advice.changes
