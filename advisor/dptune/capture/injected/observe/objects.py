@@ -21,6 +21,7 @@ from dptune.capture.injected.observe import process_rank
 from dptune.capture.injected.observe.costly_lines import costly_lines
 from dptune.capture.injected.observe.dropped_samples import drops
 from dptune.capture.injected.observe.observers import Observers
+from dptune.capture.injected.observe.padding_lines import padding_lines
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.sharding import sharded_by
 from dptune.knobs import of_call
@@ -262,6 +263,10 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     with contextlib.suppress(Exception):  # there may be no source to read
         dropped = drops(loader.dataset) if iterable else None
         costly = costly_lines(loader.dataset)
+    padding = observers.meters.padding.facts(id(loader._index_sampler))
+    with contextlib.suppress(Exception):
+        if padding is not None:
+            padding.lines = padding_lines(loader)
     sampler = loader.sampler if batches is loader.batch_sampler else getattr(batches, "sampler", loader.sampler)
     epoch_length = undivided_length = None
     with contextlib.suppress(Exception):  # an iterable data set does not say where it ends
@@ -283,6 +288,8 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         subset=subset_digest(loader.dataset),
         batches_drawn=places.draws[id(loader._index_sampler)],
         sampler=type(sampler).__name__,
+        sampler_where=places.line(sampler),
+        iterated_at=observers.iterators.first_line(loader),
         distributed_sampler=hasattr(sampler, "num_replicas") or hasattr(loader.batch_sampler, "process_index"),
         replicas=getattr(sampler, "num_replicas", None),
         sampler_epoch=getattr(sampler, "epoch", None) if getattr(sampler, "shuffle", False) else None,
@@ -297,7 +304,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         costly_lines=costly,
         epoch_length=epoch_length,
         undivided_length=undivided_length,
-        padding=observers.meters.padding.facts(id(loader._index_sampler)),
+        padding=padding,
         arguments=_arguments("loader", LoaderFacts, vars(loader)),
     )
 

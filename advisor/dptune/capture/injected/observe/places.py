@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.profiler import profile
 from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
 
 from dptune.capture.injected.imports import imports
 
@@ -171,6 +172,7 @@ class Places:
         """Wrap the constructors. Their signatures stay readable through `__wrapped__`."""
         for kind in KINDS:
             self.watch(kind)
+        self.watch(DistributedSampler)
         self._watch_autocast()
         self._watch_profilers()
         self._watch_compile()
