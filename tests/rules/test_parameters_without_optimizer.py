@@ -40,8 +40,8 @@ def test_layers_in_a_plain_list(ask, make_measured, make_facts):
         "never updated"
     )
     assert advice.why == (
-        "`Net.layers` is a plain list or dict, so `parameters()`, `to()`, `train()` and `state_dict()` do not reach its "
-        "modules."
+        "`Net.layers` is a plain list or dict, so `parameters()`, `to()`, `train()` and `state_dict()` do not reach "
+        "its modules."
     )
     assert str(advice.place) == "net.py:27"
     assert advice.watch.startswith("Make `Net.layers` an nn.ModuleList or nn.ModuleDict.")

@@ -30,6 +30,7 @@ from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
+from dptune.runfile.registered_hooks import RegisteredHookFacts, left_by_steps
 from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
@@ -62,6 +63,7 @@ __all__ = [
     "Predictor",
     "PreparingFacts",
     "ProbabilityLossFacts",
+    "RegisteredHookFacts",
     "RepeatedForwardFacts",
     "Rule",
     "RuleModule",
@@ -77,6 +79,7 @@ __all__ = [
     "epochs_of",
     "equal_generators",
     "ignored_over_ranks",
+    "left_by_steps",
     "line_of_argument",
     "over_ranks",
     "passed_at",

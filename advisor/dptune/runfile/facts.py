@@ -28,6 +28,7 @@ from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.loss_scaling import LossScalingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
+from dptune.runfile.registered_hooks import RegisteredHookFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.schedules import SchedulerFacts
@@ -223,6 +224,7 @@ class Facts:
     `same_results` functions that compute the same in every step;
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
     `library_calls` the script's calls that set up a library, as `TrainingArguments`;
+    `hooks` those on modules that steps register;
     `anomaly_where` the line that turned anomaly detection on, `grad_scaler_where` that of an enabled GradScaler;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
@@ -294,6 +296,7 @@ class Facts:
     same_results: list[SameResultFacts] = field(default_factory=list)
     keeps_logits: str | None = None
     library_calls: list[LibraryCallFacts] = field(default_factory=list)
+    hooks: list[RegisteredHookFacts] = field(default_factory=list)
     anomaly_where: str | None = None
     grad_scaler_where: str | None = None
     unread: dict[str, str] = field(default_factory=dict)

@@ -31,6 +31,7 @@ from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
+from dptune.capture.injected.observe.registered_hooks import RegisteredHooks
 from dptune.capture.injected.observe.repeated_forward import RepeatedForward
 from dptune.capture.injected.observe.same_results import SameResults
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
@@ -75,6 +76,7 @@ class Observers:
     changed_samples: ChangedSamples
     library_calls: LibraryCalls
     anomaly: Anomaly
+    hooks: RegisteredHooks
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -87,6 +89,7 @@ class Observers:
         self.lost_updates.stepped(optimizer)
         self.repeated_forward.stepped()
         self.kept_weights.stepped(optimizer)
+        self.hooks.stepped()
 
 
 @functools.cache
@@ -148,6 +151,8 @@ def observers() -> Observers:
     library_calls.install()
     anomaly = Anomaly()
     anomaly.install()
+    hooks = RegisteredHooks()
+    hooks.install()
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
@@ -171,4 +176,5 @@ def observers() -> Observers:
         changed_samples=changed_samples,
         library_calls=library_calls,
         anomaly=anomaly,
+        hooks=hooks,
     )
