@@ -36,6 +36,7 @@ from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.schedules import SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
+from dptune.runfile.unused import UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "Share",
     "SlowSteps",
     "Threshold",
+    "UnusedGradientFacts",
     "WeightPenaltyFacts",
     "call_path",
     "discarding",

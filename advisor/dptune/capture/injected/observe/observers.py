@@ -162,7 +162,7 @@ def observers() -> Observers:
         unaveraged=unaveraged,
         iterators=iterators,
         lost_updates=LostUpdates(places),
-        repeated_forward=RepeatedForward(places, lambda: meters.passes),
+        repeated_forward=RepeatedForward(places, lambda: meters.passes, unused.inputs.note),
         probability_losses=probability_losses,
         generators=generators,
         ignored_targets=ignored_targets,

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from dptune.capture.injected.observe.graph_inputs import GraphInputs
 from dptune.capture.injected.observe.left_out import AddedParameters, left_out
 from dptune.capture.injected.observe.places import Places, is_the_users, users_line
 from dptune.runfile.left_out import LeftOutFacts
@@ -59,6 +60,7 @@ class _Call:
     again_ns: int = 0
     used_by: set[int] = field(default_factory=set)
     discarded_by: Counter[int] = field(default_factory=Counter)
+    entered_at: str | None = None  # the call whose input leads it to what is discarded
 
 
 @dataclass
@@ -91,6 +93,7 @@ class Unused:
         self._begun_ns = 0
         self._again = False  # whether the pass adds to gradients of one through the same graph
         self.timing = False  # whether steps run without the profiler
+        self.inputs = GraphInputs()
 
     def before_pass(self, roots: Any, inputs: Any = None, retain: Any = None) -> None:
         """A backward pass starts from these tensors; called from the function that the script called."""
@@ -106,6 +109,8 @@ class Unused:
             call = self._calls.get(at)
             if call is not None and call.walks < _WALKS:
                 self._read_graph(call, roots)
+            if call is not None and call.entered_at is None and call.discarded_by:
+                self._find_entry(call, roots)
             if call is not None and retain:
                 self._again = call.in_step > 0 and _keeps_gradients(call)
                 call.firsts += call.in_step == 0
@@ -132,6 +137,7 @@ class Unused:
         with contextlib.suppress(Exception):
             for call in self._calls.values():
                 call.in_step = 0
+            self.inputs.stepped()
             first = _first(optimizer)
             known = self._updates.get(first)
             if known is None:
@@ -155,7 +161,9 @@ class Unused:
                 discards = call.discarded_by[first] >= _OFTEN and first not in call.used_by
                 held = [leaf for at, leaf in leaves.items() if at in updates.parameters]
                 if discards and held and (optimizer := updates.optimizer()) is not None:
-                    found.append(self._facts(call, held, self._places.line(optimizer)))
+                    facts = self._facts(call, held, self._places.line(optimizer))
+                    facts.entered_at = call.entered_at
+                    found.append(facts)
         return found
 
     def left_out(self) -> list[LeftOutFacts]:
@@ -212,6 +220,17 @@ class Unused:
                 call.leaves[id(leaf)] = (weakref.ref(leaf), _sample(leaf))
                 for updates in self._updates.values():
                     updates.touched.pop(id(call), None)
+
+    def _find_entry(self, call: _Call, roots: Any) -> None:
+        discarding = [
+            updates.parameters
+            for first, updates in self._updates.items()
+            if call.discarded_by[first] and first not in call.used_by
+        ]
+        leaves = set(call.leaves)
+        for parameters in discarding:
+            listed = [roots] if isinstance(roots, torch.Tensor) else roots
+            call.entered_at = call.entered_at or self.inputs.entry(listed, leaves & parameters)
 
     def _alive(self) -> list[_Updates]:
         for optimizer in self._places.alive(Optimizer):
