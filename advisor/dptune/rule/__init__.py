@@ -22,6 +22,7 @@ from dptune.runfile.generators import EqualGenerators, equal_generators
 from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_ranks
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.kept_weights import KeptWeightFacts
+from dptune.runfile.late_lines import LateLine, late_line
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.library_calls import LibraryCallFacts, line_of_argument, passed_at
 from dptune.runfile.loader import LoaderFacts, PreparingFacts
@@ -53,6 +54,7 @@ __all__ = [
     "HotFunction",
     "IgnoredTargetFacts",
     "KeptWeightFacts",
+    "LateLine",
     "LeftOutFacts",
     "LibraryCallFacts",
     "LoaderFacts",
@@ -81,6 +83,7 @@ __all__ = [
     "epochs_of",
     "equal_generators",
     "ignored_over_ranks",
+    "late_line",
     "left_by_steps",
     "line_of_argument",
     "over_ranks",
