@@ -25,7 +25,7 @@ from dptune.runfile.kept_weights import KeptWeightFacts
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.library_calls import LibraryCallFacts
 from dptune.runfile.loader import LoaderFacts
-from dptune.runfile.loss_scaling import LossScalingFacts
+from dptune.runfile.loss_scaling import LossScalingFacts, ScaledClippingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts
@@ -224,6 +224,7 @@ class Facts:
     `same_results` functions that compute the same in every step;
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
     `library_calls` the script's calls that set up a library, as `TrainingArguments`;
+    `scaled_clipping` the line that clips gradients before they are unscaled;
     `hooks` those on modules that steps register;
     `anomaly_where` the line that turned anomaly detection on, `grad_scaler_where` that of an enabled GradScaler;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
@@ -293,6 +294,7 @@ class Facts:
     shifted_labels: list[ShiftedLabelFacts] = field(default_factory=list)
     weight_penalty: WeightPenaltyFacts | None = None
     loss_scaling: LossScalingFacts | None = None
+    scaled_clipping: ScaledClippingFacts | None = None
     same_results: list[SameResultFacts] = field(default_factory=list)
     keeps_logits: str | None = None
     library_calls: list[LibraryCallFacts] = field(default_factory=list)

@@ -76,7 +76,8 @@ RULE = Rule(
     name="loss-scaling",
     family="precision",
     kind="risk",
-    summary="a GradScaler is used although nothing computes in fp16, or fp16 autocast trains without one",
+    summary="a GradScaler is used although nothing computes in fp16, fp16 autocast trains without one, or gradients are "
+    "clipped before they are unscaled",
     since="0.1",
     thresholds=(SCALED_LOSS, FACTOR),
 )
@@ -88,6 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
         yield from _unscaled(run)
         return
     facts = run.any_facts("grad_scaler", "autocast", "fsdp")
+    yield from _clipped(run)
     kind = (facts.autocast or "").rpartition(":")[2]
     half = kind == "float16" or any("float16" in ddp.gradient_dtypes for ddp in facts.ddp)
     if not facts.grad_scaler or half or facts.fsdp or facts.engine:
@@ -113,6 +115,28 @@ def check(run: RunView) -> Iterator[Advice]:
         ],
         numerics="same",
         fingerprint=RULE.code,
+    )
+
+
+def _clipped(run: RunView) -> Iterator[Advice]:
+    """A line that clips gradients while they are multiplied by the scale."""
+    facts = next((facts for facts in run.facts if facts.scaled_clipping), None)
+    if facts is None or facts.scaled_clipping is None or (facts.grad_scale or 0.0) <= 1:
+        return
+    where = facts.scaled_clipping.where
+    yield results_at_risk(
+        RULE,
+        title=f"Gradients are clipped at {where} before the GradScaler unscales them: the limit is compared with "
+        f"gradients {facts.grad_scale:,.0f} times as large",
+        why="Clipping then cuts every gradient to a length that the scale divides again, so that steps are tiny.",
+        evidence=[
+            Evidence(label="scale", value=facts.grad_scale or 0.0),
+            Evidence(label=f"clipped at {where} before unscale_", value=facts.scaled_clipping.times, unit="times"),
+            *known("the scaler is created at", facts.grad_scaler_where),
+        ],
+        remedy=f"Call `scaler.unscale_(optimizer)` before {where}.",
+        watch="Gradients are then clipped at the limit that is stated: compare the loss.",
+        subject="clipped",
     )
 
 

@@ -102,6 +102,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "weight_penalty": observers.weight_penalties.facts,
         "same_results": observers.same_results.facts,
         "library_calls": observers.library_calls.facts,
+        "scaled_clipping": observers.scaled_clipping.facts,
         "hooks": observers.hooks.facts,
         "anomaly_where": lambda: observers.anomaly.where,
         "keeps_logits": lambda: _keeps_logits(places),

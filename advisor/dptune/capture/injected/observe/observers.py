@@ -34,6 +34,7 @@ from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
 from dptune.capture.injected.observe.registered_hooks import RegisteredHooks
 from dptune.capture.injected.observe.repeated_forward import RepeatedForward
 from dptune.capture.injected.observe.same_results import SameResults
+from dptune.capture.injected.observe.scaled_clipping import ScaledClipping
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.unaveraged import Unaveraged
@@ -77,6 +78,7 @@ class Observers:
     library_calls: LibraryCalls
     anomaly: Anomaly
     hooks: RegisteredHooks
+    scaled_clipping: ScaledClipping
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -153,6 +155,8 @@ def observers() -> Observers:
     anomaly.install()
     hooks = RegisteredHooks()
     hooks.install()
+    scaled_clipping = ScaledClipping(places)
+    scaled_clipping.install()
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
@@ -177,4 +181,5 @@ def observers() -> Observers:
         library_calls=library_calls,
         anomaly=anomaly,
         hooks=hooks,
+        scaled_clipping=scaled_clipping,
     )
