@@ -83,8 +83,8 @@ def test_clipping_before_unscaling(ask, make_measured, make_facts):
     clipped = {"scaled_clipping": ScaledClippingFacts("train.py:62", 30), "grad_scaler_where": "train.py:40"}
     (advice,) = ask("DP403", make_measured(), [make_facts(autocast="cuda:float16", **SCALER, **clipped)])
     assert advice.title == (
-        "Gradients are clipped at train.py:62 before the GradScaler unscales them: the limit is compared with gradients "
-        "65,536 times as large"
+        "Gradients are clipped at train.py:62 before the GradScaler unscales them: the limit is compared with "
+        "gradients 65,536 times as large"
     )
     assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
     assert advice.remedy == "Call `scaler.unscale_(optimizer)` before train.py:62."

@@ -20,7 +20,7 @@ class LossScalingFacts:
 
 @dataclass
 class ScaledClippingFacts:
-    """The line of the script that clips gradients before the GradScaler has unscaled them, and how many times it did."""
+    """The line that clips gradients before the GradScaler has unscaled them, and how many times it did."""
 
     where: str
     times: int = 0

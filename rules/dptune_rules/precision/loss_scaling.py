@@ -2,6 +2,7 @@
 
 ## What it measures
 
+Whether `clip_grad_norm_` or `clip_grad_value_` clips gradients of an optimizer before its GradScaler unscales them.
 Whether a GradScaler is enabled while autocast computes in bf16, or not at all; and whether none is enabled while
 gradients are computed in fp16. The autograd graphs of the first backward passes show whether they hold values in fp16:
 a model in fp16 that is not trained is in none of them. The graph also shows a constant by which the script
@@ -76,8 +77,8 @@ RULE = Rule(
     name="loss-scaling",
     family="precision",
     kind="risk",
-    summary="a GradScaler is used although nothing computes in fp16, fp16 autocast trains without one, or gradients are "
-    "clipped before they are unscaled",
+    summary="a GradScaler is used although nothing computes in fp16, fp16 autocast trains without one, or gradients "
+    "are clipped before they are unscaled",
     since="0.1",
     thresholds=(SCALED_LOSS, FACTOR),
 )
