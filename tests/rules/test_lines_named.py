@@ -6,9 +6,12 @@ import pytest
 
 from dptune.measured import CopyFigures, InputFigures
 from dptune.runfile.communication import DdpFacts
-from dptune.runfile.facts import CheckpointingFacts, DeviceFacts
+from dptune.runfile.facts import CheckpointingFacts, DeviceFacts, OptimizerFacts
 from dptune.runfile.library_calls import LibraryCallFacts
-from dptune.runfile.loader import LoaderFacts
+from dptune.runfile.loader import LoaderFacts, PreparingFacts
+from dptune.runfile.loss_scaling import LossScalingFacts
+from dptune.runfile.padding import PaddingFacts
+from dptune.runfile.schedules import SchedulerFacts
 from dptune.runfile.window import SampledFacts, Window
 
 SENDS = DdpFacts("Net", "train.py:31", broadcast_buffers=True, buffer_bytes=4_000_000)
@@ -111,6 +114,81 @@ def test_page_locked_memory_of_a_trainers_loader(ask, make_measured, make_facts)
     (advice,) = ask("DP503", make_measured(copies=[copy]), [make_facts(loaders=[loader], library_calls=[ARGUMENTS])])
     (change,) = advice.changes
     assert (str(change.at), change.paste) == ("train.py:50", "TrainingArguments(..., dataloader_pin_memory=True)")
+
+
+def test_the_argument_of_a_call_of_several_lines(ask, make_measured, make_facts):
+    """The change is at the call, which a patch edits; the argument is evidence, unless it is on the same line."""
+    for line, shown in (("train.py:15", ["train.py:15"]), ("train.py:12", [])):
+        loader = LoaderFacts(
+            "train.py:12", num_workers=0, argument_lines={"num_workers": line, "batch_size": "train.py:14"}
+        )
+        facts = make_facts(loaders=[loader], device=DeviceFacts("cuda", usable_cores=3))
+        (advice,) = ask("DP501", make_measured(wait_share=0.45, world=1), [facts])
+        assert (str(advice.changes[0].at), labelled(advice, "num_workers is passed at")) == ("train.py:12", shown)
+
+
+def test_a_schedule_with_the_line_that_steps_it(ask, make_measured, make_facts):
+    loader = LoaderFacts("train.py:9", batches_drawn=40, epoch_length=100)
+    schedule = SchedulerFacts(
+        "CosineAnnealingLR",
+        "train.py:30",
+        length=5,
+        advanced=[2, 22],
+        optimizer_steps=[2, 22],
+        argument_lines={"optimizer": "train.py:31", "T_max": "train.py:32"},
+        stepped_at="train.py:50",
+    )
+    (advice,) = ask("DP303", make_measured(), [make_facts(loaders=[loader], schedulers=[schedule])])
+    assert labelled(advice, "stepped at") == ["train.py:50"]
+    assert labelled(advice, "T_max is passed at") == ["train.py:32"]
+
+
+def test_a_scaler_that_is_off_beside_fp16(ask, make_measured, make_facts):
+    facts = make_facts(
+        autocast="cuda:float16",
+        autocast_where="train.py:40",
+        grad_scaler=False,
+        grad_scaler_where="train.py:33",
+        losses=[2.0] * 4,
+        loss_scaling=LossScalingFacts(4, 4, 1.0),
+        optimizers=[OptimizerFacts("SGD")],
+    )
+    (advice,) = ask("DP403", make_measured(), [facts])
+    assert labelled(advice, "a GradScaler that is not enabled is created at") == ["train.py:33"]
+
+
+def test_the_epoch_before_which_set_epoch_is_missing(ask, make_measured, make_facts):
+    loader = LoaderFacts(
+        "train.py:20",
+        batch_size=4,
+        dataset="Rows",
+        dataset_samples=40,
+        replicas=2,
+        batches_drawn=12,
+        sampler="DistributedSampler",
+        sampler_epoch=0,
+        distributed_sampler=True,
+        sampler_where="train.py:18",
+        iterated_at="train.py:61",
+    )
+    (advice,) = ask("DP504", make_measured(), [make_facts(ddp=[SENDS], loaders=[loader])])
+    assert advice.title == (
+        "DistributedSampler.set_epoch is never called before the epoch at train.py:61: every epoch has the same batches "
+        "in the same order"
+    )
+    assert labelled(advice, "the sampler is created at") == ["train.py:18"]
+
+
+def test_the_line_that_pads_comes_before_the_first_line_of_its_function(ask, make_measured, make_facts):
+    padding = PaddingFacts(10, 1280, 640, 0.3, ["data.py:15", "data.py:16"])
+    preparing = PreparingFacts(10, collated_by="Collator.__call__ (data.py:12)")
+    loader = LoaderFacts("train.py:40", batches_drawn=10, padding=padding, preparing=preparing)
+    (advice,) = ask("DP506", make_measured(device="cpu"), [make_facts(loaders=[loader])])
+    assert "(`Collator.__call__`, data.py:15)" in advice.title
+    assert labelled(advice, "padded at") == ["data.py:15, data.py:16"]
+    padding.lines = ["tokens.py:7"]  # of a tokenizer, before
+    (advice,) = ask("DP506", make_measured(device="cpu"), [make_facts(loaders=[loader])])
+    assert "(tokens.py:7)" in advice.title
 
 
 def test_what_turns_anomaly_detection_on(ask, make_measured, make_facts):

@@ -18,6 +18,7 @@ from dptune.runfile.communication import CallFacts, DdpFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discarding
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
+from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.generators import EqualGenerators, equal_generators
 from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_ranks
 from dptune.runfile.iterators import NewIterators
@@ -62,6 +63,7 @@ __all__ = [
     "MemoryGrowth",
     "Missing",
     "NewIterators",
+    "OptimizerFacts",
     "PaddingFacts",
     "Predictor",
     "PreparingFacts",

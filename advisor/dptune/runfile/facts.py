@@ -81,7 +81,8 @@ class OptimizerFacts:
     `learning_rates` are those of this moment, `first_learning_rate` the one its first group was made with, where a
     scheduler noted it, `default_learning_rate` that of groups that were given none. `betas` and `eps` are those of the
     first group, where it is of Adam's family. `dtypes` are those of its parameters. `arguments`: defaults of its
-    groups that dptune can set and no other field holds, by name.
+    groups that dptune can set and no other field holds, by name. `argument_lines`: `file:line` of each argument of the
+    script's call.
     """
 
     name: str
@@ -97,6 +98,7 @@ class OptimizerFacts:
     parameters: int = 0
     dtypes: list[str] = field(default_factory=list)
     arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
+    argument_lines: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -226,7 +228,8 @@ class Facts:
     `library_calls` the script's calls that set up a library, as `TrainingArguments`;
     `scaled_clipping` the line that clips gradients before they are unscaled;
     `hooks` those on modules that steps register;
-    `anomaly_where` the line that turned anomaly detection on, `grad_scaler_where` that of an enabled GradScaler;
+    `anomaly_where` the line that turned anomaly detection on; `grad_scaler_where` that of an enabled GradScaler, else
+    of one that is not;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and

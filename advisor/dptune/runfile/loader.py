@@ -47,7 +47,8 @@ class LoaderFacts:
     `undivided_length`: those of all ranks, where Accelerate deals them.
     `arguments`: those of its call that dptune can set and no other field holds, by name. `through`: the function of an
     installed package that the script calls at `where`, where that package makes the loader. `sampler_where`: the line
-    that makes a DistributedSampler; `iterated_at`: the one that made an iterator first.
+    that makes a DistributedSampler; `iterated_at`: the one that made an iterator first. `argument_lines`: `file:line`
+    of each argument of the script's call.
     """
 
     where: str | None = None
@@ -82,6 +83,7 @@ class LoaderFacts:
     through: str = ""
     sampler_where: str | None = None
     iterated_at: str | None = None
+    argument_lines: dict[str, str] = field(default_factory=dict)
 
     def epoch_batches(self, ranks: int) -> int | None:
         """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length."""

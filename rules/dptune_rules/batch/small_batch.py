@@ -75,6 +75,7 @@ from dptune.knobs import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.measured import Missing, NoiseFigures
 from dptune.rule import Rule, RunView, Threshold, discarding
 from dptune_rules.batch import micro_batches
+from dptune_rules.known import passed_at
 from dptune_rules.loader_argument import loader_change
 from dptune_rules.predicted_memory import fits, peak_evidence
 
@@ -204,6 +205,7 @@ def check(run: RunView) -> Iterator[Advice]:
             ),
             Evidence(label="global batch then", value=times * before, unit="samples"),
             *_epoch(loader.dataset_samples, times * before),
+            *passed_at(loader, "batch_size"),
             *peak_evidence(run, {"loader.batch_size": then}),
             *_noise(run),
         ],

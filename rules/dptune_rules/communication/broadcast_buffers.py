@@ -44,6 +44,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import HOST_IDLE, Missing, digits
 from dptune.rule import DdpFacts, Rule, RunView, Threshold
 from dptune_rules.communication.ddp_argument import change
+from dptune_rules.known import passed_at
 
 TIMES = 1.5  # the bytes of the buffers: what is more is not theirs
 
@@ -111,6 +112,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 else []
             ),
             Evidence(label="buffers", value=sent, unit="bytes"),
+            *passed_at(sending[0], "broadcast_buffers"),
         ],
         numerics="changes",
         watch=_watch(sending),

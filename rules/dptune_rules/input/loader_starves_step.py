@@ -105,6 +105,7 @@ from dptune_rules.input.loader_cores import (
     workers_that_keep_up,
 )
 from dptune_rules.input.loader_waits import batches_per_step, device_idle, has_workers, inferred_workers, longest_wait
+from dptune_rules.known import passed_at
 from dptune_rules.loader_argument import loader_change
 
 HANDOVER_MS = Threshold(
@@ -270,6 +271,7 @@ def check(run: RunView) -> Iterator[Advice]:
         confidence=_confidence(run, now),
         evidence=[
             *loader_words.evidence(run, host, wait, now, cores, (loader and loader.where) or ""),
+            *passed_at(loader, "num_workers"),
             *(call_path_evidence(run, culprit.name, culprit.where) if culprit else []),
         ],
         numerics="same",

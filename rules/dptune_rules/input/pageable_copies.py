@@ -39,6 +39,7 @@ from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.known import passed_at
 from dptune_rules.loader_argument import loader_change
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
@@ -99,6 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 value=round(sum(pageable_copy.calls_per_step for pageable_copy in pageable), 2),
                 unit="per rank and step",
             ),
+            *passed_at(trained, "pin_memory"),
             *(Evidence(label="their rate", value=round(rate, 2), unit="GB/s") for rate in rates),
         ],
         numerics="same",

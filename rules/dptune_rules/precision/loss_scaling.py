@@ -167,6 +167,7 @@ def _unscaled(run: RunView) -> Iterator[Advice]:
             ),
             Evidence(label="loss", value=median(losses), unit="median"),
             *known("autocast entered at", facts.autocast_where),
+            *known("a GradScaler that is not enabled is created at", facts.grad_scaler_where),
             *known("backward pass at", facts.backward_where),
         ],
         watch="Enable torch.amp.GradScaler for the loss, the optimizer step and clipping, or use bf16 autocast. Leave "

@@ -108,7 +108,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "keeps_logits": lambda: _keeps_logits(places),
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),
-        "grad_scaler_where": lambda: next(map(places.line, _scalers(places)), None),
+        "grad_scaler_where": lambda: next(map(places.line, _scalers(places) or places.alive(GradScaler)), None),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
     }
     facts.unread = {}

@@ -5,23 +5,19 @@ The cost is a walk up the stack for each of these calls, of which a script has a
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
-import linecache
 import sys
-from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any
 
 from dptune.capture.injected.imports import imports
-from dptune.capture.injected.observe.places import OURS, is_the_users, relative
+from dptune.capture.injected.observe.call_source import argument_lines, calling_frame
+from dptune.capture.injected.observe.places import relative
 from dptune.runfile.library_calls import LibraryCallFacts
 
-_CALLS, _ARGUMENTS = 16, 100  # that are remembered
-_CONSTRUCTING = ("__init__", "__post_init__")
+_CALLS = 16  # that are remembered
 _PARSED = "TrainingArguments"  # which HfArgumentParser makes
-_GENERATED = "<string>"  # the file of a constructor that dataclasses write
 # Module, class, and the method that runs once for each object, of subclasses too.
 _WATCHED = (
     ("transformers.training_args", "TrainingArguments", "__post_init__"),
@@ -65,42 +61,11 @@ class LibraryCalls:
 
     def _note(self, name: str, frame: FrameType | None) -> None:
         """What a library makes for the script has no argument to set, unless it was parsed from a command line."""
-        frame, direct = _calling(frame)
+        frame, direct = calling_frame(frame)
         if frame is None or len(self._calls) >= _CALLS or not (direct or name == _PARSED):
             return
         file = frame.f_code.co_filename
         found = LibraryCallFacts(name, f"{relative(file)}:{frame.f_lineno}")
         self._calls.append(found)
-        call = _call(frame) if direct else None
-        given = {word.arg: word.lineno for word in call.keywords if word.arg} if call is not None else {}
-        found.arguments = {key: f"{relative(file)}:{line}" for key, line in islice(given.items(), _ARGUMENTS)}
-
-
-def _calling(frame: FrameType | None) -> tuple[FrameType | None, bool]:
-    """The script's frame that makes an object, and whether it calls the constructor, or that of a subclass, itself."""
-    direct = True
-    while frame is not None:
-        code = frame.f_code
-        generated = code.co_filename == _GENERATED
-        if not generated and is_the_users(code.co_filename):
-            break
-        direct = direct and (generated or code.co_name in _CONSTRUCTING or code.co_filename.startswith(OURS))
-        frame = frame.f_back
-    return frame, direct
-
-
-def _call(frame: FrameType) -> ast.Call | None:
-    """The call that a frame is in, by its position in the source; None where that is not known."""
-    position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None))
-    for node in ast.walk(_tree(frame.f_code.co_filename)):
-        if isinstance(node, ast.Call) and position == (
-            *(node.lineno, node.end_lineno),
-            *(node.col_offset, node.end_col_offset),
-        ):
-            return node
-    return None
-
-
-@functools.lru_cache(maxsize=4)
-def _tree(file: str) -> ast.AST:
-    return ast.parse("".join(linecache.getlines(file)))
+        if direct:
+            found.arguments = argument_lines((frame.f_code, frame.f_lasti))

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import IterableDataset, Subset
 
 from dptune.capture.injected.observe import process_rank
+from dptune.capture.injected.observe.call_source import lines_of
 from dptune.capture.injected.observe.costly_lines import costly_lines
 from dptune.capture.injected.observe.dropped_samples import drops
 from dptune.capture.injected.observe.observers import Observers
@@ -126,6 +127,7 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         ranks=_ranks(module.process_group),
         comm_hook=log.get("comm_hook"),
         arguments=_arguments("ddp", DdpFacts, vars(module)),
+        argument_lines=lines_of(places, module),
     )
 
 
@@ -306,6 +308,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         undivided_length=undivided_length,
         padding=padding,
         arguments=_arguments("loader", LoaderFacts, vars(loader)),
+        argument_lines=lines_of(places, loader),
     )
 
 
@@ -348,4 +351,5 @@ def optimizer(optimizer: Any, places: Places) -> OptimizerFacts:
         parameters=sum(getattr(tensor, "_local_tensor", tensor).numel() for tensor in tensors),  # FSDP2: of this rank
         dtypes=sorted({str(_dtype(tensor.dtype)) for tensor in tensors}),
         arguments=_arguments("optimizer", OptimizerFacts, optimizer.defaults),
+        argument_lines=lines_of(places, optimizer),
     )
