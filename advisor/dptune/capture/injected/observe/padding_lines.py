@@ -33,8 +33,8 @@ def padding_lines(loader: Any) -> list[str]:
         tree = ast.parse(textwrap.dedent("".join(lines)))
         found += [users_place(code.co_filename, first + line - 1) or "" for line in _lines(tree)]
     for file in () if found else script_files():
-        tree = ast.parse("".join(linecache.getlines(file)))
-        found += [users_place(file, node.lineno) or "" for node in map(_tokenizes, ast.walk(tree)) if node is not None]
+        limits = [_tokenizes(node) for node in ast.walk(ast.parse("".join(linecache.getlines(file))))]
+        found += [users_place(file, limit.lineno) or "" for limit in limits if limit is not None]
     return list(dict.fromkeys(found))[:_MOST]
 
 
@@ -60,9 +60,9 @@ def _lengths(node: ast.expr) -> list[ast.expr] | None:
             return None if isinstance(shape.elts[-1], ast.Constant) else shape.elts[1:]
         return node.args[1:2] if name in _PADS else None
     # ids + [PAD] * (length - len(ids))
-    repeated = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List)
-    if repeated and isinstance(node.right, ast.BinOp) and isinstance(node.right.op, ast.Sub):
-        return [node.right.left]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List):
+        missing = node.right
+        return [missing.left] if isinstance(missing, ast.BinOp) and isinstance(missing.op, ast.Sub) else None
     return None
 
 

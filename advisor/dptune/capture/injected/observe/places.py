@@ -362,7 +362,7 @@ class Places:
                     self._stepped_at[id(this)] = weakref.ref(this), users_line(sys._getframe(1))
             return step(this, *args, **kwargs)
 
-        LRScheduler.step = watched  # type: ignore[method-assign]
+        LRScheduler.step = watched  # type: ignore[method-assign, assignment]
 
     def _watch_groups(self) -> None:
         begin = getattr(dist, "init_process_group", None)  # absent where torch was built without distributed

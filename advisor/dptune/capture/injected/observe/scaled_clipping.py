@@ -40,7 +40,7 @@ class ScaledClipping:
                 self._stepped = [*(known for known in self._stepped if known() is not None), weakref.ref(optimizer)]
             return step(this, optimizer, *args, **kwargs)
 
-        GradScaler.step = stepped  # type: ignore[method-assign]
+        GradScaler.step = stepped  # type: ignore[method-assign, assignment]
 
     def facts(self) -> ScaledClippingFacts | None:
         """The line that does so most often; None without one."""
@@ -53,14 +53,14 @@ class ScaledClipping:
 
         @functools.wraps(clip)
         def watched(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            first = parameters[0] if isinstance(parameters, (list, tuple)) and parameters else parameters
             if isinstance(parameters, GeneratorType):
                 listed = list(parameters)
+                first = listed[0] if listed else None
                 parameters = (parameter for parameter in listed)
-            else:
-                listed = parameters if isinstance(parameters, (list, tuple)) else [parameters]
             with contextlib.suppress(Exception):
-                if listed and not torch.compiler.is_compiling():
-                    self._note(listed[0], sys._getframe(1))
+                if not torch.compiler.is_compiling():
+                    self._note(first, sys._getframe(1))
             return clip(parameters, *args, **kwargs)
 
         setattr(torch.nn.utils, name, watched)
