@@ -46,7 +46,8 @@ def _lines(tree: ast.AST) -> Iterator[int]:
         if lengths is None:
             continue
         names = {part.id for length in lengths for part in ast.walk(length) if isinstance(part, ast.Name)}
-        yield from (assigned.lineno for assigned in ast.walk(tree) if _assigns(assigned, names))
+        assignments = [assigned for assigned in ast.walk(tree) if isinstance(assigned, ast.Assign)]
+        yield from (assigned.lineno for assigned in assignments if _assigns(assigned, names))
         yield node.lineno
 
 
@@ -75,7 +76,5 @@ def _tokenizes(node: ast.AST) -> ast.expr | None:
     return words.get("max_length", padding)
 
 
-def _assigns(node: ast.AST, names: set[str]) -> bool:
-    if not isinstance(node, ast.Assign):
-        return False
+def _assigns(node: ast.Assign, names: set[str]) -> bool:
     return any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
