@@ -45,7 +45,7 @@ from statistics import median
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import Missing, digits
-from dptune.rule import Rule, RunView, Threshold, line_of_argument
+from dptune.rule import Rule, RunView, Threshold, line_of_argument, passed_at
 from dptune_rules.known import known
 from dptune_rules.predicted_memory import fits, peak_evidence
 
@@ -56,7 +56,7 @@ FULL_SHARE = Threshold(
 HOST_SHARE = Threshold(
     "host_share", 0.5, "of the host's available memory, for all ranks on it: page cache and workers need the rest"
 )
-_ARGUMENT = "gradient_checkpointing"
+_ARGUMENTS = ("gradient_checkpointing", "activation_checkpointing")  # the second since transformers 5
 _TRAINER = "TrainingArguments(..., gradient_checkpointing=False)"
 # Saving / recomputation time: a checkpoint's hooks and saved states add to it (1.2 on a small BERT); a forward pass
 # that keeps its activations takes longer (0.36 on a busy machine).
@@ -91,7 +91,9 @@ def check(run: RunView) -> Iterator[Advice]:
     if not _fits(run, kept_bytes, on_cpu):
         return
     by_trainer = checkpointing.through.startswith("transformers.") and checkpointing.enabled_where is None
-    argument = line_of_argument(facts.library_calls, "TrainingArguments", _ARGUMENT) if by_trainer else None
+    calls = facts.library_calls if by_trainer else []
+    argument = next(iter(passed_at(calls, _ARGUMENTS)), None)
+    argument = argument or line_of_argument(calls, "TrainingArguments", _ARGUMENTS[0])
     at = Location.parse(checkpointing.enabled_where or argument or checkpointing.where)
     snippet = _TRAINER if checkpointing.through.startswith("transformers.") else ""
     changes = [Change(knob="memory.checkpointing", now=True, then=False, at=at, snippet=snippet)]
