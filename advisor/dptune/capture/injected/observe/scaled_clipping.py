@@ -53,14 +53,15 @@ class ScaledClipping:
 
         @functools.wraps(clip)
         def watched(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return clip(parameters, *args, **kwargs)
             first = parameters[0] if isinstance(parameters, (list, tuple)) and parameters else parameters
             if isinstance(parameters, GeneratorType):
                 listed = list(parameters)
                 first = listed[0] if listed else None
                 parameters = (parameter for parameter in listed)
             with contextlib.suppress(Exception):
-                if not torch.compiler.is_compiling():
-                    self._note(first, sys._getframe(1))
+                self._note(first, sys._getframe(1))
             return clip(parameters, *args, **kwargs)
 
         setattr(torch.nn.utils, name, watched)
