@@ -175,7 +175,7 @@ def set_up_at(name: str, argument: str, source: str) -> Callable[[Facts, Run], N
     return check
 
 
-CHECKS = {
+CHECKS: dict[str, Callable[[Facts, Run], None]] = {
     "hf_trainer": set_up_at("TrainingArguments", "save_strategy", 'save_strategy="no"'),
     "lightning_fit": set_up_at("Trainer", "strategy", 'strategy="ddp"'),
     "accelerate_loop": set_up_at("Accelerator", "cpu", "Accelerator(cpu=True"),
