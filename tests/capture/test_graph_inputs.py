@@ -73,9 +73,28 @@ def test_an_input_that_leads_to_wanted_parameters_too_is_left(script):
     assert [facts.entered_at for facts in found if facts.tensors == 4] == [None]
 
 
-def test_nothing_is_noted_of_calls_by_libraries_or_without_a_graph(script):
+def test_a_module_that_no_optimizer_updates_has_the_line_that_calls_it(script):
+    """Its own layers run later, and the trained head is another module."""
+    body, head = script.generator, script.discriminator
+    script.unused._places._made[torch.optim.Optimizer].pop(0)  # only the head is trained
+    del script.of_generator
+    for _ in range(3):
+        line = sys._getframe().f_lineno + 1
+        rows = script.call(body, torch.ones(2, 3))
+        script.call(body[0], torch.ones(2, 3))
+        script.update(script.call(head, rows).mean(), script.of_discriminator)
+    (found,) = script.unused.facts()
+    assert (found.optimizer, found.tensors, int(found.runs_at.rpartition(":")[2])) == (None, 4, line)
+
+
+def test_calls_by_libraries_are_not_noted(script):
     inputs = script.unused.inputs
-    inputs.note(script.discriminator, (torch.ones(2, 4),), {}, sys._getframe())
-    assert inputs._calls == []
-    inputs.note(script.discriminator, ([script.generator(torch.ones(2, 3))],), {}, sys._getframe())
-    assert len(inputs._calls) == 1
+    code = compile("import sys; frame = sys._getframe()", "/venv/lib/python3/site-packages/a/b.py", "exec")
+    exec(code, library := {})
+    inputs.note(script.discriminator, (torch.ones(2, 4),), {}, library["frame"])
+    assert inputs.runs_at({id(parameter) for parameter in script.discriminator.parameters()}) is None
+    inputs.note(script.discriminator, ([torch.ones(2, 4)],), {}, sys._getframe())
+    assert inputs.runs_at({id(parameter) for parameter in script.discriminator.parameters()}) is not None
+    assert inputs.runs_at(set()) is None
+    inputs.stepped()
+    assert inputs.runs_at({id(parameter) for parameter in script.discriminator.parameters()}) is None

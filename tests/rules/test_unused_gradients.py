@@ -30,6 +30,12 @@ def test_parameters_without_an_optimizer(ask, make_measured, make_facts):
     assert (advice.impact, advice.confidence, advice.numerics, advice.changes) == ("high", "high", "same", [])
 
 
+def test_the_call_of_a_module_that_no_optimizer_has_is_evidence(ask, make_measured, make_facts):
+    (advice,) = ask("DP109", make_measured(device="cpu"), run(make_facts, runs_at="train.py:49"))
+    (line,) = (evidence.value for evidence in advice.evidence if evidence.label == "their module is called at")
+    assert line == "train.py:49"
+
+
 def test_an_input_to_detach(ask, make_measured, make_facts):
     facts = run(make_facts, optimizer="train.py:31", entered_at="train.py:50")
     (advice,) = ask("DP109", make_measured(device="cpu"), facts)

@@ -40,12 +40,19 @@ class GraphInputs:
         if len(self._calls) >= _CALLS or not is_the_users(frame.f_code.co_filename):
             return
         made_by = tuple(value.grad_fn._sequence_nr() for value in _tensors(args, kwargs) if value.grad_fn is not None)
-        if made_by:
-            self._calls.append(_Noted(users_line(frame), weakref.ref(module), made_by))
+        self._calls.append(_Noted(users_line(frame), weakref.ref(module), made_by))
 
     def stepped(self) -> None:
         """An optimizer has made a step: graphs of before are gone."""
         self._calls = []
+
+    def runs_at(self, unwanted: Collection[int]) -> str | None:
+        """The line of the first call of a module all of whose parameters are unwanted."""
+        for call in self._calls if unwanted else ():
+            own = {id(parameter) for parameter in module.parameters()} if (module := call.module()) else None
+            if own and own <= set(unwanted):
+                return call.where
+        return None
 
     def entry(self, roots: Iterable[Any], unwanted: Collection[int]) -> str | None:
         """The line of the first call through which a pass from these tensors gets to the unwanted parameters.

@@ -60,6 +60,7 @@ class _Call:
     again_ns: int = 0
     used_by: set[int] = field(default_factory=set)
     discarded_by: Counter[int] = field(default_factory=Counter)
+    runs_at: str | None = None  # the call of a module that no optimizer updates
     entered_at: str | None = None  # the call whose input leads it to what is discarded
 
 
@@ -109,6 +110,7 @@ class Unused:
             call = self._calls.get(at)
             if call is not None and call.walks < _WALKS:
                 self._read_graph(call, roots)
+                call.runs_at = call.runs_at or self.inputs.runs_at(call.leaves.keys() - self._held())
             if call is not None and call.entered_at is None and call.discarded_by:
                 self._find_entry(call, roots)
             if call is not None and retain:
@@ -154,7 +156,7 @@ class Unused:
         """What no optimizer used so far, but for parameters that seem to be left out by mistake."""
         if self._sharded():
             return []
-        found = [self._facts(call, orphans, None) for call, orphans, missed in self._without_optimizer() if not missed]
+        found = [self._orphaned(call, orphans) for call, orphans, missed in self._without_optimizer() if not missed]
         for call in list(self._calls.values()):
             leaves = _alive(call)
             for first, updates in self._updates.items():
@@ -165,6 +167,11 @@ class Unused:
                     facts.entered_at = call.entered_at
                     found.append(facts)
         return found
+
+    def _orphaned(self, call: _Call, orphans: list[Any]) -> UnusedGradientFacts:
+        facts = self._facts(call, orphans, None)
+        facts.runs_at = call.runs_at
+        return facts
 
     def left_out(self) -> list[LeftOutFacts]:
         """Parameters that get gradients and seem to be missing from the optimizer."""
@@ -185,13 +192,7 @@ class Unused:
 
     def _without_optimizer(self) -> Iterator[tuple[_Call, list[Any], LeftOutFacts | None]]:
         """Calls with parameters that no optimizer holds by now, and how these were left out, if by mistake."""
-        optimizers = self._places.alive(Optimizer)
-        held = {
-            id(parameter)
-            for optimizer in optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+        held = self._held()
         for call in list(self._calls.values()):
             leaves = _alive(call)
             orphans = [leaf for at, leaf in leaves.items() if at not in held]
@@ -201,6 +202,11 @@ class Unused:
                 if missed is not None:
                     missed.where = call.where
                 yield call, orphans, missed
+
+    def _held(self) -> set[int]:
+        """The parameters of all optimizers."""
+        groups = (group for optimizer in self._places.alive(Optimizer) for group in optimizer.param_groups)
+        return {id(parameter) for group in groups for parameter in group["params"]}
 
     def _read_graph(self, call: _Call, roots: Any) -> None:
         call.walks += 1
