@@ -18,5 +18,5 @@ def call_path_evidence(run: RunView, name: str, at: str, besides: Collection[str
     found = [Evidence(label="called at", value=", ".join(called))] if called else []
     if path.lines:
         lines = ", ".join(f"{line} ({100 * share:.0f} %)" for line, share in path.lines)
-        found.append(Evidence(label="lines that take most", value=lines))
+        found.append(Evidence(label="lines that take most time", value=lines))
     return found

@@ -228,7 +228,7 @@ def test_how_a_function_of_the_loader_is_called(ask, make_measured, make_facts):
     (advice,) = ask("DP501", make_measured(device="cpu", input=waits, world=1), [facts], {"handover_ms": 0.0})
     assert "`pieces` (train.py:45)" in advice.title
     assert labelled(advice, "called at") == ["train.py:90, train.py:80, train.py:71"]
-    assert labelled(advice, "lines that take most") == ["train.py:45 (67 %), train.py:46 (33 %)"]
+    assert labelled(advice, "lines that take most time") == ["train.py:45 (67 %), train.py:46 (33 %)"]
 
 
 def test_a_slow_step_has_the_line_in_the_method_and_of_the_setting(ask, make_measured, make_facts):
@@ -248,4 +248,4 @@ def test_a_slow_step_has_the_line_in_the_method_and_of_the_setting(ask, make_mea
     evaluates = {"through": "transformers.Trainer.evaluate", "kind": "evaluation", "phase": "forward"}
     window.sampled = [usual, replace(slow, path=["fit (train.py:9)"], **evaluates)]
     (advice,) = ask("DP703", make_measured(world=1), [make_facts(windows=[window], library_calls=[ARGUMENTS])])
-    assert labelled(advice, "how often is set at") == ["train.py:54"]
+    assert labelled(advice, "frequency set at") == ["train.py:54"]

@@ -101,7 +101,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 *known("backward pass", unused.where),
                 *known("their optimizer", unused.optimizer),
                 *known("their module is called at", unused.runs_at),
-                *known("the pass gets to them through the call at", unused.entered_at),
+                *known("reached through the call at", unused.entered_at),
                 *known("wrapped in DDP at", unused.made_at),
                 Evidence(label="unused gradients", value=unused.gradient_bytes, unit="bytes per rank and pass"),
                 Evidence(label="this backward pass", value=share, unit="of an untraced step"),

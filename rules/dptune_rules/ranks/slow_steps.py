@@ -156,7 +156,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="median slow step", value=took_ms, unit="ms"),
                 Evidence(label="median step", value=median_ms, unit="ms"),
                 Evidence(label="mean step", value=mean_ms, unit="ms"),
-                *known("how often is set at", ", ".join(_set_at(run, cause))),
+                *known("frequency set at", ", ".join(_set_at(run, cause))),
                 *(call_path_evidence(run, cause.name, cause.where, [cause.where]) if cause.where else []),
             ],
             numerics="same",
