@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 from pydantic import ValidationError
 
-from dptune.advice import Change, Evidence, Location, Saving
+from dptune.advice import Advice, Change, Evidence, Location, Saving
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,34 @@ def test_a_saving_with_another_interval_keeps_its_step_and_its_batch():
     assert (found.low_share, found.high_share, found.predicted_share) == (0.05, 0.2, 0.2)
     assert (found.basis, found.global_batch) == ("replayed", 10)
     assert saves.model_copy(update={"low_share": 0.0, "high_share": 0.0}).with_shares(0.0, 0.2).high_share == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "title", "evidence", "place"),
+    [
+        ([("a.py", 3)], "`f` (b.py:5) is slow", "c.py:7", "a.py:3"),
+        ([None, ("a.py", 3)], "slow", "c.py:7", "a.py:3"),
+        ([None], "`f` (src/b.py:5) calls g (b.py:9)", "c.py:7", "src/b.py:5"),
+        ([], "slow at 3:5", "made at c.py:7, d.py:8", "c.py:7"),
+        ([], "slow", "nothing", "None"),
+        ([], "slow", "x.py:99999999999", "None"),  # no file has so many lines
+    ],
+)
+def test_the_place_of_advice_is_the_change_else_what_the_title_or_the_evidence_names(changes, title, evidence, place):
+    advice = Advice(
+        rule="DP605",
+        slug="debug-switches",
+        kind="risk",
+        impact="low",
+        title=title,
+        why="why",
+        changes=[
+            Change(knob="loader.num_workers", now=0, then=2, at=at and Location(file=at[0], line=at[1]))
+            for at in changes
+        ],
+        confidence="low",
+        evidence=[Evidence(label="at", value=evidence)],
+        numerics="same",
+        fingerprint="DP605",
+    )
+    assert str(advice.place) == place

@@ -30,6 +30,7 @@ SCHEMA_VERSION = "0.3"
 LARGE_SHARE = 0.5  # of the step: a bound above it says that there is much to gain, not how much
 
 _LINE = re.compile("[0-9]{1,9}")  # of a file: no file has more
+_PLACE = re.compile(r"(?<![\w/\\.~-])[\w/\\.~-]{1,255}\.py:[0-9]{1,9}(?![0-9])")
 
 
 def impact_of(share: float) -> Impact | None:
@@ -210,6 +211,13 @@ class Advice(Model):
     watch: str = Field("", description="what to watch after the change, where training results may change")
     fingerprint: str = Field(description="rule and subject, no numbers: stable between runs")
     verify: str = Field("", description="the command that verifies it")
+
+    @property
+    def place(self) -> Location | None:
+        """The line of the script: that of the first change, else the first one that the title or the evidence names."""
+        of_change = next((change.at for change in self.changes if change.at), None)
+        named = _PLACE.search(" ".join([self.title, *(f"{each.label} {each.value}" for each in self.evidence)]))
+        return of_change or Location.parse(named[0] if named else None)
 
     @property
     def threatens_results(self) -> bool:

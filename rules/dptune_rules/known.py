@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dptune.advice import Evidence
+from dptune.rule import DdpFacts, LoaderFacts, OptimizerFacts, SchedulerFacts
 
 
 def known(label: str, value: str | float | None) -> list[Evidence]:
@@ -13,3 +14,11 @@ def known(label: str, value: str | float | None) -> list[Evidence]:
 def in_parentheses(where: str | None) -> str:
     """A line of the script behind what a title names; empty where it is not known."""
     return f" ({where})" if where else ""
+
+
+def passed_at(made: DdpFacts | LoaderFacts | OptimizerFacts | SchedulerFacts | None, *names: str) -> list[Evidence]:
+    """The lines that pass these arguments to the call that makes an object, where that call has several lines."""
+    if made is None:
+        return []
+    lines = {name: made.argument_lines[name] for name in names if name in made.argument_lines}
+    return [Evidence(label=f"{name} is passed at", value=line) for name, line in lines.items() if line != made.where]

@@ -1,12 +1,14 @@
 """Where parameters were made float64: the user's line, and the call."""
 
 import sys
+from collections import OrderedDict
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
+from torch.nn.modules import module as torchs  # noqa: E402
 
 from dptune.capture.injected.observe.float64 import Doubling  # noqa: E402
 from dptune.capture.injected.observe.places import Places  # noqa: E402
@@ -53,6 +55,7 @@ def watching(monkeypatch):
         monkeypatch.setattr(nn.Module, name, getattr(nn.Module, name))
     for name in ("set_default_dtype", "set_default_tensor_type"):
         monkeypatch.setattr(torch, name, getattr(torch, name))
+    monkeypatch.setattr(torchs, "_global_parameter_registration_hooks", OrderedDict())
     places = Known()
     doubling = Doubling(places)
     doubling.install()
@@ -98,6 +101,16 @@ def test_the_default_dtype(watching):
     optimizers.append(torch.optim.SGD(model.parameters(), lr=0.1))
     found = doubling.facts()
     assert (found.through, found.where.rpartition(":")[2]) == ("torch.set_default_dtype", str(where))
+
+
+def test_parameters_that_are_made_float64(watching):
+    doubling, optimizers = watching
+    nn.Linear(2, 2, dtype=torch.float64)  # of no optimizer
+    model = nn.Sequential(nn.Linear(4, 4, dtype=torch.float64), nn.LayerNorm(4))
+    where = line() - 1
+    optimizers.append(torch.optim.SGD(model.parameters(), lr=0.1))
+    found = doubling.facts()
+    assert (found.through, found.where.rpartition(":")[2]) == ("Linear", str(where))
 
 
 def test_none_where_no_optimizer_updates_doubles(watching):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,22 @@ def wrapped_by_deepspeed(facts: Facts, run: Run) -> None:
     assert "DP102" not in advised, "DeepSpeed reduces at the boundary by itself"
 
 
-CHECKS = {
+def set_up_at(name: str, argument: str, source: str) -> Callable[[Facts, Run], None]:
+    """A check that the script's call of a class, and one of its arguments, have their lines."""
+
+    def check(facts: Facts, run: Run) -> None:
+        (call,) = (call for call in facts.library_calls if call.name == name)
+        file, _, line = call.arguments[argument].rpartition(":")
+        assert source in (Path(__file__).parent / "kinds" / Path(file).name).read_text().splitlines()[int(line) - 1]
+        assert int(call.where.rpartition(":")[2]) <= int(line)
+
+    return check
+
+
+CHECKS: dict[str, Callable[[Facts, Run], None]] = {
+    "hf_trainer": set_up_at("TrainingArguments", "save_strategy", 'save_strategy="no"'),
+    "lightning_fit": set_up_at("Trainer", "strategy", 'strategy="ddp"'),
+    "accelerate_loop": set_up_at("Accelerator", "cpu", "Accelerator(cpu=True"),
     "accumulate": accumulates_without_sync,
     "accumulate_synced": accumulates_synced,
     "several_optimizers": two_optimizers_one_clock,

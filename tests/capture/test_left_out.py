@@ -1,5 +1,7 @@
 """Parameters without an optimizer: left out by mistake, or fixed on purpose."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -151,3 +153,37 @@ def test_weights_that_the_script_updates_itself(script):
             net.fc.weight.add_(1.0)
     assert found[0][0] != []
     assert found[1] == ([], [])
+
+
+class Listed(nn.Module):
+    """Keeps its layers where torch does not look for them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 6)
+        self.layers = [nn.Sequential(nn.Linear(6, 6), nn.ReLU()), nn.Linear(6, 2)]
+
+    def forward(self, rows):
+        rows = self.first(rows)
+        for layer in self.layers:
+            rows = layer(rows)
+        return rows
+
+
+def test_layers_in_a_plain_list_have_the_line_that_assigns_it(script):
+    made, unused = script
+    net = Listed()
+    optimize(made, net)
+    (found,), _ = one_pass(unused, net(torch.ones(5, 4)).sum())
+    assert (found.tensors, found.of_tensors, found.listed_in) == (4, 6, "Listed.layers")
+    file, _, line = found.listed_where.rpartition(":")
+    assert file.endswith("test_left_out.py")
+    assert "self.layers = [" in Path(__file__).read_text().splitlines()[int(line) - 1]
+
+
+def test_other_parameters_are_in_no_list(script):
+    made, unused = script
+    net = Net()
+    optimize(made, net.body)
+    (found,), _ = one_pass(unused, net(torch.ones(5, 4)).sum())
+    assert (found.listed_in, found.listed_where) == ("", None)

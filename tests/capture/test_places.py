@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from dptune.capture.injected.observe.call_source import lines_of
 from dptune.capture.injected.observe.places import Places, library, users_code, users_line
 
 
@@ -69,3 +70,46 @@ def test_a_loader_that_a_library_copies_has_the_line_of_the_scripts(monkeypatch)
     other = library["construct"](DataLoader, torch.ones(8, 2))  # of a data set that no loader of the script has
     lines = [int(places.line(one).rpartition(":")[2]) - line for one in (first, second, copied, other)]
     assert lines == [1, 2, 2, 4]
+
+
+def test_each_argument_of_a_call_has_its_line_by_name(monkeypatch):
+    """Also those passed by position; none where a library makes the object."""
+    torch = pytest.importorskip("torch", reason="loaders are torch's")
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+    from torch.utils.data import DataLoader
+
+    for kind in (DataLoader, Optimizer, LRScheduler):
+        monkeypatch.setattr(kind, "__init__", kind.__init__)
+    monkeypatch.setattr(LRScheduler, "step", LRScheduler.step)
+    places, library = Places(), {}
+    exec(compile(LIBRARY, "/venv/lib/python3/site-packages/accelerate/data_loader.py", "exec"), library)
+    for kind in (DataLoader, Optimizer, LRScheduler):
+        places.watch(kind)
+    places._watch_schedulers()
+    first = sys._getframe().f_lineno + 1
+    loader = DataLoader(
+        torch.zeros(8, 2),
+        4,
+        num_workers=0,
+    )
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer,
+        T_max=7,
+    )
+    copied = library["prepare"](loader, DataLoader)
+    alone = library["construct"](DataLoader, torch.ones(8, 2))
+
+    def lines(thing):
+        return {name: int(place.rpartition(":")[2]) - first for name, place in lines_of(places, thing).items()}
+
+    assert lines(loader) == lines(copied) == {"dataset": 1, "batch_size": 2, "num_workers": 3}
+    assert lines(optimizer) == {"params": 5, "lr": 5}
+    assert lines(schedule) == {"optimizer": 7, "T_max": 8}
+    assert lines(alone) == {}
+    assert places.stepped_at(schedule) is None  # the constructor steps it, too
+    optimizer.step()
+    stepped = sys._getframe().f_lineno + 1
+    schedule.step()
+    assert int(places.stepped_at(schedule).rpartition(":")[2]) == stepped

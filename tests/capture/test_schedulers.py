@@ -49,6 +49,9 @@ class Made:
     def line(self, thing):
         return "train.py:9"
 
+    def stepped_at(self, thing):
+        return "train.py:12"
+
 
 def optimizer():
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)

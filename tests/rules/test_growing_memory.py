@@ -3,6 +3,7 @@ import pytest
 from dptune.measured import MemoryFigures
 from dptune.runfile.facts import DeviceFacts
 from dptune.runfile.kept import KeptFacts, LookFacts
+from dptune.runfile.registered_hooks import RegisteredHookFacts, left_by_steps
 from dptune.runfile.window import Window
 
 MIB = 2**20
@@ -80,3 +81,24 @@ def test_a_buffer_of_limited_size_has_low_confidence(ask, make_measured, make_fa
 def test_little_is_what_a_logger_keeps(ask, make_measured, make_facts, hand_made):
     figures = make_measured(memory=memory(hand_made, None))
     assert ask("DP802", figures, counted(make_facts, 0.06)) == []
+
+
+def test_hooks_that_steps_register_are_named_before_what_they_keep(ask, make_measured, make_facts):
+    (facts,) = counted(make_facts, 1.5)
+    facts.hooks = [RegisteredHookFacts("train.py:35", 58, 29, 30), RegisteredHookFacts("train.py:9", 90, 1, 30)]
+    (advice,) = ask("DP802", make_measured(), [facts])
+    assert advice.title == (
+        "Allocated memory grows by 1.5 MiB every step, kept by hooks that steps register and never remove (train.py:35)"
+    )
+    assert (advice.impact, str(advice.place)) == ("medium", "train.py:35")
+    assert advice.watch.startswith("Register the hooks once")
+    facts.hooks = facts.hooks[1:]
+    (advice,) = ask("DP802", make_measured(), [facts])
+    assert "train.py:40" in advice.title
+
+
+@pytest.mark.parametrize(
+    ("in_steps", "of_steps", "found"), [(8, 8, True), (7, 8, False), (20, 50, True), (19, 50, False)]
+)
+def test_hooks_become_more_if_most_steps_leave_some(in_steps, of_steps, found):
+    assert (left_by_steps([RegisteredHookFacts("a.py:1", 99, in_steps, of_steps)]) is not None) == found

@@ -4,7 +4,7 @@ import pytest
 
 from dptune.runfile.communication import DdpFacts, FsdpFacts
 from dptune.runfile.facts import OptimizerFacts
-from dptune.runfile.loss_scaling import LossScalingFacts
+from dptune.runfile.loss_scaling import LossScalingFacts, ScaledClippingFacts
 from dptune.runfile.window import Window
 
 SCALER = {"grad_scaler": True, "grad_scale": 65536.0}
@@ -77,3 +77,16 @@ def test_fp16_autocast_without_a_scaler(ask, make_measured, make_facts):
 )
 def test_fp16_autocast_is_quiet(ask, make_measured, make_facts, told):
     assert ask("DP403", make_measured(), [make_facts(**{**UNSCALED, **told})]) == []
+
+
+def test_clipping_before_unscaling(ask, make_measured, make_facts):
+    clipped = {"scaled_clipping": ScaledClippingFacts("train.py:62", 30), "grad_scaler_where": "train.py:40"}
+    (advice,) = ask("DP403", make_measured(), [make_facts(autocast="cuda:float16", **SCALER, **clipped)])
+    assert advice.title == (
+        "Gradients are clipped at train.py:62 before the GradScaler unscales them: the limit is compared with "
+        "gradients 65,536 times as large"
+    )
+    assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "high")
+    assert advice.remedy == "Call `scaler.unscale_(optimizer)` before train.py:62."
+    unscaled = {**SCALER, "grad_scale": 1.0}
+    assert ask("DP403", make_measured(), [make_facts(autocast="cuda:float16", **unscaled, **clipped)]) == []

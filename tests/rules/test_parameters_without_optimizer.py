@@ -32,6 +32,22 @@ def test_a_module_that_the_list_of_parameters_lacks(ask, make_measured, make_fac
     assert (advice.impact, advice.confidence) == ("high", "medium")
 
 
+def test_layers_in_a_plain_list(ask, make_measured, make_facts):
+    listed = missed(listed_in="Net.layers", listed_where="net.py:27")
+    (advice,) = ask("DP113", make_measured(), [make_facts(left_out=[listed])])
+    assert advice.title == (
+        "`Net.layers` (net.py:27) hides 2,430 parameters of `fc` from AdamW (train.py:32): they get gradients and are "
+        "never updated"
+    )
+    assert advice.why == (
+        "`Net.layers` is a plain list or dict, so `parameters()`, `to()`, `train()` and `state_dict()` do not reach "
+        "its modules."
+    )
+    assert str(advice.place) == "net.py:27"
+    assert advice.watch.startswith("Make `Net.layers` an nn.ModuleList or nn.ModuleDict.")
+    assert "net.py:27" in [evidence.value for evidence in advice.evidence]
+
+
 def test_quiet_where_optimizers_hold_all(ask, make_measured, make_facts):
     assert ask("DP113", make_measured(), [make_facts()]) == []
 

@@ -30,6 +30,28 @@ def test_parameters_without_an_optimizer(ask, make_measured, make_facts):
     assert (advice.impact, advice.confidence, advice.numerics, advice.changes) == ("high", "high", "same", [])
 
 
+def test_the_call_of_a_module_that_no_optimizer_has_is_evidence(ask, make_measured, make_facts):
+    (advice,) = ask("DP109", make_measured(device="cpu"), run(make_facts, runs_at="train.py:49"))
+    (line,) = (evidence.value for evidence in advice.evidence if evidence.label == "their module is called at")
+    assert line == "train.py:49"
+
+
+def test_an_input_to_detach(ask, make_measured, make_facts):
+    facts = run(make_facts, optimizer="train.py:31", entered_at="train.py:50")
+    (advice,) = ask("DP109", make_measured(device="cpu"), facts)
+    assert advice.title == (
+        "Detach the input of the call at train.py:50: the backward pass at train.py:52 computes gradients of 8 of 20 "
+        "parameter tensors that are zeroed before use"
+    )
+    assert str(advice.place) == "train.py:50"
+    assert advice.watch.startswith("Pass `tensor.detach()` there")
+    # Through DDP each parameter is expected to get a gradient.
+    (advice,) = ask(
+        "DP109", make_measured(device="cpu"), run(make_facts, optimizer="a.py:1", entered_at="a.py:5", reduced=True)
+    )
+    assert "freeze them in this pass" in advice.title
+
+
 def test_gradients_that_are_zeroed_before_their_optimizer_steps(ask, make_measured, make_facts):
     facts = run(make_facts, optimizer="train.py:31", modules=["0", "2"], reduced=True)
     (advice,) = ask("DP109", make_measured(device="cpu"), facts)

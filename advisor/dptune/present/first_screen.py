@@ -285,7 +285,7 @@ def _account(rank: RankFigures, without_profiler: Callable[[Account], Account]) 
 def fix_of(advice: Advice, verified: Sequence[Verified]) -> Fix:
     """A recommendation as a row, with what running it showed in place of what was predicted."""
     proof = next((proof for proof in reversed(verified) if proof.advice == advice.rule), None)
-    at = next((change.at for change in advice.changes if change.at), None)
+    at = advice.place
     return Fix(
         rule=advice.rule,
         slug=advice.slug,

@@ -12,26 +12,33 @@ from dptune.rule.ranks import LEADING
 from dptune.rule.recorded import Predictor
 from dptune.rule.savings import UNVALIDATED, RuleModule, RunView
 from dptune.runfile.broadcast_losses import BroadcastLossFacts
+from dptune.runfile.call_path import call_path
 from dptune.runfile.changed_samples import ChangedSampleFacts
 from dptune.runfile.communication import CallFacts, DdpFacts
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts, discarding
 from dptune.runfile.evaluation_mode import EvaluationModeFacts
+from dptune.runfile.facts import OptimizerFacts
 from dptune.runfile.generators import EqualGenerators, equal_generators
 from dptune.runfile.ignored_targets import IgnoredTargetFacts, ignored_over_ranks
 from dptune.runfile.iterators import NewIterators
 from dptune.runfile.kept_weights import KeptWeightFacts
+from dptune.runfile.late_lines import LateLine, late_line
 from dptune.runfile.left_out import LeftOutFacts
+from dptune.runfile.library_calls import LibraryCallFacts, line_of_argument, passed_at
 from dptune.runfile.loader import LoaderFacts, PreparingFacts
+from dptune.runfile.loader_lines import HotFunction
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
 from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
+from dptune.runfile.registered_hooks import RegisteredHookFacts, left_by_steps
 from dptune.runfile.removed import Share
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.schedules import SchedulerFacts, epochs_of
 from dptune.runfile.slow_steps import SlowSteps
+from dptune.runfile.unused import UnusedGradientFacts
 from dptune.runfile.weight_penalties import WeightPenaltyFacts
 
 __all__ = [
@@ -45,18 +52,23 @@ __all__ = [
     "DiscardedGradientFacts",
     "EqualGenerators",
     "EvaluationModeFacts",
+    "HotFunction",
     "IgnoredTargetFacts",
     "KeptWeightFacts",
+    "LateLine",
     "LeftOutFacts",
+    "LibraryCallFacts",
     "LoaderFacts",
     "LostUpdateFacts",
     "MemoryGrowth",
     "Missing",
     "NewIterators",
+    "OptimizerFacts",
     "PaddingFacts",
     "Predictor",
     "PreparingFacts",
     "ProbabilityLossFacts",
+    "RegisteredHookFacts",
     "RepeatedForwardFacts",
     "Rule",
     "RuleModule",
@@ -66,10 +78,16 @@ __all__ = [
     "Share",
     "SlowSteps",
     "Threshold",
+    "UnusedGradientFacts",
     "WeightPenaltyFacts",
+    "call_path",
     "discarding",
     "epochs_of",
     "equal_generators",
     "ignored_over_ranks",
+    "late_line",
+    "left_by_steps",
+    "line_of_argument",
     "over_ranks",
+    "passed_at",
 ]

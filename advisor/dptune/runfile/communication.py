@@ -17,7 +17,7 @@ class DdpFacts:
     looks for them. `batch_norms`: its layers with running statistics, None where an older dptune recorded the run.
     `ranks`: those of its process group. `through`: the function of a library that makes it, as in CallFacts, empty
     where the script does. `arguments`: those of its call that dptune
-    can set and no other field holds, by name.
+    can set and no other field holds, by name. `argument_lines`: `file:line` of each argument of the script's call.
     """
 
     module: str
@@ -46,6 +46,7 @@ class DdpFacts:
     ranks: list[int] = field(default_factory=list)
     comm_hook: str | None = None
     arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
+    argument_lines: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass
 class DoubledFacts:
-    """The call that made parameters of an optimizer float64: the user's line, and the function (`nn.Module.double`)."""
+    """The call that made parameters of an optimizer float64: the user's line, and the function (`nn.Module.double`).
+
+    `through` is the class of the module where the script makes its parameters float64.
+    """
 
     where: str | None = None
     through: str = ""

@@ -23,10 +23,12 @@ from dptune.runfile.iterators import IteratorFacts
 from dptune.runfile.kept import KeptFacts
 from dptune.runfile.kept_weights import KeptWeightFacts
 from dptune.runfile.left_out import LeftOutFacts
+from dptune.runfile.library_calls import LibraryCallFacts
 from dptune.runfile.loader import LoaderFacts
-from dptune.runfile.loss_scaling import LossScalingFacts
+from dptune.runfile.loss_scaling import LossScalingFacts, ScaledClippingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
+from dptune.runfile.registered_hooks import RegisteredHookFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 from dptune.runfile.same_results import SameResultFacts
 from dptune.runfile.schedules import SchedulerFacts
@@ -79,7 +81,8 @@ class OptimizerFacts:
     `learning_rates` are those of this moment, `first_learning_rate` the one its first group was made with, where a
     scheduler noted it, `default_learning_rate` that of groups that were given none. `betas` and `eps` are those of the
     first group, where it is of Adam's family. `dtypes` are those of its parameters. `arguments`: defaults of its
-    groups that dptune can set and no other field holds, by name.
+    groups that dptune can set and no other field holds, by name. `argument_lines`: `file:line` of each argument of the
+    script's call.
     """
 
     name: str
@@ -95,6 +98,7 @@ class OptimizerFacts:
     parameters: int = 0
     dtypes: list[str] = field(default_factory=list)
     arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
+    argument_lines: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -143,7 +147,9 @@ class DtypeSpeedFacts:
 
 @dataclass
 class CheckpointingFacts:
-    """Activation checkpointing: the user's line that brought it about, and the function of a library it goes through.
+    """Activation checkpointing: the user's line that runs it first, and the function of a library it goes through.
+
+    `enabled_where`: the line that turns it on for a module, None where the script calls torch's `checkpoint` itself.
 
     `kept_bytes`: what a step would keep for its backward pass without it, in addition; the most of the warm-up steps.
     """
@@ -152,6 +158,7 @@ class CheckpointingFacts:
     through: str = ""
     reentrant: bool = False
     kept_bytes: int | None = None
+    enabled_where: str | None = None
 
 
 @dataclass
@@ -218,6 +225,11 @@ class Facts:
     `weight_penalty` squared weights in the loss;
     `same_results` functions that compute the same in every step;
     `keeps_logits` the line of a Trainer of transformers whose evaluation keeps all logits for `compute_metrics`;
+    `library_calls` the script's calls that set up a library, as `TrainingArguments`;
+    `scaled_clipping` the line that clips gradients before they are unscaled;
+    `hooks` those on modules that steps register;
+    `anomaly_where` the line that turned anomaly detection on; `grad_scaler_where` that of an enabled GradScaler, else
+    of one that is not;
     `dtype_speeds` how fast a CPU computes in the 16-bit dtypes the script uses;
     `cpu_peak` the peak FLOP/s of a CPU, measured after the last window;
     `steps` how many optimizer steps were counted; `ended` how this rank's part ended: `recording` while it has not, and
@@ -285,8 +297,13 @@ class Facts:
     shifted_labels: list[ShiftedLabelFacts] = field(default_factory=list)
     weight_penalty: WeightPenaltyFacts | None = None
     loss_scaling: LossScalingFacts | None = None
+    scaled_clipping: ScaledClippingFacts | None = None
     same_results: list[SameResultFacts] = field(default_factory=list)
     keeps_logits: str | None = None
+    library_calls: list[LibraryCallFacts] = field(default_factory=list)
+    hooks: list[RegisteredHookFacts] = field(default_factory=list)
+    anomaly_where: str | None = None
+    grad_scaler_where: str | None = None
     unread: dict[str, str] = field(default_factory=dict)
     ended: str = "recording"
 

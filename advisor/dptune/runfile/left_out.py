@@ -13,7 +13,8 @@ class LeftOutFacts:
     parameters of the pass, and `optimizer_where` the line that makes it. `tensors` and `parameters` are of the
     parameters left out, `of_tensors` counts all that the pass computes gradients of. `modules`: the modules that hold
     them, by their path in the model. `added_where`: where the script added them to their module after it had made an
-    optimizer, as `function (file:line)`; `added_later`: whether it did.
+    optimizer, as `function (file:line)`; `added_later`: whether it did. `listed_in`: the attribute (`Net.layers`) that
+    holds them in a plain list or dict, which torch does not register; `listed_where` the line that assigns it.
     """
 
     where: str | None = None
@@ -25,3 +26,5 @@ class LeftOutFacts:
     modules: list[str] = field(default_factory=list)
     added_later: bool = False
     added_where: str | None = None
+    listed_in: str = ""
+    listed_where: str | None = None

@@ -45,7 +45,10 @@ class LoaderFacts:
     `search`.
     `subset`: a digest of the first indices that its data set, a Subset as `random_split` makes, has of another one.
     `undivided_length`: those of all ranks, where Accelerate deals them.
-    `arguments`: those of its call that dptune can set and no other field holds, by name.
+    `arguments`: those of its call that dptune can set and no other field holds, by name. `through`: the function of an
+    installed package that the script calls at `where`, where that package makes the loader. `sampler_where`: the line
+    that makes a DistributedSampler; `iterated_at`: the one that made an iterator first. `argument_lines`: `file:line`
+    of each argument of the script's call.
     """
 
     where: str | None = None
@@ -77,6 +80,10 @@ class LoaderFacts:
     undivided_length: int | None = None
     costly_lines: dict[str, str] = field(default_factory=dict)
     arguments: dict[str, bool | int | float | str | None] = field(default_factory=dict)
+    through: str = ""
+    sampler_where: str | None = None
+    iterated_at: str | None = None
+    argument_lines: dict[str, str] = field(default_factory=dict)
 
     def epoch_batches(self, ranks: int) -> int | None:
         """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length."""

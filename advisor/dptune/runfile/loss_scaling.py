@@ -16,3 +16,11 @@ class LossScalingFacts:
     passes: int
     half_passes: int
     factor: float
+
+
+@dataclass
+class ScaledClippingFacts:
+    """The line that clips gradients before the GradScaler has unscaled them, and how many times it did."""
+
+    where: str
+    times: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -10,13 +10,15 @@ class PaddingFacts:
     """Padding in the batches that were looked at, of tensors of token ids or masks with a sample in each row.
 
     `columns` are those of all these batches together, `longest_columns` those that the longest sample of each batch
-    needs. `filled_share` is the mean share of the elements that are not padding.
+    needs. `filled_share` is the mean share of the elements that are not padding. `lines` are lines of the script that
+    pad, and before each that which computes the length.
     """
 
     batches: int = 0
     columns: int = 0
     longest_columns: int = 0
     filled_share: float = 0.0
+    lines: list[str] = field(default_factory=list)
 
     @property
     def needless_share(self) -> float:

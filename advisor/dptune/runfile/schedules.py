@@ -14,7 +14,8 @@ class SchedulerFacts:
     value. `advanced` is the number of steps that it had made whenever facts were collected, and `optimizer_steps` those
     of the optimizer then. `epochs` of the training: of Lightning's trainer, or the passes of the script's loop around
     the one that draws batches. Where Lightning steps it: `interval` (`step` or `epoch`), `frequency`, and the
-    `training_steps`.
+    `training_steps`. `argument_lines`: `file:line` of each argument of the script's call that makes it; `stepped_at`:
+    the line that calls its `step`.
     """
 
     name: str
@@ -28,6 +29,8 @@ class SchedulerFacts:
     frequency: int | None = None
     epochs: int | None = None
     training_steps: int | None = None
+    argument_lines: dict[str, str] = field(default_factory=dict)
+    stepped_at: str | None = None
 
     @property
     def advance(self) -> float | None:

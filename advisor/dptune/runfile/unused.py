@@ -13,7 +13,9 @@ class UnusedGradientFacts:
     step, None where no optimizer has these parameters. `tensors` and `gradient_bytes` are of these parameters,
     `of_tensors` counts all that the pass computes gradients of. `modules` are the parts of the DDP module they belong
     to, `made_at` the line that wraps it, `reduced` whether the pass averages their gradients over the ranks.
-    `spent_ns` is the host time of this call in all steps of the untraced window together.
+    `spent_ns` is the host time of this call in all steps of the untraced window together. `entered_at` is the line that
+    calls a module on a tensor through which the pass gets to these parameters, and to no others; `runs_at` the one that
+    calls a module which has only such parameters, where no optimizer has them.
     """
 
     where: str | None = None
@@ -25,6 +27,8 @@ class UnusedGradientFacts:
     made_at: str | None = None
     reduced: bool = False
     spent_ns: int = 0
+    entered_at: str | None = None
+    runs_at: str | None = None
 
 
 @dataclass

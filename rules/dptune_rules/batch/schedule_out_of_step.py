@@ -69,7 +69,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Confidence, Evidence
 from dptune.rule import Rule, RunView, SchedulerFacts, Threshold, epochs_of
 from dptune_rules.at_risk import results_at_risk
-from dptune_rules.known import known
+from dptune_rules.known import known, passed_at
 
 TIMES_PASSED = Threshold(
     "times_passed", 2.0, "an epoch, as a multiple of the schedule, where recorded steps lie after its end"
@@ -91,6 +91,7 @@ RULE = Rule(
 )
 
 LEAST_STEPS_PER_EPOCH = 10  # below, a length in steps and one in epochs cannot be distinguished
+_LENGTHS = ("T_max", "total_steps", "total_iters", "step_size", "milestones", "lr_lambda", "gamma")  # arguments
 ROUND = 50  # multiples of it may have been chosen by hand
 
 
@@ -219,7 +220,12 @@ def _advice(
         RULE,
         title=title,
         why=why,
-        evidence=[*evidence, *known("scheduler made at", scheduler.where)],
+        evidence=[
+            *evidence,
+            *known("scheduler made at", scheduler.where),
+            *known("stepped at", scheduler.stepped_at),
+            *passed_at(scheduler, *_LENGTHS),
+        ],
         watch=watch,
         subject=scheduler.name,
         confidence=confidence,

@@ -75,6 +75,8 @@ from dptune.knobs import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.measured import Missing, NoiseFigures
 from dptune.rule import Rule, RunView, Threshold, discarding
 from dptune_rules.batch import micro_batches
+from dptune_rules.known import passed_at
+from dptune_rules.loader_argument import loader_change
 from dptune_rules.predicted_memory import fits, peak_evidence
 
 TIMES = (2, 4, 8)
@@ -172,7 +174,7 @@ def check(run: RunView) -> Iterator[Advice]:
     rate = _scaled_rate(run, times)
     then = times * now
     changes = [
-        Change(knob="loader.batch_size", now=now, then=then, at=Location.parse(loader.where)),
+        loader_change(run, loader, "batch_size", now, then),
         *rate.changes,
     ]
     yield Advice(
@@ -203,6 +205,7 @@ def check(run: RunView) -> Iterator[Advice]:
             ),
             Evidence(label="global batch then", value=times * before, unit="samples"),
             *_epoch(loader.dataset_samples, times * before),
+            *passed_at(loader, "batch_size"),
             *peak_evidence(run, {"loader.batch_size": then}),
             *_noise(run),
         ],

@@ -44,6 +44,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import HOST_IDLE, Missing, digits
 from dptune.rule import DdpFacts, Rule, RunView, Threshold
 from dptune_rules.communication.ddp_argument import change
+from dptune_rules.known import passed_at
 
 TIMES = 1.5  # the bytes of the buffers: what is more is not theirs
 
@@ -87,7 +88,7 @@ def check(run: RunView) -> Iterator[Advice]:
     saved = max(run.most_exposed(rows), min(hosted, run.idle_share()))
     if on_cpu:  # the rank that waits longest copies as well
         saved = max(run.most_exposed(rows), min(1.0, hosted + run.most_exposed(rows) - exposed))
-    changes = [change(ddp, "broadcast_buffers", True, False) for ddp in sending]
+    changes = [change(run, ddp, "broadcast_buffers", True, False) for ddp in sending]
     sent = sum(ddp.buffer_bytes or 0 for ddp in sending)
     if sent < run.limit(LEAST_BYTES) and (on_cpu or exposed >= hosted):
         impact = "low"
@@ -111,6 +112,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 else []
             ),
             Evidence(label="buffers", value=sent, unit="bytes"),
+            *passed_at(sending[0], "broadcast_buffers"),
         ],
         numerics="changes",
         watch=_watch(sending),

@@ -67,7 +67,9 @@ def check(run: RunView) -> Iterator[Advice]:
     share = max(min(copies.host_share, host_idle, run.idle_share()), copies.device_share)
     impact = run.impact(share, WORTH_SHARE)
     changes = [
-        change(ddp, "gradient_as_bucket_view", False, True) for ddp in wrapped if ddp.gradient_as_bucket_view is False
+        change(run, ddp, "gradient_as_bucket_view", False, True)
+        for ddp in wrapped
+        if ddp.gradient_as_bucket_view is False
     ]
     if impact is None or not changes:
         return

@@ -22,6 +22,8 @@ Make the optimizer after the last change of the model:
     model.fc = nn.Linear(model.fc.in_features, classes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
 
+Modules in a plain list or dict are not registered: put them in an `nn.ModuleList` or `nn.ModuleDict`.
+
 Or pass the new parameters to it: `optimizer.add_param_group({"params": model.fc.parameters()})`. If the parameters
 should keep their values, call `requires_grad_(False)` on them.
 
@@ -66,12 +68,9 @@ def check(run: RunView) -> Iterator[Advice]:
         if subject in reported:  # by another pass
             continue
         reported.add(subject)
-        at = in_parentheses(missed.optimizer_where)
         yield results_at_risk(
             RULE,
-            title=f"{missed.optimizer}{at} does not hold {missed.parameters:,} "
-            f"{'parameter' if missed.parameters == 1 else 'parameters'}{_of(missed)} that get gradients: they are "
-            "never updated",
+            title=_title(missed),
             why=_reason(missed),
             confidence="high" if missed.added_later else "medium",
             evidence=[
@@ -79,11 +78,21 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="parameter tensors with gradients", value=missed.of_tensors),
                 *known("optimizer made at", missed.optimizer_where),
                 *known("added later at", missed.added_where),
+                *known("held in a plain list or dict at", missed.listed_where),
                 *known("backward pass", missed.where),
             ],
             watch=_remedy(missed) + " If they should keep their values, call requires_grad_(False) on them.",
             subject=subject,
         )
+
+
+def _title(missed: LeftOutFacts) -> str:
+    parameters = f"{missed.parameters:,} {'parameter' if missed.parameters == 1 else 'parameters'}{_of(missed)}"
+    optimizer = f"{missed.optimizer}{in_parentheses(missed.optimizer_where)}"
+    if missed.listed_in:
+        listed = f"`{missed.listed_in}`{in_parentheses(missed.listed_where)}"
+        return f"{listed} hides {parameters} from {optimizer}: they get gradients and are never updated"
+    return f"{optimizer} does not hold {parameters} that get gradients: they are never updated"
 
 
 def _of(missed: LeftOutFacts) -> str:
@@ -92,6 +101,11 @@ def _of(missed: LeftOutFacts) -> str:
 
 
 def _reason(missed: LeftOutFacts) -> str:
+    if missed.listed_in:
+        return (
+            f"`{missed.listed_in}` is a plain list or dict, so `parameters()`, `to()`, `train()` and `state_dict()` do "
+            "not reach its modules."
+        )
     if not missed.added_later:
         return "No optimizer of this process holds them, and their values do not change."
     where = f" in {missed.added_where}" if missed.added_where else ""
@@ -99,6 +113,8 @@ def _reason(missed: LeftOutFacts) -> str:
 
 
 def _remedy(missed: LeftOutFacts) -> str:
+    if missed.listed_in:
+        return f"Make `{missed.listed_in}` an nn.ModuleList or nn.ModuleDict."
     if missed.added_later:
         return "Make the optimizer after the model is complete, or call optimizer.add_param_group for them."
     return "Pass them to the optimizer."

@@ -26,6 +26,9 @@ the ranks, used or not.
       loss.backward()
       net_d.requires_grad_(True)
 
+  Where the pass only gets to them through the input of a module, detach it: `net_d(fake.detach())` in the
+  discriminator's step. dptune names the line of that call.
+
   With DistributedDataParallel around `net_d`, call `net_d.module` in this pass: DDP expects a gradient of every
   parameter after a forward pass through it.
 
@@ -49,7 +52,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
-from dptune.rule import Rule, RunView, Threshold
+from dptune.rule import Rule, RunView, Threshold, UnusedGradientFacts
 from dptune_rules.known import known
 
 WORTH_SHARE = Threshold(
@@ -81,7 +84,7 @@ def check(run: RunView) -> Iterator[Advice]:
         if impact is None:
             continue
         what = f"{unused.tensors:,} of {unused.of_tensors:,} parameter tensors{_named(unused.modules)}"
-        title, watch = _text(unused.where, unused.optimizer, what, reduced=unused.reduced)
+        title, watch = _text(unused, what)
         yield Advice(
             rule=RULE.code,
             slug=RULE.name,
@@ -97,6 +100,8 @@ def check(run: RunView) -> Iterator[Advice]:
             evidence=[
                 *known("backward pass", unused.where),
                 *known("their optimizer", unused.optimizer),
+                *known("their module is called at", unused.runs_at),
+                *known("reached through the call at", unused.entered_at),
                 *known("wrapped in DDP at", unused.made_at),
                 Evidence(label="unused gradients", value=unused.gradient_bytes, unit="bytes per rank and pass"),
                 Evidence(label="this backward pass", value=share, unit="of an untraced step"),
@@ -107,10 +112,16 @@ def check(run: RunView) -> Iterator[Advice]:
         )
 
 
-def _text(where: str | None, optimizer: str | None, what: str, *, reduced: bool) -> tuple[str, str]:
-    """The title, and how to freeze the parameters without breaking DDP."""
-    at = f" at {where}" if where else ""
-    if optimizer is None:
+def _text(unused: UnusedGradientFacts, what: str) -> tuple[str, str]:
+    """The title, and how to keep the pass from the parameters without breaking DDP."""
+    at, reduced = f" at {unused.where}" if unused.where else "", unused.reduced
+    if unused.entered_at and not reduced:
+        return (
+            f"Detach the input of the call at {unused.entered_at}: the backward pass{at} computes gradients of {what} "
+            "that are zeroed before use",
+            "Pass `tensor.detach()` there; a later pass that trains these parameters needs the tensor itself.",
+        )
+    if unused.optimizer is None:
         watch = "Set requires_grad_(False) on them" + (
             " before DistributedDataParallel wraps the model." * reduced or "."
         )

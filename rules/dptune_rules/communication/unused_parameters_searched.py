@@ -44,6 +44,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import CollectiveFigures, Missing
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.communication.ddp_argument import change
+from dptune_rules.known import passed_at
 
 MARKING_NS = 4_000  # for each tensor, at most
 
@@ -85,7 +86,7 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
-    changes = [change(ddp, "find_unused_parameters", True, False) for ddp in looking]
+    changes = [change(run, ddp, "find_unused_parameters", True, False) for ddp in looking]
     exposed = run.unstretched(max(exchange, run.measured.share("exchange_ns")))
     most = (
         "the exposed communication, without waiting for late ranks, plus "
@@ -113,6 +114,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="parameter tensors", value=tensors),
             Evidence(label="search and bitmap all-reduce", value=share, unit="of a step at most"),
             run.exposed_transfer(),
+            *passed_at(looking[0], "find_unused_parameters"),
         ],
         numerics="same",
         watch="If a parameter gets no gradient in a later step, DDP raises an error.",

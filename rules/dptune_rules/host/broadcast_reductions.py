@@ -57,6 +57,7 @@ from math import prod
 from dptune.advice import Advice, Evidence
 from dptune.measured import BroadcastReduction, PairKind
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.call_paths import call_path_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 LEAST_TIMES = Threshold(
@@ -113,7 +114,7 @@ def check(run: RunView) -> Iterator[Advice]:
             changes=[],
             saves=run.bound(0.0, function.share, "these operators and their backward pass"),
             confidence="medium" if found.basis == "untraced" else "low",
-            evidence=_evidence(function),
+            evidence=[*_evidence(function), *call_path_evidence(run, function.name, function.at)],
             numerics="changes" if _casts(run, function.kind) else "same",
             watch=_watch(function.kind, casts=_casts(run, function.kind)),
             fingerprint=f"{RULE.code}:{function.name}",

@@ -8,6 +8,7 @@ from typing import Literal
 from dptune.advice import Advice, Confidence, Evidence, Impact
 from dptune.measured import FunctionOperators
 from dptune.rule import Rule, RunView
+from dptune_rules.call_paths import call_path_evidence
 
 
 def costs(label: str, function: FunctionOperators) -> list[Evidence]:
@@ -62,7 +63,11 @@ def advice(
         changes=[],
         saves=run.bound(0.0, function.share if saved_share is None else saved_share, most),
         confidence=confidence,
-        evidence=[*costs(f"{function.name} at {function.at}", function), *details],
+        evidence=[
+            *costs(f"{function.name} at {function.at}", function),
+            *details,
+            *call_path_evidence(run, function.name, function.at),
+        ],
         numerics=numerics,
         watch=watch,
         fingerprint=f"{rule.code}:{function.name}",

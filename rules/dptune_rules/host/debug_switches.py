@@ -35,7 +35,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Change, Evidence, impact_of
-from dptune.rule import Rule, RunView
+from dptune.rule import Rule, RunView, passed_at
+from dptune_rules.known import known
 
 OFF = {
     "CUDA_LAUNCH_BLOCKING": "0",
@@ -84,11 +85,18 @@ def check(run: RunView) -> Iterator[Advice]:
         why="They check operations at run time, which slows every step.",
         changes=[Change(knob=f"env.{name}", now=value, then=OFF[name]) for name, value in on.items() if name in OFF],
         confidence="high",
-        evidence=[Evidence(label="is on", value=switch) for switch in named],
+        evidence=[Evidence(label="is on", value=switch) for switch in named] + (_turned_on(run) if anomaly else []),
         numerics="same",
         fingerprint=RULE.code,
     )
     yield _costing(run, advice) if UNCACHED in on else advice
+
+
+def _turned_on(run: RunView) -> list[Evidence]:
+    """The line that turns anomaly detection on: of Lightning's Trainer that of its argument."""
+    first = run.facts[0]
+    argument = next(iter(passed_at(first.library_calls, ["detect_anomaly"])), None)
+    return known("turned on at", argument or first.anomaly_where)
 
 
 def _seen(name: str) -> Advice:

@@ -62,6 +62,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import EagerAttention, Missing
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.host.costly_functions import costs, seen_in_kernels
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
@@ -108,7 +109,7 @@ def check(run: RunView) -> Iterator[Advice]:
             changes=[],
             saves=run.bound(0.0, found.share, "these operators and their backward pass"),
             confidence="medium" if found.keys is not None else "low",
-            evidence=_evidence(found),
+            evidence=[*_evidence(found), *_call_path(run, found)],
             numerics="same",
             watch="Unless the training reads the attention weights: the fused kernel does not return them. Results "
             "agree up to floating-point rounding.",
@@ -136,6 +137,12 @@ def _subject(run: RunView, found: EagerAttention, where: str) -> str:
     if found.name:
         return f"`{found.name}` ({where})"
     return f"`{found.module}`" if found.module else "The model"
+
+
+def _call_path(run: RunView, found: EagerAttention) -> list[Evidence]:
+    """Of the function of the script that computes it, or that calls the library which does."""
+    name, at = (found.caller, found.caller_at) if found.library else (found.name, found.at)
+    return call_path_evidence(run, name, at) if name else []
 
 
 def _remedy(found: EagerAttention) -> str:

@@ -69,6 +69,7 @@ from math import hypot
 from dptune.advice import Advice, Confidence, Evidence, Saving
 from dptune.measured import OperatorLoop, digits
 from dptune.rule import Rule, RunView, Share, Threshold
+from dptune_rules.call_paths import call_path_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "impact is medium from here; identical steps differ by about as much")
 
@@ -258,6 +259,7 @@ def _advice(run: RunView, loop: OperatorLoop, called: Sequence[tuple[str, str]],
                 if loop.least_computed_share is not None
                 else []
             ),
+            *([] if loop.crossing else call_path_evidence(run, loop.name, loop.at)),
         ],
         numerics="same",
         watch=_watch(loop, collects, computes),

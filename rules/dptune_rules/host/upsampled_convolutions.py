@@ -42,6 +42,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import UpsampledConvolution
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.host.costly_functions import costs, seen_in_kernels
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
@@ -89,6 +90,7 @@ def _advice(run: RunView, function: UpsampledConvolution, *, traced: bool) -> Ad
             Evidence(label="upsampled", value=f"{before} to {after}"),
             Evidence(label="output channels", value=function.channels),
             Evidence(label="calls", value=round(function.calls, 1), unit="per step"),
+            *call_path_evidence(run, function.name, function.at),
         ],
         numerics="same",
         watch="Outputs agree up to floating-point rounding, if the convolution does not pad.",

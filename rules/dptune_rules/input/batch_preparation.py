@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dptune.measured import PreparingFigures
-from dptune.rule import RunView, Threshold
+from dptune.rule import HotFunction, RunView, Threshold
 from dptune_rules.input.loader_cores import COMPUTED_SHARE
 
 MOST_SHARE = Threshold("most_share", 0.6, "a smaller part of batch preparation is not what makes it slow")
@@ -27,11 +27,11 @@ def takes_indices(dataset: str | None, preparing: PreparingFigures) -> bool:
     return dataset in BY_INDEX and preparing.collated_by in ("", "default_collate")
 
 
-def costly_function(run: RunView, preparing: PreparingFigures | None) -> tuple[str, float] | None:
+def costly_function(run: RunView, preparing: PreparingFigures | None) -> HotFunction | None:
     """The function that takes most of preparing batches, with its line, and the share; None where none is known."""
     hot = run.hottest_in_loader()
     if hot and hot.share >= run.limit(MOST_SHARE):
-        return f"`{hot.name}` ({hot.where})", hot.share
+        return hot
     if preparing is None:
         return None
     parts = (preparing.reading_share, preparing.read_by), (preparing.collating_share, preparing.collated_by)
@@ -40,7 +40,7 @@ def costly_function(run: RunView, preparing: PreparingFigures | None) -> tuple[s
     if share < run.limit(MOST_SHARE) or not at:
         return None
     name = name.replace(".<locals>", "")
-    return f"`{name}` ({run.hottest_line(name.rpartition('.')[2], at) or at})", share
+    return HotFunction(name, run.hottest_line(name.rpartition(".")[2], at) or at, share)
 
 
 def sent_mib(run: RunView, preparing: PreparingFigures | None, workers: int | None) -> float:

@@ -92,9 +92,10 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
-from dptune.advice import Advice, Change, Impact, Location
+from dptune.advice import Advice, Impact
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.input import batch_transfer, costly_forms, loader_words
 from dptune_rules.input.batch_preparation import MOST_SHARE, costly_function, sent_mib, slow_part, takes_indices
 from dptune_rules.input.batch_transfer import KEEPS_UP_SHARE, MANY_TENSORS
@@ -116,6 +117,8 @@ from dptune_rules.input.loader_waits import (
     longest_wait,
     of_trace,
 )
+from dptune_rules.known import passed_at
+from dptune_rules.loader_argument import loader_change
 
 HANDOVER_MS = Threshold(
     "handover_ms",
@@ -200,10 +203,9 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # samples-dropped names what to change
     ready_ns = batch_transfer.interval_ns(run, preparing, now, run.limit(KEEPS_UP_SHARE))
     then = None if repeats or ready_ns or gain < _least_gain(run) else enough
-    where = Location.parse(loader.where) if loader else None
-    changes = [] if then is None else [Change(knob="loader.num_workers", now=now, then=then, at=where)]
+    changes = [] if then is None else [loader_change(run, loader, "num_workers", now, then)]
     if changes and loader and not now and loader.persistent_workers is False:
-        changes.append(Change(knob="loader.persistent_workers", now=False, then=True, at=where))
+        changes.append(loader_change(run, loader, "persistent_workers", False, True))
     most = max(longest_idle, min(spare_share(run), longest_idle + share_of_cores(run, preparing)))
     how = "the wait"
     if most > longest_idle:
@@ -268,10 +270,11 @@ def check(run: RunView) -> Iterator[Advice]:
         waits += f" ({100 * longest_idle:.0f} % with the rank that waits longest in each step)"
     title = f"A {waits}: {reason + ', so ' if reason else ''}{remedy}"
     if culprit and remedy == cheaper:
-        title = f"Make {culprit[0]} cheaper: a {waits}, {100 * culprit[1]:.0f} % of that in this function"
+        title = f"Make `{culprit.name}` ({culprit.where}) cheaper: a {waits}, {100 * culprit.share:.0f} % of that in "
+        title += "this function"
         title += f", and {reason}" if reason else ""
     elif culprit:
-        title += f". {culprit[0]} takes {100 * culprit[1]:.0f} % of the wait"
+        title += f". `{culprit.name}` ({culprit.where}) takes {100 * culprit.share:.0f} % of the wait"
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -280,10 +283,14 @@ def check(run: RunView) -> Iterator[Advice]:
         title=title,
         why=why,
         changes=changes,
-        remedy=costly_forms.remedy(loader, culprit[0].rpartition(" (")[2].removesuffix(")")) if culprit else "",
+        remedy=costly_forms.remedy(loader, culprit.where) if culprit else "",
         saves=saves,
         confidence=_confidence(run, now, host - wait),
-        evidence=list(loader_words.evidence(run, host, wait, now, cores, str(where or ""))),
+        evidence=[
+            *loader_words.evidence(run, host, wait, now, cores, (loader and loader.where) or ""),
+            *passed_at(loader, "num_workers"),
+            *(call_path_evidence(run, culprit.name, culprit.where) if culprit else []),
+        ],
         numerics="same",
         watch=loader_words.repeats(now, dataset, preparing.read_by if preparing else "")
         if repeats

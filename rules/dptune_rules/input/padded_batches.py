@@ -189,12 +189,16 @@ def _saving(run: RunView, padding: float) -> Saving:
 
 
 def _where(loader: LoaderFacts) -> str | None:
-    """The function of the script that collates, else where the loader is created."""
+    """The function of the script that collates, with its line that pads; else a line that does, or makes the loader."""
+    lines = loader.padding.lines if loader.padding else []
     name, _, at = ((loader.preparing and loader.preparing.collated_by) or "").partition(" (")
-    return f"`{name}`, {at.rstrip(')')}" if at else loader.where
+    if lines and (not at or at.rpartition(":")[0] != lines[0].rpartition(":")[0]):
+        return lines[0]
+    return f"`{name}`, {lines[0] if lines else at.rstrip(')')}" if at else loader.where
 
 
 def _evidence(loader: LoaderFacts, padding: PaddingFacts) -> Iterator[Evidence]:
     yield Evidence(label="elements that are not padding", value=padding.filled_share, unit="of a batch")
     yield from known("collated by", loader.preparing.collated_by if loader.preparing else None)
+    yield from known("padded at", ", ".join(padding.lines))
     yield from known("loader", loader.where)

@@ -37,8 +37,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location
+from dptune.advice import Advice, Evidence
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.known import passed_at
+from dptune_rules.loader_argument import loader_change
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
 
@@ -66,8 +68,7 @@ def check(run: RunView) -> Iterator[Advice]:
     trained = max(loaders, key=lambda one: one.batches_drawn or 0, default=None)
     if trained is not None and trained.pin_memory is not False:
         return  # what is copied is of no loader, and where it is made is not known
-    now, where = (None, None) if trained is None else (False, Location.parse(trained.where))
-    changes = [Change(knob="loader.pin_memory", now=now, then=True, at=where)]
+    changes = [loader_change(run, trained, "pin_memory", None if trained is None else False, True)]
     if run.facts and trained is None:
         changes = []  # what is copied is of no loader
     blocked = sum(pageable_copy.most_held_share for pageable_copy in pageable)
@@ -99,6 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 value=round(sum(pageable_copy.calls_per_step for pageable_copy in pageable), 2),
                 unit="per rank and step",
             ),
+            *passed_at(trained, "pin_memory"),
             *(Evidence(label="their rate", value=round(rate, 2), unit="GB/s") for rate in rates),
         ],
         numerics="same",

@@ -96,14 +96,17 @@ def _same_order(run: RunView) -> Iterator[Advice]:
             continue
         if (loader.batches_drawn or 0) <= batches:
             continue
+        before = f" before the epoch at {loader.iterated_at}" if loader.iterated_at else ""
         yield results_at_risk(
             RULE,
             impact="medium",
-            title="DistributedSampler.set_epoch is never called: every epoch has the same batches in the same order",
+            title=f"DistributedSampler.set_epoch is never called{before}: every epoch has the same batches in the same "
+            "order",
             why="It shuffles by its seed plus the epoch set by set_epoch, which is still 0.",
             evidence=[
                 Evidence(label="batches of an epoch", value=batches),
                 Evidence(label="batches drawn", value=loader.batches_drawn or 0),
+                *known("the sampler is created at", loader.sampler_where),
                 *known("the loader is created at", loader.where),
             ],
             remedy=f"{_SET_EPOCH[0].upper()}{_SET_EPOCH[1:]}.",
@@ -178,6 +181,12 @@ def _same_batches(run: RunView) -> Iterator[Advice]:
                 Evidence(label="the loader is created at", value=drawn_loader.where)
                 for drawn_loader in loaders
                 if drawn_loader.where
+            ),
+            *(
+                read_by
+                for drawn_loader in loaders
+                if drawn_loader.preparing
+                for read_by in known("samples are read by", drawn_loader.preparing.read_by)
             ),
         ],
         remedy=_remedy(max(loaders, key=lambda loader: loader.batches_drawn or 0, default=None)),

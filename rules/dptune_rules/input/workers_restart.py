@@ -43,9 +43,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import ceil, floor
 
-from dptune.advice import Advice, Change, Evidence, Location
+from dptune.advice import Advice, Evidence
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.loader_argument import loader_change
 
 LONGER = 1.5  # times the median that the longest step takes, at least, for anything to be looked for
 LEAST_PERIOD = 4  # steps of an epoch: with fewer any steps would be at its distance
@@ -108,7 +109,7 @@ def check(run: RunView) -> Iterator[Advice]:
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
-    change = Change(knob="loader.persistent_workers", now=False, then=True, at=Location.parse(loader.where))
+    change = loader_change(run, loader, "persistent_workers", False, True)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,

@@ -48,7 +48,7 @@ from statistics import median
 
 from dptune.advice import Advice, Change, Evidence, Location, Saving
 from dptune.measured import Missing, digits
-from dptune.rule import Rule, RunView, Threshold
+from dptune.rule import Rule, RunView, Threshold, line_of_argument, passed_at
 from dptune_rules.known import known
 from dptune_rules.predicted_memory import fits, peak_evidence
 
@@ -59,6 +59,7 @@ FULL_SHARE = Threshold(
 HOST_SHARE = Threshold(
     "host_share", 0.5, "of the host's available memory, for all ranks on it: page cache and workers need the rest"
 )
+_ARGUMENTS = ("gradient_checkpointing", "activation_checkpointing")  # the second since transformers 5
 _TRAINER = "TrainingArguments(..., gradient_checkpointing=False)"
 # Saving / recomputation time: a checkpoint's hooks and saved states add to it (1.2 on a small BERT); a forward pass
 # that keeps its activations takes longer (0.36 on a busy machine).
@@ -84,7 +85,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     facts = run.recorded_about("checkpointing")
     checkpointing = None if facts is None else facts.checkpointing
-    if checkpointing is None:
+    if facts is None or checkpointing is None:
         return
     on_cpu = run.measured.device_kind == "cpu"
     share = _recomputed(run) if on_cpu else _recomputed_on_device(run)
@@ -96,10 +97,12 @@ def check(run: RunView) -> Iterator[Advice]:
         raise Missing("activation memory was not measured: record with --warmup 2 or more")
     if not _fits(run, kept_bytes, on_cpu):
         return
-    at, snippet = (
-        Location.parse(checkpointing.where),
-        _TRAINER if checkpointing.through.startswith("transformers.") else "",
-    )
+    by_trainer = checkpointing.through.startswith("transformers.") and checkpointing.enabled_where is None
+    calls = facts.library_calls if by_trainer else []
+    argument = next(iter(passed_at(calls, _ARGUMENTS)), None)
+    argument = argument or line_of_argument(calls, "TrainingArguments", _ARGUMENTS[0])
+    at = Location.parse(checkpointing.enabled_where or argument or checkpointing.where)
+    snippet = _TRAINER if checkpointing.through.startswith("transformers.") else ""
     changes = [Change(knob="memory.checkpointing", now=True, then=False, at=at, snippet=snippet)]
     yield Advice(
         rule=RULE.code,
@@ -119,6 +122,7 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="activations that checkpointing discards", value=kept_bytes, unit="bytes per rank"),
             *peak_evidence(run, {"memory.checkpointing": False}),
             *known("called by", checkpointing.through),
+            *(known("runs at", checkpointing.where) if checkpointing.where != str(at) else []),
         ],
         numerics="same",
         watch="Memory use rises by the size of the activations: check the peak with the longest batch.",

@@ -14,7 +14,7 @@ The first of these three sources that was recorded:
 Each part of the recording must show at least half of the overall growth per step.
 
 The holder of the tensors is found by what refers to them: a list, a dict or an attribute of an object. The line that
-adds to it is read from the source.
+adds to it is read from the source. Hooks on modules that steps register and do not remove are counted by line.
 
 ## Why it matters
 
@@ -47,8 +47,10 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Evidence
 from dptune.measured import MemoryFigures, digits
-from dptune.rule import MemoryGrowth, Rule, RunView, Threshold
+from dptune.rule import MemoryGrowth, RegisteredHookFacts, Rule, RunView, Threshold, left_by_steps
 
+_TENSORS = "Keep numbers, not tensors: reduce outputs in the step, `loss.detach()`, `.item()`."
+_HOOKS = "Register the hooks once, before training, or call `remove()` on their handles after the pass."
 SOON_STEPS = 10_000  # a run that is out of memory before that many steps will hardly come to its end
 
 LEAST_KIB = Threshold("least_kib", 64.0, "a logger keeps less; a tensor that is kept with its graph takes more")
@@ -98,6 +100,9 @@ def _advice(run: RunView, growth: float, figure: MemoryFigures | None, counted: 
     by = f"`{kept.held_by}`" if kept and kept.held_by else ""
     held = f", kept in {by}" if by else ""
     held += f" ({kept.where})" if kept and kept.where and by else ""
+    hooks = _hooks(run, figure.rank if figure is not None else counted.rank if counted is not None else 0)
+    if hooks is not None:
+        held = f", kept by hooks that steps register and never remove ({hooks.where})"
     evidence = []
     if figure is not None and figure.known("least_growth_bytes") is not None:
         evidence.append(
@@ -115,7 +120,9 @@ def _advice(run: RunView, growth: float, figure: MemoryFigures | None, counted: 
         evidence.append(Evidence(label="of these with a grad_fn", value=counted.with_graph))
     if kept is not None:
         evidence.append(Evidence(label="shapes", value=", ".join(kept.shapes)))
-    limited = kept is not None and kept.limited
+    if hooks is not None:
+        evidence.append(Evidence(label=f"hooks registered at {hooks.where} and not removed", value=hooks.kept))
+    limited = kept is not None and kept.limited and hooks is None
     soon = left is not None and left < SOON_STEPS
     return Advice(
         rule=RULE.code,
@@ -123,16 +130,27 @@ def _advice(run: RunView, growth: float, figure: MemoryFigures | None, counted: 
         kind=RULE.kind,
         impact="low" if limited else "high" if soon else "medium",
         title=f"Allocated memory grows by {digits(growth / 2**20)} MiB every step{held}{full}",
-        why=f"{by or 'Something'} keeps tensors from every step: collected outputs, or losses with their graph."
-        if not limited
-        else f"{by} looks like a buffer of limited size: it is a leak only if it has no limit.",
+        why=_why(by, hooks=hooks is not None, limited=limited),
         changes=[],
         confidence="low" if limited else "medium",
         evidence=evidence,
         numerics="same",
-        watch="" if limited else "Keep numbers, not tensors: reduce outputs in the step, `loss.detach()`, `.item()`.",
+        watch="" if limited else _HOOKS if hooks is not None else _TENSORS,
         fingerprint=RULE.code,
     )
+
+
+def _why(by: str, *, hooks: bool, limited: bool) -> str:
+    if hooks:
+        return "Each hook keeps what its function refers to, and runs in each later pass of the module."
+    if limited:
+        return f"{by} looks like a buffer of limited size: it is a leak only if it has no limit."
+    return f"{by or 'Something'} keeps tensors from every step: collected outputs, or losses with their graph."
+
+
+def _hooks(run: RunView, rank: int) -> RegisteredHookFacts | None:
+    """The line of that rank whose hooks become more from step to step."""
+    return next((left_by_steps(facts.hooks) for facts in run.facts if facts.rank == rank), None)
 
 
 def _steps_left(figure: MemoryFigures, growth: float) -> int | None:

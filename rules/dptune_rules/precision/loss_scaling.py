@@ -2,6 +2,7 @@
 
 ## What it measures
 
+Whether `clip_grad_norm_` or `clip_grad_value_` clips gradients of an optimizer before its GradScaler unscales them.
 Whether a GradScaler is enabled while autocast computes in bf16, or not at all; and whether none is enabled while
 gradients are computed in fp16. The autograd graphs of the first backward passes show whether they hold values in fp16:
 a model in fp16 that is not trained is in none of them. The graph also shows a constant by which the script
@@ -76,7 +77,8 @@ RULE = Rule(
     name="loss-scaling",
     family="precision",
     kind="risk",
-    summary="a GradScaler is used although nothing computes in fp16, or fp16 autocast trains without one",
+    summary="a GradScaler is used although nothing computes in fp16, fp16 autocast trains without one, or gradients "
+    "are clipped before they are unscaled",
     since="0.1",
     thresholds=(SCALED_LOSS, FACTOR),
 )
@@ -88,6 +90,7 @@ def check(run: RunView) -> Iterator[Advice]:
         yield from _unscaled(run)
         return
     facts = run.any_facts("grad_scaler", "autocast", "fsdp")
+    yield from _clipped(run)
     kind = (facts.autocast or "").rpartition(":")[2]
     half = kind == "float16" or any("float16" in ddp.gradient_dtypes for ddp in facts.ddp)
     if not facts.grad_scaler or half or facts.fsdp or facts.engine:
@@ -101,7 +104,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact="medium" if skipped else "low",
-        title=f"A GradScaler is enabled, and {said}",
+        title=f"A GradScaler is enabled{in_parentheses(facts.grad_scaler_where)}, and {said}",
         why="It checks all gradients in each step and skips steps with an overflow; only fp16 needs that.",
         changes=[],
         confidence="high",
@@ -109,9 +112,32 @@ def check(run: RunView) -> Iterator[Advice]:
             Evidence(label="autocast", value=facts.autocast or "none"),
             *([] if facts.grad_scale is None else [Evidence(label="scale", value=facts.grad_scale)]),
             *known("steps that were skipped", skipped),
+            *known("the scaler is created at", facts.grad_scaler_where),
         ],
         numerics="same",
         fingerprint=RULE.code,
+    )
+
+
+def _clipped(run: RunView) -> Iterator[Advice]:
+    """A line that clips gradients while they are multiplied by the scale."""
+    facts = next((facts for facts in run.facts if facts.scaled_clipping), None)
+    if facts is None or facts.scaled_clipping is None or (facts.grad_scale or 0.0) <= 1:
+        return
+    where = facts.scaled_clipping.where
+    yield results_at_risk(
+        RULE,
+        title=f"Gradients are clipped at {where} before the GradScaler unscales them: the limit is compared with "
+        f"gradients {facts.grad_scale:,.0f} times as large",
+        why="Clipping then cuts every gradient to a length that the scale divides again, so that steps are tiny.",
+        evidence=[
+            Evidence(label="scale", value=facts.grad_scale or 0.0),
+            Evidence(label=f"clipped at {where} before unscale_", value=facts.scaled_clipping.times, unit="times"),
+            *known("the scaler is created at", facts.grad_scaler_where),
+        ],
+        remedy=f"Call `scaler.unscale_(optimizer)` before {where}.",
+        watch="Gradients are then clipped at the limit that is stated: compare the loss.",
+        subject="clipped",
     )
 
 
@@ -141,6 +167,7 @@ def _unscaled(run: RunView) -> Iterator[Advice]:
             ),
             Evidence(label="loss", value=median(losses), unit="median"),
             *known("autocast entered at", facts.autocast_where),
+            *known("a GradScaler that is not enabled is created at", facts.grad_scaler_where),
             *known("backward pass at", facts.backward_where),
         ],
         watch="Enable torch.amp.GradScaler for the loss, the optimizer step and clipping, or use bf16 autocast. Leave "

@@ -97,7 +97,7 @@ from dptune.measured import (
     StragglerFigures,
     digits,
 )
-from dptune.rule import Rule, RunView, Threshold
+from dptune.rule import LateLine, Rule, RunView, Threshold, late_line
 from dptune_rules.known import in_parentheses
 
 LEAST_STEPS_SHARE = Threshold(
@@ -211,6 +211,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return  # which has a rule of its own
     if cause == "input" and (run.measured.input.known("wait_share") or 0.0) >= run.limit(INPUT_SHARE):
         return  # most ranks wait for their loaders, this one longest
+    at = None if of_machine else late_line(run.facts, late.rank, run.limit(EXPLAINED_SHARE) * late.mean_lag_ns)
     yield Advice(
         rule=RULE.code,
         slug=RULE.name,
@@ -219,11 +220,13 @@ def check(run: RunView) -> Iterator[Advice]:
         title=_of_more_work(run, late)
         or f"Rank {late.rank} arrives {digits(late.lag_ns / 1e6)} ms late {late.when}, and the others wait for it: "
         f"{why[0] if why else 'the cause is not known'}",
-        why="Collectives are synchronous, so the slowest rank sets the pace." + _less_than_waited(run, late, saves),
+        why="Collectives are synchronous, so the slowest rank sets the pace."
+        + (f" It spends longer than the others in `{at.function}` ({at.where})." if at else "")
+        + _less_than_waited(run, late, saves),
         changes=[],
         saves=saves,
         confidence="medium" if sure else "low",
-        evidence=[*_evidence(run, late, lag_share), *_causes(late, cause, covered)],
+        evidence=[*_evidence(run, late, lag_share), *_causes(late, cause, covered), *_line(late.rank, at)],
         numerics="same",
         fingerprint=f"{RULE.code}:{cause or 'unknown'}",
     )
@@ -348,6 +351,13 @@ def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> I
         )
     if cause:
         yield Evidence(label=LAG_CLASSES[cause], value=covered, unit="of its lag", rank=late.rank)
+
+
+def _line(rank: int, at: LateLine | None) -> Iterator[Evidence]:
+    """The line of the script at which it spends longer than the other ranks."""
+    if at is not None:
+        unit = "ms per step, beyond the median of the other ranks"
+        yield Evidence(label=f"longer at {at.where}", value=at.extra_ns / 1e6, unit=unit, rank=rank)
 
 
 def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float, str]:

@@ -54,7 +54,9 @@ from collections.abc import Iterator, Sequence
 
 from dptune.advice import Advice, Confidence, Evidence
 from dptune.measured import digits
-from dptune.rule import Rule, RunView, SlowSteps, Threshold
+from dptune.rule import Rule, RunView, SlowSteps, Threshold, passed_at
+from dptune_rules.call_paths import call_path_evidence
+from dptune_rules.known import known
 
 FEWER = 2  # times as many samples in a batch of training: from here on the batch of evaluation is small
 NOTICED = 1  # rank: where it is the only one, its number says nothing
@@ -75,6 +77,21 @@ REMEDIES = {
     "evaluation": "Evaluate less often, on fewer samples, or in another job.",
     "experience": "Reinforcement learning needs this. To save time, step many environments as one batch, or collect in "
     "other processes.",
+}
+
+_OF_LIGHTNING = {
+    "evaluation": ("val_check_interval", "check_val_every_n_epoch"),
+    "saving": ("every_n_train_steps", "every_n_epochs"),
+    "logging": ("log_every_n_steps",),
+}
+_FREQUENCY = {  # by library and kind, the arguments that set it
+    "transformers": {
+        "evaluation": ("eval_steps", "eval_strategy", "evaluation_strategy"),
+        "saving": ("save_steps", "save_strategy"),
+        "logging": ("logging_steps",),
+    },
+    "lightning": _OF_LIGHTNING,
+    "pytorch_lightning": _OF_LIGHTNING,
 }
 
 RULE = Rule(
@@ -139,6 +156,8 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="median slow step", value=took_ms, unit="ms"),
                 Evidence(label="median step", value=median_ms, unit="ms"),
                 Evidence(label="mean step", value=mean_ms, unit="ms"),
+                *known("frequency set at", ", ".join(_set_at(run, cause))),
+                *(call_path_evidence(run, cause.name, cause.where, [cause.where]) if cause.where else []),
             ],
             numerics="same",
             watch=" ".join(
@@ -183,8 +202,19 @@ def _confidence(cause: SlowSteps) -> Confidence:
 
 def _hottest(run: RunView, cause: SlowSteps) -> str:
     """The line in the function that takes most of its time, where the function is the script's."""
-    line = run.hottest_line(cause.name, cause.where) if cause.where else None
+    line = run.hottest_line(_own_name(cause), cause.where) if cause.where else None
     return f" Most of it is at {line}." if line and line != cause.where else ""
+
+
+def _set_at(run: RunView, cause: SlowSteps) -> list[str]:
+    """The lines of the script that pass a library how often to do it."""
+    arguments = _FREQUENCY.get(cause.name.partition(".")[0], {}).get(cause.kind, ())
+    return passed_at(run.any_facts().library_calls, arguments)
+
+
+def _own_name(cause: SlowSteps) -> str:
+    """The function's name without its class."""
+    return cause.name.rpartition(".")[2]
 
 
 def _held_out_batch(run: RunView, cause: SlowSteps) -> str:
@@ -218,8 +248,7 @@ def _kept_logits(run: RunView, cause: SlowSteps) -> str:
 
 def _is_pass(cause: SlowSteps, what: str) -> bool:
     """Whether a pass of the training loop itself makes these steps slow."""
-    name = cause.name.rpartition(".")[2]
-    return not cause.kind and name in (what, f"the {what} pass")
+    return not cause.kind and _own_name(cause) in (what, f"the {what} pass")
 
 
 def _meanwhile(cause: SlowSteps, causes: Sequence[SlowSteps]) -> bool:

@@ -44,6 +44,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence
 from dptune.measured import MemoryBoundFunction, OperatorCost
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.host.costly_functions import costs, seen_in_kernels
 
 WORTH_SHARE = Threshold(
@@ -110,6 +111,7 @@ def _advice(run: RunView, function: MemoryBoundFunction) -> Advice:
                 Evidence(label=_label(cost), value=cost.share, unit="of a step", rank=function.rank)
                 for cost in function.operators[:LISTED]
             ),
+            *call_path_evidence(run, function.name, function.at),
         ],
         numerics="same",
         watch=f"Check whether {'its runs repeat results' if _runs(function) else 'it repeats work'}, only a part of "

@@ -56,6 +56,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence, Impact
 from dptune.measured import CodeSite, digits
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules.call_paths import call_path_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
 LIBRARY_SHARE = Threshold(
@@ -191,6 +192,7 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
         evidence=[
             Evidence(label=f"{site.name} at {site.at}", value=site.cost_ns / 1e6, unit="ms per step", rank=site.rank),
             Evidence(label="most of it in", value=site.mostly),
+            *([] if site.part else call_path_evidence(run, site.name, site.at)),
         ],
         numerics="same",
         watch=_watch(collects) if of_method else "",

@@ -6,18 +6,15 @@ Source: https://docs.github.com/en/actions/reference/workflows-and-actions/workf
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from dptune.advice import Advice, Location
 from dptune.check.result import Gate
 from dptune.present.sections.advice import savings
 from dptune.present.sections.gate import budget_in_words, opening
 from dptune.present.visible import visible
 
 MOST = 10
-_LINE = re.compile(r"(?<![\w/\\.~-])[\w/\\.~-]{1,255}\.py:[0-9]{1,9}(?![0-9])")
 _MOST_CHARACTERS = 2000  # of a message or a title: a name out of a trace may be as long as someone likes
 _LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 
@@ -62,19 +59,12 @@ def _annotations(gate: Gate) -> Iterator[_Annotation]:
         for reservation in gate.reservations:
             yield _Annotation("notice", "dptune check", f"but: {reservation}")
     for advice in gate.tripped:
-        at = _place(advice)
+        at = advice.place
         where = (at.file, at.line) if at else ("", 0)
         message = " ".join(
             [*(f"{words}." for words in [advice.title, *savings(advice, gate.verified, gate.step_ns)]), advice.why]
         )
         yield _Annotation(_LEVELS[advice.impact], f"{advice.rule} {advice.slug}", message, *where)
-
-
-def _place(advice: Advice) -> Location | None:
-    """The script line for the annotation: that of the first change, else the first line that title or evidence name."""
-    of_change = next((change.at for change in advice.changes if change.at), None)
-    named = _LINE.search(" ".join([advice.title, *(f"{each.label} {each.value}" for each in advice.evidence)]))
-    return of_change or Location.parse(named[0] if named else None)
 
 
 def _command(annotation: _Annotation) -> str:

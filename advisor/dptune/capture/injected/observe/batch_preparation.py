@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any
 
 import torch
@@ -148,14 +149,23 @@ def reader(dataset: Any) -> Any:
     return next((method for method in (getattr(type(dataset), name, None) for name in names) if method), None)
 
 
-def named(function: Any) -> str | None:
-    """`name (file:line)` of what is called; the name alone where it is no user's."""
+def called_code(function: Any) -> CodeType | None:
+    """The code of what is called; None where that is not Python's."""
+    return getattr(_called(function), "__code__", None)
+
+
+def _called(function: Any) -> Any:
+    """The function that a partial one, or an object that can be called, runs."""
     while isinstance(function, functools.partial):
         function = function.func
     by_class = getattr(type(function), "__call__", None)  # noqa: B004 - what an object that can be called runs
-    if not hasattr(function, "__code__") and hasattr(by_class, "__code__"):
-        function = by_class
-    code = getattr(function, "__code__", None)
+    return by_class if not hasattr(function, "__code__") and hasattr(by_class, "__code__") else function
+
+
+def named(function: Any) -> str | None:
+    """`name (file:line)` of what is called; the name alone where it is no user's."""
+    function = _called(function)
+    code = called_code(function)
     name = getattr(function, "__name__" if code is None else "__qualname__", None)
     line = users_code(code)
     return f"{name} ({line})" if name and line else name

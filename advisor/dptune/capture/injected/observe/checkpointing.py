@@ -38,6 +38,8 @@ class Checkpointing:
     def install(self) -> None:
         """Follow torch's checkpoints as soon as the script, or a library, imports them."""
         imports.after("torch.utils.checkpoint", self._watch)
+        imports.after("torch.distributed.algorithms._checkpoint.checkpoint_wrapper", self._watch_wrapper)
+        imports.after("transformers.modeling_utils", self._watch_transformers)
 
     def begin(self) -> None:
         """The warm-up is over: weigh no more, where that is done."""
@@ -58,6 +60,27 @@ class Checkpointing:
     def _watch(self, module: ModuleType) -> None:
         self._watch_frames(module)
         self._watch_reentrant(module)
+
+    def _watch_wrapper(self, module: ModuleType) -> None:
+        self._watch_enabling(module.CheckpointWrapper, "__init__")
+
+    def _watch_transformers(self, module: ModuleType) -> None:
+        self._watch_enabling(module.PreTrainedModel, "gradient_checkpointing_enable")
+
+    def _watch_enabling(self, kind: Any, method: str) -> None:
+        """Note the line, unless transformers calls it for its own Trainer, which goes by its arguments."""
+        enable = getattr(kind, method)
+
+        @functools.wraps(enable)
+        def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
+            enabled = enable(this, *args, **kwargs)
+            with contextlib.suppress(Exception):
+                caller = sys._getframe(1)
+                if not entry(caller).startswith("transformers."):
+                    self._facts.enabled_where = self._facts.enabled_where or users_line(caller)
+            return enabled
+
+        setattr(kind, method, watched)
 
     def _watch_frames(self, module: ModuleType) -> None:
         construct = module._CheckpointFrame.__init__

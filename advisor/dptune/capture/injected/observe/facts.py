@@ -101,9 +101,14 @@ def gather(facts: Facts, observers: Observers) -> None:
         "loss_scaling": observers.loss_scaling.facts,
         "weight_penalty": observers.weight_penalties.facts,
         "same_results": observers.same_results.facts,
+        "library_calls": observers.library_calls.facts,
+        "scaled_clipping": observers.scaled_clipping.facts,
+        "hooks": observers.hooks.facts,
+        "anomaly_where": lambda: observers.anomaly.where,
         "keeps_logits": lambda: _keeps_logits(places),
         "unaveraged": lambda: observers.unaveraged.facts() or facts.unaveraged,
         "grad_scaler": lambda: bool(_scalers(places)),
+        "grad_scaler_where": lambda: next(map(places.line, _scalers(places) or places.alive(GradScaler)), None),
         "grad_scale": lambda: next((float(scaler.get_scale()) for scaler in _scalers(places)), None),
     }
     facts.unread = {}

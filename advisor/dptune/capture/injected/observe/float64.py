@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.optim import Optimizer
 
 from dptune.capture.injected.observe.places import Places, users_line
@@ -35,6 +36,7 @@ class Doubling:
     def __init__(self, places: Places) -> None:
         self._places = places
         self._calls: list[_Call] = []
+        self._made: dict[int, tuple[weakref.ref[Any], DoubledFacts]] = {}  # parameters that were made float64
 
     def install(self) -> None:
         """Wrap the methods of nn.Module, and torch's functions. In compiled code they are called as they are."""
@@ -42,9 +44,13 @@ class Doubling:
             self._watch_module(name)
         for name in _DEFAULT:
             self._watch_default(name)
+        register_module_parameter_registration_hook(self._registered)
 
     def facts(self) -> DoubledFacts | None:
-        """The last call that converted a module with float64 parameters of an optimizer; else that set the default."""
+        """The last call that converted a module with float64 parameters of an optimizer; else that set the default.
+
+        Else the line that made the first such parameter, with its module's class.
+        """
         updated = {
             id(tensor)
             for optimizer in self._places.alive(Optimizer)
@@ -62,7 +68,14 @@ class Doubling:
                 id(parameter) in updated for parameter in module.parameters()
             ):
                 return call.facts
-        return default
+        made = (facts for at, (parameter, facts) in self._made.items() if at in updated and parameter() is not None)
+        return default or next(made, None)
+
+    def _registered(self, module: Any, name: str, parameter: Any) -> None:
+        with contextlib.suppress(Exception):
+            if parameter is not None and parameter.dtype == torch.float64 and len(self._made) < _CALLS:
+                where = users_line(sys._getframe(1))
+                self._made[id(parameter)] = weakref.ref(parameter), DoubledFacts(where, type(module).__name__)
 
     def _watch_module(self, name: str) -> None:
         convert = getattr(nn.Module, name)

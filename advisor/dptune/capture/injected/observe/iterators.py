@@ -19,10 +19,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader, dataloader
 
-from dptune.capture.injected.observe.places import Places, is_the_users, relative
+from dptune.capture.injected.observe.places import Places, is_the_users, relative, users_line
 from dptune.runfile.iterators import IteratorFacts
 
-_LINES = 16  # that are distinguished
+_LINES, _LOADERS = 16, 64  # that are distinguished
 
 
 @dataclass
@@ -63,6 +63,7 @@ class Iterators:
         self._thread: int | None = None  # the training thread, while steps are timed
         self._step = 0
         self._lines: dict[tuple[CodeType, int], _Line] = {}
+        self._first: dict[int, tuple[Any, str | None]] = {}  # by loader, the line that made its first iterator
 
     def install(self) -> None:
         """Wrap what makes an iterator, and what ends its workers."""
@@ -71,6 +72,8 @@ class Iterators:
 
         @functools.wraps(make)
         def made(this: Any) -> Any:
+            with contextlib.suppress(Exception):
+                self._note_first(this, sys._getframe(1))
             begun = time.perf_counter_ns()
             iterator = make(this)
             if self._thread == threading.get_ident():
@@ -117,6 +120,11 @@ class Iterators:
         if mark is not None:
             mark.line.facts.used_up += 1
 
+    def first_line(self, loader: Any) -> str | None:
+        """`file:line` of the script that made the first iterator of a loader; None where none was made."""
+        reference, line = self._first.get(id(loader), (None, None))
+        return line if reference is not None and reference() is loader else None
+
     def facts(self) -> list[IteratorFacts]:
         """What the lines of the script made."""
         for line in self._lines.values():
@@ -146,6 +154,13 @@ class Iterators:
         line.facts.other_data += not same
         line.loader, line.data = _reference(loader), _reference(loader.dataset)
         line.spent_ns[self._step] += spent_ns
+
+    def _note_first(self, loader: Any, frame: FrameType) -> None:
+        known = self._first.get(id(loader))
+        if known is None or known[0]() is not loader:
+            if len(self._first) >= _LOADERS:
+                self._first.clear()  # a script that makes loaders in each step
+            self._first[id(loader)] = weakref.ref(loader), users_line(frame)
 
     def _end(self, line: _Line, spent_ns: int) -> None:
         """An iterator was freed."""

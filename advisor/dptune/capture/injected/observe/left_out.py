@@ -9,11 +9,13 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.optim import Optimizer
 
+from dptune.capture.injected.observe.assignments import assigned_at
 from dptune.capture.injected.observe.module_paths import DEEPEST, Parents, all_modules, parents, path_of
 from dptune.capture.injected.observe.places import Places, users_function
 from dptune.runfile.left_out import LeftOutFacts
@@ -74,6 +76,7 @@ def left_out(
     if not later and last_left_out < first_held and len(orphans) > len(others):
         return None
     held = {id(parameter) for parameter in others}
+    listed_in, listed_where = _listed(holding, modules, known)
     optimizer = max(places.alive(Optimizer), key=lambda candidate: _holds(candidate, held))
     return LeftOutFacts(
         optimizer=type(optimizer).__name__,
@@ -84,11 +87,28 @@ def left_out(
         modules=_named([path_of(module, known) for module in holding]),
         added_later=bool(later),
         added_where=next((line for parameter in later if (line := added.line(parameter))), None),
+        listed_in=listed_in,
+        listed_where=listed_where,
     )
 
 
 def _holds(optimizer: Any, wanted: set[int]) -> int:
     return sum(id(parameter) in wanted for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _listed(holding: Sequence[Any], modules: Sequence[Any], known: Parents) -> tuple[str, str | None]:
+    """The attribute of a module that holds some of these, or the modules they are in, in a plain list, tuple or dict.
+
+    With the line that assigns it; torch does not register what is held like that.
+    """
+    roots = {id(_root(module, known)) for module in holding}
+    for module in modules:
+        for name, value in vars(module).items():
+            parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+            if name.startswith("_") or not any(id(part) in roots for part in islice(parts, _MOST)):
+                continue
+            return f"{type(module).__name__}.{name}", assigned_at(type(module), name)
+    return "", None
 
 
 def _root(module: Any, known: Parents) -> Any:

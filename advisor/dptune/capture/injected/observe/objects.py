@@ -18,9 +18,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import IterableDataset, Subset
 
 from dptune.capture.injected.observe import process_rank
+from dptune.capture.injected.observe.call_source import lines_of
 from dptune.capture.injected.observe.costly_lines import costly_lines
 from dptune.capture.injected.observe.dropped_samples import drops
 from dptune.capture.injected.observe.observers import Observers
+from dptune.capture.injected.observe.padding_lines import padding_lines
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.sharding import sharded_by
 from dptune.knobs import of_call
@@ -125,6 +127,7 @@ def ddp(module: Any, places: Places) -> DdpFacts:
         ranks=_ranks(module.process_group),
         comm_hook=log.get("comm_hook"),
         arguments=_arguments("ddp", DdpFacts, vars(module)),
+        argument_lines=lines_of(places, module),
     )
 
 
@@ -283,6 +286,10 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     with contextlib.suppress(Exception):  # there may be no source to read
         dropped = drops(loader.dataset) if iterable else None
         costly = costly_lines(loader.dataset)
+    padding = observers.meters.padding.facts(id(loader._index_sampler))
+    with contextlib.suppress(Exception):
+        if padding is not None:
+            padding.lines = padding_lines(loader)
     sampler = loader.sampler if batches is loader.batch_sampler else getattr(batches, "sampler", loader.sampler)
     epoch_length = undivided_length = None
     with contextlib.suppress(Exception):  # an iterable data set does not say where it ends
@@ -291,6 +298,7 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
     own_batches = loader.batch_size is None and batches is loader.batch_sampler and batches is not None
     return LoaderFacts(
         where=places.line(loader),
+        through=places.through(loader),
         batch_size=loader.batch_size or getattr(batches, "batch_size", None),
         num_workers=loader.num_workers,
         pin_memory=loader.pin_memory,
@@ -303,6 +311,8 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         subset=subset_digest(loader.dataset),
         batches_drawn=places.draws[id(loader._index_sampler)],
         sampler=type(sampler).__name__,
+        sampler_where=places.line(sampler),
+        iterated_at=observers.iterators.first_line(loader),
         distributed_sampler=hasattr(sampler, "num_replicas") or hasattr(loader.batch_sampler, "process_index"),
         replicas=getattr(sampler, "num_replicas", None),
         sampler_epoch=getattr(sampler, "epoch", None) if getattr(sampler, "shuffle", False) else None,
@@ -317,8 +327,9 @@ def loader(loader: Any, observers: Observers) -> LoaderFacts:
         costly_lines=costly,
         epoch_length=epoch_length,
         undivided_length=undivided_length,
-        padding=observers.meters.padding.facts(id(loader._index_sampler)),
+        padding=padding,
         arguments=_arguments("loader", LoaderFacts, vars(loader)),
+        argument_lines=lines_of(places, loader),
     )
 
 
@@ -361,4 +372,5 @@ def optimizer(optimizer: Any, places: Places) -> OptimizerFacts:
         parameters=sum(getattr(tensor, "_local_tensor", tensor).numel() for tensor in tensors),  # FSDP2: of this rank
         dtypes=sorted({str(_dtype(tensor.dtype)) for tensor in tensors}),
         arguments=_arguments("optimizer", OptimizerFacts, optimizer.defaults),
+        argument_lines=lines_of(places, optimizer),
     )

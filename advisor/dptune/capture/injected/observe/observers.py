@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from dptune.capture.injected.observe.anomaly import Anomaly
 from dptune.capture.injected.observe.averaging import Averaging
 from dptune.capture.injected.observe.batch_preparation import Preparing
 from dptune.capture.injected.observe.broadcast_losses import BroadcastLosses
@@ -24,13 +25,16 @@ from dptune.capture.injected.observe.ignored_targets import IgnoredTargets
 from dptune.capture.injected.observe.iterators import Iterators
 from dptune.capture.injected.observe.kept_weights import KeptWeights
 from dptune.capture.injected.observe.left_out import AddedParameters
+from dptune.capture.injected.observe.library_calls import LibraryCalls
 from dptune.capture.injected.observe.loss_scaling import LossScaling
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
+from dptune.capture.injected.observe.registered_hooks import RegisteredHooks
 from dptune.capture.injected.observe.repeated_forward import RepeatedForward
 from dptune.capture.injected.observe.same_results import SameResults
+from dptune.capture.injected.observe.scaled_clipping import ScaledClipping
 from dptune.capture.injected.observe.shifted_labels import ShiftedLabels
 from dptune.capture.injected.observe.torch_warnings import Warned
 from dptune.capture.injected.observe.unaveraged import Unaveraged
@@ -71,6 +75,10 @@ class Observers:
     loss_scaling: LossScaling
     same_results: SameResults
     changed_samples: ChangedSamples
+    library_calls: LibraryCalls
+    anomaly: Anomaly
+    hooks: RegisteredHooks
+    scaled_clipping: ScaledClipping
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -83,6 +91,7 @@ class Observers:
         self.lost_updates.stepped(optimizer)
         self.repeated_forward.stepped()
         self.kept_weights.stepped(optimizer)
+        self.hooks.stepped()
 
 
 @functools.cache
@@ -140,6 +149,14 @@ def observers() -> Observers:
     kept_weights.install()
     unaveraged = Unaveraged(places)
     unaveraged.install()
+    library_calls = LibraryCalls()
+    library_calls.install()
+    anomaly = Anomaly()
+    anomaly.install()
+    hooks = RegisteredHooks()
+    hooks.install()
+    scaled_clipping = ScaledClipping(places)
+    scaled_clipping.install()
     return Observers(
         *(places, meters, garbage, Compilations(), preparing, calls, averaging, unused, warned, checkpointing),
         doubling=doubling,
@@ -149,7 +166,7 @@ def observers() -> Observers:
         unaveraged=unaveraged,
         iterators=iterators,
         lost_updates=LostUpdates(places),
-        repeated_forward=RepeatedForward(places, lambda: meters.passes),
+        repeated_forward=RepeatedForward(places, lambda: meters.passes, unused.inputs.note),
         probability_losses=probability_losses,
         generators=generators,
         ignored_targets=ignored_targets,
@@ -161,4 +178,8 @@ def observers() -> Observers:
         loss_scaling=loss_scaling,
         same_results=SameResults(places),
         changed_samples=changed_samples,
+        library_calls=library_calls,
+        anomaly=anomaly,
+        hooks=hooks,
+        scaled_clipping=scaled_clipping,
     )

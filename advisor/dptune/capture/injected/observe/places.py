@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.profiler import profile
 from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
 
 from dptune.capture.injected.imports import imports
 
@@ -148,17 +149,35 @@ def users_place(file: str, line: int) -> str | None:
     return f"{file.removeprefix(_HERE)}:{line}" if is_the_users(file) else None
 
 
+Call = tuple[CodeType, int]  # a function of the script, and the instruction in it that calls
+
+
+class _MadeAt(NamedTuple):
+    """Where a thing was made: the line, the library's function that the script calls there, and the script's call."""
+
+    thing: weakref.ref[Any]
+    line: str | None
+    through: str
+    call: Call | None
+
+
+def _users_call(frame: FrameType | None) -> Call | None:
+    while frame is not None and not is_the_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
 class Places:
     """Live objects of a kind, in the order they were made, each with its line; nothing is kept alive."""
 
     def __init__(self) -> None:
         self._made: dict[type, list[weakref.ref[Any]]] = {}
-        # The line, and the library's function that the script calls there; by identity: a thing may have no hash.
-        self._lines: dict[int, tuple[weakref.ref[Any], str | None, str]] = {}
+        self._made_at: dict[int, _MadeAt] = {}  # by identity: a thing may have no hash
         self.autocast: str | None = None
         self.autocast_line: str | None = None
         self.compiled: list[str | None] = []  # the user's line of each torch.compile
         self.ddp_graphs: list[int] = []  # into how many DDPOptimizer split each compiled graph
+        self._stepped_at: dict[int, tuple[weakref.ref[Any], str | None]] = {}  # schedulers, by identity
         self.engine: str | None = None
         self.sharded: list[tuple[weakref.ref[Any], str | None]] = []  # the state of each call of fully_shard
         self.profiler_line: str | None = None
@@ -171,9 +190,11 @@ class Places:
         """Wrap the constructors. Their signatures stay readable through `__wrapped__`."""
         for kind in KINDS:
             self.watch(kind)
+        self.watch(DistributedSampler)
         self._watch_autocast()
         self._watch_profilers()
         self._watch_compile()
+        self._watch_schedulers()
         self._watch_groups()
         imports.after("torch.distributed.fsdp.fully_sharded_data_parallel", self._watch_fsdp1)
         imports.after("torch.distributed.fsdp._fully_shard._fsdp_state", self._watch_fsdp2)
@@ -209,15 +230,22 @@ class Places:
 
     def line(self, thing: Any) -> str | None:
         """`file:line` of the user's call that made it."""
-        return self._made_at(thing)[0]
+        found = self._found(thing)
+        return None if found is None else found.line
 
     def through(self, thing: Any) -> str:
         """The function of an installed package that the script calls there; "" where the script makes it itself."""
-        return self._made_at(thing)[1]
+        found = self._found(thing)
+        return "" if found is None else found.through
 
-    def _made_at(self, thing: Any) -> tuple[str | None, str]:
-        ref, line, through = self._lines.get(id(thing), (None, None, ""))
-        return (line, through) if ref is not None and ref() is thing else (None, "")
+    def call(self, thing: Any) -> Call | None:
+        """The call of the script that made it; None where a library did."""
+        found = self._found(thing)
+        return None if found is None else found.call
+
+    def _found(self, thing: Any) -> _MadeAt | None:
+        found = self._made_at.get(id(thing))
+        return found if found is not None and found.thing() is thing else None
 
     def watch(self, kind: type) -> None:
         """Remember every object of that kind from now on."""
@@ -229,18 +257,24 @@ class Places:
             construct(this, *args, **kwargs)
             with contextlib.suppress(Exception):
                 frame = sys._getframe(1)
-                line = (self._line_of_copied(this) if _made_by_library(frame) else None) or users_line(frame)
                 made.append(weakref.ref(this))
-                self._lines[id(this)] = (made[-1], line, entry(frame))
+                by_library = _made_by_library(frame)
+                copied = self._copied(this) if by_library else None
+                if copied is not None:
+                    self._made_at[id(this)] = _MadeAt(made[-1], copied.line, entry(frame), copied.call)
+                else:
+                    call = None if by_library else _users_call(frame)
+                    self._made_at[id(this)] = _MadeAt(made[-1], users_line(frame), entry(frame), call)
 
         kind.__init__ = watched  # type: ignore[misc]
 
-    def _line_of_copied(self, thing: Any) -> str | None:
-        """The line of the script's loader that a library copies, to give it a sampler that deals to ranks."""
+    def _copied(self, thing: Any) -> _MadeAt | None:
+        """The script's loader that a library copies, to give it a sampler that deals to ranks."""
         if not isinstance(thing, DataLoader):
             return None
-        lines = [self.line(loader) for loader in self.alive(DataLoader) if loader.dataset is thing.dataset]
-        return next((line for line in reversed(lines) if line), None)
+        loaders = [loader for loader in self.alive(DataLoader) if loader is not thing]
+        found = [self._found(loader) for loader in loaders if loader.dataset is thing.dataset]
+        return next((made for made in reversed(found) if made is not None and made.line), None)
 
     def _watch_autocast(self) -> None:
         enter = autocast.__enter__
@@ -311,6 +345,24 @@ class Places:
             return compile_(*args, **kwargs)
 
         torch.compile = watched
+
+    def stepped_at(self, scheduler: Any) -> str | None:
+        """The line of the script that steps a learning-rate scheduler; None where it was not stepped."""
+        reference, line = self._stepped_at.get(id(scheduler), (None, None))
+        return line if reference is not None and reference() is scheduler else None
+
+    def _watch_schedulers(self) -> None:
+        """Their first step is that of the constructor."""
+        step = LRScheduler.step
+
+        @functools.wraps(step)
+        def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
+            with contextlib.suppress(Exception):
+                if self._found(this) is not None and self.stepped_at(this) is None:
+                    self._stepped_at[id(this)] = weakref.ref(this), users_line(sys._getframe(1))
+            return step(this, *args, **kwargs)
+
+        LRScheduler.step = watched  # type: ignore[method-assign, assignment]
 
     def _watch_groups(self) -> None:
         begin = getattr(dist, "init_process_group", None)  # absent where torch was built without distributed

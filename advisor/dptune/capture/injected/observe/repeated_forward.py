@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -32,14 +33,16 @@ from dptune.runfile.repeated_forward import RepeatedForwardFacts
 _CALLS = 4096  # whose contents are kept between two optimizer steps
 _OF_MODULE = 512  # of one module
 _NAMED = 4
+Called = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType], None]
 _Kind = tuple[int, bool, bool]  # a module, and whether prefixes or rows repeat
 
 
 class RepeatedForward:
     """The modules that are called again on what they have computed on."""
 
-    def __init__(self, places: Places, passes: Callable[[], int]) -> None:
+    def __init__(self, places: Places, passes: Callable[[], int], called: Called) -> None:
         self._places = places
+        self._called = called
         self._passes = passes
         self._call = nn.Module.__call__
         self._wrapped: Any = None
@@ -69,6 +72,8 @@ class RepeatedForward:
         def watched(this: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not self._watches():
                 return call(this, *args, **kwargs)
+            with contextlib.suppress(Exception):
+                self._called(this, args, kwargs, sys._getframe(1))
             entered, around = self._entered(this, args, kwargs), self._around
             if entered is None:
                 return call(this, *args, **kwargs)

@@ -12,6 +12,7 @@ from typing import Any
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from dptune.capture.injected.observe.call_source import lines_of
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.planned_epochs import planned_epochs
 from dptune.runfile.schedules import SchedulerFacts
@@ -37,8 +38,10 @@ def schedulers(places: Places, before: Sequence[SchedulerFacts], steps: int) -> 
         facts = SchedulerFacts(type(scheduler).__name__, places.line(scheduler), _base(scheduler))
         if last is not None and (last.name, last.where) == (facts.name, facts.where):
             facts.advanced, facts.optimizer_steps = list(last.advanced), list(last.optimizer_steps)
-            facts.epochs = last.epochs
+            facts.epochs, facts.stepped_at = last.epochs, last.stepped_at
         facts.epochs = planned or facts.epochs
+        facts.stepped_at = places.stepped_at(scheduler) or facts.stepped_at
+        facts.argument_lines = lines_of(places, scheduler)
         with contextlib.suppress(Exception):  # a scheduler may be of any kind
             facts.length = _length(scheduler)
             facts.decayed_after = None if id(scheduler) in members else _decayed_after(scheduler)

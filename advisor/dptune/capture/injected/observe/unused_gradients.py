@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from dptune.capture.injected.observe.graph_inputs import GraphInputs
 from dptune.capture.injected.observe.left_out import AddedParameters, left_out
 from dptune.capture.injected.observe.places import Places, is_the_users, users_line
 from dptune.runfile.left_out import LeftOutFacts
@@ -59,6 +60,8 @@ class _Call:
     again_ns: int = 0
     used_by: set[int] = field(default_factory=set)
     discarded_by: Counter[int] = field(default_factory=Counter)
+    runs_at: str | None = None  # the call of a module that no optimizer updates
+    entered_at: str | None = None  # the call whose input leads it to what is discarded
 
 
 @dataclass
@@ -91,6 +94,7 @@ class Unused:
         self._begun_ns = 0
         self._again = False  # whether the pass adds to gradients of one through the same graph
         self.timing = False  # whether steps run without the profiler
+        self.inputs = GraphInputs()
 
     def before_pass(self, roots: Any, inputs: Any = None, retain: Any = None) -> None:
         """A backward pass starts from these tensors; called from the function that the script called."""
@@ -106,6 +110,9 @@ class Unused:
             call = self._calls.get(at)
             if call is not None and call.walks < _WALKS:
                 self._read_graph(call, roots)
+                call.runs_at = call.runs_at or self.inputs.runs_at(call.leaves.keys() - self._held())
+            if call is not None and call.entered_at is None and call.discarded_by:
+                self._find_entry(call, roots)
             if call is not None and retain:
                 self._again = call.in_step > 0 and _keeps_gradients(call)
                 call.firsts += call.in_step == 0
@@ -132,6 +139,7 @@ class Unused:
         with contextlib.suppress(Exception):
             for call in self._calls.values():
                 call.in_step = 0
+            self.inputs.stepped()
             first = _first(optimizer)
             known = self._updates.get(first)
             if known is None:
@@ -148,15 +156,22 @@ class Unused:
         """What no optimizer used so far, but for parameters that seem to be left out by mistake."""
         if self._sharded():
             return []
-        found = [self._facts(call, orphans, None) for call, orphans, missed in self._without_optimizer() if not missed]
+        found = [self._orphaned(call, orphans) for call, orphans, missed in self._without_optimizer() if not missed]
         for call in list(self._calls.values()):
             leaves = _alive(call)
             for first, updates in self._updates.items():
                 discards = call.discarded_by[first] >= _OFTEN and first not in call.used_by
                 held = [leaf for at, leaf in leaves.items() if at in updates.parameters]
                 if discards and held and (optimizer := updates.optimizer()) is not None:
-                    found.append(self._facts(call, held, self._places.line(optimizer)))
+                    facts = self._facts(call, held, self._places.line(optimizer))
+                    facts.entered_at = call.entered_at
+                    found.append(facts)
         return found
+
+    def _orphaned(self, call: _Call, orphans: list[Any]) -> UnusedGradientFacts:
+        facts = self._facts(call, orphans, None)
+        facts.runs_at = call.runs_at
+        return facts
 
     def left_out(self) -> list[LeftOutFacts]:
         """Parameters that get gradients and seem to be missing from the optimizer."""
@@ -177,13 +192,7 @@ class Unused:
 
     def _without_optimizer(self) -> Iterator[tuple[_Call, list[Any], LeftOutFacts | None]]:
         """Calls with parameters that no optimizer holds by now, and how these were left out, if by mistake."""
-        optimizers = self._places.alive(Optimizer)
-        held = {
-            id(parameter)
-            for optimizer in optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+        held = self._held()
         for call in list(self._calls.values()):
             leaves = _alive(call)
             orphans = [leaf for at, leaf in leaves.items() if at not in held]
@@ -193,6 +202,11 @@ class Unused:
                 if missed is not None:
                     missed.where = call.where
                 yield call, orphans, missed
+
+    def _held(self) -> set[int]:
+        """The parameters of all optimizers."""
+        groups = (group for optimizer in self._places.alive(Optimizer) for group in optimizer.param_groups)
+        return {id(parameter) for group in groups for parameter in group["params"]}
 
     def _read_graph(self, call: _Call, roots: Any) -> None:
         call.walks += 1
@@ -212,6 +226,17 @@ class Unused:
                 call.leaves[id(leaf)] = (weakref.ref(leaf), _sample(leaf))
                 for updates in self._updates.values():
                     updates.touched.pop(id(call), None)
+
+    def _find_entry(self, call: _Call, roots: Any) -> None:
+        discarding = [
+            updates.parameters
+            for first, updates in self._updates.items()
+            if call.discarded_by[first] and first not in call.used_by
+        ]
+        leaves = set(call.leaves)
+        for parameters in discarding:
+            listed = [roots] if isinstance(roots, torch.Tensor) else roots
+            call.entered_at = call.entered_at or self.inputs.entry(listed, leaves & parameters)
 
     def _alive(self) -> list[_Updates]:
         for optimizer in self._places.alive(Optimizer):

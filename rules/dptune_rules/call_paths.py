@@ -1,0 +1,22 @@
+"""Evidence of where the script calls a function, and which of its lines take most time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dptune.advice import Evidence
+from dptune.rule import RunView, call_path
+
+
+def call_path_evidence(run: RunView, name: str, at: str, besides: Collection[str] = ()) -> list[Evidence]:
+    """From stack samples of untraced steps; empty without them. `besides`: lines that the advice names anyway.
+
+    `name` is the function's, without its class, `at` its file and line.
+    """
+    path = call_path(run.facts, name.rpartition(".")[2], at)
+    called = [line for line in path.called_at if line not in besides]
+    found = [Evidence(label="called at", value=", ".join(called))] if called else []
+    if path.lines:
+        lines = ", ".join(f"{line} ({100 * share:.0f} %)" for line, share in path.lines)
+        found.append(Evidence(label="lines that take most time", value=lines))
+    return found
