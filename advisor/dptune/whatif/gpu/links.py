@@ -32,12 +32,13 @@ def linked(program: Program, measured: Measured) -> Program:
 
 def relinked(program: Program) -> list[Program]:
     """The program with each of the other links that the data allow."""
-    return [replace(program, link=link) for link in program.other_links]
+    return [program.over(link) for link in program.other_links]
 
 
 def _assumed(program: Program) -> Program:
     """With the rate at which messages were sent if the latency was as assumed."""
-    took = {edge.message: edge.lag_ns for edges in program.edges for edge in edges if edge.kind == Kind.EXCHANGE}
+    exchanging = [program.edges[place] for place in program.places((Kind.EXCHANGE,))]
+    took = {edge.message: edge.lag_ns for edges in exchanging for edge in edges if edge.kind == Kind.EXCHANGE}
     times = []
     for number, ns in took.items():
         message = program.messages[number]

@@ -36,6 +36,12 @@ def ordered(program: Program) -> Program:
 
 
 def _order(recorded_ns: Sequence[int], edges: Sequence[Sequence[Edge]]) -> list[int]:
+    by_time = sorted(range(len(edges)), key=recorded_ns.__getitem__)
+    places = [0] * len(by_time)
+    for place, item in enumerate(by_time):
+        places[item] = place
+    if all(places[edge.item] < place for place, each in zip(places, edges, strict=True) for edge in each):
+        return by_time
     waiting = [len(each) for each in edges]
     followers: list[list[int]] = [[] for _ in edges]
     for item, each in enumerate(edges):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -141,10 +141,44 @@ class Program:
     host_level: float = 1.0
     fixed: AbstractSet[int] = frozenset()
 
-    def run(self) -> list[float]:
-        """When each item comes to pass."""
+    def run(self) -> Sequence[float]:
+        """When each item comes to pass; replayed once."""
+        return self._replayed
+
+    @cached_property
+    def _replayed(self) -> Sequence[float]:
         times = self._times(self.edges)
         return self._sharing_links(times) if self.transfers else times
+
+    def places(self, kinds: Collection[Kind]) -> Sequence[int]:
+        """In order the places of the items that may have an edge of these kinds; all others have none."""
+        wanted, known = frozenset(kinds), self._by_kinds
+        if wanted not in known:
+            known[wanted] = sorted({place for kind in wanted for place in known.get(frozenset((kind,)), ())})
+        return known[wanted]
+
+    @cached_property
+    def _by_kinds(self) -> dict[frozenset[Kind], Sequence[int]]:
+        """Of each kind, and of the sets that were asked for."""
+        found: dict[Kind, list[int]] = defaultdict(list)
+        for place, edges in enumerate(self.edges):
+            for edge in edges:
+                found[edge.kind].append(place)
+        return {frozenset((kind,)): list(dict.fromkeys(places)) for kind, places in found.items()}
+
+    def edited(self, edges: Sequence[Sequence[Edge]]) -> Program:
+        """The program with other edges, where no item has one of a kind that it had none of."""
+        return self._keeping(("_by_kinds", "settled"), edges=edges)
+
+    def over(self, link: Link) -> Program:
+        """The program with another link: unchanged, it is replayed the same."""
+        return self._keeping(("_by_kinds", "settled", "_replayed", "_hosts_ns"), link=link)
+
+    def _keeping(self, computed: Sequence[str], **fields: object) -> Program:
+        """The program with other fields, and with what was computed of this one and holds for both."""
+        other = replace(self, **fields)  # type: ignore[arg-type]
+        other.__dict__.update({name: self.__dict__[name] for name in computed if name in self.__dict__})
+        return other
 
     def _sharing_links(self, times: list[float]) -> list[float]:
         """The same where transfers take as long as those beside them let them: replayed until that changes little.
@@ -163,29 +197,34 @@ class Program:
             after = durations(starts, alone, ranks, self.slowed)
             if all(abs(now - then) <= near * then + 1.0 for now, then in zip(after, before, strict=True)):
                 return times
-            edges = [*self.edges]
+            edges, first = [*self.edges], len(times)
             for transfer, now, lag in zip(self.transfers, after, lag_ns, strict=True):
                 for end in transfer.ends if lag else ():
+                    first = min(first, end)
                     edges[end] = [
                         edge.lasting(edge.lag_ns * now / lag) if edge.kind == Kind.EXCHANGE else edge
                         for edge in self.edges[end]
                     ]
-            times, before, near = self._times(edges), after, _NEAR
+            times, before, near = self._times(edges, unshared[:first]), after, _NEAR
         return unshared
 
-    def _times(self, all_edges: Sequence[Sequence[Edge]]) -> list[float]:
-        times: list[float] = []
-        come, fixed = times.append, self.fixed
-        for place, (recorded, edges) in enumerate(zip(self.recorded_ns, all_edges, strict=True)):
+    def _times(self, all_edges: Sequence[Sequence[Edge]], known: Sequence[float] = ()) -> list[float]:
+        """`known`: of the first items, when they come to pass."""
+        times = [*known]
+        come, fixed, first = times.append, self.fixed, len(times)
+        checked = max(first, 1 + max(fixed, default=-1))  # beyond, no item is fixed
+        for place, edges in enumerate(all_edges[first:checked], first):
             if not edges or place in fixed:
-                come(recorded)
-                continue
+                come(self.recorded_ns[place])
+            else:
+                come(max(times[edge.item] + edge.lag_ns for edge in edges))
+        for place, edges in enumerate(all_edges[checked:], checked):
             at = -inf
             for edge in edges:
                 moment = times[edge.item] + edge.lag_ns
                 if moment > at:
                     at = moment
-            come(at)
+            come(at if edges else self.recorded_ns[place])
         return times
 
     def recorded_step_ns(self) -> float:
@@ -203,8 +242,11 @@ class Program:
 
     def levelled(self) -> Program:
         """The same, whose host does not limit the recorded step beyond what that took on the device."""
-        on_device, of_both = replace(self, host_level=0.0).recorded_step_ns(), self.recorded_step_ns()
-        return replace(self, host_level=on_device / of_both) if of_both > on_device > 0 else self
+        of_both, on_device = self.recorded_step_ns(), self._levelled(0.0).recorded_step_ns()
+        return self._levelled(on_device / of_both) if of_both > on_device > 0 else self
+
+    def _levelled(self, level: float) -> Program:
+        return self._keeping(("_by_kinds", "settled", "_replayed", "_hosts_ns"), host_level=level)
 
     @cached_property
     def settled(self) -> frozenset[int]:
@@ -226,10 +268,14 @@ class Program:
 
         No step is shorter than that. Kernels that run at the same time count once.
         """
+        return self._busy_ns
+
+    @cached_property
+    def _busy_ns(self) -> float:
         times = self.run()
         ran: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        for place, edges in enumerate(self.edges):
-            for edge in edges:
+        for place in self.places(COMPUTING):
+            for edge in self.edges[place]:
                 if edge.kind in COMPUTING and times[place] > times[edge.item]:
                     ran[self.ranks[place] if self.ranks else 0].append((times[edge.item], times[place]))
         busy: dict[int, list[float]] = defaultdict(list)
@@ -278,10 +324,8 @@ class Program:
         worked: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for place in part:
             step = self.steps[place]
-            recorded_ns, host_ns = (
-                float(self.recorded_ns[step.last] - self.recorded_ns[step.first]),
-                self._host_ns(step),
-            )
+            recorded_ns = float(self.recorded_ns[step.last] - self.recorded_ns[step.first])
+            host_ns = self._hosts_ns[place]
             took[step.rank].append(times[step.last] - times[step.first])
             recorded[step.rank].append(recorded_ns)
             if host_ns is not None:
@@ -289,6 +333,10 @@ class Program:
         return float(
             median(max(mean(took[rank]), self.host_level * _of_all(worked[rank], recorded[rank])) for rank in took),
         )
+
+    @cached_property
+    def _hosts_ns(self) -> list[float | None]:
+        return [self._host_ns(step) for step in self.steps]
 
     def _host_ns(self, step: Stretch) -> float | None:
         """What the host does between the calls that launch a step's first operation and the next step's.
