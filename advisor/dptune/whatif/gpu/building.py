@@ -13,7 +13,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from dptune.measure.across_ranks import Across
+from dptune.measure.across_ranks import Exchanges
+from dptune.measure.communication.clocks import Clock
 from dptune.measure.communication.matching import Exchange
 from dptune.measure.device.critical import Walk
 from dptune.measure.device.kernel_kinds import OTHER, kernel_kind
@@ -46,7 +47,7 @@ _FARTHEST = 2**62  # ns between the clocks of ranks
 
 def build(
     views: Sequence[RankView],
-    across: Across,
+    between: Exchanges,
     link: Link | None,
     world_size: int,
     samples: float | None = None,
@@ -62,7 +63,7 @@ def build(
     if sum(len(device.operations.rows) for device in devices.values()) > MOST:
         raise Missing(f"the traces hold more than {MOST:,} operations: give fewer ranks or steps")
     messages: list[Message] = []
-    exchanged = _exchanged(across.exchanges, messages)
+    exchanged = _exchanged(between.exchanges, messages)
     names: set[str] = set()
     read = [(view, devices[view.rank]) for view in views if view.rank in devices]
     items = {view.rank: _of_rank(view, device, exchanged, names) for view, device in read}
@@ -71,7 +72,7 @@ def build(
     counts = [len(each.time_ns) for each in items.values()]
     first = dict(zip(items, [0, *accumulate(counts)], strict=False))
     ranks = np.repeat([*items], counts)
-    time_ns = _on_one_clock([view for view, _ in read], across, items)
+    time_ns = _on_one_clock([view for view, _ in read], between.clocks, items)
     sort = np.concatenate([each.sort for each in items.values()])
     order = np.lexsort((sort, time_ns))
     places = np.empty_like(order)
@@ -80,12 +81,13 @@ def build(
     recorded_ns = time_ns[order] - time_ns[order[:1]]
     recorded = recorded_ns.tolist()
     steps = [step for view, device in read for step in _steps(view, device, named)]
-    begun_in = [stretch.rank for stretch in steps]
-    if not steps or min(begun_in.count(rank) for rank in set(begun_in)) < 2:
+    begun: dict[int, list[int]] = {}
+    for stretch in steps:
+        begun.setdefault(stretch.rank, []).append(recorded[stretch.first])
+    if min(map(len, begun.values()), default=0) < 2:
         raise Missing(_NO_STEPS)
-    begun = {rank: min(recorded[stretch.first] for stretch in steps if stretch.rank == rank) for rank in set(begun_in)}
     # What comes before the first step is as it was, so that the step does not begin earlier than it did.
-    fixed = recorded_ns <= np.repeat([begun.get(rank, 0) for rank in items], counts)[order]
+    fixed = recorded_ns <= np.repeat([min(begun.get(rank, [0])) for rank in items], counts)[order]
     waits = Waits.joined([each.waits.later(first[rank]) for rank, each in items.items()])
     edges = edges_of(waits, _awaited_by_exchanges(exchanged, items, first), places, recorded_ns, fixed)
     queues = {view.rank: view.columns.queue for view in views}
@@ -112,16 +114,16 @@ def build(
     )
 
 
-def _on_one_clock(views: Sequence[RankView], across: Across, items: Mapping[int, Items]) -> Ints:
+def _on_one_clock(views: Sequence[RankView], clocks: Mapping[int, Clock], items: Mapping[int, Items]) -> Ints:
     """When each item comes to pass, by the first rank's clock and from some moment on.
 
     Raises Missing where a clock cannot be aligned with it.
     """
     shifts = {}
     for view in views:
-        if view.rank not in across.clocks:
+        if view.rank not in clocks:
             raise Missing(_unaligned(view.rank))
-        shifts[view.rank] = view.base_ns - across.clocks[view.rank].ahead_ns
+        shifts[view.rank] = view.base_ns - clocks[view.rank].ahead_ns
     least = min(shifts.values(), default=0)
     for rank, shift in shifts.items():
         if shift - least + int(np.abs(items[rank].time_ns).max(initial=0)) > _FARTHEST:

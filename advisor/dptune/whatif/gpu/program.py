@@ -30,6 +30,9 @@ _ENOUGH = 3  # steps of a rank of which the first does not count
 _ROUNDING, _NEAR, _REPLAYS = 1e-6, 0.01, 8
 
 
+_OF_EDGES = ("_by_kinds", "settled", "_replayed", "_hosts_ns")  # what is computed of edges and steps alone
+
+
 class Kind(IntEnum):
     """What the time of an edge is spent on."""
 
@@ -170,9 +173,9 @@ class Program:
         """The program with other edges, where no item has one of a kind that it had none of."""
         return self._keeping(("_by_kinds", "settled"), edges=edges)
 
-    def over(self, link: Link) -> Program:
-        """The program with another link: unchanged, it is replayed the same."""
-        return self._keeping(("_by_kinds", "settled", "_replayed", "_hosts_ns"), link=link)
+    def over(self, link: Link, others: tuple[Link, ...] = (), source: str = "") -> Program:
+        """The program with this link, other ones and their source: unchanged, it is replayed the same."""
+        return self._keeping(_OF_EDGES, link=link, other_links=others, link_source=source)
 
     def _keeping(self, computed: Sequence[str], **fields: object) -> Program:
         """The program with other fields, and with what was computed of this one and holds for both."""
@@ -202,7 +205,9 @@ class Program:
                 for end in transfer.ends if lag else ():
                     first = min(first, end)
                     edges[end] = [
-                        edge.lasting(edge.lag_ns * now / lag) if edge.kind == Kind.EXCHANGE else edge
+                        Edge(edge.item, edge.lag_ns * now / lag, edge.kind, edge.message)
+                        if edge.kind is Kind.EXCHANGE
+                        else edge
                         for edge in self.edges[end]
                     ]
             times, before, near = self._times(edges, unshared[:first]), after, _NEAR
@@ -246,7 +251,7 @@ class Program:
         return self._levelled(on_device / of_both) if of_both > on_device > 0 else self
 
     def _levelled(self, level: float) -> Program:
-        return self._keeping(("_by_kinds", "settled", "_replayed", "_hosts_ns"), host_level=level)
+        return self._keeping(_OF_EDGES, host_level=level)
 
     @cached_property
     def settled(self) -> frozenset[int]:
