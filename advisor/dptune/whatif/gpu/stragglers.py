@@ -55,7 +55,8 @@ def balanced(program: Program, value: Value) -> Program:
     def mean_of_all(spent: Mapping[int, float]) -> dict[int, float]:
         if len(spent) < ranks:
             return {}
-        return {rank: mean(spent.values()) / ns for rank, ns in spent.items() if ns}
+        mean_ns = mean(spent.values())
+        return {rank: mean_ns / ns for rank, ns in spent.items() if ns}
 
     key_of = _calls(program) or _steps(program)
     for kinds in (COMPUTING, _PASSES):
