@@ -218,7 +218,8 @@ def _awaited_by_exchanges(
     exchanged: Mapping[tuple[int, int], Matched], items: Mapping[int, Items], first: Mapping[int, int]
 ) -> Waits:
     """The ends of matched collectives wait for all their begins; how long is known once all are in order."""
-    found = [Waits.of(*np.empty((2, 0), dtype=np.int64), 0, Kind.EXCHANGE, 0)]
+    none = np.empty(0, dtype=np.int64)
+    found = [Waits.of(none, none, 0, Kind.EXCHANGE, 0)]
     for sent in dict.fromkeys(exchanged.values()):
         read = [(rank, row) for rank, row in sent.operations if rank in items and row in items[rank].begins]
         begins = np.array([first[rank] + items[rank].begins[row] for rank, row in read], dtype=np.int64)
