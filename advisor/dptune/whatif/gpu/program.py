@@ -7,7 +7,6 @@ to pass when it did; a change makes edges longer or shorter, or takes them away.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -23,6 +22,7 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.reductions import Reduction
 from dptune.whatif.gpu.sharing import Transfer, durations
+from dptune.whatif.gpu.spans import held, joined
 
 _ENOUGH = 3  # steps of a rank of which the first does not count
 # Of a collective's duration: what rounding makes of it, and how near two replays are to each other that end the search
@@ -30,7 +30,7 @@ _ENOUGH = 3  # steps of a rank of which the first does not count
 _ROUNDING, _NEAR, _REPLAYS = 1e-6, 0.01, 8
 
 
-_OF_EDGES = ("_by_kinds", "settled", "_replayed", "_hosts_ns")  # what is computed of edges and steps alone
+_OF_EDGES = ("_by_kinds", "_unfixed", "settled", "_replayed", "_hosts_ns")  # what is computed of edges and steps alone
 
 
 class Kind(IntEnum):
@@ -150,7 +150,7 @@ class Program:
 
     @cached_property
     def _replayed(self) -> Sequence[float]:
-        times = self._times(self.edges)
+        times = self._times()
         return self._sharing_links(times) if self.transfers else times
 
     def places(self, kinds: Collection[Kind]) -> Sequence[int]:
@@ -171,7 +171,7 @@ class Program:
 
     def edited(self, edges: Sequence[Sequence[Edge]]) -> Program:
         """The program with other edges, where no item has one of a kind that it had none of."""
-        return self._keeping(("_by_kinds", "settled"), edges=edges)
+        return self._keeping(("_by_kinds", "_unfixed", "settled"), edges=edges)
 
     def over(self, link: Link, others: tuple[Link, ...] = (), source: str = "") -> Program:
         """The program with this link, other ones and their source: unchanged, it is replayed the same."""
@@ -200,37 +200,53 @@ class Program:
             after = durations(starts, alone, ranks, self.slowed)
             if all(abs(now - then) <= near * then + 1.0 for now, then in zip(after, before, strict=True)):
                 return times
-            edges, first = [*self.edges], len(times)
-            for transfer, now, lag in zip(self.transfers, after, lag_ns, strict=True):
-                for end in transfer.ends if lag else ():
-                    first = min(first, end)
-                    edges[end] = [
-                        Edge(edge.item, edge.lag_ns * now / lag, edge.kind, edge.message)
-                        if edge.kind is Kind.EXCHANGE
-                        else edge
-                        for edge in self.edges[end]
-                    ]
-            times, before, near = self._times(edges, unshared[:first]), after, _NEAR
+            now_ns = {
+                end: (now, lag)
+                for transfer, now, lag in zip(self.transfers, after, lag_ns, strict=True)
+                for end in (transfer.ends if lag else ())
+            }
+            times, before, near = self._times(unshared[: min(now_ns, default=len(unshared))], now_ns), after, _NEAR
         return unshared
 
-    def _times(self, all_edges: Sequence[Sequence[Edge]], known: Sequence[float] = ()) -> list[float]:
-        """`known`: of the first items, when they come to pass."""
+    def _times(
+        self, known: Sequence[float] = (), now_ns: Mapping[int, tuple[float, float]] | None = None
+    ) -> list[float]:
+        """When each item comes to pass; `known`: of the first ones.
+
+        `now_ns` is by end of a collective how long that takes, and as what its edges have it.
+        """
         times = [*known]
+        for end, (now, lag) in sorted((now_ns or {}).items()):
+            self._go_on(times, end)
+            moments = (
+                times[edge.item] + (edge.lag_ns * now / lag if edge.kind == Kind.EXCHANGE else edge.lag_ns)
+                for edge in self.edges[end]
+            )
+            times.append(self.recorded_ns[end] if end in self.fixed else max(moments, default=self.recorded_ns[end]))
+        self._go_on(times, len(self.edges))
+        return times
+
+    def _go_on(self, times: list[float], until: int) -> None:
+        """The same up to a place, as edges have it."""
         come, fixed, first = times.append, self.fixed, len(times)
-        checked = max(first, 1 + max(fixed, default=-1))  # beyond, no item is fixed
-        for place, edges in enumerate(all_edges[first:checked], first):
+        checked = min(until, max(first, self._unfixed))
+        for place, edges in enumerate(self.edges[first:checked], first):
             if not edges or place in fixed:
                 come(self.recorded_ns[place])
             else:
                 come(max(times[edge.item] + edge.lag_ns for edge in edges))
-        for place, edges in enumerate(all_edges[checked:], checked):
+        for place, edges in enumerate(self.edges[checked:until], checked):
             at = -inf
             for edge in edges:
                 moment = times[edge.item] + edge.lag_ns
                 if moment > at:
                     at = moment
             come(at if edges else self.recorded_ns[place])
-        return times
+
+    @cached_property
+    def _unfixed(self) -> int:
+        """From which place on no item is fixed."""
+        return 1 + max(self.fixed, default=-1)
 
     def recorded_step_ns(self) -> float:
         """The same as `step_ns`, of the times at which the items came to pass."""
@@ -285,13 +301,13 @@ class Program:
                     ran[self.ranks[place] if self.ranks else 0].append((times[edge.item], times[place]))
         busy: dict[int, list[float]] = defaultdict(list)
         for rank, one in ran.items():
-            begins, ends = _joined(one)
+            begins, ends = joined(one)
             spans = [
                 (times[step.first], times[step.last])
                 for at, step in enumerate(self.steps)
                 if at in self.settled and step.rank == rank
             ]
-            busy[rank] = [_held(begins, ends, *span) for span in spans]
+            busy[rank] = [held(begins, ends, *span) for span in spans]
         return float(median([mean(each) for each in busy.values() if each] or [0.0]))
 
     def by_number(self, times: Sequence[float]) -> dict[int, float]:
@@ -361,25 +377,6 @@ class Program:
             else:
                 return None
         return worked
-
-
-def _joined(ran: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """The begins and the ends of these intervals, those that overlap as one."""
-    begins: list[float] = []
-    ends: list[float] = []
-    for begin, end in sorted(ran):
-        if ends and begin <= ends[-1]:
-            ends[-1] = max(ends[-1], end)
-        else:
-            begins.append(begin)
-            ends.append(end)
-    return begins, ends
-
-
-def _held(begins: Sequence[float], ends: Sequence[float], first: float, last: float) -> float:
-    """How much of the time from `first` to `last` these intervals take, which do not overlap."""
-    places = range(bisect_right(ends, first), bisect_left(begins, last))
-    return sum(min(ends[place], last) - max(begins[place], first) for place in places)
 
 
 def _of_all(worked: Sequence[tuple[float, float]], recorded: Sequence[float]) -> float:
