@@ -64,6 +64,7 @@ def _exchanges(waits: Waits, places: Ints, exchanges: Waits, recorded_ns: Ints) 
     known = Waits(waits.item, waits.awaited, np.repeat(took_ns, several), *waits.columns[3:]).chosen(lasting)
     if lasting.all():
         return known
+    # The begin of an operation is numbered just before its end.
     own = dict(zip(places[exchanges.item].tolist(), places[exchanges.item - 1].tolist(), strict=True))
     odd = ends[took_ns <= 0]
     begun = np.array([own[end] for end in odd.tolist()], dtype=np.int64)
