@@ -55,3 +55,11 @@ def test_names_are_asked_for_once_each_and_only_in_the_categories(tmp_path, cate
     columns = of(tmp_path, [("kernel", "a"), ("cpu_op", "b"), ("kernel", "a")])
     columns.rows(categories, asked.append)
     assert sorted(asked) == (["a"] if categories else ["a", "b"])
+
+
+def test_of_some_rows_only_their_names_are_asked_for(tmp_path):
+    columns = of(tmp_path, [("kernel", "a"), ("cpu_op", "b"), ("kernel", "ab"), ("kernel", "a")])
+    rows, asked = columns.rows({"kernel"}), []
+    assert columns.named(lambda name: asked.append(name) or "b" in name, rows).tolist() == [False, True, False]
+    assert sorted(asked) == ["a", "ab"]
+    assert columns.named(lambda name: True, rows[:0]).tolist() == []

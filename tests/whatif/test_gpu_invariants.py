@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -21,11 +22,13 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.trace import load
 from dptune.trace.run import Run
+from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
-from dptune.whatif.gpu.changes import changed
+from dptune.whatif.gpu.changes import OF_LINK, PREDICTED, changed
 from dptune.whatif.gpu.program import COMPUTING, Kind, Program
 from dptune.whatif.gpu.uncertainty import unchanged
 from dptune.whatif.run_model import RunModel
+from dptune.whatif.scenarios import named
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 
@@ -121,6 +124,44 @@ def test_what_is_quicker_makes_no_item_later(program: Program) -> None:
         assert after.step_ns() <= step_ns * (1 + 1e-3), change
         if name != "straggler" and not program.transfers:
             assert max(now - then for now, then in zip(after.run(), before, strict=True)) <= 1e-3, change
+
+
+@each_trace
+def test_what_is_kept_of_a_program_holds_after_a_change(program: Program) -> None:
+    """Where edges of a kind are, and when items come to pass: as of a program of the same edges that keeps nothing."""
+    program.step_ns()
+    for change in (*FASTER.values(), *SAME):
+        after = known(program, change)
+        if after is None:
+            continue
+        anew = replace(after, edges=[[*edges] for edges in after.edges])
+        assert after.run() == anew.run(), change
+        assert (after.step_ns(), after.busy_ns()) == (anew.step_ns(), anew.busy_ns()), change
+        for kind in Kind:
+            assert {*anew.places((kind,))} <= {*after.places((kind,))}, change
+
+
+@pytest.mark.parametrize("program", ["sample/ranks-nccl-ddp", "sample/ranks-nccl-fsdp"], indirect=True)
+def test_only_changes_of_the_link_differ_with_it(program: Program) -> None:
+    other, seen = program.over(Link(5e3, 7.0)), 0
+    for name in PREDICTED - OF_LINK:
+        for value in values(name):
+            mine, same = known(program, {name: value}), known(other, {name: value})
+            seen += mine is not None
+            assert (None if mine is None else mine.edges) == (None if same is None else same.edges), (name, value)
+    assert seen > 20
+    assert changed(program, {"world_size": 4}).edges != changed(other, {"world_size": 4}).edges
+
+
+def values(name: str) -> list[Value]:
+    """Some that a change takes."""
+    found: list[Value] = []
+    for word in (*named(name).choices, "true", "false", "2", "0.5"):
+        try:
+            found.append(named(name).parse(word))
+        except DptuneError:
+            continue
+    return found
 
 
 @each_trace

@@ -30,17 +30,26 @@ from dptune.trace.run import Run
 
 
 @dataclass(frozen=True, eq=False)
-class Across:
-    """What takes all ranks to know; dictionaries are by rank.
+class Exchanges:
+    """The collectives of all ranks, matched, and with that their clocks; dictionaries are by rank.
 
-    `calls` are the collectives in steps, `ran` those of each device of each rank, outside the steps too. `uneven`:
-    clocks and collectives that are not of one synchronous job.
+    `calls` are the collectives in steps, `ran` those of each device of each rank, outside the steps too.
     """
 
     calls: list[RankCalls]
     ran: Collectives
     exchanges: list[Exchange]
     clocks: dict[int, Clock]
+
+
+@dataclass(frozen=True, eq=False)
+class Across(Exchanges):
+    """What else takes all ranks to know.
+
+    `uneven`: clocks and collectives that are not of one synchronous job. `sharing`: the ranks on the GPU of each rank
+    that shares it.
+    """
+
     spent: list[tuple[RankView, DeviceView, Timeline]]
     devices: dict[int, list[DeviceFigures]]
     arrivals: dict[int, ArrivalFigures]
@@ -51,12 +60,8 @@ class Across:
     gpus: SharedGpus
 
 
-def across(run: Run, views: list[RankView], accounted: list[RankView] | None = None) -> Across:
-    """Match the collectives of all ranks, then account for every device.
-
-    `accounted` are the ranks with the steps that the accounts are of, where these are fewer.
-    """
-    accounted = views if accounted is None else accounted
+def exchanges_of(run: Run, views: Sequence[RankView]) -> Exchanges:
+    """Match the collectives of all ranks."""
     ran = {
         (view.rank, device.operations.device): collective_calls(view, device)
         for view in views
@@ -68,9 +73,18 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
         if not rank_view.no_steps
         for each in heard(rank_view, ran, lambda rank: run.by_rank[rank].detailed, run.facts.get(rank_view.rank))
     ]
-    exchanges, found = matched(
-        calls, run.world_size, {rank_view.rank: host_of(run, rank_view.rank) for rank_view in views}
-    )
+    hosts = {rank_view.rank: host_of(run, rank_view.rank) for rank_view in views}
+    return Exchanges(calls, ran, *matched(calls, run.world_size, hosts))
+
+
+def across(run: Run, views: list[RankView], accounted: list[RankView] | None = None) -> Across:
+    """Match the collectives of all ranks, then account for every device.
+
+    `accounted` are the ranks with the steps that the accounts are of, where these are fewer.
+    """
+    accounted = views if accounted is None else accounted
+    between = exchanges_of(run, views)
+    calls, exchanges, found = between.calls, between.exchanges, between.clocks
     split = splits(exchanges)
     tracks: dict[tuple[int, str], Track] = {}
     timelines: list[tuple[RankView, DeviceView, Timeline]] = []
@@ -94,7 +108,7 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
     }
     return Across(
         calls,
-        ran,
+        between.ran,
         exchanges,
         found,
         timelines,

@@ -48,7 +48,7 @@ from dptune.measure.steps import accumulation, groups, input_wait, noise, steady
 from dptune.measure.steps import times as steptime
 from dptune.measure.synchronous import uneven_steps
 from dptune.measure.tables import tables
-from dptune.measure.views import MANY_EVENTS, RankView, view
+from dptune.measure.views import MANY_EVENTS, RankView, light_views, view
 from dptune.measured import (
     AccumulationFigures,
     CriticalPath,
@@ -62,7 +62,7 @@ from dptune.measured import (
     UserCodeFigures,
 )
 from dptune.runfile.facts import Facts
-from dptune.trace.run import RankTrace, Run
+from dptune.trace.run import Run
 
 
 def measure(
@@ -75,7 +75,7 @@ def measure(
     """
     tokens, given = given_per_step(run.record, tokens, samples)
     facts = list(run.facts.values())
-    viewed = complete([_view(rank, run.facts.get(rank.rank)) for rank in run.every_rank], run.world_size)
+    viewed = complete(_views(run), run.world_size)
     views, aside = steady.steady(viewed)
     accounted, cut = tails.cut_short(views)
     taken = groups.turns(views)
@@ -308,10 +308,12 @@ def _facts_of(run: Run) -> dict[int, Facts]:
     return {rank: facts for rank, facts in run.facts.items() if rank not in digested}
 
 
-def _view(rank: RankTrace, facts: Facts | None) -> RankView:
-    if rank.digest is not None:
-        return replace(cast(RankView, rank.digest), rank=rank.rank)
-    return view(rank.rank, rank.light, facts.window("light") if facts else None)
+def _views(run: Run) -> list[RankView]:
+    seen = {rank_view.rank: rank_view for rank_view in light_views(run)}
+    return [
+        seen[rank.rank] if rank.digest is None else replace(cast(RankView, rank.digest), rank=rank.rank)
+        for rank in run.every_rank
+    ]
 
 
 def _detailed(run: Run) -> RankView | None:

@@ -11,7 +11,7 @@ from dptune.measure.across_ranks import across, host_of
 from dptune.measure.communication.matching import Exchange
 from dptune.measure.intervals import Intervals
 from dptune.measure.steps.windows import Step
-from dptune.measure.views import busiest, view
+from dptune.measure.views import busiest, light_views
 from dptune.measured import IDLE, Measured
 from dptune.trace.columns import NONE, Columns
 from dptune.trace.events import Trace
@@ -75,11 +75,7 @@ class OneTimeline:
 
 def one_timeline(run: Run, measured: Measured, chosen: Collection[int]) -> OneTimeline:
     """The light windows of the chosen ranks, by the clocks of the report; collectives are matched over all ranks."""
-    facts = run.facts
-    views = [
-        view(rank.rank, rank.light, facts[rank.rank].window("light") if rank.rank in facts else None)
-        for rank in run.ranks
-    ]
+    views = [*light_views(run)]
     together = across(run, views)
     ahead_ns = {figures.rank: figures.known("clock_ahead_ns") for figures in measured.ranks}
     idle: dict[int, dict[str, dict[str, Intervals]]] = {}

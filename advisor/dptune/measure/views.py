@@ -22,6 +22,7 @@ from dptune.measured import Loss, StepBasis
 from dptune.runfile.window import Window
 from dptune.trace.columns import Columns
 from dptune.trace.events import Trace
+from dptune.trace.run import Run
 
 if TYPE_CHECKING:
     from dptune.measure.records.parts import DeviceRecord, RankRecord
@@ -98,7 +99,7 @@ Value = TypeVar("Value")
 
 
 def once_for_each(read: Callable[[Read], Value]) -> Callable[[Read], Value]:
-    """Compute it once for each view or trace. The value is kept as long as that and must not refer to it."""
+    """Compute it once for each view, trace or run. The value is kept as long as that and must not refer to it."""
     kept: WeakKeyDictionary[Read, Value] = WeakKeyDictionary()
 
     @wraps(read)
@@ -145,6 +146,15 @@ def view(rank: int, trace: Trace, recorded: Window | None = None) -> RankView:
     for loss in lacking:
         seen = with_loss(seen, loss)
     return seen
+
+
+@once_for_each
+def light_views(run: Run) -> tuple[RankView, ...]:
+    """The light window of each rank whose events were read."""
+    return tuple(
+        view(rank.rank, rank.light, facts.window("light") if (facts := run.facts.get(rank.rank)) else None)
+        for rank in run.ranks
+    )
 
 
 def _synchronises(recorded: Window | None) -> bool | None:

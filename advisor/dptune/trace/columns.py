@@ -92,8 +92,12 @@ class Columns:
         return _chosen(self.categories, lambda category: category in wanted)[self.category_id[rows]]
 
     def named(self, wanted: Callable[[str], object], rows: Ints) -> Mask:
-        """Which of some rows have a name for which `wanted` is true, asked once per distinct name."""
-        return _chosen(self.names, wanted)[self.name_id[rows]]
+        """Which of some rows have a name for which `wanted` is true, asked once per distinct name of theirs."""
+        numbers, chosen = self.name_id[rows], np.zeros(len(self.names), dtype=np.bool_)
+        chosen[numbers] = True
+        asked = np.flatnonzero(chosen)
+        chosen[asked] = [bool(wanted(self.names[number])) for number in asked.tolist()]
+        return chosen[numbers]
 
     def name(self, row: int) -> str:
         """The name of a row."""

@@ -39,9 +39,9 @@ from dptune.whatif.cpu.unit_building import RecordedUnits
 from dptune.whatif.cpu.unit_building import read as read_units
 from dptune.whatif.cpu.variants import others as others_of
 from dptune.whatif.cpu.variants import variants
+from dptune.whatif.gpu.changes import OF_LINK, sides, with_quickest_host, without_part, without_profiler
 from dptune.whatif.gpu.changes import bounded as gpu_bounded
 from dptune.whatif.gpu.changes import changed as gpu_changed
-from dptune.whatif.gpu.changes import sides, with_quickest_host, without_part, without_profiler
 from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
@@ -168,14 +168,16 @@ class RunModel:
         try:
             other, difference = self._difference(self.model, new, self._unchanged_ns)
             off = [self._off(group, new, difference) for group in self._variants_ns]
+            ends: list[Program] = []
             if isinstance(self.model, Program):
-                off.append(self._off_sides(self.model, new, difference))
+                ends = [gpu_changed(self.model, new, side) for side in sides(new)]
+                off.append(self._off_ends(ends, difference))
             else:
                 others = [(model, self._unchanged_ns) for model in others_of(self.model, new)]
                 off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
-        floors = self._floors_ns(other, new)
+        floors = self._floors_ns(other, ends)
         predicted_ns, why = max(floors[0], self.step_ns + difference), self.why_only_a_bound(new)
         of_batch = not _OF_BATCH.isdisjoint(new)
         always = self._unknown_ns(other, difference, only_a_bound=bool(why), of_batch=of_batch)
@@ -246,24 +248,31 @@ class RunModel:
         A slower link, say, on which the unchanged step would take longer than it did, is no link that the measured step
         allows; it predicts that a part of it is saved.
         """
-        deviations = [self._difference(model, changes, unchanged_ns)[1] - difference for model, unchanged_ns in group]
+        deviations = [
+            self._difference(model, changes, unchanged_ns)[1] - difference
+            for model, unchanged_ns in group
+            if not isinstance(model, Program) or self._differs(model, changes)
+        ]
         return -min([0.0, *deviations]), max([0.0, *deviations])
 
-    def _off_sides(self, program: Program, changes: Mapping[str, Value], difference: float) -> tuple[float, float]:
+    def _differs(self, variant: Program, changes: Mapping[str, Value]) -> bool:
+        """Whether changes may do something else to a variant: one that has another link only, where they are of it."""
+        assert isinstance(self.model, Program)
+        return variant.edges is not self.model.edges or not OF_LINK.isdisjoint(changes)
+
+    def _off_ends(self, ends: Sequence[Program], difference: float) -> tuple[float, float]:
         """The same for the ends of what is assumed about the changes."""
-        steps = [gpu_changed(program, changes, side).step_ns() for side in sides(changes)]
-        deviations = [(step / self._unchanged_ns - 1) * self.step_ns - difference for step in steps]
+        deviations = [(end.step_ns() / self._unchanged_ns - 1) * self.step_ns - difference for end in ends]
         return -min([0.0, *deviations]), max([0.0, *deviations])
 
-    def _floors_ns(self, other: Model, changes: Mapping[str, Value]) -> list[float]:
+    def _floors_ns(self, other: Model, ends: Sequence[Program]) -> list[float]:
         """How long the devices compute in a step with the changes, which no step is shorter than.
 
-        Then the same at both ends of what is assumed about the changes. Zero for steps that CPUs compute.
+        Then the same at both `ends` of what is assumed about the changes. Zero for steps that CPUs compute.
         """
         if not isinstance(other, Program) or not isinstance(self.model, Program):
             return [0.0]
         level = min(1.0, self.step_ns / busy_ns) if (busy_ns := self.model.busy_ns()) else 1.0
-        ends = [gpu_changed(self.model, changes, side) for side in sides(changes)]
         return [level * program.busy_ns() for program in (other, *ends)]
 
     def _least_ns(self, changes: Mapping[str, Value]) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from dptune.trace.by_name import once_per_name
+
 Direction = Literal["h2d", "d2h", "d2d", "p2p", "h2h", "unknown"]
 ON_DEVICES = ("d2d", "p2p")  # no host memory takes part
 
@@ -18,6 +20,7 @@ _DIRECTIONS: tuple[tuple[re.Pattern[str], Direction], ...] = (
 )
 
 
+@once_per_name
 def copy_kind(name: str) -> tuple[Direction, bool | None]:
     """Direction, and whether the host memory is pinned: None where the name does not say."""
     direction: Direction = next((word for pattern, word in _DIRECTIONS if pattern.search(name)), "unknown")

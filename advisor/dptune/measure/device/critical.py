@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from dptune.trace.kernels import Work
 MOST = 8  # names that are reported
 NO_PATH = "only GPU steps have one: on a CPU the script's own thread is it, and the account says what that does"
 _FOLLOWS_NS = 10_000  # an operation begins so soon after the one it waited for
-_CLASSES = {Work.COMPUTE: "compute_ns", Work.COMMUNICATION: "communication_ns"}
+_CLASSES: dict[int, str] = {Work.COMPUTE: "compute_ns", Work.COMMUNICATION: "communication_ns"}
 _OF_THE_HOST = ("host_ns", "latency_ns", "sync_ns")
 _NONE = -1
 _LEAST_WHOLE = 2  # windows: with fewer the last one is needed too
@@ -161,7 +162,7 @@ class Walk:
             (mine,) = np.nonzero(streams == stream)
             before[mine[1:]] = mine[:-1]
         by_end = np.argsort(end, kind="stable")
-        kinds = [_CLASSES.get(Work(work_class), "copy_ns") for work_class in work.tolist()]
+        kinds = [_CLASSES.get(work_class, "copy_ns") for work_class in work.tolist()]
         copying = host.blocked.copying
         pairs = zip(launch.tolist(), rows.tolist(), strict=True)
         itself = np.array([copying.get(call) == row for call, row in pairs], dtype=np.bool_)
@@ -218,10 +219,15 @@ class Walk:
 
         The one before it on its stream may end after its begin: the next begins while the last blocks still run.
         """
-        begin, called = int(self.begin[operation]), int(self.launch[operation])
-        over = int(self.before[operation])
-        if over == _NONE or begin - int(self.end[over]) > _FOLLOWS_NS:
-            over = self.last(begin)
-        if called != UNLAUNCHED and (over == _NONE or int(self.handed_ns[operation]) > int(self.end[over])):
-            return _NONE, called
-        return over, UNLAUNCHED
+        over, called = self.all_waited_for
+        return int(over[operation]), int(called[operation])
+
+    @cached_property
+    def all_waited_for(self) -> tuple[Ints, Ints]:
+        """The same of each operation: places, -1 for none, and rows of calls, UNLAUNCHED for none."""
+        over = self.before
+        followed = (over != _NONE) & (self.begin - self.end[over] <= _FOLLOWS_NS)
+        at = np.searchsorted(self.ends, self.begin, side="right") - 1
+        over = np.where(followed, over, np.where(at >= 0, self.by_end[at], _NONE))
+        launched = (self.launch != UNLAUNCHED) & ((over == _NONE) | (self.handed_ns > self.end[over]))
+        return np.where(launched, _NONE, over), np.where(launched, self.launch, UNLAUNCHED)

@@ -139,14 +139,14 @@ class _Edit:
     before: Program
     recorded_ns: list[int]
     ranks: list[int]
-    edges: list[list[Edge]]
+    edges: list[Sequence[Edge]]
     messages: list[Message]
     redirected: dict[int, _Redirected]
 
     @classmethod
     def of(cls, program: Program) -> _Edit:
-        edges = [[*each] for each in program.edges]
-        return cls(program, [*program.recorded_ns], [*program.ranks], edges, [*program.messages], {})
+        lists = [*program.recorded_ns], [*program.ranks], [*program.edges], [*program.messages]
+        return cls(program, *lists, {})
 
     def removed(self, reduction: Reduction) -> None:
         """Nothing is reduced, nor copied into buckets and back; the host takes no time for either."""
@@ -196,13 +196,9 @@ class _Edit:
 
     def program(self, reductions: Sequence[Reduction]) -> Program:
         """The program after the edit."""
-        gone = self.redirected
-        edges = [
-            [new for edge in each if (new := self._redirect(place, edge))]
-            if any(edge.item in gone for edge in each)
-            else each
-            for place, each in enumerate(self.edges)
-        ]
+        gone, edges = self.redirected, [*self.edges]
+        for place in {place for place, each in enumerate(edges) for edge in each if edge.item in gone}:
+            edges[place] = [new for edge in edges[place] if (new := self._redirect(place, edge))]
         steps = [
             replace(step, first=self._instead(step.first), last=self._instead(step.last)) for step in self.before.steps
         ]

@@ -27,7 +27,7 @@ from dptune.whatif.gpu.inputs import (
 )
 from dptune.whatif.gpu.offloading import offloaded
 from dptune.whatif.gpu.optimizing import foreach, fused, no_time
-from dptune.whatif.gpu.parts import Part
+from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.passes import as_graphs, micro_batches
 from dptune.whatif.gpu.precision import autocast, tensor_float_32
 from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Message, Program
@@ -115,13 +115,18 @@ def with_quickest_host(program: Program) -> Program:
     long with the profiler.
     """
     least_ns = (1 - _UNCHANGED) * program.step_ns()
-    if _host(program, _QUICKEST).step_ns() >= least_ns:
-        return _host(program, _QUICKEST)
+    quickest, found = _host(program, _QUICKEST), program
+    if quickest.step_ns() >= least_ns:
+        return quickest
     low, high = _QUICKEST, 1.0
     for _ in range(_ROUGH_HALVINGS):
         times = (low + high) / 2
-        low, high = (low, times) if _host(program, times).step_ns() >= least_ns else (times, high)
-    return _host(program, high)
+        quicker = _host(program, times)
+        if quicker.step_ns() >= least_ns:
+            high, found = times, quicker
+        else:
+            low = times
+    return found
 
 
 def bounded(program: Program, settings: Mapping[str, Value]) -> list[str]:
@@ -146,11 +151,10 @@ def _messages(program: Program, factor: Callable[[Message], float]) -> Program:
     factors = [factor(message) for message in program.messages]
 
     def of(_: int, edge: Edge) -> Edge:
-        if edge.kind != Kind.EXCHANGE or factors[edge.message] == 1:
-            return edge
-        return edge.lasting(edge.lag_ns * factors[edge.message])
+        factor = factors[edge.message]
+        return edge if factor == 1 else edge.lasting(edge.lag_ns * factor)
 
-    return with_edges(program, of)
+    return with_edges(program, (Kind.EXCHANGE,), of)
 
 
 def _link(program: Program) -> Link:
@@ -237,7 +241,7 @@ def _compute(program: Program, value: Value) -> Program:
 
 def _no_sync_calls(program: Program, value: Value) -> Program:
     """Calls that wait for the device return at once."""
-    return with_edges(program, lambda _, edge: None if edge.kind == Kind.SYNC else edge) if value else program
+    return with_edges(program, (Kind.SYNC,), lambda _place, _edge: None) if value else program
 
 
 def _same_time(program: Program, value: Value) -> Program:
@@ -254,10 +258,10 @@ def without_part(program: Program, settings: Mapping[str, Value]) -> Program:
 
 def _no_eager_attention(program: Program) -> Program:
     """Attention that the script computes operator by operator takes no time."""
-    parts = program.parts
-    if not any(part & Part.EAGER_ATTENTION for part in parts):
+    attention = having(program.parts, Part.EAGER_ATTENTION)
+    if not attention:
         raise Missing("the trace shows no attention that is computed operator by operator")
-    return without(program, lambda place: bool(parts[place] & Part.EAGER_ATTENTION))
+    return without(program, attention)
 
 
 def _compiled(program: Program) -> Program:
@@ -336,4 +340,16 @@ RANGED: dict[str, Ranging] = {
 }
 _OF_OPTIMIZER = frozenset({"optimizer.fused", "optimizer.foreach"})
 _BEFORE_TOPOLOGY = ("ddp.no_sync", "link.alpha_us", "link.gb_per_s")
+# Whose effect differs with the link.
+OF_LINK = frozenset(
+    {
+        *_OF_BUCKETS,
+        *TOPOLOGY,
+        "link.alpha_us",
+        "link.gb_per_s",
+        "ddp.comm_hook",
+        "fsdp.param_dtype",
+        "fsdp.reduce_dtype",
+    }
+)
 PREDICTED = frozenset({*CHANGES, *RANGED, *BOUNDS, *TOPOLOGY, "loader.persistent_workers"})

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import is_
 
 from dptune.whatif.gpu.program import Edge, Kind, Program
 
 
-def with_edges(program: Program, of: Callable[[int, Edge], Edge | None]) -> Program:
-    """The program with each edge replaced, or taken away; `of` gets the place of the item that waits, and the edge."""
-    edges = [[new for edge in each if (new := of(place, edge))] for place, each in enumerate(program.edges)]
-    if all(map(_same, edges, program.edges)):
+def with_edges(program: Program, kinds: Collection[Kind], of: Callable[[int, Edge], Edge | None]) -> Program:
+    """The program with each edge of these kinds replaced by another of its kind, or taken away.
+
+    `of` gets the place of the item that waits, and the edge.
+    """
+    wanted, new = frozenset(kinds), {}
+    for place in program.places(wanted):
+        each = program.edges[place]
+        others = [other for edge in each if (other := of(place, edge) if edge.kind in wanted else edge)]
+        if len(others) != len(each) or not all(map(is_, others, each)):
+            new[place] = others
+    return with_new(program, new)
+
+
+def with_new(program: Program, new: Mapping[int, Sequence[Edge]]) -> Program:
+    """The program with other edges of some items, of kinds that these have; as it is where there are none."""
+    if not new:
         return program
-    return replace(program, edges=edges)
-
-
-def _same(edges: Sequence[Edge], others: Sequence[Edge]) -> bool:
-    return len(edges) == len(others) and all(map(is_, edges, others))
+    edges = [*program.edges]
+    for place, others in new.items():
+        edges[place] = others
+    return program.edited(edges)
 
 
 def times(
@@ -32,52 +43,54 @@ def times(
 def lasting(
     program: Program, kinds: Collection[Kind], of: Callable[[float], float], chosen: Callable[[int], bool] | None = None
 ) -> Program:
-    """Edges of these kinds as long as `of` says of their time, ns."""
-    wanted, changes = frozenset(kinds), False
-    edges: list[Sequence[Edge]] = []
-    for place, each in enumerate(program.edges):
-        for edge in each:
-            if edge.lag_ns and edge.kind in wanted and (chosen is None or chosen(place)):
-                new = [other.lasting(of(other.lag_ns)) if other.kind in wanted else other for other in each]
-                changes = changes or any(other.lag_ns != then.lag_ns for other, then in zip(new, each, strict=True))
-                edges.append(new)
-                break
-        else:
-            edges.append(each)
-    return replace(program, edges=edges) if changes else program
+    """Edges of these kinds as long as `of` says of their time, ns, where they take any."""
+    wanted, edges = frozenset(kinds), program.edges
+    new: dict[int, Sequence[Edge]] = {}
+    for place in program.places(wanted):
+        if chosen is not None and not chosen(place):
+            continue
+        others: list[Edge] | None = None
+        for number, edge in enumerate(edges[place]):
+            lag_ns = edge.lag_ns
+            if lag_ns and edge.kind in wanted and (longer_ns := of(lag_ns)) != lag_ns:
+                others = others or [*edges[place]]
+                others[number] = edge.lasting(longer_ns)
+        if others is not None:
+            new[place] = others
+    return with_new(program, new)
 
 
-def without(program: Program, gone: Callable[[int], bool]) -> Program:
+def without(program: Program, gone: Collection[int]) -> Program:
     """The program in which these items take no time: what waits for them still waits for what they wait for."""
-    changes = False
-    edges: list[Sequence[Edge]] = []
-    for place, each in enumerate(program.edges):
-        if gone(place) and any(edge.lag_ns for edge in each):
-            edges.append([edge.lasting(0.0) for edge in each])
-            changes = True
-        else:
-            edges.append(each)
-    return replace(program, edges=edges) if changes else program
+    edges = program.edges
+    return with_new(
+        program,
+        {
+            place: [edge.lasting(0.0) for edge in edges[place]]
+            for place in gone
+            if any(edge.lag_ns for edge in edges[place])
+        },
+    )
 
 
 def with_room(program: Program) -> Program:
     """The program whose launch queue is never full: far fewer operations are launched than were recorded."""
-    return with_edges(program, lambda _, edge: None if edge.kind == Kind.QUEUE else edge)
+    return with_edges(program, (Kind.QUEUE,), lambda _place, _edge: None)
 
 
-def requeued(program: Program, gone: Callable[[int], bool]) -> Program:
+def requeued(program: Program, gone: Collection[int]) -> Program:
     """The program whose launch queue has as much room without these items, which are launched no more.
 
     A call that waited for room waits for what is launched as many operations before it as was recorded.
     """
     first: dict[int, int] = {}  # by call the begin of what it launches
-    for place, edges in enumerate(program.edges):
-        for edge in edges:
+    for place in program.places((Kind.LAUNCH,)):
+        for edge in program.edges[place]:
             if edge.kind == Kind.LAUNCH:
                 first.setdefault(edge.item, place)
     queues = {rank: _Queue() for rank in set(program.ranks)}
     for call in sorted(first):
-        queues[program.ranks[call]].launched(call, first[call], gone=gone(call))
+        queues[program.ranks[call]].launched(call, first[call], gone=call in gone)
 
     def of(place: int, edge: Edge) -> Edge | None:
         began = queues[program.ranks[place]].room(place, edge.item)
@@ -85,14 +98,7 @@ def requeued(program: Program, gone: Callable[[int], bool]) -> Program:
             return edge
         return None if began is None or began >= place else Edge(began, edge.lag_ns, edge.kind)
 
-    queued: list[Sequence[Edge]] = [*program.edges]
-    queue = Kind.QUEUE
-    for place, each in enumerate(program.edges):
-        if any(edge.kind is queue for edge in each):
-            queued[place] = [new for edge in each if (new := of(place, edge) if edge.kind is queue else edge)]
-    if all(map(_same, queued, program.edges)):
-        return program
-    return replace(program, edges=queued)
+    return with_edges(program, (Kind.QUEUE,), of)
 
 
 class _Queue:

@@ -70,7 +70,9 @@ def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gath
     copies: dict[str, list[tuple[int, int]]] = defaultdict(list)  # by unit: when, and the place among the operations
     for at, places_in in used.items():
         copies[_unit(_COPIES_OUT, columns.name(at))].append((int(columns.ts_ns[at]), places_in[0]))
-    for at in issuing[np.argsort(columns.ts_ns[issuing], kind="stable")].tolist():
+    issuing = issuing[np.argsort(columns.ts_ns[issuing], kind="stable")]
+    in_backward = backward.at(columns.thread[issuing], columns.ts_ns[issuing]) != NOWHERE
+    for at, is_backward in zip(issuing.tolist(), in_backward.tolist(), strict=True):
         of_gather = issued.get(at, [])
         if not of_gather or not exchanging[of_gather[-1]]:
             continue
@@ -81,11 +83,10 @@ def gathers(view: RankView, device: DeviceView, places: Places) -> Iterator[Gath
             out = int(np.searchsorted(called_ns, columns.ends(at)))
         if out == len(rows) or steps[of_gather[0]] == OUTSIDE:
             continue
-        thread, time_ns = columns.thread[[at]], columns.ts_ns[[at]]
         yield Gather(
             rank=view.rank,
             step=view.steps[int(steps[of_gather[0]])].number,
-            backward=bool(backward.at(thread, time_ns)[0] != NOWHERE),
+            backward=is_backward,
             unit=unit,
             operations=tuple(
                 (places[view.rank, "begin", row], places[view.rank, "end", row]) for row in rows[of_gather].tolist()

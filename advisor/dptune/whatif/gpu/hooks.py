@@ -11,7 +11,7 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.buckets import NO_REDUCER
 from dptune.whatif.gpu.editing import with_edges, without
-from dptune.whatif.gpu.parts import Part
+from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Message, Program
 
 _HALVED = ("float", "float32", "fp32")
@@ -47,13 +47,12 @@ def compressed(program: Program, value: Value, side: Side, link: Link) -> Progra
     longer_ns = _casting_ns(program, halved, side)
 
     def of(place: int, edge: Edge) -> Edge:
-        if edge.kind == Kind.EXCHANGE and factors[edge.message] != 1:
-            return edge.lasting(edge.lag_ns * factors[edge.message])
-        if place in longer_ns and (edge.kind in COMPUTING or edge.kind in (Kind.COPY, Kind.HOST)):
-            return edge.lasting(edge.lag_ns + longer_ns[place])
-        return edge
+        if edge.kind == Kind.EXCHANGE:
+            factor = factors[edge.message]
+            return edge if factor == 1 else edge.lasting(edge.lag_ns * factor)
+        return edge.lasting(edge.lag_ns + longer_ns[place]) if place in longer_ns else edge
 
-    return with_edges(program, of)
+    return with_edges(program, (Kind.EXCHANGE, *COMPUTING, Kind.COPY, Kind.HOST), of)
 
 
 def _factor(message: Message, link: Link, side: Side) -> float:
@@ -94,12 +93,12 @@ def as_bucket_views(program: Program, value: Value) -> Program:
         raise Missing("a GPU trace does not show what copying gradients out of buckets would take")
     if not program.reductions:
         raise Missing(NO_REDUCER)
-    parts = program.parts
-    viewed = without(program, lambda place: bool(parts and parts[place] & Part.BUCKET_COPY))
+    copies = having(program.parts, Part.BUCKET_COPY)
+    viewed = without(program, copies)
     if viewed is program:
         return program
     kept = [
-        replace(reduction, moves=tuple(item for item in reduction.moves if not parts[item] & Part.BUCKET_COPY))
+        replace(reduction, moves=tuple(item for item in reduction.moves if item not in copies))
         for reduction in program.reductions
     ]
     return replace(viewed, reductions=kept)

@@ -46,7 +46,7 @@ def within_hosts(program: Program, value: Value, side: Side, link: Link) -> Prog
         lags.append((shorter, between.alone_ns(size * at_once) if message.kind == "reduce_scatter" else 0.0))
 
     def of(place: int, edge: Edge) -> Edge | None:
-        if edge.kind != Kind.EXCHANGE or program.messages[edge.message].kind not in _UNITS:
+        if program.messages[edge.message].kind not in _UNITS:
             return edge
         if edge.lag_ns and program.messages[edge.message].kind == "all_gather" and apart(place, edge):
             return None
@@ -59,4 +59,4 @@ def within_hosts(program: Program, value: Value, side: Side, link: Link) -> Prog
         """Whether the rank that is waited for is on another host."""
         return bool(program.ranks) and program.ranks[place] // per_host != program.ranks[edge.item] // per_host
 
-    return with_edges(program, of)
+    return with_edges(program, (Kind.EXCHANGE,), of)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
-from dptune.whatif.gpu.editing import lasting, times, with_edges
+from dptune.whatif.gpu.editing import lasting, times, with_edges, with_new
 from dptune.whatif.gpu.parts import Part
 from dptune.whatif.gpu.precision import SMALLEST_NS
 from dptune.whatif.gpu.program import COMPUTING, Edge, Kind, Program
@@ -67,8 +67,8 @@ def loading_workers(program: Program, value: Value, side: Side) -> Program:
         raise Missing("a GPU trace does not show how long steps take with loader.num_workers = 0")
     before: dict[int, int] = {}
     found: dict[int, list[Edge]] = defaultdict(list)
-    for place, edges in enumerate(program.edges):
-        for edge in edges:
+    for place in program.places((Kind.INPUT,)):
+        for edge in program.edges[place]:
             if edge.kind != Kind.INPUT:
                 continue
             rank = program.ranks[place]
@@ -78,11 +78,11 @@ def loading_workers(program: Program, value: Value, side: Side) -> Program:
             before[rank] = place
     if not found:
         return program
-    fed: list[Sequence[Edge]] = [
-        [*(edge for edge in each if edge.kind != Kind.INPUT), *found[place]] if place in found else each
-        for place, each in enumerate(program.edges)
-    ]
-    return replace(program, edges=fed, workers=workers)
+    fed = {
+        place: [*(edge for edge in program.edges[place] if edge.kind != Kind.INPUT), *edges]
+        for place, edges in found.items()
+    }
+    return replace(with_new(program, fed), workers=workers)
 
 
 def no_loader(program: Program) -> Program:
@@ -97,11 +97,11 @@ def uploads_beside(program: Program, value: Value, side: Side) -> Program:
     uploaded = _copied(program, Part.UPLOAD)
 
     def of(place: int, edge: Edge) -> Edge | None:
-        if edge.kind == Kind.SYNC and edge.item in uploaded:
-            return None
-        return edge.lasting(edge.lag_ns * _PINNED.at(side)) if edge.kind == Kind.COPY and place in uploaded else edge
+        if edge.kind == Kind.SYNC:
+            return None if edge.item in uploaded else edge
+        return edge.lasting(edge.lag_ns * _PINNED.at(side)) if place in uploaded else edge
 
-    return with_edges(program, of)
+    return with_edges(program, (Kind.SYNC, Kind.COPY), of)
 
 
 def pinned(program: Program) -> Program:
@@ -110,7 +110,7 @@ def pinned(program: Program) -> Program:
     That thread prepares no batch: one that the script waited for comes as long after the one before it as it did.
     """
     copied = _copied(program, None)
-    free = with_edges(program, lambda _, edge: None if edge.kind == Kind.SYNC and edge.item in copied else edge)
+    free = with_edges(program, (Kind.SYNC,), lambda _, edge: None if edge.item in copied else edge)
     free = times(free, (Kind.COPY,), 0.0)
     return free if has_no_workers(program) else _supplied(free, program.run())
 
@@ -128,15 +128,15 @@ def _supplied(program: Program, recorded_ns: Sequence[float]) -> Program:
                 found = [*found, Edge(before[rank], recorded_ns[place] - recorded_ns[before[rank]], Kind.INPUT)]
             before[rank] = place
         edges.append(found)
-    return replace(program, edges=edges) if edges != program.edges else program
+    return program.edited(edges) if edges != program.edges else program
 
 
 def _copied(program: Program, part: Part | None) -> set[int]:
     """The places of begins and ends of copies: all, or those of a part."""
     ends = {
         place: edge.item
-        for place, edges in enumerate(program.edges)
-        for edge in edges
+        for place in program.places((Kind.COPY,))
+        for edge in program.edges[place]
         if edge.kind == Kind.COPY and (part is None or (program.parts and program.parts[place] & part))
     }
     return {*ends, *ends.values()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
 
 from dptune.measured import Measured, Missing
@@ -27,17 +26,18 @@ def linked(program: Program, measured: Measured) -> Program:
         figures = link_figures(measured)
     except Missing:
         return _assumed(program)
-    return replace(program, link=link_of(figures, "nccl"), other_links=tuple(link_range(figures)))
+    return program.over(link_of(figures, "nccl"), tuple(link_range(figures)))
 
 
 def relinked(program: Program) -> list[Program]:
     """The program with each of the other links that the data allow."""
-    return [replace(program, link=link) for link in program.other_links]
+    return [program.over(link) for link in program.other_links]
 
 
 def _assumed(program: Program) -> Program:
     """With the rate at which messages were sent if the latency was as assumed."""
-    took = {edge.message: edge.lag_ns for edges in program.edges for edge in edges if edge.kind == Kind.EXCHANGE}
+    exchanging = [program.edges[place] for place in program.places((Kind.EXCHANGE,))]
+    took = {edge.message: edge.lag_ns for edges in exchanging for edge in edges if edge.kind == Kind.EXCHANGE}
     times = []
     for number, ns in took.items():
         message = program.messages[number]
@@ -46,7 +46,7 @@ def _assumed(program: Program) -> Program:
     if not times:
         return program
     link, *others = (_through(times, alpha_ns) for alpha_ns in (_ALPHA_NS, *_OTHER_ALPHAS_NS))
-    return replace(program, link=link, other_links=tuple(others), link_source=ASSUMED)
+    return program.over(link, tuple(others), ASSUMED)
 
 
 def _through(times: Sequence[tuple[int, float]], alpha_ns: float) -> Link:

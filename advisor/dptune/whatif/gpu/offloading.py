@@ -13,7 +13,7 @@ from dptune.knobs import Value
 from dptune.measured import Missing
 from dptune.whatif.cpu.wrappers import UPDATE_NS
 from dptune.whatif.gpu.assumed import Assumed, Side
-from dptune.whatif.gpu.editing import with_edges
+from dptune.whatif.gpu.editing import with_edges, with_new
 from dptune.whatif.gpu.optimizing import UNKNOWN
 from dptune.whatif.gpu.program import Edge, Kind, Program
 
@@ -37,16 +37,16 @@ def offloaded(program: Program, value: Value, side: Side) -> Program:
     updates = _update_times(program, shards, side)
 
     def of(place: int, edge: Edge) -> Edge:
-        if place in copies:  # the begin of an all-gather waits for the copy of its shard
-            return edge.lasting(edge.lag_ns + copies[place])
-        if edge.kind == Kind.EXCHANGE and program.messages[edge.message].kind == "reduce_scatter":
-            size = program.messages[edge.message].message_bytes / program.world_size
-            return edge.lasting(edge.lag_ns + size / _BYTES_PER_NS.at(side))
         if edge.kind == Kind.UPDATE:
             return edge.lasting(edge.lag_ns * updates[program.ranks[place]])
-        return edge
+        if program.messages[edge.message].kind != "reduce_scatter":
+            return edge
+        size = program.messages[edge.message].message_bytes / program.world_size
+        return edge.lasting(edge.lag_ns + size / _BYTES_PER_NS.at(side))
 
-    return with_edges(program, of)
+    # The begin of an all-gather waits for the copy of its shard.
+    begins = {place: [edge.lasting(edge.lag_ns + ns) for edge in program.edges[place]] for place, ns in copies.items()}
+    return with_edges(with_new(program, begins), (Kind.EXCHANGE, Kind.UPDATE), of)
 
 
 def _shards(program: Program) -> dict[int, float]:

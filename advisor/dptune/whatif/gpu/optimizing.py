@@ -9,8 +9,8 @@ from dptune.knobs import Value
 from dptune.measure.device.kernel_kinds import kernel_kind
 from dptune.measured import Missing
 from dptune.whatif.gpu.assumed import Assumed, Side
-from dptune.whatif.gpu.editing import lasting, times, with_edges, with_room
-from dptune.whatif.gpu.program import Edge, Kind, Program
+from dptune.whatif.gpu.editing import lasting, times, with_room
+from dptune.whatif.gpu.program import Kind, Program
 
 UNKNOWN = "the trace does not show kernels of an optimizer that updates element by element"
 # Bytes that a fused step moves / those of its foreach operations. AdamW in fp32: 28 of 84 per parameter (torch
@@ -81,17 +81,13 @@ def _listed(program: Program, side: Side) -> Program:
 
 def no_time(program: Program) -> Program:
     """The optimizer's kernels and calls take no time, and nothing is between them."""
-    if not any(edge.kind == Kind.UPDATE for edges in program.edges for edge in edges):
-        raise Missing(UNKNOWN)
     updates = update_begins(program)
-
-    def of(place: int, edge: Edge) -> Edge:
-        gone = edge.kind in (Kind.UPDATE, Kind.UPDATING) or (edge.kind in _WAITS and place in updates)
-        return edge.lasting(0.0) if gone and edge.lag_ns else edge
-
-    return with_edges(program, of)
+    if not updates:
+        raise Missing(UNKNOWN)
+    return times(times(program, (Kind.UPDATE, Kind.UPDATING), 0.0), _WAITS, 0.0, updates.__contains__)
 
 
 def update_begins(program: Program) -> set[int]:
     """The places of the begins of the optimizer's kernels."""
-    return {edge.item for edges in program.edges for edge in edges if edge.kind == Kind.UPDATE}
+    places, edges = program.places((Kind.UPDATE,)), program.edges
+    return {edge.item for place in places for edge in edges[place] if edge.kind == Kind.UPDATE}

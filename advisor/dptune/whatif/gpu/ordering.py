@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from itertools import accumulate, pairwise
 
 from dptune.measured import Missing
 from dptune.whatif.gpu.program import Edge, Program
@@ -16,10 +17,11 @@ def ordered(program: Program) -> Program:
     places = [0] * len(order)
     for place, item in enumerate(order):
         places[item] = place
-    edges = [
-        [Edge(places[edge.item], edge.lag_ns, edge.kind, edge.message) for edge in program.edges[item]]
-        for item in order
+    moved = [
+        Edge(places[edge.item], edge.lag_ns, edge.kind, edge.message) for item in order for edge in program.edges[item]
     ]
+    borders = [0, *accumulate(len(program.edges[item]) for item in order)]
+    edges = [moved[first:last] for first, last in pairwise(borders)]
     return replace(
         program,
         recorded_ns=[program.recorded_ns[item] for item in order],
@@ -36,6 +38,12 @@ def ordered(program: Program) -> Program:
 
 
 def _order(recorded_ns: Sequence[int], edges: Sequence[Sequence[Edge]]) -> list[int]:
+    by_time = sorted(range(len(edges)), key=recorded_ns.__getitem__)
+    places = [0] * len(by_time)
+    for place, item in enumerate(by_time):
+        places[item] = place
+    if all(places[edge.item] < place for place, each in zip(places, edges, strict=True) for edge in each):
+        return by_time
     waiting = [len(each) for each in edges]
     followers: list[list[int]] = [[] for _ in edges]
     for item, each in enumerate(edges):

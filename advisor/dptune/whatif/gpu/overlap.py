@@ -25,8 +25,8 @@ def transfers(program: Program) -> list[Transfer]:
     """All that were found on all their ranks, by the place of their end."""
     recorded = program.recorded_ns
     found = []
-    for place, edges in enumerate(program.edges):
-        begins = [recorded[edge.item] for edge in edges if edge.kind == Kind.EXCHANGE]
+    for place in program.places((Kind.EXCHANGE,)):
+        begins = [recorded[edge.item] for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
         if begins and max(begins) < recorded[place]:
             found.append(Transfer(place, program.ranks[place], max(begins), recorded[place]))
     return found
@@ -35,8 +35,8 @@ def transfers(program: Program) -> list[Transfer]:
 def computing_shares(program: Program) -> dict[int, float]:
     """By place of a collective's end the part of its transfer in which its rank computed."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for place, edges in enumerate(program.edges):
-        for edge in edges:
+    for place in program.places(COMPUTING):
+        for edge in program.edges[place]:
             if edge.kind in COMPUTING:
                 spans[program.ranks[place]].append((program.recorded_ns[edge.item], program.recorded_ns[place]))
     return _shares(transfers(program), {rank: _union(each) for rank, each in spans.items()})

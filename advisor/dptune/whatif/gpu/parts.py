@@ -7,6 +7,7 @@ optimizer's step, because DDP's reducer and FSDP wait for their collectives ther
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 
@@ -35,6 +36,12 @@ class Part(IntFlag):
     REGATHER = 2  # of parameters for a backward pass
     EAGER_ATTENTION = 4
     UPLOAD = 8  # of pageable memory to the device
+
+
+def having(parts: Sequence[int], part: Part) -> set[int]:
+    """The places whose flags hold that part."""
+    flag = int(part)
+    return {place for place, flags in enumerate(parts) if flags & flag}
 
 
 @dataclass(frozen=True, eq=False)

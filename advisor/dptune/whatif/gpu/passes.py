@@ -27,15 +27,10 @@ def micro_batches(program: Program, value: Value) -> Program:
     samples = None if program.samples is None else program.samples * wanted / recorded
     if wanted > recorded:
         return replace(_longer(program, wanted / recorded, recorded), samples=samples)
-    gone = range(recorded - wanted)
-    numbers = program.micro_batches
-    fewer = without_reductions(program, lambda number: number in gone)
-    numbers = fewer.micro_batches
-
-    def is_gone(place: int) -> bool:
-        return numbers[place] in gone
-
-    return replace(without(requeued(fewer, is_gone), is_gone), samples=samples)
+    numbers = range(recorded - wanted)
+    fewer = without_reductions(program, numbers.__contains__)
+    gone = {place for place, number in enumerate(fewer.micro_batches) if number in numbers}
+    return replace(without(requeued(fewer, gone), gone), samples=samples)
 
 
 def _recorded(program: Program) -> int:
@@ -56,8 +51,8 @@ def _longer(program: Program, factor: float, recorded: int) -> Program:
     longer = times(program, _OF_PASSES, factor, lambda place: numbers[place] != OUTSIDE)
     exchanging = {
         numbers[place]
-        for place, edges in enumerate(program.edges)
-        for edge in edges
+        for place in program.places((Kind.EXCHANGE,))
+        for edge in program.edges[place]
         if edge.kind == Kind.EXCHANGE and numbers[place] != OUTSIDE
     }
     if len(exchanging) < recorded:
@@ -74,18 +69,18 @@ def as_graphs(program: Program, value: Value, side: Side) -> Program:
         raise Missing(NO_PASSES)
     before: dict[int, int] = {}
     first: set[int] = set()
-    for place, edges in enumerate(program.edges):
-        if any(edge.kind in (Kind.HOST, Kind.UPDATING) for edge in edges):
+    for place in program.places((Kind.HOST, Kind.UPDATING)):
+        if any(edge.kind in (Kind.HOST, Kind.UPDATING) for edge in program.edges[place]):
             rank = program.ranks[place]
             if numbers[place] != before.get(rank, OUTSIDE):
                 first.add(place)
             before[rank] = numbers[place]
 
     def of(place: int, edge: Edge) -> Edge:
-        if edge.kind != Kind.HOST or numbers[place] == OUTSIDE or not edge.lag_ns:
+        if numbers[place] == OUTSIDE or not edge.lag_ns:
             return edge
         if place in first:
             return edge.lasting(min(edge.lag_ns, _LAUNCH_NS.at(side)))
         return edge.lasting(edge.lag_ns * _LEFT.at(side))
 
-    return with_room(with_edges(program, of))
+    return with_room(with_edges(program, (Kind.HOST,), of))

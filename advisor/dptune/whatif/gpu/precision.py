@@ -79,10 +79,10 @@ def _less_crowded(program: Program, side: Side) -> Program:
     shares, saved = computing_shares(program), 1 - _ALONE.at(side)
 
     def of(place: int, edge: Edge) -> Edge:
-        share = shares.get(place, 0.0) if edge.kind == Kind.EXCHANGE else 0.0
+        share = shares.get(place, 0.0)
         return edge.lasting(edge.lag_ns * (1 - saved * share)) if share and saved else edge
 
-    return with_edges(program, of)
+    return with_edges(program, (Kind.EXCHANGE,), of)
 
 
 def _in_a_pass(program: Program) -> Callable[[int], bool]:
@@ -96,8 +96,8 @@ def _in_a_pass(program: Program) -> Callable[[int], bool]:
 def _share(program: Program, kinds: Collection[Kind]) -> float:
     """The time of kernels of these kinds / that of all kernels."""
     spent = dict.fromkeys(COMPUTING, 0.0)
-    for edges in program.edges:
-        for edge in edges:
+    for place in program.places(COMPUTING):
+        for edge in program.edges[place]:
             if edge.kind in COMPUTING:
                 spent[edge.kind] += edge.lag_ns
     return sum(spent[kind] for kind in kinds) / max(1.0, sum(spent.values()))

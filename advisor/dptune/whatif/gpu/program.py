@@ -7,9 +7,8 @@ to pass when it did; a change makes edges longer or shorter, or takes them away.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -23,11 +22,15 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.gathers import Gather
 from dptune.whatif.gpu.reductions import Reduction
 from dptune.whatif.gpu.sharing import Transfer, durations
+from dptune.whatif.gpu.spans import held, joined
 
 _ENOUGH = 3  # steps of a rank of which the first does not count
 # Of a collective's duration: what rounding makes of it, and how near two replays are to each other that end the search
 # for when collectives share links; most replays of it.
 _ROUNDING, _NEAR, _REPLAYS = 1e-6, 0.01, 8
+
+
+_OF_EDGES = ("_by_kinds", "_unfixed", "settled", "_replayed", "_hosts_ns")  # what is computed of edges and steps alone
 
 
 class Kind(IntEnum):
@@ -141,10 +144,44 @@ class Program:
     host_level: float = 1.0
     fixed: AbstractSet[int] = frozenset()
 
-    def run(self) -> list[float]:
-        """When each item comes to pass."""
-        times = self._times(self.edges)
+    def run(self) -> Sequence[float]:
+        """When each item comes to pass; replayed once."""
+        return self._replayed
+
+    @cached_property
+    def _replayed(self) -> Sequence[float]:
+        times = self._times()
         return self._sharing_links(times) if self.transfers else times
+
+    def places(self, kinds: Collection[Kind]) -> Sequence[int]:
+        """In order the places of the items that may have an edge of these kinds; all others have none."""
+        wanted, known = frozenset(kinds), self._by_kinds
+        if wanted not in known:
+            known[wanted] = sorted({place for kind in wanted for place in known.get(frozenset((kind,)), ())})
+        return known[wanted]
+
+    @cached_property
+    def _by_kinds(self) -> dict[frozenset[Kind], Sequence[int]]:
+        """Of each kind, and of the sets that were asked for."""
+        found: dict[Kind, list[int]] = defaultdict(list)
+        for place, edges in enumerate(self.edges):
+            for edge in edges:
+                found[edge.kind].append(place)
+        return {frozenset((kind,)): list(dict.fromkeys(places)) for kind, places in found.items()}
+
+    def edited(self, edges: Sequence[Sequence[Edge]]) -> Program:
+        """The program with other edges, where no item has one of a kind that it had none of."""
+        return self._keeping(("_by_kinds", "_unfixed", "settled"), edges=edges)
+
+    def over(self, link: Link, others: tuple[Link, ...] = (), source: str = "") -> Program:
+        """The program with this link, other ones and their source: unchanged, it is replayed the same."""
+        return self._keeping(_OF_EDGES, link=link, other_links=others, link_source=source)
+
+    def _keeping(self, computed: Sequence[str], **fields: object) -> Program:
+        """The program with other fields, and with what was computed of this one and holds for both."""
+        other = replace(self, **fields)  # type: ignore[arg-type]
+        other.__dict__.update({name: self.__dict__[name] for name in computed if name in self.__dict__})
+        return other
 
     def _sharing_links(self, times: list[float]) -> list[float]:
         """The same where transfers take as long as those beside them let them: replayed until that changes little.
@@ -163,30 +200,53 @@ class Program:
             after = durations(starts, alone, ranks, self.slowed)
             if all(abs(now - then) <= near * then + 1.0 for now, then in zip(after, before, strict=True)):
                 return times
-            edges = [*self.edges]
-            for transfer, now, lag in zip(self.transfers, after, lag_ns, strict=True):
-                for end in transfer.ends if lag else ():
-                    edges[end] = [
-                        edge.lasting(edge.lag_ns * now / lag) if edge.kind == Kind.EXCHANGE else edge
-                        for edge in self.edges[end]
-                    ]
-            times, before, near = self._times(edges), after, _NEAR
+            now_ns = {
+                end: (now, lag)
+                for transfer, now, lag in zip(self.transfers, after, lag_ns, strict=True)
+                for end in (transfer.ends if lag else ())
+            }
+            times, before, near = self._times(unshared[: min(now_ns, default=len(unshared))], now_ns), after, _NEAR
         return unshared
 
-    def _times(self, all_edges: Sequence[Sequence[Edge]]) -> list[float]:
-        times: list[float] = []
-        come, fixed = times.append, self.fixed
-        for place, (recorded, edges) in enumerate(zip(self.recorded_ns, all_edges, strict=True)):
+    def _times(
+        self, known: Sequence[float] = (), now_ns: Mapping[int, tuple[float, float]] | None = None
+    ) -> list[float]:
+        """When each item comes to pass; `known`: of the first ones.
+
+        `now_ns` is by end of a collective how long that takes, and as what its edges have it.
+        """
+        times = [*known]
+        for end, (now, lag) in sorted((now_ns or {}).items()):
+            self._go_on(times, end)
+            moments = (
+                times[edge.item] + (edge.lag_ns * now / lag if edge.kind == Kind.EXCHANGE else edge.lag_ns)
+                for edge in self.edges[end]
+            )
+            times.append(self.recorded_ns[end] if end in self.fixed else max(moments, default=self.recorded_ns[end]))
+        self._go_on(times, len(self.edges))
+        return times
+
+    def _go_on(self, times: list[float], until: int) -> None:
+        """The same up to a place, as edges have it."""
+        come, fixed, first = times.append, self.fixed, len(times)
+        checked = min(until, max(first, self._unfixed))
+        for place, edges in enumerate(self.edges[first:checked], first):
             if not edges or place in fixed:
-                come(recorded)
-                continue
+                come(self.recorded_ns[place])
+            else:
+                come(max(times[edge.item] + edge.lag_ns for edge in edges))
+        for place, edges in enumerate(self.edges[checked:until], checked):
             at = -inf
             for edge in edges:
                 moment = times[edge.item] + edge.lag_ns
                 if moment > at:
                     at = moment
-            come(at)
-        return times
+            come(at if edges else self.recorded_ns[place])
+
+    @cached_property
+    def _unfixed(self) -> int:
+        """From which place on no item is fixed."""
+        return 1 + max(self.fixed, default=-1)
 
     def recorded_step_ns(self) -> float:
         """The same as `step_ns`, of the times at which the items came to pass."""
@@ -203,8 +263,11 @@ class Program:
 
     def levelled(self) -> Program:
         """The same, whose host does not limit the recorded step beyond what that took on the device."""
-        on_device, of_both = replace(self, host_level=0.0).recorded_step_ns(), self.recorded_step_ns()
-        return replace(self, host_level=on_device / of_both) if of_both > on_device > 0 else self
+        of_both, on_device = self.recorded_step_ns(), self._levelled(0.0).recorded_step_ns()
+        return self._levelled(on_device / of_both) if of_both > on_device > 0 else self
+
+    def _levelled(self, level: float) -> Program:
+        return self._keeping(_OF_EDGES, host_level=level)
 
     @cached_property
     def settled(self) -> frozenset[int]:
@@ -226,21 +289,25 @@ class Program:
 
         No step is shorter than that. Kernels that run at the same time count once.
         """
+        return self._busy_ns
+
+    @cached_property
+    def _busy_ns(self) -> float:
         times = self.run()
         ran: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        for place, edges in enumerate(self.edges):
-            for edge in edges:
+        for place in self.places(COMPUTING):
+            for edge in self.edges[place]:
                 if edge.kind in COMPUTING and times[place] > times[edge.item]:
                     ran[self.ranks[place] if self.ranks else 0].append((times[edge.item], times[place]))
         busy: dict[int, list[float]] = defaultdict(list)
         for rank, one in ran.items():
-            begins, ends = _joined(one)
+            begins, ends = joined(one)
             spans = [
                 (times[step.first], times[step.last])
                 for at, step in enumerate(self.steps)
                 if at in self.settled and step.rank == rank
             ]
-            busy[rank] = [_held(begins, ends, *span) for span in spans]
+            busy[rank] = [held(begins, ends, *span) for span in spans]
         return float(median([mean(each) for each in busy.values() if each] or [0.0]))
 
     def by_number(self, times: Sequence[float]) -> dict[int, float]:
@@ -278,10 +345,8 @@ class Program:
         worked: dict[int, list[tuple[float, float]]] = defaultdict(list)
         for place in part:
             step = self.steps[place]
-            recorded_ns, host_ns = (
-                float(self.recorded_ns[step.last] - self.recorded_ns[step.first]),
-                self._host_ns(step),
-            )
+            recorded_ns = float(self.recorded_ns[step.last] - self.recorded_ns[step.first])
+            host_ns = self._hosts_ns[place]
             took[step.rank].append(times[step.last] - times[step.first])
             recorded[step.rank].append(recorded_ns)
             if host_ns is not None:
@@ -289,6 +354,10 @@ class Program:
         return float(
             median(max(mean(took[rank]), self.host_level * _of_all(worked[rank], recorded[rank])) for rank in took),
         )
+
+    @cached_property
+    def _hosts_ns(self) -> list[float | None]:
+        return [self._host_ns(step) for step in self.steps]
 
     def _host_ns(self, step: Stretch) -> float | None:
         """What the host does between the calls that launch a step's first operation and the next step's.
@@ -308,25 +377,6 @@ class Program:
             else:
                 return None
         return worked
-
-
-def _joined(ran: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """The begins and the ends of these intervals, those that overlap as one."""
-    begins: list[float] = []
-    ends: list[float] = []
-    for begin, end in sorted(ran):
-        if ends and begin <= ends[-1]:
-            ends[-1] = max(ends[-1], end)
-        else:
-            begins.append(begin)
-            ends.append(end)
-    return begins, ends
-
-
-def _held(begins: Sequence[float], ends: Sequence[float], first: float, last: float) -> float:
-    """How much of the time from `first` to `last` these intervals take, which do not overlap."""
-    places = range(bisect_right(ends, first), bisect_left(begins, last))
-    return sum(min(ends[place], last) - max(begins[place], first) for place in places)
 
 
 def _of_all(worked: Sequence[tuple[float, float]], recorded: Sequence[float]) -> float:

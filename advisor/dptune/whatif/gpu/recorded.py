@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dptune.measure.across_ranks import across
+from dptune.measure.across_ranks import exchanges_of
 from dptune.measure.complete import complete
 from dptune.measure.device.matmul import device_of
 from dptune.measure.efficiency.peaks import common
 from dptune.measure.steps.steady import steady
-from dptune.measure.views import RankView, view
+from dptune.measure.views import RankView, light_views
 from dptune.measured import Measured, Missing
 from dptune.runfile.communication import DdpFacts
 from dptune.runfile.facts import Facts
@@ -27,17 +27,14 @@ _DRAWN = re.compile(r"enumerate\(DataLoader\)#.*__next__$")
 
 def program_of(run: Run, measured: Measured) -> Program:
     """The program of all ranks. Raises Missing with the reason where the traces are not enough for one."""
-    windows = {rank: facts.window("light") for rank, facts in run.facts.items()}
-    viewed = [view(rank.rank, rank.light, windows.get(rank.rank)) for rank in run.ranks]
-    views, _ = steady(complete(viewed, run.world_size))
+    views, _ = steady(complete([*light_views(run)], run.world_size))
     lacking = next((rank_view.no_steps for rank_view in views if rank_view.no_steps), "")
     if lacking:
         raise Missing(lacking)
     ranks = measured.known("world_size") or len(run.ranks)
     samples = measured.known("samples_per_step")
-    program = build(
-        views, across(run, views), None, ranks, samples, _batch(run.facts) or _shown_batch(measured), _ddp(run.facts)
-    )
+    batch = _batch(run.facts) or _shown_batch(measured)
+    program = build(views, exchanges_of(run, views), None, ranks, samples, batch, _ddp(run.facts))
     known = replace(
         program,
         hosts=hosts_of(run.facts),

@@ -12,7 +12,7 @@ from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
 from dptune.whatif.gpu.editing import requeued, times, with_edges, without
 from dptune.whatif.gpu.gathers import Gather
-from dptune.whatif.gpu.parts import Part
+from dptune.whatif.gpu.parts import Part, having
 from dptune.whatif.gpu.precision import half_precision
 from dptune.whatif.gpu.program import Edge, Kind, Program
 
@@ -26,12 +26,8 @@ def kept_whole(program: Program, value: Value) -> Program:
         _needs_units(program)
     if value is not False:
         raise Missing("a GPU trace does not show what gathering units for backward passes would take")
-    parts = program.parts
-
-    def is_gone(place: int) -> bool:
-        return bool(parts[place] & Part.REGATHER)
-
-    return without(requeued(program, is_gone), is_gone)
+    gone = having(program.parts, Part.REGATHER)
+    return without(requeued(program, gone), gone)
 
 
 def prefetched_forward(program: Program, value: Value) -> Program:
@@ -54,9 +50,9 @@ def gathered_in_no_time(program: Program) -> Program:
     gathers = [message.kind == "all_gather" for message in program.messages]
 
     def of(_: int, edge: Edge) -> Edge:
-        return edge.lasting(0.0) if edge.kind == Kind.EXCHANGE and gathers[edge.message] else edge
+        return edge.lasting(0.0) if gathers[edge.message] else edge
 
-    return times(with_edges(program, of), (Kind.WAIT,), 0.0)
+    return times(with_edges(program, (Kind.EXCHANGE,), of), (Kind.WAIT,), 0.0)
 
 
 def parameters_in(program: Program, value: Value, side: Side, link: Link) -> Program:
@@ -90,11 +86,10 @@ def _halved(program: Program, kind: str, link: Link) -> Program:
     ]
 
     def of(_: int, edge: Edge) -> Edge:
-        if edge.kind != Kind.EXCHANGE or factors[edge.message] == 1:
-            return edge
-        return edge.lasting(edge.lag_ns * factors[edge.message])
+        factor = factors[edge.message]
+        return edge if factor == 1 else edge.lasting(edge.lag_ns * factor)
 
-    return with_edges(program, of)
+    return with_edges(program, (Kind.EXCHANGE,), of)
 
 
 def _prefetched(program: Program, ahead: int, *, backward: bool) -> Program:

@@ -55,7 +55,8 @@ def balanced(program: Program, value: Value) -> Program:
     def mean_of_all(spent: Mapping[int, float]) -> dict[int, float]:
         if len(spent) < ranks:
             return {}
-        return {rank: mean(spent.values()) / ns for rank, ns in spent.items() if ns}
+        mean_ns = mean(spent.values())
+        return {rank: mean_ns / ns for rank, ns in spent.items() if ns}
 
     key_of = _calls(program) or _steps(program)
     for kinds in (COMPUTING, _PASSES):
@@ -66,8 +67,8 @@ def balanced(program: Program, value: Value) -> Program:
 def latest(program: Program) -> int:
     """The rank that arrives latest at collectives, in the mean. Raises Missing where ranks share none."""
     late: dict[int, list[int]] = defaultdict(list)
-    for place, edges in enumerate(program.edges):
-        begins = [edge.item for edge in edges if edge.kind == Kind.EXCHANGE]
+    for place in program.places((Kind.EXCHANGE,)):
+        begins = [edge.item for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
         if begins and program.ranks[place] == program.ranks[begins[0]]:  # each collective once
             first = min(program.recorded_ns[begin] for begin in begins)
             for begin in begins:
@@ -78,7 +79,7 @@ def latest(program: Program) -> int:
 
 
 def _spent_ns(program: Program, kinds: frozenset[Kind], rank: int) -> float:
-    of_rank = (edges for edges, its_rank in zip(program.edges, program.ranks, strict=True) if its_rank == rank)
+    of_rank = (program.edges[place] for place in program.places(kinds) if program.ranks[place] == rank)
     return sum(edge.lag_ns for edges in of_rank for edge in edges if edge.kind in kinds)
 
 
@@ -90,20 +91,20 @@ def _evened(
 ) -> Program:
     """Edges of these kinds so many times as long as `factors_of` says, of what the ranks spend on the same."""
     spent: dict[_Key, dict[int, float]] = defaultdict(dict)
-    for place, edges in enumerate(program.edges):
+    for place in program.places(kinds):
         rank = program.ranks[place]
-        for edge in edges:
+        for edge in program.edges[place]:
             if edge.kind in kinds and (key := key_of(place, edge)) is not None:
                 spent[key][rank] = spent[key].get(rank, 0.0) + edge.lag_ns
     factors = {key: factors_of(of_ranks) for key, of_ranks in spent.items()}
 
     def of(place: int, edge: Edge) -> Edge:
-        if edge.kind not in kinds or (key := key_of(place, edge)) is None:
+        if (key := key_of(place, edge)) is None:
             return edge
         factor = factors[key].get(program.ranks[place], 1.0)
         return edge if factor == 1.0 else edge.lasting(edge.lag_ns * factor)
 
-    return with_edges(program, of)
+    return with_edges(program, kinds, of)
 
 
 def _steps(program: Program) -> _KeyOf:
@@ -125,8 +126,8 @@ def _steps(program: Program) -> _KeyOf:
 def _calls(program: Program) -> _KeyOf | None:
     """The call that launched an operation, or that the host came to; None where ranks launch different numbers."""
     launched: dict[int, int] = {}  # by the place of an operation's begin that of its call
-    for place, edges in enumerate(program.edges):
-        for edge in edges:
+    for place in program.places((Kind.LAUNCH,)):
+        for edge in program.edges[place]:
             if edge.kind == Kind.LAUNCH:
                 launched[place] = edge.item
     calls: dict[int, list[int]] = defaultdict(list)

@@ -1,0 +1,165 @@
+"""What the host of a rank does, as items: calls that launch, returns of calls that wait, waits for batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from dptune.measure.device.critical import Walk
+from dptune.measure.host.launches import UNLAUNCHED
+from dptune.measure.host.queue import DEPTH, Launches
+from dptune.measure.intervals import Intervals, Ints, Mask
+from dptune.measure.views import DeviceView, RankView
+from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
+from dptune.whatif.gpu.items import Sort, Waits
+from dptune.whatif.gpu.parts import HostParts, Part
+from dptune.whatif.gpu.program import Kind
+
+NOTHING = -1
+
+
+class Moment(IntEnum):
+    """What the host does; of one time in this order."""
+
+    HELD = 0  # a call that waited returns
+    GIVEN = 1  # a batch is there
+    UPDATING = 2  # an optimizer's step starts: what the host does before is none of the update
+    CALL = 3  # a call that launches
+    ASKED = 4  # a wait for a batch starts
+
+
+@dataclass(frozen=True, eq=False)
+class HostItems:
+    """The host's items in order. `waits` are by their number; operations are numbered after them, as `numbered` says.
+
+    `calls` are the rows of those that launch, `call_items` the numbers of these.
+    """
+
+    time_ns: Ints
+    sort: Ints
+    micro_batch: Ints
+    part: Ints
+    waits: Waits
+    calls: Ints
+    call_items: Ints
+
+
+def begins_after(host_items: int, places: Ints) -> Ints:
+    """The numbers of the begins of operations at these places of the walk, after so many items of the host."""
+    return np.asarray(host_items + 2 * places, dtype=np.int64)
+
+
+def ends_after(host_items: int, places: Ints) -> Ints:
+    """The numbers of their ends."""
+    return begins_after(host_items, places) + 1
+
+
+def host_items(view: RankView, device: DeviceView, walk: Walk, host_parts: HostParts) -> HostItems:
+    """Calls that launch, returns of calls that wait for the device, and the borders of waits for batches, in order.
+
+    Each waits for the one before, and for room in the launch queue: for the begin of what was launched so long before
+    that the queue was full of what came after. The return of a call that waits does so for what it waited for: a copy
+    that it made itself, the begin of an operation where the queue was full, else what ended last on the device.
+    """
+    columns = view.columns
+    queue = _Queue(walk, Launches.of(columns, device.operations), view.host.blocked.full_ends_ns)
+    steps = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
+    updating = Intervals.union(columns.ts_ns[steps], columns.ends(steps))
+    launch = np.unique(walk.launch[walk.launch != UNLAUNCHED])
+    time_ns, moment, number = _moments(view, walk, launch, updating)
+    count = len(time_ns)
+    calling = moment == Moment.CALL
+    freed = (moment == Moment.HELD) & np.isin(time_ns, queue.full_ends_ns)
+    # What starts as a full queue has room comes after what makes room.
+    sort = np.where(np.isin(time_ns, time_ns[freed]), Sort.FREED, Sort.HOST)
+    part = np.full(count, Part.NONE, dtype=np.int64)
+    called = number[calling]
+    part[calling] = host_parts.parts(columns.thread[called], columns.ts_ns[called])
+    goes_on_ns, held = _held(walk, queue, time_ns, number, np.flatnonzero(moment == Moment.HELD), freed)
+    inside = updating.hold(time_ns) & (moment != Moment.UPDATING)
+    kind = np.where(moment == Moment.GIVEN, Kind.INPUT, np.where(inside, Kind.UPDATING, Kind.HOST))
+    after = np.arange(1, count)
+    before = Waits.of(after, after - 1, np.maximum(0, goes_on_ns[1:] - time_ns[:-1]), kind[1:], 2)
+    return HostItems(
+        time_ns,
+        sort,
+        host_parts.micro_batches(time_ns),
+        part,
+        Waits.joined([held, queue.waits(time_ns), before]),
+        called,
+        np.flatnonzero(calling),
+    )
+
+
+def _moments(view: RankView, walk: Walk, launch: Ints, updating: Intervals) -> tuple[Ints, Ints, Ints]:
+    """In order of time: when, `Moment`, and the row of a call, else the number among those alike."""
+    loading = view.host.loading
+    several = (
+        (Moment.CALL, view.columns.ts_ns[launch], launch),
+        (Moment.HELD, walk.held.end_ns, np.arange(len(walk.held))),
+        (Moment.ASKED, loading.start_ns, np.arange(len(loading))),
+        (Moment.GIVEN, loading.end_ns, np.arange(len(loading))),
+        (Moment.UPDATING, updating.start_ns, np.arange(len(updating))),
+    )
+    time_ns = np.concatenate([times for _, times, _ in several])
+    moment = np.concatenate([np.full(len(times), what, dtype=np.int64) for what, times, _ in several])
+    number = np.concatenate([numbers for _, _, numbers in several])
+    order = np.lexsort((number, moment, time_ns))
+    return time_ns[order], moment[order], number[order]
+
+
+def _held(walk: Walk, queue: _Queue, time_ns: Ints, number: Ints, held: Ints, freed: Mask) -> tuple[Ints, Waits]:
+    """From when on each item is the host's own doing, and what calls that return waited for."""
+    goes_on_ns, found = time_ns.copy(), []
+    for item in held.tolist():
+        at, begun = int(time_ns[item]), int(walk.held.start_ns[number[item]])
+        awaited = queue.freed(at) if freed[item] else _awaited(walk, begun, at)
+        if awaited is not None:
+            goes_on_ns[item] = begun
+            found.append((item, *awaited))
+    items, operations, since_ns, kinds, ended = np.array(found, dtype=np.int64).reshape(-1, 5).T
+    numbers = np.where(ended, ends_after(len(time_ns), operations), begins_after(len(time_ns), operations))
+    return goes_on_ns, Waits.of(items, numbers, time_ns[items] - since_ns, kinds, 0)
+
+
+def _awaited(walk: Walk, begun: int, at: int) -> tuple[int, int, Kind, bool] | None:
+    """What a call that began at one moment and returned at another waited for: its place, when that came to pass, ns.
+
+    Whether that is its end: of a copy from memory that is staged the end may come after the return, which then follows
+    its begin.
+    """
+    over = walk.copied.get(at, walk.last(at))
+    if over == NOTHING or int(walk.end[over]) <= begun:
+        return None
+    if int(walk.end[over]) > at:
+        return over, int(walk.begin[over]), Kind.SYNC, False
+    return over, int(walk.end[over]), Kind.SYNC, True
+
+
+class _Queue:
+    """The launch queue of a device: what has to begin before the host goes on."""
+
+    def __init__(self, walk: Walk, launches: Launches, full_ends_ns: Ints) -> None:
+        self.full_ends_ns = full_ends_ns
+        self._walk, self._called_ns = walk, launches.called_ns
+        launched, first = np.unique(walk.launch, return_index=True)
+        at = np.minimum(np.searchsorted(launched, launches.rows), max(0, len(launched) - 1))
+        known = launched[at] == launches.rows if len(launched) else np.zeros(len(launches.rows), dtype=np.bool_)
+        self._first = np.where(known, first[at] if len(first) else NOTHING, NOTHING)
+        most = int(launches.outstanding(launches.called_ns).max(initial=0))
+        self._depth = most if len(full_ends_ns) else max(DEPTH, most)
+
+    def waits(self, time_ns: Ints) -> Waits:
+        """For the begin of the operation that makes room for all launches before each moment, where one has to."""
+        launched = np.searchsorted(self._called_ns, time_ns, side="left")
+        items = np.flatnonzero(launched > self._depth)
+        first = self._first[launched[items] - 1 - self._depth]
+        known = first != NOTHING
+        return Waits.of(items[known], begins_after(len(time_ns), first[known]), 0, Kind.QUEUE, 1)
+
+    def freed(self, at: int) -> tuple[int, int, Kind, bool] | None:
+        """What began last before a call returned that had found the queue full."""
+        place = int(np.searchsorted(self._walk.begin, at, side="right")) - 1
+        return None if place < 0 else (place, int(self._walk.begin[place]), Kind.QUEUE, False)

@@ -1,0 +1,234 @@
+"""The items of GPU steps and what they wait for, found again one by one, each with a key of its own."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptune.measure.across_ranks import exchanges_of
+from dptune.measure.complete import complete
+from dptune.measure.device.critical import Walk
+from dptune.measure.host.queue import DEPTH, Launches
+from dptune.measure.intervals import Intervals
+from dptune.measure.steps.steady import steady
+from dptune.measure.views import DeviceView, RankView, light_views
+from dptune.trace import load
+from dptune.trace.kernels import OPTIMIZER_STEP_NAME, RANGE_CATEGORIES
+from dptune.trace.run import Run
+from dptune.whatif.gpu.building import _kinds, build
+from dptune.whatif.gpu.items import Sort
+from dptune.whatif.gpu.ordering import _order
+from dptune.whatif.gpu.program import OF_HOST, Edge, Kind, Program
+from dptune.whatif.gpu.streams import across_streams
+
+from ..measure.handmade import load_events  # noqa: TID252 - tests are no installed package
+from ..measure.test_blocked import queued, reading_the_loss  # noqa: TID252 - tests are no installed package
+from ..simulator import pairs  # noqa: TID252 - tests are no installed package
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces" / "gpu"
+NOTHING = -1
+IN_TURN = {"held": 0, "given": 1, "updating": 2, "call": 3, "asked": 4}
+Key = tuple[int, str, int]
+
+
+@dataclass
+class Item:
+    at: int
+    sort: int
+    key: Key
+    waits: list[tuple[Key, float, Kind]] = field(default_factory=list)
+
+
+def of_host(view: RankView, device: DeviceView, walk: Walk, shift: int) -> list[Item]:
+    columns, rank, loading = view.columns, view.rank, view.host.loading
+    launches = Launches.of(columns, device.operations)
+    called_ns, launched_by = launches.called_ns.tolist(), zip(walk.launch.tolist(), walk.rows.tolist(), strict=True)
+    first = dict(reversed([*launched_by]))
+    full = set(view.host.blocked.full_ends_ns.tolist())
+    most = max(launches.outstanding(launches.called_ns).tolist(), default=0)
+    depth = most if full else max(DEPTH, most)
+    rows = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
+    updating = Intervals.union(columns.ts_ns[rows], columns.ends(rows))
+    moments = [(int(columns.ts_ns[call]), "call", call) for call in {*walk.launch.tolist()} - {NOTHING}]
+    for name, times_ns in (
+        ("held", walk.held.end_ns),
+        ("asked", loading.start_ns),
+        ("given", loading.end_ns),
+        ("updating", updating.start_ns),
+    ):
+        moments += [(at, name, number) for number, at in enumerate(times_ns.tolist())]
+    moments.sort(key=lambda moment: (moment[0], IN_TURN[moment[1]], moment[2]))
+    found: list[Item] = []
+    before: tuple[int, str, int] | None = None
+    freed_ns = None
+    for at, name, number in moments:
+        freed = name == "held" and at in full
+        freed_ns = at if freed else freed_ns
+        item = Item(at + shift, Sort.FREED if at == freed_ns else Sort.HOST, (rank, name, number))
+        goes_on = at
+        if name == "held":
+            begun = int(walk.held.start_ns[number])
+            awaited = freeing(walk, at) if freed else ended_last(walk, begun, at)
+            if awaited is not None:
+                what, row, since, kind = awaited
+                item.waits.append(((rank, what, row), at - since, kind))
+                goes_on = begun
+        launched = bisect_left(called_ns, at)
+        if launched > depth:
+            room = launches.rows.tolist()[launched - 1 - depth]
+            if room in first:
+                item.waits.append(((rank, "begin", first[room]), 0.0, Kind.QUEUE))
+        if before is not None:
+            inside = bool(updating.hold(np.array([at]))[0]) and name != "updating"
+            kind = Kind.INPUT if name == "given" else Kind.UPDATING if inside else Kind.HOST
+            item.waits.append(((rank, *before[1:]), max(0, goes_on - before[0]), kind))
+        found.append(item)
+        before = at, name, number
+    return found
+
+
+def freeing(walk: Walk, at: int) -> tuple[str, int, int, Kind] | None:
+    begun = [place for place, begin in enumerate(walk.begin.tolist()) if begin <= at]
+    return ("begin", int(walk.rows[begun[-1]]), int(walk.begin[begun[-1]]), Kind.QUEUE) if begun else None
+
+
+def ended_last(walk: Walk, begun: int, at: int) -> tuple[str, int, int, Kind] | None:
+    over = walk.copied.get(at, walk.last(at))
+    if over == NOTHING or int(walk.end[over]) <= begun:
+        return None
+    name, times_ns = ("begin", walk.begin) if int(walk.end[over]) > at else ("end", walk.end)
+    return name, int(walk.rows[over]), int(times_ns[over]), Kind.SYNC
+
+
+def of_rank(view: RankView, device: DeviceView, shift: int, sent: dict[Any, Any]) -> list[Item]:
+    walk, rank = Walk.of(view.columns, device.operations, view.host), view.rank
+    kinds, awaited = [Kind(kind) for kind in _kinds(walk).tolist()], across_streams(walk)
+    found = of_host(view, device, walk, shift)
+    rows, begin, end = walk.rows.tolist(), walk.begin.tolist(), walk.end.tolist()
+    called_ns = view.columns.ts_ns.tolist()
+    for place, row in enumerate(rows):
+        item = Item(begin[place] + shift, Sort.BEGIN, (rank, "begin", row))
+        over, called = walk.waited_for(place)
+        launch, before = int(walk.launch[place]), int(walk.before[place])
+        if called != NOTHING:
+            item.waits.append(((rank, "call", called), begin[place] - called_ns[called], Kind.LAUNCH))
+        elif launch != NOTHING and called_ns[launch] <= begin[place]:
+            item.waits.append(((rank, "call", launch), 0.0, Kind.LAUNCH))
+        if over != NOTHING and end[over] > begin[place]:
+            item.waits.append(((rank, "begin", rows[over]), begin[place] - begin[over], kinds[over]))
+        elif over != NOTHING:
+            item.waits.append(((rank, "end", rows[over]), begin[place] - end[over], Kind.ORDER))
+        if before not in (NOTHING, over) and end[before] <= begin[place]:
+            item.waits.append(((rank, "end", rows[before]), 0.0, Kind.ORDER))
+        item.waits += [
+            ((rank, "end", rows[other]), 0.0, Kind.ORDER)
+            for other in awaited.get(place, ())
+            if other not in (over, before) and end[other] <= begin[place]
+        ]
+        last = Item(end[place] + shift, Sort.END, (rank, "end", row))
+        if (rank, row) in sent:
+            last.waits += [((other, "begin", at), 0.0, Kind.EXCHANGE) for other, at in sent[rank, row]]
+        else:
+            last.waits.append(((rank, "begin", row), end[place] - begin[place], kinds[place]))
+        found += [item, last]
+    return found
+
+
+def found_again(
+    views: list[RankView], run: Run, fixed: frozenset[int]
+) -> tuple[list[int], list[int], list[list[Edge]]]:
+    """When each item came to pass, its rank, and its edges; of messages only which collective it is."""
+    between = exchanges_of(run, views)
+    sent = {}
+    for exchange in between.exchanges:
+        if exchange.splits and exchange.message_bytes:
+            of = [(rank, call.row) for rank, call in zip(exchange.ranks.tolist(), exchange.calls, strict=True)]
+            sent.update(dict.fromkeys(of, of))
+    items: list[Item] = []
+    for view in views:
+        device = max(view.devices, key=lambda each: len(each.windows))
+        items += of_rank(view, device, view.base_ns - between.clocks[view.rank].ahead_ns, sent)
+    items.sort(key=lambda item: (item.at, item.sort))
+    places = {item.key: place for place, item in enumerate(items)}
+    recorded = [item.at - items[0].at for item in items]
+    edges = []
+    for place, item in enumerate(items):
+        waits = [(places.get(key, place), lag_ns, kind) for key, lag_ns, kind in item.waits]
+        each = [Edge(at, lag_ns, kind) for at, lag_ns, kind in waits if at < place]
+        if place in fixed:
+            edges.append([edge for edge in each if edge.kind in OF_HOST])
+        elif each and each[0].kind == Kind.EXCHANGE:
+            took_ns = recorded[place] - max(recorded[edge.item] for edge in each)
+            begun = places[item.key[0], "begin", item.key[2]]
+            alone = [Edge(begun, recorded[place] - recorded[begun], Kind.WAIT)]
+            edges.append([edge.lasting(took_ns) for edge in each] if took_ns > 0 else alone)
+        else:
+            late = max(each, key=lambda edge: recorded[edge.item] + edge.lag_ns, default=None)
+            if late is not None and recorded[late.item] + late.lag_ns < recorded[place]:
+                each = [edge.lasting(recorded[place] - recorded[edge.item]) if edge is late else edge for edge in each]
+            edges.append(each)
+    return recorded, [item.key[0] for item in items], edges
+
+
+def compared(run: Run) -> Program:
+    views, _ = steady(complete([*light_views(run)], run.world_size))
+    made = build(views, exchanges_of(run, views), None, len(views))
+    recorded, ranks, edges = found_again(views, run, made.fixed)
+    assert made.recorded_ns == recorded
+    assert made.ranks == ranks
+    for place, (mine, other) in enumerate(zip(made.edges, edges, strict=True)):
+        plain = [(edge.item, edge.lag_ns, edge.kind) for edge in mine]
+        assert plain == [(edge.item, edge.lag_ns, edge.kind) for edge in other], place
+    first = {rank: min(recorded[step.first] for step in made.steps if step.rank == rank) for rank in set(ranks)}
+    assert made.fixed == {place for place, at in enumerate(recorded) if at <= first[ranks[place]]}
+    return made
+
+
+@pytest.mark.parametrize("name", ["ranks-nccl-ddp", "ranks-nccl-fsdp"])
+def test_recorded_steps_are_built_as_one_by_one(name: str) -> None:
+    compared(load([str(SAMPLES / name)], cached=False))
+
+
+@pytest.mark.parametrize(
+    ("seed", "change"),
+    [(0, "ddp.bucket_cap_mb"), (22, "fsdp.prefetch"), (9, "loader.num_workers"), (16, "syncs.removed")],
+)
+def test_simulated_steps_are_built_as_one_by_one(tmp_path: Path, seed: int, change: str) -> None:
+    machine, settings = pairs.drawn(seed, 2, change).before
+    before = machine, replace(settings, layers=2, width=512, heads=8, tokens=128)
+    pairs.write_traces(before, pairs.simulated(before, traced=True), tmp_path)
+    compared(load([str(tmp_path)], cached=False))
+
+
+@pytest.mark.parametrize("freed_us", [0.0, 5.0])
+def test_a_full_queue_is_built_as_one_by_one(tmp_path: Path, freed_us: float) -> None:
+    made = compared(load_events(tmp_path, queued(20, 300, depth=200, freed_us=freed_us)[0]))
+    assert any(edge.kind == Kind.QUEUE for edges in made.edges for edge in edges)
+
+
+def test_a_copy_that_is_waited_for_is_built_as_one_by_one(tmp_path: Path) -> None:
+    made = compared(load_events(tmp_path, [event for number in range(4) for event in reading_the_loss(number=number)]))
+    assert any(edge.kind == Kind.SYNC for edges in made.edges for edge in edges)
+
+
+@given(st.data())
+def test_of_items_that_could_be_next_the_one_recorded_first_is(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 8))
+    recorded = data.draw(st.lists(st.integers(0, 5), min_size=count, max_size=count))
+    ranked = data.draw(st.permutations(range(count)))  # what is waited for comes earlier in it
+    edges = [
+        [Edge(ranked[before], 1.0, Kind.ORDER) for before in range(ranked.index(item)) if data.draw(st.booleans())]
+        for item in range(count)
+    ]
+    done: list[int] = []
+    while len(done) < count:
+        ready = [item for item in {*range(count)} - {*done} if all(edge.item in done for edge in edges[item])]
+        done.append(min(ready, key=lambda item: (recorded[item], item)))
+    assert _order(recorded, edges) == done
