@@ -58,8 +58,8 @@ def findings() -> Path:
 
 
 # What `make test-quick` leaves out, besides what is marked `records`, `thorough`, `alone` or `long`: tests that read
-# public traces, tests in files that record, that start other programs or a server, that read recordings, compute many
-# chances, or drive the full-screen report.
+# public traces, tests in files that record, that start other programs or a server, that read recordings, simulate runs,
+# compute many chances, or drive the full-screen report.
 LONG_FIXTURES = {"real_traces", "findings", "manifest_entry", "profile"}
 LONG_FILES = {
     "agents/test_server.py",
@@ -76,14 +76,17 @@ LONG_FILES = {
     "present/test_html.py",
     "present/test_inferred.py",
     "present/test_tui.py",
+    "present/test_tui_map.py",
     "present/test_tui_run.py",
     "present/test_tui_screens.py",
     "present/test_verified.py",
     "prove/test_copies.py",
     "prove/test_sequential.py",
     "rules/test_recorded.py",
+    "simulator/test_traces.py",
     "test_samples.py",
     "trace/test_remote.py",
+    "whatif/test_memory_on_gpus.py",
 }
 STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a program
 

@@ -8,6 +8,7 @@ import hashlib
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -71,6 +72,17 @@ def measured(path: Path) -> Measured:
     """The figures of a trace, or of a folder of traces; those of the report on it, where that is there already."""
     recorded = (path / RUN_JSON).exists()  # its report knows of its links as well
     return reported(path).measured if not recorded and reported.begun(path) else measure(load([path]))
+
+
+@_Once
+def measured_without_facts(path: Path) -> Measured:
+    """What the traces of a recorded run show by themselves."""
+    return measure(without_facts(load([path])))
+
+
+def without_facts(run: Run) -> Run:
+    """The run as if only its traces had been recorded."""
+    return replace(run, facts={}, record=None, repeats=[])
 
 
 @functools.cache
