@@ -225,7 +225,7 @@ def _build(kind: Any, data: Any, where: str) -> Any:
     if is_dataclass(kind):
         if not isinstance(data, dict):
             raise _misfit(where, [dict], data)
-        hints = _hints(kind)
+        hints = _hints(typing.cast(type, kind))
         for field in fields(kind):
             if field.name not in data and field.default is MISSING and field.default_factory is MISSING:
                 raise ValueError(f"{f'`{where}`' if where else 'it'} has no `{field.name}`")
