@@ -99,6 +99,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TESTS_SHARED"] = shared
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only quick tests are asked for, files that have none are not imported."""
+    if config.option.markexpr != "quick" or not collection_path.name.startswith("test_"):
+        return None
+    in_long_files = collection_path.relative_to(ROOT).as_posix() in LONG_FILES
+    return True if in_long_files or "mark.records" in collection_path.read_text(encoding="utf-8") else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Keep the compiled tests, also where Python writes no bytecode: compiling them is most of collecting."""

@@ -16,7 +16,7 @@ from dptune.advice import Report
 from dptune.commands.shared.reading import report_of
 from dptune.measure import measure
 from dptune.measured import Measured
-from dptune.runfile.paths import RUN_JSON
+from dptune.runfile.links import LINKS_JSON
 from dptune.trace import load
 from dptune.trace.run import Run
 
@@ -70,8 +70,8 @@ def reported(path: Path) -> Report:
 @_Once
 def measured(path: Path) -> Measured:
     """The figures of a trace, or of a folder of traces; those of the report on it, where that is there already."""
-    recorded = (path / RUN_JSON).exists()  # its report knows of its links as well
-    return reported(path).measured if not recorded and reported.begun(path) else measure(load([path]))
+    linked = any((place / LINKS_JSON).exists() for place in (path, path.parent))  # of which a report says more
+    return reported(path).measured if not linked and reported.begun(path) else measure(load([path]))
 
 
 @_Once
