@@ -58,8 +58,8 @@ def findings() -> Path:
 
 
 # What `make test-quick` leaves out, besides what is marked `records`, `thorough`, `alone` or `long`: tests that read
-# public traces, tests in files that record, that start other programs or a server, that read recordings, compute many
-# chances, or drive the full-screen report.
+# public traces, tests in files that record, that start other programs or a server, that read recordings, simulate runs,
+# compute many chances, or drive the full-screen report.
 LONG_FIXTURES = {"real_traces", "findings", "manifest_entry", "profile"}
 LONG_FILES = {
     "agents/test_server.py",
@@ -76,14 +76,17 @@ LONG_FILES = {
     "present/test_html.py",
     "present/test_inferred.py",
     "present/test_tui.py",
+    "present/test_tui_map.py",
     "present/test_tui_run.py",
     "present/test_tui_screens.py",
     "present/test_verified.py",
     "prove/test_copies.py",
     "prove/test_sequential.py",
     "rules/test_recorded.py",
+    "simulator/test_traces.py",
     "test_samples.py",
     "trace/test_remote.py",
+    "whatif/test_memory_on_gpus.py",
 }
 STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a program
 
@@ -94,6 +97,14 @@ def pytest_configure(config: pytest.Config) -> None:
         shared = tempfile.mkdtemp(prefix="dptune-tests-")
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
         os.environ["TESTS_SHARED"] = shared
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only quick tests are asked for, files that have none are not imported."""
+    if config.option.markexpr != "quick" or not collection_path.name.startswith("test_"):
+        return None
+    in_long_files = collection_path.relative_to(ROOT).as_posix() in LONG_FILES
+    return True if in_long_files or "mark.records" in collection_path.read_text(encoding="utf-8") else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,13 +8,15 @@ import hashlib
 import os
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from dptune.advice import Report
 from dptune.commands.shared.reading import report_of
 from dptune.measure import measure
 from dptune.measured import Measured
+from dptune.runfile.links import LINKS_JSON
 from dptune.trace import load
 from dptune.trace.run import Run
 
@@ -23,37 +25,64 @@ SHARED = "TESTS_SHARED"  # the folder of what one process has read for the other
 Read = TypeVar("Read")
 
 
-def _once(read: Callable[[Path], Read]) -> Callable[[Path], Read]:
-    """Read each path once: in this process, and where others run tests beside it, in all of them."""
+class _Once(Generic[Read]):
+    """Reads each path once: in this process, and where others run tests beside it, in all of them."""
 
-    @functools.cache
-    def known(path: Path) -> Read:
+    def __init__(self, read: Callable[[Path], Read]) -> None:
+        self._read = read
+        self._known: dict[Path, Read] = {}
+
+    def __call__(self, path: Path) -> Read:
+        if path not in self._known:
+            self._known[path] = self._shared(path)
+        return self._known[path]
+
+    def begun(self, path: Path) -> bool:
+        """Whether it is read already, or another process is reading it."""
+        file = self._file(path)
+        return path in self._known or (file is not None and file.exists())
+
+    def _file(self, path: Path) -> Path | None:
         folder = os.environ.get(SHARED)
-        if folder is None:
-            return read(path)
-        name = hashlib.sha256(f"{read.__name__} {path}".encode()).hexdigest()
-        with Path(folder, name).open("a+b") as file:
+        name = hashlib.sha256(f"{self._read.__name__} {path}".encode()).hexdigest()
+        return None if folder is None else Path(folder, name)
+
+    def _shared(self, path: Path) -> Read:
+        place = self._file(path)
+        if place is None:
+            return self._read(path)
+        with place.open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             if kept := file.read():
                 return pickle.loads(kept)  # type: ignore[no-any-return]
-            found = read(path)
+            found = self._read(path)
             pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)
         return found
 
-    return known
 
-
-@_once
+@_Once
 def reported(path: Path) -> Report:
     """The report on a run, or on a trace."""
     return report_of([str(path)], jobs=1, cached=False)
 
 
-@_once
+@_Once
 def measured(path: Path) -> Measured:
-    """The figures of a trace, or of a folder of traces."""
-    return measure(load([path]))
+    """The figures of a trace, or of a folder of traces; those of the report on it, where that is there already."""
+    linked = any((place / LINKS_JSON).exists() for place in (path, path.parent))  # of which a report says more
+    return reported(path).measured if not linked and reported.begun(path) else measure(load([path]))
+
+
+@_Once
+def measured_without_facts(path: Path) -> Measured:
+    """What the traces of a recorded run show by themselves."""
+    return measure(without_facts(load([path])))
+
+
+def without_facts(run: Run) -> Run:
+    """The run as if only its traces had been recorded."""
+    return replace(run, facts={}, record=None, repeats=[])
 
 
 @functools.cache

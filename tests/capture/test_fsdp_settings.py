@@ -57,13 +57,20 @@ def _read(line: dict[str, Any]) -> Trained:
     return Trained(line["total"], " ".join(did), dtypes, line["units"], line["lacks"])
 
 
-def test_gathers_prefetches_and_reductions_change_and_the_result_does_not() -> None:
-    plain, kept, ahead, held = trained(
+@pytest.fixture(scope="module")
+def five() -> list[Trained]:
+    """Trainings of several tests: torch and its compiler are imported once."""
+    return trained(
         ({}, []),
         ({"fsdp.reshard_after_forward": False}, []),
         ({"fsdp.forward_prefetch": 1, "fsdp.backward_prefetch": 2, "fsdp.unshard_in_backward": False}, []),
         ({"fsdp.no_sync": True}, []),
+        ({"fsdp.reshard_after_backward": False, "fsdp.unshard_in_backward": False}, ["no_table"]),
     )
+
+
+def test_gathers_prefetches_and_reductions_change_and_the_result_does_not(five: list[Trained]) -> None:
+    plain, kept, ahead, held, _ = five
     assert plain.did == f"{PLAIN} {PLAIN}"
     assert kept.did == f"{KEPT} {KEPT}"
     assert ahead.did == f"{AHEAD} {AHEAD}"
@@ -84,9 +91,8 @@ def test_gathers_prefetches_and_reductions_change_and_the_result_does_not() -> N
     assert [unit["kept_sharded_in_backward"] for unit in ahead.units] == [1, 0]
 
 
-def test_what_cannot_be_set_from_outside_is_refused_with_the_reason() -> None:
-    refused = {"fsdp.reshard_after_backward": False, "fsdp.unshard_in_backward": False}
-    (found,) = trained((refused, ["no_table"]))
+def test_what_cannot_be_set_from_outside_is_refused_with_the_reason(five: list[Trained]) -> None:
+    found = five[-1]
     assert found.lacks == {
         "fsdp.reshard_after_backward": "only the script knows which micro-batch is the last of a step: set it there",
         "fsdp.unshard_in_backward": "no unit holds only embeddings: the backward pass reads the weights of all units",

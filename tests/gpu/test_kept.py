@@ -25,7 +25,8 @@ NONE = "no run on a card has been kept yet: `make gpu-check` on one, then `pytho
 
 @functools.cache
 def _read(folder: Path) -> tuple[Measured, Report]:
-    return reading.measured(folder), reading.reported(folder)
+    report = reading.reported(folder)
+    return reading.measured(folder), report
 
 
 # Faults that the card shows as another does, of which a recording is read each time.

@@ -2,9 +2,7 @@
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measured import Missing
-from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .handmade import BACKWARD, US, annotation, launched, measure_events, operator, python, step
@@ -118,7 +116,7 @@ def test_more_than_ten_places(tmp_path):
 @pytest.mark.long
 def test_a_detailed_window_tells_of_a_recorded_run(request):
     samples = request.config.rootpath / "sample_traces"
-    found = measure(load([samples / "tiny_buckets"])).attribution
+    found = reading.measured(samples / "tiny_buckets").attribution
     assert (found.window, found.rank) == ("detailed", 0)
     modules = {one.name: one for one in found.modules.top}
     assert modules["Linear"].instances == 25  # --layers 24 and the head

@@ -7,7 +7,6 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +68,7 @@ AS_IF_RECORDED = ("fused", "foreach")  # None where the script left torch to cho
 def stripped(path: Path) -> tuple[Run, Measured]:
     """A recorded run, and what its traces alone say."""
     run = load([path])
-    return run, measure(replace(run, facts={}, record=None, repeats=[]))
+    return run, reading.measured_without_facts(path)
 
 
 def values(inferred: InferredFacts, recorded: Facts) -> Iterator[tuple[str, str, Any, Any]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dptune.measure import measure
 from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -325,7 +324,7 @@ def test_collectives_of_eight_ranks(real_traces):
 
 def test_loader_workers_take_the_wait_away(real_traces):
     folder = real_traces / "kineto_resnet50_loader"
-    none, four = (measure(load([next(folder.glob(name))])) for name in ("2d19c63*", "234cf25*"))
+    none, four = (reading.measured(next(folder.glob(name))) for name in ("2d19c63*", "234cf25*"))
     assert none.input.basis == "traced"
     assert none.input.wait_share > 2 * four.input.wait_share
     assert none.share("input_idle_ns") > four.share("input_idle_ns")

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,9 @@ from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import DeviceFacts, Facts
 from dptune.runfile.tensors import TensorFacts
 
+from ..in_process import LAUNCHER  # noqa: TID252 - tests are no installed package
+
+WITHOUT_COMPILER = Path(__file__).parents[1] / "without_compiler"
 HEAD = "from torch.distributed.fsdp import fully_shard\n"
 WRAPPED = "from torch.nn.parallel import DistributedDataParallel\n"
 UNITS = "fsdp.blocks_per_unit"
@@ -464,11 +468,11 @@ def test_patched_scripts_train_the_same_model(tmp_path):
     for name, text in scripts.items():
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "runs.py").write_text(RUNS)
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "runs.py"]
+    words = [sys.executable, str(LAUNCHER), "--standalone", "--nproc-per-node=2", "runs.py"]
     done = subprocess.run(
         [*words, *(f"{name}.py" for name in scripts)],
         cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(WITHOUT_COMPILER)},
         capture_output=True,
         text=True,
         timeout=300,

@@ -170,15 +170,8 @@ def test_nothing_runs_over_the_edge_of_a_phone(
     assert framed(chromium, file, OVERFLOW) == [390, []]
 
 
-def test_a_sample_fits_a_phone_and_its_bars_show_every_part(chromium: str, recorded: Path) -> None:
-    assert framed(chromium, recorded, OVERFLOW) == [390, []]
-    parts = 'page => [...page.querySelectorAll("#summary .bar span")].map(part => part.getBoundingClientRect().width)'
-    widths = framed(chromium, recorded, parts)
-    assert len(widths) >= 4  # compute, communication, waiting, idle
-    assert all(width > 2 for width in widths)
-    assert sum(widths) < 390
-
-
+# How wide each part of a bar is.
+PARTS = 'page => [...page.querySelectorAll("#summary .bar span")].map(part => part.getBoundingClientRect().width)'
 SORTED = """page => {
   const table = page.querySelector("#kernel-table table"), shares = () => [...table.tBodies[0].rows].map(
     row => row.cells[row.cells.length - 1].dataset.v);
@@ -192,8 +185,22 @@ SORTED = """page => {
 }"""
 
 
-def test_a_click_on_a_header_sorts_its_table(chromium: str, recorded: Path) -> None:
-    before, down, up, names, states = framed(chromium, recorded, SORTED)
+@pytest.fixture(scope="module")
+def found_in_sample(chromium: str, recorded: Path) -> Any:
+    """What OVERFLOW, PARTS and SORTED find, in one start of the browser."""
+    return framed(chromium, recorded, f"page => [{OVERFLOW}, {PARTS}, {SORTED}].map(find => find(page))")
+
+
+def test_a_sample_fits_a_phone_and_its_bars_show_every_part(found_in_sample: list[Any]) -> None:
+    overflow, widths, _ = found_in_sample
+    assert overflow == [390, []]
+    assert len(widths) >= 4  # compute, communication, waiting, idle
+    assert all(width > 2 for width in widths)
+    assert sum(widths) < 390
+
+
+def test_a_click_on_a_header_sorts_its_table(found_in_sample: list[Any]) -> None:
+    before, down, up, names, states = found_in_sample[2]
     assert [float(share) for share in down] == sorted(map(float, before), reverse=True)
     assert [float(share) for share in up] == sorted(map(float, before))
     assert names == sorted(names, reverse=True)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
+from dptune.advice import Report
 from dptune.advise.engine import build_report
 from dptune.config import Settings
-from dptune.measure import measure
 from dptune.present.first_screen import first_screen
 from dptune.present.text import sections
 from dptune.trace import load
+
+from .. import reading  # noqa: TID252 - tests are no installed package
 
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces"
 
 
 def section(name: str, *, recorded: bool) -> str:
-    run = load([SAMPLES / name])
-    run = run if recorded else replace(run, facts={}, record=None, repeats=[])
-    return sections(build_report(run, measure(run), Settings()), ["inferred"], 100)
+    report = reading.reported(SAMPLES / name) if recorded else report_of_traces(name)
+    return sections(report, ["inferred"], 100)
+
+
+def report_of_traces(name: str) -> Report:
+    path = SAMPLES / name
+    return build_report(reading.without_facts(load([path])), reading.measured_without_facts(path), Settings())
 
 
 def test_what_wraps_updates_and_feeds_the_model_of_a_trace() -> None:
@@ -37,8 +42,7 @@ def test_what_wraps_updates_and_feeds_the_model_of_a_trace() -> None:
 
 
 def test_the_batch_size_of_a_trace_is_marked_as_inferred() -> None:
-    run = replace(load([SAMPLES / "gpu" / "predict-base"]), facts={}, record=None, repeats=[])
-    report = build_report(run, measure(run), Settings())
+    report = report_of_traces("gpu/predict-base")
     found = {name: " ".join(sections(report, [name], 100).split()) for name in ("inferred", "efficiency", "input")}
     assert "batch 16 samples of 256 tokens per rank and backward pass (medium confidence). From" in found["inferred"]
     assert "token indices: 16 x 256; loss: 4,096 rows; copy to the device: 32,896 bytes" in found["inferred"]

@@ -17,7 +17,7 @@ from dptune.trace import load
 
 from ..quiet import measured_in_quiet  # noqa: TID252 - tests are no installed package
 from .network import FAST, SLOW, Node, Unavailable, Wire, shaped
-from .running import on_both, recorded
+from .running import SHORTER_IMPORT, on_both, recorded
 
 pytestmark = [pytest.mark.records, pytest.mark.alone]
 
@@ -98,7 +98,8 @@ def swept(bed: Bed, place: Path) -> LinkFigures:
     cwds = [place / f"node{i}" for i in (0, 1)]
     for cwd in cwds:
         cwd.mkdir(parents=True)
-    on_both(bed.nodes, cwds, ("links", "--kinds", "all_reduce,p2p", "--sizes", bed.sizes, "--seconds", bed.seconds))
+    words = ("links", "--kinds", "all_reduce,p2p", "--sizes", bed.sizes, "--seconds", bed.seconds)
+    on_both(bed.nodes, cwds, words, env=SHORTER_IMPORT)
     assert not (cwds[1] / "dptune-runs" / "links.json").exists()
     record = form.read(cwds[0] / "dptune-runs" / "links.json", LinkRecord)
     assert (record.backend, record.world_size, record.hosts) == ("gloo", 2, ["bed-node-0", "bed-node-1"])

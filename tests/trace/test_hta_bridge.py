@@ -16,19 +16,23 @@ from dptune.errors import DptuneError, RunError, TraceError, UsageError
 from dptune.trace import load
 from dptune.trace.kineto.decode import decode
 
-pd = pytest.importorskip("pandas", reason="the extra `hta` is not installed")
-pytest.importorskip("hta.trace_analysis", reason="the extra `hta` is not installed")
-bridge = pytest.importorskip("dptune.trace.hta")
-
-from hta.common.trace import Trace as HtaTrace  # noqa: E402
-from hta.configs.env_options import HTA_DISABLE_NS_ROUNDING_ENV, HTAEnvOptions  # noqa: E402
-from hta.trace_analysis import TraceAnalysis  # noqa: E402
-
 # HTA's own warnings of pandas (deprecated calls) are not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 STEP = "hta_small/9285831_event_sync_trace.json.gz"
 RANKS = ["hta_sampled_ranks/c56feed_sampled_rank-0.json.gz", "hta_sampled_ranks/5dbc949_sampled_rank-1.json.gz"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _hta():
+    """Import HTA and pandas in the process that runs these tests: they take a second of each that collects them."""
+    global HTA_DISABLE_NS_ROUNDING_ENV, HTAEnvOptions, HtaTrace, TraceAnalysis, bridge, pd
+    pd = pytest.importorskip("pandas", reason="the extra `hta` is not installed")
+    pytest.importorskip("hta.trace_analysis", reason="the extra `hta` is not installed")
+    bridge = pytest.importorskip("dptune.trace.hta")
+    from hta.common.trace import Trace as HtaTrace
+    from hta.configs.env_options import HTA_DISABLE_NS_ROUNDING_ENV, HTAEnvOptions
+    from hta.trace_analysis import TraceAnalysis
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from dptune.measure import measure
 from dptune.measure.across_ranks import across
 from dptune.measure.views import view
 from dptune.measured import Missing
@@ -26,6 +25,7 @@ from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.reductions import sizes_of_gradients
 from dptune.whatif.run_model import RunModel
 
+from .. import reading  # noqa: TID252 - tests are no installed package
 from ..measure.handmade import (  # noqa: TID252 - tests are no installed package
     US,
     annotation,
@@ -217,7 +217,7 @@ def test_a_first_bucket_needs_torchs_own_sizes(two_ranks: Program) -> None:
 def test_on_a_card() -> None:
     """Two ranks on an H200 with buckets of 29 and 21 MB: the buckets are found on both, with the recorded gradients."""
     run = load([SAMPLES / "ranks-nccl-ddp"], cached=False)
-    model = RunModel.of(run, measure(run))
+    model = RunModel.of(run, reading.measured(SAMPLES / "ranks-nccl-ddp"))
     assert isinstance(model.model, Program)
     assert len(model.model.reductions) == 6
     assert sum(model.model.reductions[0].gradient_bytes) == 50_438_144

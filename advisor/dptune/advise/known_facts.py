@@ -20,6 +20,8 @@ class _KnownFacts(Facts):
 
 def known(facts: Facts) -> Facts:
     """The same facts, guarded where some could not be read."""
+    if not facts.unread:
+        return facts
     lacking = {each.name: why for each in fields(facts) if (why := facts.lacking(each.name))}
     if not lacking:
         return facts

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 UNKNOWN = "unknown"
 
@@ -67,5 +68,9 @@ def collective(kind: str) -> Collective:
 
 def kind_of(name: object) -> str:
     """all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, p2p, ...; or unknown."""
-    word = str(name).lower()
+    return _kind_of(str(name).lower())
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(word: str) -> str:
     return next((kind for kind, pattern in _PATTERNS if pattern.search(word)), UNKNOWN)

@@ -7,6 +7,7 @@ reads nothing, for what fields are called there may mean something else.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -205,6 +206,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _build(kind: Any, data: Any, where: str) -> Any:
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
@@ -219,7 +225,7 @@ def _build(kind: Any, data: Any, where: str) -> Any:
     if is_dataclass(kind):
         if not isinstance(data, dict):
             raise _misfit(where, [dict], data)
-        hints = typing.get_type_hints(kind)
+        hints = _hints(typing.cast(type, kind))
         for field in fields(kind):
             if field.name not in data and field.default is MISSING and field.default_factory is MISSING:
                 raise ValueError(f"{f'`{where}`' if where else 'it'} has no `{field.name}`")
