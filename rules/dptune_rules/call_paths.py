@@ -11,9 +11,9 @@ from dptune.rule import RunView, call_path
 def call_path_evidence(run: RunView, name: str, at: str, besides: Collection[str] = ()) -> list[Evidence]:
     """From stack samples of untraced steps; empty without them. `besides`: lines that the advice names anyway.
 
-    `name` is the function's, without its class, `at` its file and line.
+    `name` is the function's, perhaps with its class, `at` its file and line.
     """
-    path = call_path(run.facts, name.rpartition(".")[2], at)
+    path = call_path(run.facts, name, at)
     called = [line for line in path.called_at if line not in besides]
     found = [Evidence(label="called at", value=", ".join(called))] if called else []
     if path.lines:

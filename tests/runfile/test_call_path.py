@@ -62,3 +62,13 @@ def test_nothing_without_samples_of_untraced_steps_or_with_few():
     assert call_path([rank(sampled(path, 9), window="light")], "f", "a.py:1") == CallPath()
     assert call_path([rank(sampled(path, 9, looks=2))], "f", "a.py:1") == CallPath()
     assert call_path([rank(sampled(path, 9))], "f", "b.py:1") == CallPath()
+
+
+def test_methods_of_one_name_are_distinguished_by_the_line():
+    """Each class has a `forward`: that of the head begins at line 34, and others call it."""
+    path = [*LOOP, "Net.forward (n.py:72)", "Many.forward (n.py:48)", "Head.forward (n.py:38)"]
+    facts = [rank(sampled(path, 9))]
+    assert call_path(facts, "forward", "n.py:34").called_at == ("train.py:70", "n.py:72", "n.py:48")
+    assert call_path(facts, "forward", "n.py:38").called_at == ("train.py:70", "n.py:72", "n.py:48")
+    assert call_path(facts, "forward", "n.py:47").called_at == ("train.py:70", "n.py:72")
+    assert call_path(facts, "Many.forward", "n.py:1").called_at == ("train.py:70", "n.py:72")

@@ -42,15 +42,17 @@ class _Frame:
         return f"{self.file}:{self.line}"
 
     def is_of(self, name: str, file: str) -> bool:
-        return self.file == file and self.function.rpartition(".")[2] == name
+        return self.file == file and name in (self.function, self.function.rpartition(".")[2])
 
 
 def call_path(facts: Sequence[Facts], name: str, at: str) -> CallPath:
     """Of the function of that name in the file of `at` (`file:line`), or that this line calls, over all ranks.
 
-    `name` is without the class. Only untraced steps are sampled.
+    Of several methods of one name without its class it is the one that begins at `at`, or holds that line. Only
+    untraced steps are sampled.
     """
     file = at.rpartition(":")[0] or at
+    name = _with_class(facts, name, at)
     ways: Counter[tuple[str, ...]] = Counter()
     spent: Counter[str] = Counter()
     looks: Counter[str] = Counter()
@@ -74,6 +76,14 @@ def call_path(facts: Sequence[Facts], name: str, at: str) -> CallPath:
     ]
     (way, _), *_ = ways.most_common(1)
     return CallPath(way[-_MOST_CALLERS:], tuple(lines) if len(lines) > 1 else ())
+
+
+def _with_class(facts: Sequence[Facts], name: str, at: str) -> str:
+    """The name with its class, by the first line at or after `at` at which such a function was found."""
+    file, _, line = at.rpartition(":")
+    frames = {frame for sample in _sampled(facts) for frame in _frames(sample) if frame.is_of(name, file)}
+    after = [frame for frame in frames if line.isdecimal() and int(frame.line) >= int(line)]
+    return min(after, key=lambda frame: int(frame.line)).function if after else name
 
 
 def _callers(frames: Sequence[_Frame]) -> tuple[str, ...]:
