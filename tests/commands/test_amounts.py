@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from dptune.commands.shared.amounts import seconds, seconds_or_none, tokens
+from dptune.commands.shared.amounts import per_step, seconds, seconds_or_none
 
 
 @pytest.mark.parametrize(("text", "told"), [("600", 600), ("0.5", 0.5), ("90s", 90), ("10m", 600), ("1.5h", 5400)])
@@ -29,8 +29,8 @@ def test_zero_is_a_time_only_where_it_means_no_bound() -> None:
         seconds("0")
 
 
-def test_tokens_are_a_whole_number() -> None:
-    assert tokens("524288") == 524288
+def test_tokens_and_samples_of_a_step_are_a_whole_number() -> None:
+    assert per_step("524288") == 524288
     for text in ("1e30", "x", "2.5", ""):
         with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}' is not a whole number"):
-            tokens(text)
+            per_step(text)
