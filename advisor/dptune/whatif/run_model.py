@@ -65,10 +65,10 @@ MORE_STEPS = f"record more traced steps (--light {ENOUGH_STEPS})"
 # advice benchmark's last three draws, predicted again so, 39 lay within, as wide as 9 % of the step in the median.
 _OF_REPLAY, _OF_STEP, _OF_PROCESSES = 0.3, 0.02, 0.3
 _OF_COMPUTE, _OF_COMPUTE_OF_SEVERAL = 0.05, 0.045
-# What steps of fully_shard compute differs more between processes: one change, predicted from three recordings of a
-# script (144 small layers, 1 Gbit/s, which computes most of the step), was 12 to 12.5 % off, and the unchanged step by
-# up to 19 %; over 200 Mbit/s, where it waits for the link for most of the step, four changes were 0 to 4.2 % off.
-_OF_SHARDED_COMPUTE = 0.15
+# Steps of fully_shard differ more between processes, most where they compute for most of the step: of 19 changes that
+# were predicted and then measured nine in ten were off by up to 10 % of the step, two of those by 10 and 15 % over
+# 1 Gbit/s. These two stand for that, and no other changes have tried them (tests/benchmarks/PREDICTIONS.md).
+_OF_SHARDED_COMPUTE, _OF_SHARDED_STEP = 0.15, 0.07
 _OF_DIFFERENCE, _OF_DIFFERENCE_OF_SEVERAL = 0.08, 0.06
 _OF_CROWDED_COMPUTE = 0.08
 # How much more of what is computed for each doubling of the batch beyond the first: caches no longer hold what they
@@ -308,13 +308,13 @@ class RunModel:
     def _of_any_model(self, other: StepModel, predicted_ns: float) -> tuple[float, float]:
         """What any model of a step that CPUs compute is off: more so the less of it is exchange."""
         computed_ns = self._level * step_ns(other.without_transfers())
-        of_compute = _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
+        of_step, of_compute = _OF_STEP, _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
         if self.crowded:
             of_compute = _OF_CROWDED_COMPUTE
         if any(isinstance(model, StepModel) and model.sharding is not None for model in (self.model, other)):
-            of_compute = _OF_SHARDED_COMPUTE
+            of_compute, of_step = _OF_SHARDED_COMPUTE, _OF_SHARDED_STEP
         of_growth = _OF_GROWTH * max(0.0, log2(_grown(self.model, other)) - 1)
-        return _OF_STEP * predicted_ns, (of_compute + of_growth) * min(predicted_ns, computed_ns)
+        return of_step * predicted_ns, (of_compute + of_growth) * min(predicted_ns, computed_ns)
 
     def at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""
