@@ -35,6 +35,13 @@ def sample_run(folder: Path, slower: float = 1.0, **changed: Any) -> None:
         for window in facts["windows"]:
             window["durations_ns"] = [int(slower * duration) for duration in window["durations_ns"]]
         path.write_text(json.dumps({**facts, **changed}), encoding="utf-8")
+    for path in folder.glob("*.trace.json.gz") if "world_size" in changed else ():
+        text = (
+            gzip.decompress(path.read_bytes())
+            .decode()
+            .replace('"world_size": 2', f'"world_size": {changed["world_size"]}')
+        )
+        path.write_bytes(gzip.compress(text.encode()))
 
 
 @pytest.fixture
