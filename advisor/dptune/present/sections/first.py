@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
@@ -211,9 +212,9 @@ def _commands(screen: FirstScreen, width: int, most: int) -> Iterator[Line]:
 
 
 def _short_path(path: str) -> str:
-    """A path with its last part alone, `.../trace.json`: a command with it is not cut."""
-    shorter = f".../{PurePath(path).name}"
-    return shorter if "/" in path and len(shorter) < len(path) else path
+    """A quoted path with its last part alone, `.../trace.json`: a command with it is not cut."""
+    shorter = shlex.quote(f".../{PurePath(*shlex.split(path)).name}")
+    return shorter if len(shorter) < len(path) else path
 
 
 def _labelled(label: str, rows: list[Line]) -> Iterator[Line]:
