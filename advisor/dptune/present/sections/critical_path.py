@@ -66,7 +66,7 @@ def path(report: Report, width: int) -> Iterator[Line]:
         if share >= _LEAST_SHARE
     ]
     yield from table(_COLUMNS, rows, width)
-    yield from wrapped(f"{_bound(measured, found, account)}{_memory_calls(measured, found)}", width, "  ")
+    yield from wrapped(f"{_bound(measured, found, account)}{_memory_calls(measured, found, account)}", width, "  ")
     longest = found.longest[:_AT_MOST]
     short = Counter(short_name(operation.name) for operation in longest)
     named = [
@@ -98,11 +98,12 @@ def _bound(measured: Measured, found: CriticalPath, account: Account) -> str:
     )
 
 
-def _memory_calls(measured: Measured, found: CriticalPath) -> str:
-    """That most of the host's time on the path is memory calls, which faster Python code does not shorten."""
-    if 2 * found.malloc_ns <= sum(getattr(found, name) for name in _OF_HOST):
+def _memory_calls(measured: Measured, found: CriticalPath, account: Account) -> str:
+    """How long memory calls keep the device idle, where that is most: faster Python code does not shorten them."""
+    share = account.share("malloc_idle_ns")
+    if 2 * share <= found.idle_share:
         return ""
-    return f" Memory calls take {step_milliseconds(measured, found.malloc_ns / found.path_ns)} of the path."
+    return f" Memory calls keep the device idle for {step_milliseconds(measured, share)}."
 
 
 def _named(operation: OnPath, path_ns: int, steps: int, report: Report, distinct: bool) -> list[Cell]:
