@@ -155,6 +155,8 @@ def parts(measured: Measured) -> str:
     """The account in one line; what may be communication or waiting is named apart from both."""
     class_shares = [(name, measured.step_share(class_ns)) for class_ns, name in _PARTS.items()]
     spent = [f"{name} {percent(share)}" for name, share in class_shares if share >= 0.001]
+    if measured.step_share(INPUT.class_ns) >= 0.001:  # which is idle time, too
+        spent = [f"other {part}" if part.startswith(f"{_PARTS[IDLE.class_ns]} ") else part for part in spent]
     return ", ".join([f"compute {percent(measured.step_share('compute_ns'))}", *spent])
 
 
