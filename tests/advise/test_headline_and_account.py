@@ -49,6 +49,8 @@ def contradiction(verdict: str, measured: Measured) -> str:
         if not least - ROUNDING <= shares[0] <= least + 2 * ROUNDING:
             return f"{least:.3f} is exposed communication"
         shares = [sum(shares)]
+    if named == "idle":
+        spent["idle"] = measured.share("idle_ns")
     return "" if abs(shares[0] - spent[named]) <= 4 * ROUNDING else f"{named} is {spent[named]:.3f}"
 
 
@@ -94,12 +96,18 @@ def test_of_any_account(hand_made, parts, device):
         ),
         (
             {"compute_ns": 36, "launch_idle_ns": 40, "host_idle_ns": 24},
-            "Idle: the device runs nothing for 64 % of each step, 40 % while the host launches the next operation.",
+            "Idle: the device is idle for 64 % of each step, 40 % while the host launches the next operation.",
+        ),
+        # Waiting for input is idle time, too, and no other limit: 28 % are more than 24 %.
+        (
+            {"compute_ns": 48, "input_idle_ns": 24, "launch_idle_ns": 23, "host_idle_ns": 5},
+            "Idle: the device is idle for 52 % of each step, 24 % waiting for input and 23 % while the host launches "
+            "the next operation.",
         ),
         # No cause takes more than half of the idle time.
         (
             {"compute_ns": 40, "launch_idle_ns": 30, "host_idle_ns": 30},
-            "Idle: the device runs nothing for 60 % of each step.",
+            "Idle: the device is idle for 60 % of each step.",
         ),
         (
             {"compute_ns": 78, "exposed_transfer_ns": 4, "copy_ns": 4, "host_idle_ns": 14},

@@ -67,6 +67,7 @@ def test_a_run_of_the_profiler(tmp_path: Path, mode: str, off: int) -> None:
     assert measured.inferred.dropouts_off == off
     found = list(check(RunView(measured, []))) if off else []
     assert [advice.title for advice in found] == [
-        "The model trains in evaluation mode: all 2 calls of dropout are off. Call .train() before training steps"
+        "Dropout is off in all 2 calls of a step: the model is probably in evaluation mode. Call .train() before "
+        "training steps"
     ][: bool(off)]
     assert all((advice.kind, advice.confidence, advice.impact) == ("risk", "medium", "medium") for advice in found)

@@ -148,6 +148,23 @@ def test_what_to_do_next_is_not_cut_where_there_is_room_and_repeats_no_command()
     assert len(shown.splitlines()) <= 24
 
 
+@pytest.mark.parametrize("folder", ["/work/shared/traces/of/a/long/place", "/a folder/with a blank/in its long name"])
+def test_a_long_path_is_shortened_before_a_command_is_cut(foreign: Report, folder: str) -> None:
+    source = f"{folder}/{'deeper/' * 12}t t.json"
+    command = "dptune report {} --full"
+    said = (
+        f"Call `step()`, or record with `dptune profile train.py`. `{command.format(shlex.quote(source))}` shows all."
+    )
+    run = foreign.run.model_copy(update={"sources": [source]})
+    headline = foreign.headline.model_copy(update={"next": said})
+    shown = text.first_screen(foreign.model_copy(update={"run": run, "headline": headline}))
+    folded = " ".join(shown.split())
+    assert f"`{command.format(shlex.quote('.../t t.json'))}` shows all." in folded
+    endless = headline.model_copy(update={"next": f"{said} {'And so on' * 20}."})
+    folded = " ".join(text.first_screen(foreign.model_copy(update={"run": run, "headline": endless})).split())
+    assert folded.count("`") % 2 == 0
+
+
 def test_overhead_of_the_profiler_within_the_noise_is_no_limit() -> None:
     _, report = reading.sample("healthy")
     cheap = Finding(code=PROFILER_CHEAP, level="info", text="within the noise")

@@ -9,7 +9,9 @@ from dptune.advice import Report
 from dptune.advise.engine import build_report
 from dptune.config import Settings
 from dptune.present.first_screen import first_screen
+from dptune.present.sections.inferred import _optimizer
 from dptune.present.text import sections
+from dptune.runfile.facts import OptimizerFacts
 from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
@@ -39,6 +41,11 @@ def test_what_wraps_updates_and_feeds_the_model_of_a_trace() -> None:
     sharded = " ".join(section("gpu/ranks-nccl-fsdp", recorded=False).split())
     assert "FSDP fully_shard, 4 units; reshard_after_forward=True (medium confidence)" in sharded
     assert "DDP none (high confidence)" in sharded
+
+
+def test_foreach_is_an_option_of_optimizers_of_torch_alone() -> None:
+    made = {name: _optimizer(OptimizerFacts(name=name, foreach=False)) for name in ("SGD", "NorMuon")}
+    assert made == {"SGD": "SGD, one tensor at a time (foreach=False)", "NorMuon": "NorMuon, one tensor at a time"}
 
 
 def test_the_batch_size_of_a_trace_is_marked_as_inferred() -> None:

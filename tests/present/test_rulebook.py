@@ -68,6 +68,13 @@ def test_a_threshold_has_its_value_and_its_reason() -> None:
     assert "[tool.dptune.rules.DP999]" in explained({})
 
 
+def test_a_rule_that_only_a_recording_answers_says_so() -> None:
+    """Not one that has findings on a trace without a recording, too."""
+    pages = {code: paint(rulebook.page_of(code)(200), colour=False) for code in ("DP602", "DP803", "DP804")}
+    asks = {code for code, page in pages.items() if "has findings only in recordings" in page}
+    assert asks == {"DP602"}
+
+
 def test_the_list_marks_what_does_not_run_and_what_others_made() -> None:
     rules = [(RULE, "acme-rules 2.0")]
     page = paint(rulebook.listed(rules, set(), 90), colour=False)

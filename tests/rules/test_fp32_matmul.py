@@ -82,7 +82,7 @@ def test_title_evidence_and_saving_are_of_one_step(ask, make_measured):
     """Kernels of 2 ms in a traced step of 10 are 25 % of a step of 8 without the profiler."""
     step = make_measured().step.model_copy(update={"median_ns": 8_000_000, "untraced_median_ns": 8_000_000})
     (advice,) = ask("DP401", make_measured(fp32_share=0.2, step=step))
-    assert advice.title.startswith("25 % of a step is fp32 matrix products")
+    assert advice.title.startswith("fp32 convolutions and matrix products take 25 % of a step")
     assert advice.evidence[0].value == advice.saves.high_share == pytest.approx(0.25)
 
 

@@ -14,7 +14,10 @@ V100 = {"device_name": "Tesla V100-SXM2-32GB"}
 def test_a_volta_whose_tensor_cores_are_idle(ask, make_measured, hand_made):
     """All of the products, 30 %, and half of the other 70 % that is computed."""
     (advice,) = ask("DP404", make_measured(matmul=products(hand_made, 0.3), **V100))
-    assert advice.title == "30 % of a step is fp32 matrix products, and tensor cores idle: use fp16 autocast"
+    assert (
+        advice.title
+        == "fp32 convolutions and matrix products take 30 % of a step, and tensor cores idle: use fp16 autocast"
+    )
     assert [(one.knob, one.then) for one in advice.changes] == [("precision.autocast", "fp16")]
     assert advice.saves.high_share == pytest.approx(0.65)
     assert (advice.impact, advice.numerics, advice.saves.basis) == ("high", "changes", "bound")
@@ -30,7 +33,8 @@ def test_a_gpu_that_only_its_kernels_show(ask, make_measured, hand_made, shown):
         return
     (advice,) = ask("DP404", run)
     assert advice.title == (
-        "30 % of a step is fp32 matrix products, and no kernel uses tensor cores: if this GPU has any, use fp16 "
+        "fp32 convolutions and matrix products take 30 % of a step, and no kernel uses tensor cores: if this GPU "
+        "has any, use fp16 "
         "autocast"
     )
     assert (advice.confidence, advice.saves.high_share) == ("low", pytest.approx(0.65))
@@ -75,7 +79,7 @@ def test_the_evidence_is_of_the_step_that_the_saving_is_of(ask, make_measured, m
     step = make_measured().step.model_copy(update={"median_ns": 8_000_000, "untraced_median_ns": 8_000_000})
     run = make_measured(matmul=products(hand_made, 0.2), exposed_share=0.5, step=step, **V100)
     (advice,) = ask("DP404", run)
-    assert advice.title.startswith("25 % of a step is fp32 matrix products")
+    assert advice.title.startswith("fp32 convolutions and matrix products take 25 % of a step")
     assert advice.saves.high_share == pytest.approx((0.25 + 0.625) / 2)
     assert [one.value for one in advice.evidence] == pytest.approx([0.25, 0.625, 0.0])
 

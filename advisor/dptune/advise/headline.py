@@ -19,7 +19,7 @@ from dptune.advise.limits import (
     UNSPLIT,
     Limit,
     greatest,
-    idle_cause,
+    idle_causes,
     milliseconds,
     of_step,
     parts,
@@ -56,15 +56,14 @@ class _Coverage:
 
     @property
     def words(self) -> str:
-        """How many rules could not run, and how many need a recording; empty if all ran."""
-        could_not = len(self.unanswered - self.needing)
-        found = [f"{could_not} of {len(self.answered) + could_not} rules could not run"] if could_not else []
-        if self.needing:
-            more = "more need" if found else "rules need"
-            found.append(f"{len(self.needing)} {more} a recording by `dptune profile`")
-        if not self.answered and not found:
-            return "No rules were selected."
-        return f"{', '.join(found)}." if found else ""
+        """How many rules ran, need a recording and could not run; empty if all ran."""
+        ran, needing, could_not = len(self.answered), len(self.needing), len(self.unanswered - self.needing)
+        if not self.unanswered:
+            return "" if ran else "No rules were selected."
+        words = [f"{ran} of {ran + needing + could_not} rules ran"]
+        words += [f"{needing} need a recording by `dptune profile`"] if needing else []
+        words += [f"{could_not} could not"] if could_not else []
+        return f"{'; '.join(words)}."
 
 
 @dataclass(frozen=True)
@@ -187,9 +186,10 @@ def _limited(case: _Case, why: str, recorded: bool, locating: Collection[str]) -
     if limit is None:
         label, verdict = _unlimited(case.advice, whole, computing, locating, step)
     else:
-        label, verdict = limit.label(share, computing), limit.text(share, computing, step)
+        whole_share = measured.step_share("idle_ns") if limit is IDLE else share
+        label, verdict = limit.label(share, computing), limit.text(whole_share, computing, step)
     if limit is IDLE:
-        verdict = f"{verdict.removesuffix('.')}{idle_cause(measured)}."
+        verdict = f"{verdict.removesuffix('.')}{idle_causes(measured)}."
         if (queued := _slowed_by_profiler(measured)) is not None:
             label = "Launch-bound only while traced"
             verdict = f"{label}: without the profiler, expect a step of about {milliseconds(queued.length_ns)}."

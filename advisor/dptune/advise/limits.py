@@ -57,7 +57,7 @@ _COPY_WITHIN = Limit("Copy-bound", "{} of each step is spent on copies within on
 _COPY_UNKNOWN = Limit("Copy-bound", "{} of each step is spent waiting for copies", "copy_ns")
 IDLE = Limit(
     "Idle",
-    "the device runs nothing for {} of each step",
+    "the device is idle for {} of each step",
     "other_idle_ns",
     0.15,  # 5 to 10 % of it is common on healthy runs
 )
@@ -70,7 +70,7 @@ _IDLE_CAUSES = {
     "host_idle_ns": "while the host runs Python, file I/O or sleeps",
 }
 _UNKNOWN = ", {} is one or the other"
-_WORTH_NAMING = 0.005  # of a step, from which on a part of communication is named beside the other
+_WORTH_NAMING = 0.005  # of a step, from which on a part of communication or idle time is named beside the other
 _PARTS = {
     "exposed_transfer_ns": "exposed communication",
     "exposed_unsplit_ns": "exposed communication or waiting",
@@ -135,12 +135,15 @@ def greatest(found: Mapping[Limit, float], unsplit: float = 0.0) -> tuple[Limit,
     return None if most is None else (most, candidates[most])
 
 
-def idle_cause(measured: Measured) -> str:
-    """Why the device is idle, as a clause, where one cause takes more than half of its idle time; else empty."""
+def idle_causes(measured: Measured) -> str:
+    """Why the device is idle, as a clause: waiting for input, and what takes more than half of the other idle time."""
     idle = {name: measured.step_share(name) for name in _IDLE_CAUSES}
     name = max(idle, key=lambda cause: idle[cause])
-    mostly = idle[name] > measured.step_share(IDLE.class_ns) / 2
-    return f", {percent(idle[name])} {_IDLE_CAUSES[name]}" if mostly else ""
+    waits = measured.step_share(INPUT.class_ns)
+    causes = [f"{percent(waits)} waiting for input"] if waits >= _WORTH_NAMING else []
+    if idle[name] > measured.step_share(IDLE.class_ns) / 2:
+        causes.append(f"{percent(idle[name])} {_IDLE_CAUSES[name]}")
+    return f", {' and '.join(causes)}" if causes else ""
 
 
 def of_step(measured: Measured) -> str:
@@ -152,6 +155,8 @@ def parts(measured: Measured) -> str:
     """The account in one line; what may be communication or waiting is named apart from both."""
     class_shares = [(name, measured.step_share(class_ns)) for class_ns, name in _PARTS.items()]
     spent = [f"{name} {percent(share)}" for name, share in class_shares if share >= 0.001]
+    if measured.step_share(INPUT.class_ns) >= 0.001:  # which is idle time, too
+        spent = [f"other {part}" if part.startswith(f"{_PARTS[IDLE.class_ns]} ") else part for part in spent]
     return ", ".join([f"compute {percent(measured.step_share('compute_ns'))}", *spent])
 
 

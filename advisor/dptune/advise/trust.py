@@ -328,9 +328,8 @@ def _noisy(measured: Measured, window: Literal["untraced", "light"]) -> Iterator
             return  # they take turns, and differ by what they do
         lengths_ns = [step.account.window_ns for device in measured.ranks[0].devices for step in device.steps]
         if lengths_ns and max(lengths_ns) >= _UNLIKE * min(lengths_ns):
-            fold = f"{max(lengths_ns) / max(1, min(lengths_ns)):.1f}-fold"
-            between = f"{digits(min(lengths_ns) / 1e6)}-{milliseconds(max(lengths_ns))}"
-            text = f"traced steps differ {fold} ({between}): no step is like the mean, and its shares are uncertain"
+            between = f"{digits(min(lengths_ns) / 1e6)} to {milliseconds(max(lengths_ns))}"
+            text = f"traced steps range from {between}: shares describe the mean, not any one step"
             yield Finding(code="steps-noisy", level="info", text=text)
             return
         spread = f"interquartile range {digits(low / 1e6)}-{milliseconds(high)}, {share}"

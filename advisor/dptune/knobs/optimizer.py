@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dptune.knobs.knob import Call, in_call
 
-_WITH_FOREACH = (
+WITH_FOREACH = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop"),
     *("Rprop", "SGD"),
 )
@@ -12,7 +12,7 @@ _WITH_BETAS = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam")
 
 OPTIMIZER = Call(
     "optimizer",
-    (*_WITH_FOREACH, "LBFGS", "Muon", "SparseAdam"),
+    (*WITH_FOREACH, "LBFGS", "Muon", "SparseAdam"),
     facts="optimizers",
     absent="the script creates no optimizer",
     paste="Optimizer(parameters, ..., {})",
@@ -75,7 +75,7 @@ KNOBS = (
         bool,
         False,
         "update parameters in lists, not one by one",
-        classes=_WITH_FOREACH,
+        classes=WITH_FOREACH,
         positions=(5, 6, 8),
         excludes="fused",
         predicted="bound",

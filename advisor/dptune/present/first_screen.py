@@ -214,7 +214,7 @@ def _sentences(report: Report) -> list[str]:
 
 def sentences_of(text: str) -> list[str]:
     """The text by sentences; a full stop inside a name or number ends none."""
-    return re.split(r"(?<=\.) (?=[A-Z])", text)
+    return re.split(r"(?<=\.) (?=[A-Z`])", text)
 
 
 def _bars(report: Report) -> list[Bar]:

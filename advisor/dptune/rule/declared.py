@@ -23,7 +23,8 @@ class Rule:
     A `preview` rule runs with `preview = true`, or when its whole code is selected. A `last` rule runs after all others
     and sees their advice in `RunView.advised`. A rule with `asked_when_busy` also runs where step times are too
     unreliable for advice; `RunView.times_hold` is then False. A rule that `needs` a "recording" judges what only the
-    live process has: a trace that dptune did not record can show at most that there is nothing to judge.
+    live process has: a trace that dptune did not record can show at most that there is nothing to judge, or, with
+    `also_traces`, some of its findings.
     """
 
     code: str
@@ -37,3 +38,4 @@ class Rule:
     last: bool = False
     asked_when_busy: bool = False
     needs: Needs = ""
+    also_traces: bool = False

@@ -12,8 +12,8 @@ before the next one is launched, so with many short kernels the GPU waits after 
 
 ## What to change
 
-First fix the cause that the evidence names. An optimizer that loops over its tensors (a quarter of all launches or
-more): `foreach` or `fused`. One kernel that accounts for most of the wait: the operators that the host runs before
+First fix the cause that the evidence names. An optimizer that loops over its tensors (a quarter of that idle time
+or more): `foreach` or `fused`. One kernel that accounts for most of the wait: the operators that the host runs before
 launching it; the evidence lists them with their calls per step. Where neither dominates, in the order of effort:
 
 - more work in each kernel: a larger batch, where memory has room (see `small-batch` for what else changes);
@@ -58,7 +58,7 @@ WORTH_SHARE = Threshold(
 )
 
 ONE_KERNEL_SHARE = 0.5  # of the time waited for launches: then it is about that kernel, not about launching in general
-LOOP_SHARE = 0.25  # of all launches: then the optimizer is the first thing to change
+LOOP_SHARE = 0.25  # of the time waited for launches: then the optimizer is the first thing to change
 
 RULE = Rule(
     code="DP601",
@@ -95,7 +95,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"The GPU waits {100 * share:.0f} % of a step for kernel launches ({kernels.per_step:.0f} kernels per "
+        title=f"The GPU waits {100 * share:.0f} % of a step for kernel launches ({kernels.per_step:,.0f} kernels per "
         f"step): {_remedy(run, waited)}",
         why="The host takes longer to launch a kernel than the GPU takes to run it.",
         changes=[],
@@ -124,9 +124,10 @@ def _remedy(run: RunView, waited: LaunchIdleFigures | None) -> str:
     """What to do about what most of the time is waited for."""
     optimizer = waited.known("optimizer") if waited else None
     if optimizer is not None and _loops(optimizer):
-        zeroing = f", {optimizer.zeroing_per_step:.0f} of them in zero_grad" if optimizer.zeroing_per_step else ""
+        zeroing = f", {optimizer.zeroing_per_step:,.0f} of them in zero_grad" if optimizer.zeroing_per_step else ""
         return (
-            f"{optimizer.name} makes {optimizer.per_step:.0f} of {optimizer.of_per_step:.0f} launches, one "
+            f"{100 * optimizer.idle_share:.0f} % of that time is before launches of {optimizer.name}, which makes "
+            f"{optimizer.per_step:,.0f} of {optimizer.of_per_step:,.0f} launches, one "
             f"tensor at a time{zeroing}. Pass foreach=True or fused=True"
             + (", and set_to_none=True to zero_grad" if zeroing else "")
         )
@@ -143,7 +144,7 @@ def _remedy(run: RunView, waited: LaunchIdleFigures | None) -> str:
 
 
 def _loops(optimizer: OptimizerLaunches) -> bool:
-    return optimizer.for_each_tensor and optimizer.per_step >= LOOP_SHARE * optimizer.of_per_step
+    return optimizer.for_each_tensor and optimizer.idle_share >= LOOP_SHARE
 
 
 def _often(operator: IdlePart) -> str:

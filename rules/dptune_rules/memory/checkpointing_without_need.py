@@ -74,6 +74,7 @@ RULE = Rule(
     since="0.1",
     thresholds=(WORTH_SHARE, FULL_SHARE, HOST_SHARE),
     needs="recording",
+    also_traces=True,
 )
 
 

@@ -67,6 +67,7 @@ RULE = Rule(
     since="0.1",
     asked_when_busy=True,
     needs="recording",
+    also_traces=True,
 )
 
 
@@ -98,11 +99,12 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _of_trace(calls: float) -> Advice:
     """A trace that dptune did not record shows that dropout is off, but not the model nor the line."""
-    layers = "1 call of dropout is" if round(calls) == 1 else f"all {calls:.0f} calls of dropout are"
+    where = "the only call" if round(calls) == 1 else f"all {calls:.0f} calls"
     return results_at_risk(
         RULE,
         impact="medium",
-        title=f"The model trains in evaluation mode: {layers} off. Call .train() before training steps",
+        title=f"Dropout is off in {where} of a step: the model is probably in evaluation mode. Call .train() before "
+        "training steps",
         why=WHY,
         confidence="medium",
         evidence=[Evidence(label="calls of dropout that drop nothing", value=round(calls, 1), unit="per step")],

@@ -24,9 +24,9 @@ activations. (After a backward pass these are freed, and a loss that is kept kee
 
 ## What to change
 
-Keep numbers, not tensors: reduce outputs to the metric in the step, `loss.detach()`, and `torch.no_grad()` around code
-that needs no gradients. Look for lists and dicts that the loop appends to, caches without a bound, hooks that are
-registered in each step.
+Do not keep tensors with a graph: use `.item()` or `.detach()`. Reduce outputs to the metric in the step, and put
+`torch.no_grad()` around code that needs no gradients. Look for lists and dicts that the loop appends to, caches without
+a bound, hooks that are registered in each step.
 
 ## When to leave it alone
 
@@ -49,7 +49,7 @@ from dptune.advice import Advice, Evidence
 from dptune.measured import MemoryFigures, digits
 from dptune.rule import MemoryGrowth, RegisteredHookFacts, Rule, RunView, Threshold, left_by_steps
 
-_TENSORS = "Keep numbers, not tensors: reduce outputs in the step, `loss.detach()`, `.item()`."
+_TENSORS = "Do not keep tensors with a graph: use `.item()` or `.detach()`. Reduce outputs in the step."
 _HOOKS = "Register the hooks once, before training, or call `remove()` on their handles after the pass."
 SOON_STEPS = 10_000  # a run that is out of memory before that many steps will hardly come to its end
 

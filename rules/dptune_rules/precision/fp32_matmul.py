@@ -89,7 +89,8 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{100 * share:.0f} % of a step is fp32 matrix products that tensor cores could run in TF32",
+        title=f"fp32 convolutions and matrix products take {100 * share:.0f} % of a step: tensor cores could run "
+        "them in TF32",
         why="fp32 products leave tensor cores idle. TF32 uses them, and bf16 autocast saves more.",
         changes=changes,
         saves=run.saving(changes, bound),
@@ -123,7 +124,8 @@ def _autocast(run: RunView, share: float, impact: Impact) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{100 * share:.0f} % of a step is fp32 matrix products, and TF32 has no higher peak: use bf16 autocast",
+        title=f"fp32 convolutions and matrix products take {100 * share:.0f} % of a step, and TF32 has no higher peak: "
+        "use bf16 autocast",
         why=f"The peak of this GPU is {peaks['fp32'] / 1e12:.4g} TFLOP/s in fp32, {peaks['tf32'] / 1e12:.4g} in TF32 "
         f"and {peaks['bf16'] / 1e12:.4g} in bf16. Attention also runs in bf16 then.",
         changes=changes,

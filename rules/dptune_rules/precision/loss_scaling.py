@@ -129,14 +129,14 @@ def _clipped(run: RunView) -> Iterator[Advice]:
         RULE,
         title=f"Gradients are clipped at {where} before the GradScaler unscales them: the limit is compared with "
         f"gradients {facts.grad_scale:,.0f} times as large",
-        why="Clipping then cuts every gradient to a length that the scale divides again, so that steps are tiny.",
+        why="The clipped gradients are then divided by the scale: with SGD, updates become tiny.",
         evidence=[
             Evidence(label="scale", value=facts.grad_scale or 0.0),
             Evidence(label=f"clipped at {where} before unscale_", value=facts.scaled_clipping.times, unit="times"),
             *known("the scaler is created at", facts.grad_scaler_where),
         ],
         remedy=f"Call `scaler.unscale_(optimizer)` before {where}.",
-        watch="Gradients are then clipped at the limit that is stated: compare the loss.",
+        watch="max_norm then applies to the true gradients: compare the loss.",
         subject="clipped",
     )
 

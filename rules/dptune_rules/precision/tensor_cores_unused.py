@@ -21,8 +21,9 @@ Use fp16 autocast around the forward pass and the loss, with a GradScaler around
 `torch.autocast("cuda", dtype=torch.float16)` and `torch.amp.GradScaler("cuda")`. These tensor cores do not support
 bf16.
 
-The saving is an upper bound: all of those products and half of the remaining compute. If the step waits for its data
-loader, faster compute mostly becomes waiting, and the replay limits the bound.
+The saving is predicted by replaying the recorded steps; otherwise it is an upper bound: all of those products and half
+of the remaining compute. If the step waits for its data loader, faster compute mostly becomes waiting, and the replay
+limits the bound.
 
 ## When to leave it alone
 
@@ -96,7 +97,7 @@ def check(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{100 * share:.0f} % of a step is fp32 matrix products, and "
+        title=f"fp32 convolutions and matrix products take {100 * share:.0f} % of a step, and "
         + ("no kernel uses tensor cores: if this GPU has any, use fp16 autocast" if unnamed else FIRMLY),
         why=f"Tensor cores of {'Volta and Turing GPUs' if unnamed else 'this GPU'} compute in fp16 only, at eight "
         "times the peak of fp32.",

@@ -66,7 +66,7 @@ def path(report: Report, width: int) -> Iterator[Line]:
         if share >= _LEAST_SHARE
     ]
     yield from table(_COLUMNS, rows, width)
-    yield from wrapped(_bound(measured, found, account), width, "  ")
+    yield from wrapped(f"{_bound(measured, found, account)}{_memory_calls(measured, found, account)}", width, "  ")
     longest = found.longest[:_AT_MOST]
     short = Counter(short_name(operation.name) for operation in longest)
     named = [
@@ -86,16 +86,24 @@ def _bound(measured: Measured, found: CriticalPath, account: Account) -> str:
         return str(idle)
     if waiting + unsplit < _LEAST_SHARE:
         idles = f"the time that rank {found.rank}'s device does not compute while the host is on the critical path"
-        return f"Faster host code saves up to {idle}: {idles}."
+        return f"Faster host code, loader and driver calls save up to {idle}: {idles}."
     waits = step_milliseconds(measured, waiting + unsplit)
     most = step_milliseconds(measured, min(idle_share + waiting + unsplit, computes_not))
     up_to = "up to " if unsplit >= waiting else ""
     if idle_share < _LEAST_SHARE:
-        return f"Faster host code on other ranks saves up to {most}: rank {found.rank} waits about that long for them."
+        return f"Faster hosts of other ranks save up to {most}: rank {found.rank} waits about that long for them."
     return (
-        f"Faster host code saves up to {most}: rank {found.rank}'s device does not compute for {idle} while the host "
-        f"is on the critical path, and rank {found.rank} waits {up_to}{waits} for other ranks."
+        f"Faster host code, loader and driver calls save up to {most}: rank {found.rank}'s device does not compute for "
+        f"{idle} while the host is on the critical path, and rank {found.rank} waits {up_to}{waits} for other ranks."
     )
+
+
+def _memory_calls(measured: Measured, found: CriticalPath, account: Account) -> str:
+    """How long memory calls keep the device idle, where that is most: faster Python code does not shorten them."""
+    share = account.share("malloc_idle_ns")
+    if 2 * share <= found.idle_share:
+        return ""
+    return f" Memory calls keep the device idle for {step_milliseconds(measured, share)}."
 
 
 def _named(operation: OnPath, path_ns: int, steps: int, report: Report, distinct: bool) -> list[Cell]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from dptune.advice import Report
 from dptune.present.first_screen import Bar, FirstScreen, Fix, first_screen, sentences_of, verdict_role
@@ -201,9 +203,18 @@ def _next(screen: FirstScreen, width: int, room: int) -> list[Line]:
 def _commands(screen: FirstScreen, width: int, most: int) -> Iterator[Line]:
     """What to do next, in at most that many lines, and the commands for it."""
     if screen.next:
-        yield from _labelled("Next", [*_fitting(sentences_of(screen.next), width - 10, most, "")])
+        text = screen.next
+        if screen.path and len(list(wrapped(text, width - 10))) > most:
+            text = text.replace(screen.path, _short_path(screen.path))
+        yield from _labelled("Next", [*_fitting(sentences_of(text), width - 10, most, "")])
     for label, command in screen.commands:
         yield from command_line(label, command, width)
+
+
+def _short_path(path: str) -> str:
+    """A quoted path with its last part alone, `.../trace.json`: a command with it is not cut."""
+    shorter = shlex.quote(f".../{PurePath(*shlex.split(path)).name}")
+    return shorter if len(shorter) < len(path) else path
 
 
 def _labelled(label: str, rows: list[Line]) -> Iterator[Line]:

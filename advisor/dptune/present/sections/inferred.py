@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import CONFIDENCES, Report
+from dptune.knobs.optimizer import WITH_FOREACH
 from dptune.measured import InferredBatch, InferredBuckets, InferredFacts, short_name
 from dptune.present.amounts import data, several
 from dptune.present.lines import Line, heading, wrapped
@@ -120,8 +121,10 @@ def _fsdp(fsdp: FsdpFacts) -> str:
 def _optimizer(optimizer: OptimizerFacts) -> str:
     named = "fused" in optimizer.name.lower()  # FusedAdam
     how = "fused" if optimizer.fused and not named else "foreach" if optimizer.foreach else ""
-    how = how or ("for-loop (foreach=False)" if optimizer.foreach is False else "")
-    return ", ".join(filter(None, (short_name(visible(optimizer.name)), how)))
+    name = short_name(visible(optimizer.name))
+    if optimizer.foreach is False and not how:
+        how = f"one tensor at a time{' (foreach=False)' if name in WITH_FOREACH else ''}"
+    return ", ".join(filter(None, (name, how)))
 
 
 def _loader(loader: LoaderFacts) -> str:

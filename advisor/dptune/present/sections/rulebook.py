@@ -112,7 +112,7 @@ def explained(rule: Rule, doc: str, limits: Mapping[str, float], pack: str, widt
     yield line(f"{rule.code} {rule.name}", "strong")
     yield from wrapped(rule.summary, width)
     preview = "; in preview: it runs only when it is selected" if rule.preview else ""
-    needs = "; has findings only in recordings of dptune profile" if rule.needs else ""
+    needs = "; has findings only in recordings of dptune profile" if rule.needs and not rule.also_traces else ""
     yield from wrapped(
         f"{_KINDS[rule.kind]}; family {rule.family}; since {rule.since}; {pack}{preview}{needs}", width, role="dim"
     )
