@@ -153,7 +153,7 @@ def test_memory_that_is_not_known_is_one_reason_and_what_is_known_beside_it(repo
     )
     said = section(text(with_figures(report, memory=[one])), "Memory")
     assert said == (
-        "Peak memory: not measured: nobody counted. cudaMalloc and cudaFree calls: 2 per step, 4.0 % of "
+        "peak memory not measured: nobody counted. cudaMalloc and cudaFree calls: 2 per step, 4.0 % of "
         "the step (rank 3)."
     )
     none = one.model_copy(update={"malloc_calls_per_step": 0, "malloc_share": 0.0})

@@ -69,6 +69,7 @@ _IDLE_CAUSES = {
     "dependency_idle_ns": "while launched work has not started",
     "host_idle_ns": "while the host runs Python, file I/O or sleeps",
 }
+_ALMOST_ALL = 0.95  # of the idle time
 _UNKNOWN = ", {} is one or the other"
 _WORTH_NAMING = 0.005  # of a step, from which on a part of communication is named beside the other
 _PARTS = {
@@ -139,8 +140,11 @@ def idle_cause(measured: Measured) -> str:
     """Why the device is idle, as a clause, where one cause takes more than half of its idle time; else empty."""
     idle = {name: measured.step_share(name) for name in _IDLE_CAUSES}
     name = max(idle, key=lambda cause: idle[cause])
-    mostly = idle[name] > measured.step_share(IDLE.class_ns) / 2
-    return f", {percent(idle[name])} {_IDLE_CAUSES[name]}" if mostly else ""
+    whole = measured.step_share(IDLE.class_ns)
+    if idle[name] <= whole / 2:
+        return ""
+    much = "almost all" if idle[name] >= _ALMOST_ALL * whole else percent(idle[name])
+    return f", {much} {_IDLE_CAUSES[name]}"
 
 
 def of_step(measured: Measured) -> str:
