@@ -5,8 +5,7 @@
 - the losses at the start of the first backward passes, on each rank: where they are equal to the last bit on all of
   them, all ranks were given the same batches;
 - whether loaders shuffle all samples on each rank (low impact: the script may have split them before);
-- whether `set_epoch` was called on a DistributedSampler that shuffles by the time that a second epoch was drawn from
-  it.
+- whether `set_epoch` was called on a shuffling DistributedSampler before the second epoch was drawn from it.
 
 ## Why it matters
 
