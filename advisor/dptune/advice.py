@@ -77,7 +77,9 @@ class Change(Model):
             return self.snippet
         then = shlex.quote(str(self.then)) if self.knob.startswith(ENVIRONMENT) else self.then
         setting = of_change(self.knob)
-        return setting.paste_off if setting.paste_off and self.then is False else setting.paste.format(then=then)
+        if setting.paste_off and self.then is False:
+            return setting.paste_off
+        return setting.paste.format(then=setting.pasted.get(str(then), then))
 
     @model_validator(mode="after")
     def _knob_is_registered(self) -> Change:

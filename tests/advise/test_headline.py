@@ -108,6 +108,17 @@ def test_next_points_to_the_advice_on_what_limits_the_step(make_measured, make_a
         assert "see XX" not in said(run, advice=advice).next
 
 
+def test_next_has_the_line_to_paste_without_its_comment(make_measured, make_advice):
+    advice = make_advice("XX101", changes=[Change(knob="precision.autocast", now=None, then="fp16")])
+    assert advice.changes[0].paste == (
+        "with torch.autocast(device.type, dtype=torch.float16):\n    # the forward pass and the loss"
+    )
+    assert (
+        "XX101: Use `with torch.autocast(device.type, dtype=torch.float16):`."
+        in said(make_measured(), advice=[advice]).next
+    )
+
+
 def test_of_many_ranks_without_one_straggler_next_is_to_look_at_the_latest(make_measured, make_advice):
     account = Account(
         window_ns=10_000_000,

@@ -90,7 +90,7 @@ def test_compiled_code_and_graph_breaks(real_traces, tmp_path):
     """nanogpt calls 7 compiled functions; a break shows by the name of what follows it, if stacks were recorded."""
     (file,) = (real_traces / "nanogpt_adam_hook_h100").glob("3608dcf*")
     traits = {trait.name: trait.value for trait in reading.measured(file).inferred.traits}
-    assert traits["compiled calls"].startswith("7 compiled calls per step (")
+    assert traits["compiled calls"].startswith("7 per step (")
     assert "graph breaks" not in traits
 
 
@@ -107,6 +107,6 @@ def test_a_graph_break_by_what_follows_it(tmp_path):
         ]
     traits = {trait.name: trait.value for trait in measure_events(tmp_path, events).inferred.traits}
     assert traits == {
-        "compiled calls": "4 compiled calls per step (2 functions); guards take 10 % of the step on the host",
+        "compiled calls": "4 per step (2 functions); guards take 10 % of the step on the host",
         "graph breaks": "forward (train.py:7) 2 per step",
     }

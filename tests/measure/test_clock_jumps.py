@@ -79,7 +79,7 @@ def test_steps_that_all_start_at_one_time(tmp_path):
     measured, wrong = findings(tmp_path, events)
     marked = sum(one["name"].startswith("ProfilerStep") for one in events)
     assert wrong["steps-overlap"].text == (
-        f"rank 0: {marked - 1} of {marked} marked steps lie around others, so no step can be timed"
+        f"rank 0: {marked - 1} of {marked} marked steps contain other steps, so no step can be timed"
     )
     assert measured.step.known("time_ns") is None
     assert measured.known("efficiency") is None

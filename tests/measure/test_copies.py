@@ -127,7 +127,7 @@ def test_pinned_memory_is_copied_beside_compute(found):
 def test_waiting_for_the_device_after_a_copy_on_it_is_the_scripts_own(found):
     one = found["d2d", None]
     assert (one.blocking_calls, one.held_ns, one.total_bytes) == (0, 0, 200)
-    assert one.missing["pinned"] == "no host memory takes part"
+    assert one.missing["pinned"] == "copy within the device"
     assert one.missing["large_gb_per_s"].startswith("no copy is as large as 8 MiB")
 
 

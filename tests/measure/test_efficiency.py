@@ -419,7 +419,7 @@ def test_a_rank_whose_facts_lost_its_gpu_may_share_it():
     found = measure(lost).efficiency
     for figure in ("mfu", "hfu", "peak_flops_per_s", "all_devices"):
         assert found.missing[figure] == (
-            "rank 0 may share a GPU with rank 1, since its facts do not name its GPU: its part of the peak is unknown"
+            "rank 0 may share a GPU with rank 1: its GPU was not recorded, so its share of the peak is unknown"
         )
 
 

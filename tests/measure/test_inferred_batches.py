@@ -26,7 +26,7 @@ def test_a_public_trace_of_images(real_traces: Path) -> None:
     assert measured.inferred.batch.sources == [
         "input of the first convolution: 32 x 3 x 224 x 224",
         "loss: 32 rows",
-        "copy to the device: 19,267,584 bytes",
+        "copy to the device: 18.4 MiB",
     ]
     assert measured.samples_per_step == 32
     assert measured.efficiency.samples_per_s == pytest.approx(32 / measured.efficiency.step_ns * 1e9)

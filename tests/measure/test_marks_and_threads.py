@@ -32,7 +32,7 @@ def test_send_and_receive_without_steps(tmp_path):
 
 def test_only_the_loader_of_the_training_thread_is_waited_for(tmp_path):
     background = annotation(LOADER, 50, 90, thread=2)
-    with pytest.raises(Missing, match="no DataLoader range"):
+    with pytest.raises(Missing, match="uses no torch DataLoader"):
         _ = measure(load_events(tmp_path, [STEP, MM, background])).input.wait_share
     measured = measure(load_events(tmp_path, [STEP, MM, background, annotation(LOADER, 0, 5)]))
     assert measured.input.wait_share == pytest.approx(0.05)

@@ -167,7 +167,7 @@ def damaged(ranks, size=4):
         ([0, 1, 2, -1], 4, "has 4 ranks, and lists 3"),
         ([0, 1, 2, 10**9], 4, "has 4 ranks, and lists 3"),
         ([0, 1, 2, 8], 4, "lists rank 8, and the run has 8 ranks"),
-        ([1, 2, 3, 4], 4, "does not list rank 0, of which the trace is"),
+        ([1, 2, 3, 4], 4, "does not list rank 0, the rank of this trace"),
         (None, 9, "has 9 ranks, and the run 8"),
     ],
 )
@@ -181,7 +181,8 @@ def test_several_damaged_groups_are_one_finding(tmp_path):
     run = load_events(tmp_path, EVENTS, **header(mesh_tp=[1, 2], mesh_dp=[0, 9], mesh_pp=[0, 4]))
     ((_, text),) = damage_of(run)
     assert text == (
-        "0.json: process group '1' does not list rank 0, of which the trace is, and 1 more is damaged: they are ignored"
+        "0.json: process group '1' does not list rank 0, the rank of this trace, and 1 more is damaged: they are "
+        "ignored"
     )
     assert [group.ranks for group in measure(run).process_groups] == [list(range(8)), [0, 4]]
 

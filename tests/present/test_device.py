@@ -97,6 +97,16 @@ def test_copies_say_how_fast_whether_they_block_and_where(full: Report) -> None:
     )
 
 
+def test_of_a_copy_within_a_device_the_host_memory_does_not_apply(full: Report) -> None:
+    copy = full.measured.copies[0].model_copy(update={"sites": []})
+    within = copy.model_copy(
+        update={"direction": "d2d", "pinned": None, "missing": {"pinned": "copy within the device"}}
+    )
+    said = section(text(with_figures(full, copies=[copy, within])), "Copies")
+    assert "on the device [a]" in said
+    assert "[a] does not apply: copy within the device" in said
+
+
 @pytest.mark.parametrize(("window", "told"), [("light", "2 of them blocking (0.75 ms)"), ("detailed", "in every step")])
 def test_a_site_is_told_per_step_of_the_window_it_was_read_from(full: Report, window: str, told: str) -> None:
     """Two light steps of rank 1; of the detailed window nothing says how many there are."""
@@ -153,7 +163,7 @@ def test_memory_that_is_not_known_is_one_reason_and_what_is_known_beside_it(repo
     )
     said = section(text(with_figures(report, memory=[one])), "Memory")
     assert said == (
-        "Peak memory: not measured: nobody counted. cudaMalloc and cudaFree calls: 2 per step, 4.0 % of "
+        "peak memory not measured: nobody counted. cudaMalloc and cudaFree calls: 2 per step, 4.0 % of "
         "the step (rank 3)."
     )
     none = one.model_copy(update={"malloc_calls_per_step": 0, "malloc_share": 0.0})

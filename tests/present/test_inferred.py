@@ -52,7 +52,7 @@ def test_the_batch_size_of_a_trace_is_marked_as_inferred() -> None:
     report = report_of_traces("gpu/predict-base")
     found = {name: " ".join(sections(report, [name], 100).split()) for name in ("inferred", "efficiency", "input")}
     assert "batch 16 samples of 256 tokens per rank and backward pass (medium confidence). From" in found["inferred"]
-    assert "token indices: 16 x 256; loss: 4,096 rows; copy to the device: 32,896 bytes" in found["inferred"]
+    assert "token indices: 16 x 256; loss: 4,096 rows; copy to the device: 32.1 KiB" in found["inferred"]
     assert "per second (inferred batch size)" in found["efficiency"]
     assert "16 per step over all ranks (inferred)" in found["input"]
     assert re.fullmatch(r"~[\d,]+ samples/s", first_screen(report).rates[1])

@@ -52,7 +52,7 @@ def test_a_saving_that_a_recommendation_has_is_not_given_a_second_time(report: R
         measured = report.measured.model_copy(update={"outliers": outlying})
         told = report.model_copy(update={"advice": [late], "measured": measured})
         words = " ".join(text.sections(told, ["outliers"], 100).split())
-        assert ("DP701 says how much shorter a step is without the delays of rank 14." in words) is not shown
+        assert ("For the saving without the delays of rank 14, see DP701." in words) is not shown
         assert ("Replayed with the slowest ranks" in words) is shown
 
 
@@ -99,7 +99,7 @@ def test_without_hosts_and_groups_there_is_no_map_and_no_column_of_places(report
     (section,) = outliers(report.model_copy(update={"measured": report.measured.model_copy(update=bare)}))
     assert "A cell per rank" not in section.body
     assert ">where<" not in section.body
-    assert "where not measured: the recording does not name the host" in section.body
+    assert "where not measured: the trace does not name the host" in section.body
 
 
 def test_an_export_of_late_ranks_takes_them_and_the_earliest(report: Report) -> None:

@@ -112,7 +112,7 @@ def test_without_untraced_steps_the_profiler_may_be_the_cause(ask, hand_made, be
     (advice,) = ask("DP601", run(hand_made, 0.24, launch_idle=figures, step=traced))
     assert advice.confidence == confidence
     found = {evidence.label: evidence.value for evidence in advice.evidence}
-    assert found["idle after subtracting 10 us of profiler overhead per event: at least"] == beyond
+    assert found["lower bound of launch-bound idle time, less 10 us of profiler overhead per event"] == beyond
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,8 @@ def test_the_epoch_before_which_set_epoch_is_missing(ask, make_measured, make_fa
     )
     (advice,) = ask("DP504", make_measured(), [make_facts(ddp=[SENDS], loaders=[loader])])
     assert advice.title == (
-        "DistributedSampler.set_epoch is never called before the epoch at train.py:61: every epoch has the same "
-        "batches in the same order"
+        "The loop at train.py:61 never calls DistributedSampler.set_epoch: every epoch has the same batches in the "
+        "same order"
     )
     assert labelled(advice, "the sampler is created at") == ["train.py:18"]
 

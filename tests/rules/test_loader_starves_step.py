@@ -666,7 +666,7 @@ def test_a_loader_without_workers_waits_longer_than_the_profiler_can_add(
     waits = waiting(0.3, basis="traced", least_share=least)
     (advice,) = ask("DP501", make_measured(input=waits, inferred=inferred))
     assert advice.confidence == confidence
-    label = "waiting after subtracting 10 us of profiler overhead per event: at least"
+    label = "lower bound of this wait, less 10 us of profiler overhead per event"
     assert [evidence.value for evidence in advice.evidence if evidence.label == label] == [least]
 
 

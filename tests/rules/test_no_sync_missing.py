@@ -147,7 +147,7 @@ def test_what_a_step_model_says_stands_before_the_ceiling(ask, make_measured, ma
     assert advice.saves.basis == "replayed"
     assert (advice.saves.low_ms, advice.saves.high_ms) == (pytest.approx(3.5), pytest.approx(4.5))
     assert advice.saves.high_us_per_sample == pytest.approx(4500 / 64)
-    assert advice.saves.how == f"replayed with the change, a step takes 6 ms instead of 10{UNVALIDATED}"
+    assert advice.saves.how == f"replayed with the change, a step takes 6.00 ms instead of 10.0{UNVALIDATED}"
     assert "take about 40 % of a step" in advice.title
 
 
@@ -157,7 +157,7 @@ def test_steps_of_seconds_are_written_out(ask, make_measured, make_facts, predic
     long = dict.fromkeys(("time_ns", "untraced_median_ns"), 1_500_000_000)
     measured = made.model_copy(update={"step": made.step.model_copy(update=long)})
     (advice,) = ask("DP102", measured, [make_facts(ddp=[DDP])], predictor=predict("ddp.no_sync", {True: 0.6}))
-    assert advice.saves.how == f"replayed with the change, a step takes 6 ms instead of 1,500{UNVALIDATED}"
+    assert advice.saves.how == f"replayed with the change, a step takes 6.00 ms instead of 1,500{UNVALIDATED}"
 
 
 def test_quiet_where_a_step_model_says_that_nothing_goes(ask, make_measured, make_facts, predict):

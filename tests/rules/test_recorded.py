@@ -187,7 +187,7 @@ def test_where_it_is_mended_nothing_is_said_above_a_note(name):
 
 def test_a_sampler_that_is_not_told_the_epoch():
     (advice,) = [one for one in told(RUNS / "same-order").advice if one.rule == "DP504"]
-    assert "set_epoch is never called" in advice.title
+    assert "never calls DistributedSampler.set_epoch" in advice.title
     assert "DP504" in told(RUNS / "same-order-mended").quiet
 
 

@@ -99,7 +99,7 @@ def test_a_sampler_that_is_never_told_the_epoch(ask, make_measured, make_facts):
     """640 samples on two ranks are 10 batches of 32: after 30 of them two epochs are over."""
     same = {**SAMPLED, "sampler_epoch": 0}
     (advice,) = ask("DP504", make_measured(), ranks(make_facts, LOSSES, [1.0], loader=same))
-    assert advice.title.startswith("DistributedSampler.set_epoch is never called")
+    assert advice.title.startswith("The script never calls DistributedSampler.set_epoch: ")
     assert (advice.impact, advice.numerics) == ("medium", "changes")
     told, drawn = {**SAMPLED, "dataset": "Val"}, {**same, "dataset": "Val", "batches_drawn": 99}
     for other in (told, drawn):  # a script that knows of it, or whose training draws from another one

@@ -133,7 +133,11 @@ def of_trace(hand_made, make_facts, *, zeroing=161.0, foreach=False, launches=64
 
 
 def test_a_trace_alone_shows_the_loop_and_zero_grad(ask, make_measured, make_facts, hand_made):
-    (advice,) = ask("DP603", make_measured(spent=[LAUNCHING], **of_trace(hand_made, make_facts)))
+    run = make_measured(spent=[LAUNCHING], **of_trace(hand_made, make_facts))
+    plain = run.model_copy(update={"step": run.step.model_copy(update={"basis": "traced"})})
+    found = [[each.unit for each in ask("DP603", timed)[0].evidence] for timed in (run, plain)]
+    assert [units.count("of an untraced step") for units in found] == [1, 0]
+    (advice,) = ask("DP603", run)
     assert advice.title == (
         "SGD takes 21 % of a step updating tensors one at a time: pass fused=True, and set_to_none=True to zero_grad"
     )

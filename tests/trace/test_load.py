@@ -71,7 +71,7 @@ def test_a_rank_in_the_folder_name(tmp_path):
 def test_without_any_rank_the_order_counts_and_is_said(tmp_path):
     run = load([write(tmp_path / "b.json"), write(tmp_path / "a.json")])
     assert ranks(run) == {0: "b.json", 1: "a.json"}
-    assert run.rank_basis == "the order of the files: nothing in them says"
+    assert run.rank_basis == "file order: the traces name no rank"
 
 
 def test_missing_ranks_are_named(tmp_path):

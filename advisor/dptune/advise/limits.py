@@ -69,6 +69,7 @@ _IDLE_CAUSES = {
     "dependency_idle_ns": "while launched work has not started",
     "host_idle_ns": "while the host runs Python, file I/O or sleeps",
 }
+_ALMOST_ALL = 0.95  # of the idle time
 _UNKNOWN = ", {} is one or the other"
 _WORTH_NAMING = 0.005  # of a step, from which on a part of communication or idle time is named beside the other
 _PARTS = {
@@ -139,10 +140,11 @@ def idle_causes(measured: Measured) -> str:
     """Why the device is idle, as a clause: waiting for input, and what takes more than half of the other idle time."""
     idle = {name: measured.step_share(name) for name in _IDLE_CAUSES}
     name = max(idle, key=lambda cause: idle[cause])
-    waits = measured.step_share(INPUT.class_ns)
+    waits, whole = measured.step_share(INPUT.class_ns), measured.step_share(IDLE.class_ns)
     causes = [f"{percent(waits)} waiting for input"] if waits >= _WORTH_NAMING else []
-    if idle[name] > measured.step_share(IDLE.class_ns) / 2:
-        causes.append(f"{percent(idle[name])} {_IDLE_CAUSES[name]}")
+    if idle[name] > whole / 2:
+        much = "almost all" if idle[name] >= _ALMOST_ALL * whole and not causes else percent(idle[name])
+        causes.append(f"{much} {_IDLE_CAUSES[name]}")
     return f", {' and '.join(causes)}" if causes else ""
 
 

@@ -46,7 +46,8 @@ def advised(advice: Advice, late: Straggler | None, step_ns: int | None) -> str:
 def _change(advice: Advice, step_ns: int | None) -> str:
     change = advice.changes[0]
     use = f"In {change.at}, use" if change.at else "Use"
-    first, more, _ = change.paste.partition("\n")
+    rows = change.paste.split("\n")
+    first, *more = [row for row in rows if not row.lstrip().startswith("#")] or rows
     what = f"`{first} ...` (all lines: see {advice.rule})" if more else f"`{first}`"
     saves = f" {expected_saving(advice, step_ns)}" if advice.saves else ""
     more_changes = sum(not _is_pasted(further, change) for further in advice.changes[1:])

@@ -16,7 +16,8 @@ FSDP = Call(
 )
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # by the knobs' words: torch's names
 
-_POLICY = "fully_shard(module, ..., mp_policy=MixedPrecisionPolicy({}=...))  # {{then}}"
+_POLICY = "fully_shard(module, ..., mp_policy=MixedPrecisionPolicy({}={{then}}))"
+_PASTED = {word: f"torch.{name}" for word, name in DTYPES.items()}
 
 KNOBS = (
     in_call(
@@ -62,6 +63,7 @@ KNOBS = (
         "dtype in which units gather their parameters and compute",
         _POLICY.format("param_dtype"),
         tuple(DTYPES),
+        pasted=_PASTED,
         call=FSDP,
         predicted="bound",
     ),
@@ -74,6 +76,7 @@ KNOBS = (
         "dtype in which units reduce-scatter their gradients",
         _POLICY.format("reduce_dtype"),
         tuple(DTYPES),
+        pasted=_PASTED,
         call=FSDP,
         predicted="step",
     ),

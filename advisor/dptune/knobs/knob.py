@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dptune.errors import UsageError
@@ -42,7 +43,8 @@ class Knob:
     `default` is torch's; where it is None, None may be given: `default` on the command line. `choices` are the words
     that a knob of words takes, none for any; `list_of_numbers` is text like `1,8,25`; `or_number`: true or false, or a
     whole number from `least` on. `numerics`: whether changing it can change results. `paste` is the text a user puts
-    into the script, with `{then}` for the value proposed, `paste_off` what it is for False where that differs.
+    into the script, with `{then}` for the value proposed, `paste_off` what it is for False where that differs;
+    `pasted`: by word, what replaces `{then}` where the script writes it otherwise.
 
     `argument` is the keyword of `call` that sets it; `classes` are those of the call's that take it, where not all do;
     `positions` its possible positions from 0, several if versions of torch or classes differ, none if keyword-only;
@@ -66,6 +68,7 @@ class Knob:
     list_of_numbers: bool = False
     or_number: bool = False
     paste_off: str = ""
+    pasted: Mapping[str, str] = field(default_factory=dict, hash=False)
     call: Call | None = None
     argument: str = ""
     classes: tuple[str, ...] = ()

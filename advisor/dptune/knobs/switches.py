@@ -24,9 +24,10 @@ KNOBS = (
         "off",
         "changes",
         "autocast: run precision-tolerant operators in 16 bits",
-        "with torch.autocast(device.type, dtype=...):  # {then}; forward pass and loss",
+        "with torch.autocast(device.type, dtype={then}):\n    # the forward pass and the loss",
         ("off", "bf16", "fp16"),
         predicted="bound",
+        pasted={"bf16": "torch.bfloat16", "fp16": "torch.float16"},
     ),
     Knob(
         "memory.checkpointing",

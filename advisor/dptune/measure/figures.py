@@ -136,7 +136,7 @@ def measure(
         "collectives": (tabled.collectives, no_steps),
         "links": (
             links.links(together.exchanges, together.calls, ranks, fitting),
-            links.NO_EXCHANGE if stepped else no_steps,
+            no_steps if not stepped else links.ONE_RANK if world_size == 1 else links.NO_EXCHANGE,
         ),
         "straggler": (None, late) if isinstance(late, str) else (late, ""),
         "outliers": (
@@ -377,7 +377,7 @@ def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | 
     if clock and clock.basis == "reference":
         unheard = "it is the rank that the others are compared with"
     figures = {
-        "host": (host_of(run, rank), "the recording does not name the host"),
+        "host": (host_of(run, rank), "the trace does not name the host"),
         "device_name": (name or None, "the recording does not name the device"),
         "untraced_median_ns": (
             steptime.median(steptime.durations(facts.window("untraced") if facts else None)),

@@ -9,7 +9,7 @@ from dptune.measure.views import RankView
 from dptune.runfile.facts import Facts
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-_DOUBT = "rank {} may share a GPU with rank {}, since its facts do not name its GPU: its part of the peak is unknown"
+_DOUBT = "rank {} may share a GPU with rank {}: its GPU was not recorded, so its share of the peak is unknown"
 
 
 @dataclass(frozen=True)

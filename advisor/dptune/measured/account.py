@@ -41,7 +41,7 @@ class Account(Model):
     dependency_idle_ns: int = Field(
         0, description="idle although the next operation is launched: it waits for a dependency"
     )
-    host_idle_ns: int = Field(0, description="idle while the script runs no operator: Python, files, sleep")
+    host_idle_ns: int = Field(0, description="idle while the script runs no operator: Python, file I/O, sleep")
     unexplained_idle_ns: int = Field(0, description="idle with no cause found")
     communication_ns: int = Field(0, description="union of communication: hidden + exposed; not part of the sum")
     hidden_communication_ns: int = Field(0, description="communication overlapped by compute; not part of the sum")

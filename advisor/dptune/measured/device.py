@@ -112,7 +112,7 @@ class CriticalPath(Figures):
     gc_ns: int = Field(0, description="Python collects garbage")
     malloc_ns: int = Field(0, description="driver calls on the host that allocate or free device memory")
     launching_ns: int = Field(0, description="operators and calls of the host, before the launch that was waited for")
-    host_ns: int = Field(0, description="the script runs no operator: Python, files, sleep")
+    host_ns: int = Field(0, description="the script runs no operator: Python, file I/O, sleep")
     unexplained_ns: int = Field(0, description="what was waited for was not recorded")
     idle_share: float = Field(
         description="share of the path on the host while the device computed nothing; together with the time in which "

@@ -24,6 +24,12 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def decimals(value: float) -> str:
+    """A number as tables write it: 4.20, 42.0, 420.1, 4,201."""
+    size = abs(value)
+    return f"{value:,.{2 if size < 9.995 else 1 if size < 999.95 else 0}f}"
+
+
 class Missing(Exception):  # noqa: N818 - the word of the design: a reason, not an error
     """A figure that could not be measured, with the reason as its message."""
 

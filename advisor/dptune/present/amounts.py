@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from dptune.measured import Measured, Missing
+from dptune.measured.figure import decimals
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ def number(value: float) -> str:
         return "0"
     if size < 0.01:
         return "<0.01"
-    return f"{value:,.{2 if size < 9.995 else 1 if size < 999.95 else 0}f}"
+    return decimals(value)
 
 
 def milliseconds(value: float) -> str:

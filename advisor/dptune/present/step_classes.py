@@ -54,7 +54,7 @@ CLASSES = (
     Class("sync_idle_ns", "blocking call", "idle: script blocked in a call", "#b8b8b8"),
     Class("launch_idle_ns", "launching", "idle: launch-bound", "#8f8f8f"),
     Class("dependency_idle_ns", "queued", "idle: launched, not started yet", "#6f6f6f"),
-    Class("host_idle_ns", "host", "idle: Python, files, sleep", "#a79a88"),
+    Class("host_idle_ns", "host", "idle: Python, file I/O, sleep", "#a79a88"),
     Class("unexplained_idle_ns", "cause unknown", "idle: no event explains it", "#d0d0d0"),
 )
 NAMES = {kind.field: kind.name for kind in CLASSES}

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from dptune.advice import Advice, Basis, Change, Saving
 from dptune.knobs import Value
-from dptune.measured import Missing, digits
+from dptune.measured import Missing
+from dptune.measured.figure import decimals
 from dptune.rule.declared import Rule
 from dptune.rule.ranks import RanksView
 from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
@@ -195,8 +196,8 @@ class RunView(RanksView):
         times = (prediction.high_ns, prediction.step_ns, prediction.low_ns)
         low, likely, high = (min(1.0, max(0.0, 1 - ns / grown / step_ns)) for ns in times)
         how = (
-            f"replayed with the change, a step takes {digits(prediction.step_ns / 1e6)} ms instead of "
-            f"{digits(step_ns / 1e6)}"
+            f"replayed with the change, a step takes {decimals(prediction.step_ns / 1e6)} ms instead of "
+            f"{decimals(step_ns / 1e6)}"
         )
         how += f", with {grown:.3g}x the samples" if grown != 1 else ""
         how += UNVALIDATED if self.measured.known("device_kind") not in ("cpu", None) else ""

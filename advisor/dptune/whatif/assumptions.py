@@ -52,7 +52,8 @@ _ON_CPUS = {
     "fsdp.param_dtype": "compute takes no time: how fast it is in another dtype was not measured",
     "wrapper": f"each collective of a unit adds {CALL_NS / 1e6:g} ms, {TENSOR_NS / 1e3:g} us per tensor and "
     f"{BYTE_NS:g} ns per byte of host time; the optimizer takes {DISPATCH_NS / 1e3:g} us more per sharded tensor, and "
-    f"{UPDATE_NS:g} ns per element; transfers of units take {APART:g} times as long, since ranks enter them apart",
+    f"{UPDATE_NS:g} ns per element; transfers of units take {APART:g} times as long, because ranks enter "
+    "them at different times",
     "fsdp.within_hosts": "each reduce-scatter is followed by an all-reduce of shards between hosts, by all ranks of a "
     "host at once",
     "fsdp.units": "hooks and copies of units take as long in total as before; a merged unit is gathered before its "
@@ -102,8 +103,8 @@ _ON_GPUS = {
     "fsdp.forward_prefetch": _UNITS,
     "fsdp.backward_prefetch": _UNITS,
     "fsdp.prefetch": _UNITS,
-    "fsdp.within_hosts": "communication within a host takes 0 to 1 times as long as between hosts; the all-reduce of "
-    "shards between hosts follows each reduce-scatter, or overlaps the next one",
+    "fsdp.within_hosts": "communication within a host takes between no time and as long as between "
+    "hosts; the all-reduce of shards between hosts follows each reduce-scatter, or overlaps the next one",
     "fsdp.offload_policy": "shards are copied over PCIe at 6 to 50 GB/s, and updated by one core or a few in "
     f"{UPDATE_NS / 16:.1f} to {2 * UPDATE_NS:g} ns per element",
     "optimizer.fused": "a fused update moves a quarter to 0.6 of the bytes of foreach operations (AdamW: a third)",
@@ -135,8 +136,8 @@ def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced:
         return
     if changes.get("fsdp.within_hosts") and model.hosts > 1 and "link.within_gb_per_s" not in changes:
         yield (
-            "communication within a host was not measured: it takes 0 to 1 times as long as between hosts; ranks of a "
-            "host share its link to others, or each has as much as one had"
+            "communication within a host was not measured: it takes between no time and as long as between hosts; "
+            "ranks of a host share its link to others, or each has as much as one had"
         )
     if model.others and any(name.startswith(_OF_THE_LINK) for name in changes):
         took = f"{max(model.others_ns.values(), default=0.0) / 1e6:.1f} ms"

@@ -14,7 +14,7 @@ The larger of two shares of the step, where a DistributedDataParallel module has
 Before each forward pass DDP sends rank 0's buffers to all other ranks: mostly the running statistics of batch norm. The
 forward pass waits for them, so nothing overlaps the broadcast. A ResNet-50 has 159 such buffers: on an
 A100 the transfer took 0.04 ms, but the host was busy with them for 38 ms of a 220 ms step. With gradient accumulation
-this happens in every micro-batch that does not follow one under `no_sync`.
+this happens in every micro-batch, unless the micro-batch before it ran under `no_sync`.
 
 ## What to change
 

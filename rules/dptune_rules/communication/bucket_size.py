@@ -3,8 +3,8 @@
 ## What it measures
 
 The gradient all-reduces of a step: their number, their sizes, and the shortest duration. In a recording of `dptune
-profile` they are the all-reduces whose size is that of a DDP bucket. In a plain trace they are all all-reduces of more
-than 64 bytes, and only if all collectives are all-reduces and broadcasts. The gradients of one backward pass are the
+profile` they are the all-reduces whose size is that of a DDP bucket. In a plain trace every all-reduce of more than 64
+bytes counts, and only if all collectives are all-reduces and broadcasts. The gradients of one backward pass are the
 sum of these messages.
 
 Two cases:

@@ -10,8 +10,8 @@ functions that the script calls are named with their lines, and so are those of 
 that call collectives for a line of the script, with the setting that avoids them, and libraries' functions that gather,
 broadcast or scatter objects for a line of the script. On a CPU the share is the time that the script spent in these
 calls in untraced steps. On a GPU, waiting in them for a rank that is late by 10 % of the step is left out, because the
-all-reduce of gradients would wait for it instead. Nothing is reported where a library that runs the training loop calls
-all of them by itself, nor for what `clip_grad_norm_` reduces over sharded gradients: the norm needs it.
+all-reduce of gradients would wait for it instead. Nothing is reported where the library that runs the training
+loop calls all of them, nor for the all-reduces of `clip_grad_norm_` over sharded gradients: the norm needs them.
 
 ## Why it matters
 

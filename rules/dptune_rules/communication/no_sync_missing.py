@@ -15,7 +15,7 @@ communication for them, which sets the impact.
 Where the run has a step model, the saving is its prediction. Without one it is not known: messages also slow the
 compute that they overlap, and ranks that wait for the slowest rank after every micro-batch then wait once. The upper
 bound is all communication of the step, hidden or exposed, minus one all-reduce of the gradients at the shortest
-observed duration. Where one rank is late by 10 % of the step, the wait for it remains, and is left out.
+observed duration. The wait for a rank that is late by 10 % of the step is left out, because it remains.
 
 ## What to change
 

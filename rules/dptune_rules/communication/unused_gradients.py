@@ -26,7 +26,7 @@ the ranks, used or not.
       loss.backward()
       net_d.requires_grad_(True)
 
-  Where the pass only gets to them through the input of a module, detach it: `net_d(fake.detach())` in the
+  Where the pass reaches them only through the input of a module, detach that input: `net_d(fake.detach())` in the
   discriminator's step. dptune names the line of that call.
 
   With DistributedDataParallel around `net_d`, call `net_d.module` in this pass: DDP expects a gradient of every

@@ -109,10 +109,11 @@ def _seen(name: str) -> Advice:
         title=f"{SHOWN_BY[name].capitalize()}: {name} appears to be set",
         why=WHY[name],
         changes=[],
+        remedy=f"Unset {name} in the environment of the job.",
         confidence="medium",
         evidence=[],
         numerics="same",
-        watch=f"Check the environment of the job. A memory allocator of another library has the same effect as {name}."
+        watch="If it is not set there, the memory allocator of another library has the same effect."
         if name not in OFF
         else "",
         fingerprint=f"{RULE.code}:{name}",

@@ -35,7 +35,7 @@ host. The bound is therefore limited to the untraced step, minus what the busies
 ## When to leave it alone
 
 - The value decides what the step does next: a search, or reinforcement learning.
-- A GradScaler checks for overflow once a step, which is such a call: bf16 needs no GradScaler.
+- The call is the overflow check that a GradScaler makes once a step: bf16 needs no GradScaler.
 - `cudaFree` waits, too: where memory calls are half of the wait, `allocator-churn` reports them.
 
 ## References

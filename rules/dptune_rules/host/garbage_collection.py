@@ -21,8 +21,8 @@ before the loop takes them out of every later collection.
 If the script calls `gc.collect()` in many steps, the title names the line: remove the call, or make it every few
 hundred steps. If a library makes the call, look for its setting.
 
-Where the collections run while the training process prepares its batches, and it waits for them longer than for the
-collector, the loader makes the objects: the impact is then medium at most, and the input rules come first.
+Where the training process prepares its own batches, collections run during that, and preparing takes longer than
+collecting, the loader makes the objects: follow the input rules first. The impact is then medium at most.
 
 If possible, keep the data set in tensors or arrays, not in millions of lists and dicts.
 

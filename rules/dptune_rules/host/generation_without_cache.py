@@ -2,8 +2,8 @@
 
 ## What it measures
 
-Calls of one module within a step of the detailed window, without gradients, whose input is longer by one position each
-time, eight calls or more. The share is that of these calls in the traced step; on a GPU it is the time of their
+Eight or more calls of one module within a step of the detailed window, without gradients, each with an input one
+position longer than the last. The share is that of these calls in the traced step; on a GPU it is the time of their
 kernels.
 
 ## Why it matters
@@ -18,8 +18,8 @@ about M x (N + M / 2) positions, and N + M with a cache.
 - A loop of the script: pass the keys and values of earlier positions on, and only the new position as input
   (`past_key_values` in transformers).
 
-The saving is an upper bound: the part of the positions that were computed before, times the time of the calls. A call
-for one position takes more than its part of the time.
+The saving is an upper bound: the time of the calls, times the share of positions that were computed before. A call for
+one position takes more than its share of the time.
 
 ## When to leave it alone
 

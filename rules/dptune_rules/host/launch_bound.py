@@ -176,7 +176,9 @@ def _beyond_profiler(run: RunView, share: float) -> Iterator[Evidence]:
     """What is left of the idle time if the profiler takes as much as it can, of a trace without untraced steps."""
     if run.measured.step.basis == "traced" and share > 0:
         yield Evidence(
-            label="idle after subtracting 10 us of profiler overhead per event: at least", value=share, unit="of a step"
+            label="lower bound of launch-bound idle time, less 10 us of profiler overhead per event",
+            value=share,
+            unit="of a step",
         )
 
 

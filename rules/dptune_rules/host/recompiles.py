@@ -10,7 +10,7 @@ torch reports them. In traces that dptune did not record: the ranges in which to
 ## Why it matters
 
 A compiled function is valid for inputs that pass its guards: shapes, types, Python values. Another input makes torch
-compile it again, which takes from a tenth of a second to minutes. With `dynamic=False`, or batches padded to their own
+compile it again, which takes a tenth of a second to minutes. With `dynamic=False`, or batches padded to their own
 longest sample, each new length is another input.
 
 ## What to change

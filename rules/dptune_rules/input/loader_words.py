@@ -61,7 +61,7 @@ def evidence(
     least = run.measured.input.least_share
     if least and now is None and has_workers(run) is False:
         yield Evidence(
-            label="waiting after subtracting 10 us of profiler overhead per event: at least",
+            label="lower bound of this wait, less 10 us of profiler overhead per event",
             value=least,
             unit="of a step",
         )

@@ -2,8 +2,8 @@
 
 ## What it measures
 
-Copies from host to device in the steps whose host side is not page-locked, and their exposed part, with neither compute
-nor communication running, as a share of the step.
+Copies from pageable (not page-locked) host memory to the device in the steps, and the share of the step in which they
+run while neither compute nor communication does.
 
 ## Why it matters
 

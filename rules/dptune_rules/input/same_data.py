@@ -5,8 +5,7 @@
 - the losses at the start of the first backward passes, on each rank: where they are equal to the last bit on all of
   them, all ranks were given the same batches;
 - whether loaders shuffle all samples on each rank (low impact: the script may have split them before);
-- whether `set_epoch` was called on a DistributedSampler that shuffles by the time that a second epoch was drawn from
-  it.
+- whether `set_epoch` was called on a shuffling DistributedSampler before the second epoch was drawn from it.
 
 ## Why it matters
 
@@ -96,11 +95,11 @@ def _same_order(run: RunView) -> Iterator[Advice]:
             continue
         if (loader.batches_drawn or 0) <= batches:
             continue
-        before = f" before the epoch at {loader.iterated_at}" if loader.iterated_at else ""
+        loop = f"The loop at {loader.iterated_at}" if loader.iterated_at else "The script"
         yield results_at_risk(
             RULE,
             impact="medium",
-            title=f"DistributedSampler.set_epoch is never called{before}: every epoch has the same batches in the same "
+            title=f"{loop} never calls DistributedSampler.set_epoch: every epoch has the same batches in the same "
             "order",
             why="It shuffles by its seed plus the epoch set by set_epoch, which is still 0.",
             evidence=[

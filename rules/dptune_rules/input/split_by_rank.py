@@ -2,10 +2,10 @@
 
 ## What it measures
 
-The indices of a `Subset`, as `random_split` makes it, in the loaders of each rank. Where a sampler splits the samples
-of a loader over ranks, all ranks need the same Subset: reported are loaders created on one line whose Subsets have the
-same length but different indices on some ranks. Loaders without such a sampler are left out: each rank may have a
-Subset of its own.
+The indices of each loader's `Subset` (made by `random_split`, for example), on each rank. Where a sampler splits the
+samples of a loader over ranks, all ranks need the same Subset. The rule reports loaders created on one line if their
+Subsets have the same length but different indices on some ranks. Loaders without such a sampler are left out: each rank
+may have a Subset of its own.
 
 ## Why it matters
 

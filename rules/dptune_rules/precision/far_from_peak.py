@@ -3,14 +3,14 @@
 ## What it measures
 
 For each kind of operators that multiplies (matrix products, convolutions, attention, recurrent layers): the time of its
-kernels, and their FLOPs per second relative to the best that such kernels reach. Time times that distance is what the
-kind wastes. Kernels that compute no counted FLOPs and could be fused (elementwise, normalization, reductions, softmax
-and loss) waste their whole time where nothing is compiled. The largest is reported.
+kernels, and their FLOPs per second relative to the best that such kernels reach. The time that a kind wastes is its
+time times its distance from that best. Kernels that compute no counted FLOPs and could be fused (elementwise,
+normalization, reductions, softmax and loss) waste their whole time where nothing is compiled. The largest is reported.
 
 ## Why it matters
 
-MFU is the part of the GPU that the model's own arithmetic uses. Where neither communication nor the host holds the GPU
-up, what is missing is in the kernels themselves.
+MFU is the part of the GPU that the model's own arithmetic uses. Where neither communication nor the host delays the
+GPU, the kernels themselves are slow.
 
 ## What to change
 

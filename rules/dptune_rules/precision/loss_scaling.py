@@ -5,9 +5,9 @@
 Whether `clip_grad_norm_` or `clip_grad_value_` clips gradients of an optimizer before its GradScaler unscales them.
 Whether a GradScaler is enabled while autocast computes in bf16, or not at all; and whether none is enabled while
 gradients are computed in fp16. The autograd graphs of the first backward passes show whether they hold values in fp16:
-a model in fp16 that is not trained is in none of them. The graph also shows a constant by which the script
-multiplies the loss before the pass. From a factor of 8 the script scales the loss itself: 8 was enough for one network
-of the paper below. So it does where the median loss that the passes start from is 128 or more: cross-entropy of 50,000
+a model in fp16 that is not trained is in none of them. The graph also shows a constant by which the script multiplies
+the loss before the pass. From a factor of 8 the script scales the loss itself: 8 was enough for one network of the
+paper below. A median loss of 128 or more at the start of the passes also counts as scaled: cross-entropy of 50,000
 classes starts near 11. Code that torch.compile or an autograd function of its own hides is not seen.
 
 ## Why it matters
@@ -35,7 +35,7 @@ or use bf16 autocast, which needs no scaler.
 Without fp16, remove the scaler, or use `GradScaler(enabled=False)`; call `loss.backward()` and `optimizer.step()`
 directly.
 
-Where there is no autocast, autocast may be what is missing: on a GPU whose tensor cores compute in fp16 only (see
+A scaler without autocast can mean that autocast was forgotten: on a GPU whose tensor cores compute in fp16 only (see
 `tensor-cores-unused`), run the forward pass and the loss under fp16 autocast, and keep the scaler.
 
 ## When to leave it alone

@@ -18,8 +18,8 @@ step has a slowest rank, and the mean over steps of the slowest rank is above th
 - If the data is not the cause: collect garbage on all ranks at once (`garbage-collection`), and pin the processes of
   one host to separate cores.
 
-Where the shapes of tensors show that a late rank has more of the same work, the predicted step is that in which each
-rank does the mean of all. Otherwise the saving is an upper bound: that waiting, or the delay of each step's latest
+Where the shapes of tensors show that a late rank has more of the same work, the prediction gives each rank
+the mean work of all. Otherwise the saving is an upper bound: that waiting, or the delay of each step's latest
 rank, whichever is larger. In the median step the latest rank must be late by the same share: on two cores that was 0 to
 9 % in healthy runs of two ranks, and 65 % with uneven work. Ranks that share cores are not compared.
 

@@ -4,9 +4,9 @@
 
 The bytes that the ranks of each process group send in a step, and the hosts of those ranks. The bytes come from the
 sizes of DDP's gradients and from the collectives that are called by name, each counted by its traffic on a link (as
-nccl-tests counts it). The rule reports a group that would fit on one host but spans several, while another group that
-sends less is within a host: with the two swapped, the traffic across the network would be at most half. Where the trace
-shows more collectives than that (of compiled code, of sharded tensors), nothing is reported.
+nccl-tests counts it). The rule reports a group that would fit on one host but spans several, if swapping it with
+a group within a host that sends less at least halves the traffic across the network. Where the trace shows other
+collectives too (of compiled code, of sharded tensors), nothing is reported.
 
 ## Why it matters
 

@@ -2,14 +2,14 @@
 
 ## What it measures
 
-On GPUs, units of `fully_shard`: the unit that gathers the most bytes, its part of all gathered bytes, and the exposed
-transfer of its collectives in a step.
+On GPUs, units of `fully_shard`: the unit that gathers the most bytes, its share of all gathered bytes, and the exposed
+communication of its collectives in a step.
 
 ## Why it matters
 
 A unit computes only after all of its parameters are gathered. While one unit is gathered, another can compute: if one
 unit holds most of the parameters, too little compute is left to overlap its gathering. It also holds most of the model
-unsharded at once, which is the memory that sharding was to save.
+unsharded at once, so sharding saves little memory.
 
 ## What to change
 

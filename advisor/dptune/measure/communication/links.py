@@ -26,6 +26,7 @@ from dptune.measured.collectives import collective
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes, SweepFit
 
 NO_EXCHANGE = "no collective of known size was read on all ranks of its group; `dptune links` measures the links"
+ONE_RANK = "one rank: no links"
 _NO_GROUP = "the trace does not say which process group"
 _OF_ALL = "a sweep uses the default group"
 _NO_FACTOR = "how much of this kind crosses each link is not known"

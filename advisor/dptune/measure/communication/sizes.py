@@ -15,7 +15,7 @@ from dptune.runfile.facts import Facts
 from dptune.trace.events import Trace
 from dptune.trace.kineto.limitations import FAULTY, UNUSABLE
 
-NO_SIZE = "no trace with input shapes (record_shapes=True) has the same collectives"
+NO_SIZE = "no input shapes for these collectives (record_shapes=True)"
 BAD_SIZE = "message sizes in the trace are invalid or unreadable"
 
 

@@ -26,6 +26,7 @@ _LARGE_BYTES, _LARGE_ON_DEVICE_BYTES = 2**20, 2**23
 NO_LAUNCH = "which step the copies belong to is not known: the trace does not say which calls launched them"
 _NO_BYTES = "the trace does not say how many bytes were copied"
 _NO_PIN = "the trace does not say whether the host memory was pinned"
+_ON_DEVICES: dict[Direction, str] = {"d2d": "copy within the device", "p2p": "copy between devices"}
 _NO_TIME = "the copies take no time in the trace"
 _NO_LARGE = "no copy is as large as {} MiB, below which start-up dominates"
 
@@ -132,7 +133,7 @@ def _figures(key: _Kind, parts: list[_Part], steps: int, whole_ns: int, copy_row
     )
     no_rate = _NO_BYTES if total_bytes is None else _NO_TIME
     figures: dict[str, tuple[Any, str]] = {
-        "pinned": (pinned, _NO_PIN if direction in ("h2d", "d2h") else "no host memory takes part"),
+        "pinned": (pinned, _ON_DEVICES.get(direction, _NO_PIN)),
         "total_bytes": (total_bytes, _NO_BYTES),
         "gb_per_s": (total_bytes / total_ns if total_bytes is not None and total_ns else None, no_rate),
         "large_gb_per_s": (

@@ -5,7 +5,7 @@ writes those of one thread in that order. In none of 100 public traces does an e
 both orders start before an earlier one, nor does a step start before the one before it has ended. Where that happens,
 the clock was set back, or parts of several recordings were joined, and no length of a step is known.
 
-Marked steps are no steps either where most marks lie around others, as where all start at one time, and where they are
+Marked steps are no steps either where most marks contain others, as where all start at one time, and where they are
 shorter than SHORTEST_NS.
 
 Traces that were written by hand are in less order: events added at the end have numbers far from their neighbours', and
@@ -51,7 +51,7 @@ def clock_jump(trace: Trace) -> Loss | None:
         return Loss(code="steps-overlap", fatal=True, text=text)
     marked = marked_steps(trace.columns)
     if marked > 2 * len(steps):
-        text = f"{marked - len(steps):,} of {marked:,} marked steps lie around others, so no step can be timed"
+        text = f"{marked - len(steps):,} of {marked:,} marked steps contain other steps, so no step can be timed"
         return Loss(code="steps-overlap", fatal=True, text=text)
     if steps and median(step.length_ns for step in steps) < SHORTEST_NS:
         shortest = digits(median(step.length_ns for step in steps) / 1000)

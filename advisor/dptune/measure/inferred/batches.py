@@ -22,6 +22,7 @@ from dptune.measure.host.operator_arguments import operator_arguments
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.steps.windows import OUTSIDE
 from dptune.measured import InferredBatch
+from dptune.measured.figure import decimals
 from dptune.trace.kernels import Work
 
 _CONVOLUTION = re.compile(r"aten::conv[123]d$")
@@ -99,10 +100,14 @@ def batch(host: HostEvents, tokens: Tokens | None) -> InferredBatch | None:
         sources.append(f"loss: {max(agreeing):,} rows")
     sizes = {count * width for found in inputs for count in found.elements for width in _WIDTHS}
     if matching := sizes & copied.keys():
-        sources.append(f"copy to the device: {max(matching):,} bytes")
+        sources.append(f"copy to the device: {_size(max(matching))}")
     return InferredBatch(
         samples=samples, length=length, confidence="medium" if len(sources) > 1 else "low", sources=sources
     )
+
+
+def _size(count: int) -> str:
+    return f"{decimals(count / 2**20)} MiB" if count >= 2**20 else f"{decimals(count / 2**10)} KiB"
 
 
 def _expected(samples: int, length: int | None) -> set[int]:

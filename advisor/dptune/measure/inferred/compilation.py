@@ -31,8 +31,7 @@ def compilation(host: HostEvents) -> Iterator[Trait]:
         found = [match[1] for row in regions.tolist() if (match := _REGION.match(columns.name(row)))]
         functions = {number for number in found if number is not None}
         of = f" ({len(functions)} functions)" if len(functions) > 1 else ""
-        calls = f"{len(regions) / steps:.3g}"
-        text = f"{calls} compiled call{'' if calls == '1' else 's'} per step{of}"
+        text = f"{len(regions) / steps:.3g} per step{of}"
         lookups = host.rows(_LOOKUP)
         whole = sum(step.length_ns for step in host.view.steps)
         if len(lookups) and whole:

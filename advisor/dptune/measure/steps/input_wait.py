@@ -13,7 +13,7 @@ from dptune.runfile.facts import Facts
 from dptune.runfile.loader import LoaderFacts
 
 _NO_LOADER = "no batch was drawn from a torch DataLoader in the untraced steps"
-_NO_RANGES = "the trace has no DataLoader range: the script draws from no torch DataLoader, or it was not recorded"
+_NO_RANGES = "the script uses no torch DataLoader, or its ranges were not recorded"
 
 
 @dataclass(frozen=True)

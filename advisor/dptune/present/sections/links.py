@@ -61,7 +61,10 @@ def links(report: Report, width: int) -> Iterator[Line]:
         return
     yield from _legend(width)
     if any(link.scope_inferred for link in found):
-        words = "~one host, and so the peak, is inferred: consecutive ranks on consecutive GPUs (medium confidence)."
+        words = (
+            "~: one host is inferred from consecutive ranks on consecutive GPUs (medium confidence); the peak assumes "
+            "it."
+        )
         yield from wrapped(words, width, "  ", role="dim")
     shared = sum(link.shared_calls for link in found)
     if shared:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dptune.advice import Report
 from dptune.measured import MemoryFigures, Missing
 from dptune.present.amounts import Hole, data, percent, several, shown, times
-from dptune.present.lines import Line, heading, wrapped
+from dptune.present.lines import Line, heading, labelled, wrapped
 from dptune.present.table import Cell, Column, table
 
 _AT_MOST = 16
@@ -47,7 +47,8 @@ def memory(report: Report, width: int) -> Iterator[Line]:
         return
     calls = _CALLS.get(report.measured.known("device_kind") or "", "cudaMalloc and cudaFree")
     if all(figures.known("peak_allocated_bytes") is None for figures in found):
-        yield from wrapped(f"Peak memory: {Hole(found[0].missing['peak_allocated_bytes'])}.", width, "  ")
+        peak = f"{Hole(found[0].missing['peak_allocated_bytes'])}."
+        yield from labelled("peak memory", peak, width, column=13, indent="  ")
         for sentence in (_asked(found), _mallocs(found, calls)):
             yield from wrapped(sentence, width, "  ")
         return

@@ -24,7 +24,7 @@ WORDS = (
     "own delay: how late the ranks arrive at collectives because of their own work, mean over steps (waiting for "
     "another rank does not count); of steps: the share of steps with such a delay."
 )
-_NO_HOST = Hole("the recording does not name the host")
+_NO_HOST = Hole("the trace does not name the host")
 _WHERE = {"host": "host {}", "hosts": "hosts {}", "position": "{}"}
 
 
@@ -80,7 +80,7 @@ def _gains(report: Report, found: OutlierFigures) -> str:
     alone = found.gains[0].ranks if len(found.gains) == 1 else []
     for advice in report.advice if len(alone) == 1 else ():
         if advice.title.startswith(f"Rank {alone[0]} ") and advice.saves and advice.saves.basis == "replayed":
-            return f"{advice.rule} says how much shorter a step is without the delays of rank {alone[0]}."
+            return f"For the saving without the delays of rank {alone[0]}, see {advice.rule}."
     parts = [f"{percent(gain.share)} shorter without the delays of {_who(gain.ranks)}" for gain in found.gains]
     return (
         f"Replayed with the slowest ranks at the pace of the median rank, a step is up to {', '.join(parts)}. Host "

@@ -50,6 +50,7 @@ _DIRECTIONS = {
     "h2h": "on the host",
     "unknown": "unknown",
 }
+_ON_DEVICES = ("d2d", "p2p")
 _DOUBTS: dict[MatchBasis, str] = {
     "order": " Calls without a sequence number are matched across ranks by order.",
     "shift": " ~ approximate: ranks recorded different calls, matched by the best alignment of kinds and sizes.",
@@ -193,7 +194,7 @@ def _copy(copy: CopyFigures) -> list[Cell]:
     steps = copy.calls / copy.calls_per_step
     return [
         _DIRECTIONS[copy.direction],
-        shown(lambda: copy.pinned, lambda pinned: "pinned" if pinned else "pageable"),
+        _memory(copy),
         times(copy.calls_per_step),
         shown(lambda: copy.total_bytes, lambda size: data(round(size / steps))),
         ns_as_ms(copy.total_ns / steps),
@@ -201,6 +202,14 @@ def _copy(copy: CopyFigures) -> list[Cell]:
         _rate(copy),
         shown(lambda: copy.blocking_calls, lambda calls: times(calls / steps)),
     ]
+
+
+def _memory(copy: CopyFigures) -> Cell:
+    """Of the host: no copy between or within devices uses any."""
+    memory = shown(lambda: copy.pinned, lambda pinned: "pinned" if pinned else "pageable")
+    return (
+        Hole(memory.reason, "does not apply") if isinstance(memory, Hole) and copy.direction in _ON_DEVICES else memory
+    )
 
 
 def _rate(copy: CopyFigures) -> Cell:

@@ -138,7 +138,7 @@ def _damage(group: dict[str, Any], distributed: dict[str, Any]) -> str:
         return f"has {size:,} ranks, and lists {len(members if len(ranks) == size else ranks):,}"
     if world and members[-1] >= world:
         return f"lists rank {members[-1]:,}, and the run has {world:,} ranks"
-    return "" if own is None or own in members else f"does not list rank {own:,}, of which the trace is"
+    return "" if own is None or own in members else f"does not list rank {own:,}, the rank of this trace"
 
 
 def _members(ranks: object) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ FACTS = "the run folder"
 DISTRIBUTED_INFO = "distributedInfo in the trace"
 FILE_NAME = "the file names"
 FOLDER_NAME = "the folder names"
-ORDER = "the order of the files: nothing in them says"
+ORDER = "file order: the traces name no rank"
 
 _RANK = re.compile(r"(?<![a-z])rank[-_.=]?(\d+)(?!\d)", re.IGNORECASE)
 _WORKER = re.compile(r"^worker[-_]?(\d+)\.", re.IGNORECASE)
