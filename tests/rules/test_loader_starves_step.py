@@ -226,7 +226,7 @@ def test_of_a_gpu_the_wait_counts_while_the_device_is_idle(ask, make_measured, m
     assert advice.impact == "medium"
     assert (advice.saves.high_ms, advice.saves.high_share) == (pytest.approx(1.9), pytest.approx(0.19))
     assert [(one.label, one.value) for one in advice.evidence[:2]] == [
-        ("waiting for the loader", pytest.approx(0.39)),
+        ("the host waits for the loader", pytest.approx(0.39)),
         ("of this wait, with the device idle", pytest.approx(0.19)),
     ]
     (on_cpu,) = ask("DP501", make_measured(device="cpu", input=waiting(0.39), spent=[account]), facts)
@@ -666,7 +666,7 @@ def test_a_loader_without_workers_waits_longer_than_the_profiler_can_add(
     waits = waiting(0.3, basis="traced", least_share=least)
     (advice,) = ask("DP501", make_measured(input=waits, inferred=inferred))
     assert advice.confidence == confidence
-    label = "waiting after subtracting 10 us of profiler overhead per event: at least"
+    label = "wait of the host after subtracting 10 us of profiler overhead per event: at least"
     assert [evidence.value for evidence in advice.evidence if evidence.label == label] == [least]
 
 
