@@ -177,8 +177,7 @@ class RunModel:
                 off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
-        least_ns = traced_steps.least_ns(self.measured, new) if self.traced else 0.0
-        floors = [max(least_ns, ns) for ns in self._floors_ns(other, ends)]
+        floors = [max(traced_steps.least_ns(self.measured, new), ns) for ns in self._floors_ns(other, ends)]
         by_host = traced_steps.why_only_a_bound(self.model, other, new, difference) if self.traced else ""
         predicted_ns = max(floors[0], self.step_ns + difference)
         if by_host:

@@ -37,9 +37,11 @@ def least_of_devices_ns(before: StepModel | Program, step_ns: float, floor_ns: f
 
 def least_ns(measured: Measured, changes: Mapping[str, Value]) -> float:
     """The traced step without the time that the device which waits longest in each step is idle for input, ns: workers
-    alone make no step shorter. 0 for other changes, for CPUs, and where the account is not known.
+    alone make no step shorter. 0 for other changes, untraced steps, CPUs, and where the account is not known.
     """
-    if changes.keys() != {_LOADER} or measured.known("device_kind") == "cpu" or measured.known("account") is None:
+    if changes.keys() != {_LOADER} or measured.step.basis == "untraced" or measured.known("account") is None:
+        return 0.0
+    if measured.known("device_kind") == "cpu":
         return 0.0
     by_step: dict[int, int] = {}
     for step in (step for rank in measured.ranks for device in rank.devices for step in device.steps):
