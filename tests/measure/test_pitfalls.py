@@ -44,6 +44,8 @@ def test_rank_0_is_not_representative(tmp_path):
     assert (one.exposed_waiting_ns, one.exposed_transfer_ns) == (380 * US, 20 * US)
     assert (other.exposed_waiting_ns, other.exposed_transfer_ns) == (0, 20 * US)
     assert measured.straggler.rank == 1
+    place = measured.overlap.rows[0].longest  # of the exposed 400, what is no waiting
+    assert place.end_ns - place.start_ns == 20 * US
     assert measured.account.exposed_transfer_ns == 40 * US  # of the run, not of rank 0
     (collective,) = measured.collectives
     assert (collective.median_ns, collective.transfer_ns) == (210 * US, 20 * US)

@@ -8,6 +8,7 @@ from dptune.measured import InferredFacts, InputFigures, LoadFigures, Missing, P
 from dptune.runfile.facts import DeviceFacts
 from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.window import SampledFacts, Window
+from dptune.whatif.traced_steps import least_ns
 
 from .conftest import ask_rule
 
@@ -226,7 +227,7 @@ def test_of_a_gpu_the_wait_counts_while_the_device_is_idle(ask, make_measured, m
     assert advice.impact == "medium"
     assert (advice.saves.high_ms, advice.saves.high_share) == (pytest.approx(1.9), pytest.approx(0.19))
     assert [(one.label, one.value) for one in advice.evidence[:2]] == [
-        ("waiting for the loader", pytest.approx(0.39)),
+        ("the host waits for the loader", pytest.approx(0.39)),
         ("of this wait, with the device idle", pytest.approx(0.19)),
     ]
     (on_cpu,) = ask("DP501", make_measured(device="cpu", input=waiting(0.39), spent=[account]), facts)
@@ -666,7 +667,7 @@ def test_a_loader_without_workers_waits_longer_than_the_profiler_can_add(
     waits = waiting(0.3, basis="traced", least_share=least)
     (advice,) = ask("DP501", make_measured(input=waits, inferred=inferred))
     assert advice.confidence == confidence
-    label = "lower bound of this wait, less 10 us of profiler overhead per event"
+    label = "lower bound of the host's wait, less 10 us of profiler overhead per event"
     assert [evidence.value for evidence in advice.evidence if evidence.label == label] == [least]
 
 
@@ -705,3 +706,17 @@ def test_a_trace_whose_waits_show_the_number_of_workers(ask, make_measured, make
     )
     (advice,) = ask("DP501", make_measured(wait_share=0.3, inferred=inferred))
     assert f"give the DataLoader {remedy}" in advice.title
+
+
+def test_workers_alone_save_no_more_than_the_longest_idle_wait_of_a_step(make_measured, hand_made):
+    """Of steps of 10 ms one device waits 4 and the other 1: no replay with workers takes less than 6."""
+    waits = [
+        hand_made.Account(window_ns=hand_made.STEP_NS, compute_ns=hand_made.STEP_NS - ns, input_idle_ns=ns)
+        for ns in (4_000_000, 1_000_000)
+    ]
+    measured = make_measured(spent=waits)
+    traced = measured.model_copy(update={"step": measured.step.model_copy(update={"basis": "traced"})})
+    assert least_ns(traced, {"loader.num_workers": 1}) == pytest.approx(0.6 * traced.step.time_ns)
+    assert least_ns(traced, {"loader.num_workers": 1, "compute.times": 0.5}) == 0
+    untraced = measured.model_copy(update={"step": measured.step.model_copy(update={"basis": "untraced"})})
+    assert least_ns(untraced, {"loader.num_workers": 1}) == 0

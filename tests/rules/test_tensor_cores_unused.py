@@ -1,6 +1,7 @@
 import pytest
 
 from dptune.measured import MatmulFigures, Missing
+from dptune.predicted import Prediction
 from dptune.runfile.facts import DeviceFacts
 
 
@@ -106,3 +107,17 @@ def test_a_replay_that_may_save_nothing_limits_the_bound(ask, make_measured, han
     assert advice.saves.high_share == pytest.approx(0.09 + run.share("host_idle_ns") + run.share("launch_idle_ns"))
     assert "saves 4.0 % of a step (0 to 9.0 %)" in advice.saves.how
     assert ("waiting for the data loader" in advice.saves.how) is waits
+
+
+def test_a_traced_host_that_limits_the_replay_leaves_its_bound(ask, make_measured, hand_made):
+    """The bound of the rule is more than 30 % of 10 ms; the replay knows only that a step takes 8 ms or more."""
+    why = "the traced host limits the replay: only an upper bound of the saving is known"
+
+    def predictor(changes):
+        return Prediction.only(why, changes=dict(changes), low_ns=8_000_000)
+
+    run = make_measured(matmul=products(hand_made, 0.3), **V100)
+    (advice,) = ask("DP404", run, predictor=predictor)
+    assert (advice.saves.basis, advice.saves.high_share) == ("bound", pytest.approx(0.2))
+    assert advice.saves.how.endswith("; the traced host limits the replay")
+    assert advice.saves.unpredicted == why

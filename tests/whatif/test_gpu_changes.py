@@ -8,6 +8,7 @@ from statistics import pstdev
 import pytest
 
 from dptune.measured import Missing
+from dptune.whatif.assumptions import assumed
 from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Side
@@ -19,6 +20,7 @@ from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, Part
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
 from dptune.whatif.gpu.reductions import Bucket, Reduction
+from dptune.whatif.traced_steps import HOST_LIMITS, least_of_devices_ns, why_only_a_bound
 
 STEPS = 4
 
@@ -194,6 +196,26 @@ def test_sixteen_bits_help_what_computes_in_fp32() -> None:
     made = chain((Kind.COMPUTE, 90e3, 0, 0), (Kind.FP32, 1e3, 0, 0))
     with pytest.raises(Missing, match="less than 2 %"):
         changed(made, {"precision.autocast": "bf16"})
+
+
+@pytest.mark.parametrize(("host_us", "why"), [(120, HOST_LIMITS), (1, "")])
+def test_a_traced_host_that_autocast_keeps_busier_gives_only_a_bound(host_us: int, why: str) -> None:
+    """34 us of products become 2 + 32 / (16 * 0.65), and the host takes 1.3 times as long: 36 us more than 120."""
+    made, changes = chain((Kind.HOST, host_us * 1e3, 0, 0), (Kind.FP32, 34e3, 0, 0)), {"precision.autocast": "fp16"}
+    after = changed(made, changes)
+    longer_ns = after.step_ns() - made.step_ns()
+    assert longer_ns == pytest.approx((0.3 * host_us - 32 + 32 / (16 * 0.65)) * 1e3, abs=5)
+    assert why_only_a_bound(made, after, changes, longer_ns) == why
+    assert why_only_a_bound(made, after, {"host.times": 2.0}, longer_ns) == ""
+    assert least_of_devices_ns(made, made.step_ns(), 4e3) == pytest.approx(made.step_ns() - 30e3)
+
+
+def test_an_unknown_device_has_no_ratio_of_peaks() -> None:
+    made, changes = chain((Kind.FP32, 34e3, 0, 0)), {"precision.autocast": "fp16"}
+    known = replace(made, peaks={"fp32": 1.0, "fp16": 8.0})
+    said = [next(words for words in assumed(each, changes, traced=True) if "peak" in words) for each in (made, known)]
+    assert said[0].startswith("the device and its peak FLOP/s are unknown")
+    assert said[1].endswith("the ratio of the device's peak FLOP/s")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from dptune.runfile.facts import Facts
 from dptune.runfile.links import KindTimes, LinkRecord, SizeTimes
 from dptune.trace import load
 from dptune.whatif.cpu.buckets import Caps, assign
-from dptune.whatif.predicting import _has
+from dptune.whatif.predicting import _has, _offered
 
 from .. import in_process  # noqa: TID252 - tests are no installed package
 from ..quiet import as_if_alone  # noqa: TID252 - tests are no installed package
@@ -270,3 +270,11 @@ def test_settings_of_fsdp_are_none_of_a_trace_without_it() -> None:
         measured = SimpleNamespace(known={"inferred": inferred}.get)
         assert _has(measured, "fsdp.prefetch") == has  # type: ignore[arg-type]
         assert _has(measured, "host.times")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dtype"), [("Volta or later", "fp16"), ("Turing or later", "fp16"), ("", "bf16")]
+)
+def test_bf16_is_offered_only_where_the_gpu_may_have_it(architecture: str, dtype: str) -> None:
+    measured = SimpleNamespace(matmul=SimpleNamespace(architecture=architecture))
+    assert dict(_offered(measured))["precision.autocast"] == dtype  # type: ignore[arg-type]

@@ -205,7 +205,7 @@ def measure(
         "noise": (None, noisy) if isinstance(noisy, str) else (noisy, ""),
         "tensor_memory": (_tensor_memory(run, next(iter(stepped), None), detail), NO_ALLOCATIONS),
         "memory": (
-            memory.memory(_facts_of(run), read, detail) or None,
+            memory.memory(_facts_of(run), read, detail, read_accounted) or None,
             "neither the recording nor the trace names a device",
         ),
     }

@@ -144,7 +144,9 @@ class CommunicationFigures(Figures):
         0, description="the part of the exposed time that is not known to be waiting for a late rank"
     )
     most_share: float = Field(description="exposed time / steps, on the device where this share is largest")
-    longest: Figure[Place] = Field(ABSENT, description="the longest stretch not overlapped by compute")
+    longest: Figure[Place] = Field(
+        ABSENT, description="the longest exposed transfer, without waiting; where all exposed time is waiting, of that"
+    )
 
 
 class OverlapFigures(Figures):

@@ -80,7 +80,8 @@ class LagDifference(Figures):
         "an operator, a runtime call; a gap outside of all these; all CPU operators (host); kernels or copies"
     )
     name: str = Field(
-        description="its name; for a gap, the operator after it; for kernels, copies and host, the largest of them"
+        description="its name; for a gap, the operator after it; for kernels and copies, the largest of them; for "
+        "host, the operator that explains most of the difference, else empty"
     )
     at: Figure[str] = Field(ABSENT, description="file and line at which the function starts")
     within: Figure[str] = Field(ABSENT, description="the innermost range named by the script around it")
@@ -96,13 +97,21 @@ class LagDifference(Figures):
         """The short name for sentences: of a kernel without its template arguments."""
         return short_name(self.name) if self.kind in ("kernels", "copies") else cut(self.name)
 
+    @property
+    def subject(self) -> str:
+        """What takes longer, for `explained by ...`."""
+        if self.kind == "host" and not self.name:
+            return "CPU operators in general"
+        return f"{'the time before ' if self.kind == 'gap' else ''}`{self.short}`"
+
     def words(self, rank: int) -> str:
         """What takes how long on the late rank and on the others."""
         times = f"{_ms(self.rank_ns)} on rank {rank}, {_ms(self.others_ns)} on the others"
         if self.kind == "gap":
             return f"the host runs no operator before `{self.short}` for {times}"
         if self.kind == "host":
-            return f"CPU operators, mainly `{self.short}`, take {times}"
+            mainly = f", mainly `{self.short}`, take" if self.name else " in general take"
+            return f"CPU operators{mainly} {times}"
         if self.kind in ("kernels", "copies"):
             return f"{self.kind}, mainly `{self.short}`, take {times}"
         place = f" ({self.at})" if self.known("at") else ""

@@ -80,6 +80,10 @@ _BATCH = (
     "collectives do not grow"
 )
 _PRECISION = "matrix products speed up by 0.4 to 1.3 times the ratio of the device's peak FLOP/s"
+_UNKNOWN_PEAK = (
+    "the device and its peak FLOP/s are unknown: matrix products speed up by 0.4 to 1.3 times the ratio of an A100's "
+    "peaks (16 in 16 bits, 8 in TF32)"
+)
 _SHARED = "collectives of a rank that overlap share its links"
 _UNITS = f"a unit is gathered once the units before it have been copied out; {_SHARED}"
 _ON_GPUS = {
@@ -94,7 +98,8 @@ _ON_GPUS = {
     "straggler.removed": "each kernel of the slowest rank, and its host work, take the median of the others",
     "loader.batch_size": _BATCH,
     "batch.": _BATCH,
-    "loader.num_workers": "each worker prepares a batch as fast as the script did",
+    "loader.num_workers": "each worker prepares a batch as fast as the script did; of a traced step, workers alone "
+    "save at most the time that the device is idle for input",
     "copies.": "copies of pageable memory to the device take 0.15 to 1 times as long from pinned memory",
     "precision.": _PRECISION,
     "cudnn.allow_tf32": _PRECISION,
@@ -125,6 +130,8 @@ def assumed(model: StepModel | Program, changes: Mapping[str, Value], traced: bo
 
 def _sentences(model: StepModel | Program, changes: Mapping[str, Value], traced: bool) -> Iterator[str]:
     known = {**_EVERYWHERE, **(_ON_GPUS if isinstance(model, Program) else _ON_CPUS)}
+    if isinstance(model, Program) and "fp32" not in model.peaks:
+        known = {begin: _UNKNOWN_PEAK if words == _PRECISION else words for begin, words in known.items()}
     known["nodes"] = _NODES.format("within one" if model.hosts == 1 else "between two")
     for name, value in changes.items():
         if not is_off(value) and value != "none":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 
@@ -159,7 +159,7 @@ def search(run: Run, measured: Measured) -> WhatIf:
     except Missing as lack:
         return nothing(lack.reason)
     if not isinstance(ground.model, StepModel):
-        found = (ground.predict({name: value}) for name, value in _OF_GPUS if _has(measured, name))
+        found = (ground.predict({name: value}) for name, value in _offered(measured) if _has(measured, name))
         return ground.result([prediction for prediction in found if _applies(prediction, ground.step_ns)])
     if ground.missed:
         return ground.result([])
@@ -168,6 +168,13 @@ def search(run: Run, measured: Measured) -> WhatIf:
         each = map(ground.predict, changes_of_units(ground.model, accumulates))
         return ground.result([prediction for prediction in each if _applies(prediction, ground.step_ns)])
     return ground.result([ground.predict(changes) for changes in best_sets(ground.model, accumulates)], ground.curve())
+
+
+def _offered(measured: Measured) -> Iterator[tuple[str, Value]]:
+    """The changes to predict: fp16, not bf16, where the GPU is known by its kernels only and may precede Ampere."""
+    older = measured.matmul.architecture.startswith(("Volta", "Turing"))
+    for name, value in _OF_GPUS:
+        yield name, "fp16" if older and name == "precision.autocast" else value
 
 
 def _has(measured: Measured, name: str) -> bool:

@@ -25,7 +25,7 @@ from dptune.measured import Measured, Missing
 from dptune.predicted import BucketSize, Prediction, WhatIf, missed
 from dptune.runfile.facts import Facts
 from dptune.trace.run import Run
-from dptune.whatif import needed_facts
+from dptune.whatif import needed_facts, traced_steps
 from dptune.whatif.assumptions import assumed
 from dptune.whatif.bounds import bounded
 from dptune.whatif.cpu.building import Recorded, read
@@ -177,18 +177,20 @@ class RunModel:
                 off.append(self._off(others, new, difference))
         except Missing as lack:
             return Prediction.only(lack.reason, changes=dict(changes))
-        floors = self._floors_ns(other, ends)
-        predicted_ns, why = max(floors[0], self.step_ns + difference), self.why_only_a_bound(new)
-        of_batch = not _OF_BATCH.isdisjoint(new)
-        always = self._unknown_ns(other, difference, only_a_bound=bool(why), of_batch=of_batch)
+        floors = [max(traced_steps.least_ns(self.measured, new), ns) for ns in self._floors_ns(other, ends)]
+        by_host = traced_steps.why_only_a_bound(self.model, other, new, difference) if self.traced else ""
+        predicted_ns = max(floors[0], self.step_ns + difference)
+        if by_host:
+            predicted_ns = traced_steps.least_of_devices_ns(self.model, self.step_ns, min(floors))
+        why = self.why_only_a_bound(new) or by_host
+        always = self._unknown_ns(other, difference, only_a_bound=bool(why), of_batch=not _OF_BATCH.isdisjoint(new))
         lower, higher = (hypot(*always, *side) for side in zip(*off, strict=True))
-        low_ns = round(max(min(floors), self._least_ns(new), predicted_ns - lower))
+        low_ns = round(max(min(floors), self._least_ns(new), predicted_ns - (0.0 if by_host else lower)))
         assumptions = assumed(self.model, new, self.traced)
         batch = None if other.samples is None else round(other.samples)
         if why:
-            return Prediction.only(
-                why, changes=dict(changes), global_batch=batch, low_ns=low_ns, assumptions=assumptions
-            )
+            known = {"global_batch": batch, "low_ns": low_ns, "assumptions": assumptions}
+            return Prediction.only(why, changes=dict(changes), **known)
         figures = {
             "global_batch": batch,
             "ns_per_sample": None if other.samples is None else predicted_ns / other.samples,
@@ -218,13 +220,11 @@ class RunModel:
         """Why no more is known of these changes; empty where it is."""
         if self.missed:
             bound = f"{self.missed}: only an upper bound of the saving is known"
-            return f"{bound}; {MORE_STEPS}" if self._has_few_steps() else bound
+            few = isinstance(self.model, StepModel) and min(map(len, self.model.steps.values())) < ENOUGH_STEPS
+            return f"{bound}; {MORE_STEPS}" if few else bound
         only = gpu_bounded(self.model, changes) if isinstance(self.model, Program) else bounded(changes)
         named = f"for {' and '.join(only)}, " if len(changes) > 1 else ""
         return f"{named}the model gives only an upper bound of the saving" if only else ""
-
-    def _has_few_steps(self) -> bool:
-        return isinstance(self.model, StepModel) and min(map(len, self.model.steps.values())) < ENOUGH_STEPS
 
     @cached_property
     def _unchanged_ns(self) -> float:

@@ -7,6 +7,8 @@ import statistics
 from dptune.advice import Change, Saving
 from dptune.rule import RunView
 
+_SAME = 1e-6  # of a step: predictions are whole nanoseconds
+
 
 def device_idle(run: RunView, host: float, longest: float) -> tuple[float, float]:
     """Of these waits of the host, in the median and on the rank that waits longest, the part that holds up the device.
@@ -70,6 +72,7 @@ def of_trace(run: RunView, workers: int, bound: Saving, hidden: float) -> tuple[
         return [], saves
     high = min(saves.high_share, bound.high_share)
     low = min(saves.low_share, max(0.0, run.measured.input.least_share - hidden), high)
-    if high < saves.high_share:
-        saves = saves.model_copy(update={"how": f"{saves.how}; the saving is limited to the wait"})
+    if bound.high_share <= saves.high_share + _SAME:
+        how = f"{saves.how}; the saving is limited to the wait during which the device is idle"
+        saves = saves.model_copy(update={"how": how})
     return changes, saves.with_shares(low, high)

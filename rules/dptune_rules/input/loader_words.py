@@ -54,14 +54,16 @@ def evidence(
 ) -> Iterator[Evidence]:
     """The wait, on which rank it is longest, the workers and cores, and what preparing a batch takes."""
     yield Evidence(
-        label="waiting for the loader", value=host, unit=f"of a step ({run.measured.input.basis}, median over ranks)"
+        label="the host waits for the loader" if wait < host else "waiting for the loader",
+        value=host,
+        unit=f"of a step ({run.measured.input.basis}, median over ranks)",
     ).at(run.measured.where("input_idle_ns"))
     if wait < host:
         yield Evidence(label="of this wait, with the device idle", value=wait, unit="of a traced step")
     least = run.measured.input.least_share
     if least and now is None and has_workers(run) is False:
         yield Evidence(
-            label="lower bound of this wait, less 10 us of profiler overhead per event",
+            label="lower bound of the host's wait, less 10 us of profiler overhead per event",
             value=least,
             unit="of a step",
         )

@@ -43,8 +43,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
-from dptune.advice import Advice, Change, Evidence
+from dptune.advice import Advice, Change, Evidence, Saving
+from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
 _VOLTA_OR_TURING = re.compile(r"\b(V100|T4|TITAN (V|RTX)|RTX 20\d\d|Quadro (GV100|RTX [3-8]000))", re.IGNORECASE)
@@ -87,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
     changes = [Change(knob="precision.autocast", now=now, then="fp16")]
     scaler = "keep the existing GradScaler" if facts and facts.grad_scaler else "use a GradScaler"
     how = "all fp32 matrix products and convolutions, and half of the other compute"
-    saves = run.saving(changes, run.bound(0.0, (share + computed) / 2, how))
+    saves = _limited(run, changes, run.saving(changes, run.bound(0.0, (share + computed) / 2, how)))
     if saves.basis == "bound":
         impact = run.impact(min(share, saves.high_share), WORTH_SHARE)
         if impact is None:
@@ -117,6 +119,17 @@ def check(run: RunView) -> Iterator[Advice]:
         + f"fp16 overflows beyond 65,504: {scaler}, and compare the loss over the first few hundred steps.",
         fingerprint=f"{RULE.code}:precision.autocast",
     )
+
+
+def _limited(run: RunView, changes: list[Change], saves: Saving) -> Saving:
+    """The bound, no larger than that of a replay which predicts nothing, and why it does not."""
+    with suppress(Missing):
+        ceiling = run.ceiling(changes)
+        if saves.basis == "bound" and ceiling.unpredicted:
+            how = f"{saves.how}, at most what shorter compute saves; {ceiling.unpredicted.partition(':')[0]}"
+            most = min(saves.high_share, ceiling.high_share)
+            return run.bound(0.0, most, how).without_prediction(ceiling.unpredicted)
+    return saves
 
 
 def _has_fp16_only(capability: str, name: str) -> bool:

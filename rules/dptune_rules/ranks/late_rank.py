@@ -344,7 +344,7 @@ def _causes(late: StragglerFigures, cause: LagCause | None, covered: float) -> I
     """The causes of its lag, with the share that each explains."""
     for difference in late.differences:
         yield Evidence(
-            label=f"explained by {'the time before ' if difference.kind == 'gap' else ''}`{difference.short}`",
+            label=f"explained by {difference.subject}",
             value=difference.share,
             unit="of its lag",
             rank=late.rank,
@@ -375,8 +375,8 @@ def _most(run: RunView, late: StragglerFigures, lags: list[int]) -> tuple[float,
     if gain >= least_wait:
         return gain, "the saving of a replay without the rank's delays"
     return least_wait, (
-        f"the time that every other rank waits, {_percent(least_wait)} of a traced step; the replay ignores "
-        "that waiting kernels slow the others"
+        f"the shortest wait of the other ranks, {_percent(least_wait)} of a traced step; the replay ignores that "
+        "waiting kernels slow the others"
     )
 
 

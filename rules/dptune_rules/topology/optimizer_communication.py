@@ -45,6 +45,7 @@ from dptune.measured import CommunicationFigures, Missing
 from dptune.rule import Rule, RunView, Threshold
 
 KINDS = ("reduce_scatter", "all_gather", "broadcast")
+NOTHING_SHARE = 0.0005  # of a step: a smaller saving is printed as 0.0 %
 SHARDED = "ZeroRedundancyOptimizer"  # another rule reports it
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
@@ -76,6 +77,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if impact is None:
         return
     kinds, most = list(dict.fromkeys(row.kind for row in rows)), run.most_exposed(rows)
+    replayed = _replayed_share(run)
     sent = [f"{kind.replace('_', '-')}s" for kind in kinds]
     yield Advice(
         rule=RULE.code,
@@ -86,8 +88,8 @@ def check(run: RunView) -> Iterator[Advice]:
         "step: overlap them with the backward pass and the next forward pass",
         why="The update computes too little to overlap the collectives of the optimizer step.",
         changes=[],
-        saves=run.bound(0.0, most, f"the exposed collectives of the optimizer step{_replayed(run, most)}"),
-        confidence="medium",
+        saves=run.bound(0.0, most, f"the exposed collectives of the optimizer step{_in_words(replayed, most)}"),
+        confidence="low" if _saves_nothing(replayed) else "medium",
         evidence=[_of_kind(run, kind, [row for row in rows if row.kind == kind]) for kind in kinds],
         numerics="same",
         watch="Each module must wait for its new parameters before it computes.",
@@ -100,18 +102,33 @@ def _gathers_shards(run: RunView) -> bool:
     return any(row.known("purpose") == "sharding" for row in run.measured.overlap.rows)
 
 
-def _replayed(run: RunView, most: float) -> str:
-    """What a replay of the traced steps saves, where that is less: it waits for a host that the profiler slows."""
+def _replayed_share(run: RunView) -> float | None:
+    """What a replay of the traced steps without any communication saves; None where the steps were timed untraced too,
+    or cannot be replayed.
+    """
     if run.measured.step.basis == "untraced" or len(run.measured.ranks) < 2:  # no replay knows the link of one rank
-        return ""
+        return None
     with suppress(Missing):
-        saved = run.predict({"link.alpha_us": 0.0, "link.gb_per_s": inf}).predicted_share or 0.0
-        if saved < most:
-            return (
-                f"; a replay of the traced steps without any communication saves {100 * saved:.1f} %: the host, "
-                "which the profiler slows, may limit them"
-            )
-    return ""
+        return run.predict({"link.alpha_us": 0.0, "link.gb_per_s": inf}).predicted_share or 0.0
+    return None
+
+
+def _saves_nothing(replayed: float | None) -> bool:
+    return replayed is not None and replayed < NOTHING_SHARE
+
+
+def _in_words(replayed: float | None, most: float) -> str:
+    """What a replay saves, where that is less than the bound: it waits for a host that the profiler slows."""
+    if replayed is None or replayed >= most:
+        return ""
+    if _saves_nothing(replayed):
+        return (
+            "; removing all communication in the replay saves nothing: the host, slowed by the profiler, is the limit"
+        )
+    return (
+        f"; a replay of the traced steps without any communication saves {100 * replayed:.1f} %: the host, which the "
+        "profiler slows, may limit them"
+    )
 
 
 def _of_kind(run: RunView, kind: str, rows: list[CommunicationFigures]) -> Evidence:

@@ -46,7 +46,8 @@ def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, phased: Phased | st
     hidden: dict[_Key, int] = {}
     waited: dict[_Key, int] = {}
     most: dict[_Key, float] = {}
-    where: dict[_Key, Place | None] = {}
+    transfers: dict[_Key, Place | None] = {}
+    exposed: dict[_Key, Place | None] = {}  # with waiting
     for at, (view, device, timeline) in enumerate(spent):
         begin, end = bounds(device.windows)
         columns, operations = view.columns, device.operations
@@ -74,10 +75,17 @@ def _rows(spent: Sequence[DeviceTimeline], ran: Collectives, phased: Phased | st
             hidden[key] = hidden.get(key, 0) + hidden_ns
             waited[key] = waited.get(key, 0) + waiting_ns
             most[key] = max(most.get(key, 0.0), (whole_ns - hidden_ns) / max(1, int((end - begin).sum())))
-            where[key] = longer(where.get(key), place(view.rank, pieces - beside, device.windows))
+            transfer = place(view.rank, pieces - beside - waiting, device.windows)
+            transfers[key] = longer(transfers.get(key), transfer)
+            exposed[key] = longer(exposed.get(key), place(view.rank, pieces - beside, device.windows))
     shown = [key for key in whole if whole[key] or calls[key]]
     figures = [
-        _figures(key, calls[key], whole[key], hidden[key], waited[key], most[key], where[key], phased) for key in shown
+        _figures(
+            *(key, calls[key], whole[key], hidden[key], waited[key], most[key]),
+            transfers[key] or exposed[key],
+            phased,
+        )
+        for key in shown
     ]
     return sorted(figures, key=lambda communication: (-communication.exposed_ns, -communication.communication_ns))
 

@@ -42,6 +42,8 @@ _NO_CAPACITY = "neither the recording nor the trace says how much memory the dev
 _NO_CALLS = "the trace holds no step, or no call of the runtime"
 _SEVERAL = "the rank uses several devices, and the call does not say which it is for"
 
+_Mallocs = tuple[float, int, float, list[int]]  # calls per step, their time, its share, the time by step
+
 
 @dataclass(frozen=True)
 class Allocations:
@@ -51,9 +53,16 @@ class Allocations:
     view: RankView
 
 
-def memory(facts: Mapping[int, Facts], views: Sequence[RankView], detailed: RankView | None) -> list[MemoryFigures]:
-    """One record per rank and device; `detailed` is the detailed window of one rank."""
+def memory(
+    facts: Mapping[int, Facts], views: Sequence[RankView], detailed: RankView | None, accounted: Sequence[RankView]
+) -> list[MemoryFigures]:
+    """One record per rank and device; `detailed` is the detailed window of one rank.
+
+    `accounted` are the `views` without a last step that is excluded: calls to the driver's allocator are counted in
+    these. Peaks and growth are of all steps.
+    """
     light = {view.rank: view for view in views}
+    counted = {view.rank: view for view in accounted}
     found = []
     for rank in sorted({*facts, *light}):
         light_view = light.get(rank)
@@ -69,7 +78,7 @@ def memory(facts: Mapping[int, Facts], views: Sequence[RankView], detailed: Rank
                 else None
             )
             events = _Events.of(allocations, name, len(names) == 1) if allocations is not None else None
-            found.append(_figures(rank, name, of_it, light_view, events))
+            found.append(_figures(rank, name, of_it, light_view, events, _malloc(counted.get(rank))))
     return found
 
 
@@ -97,7 +106,12 @@ def _named(kind: str, index: int | None) -> str:
 
 
 def _figures(
-    rank: int, name: str, facts: DeviceFacts | None, light: RankView | None, events: _Events | None
+    rank: int,
+    name: str,
+    facts: DeviceFacts | None,
+    light: RankView | None,
+    events: _Events | None,
+    mallocs: tuple[_Mallocs | None, str],
 ) -> MemoryFigures:
     on_cpu = name == "cpu"
     whole_run = facts is not None and facts.peak_allocated_bytes is not None
@@ -107,7 +121,7 @@ def _figures(
         allocated, reserved = events.peaks() if events is not None and not on_cpu else (None, None)
     capacity = (facts.memory_bytes if facts is not None else None) or _capacity(light, name)
     per_step = events.per_step() if events is not None else {}
-    malloc, no_malloc = _malloc(light)
+    malloc, no_malloc = mallocs
     no_peak = _ON_CPU if on_cpu else _NO_RUN if events is None else _NO_TOTALS
     figures: dict[str, tuple[Any, str]] = {
         "window": (events.window if events is not None else None, _NO_EVENTS),
@@ -238,7 +252,7 @@ def _capacity(light: RankView | None, name: str) -> int | None:
     )
 
 
-def _malloc(light: RankView | None) -> tuple[tuple[float, int, float, list[int]] | None, str]:
+def _malloc(light: RankView | None) -> tuple[_Mallocs | None, str]:
     """Calls to the driver's allocator per step, their time, its share of the steps, the time by step; or why not."""
     if light is None or not light.steps:
         return None, _NO_CALLS

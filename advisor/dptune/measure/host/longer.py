@@ -125,11 +125,9 @@ def _spread(
     usual = took - grew
     if not _lasting(grew, lag) or took.sum() < _SLOWER * usual.sum():
         return None
-    named = [what for what in shared if not what.leaf.startswith(COLLECTIVE_PREFIXES)]
-    most = max(named or shared, key=lambda what: float(more[what].sum()))
     figures = LagDifference(
         kind="host",
-        name=most.leaf or most.before,
+        name=_mostly(late, others, more, shared, float(grew.sum())),
         rank_ns=round(float(np.median(took))),
         others_ns=round(float(np.median(usual))),
         share=0.0,
@@ -140,6 +138,18 @@ def _spread(
         },
     )
     return figures, grew
+
+
+def _mostly(
+    late: Side, others: Sequence[Side], more: Mapping[Doing, Floats], shared: Sequence[Doing], grew_ns: float
+) -> str:
+    """The operator that explains most of the difference, and takes none of the others as long; empty without one."""
+    most = max(shared, key=lambda what: float(more[what].sum()))
+    slowest_ns = max(float(side.work[most].sum()) for side in others)
+    holds_most = float(more[most].sum()) >= _MOST_OF_IT * grew_ns
+    if not holds_most or most.leaf.startswith(COLLECTIVE_PREFIXES) or slowest_ns >= float(late.work[most].sum()):
+        return ""
+    return most.leaf
 
 
 def _figures(
