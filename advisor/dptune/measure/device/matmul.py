@@ -152,4 +152,3 @@ def listed(devices: Sequence[Device], used: Sequence[str]) -> Device | None:
     if found is None and len({device.name for device in devices}) == 1 and (not used or any(numbers)):
         return devices[0]
     return found
-
