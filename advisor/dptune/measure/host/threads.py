@@ -94,7 +94,7 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
 
 
 def _until_replies(columns: Columns, operators: Ints) -> Intervals:
-    """From the last operator before each reply of an asynchronous call to that reply, for which the host then waited."""
+    """From the last operator before each reply of an asynchronous call to the reply, which the host then waited for."""
     rows = columns.rows(RANGE_CATEGORIES, _RPC_REPLY.match)
     ends = columns.ends(rows)
     ordered = operators[np.argsort(columns.ts_ns[operators], kind="stable")]
