@@ -24,8 +24,7 @@ def with_cost(report: Report, gpu_hour_price: float) -> Report:
     devices = (efficiency.known("all_devices") if efficiency else None) or read or None
     step_ns = measured.step.rate_ns
     on_cpu = measured.known("device_kind") == "cpu"
-    priced = step_ns and devices and not on_cpu
-    cost = STEPS * step_ns / _HOUR_NS * devices * gpu_hour_price if priced else None
+    cost = STEPS * step_ns / _HOUR_NS * devices * gpu_hour_price if step_ns and devices and not on_cpu else None
     no_cost = "the number of devices is not known" if step_ns else "the step time is not known"
     if on_cpu:
         no_cost = _ON_CPU
