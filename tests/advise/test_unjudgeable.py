@@ -17,6 +17,15 @@ def test_the_command_names_the_only_trace() -> None:
     assert "after each optimizer step" in said
 
 
+def test_few_steps_of_inference_are_not_recorded_with_dptune_profile() -> None:
+    few = [Finding(code="steps-few", level="unjudgeable", text="only 1 steady step was recorded; a verdict needs 3")]
+    assert "`dptune profile --light 5 train.py`" in unjudgeable(few, []).next
+    said = unjudgeable(few, [], inference=True).next
+    assert said.startswith("This looks like inference")
+    assert "dptune profile" not in said
+    assert "`active`" in said
+
+
 def test_several_traces_are_not_named() -> None:
     assert "`dptune report --full`" in unjudgeable(without_steps(), [], ["a.json", "b.json"]).next
 

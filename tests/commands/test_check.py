@@ -130,6 +130,8 @@ def test_a_partial_run_is_judged_and_says_what_is_missing(judged, capsys) -> Non
         "PASSED with reservations: no findings of at least medium impact and medium confidence, but the run is partial"
     )
     assert "partial: two steps are too few" in said
+    assert "verdict: v" in said
+    assert "could not run: DP201: not in the trace" in said
 
 
 def test_nothing_is_reserved_where_every_rule_ran(judged, capsys) -> None:  # type: ignore[no-untyped-def]

@@ -28,7 +28,7 @@ from dptune.testing import figures
 from dptune.trace import load
 
 from .. import reading  # noqa: TID252 - tests are no installed package
-from .handmade import annotation, launched, load_events, measure_events, operator, step, write
+from .handmade import annotation, kernel, launch, launched, load_events, measure_events, operator, step, write
 
 RECORDED = Path(__file__).parents[1] / "rules" / "recorded" / "runs"
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_traces" / "gpu"
@@ -384,6 +384,24 @@ def test_products_of_fp32_that_may_have_run_in_tf32(tmp_path, name, peak_tflops)
     assert found.known("peak_flops_per_s") == (peak_tflops and pytest.approx(peak_tflops * 1e12))
     if not peak_tflops:
         assert "do not show whether fp32 products ran in TF32" in found.missing["mfu"]
+
+
+MI300X, MI250X = "AMD Instinct MI300X VF", "AMD Instinct MI250X"
+
+
+@pytest.mark.parametrize(
+    ("names", "ran_on", "name"),
+    [([MI300X], 2, MI300X), ([MI300X, MI300X], 2, MI300X), ([MI300X, MI250X], 2, None), ([MI300X, MI250X], 1, MI250X)],
+)
+def test_a_list_of_one_device_names_that_of_another_number(tmp_path, names, ran_on, name):
+    """ROCm lists device 0 where kernels ran on device 2; what names the device has its peak: MI300X 1307.4 TFLOP/s."""
+    events = [step(1, 0, 100), step(2, 100, 200), product(10, 8, 8, 8, "c10::BFloat16"), launch(1, 11, 12)]
+    events.append(kernel("gemm", 30, 40, 1, device=ran_on))
+    header = {"deviceProperties": [{"id": at, "name": each} for at, each in enumerate(names)]}
+    found = measure_events(tmp_path, events, **header)
+    assert found.ranks[0].known("device_name") == name
+    peaks = {MI300X: pytest.approx(1307.4e12), MI250X: pytest.approx(191.5e12), None: None}
+    assert found.efficiency.known("peak_flops_per_s") == peaks[name]
 
 
 def test_ranks_on_one_gpu_share_its_peak():

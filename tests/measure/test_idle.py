@@ -25,6 +25,7 @@ from .handmade import (
     US,
     annotation,
     call,
+    copy,
     event,
     kernel,
     launch,
@@ -75,6 +76,24 @@ def test_each_cause(measured):
         "host": 10 + 5 + 15 + 90 + 510,
         "unexplained": 100,
     }
+
+
+@pytest.mark.parametrize(("starts_us", "cause"), [(1125, "launch"), (1126, "dependency"), (463380, "dependency")])
+def test_what_starts_a_millisecond_after_its_launch_waits_for_something_else(tmp_path, starts_us, cause):
+    """Idle from 80: launched [120,125), then a copy of HIP holds the host. As Qwen3 decodes on an MI300X."""
+    events = [
+        *launched("k1", 5, 10, 80, 1),
+        event("cuda_runtime", "hipLaunchKernel", 120, 125, correlation=2),
+        event("cuda_runtime", "hipMemcpyWithStream", 360, starts_us + 40, correlation=3),
+        kernel("k2", starts_us, starts_us + 10, 2),
+        copy("DtoH (Device -> Host)", starts_us + 20, starts_us + 25, 3),
+    ]
+    (device,) = measure_events(tmp_path, events).ranks[0].devices
+    found = {name.removesuffix("_idle_ns"): getattr(device.whole, name) for name in IDLE}
+    # 40 before the launch and 5 in it; between the kernel and the copy the host is in the call for 10
+    expected = {"host": 40, "launch": 5, "sync": 10}
+    expected[cause] = expected.get(cause, 0) + starts_us - 125
+    assert {name: ns / US for name, ns in found.items() if ns} == expected
 
 
 def test_the_longest_gaps(measured):

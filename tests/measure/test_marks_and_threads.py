@@ -48,6 +48,7 @@ FUTURE = "torch/futures/__init__.py(94): wait"
     [
         ([operator(RPC, 40, 80)], 40),  # as torch 1.x wrote it
         ([annotation(RPC, 40, 80)], 40),
+        ([operator("to_here#(worker0)->(worker1)", 40, 80)], 40),
         ([operator("rpc_async#slow(worker0 -> worker1)", 35, 85), python(FUTURE, 60, 80)], 20),
         ([python("torch/distributed/rpc/api.py(690): rpc_sync", 40, 80)], 40),
         ([python("<built-in method to_here of torch._C._distributed_rpc.PyRRef object at 0x7f>", 40, 80)], 40),
@@ -59,6 +60,21 @@ def test_waiting_for_another_process_is_no_compute(tmp_path, waits, sync_us):
     assert (account.compute_ns, account.sync_idle_ns) == (20 * US, sync_us * US)
     account = measure(load_events(tmp_path, [STEP, MM, *waits, operator("aten::add", 62, 72)])).account
     assert (account.compute_ns, account.sync_idle_ns) == (30 * US, (sync_us - 10) * US)
+
+
+@pytest.mark.parametrize(
+    ("until", "others", "sync_us"),
+    [
+        (80, [], 50),  # from the end of the only operator, at 30, to the reply
+        (80, [operator("aten::add", 62, 72)], 8),  # before it the host prepared that operator
+        (20, [], 0),  # the host computes as the reply comes
+        (80, [python("train.py(3): load", 32, 99)], 0),  # Python functions were recorded, and show no waiting
+    ],
+)
+def test_the_host_waits_for_the_reply_that_it_goes_on_with(tmp_path, until, others, sync_us):
+    """A call that returns at once, as torch 1.x wrote it: its range lasts from 12 until the reply."""
+    asked = operator("rpc_async#get(worker0 -> worker1)", 12, until)
+    assert measure(load_events(tmp_path, [STEP, MM, asked, *others])).account.sync_idle_ns == sync_us * US
 
 
 def test_a_step_marked_twice_is_one(tmp_path):

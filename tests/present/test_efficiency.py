@@ -201,6 +201,18 @@ def test_cost_and_what_each_recommendation_saves(reached: Report) -> None:
     assert read_back.cost == priced.cost
 
 
+def test_a_price_of_gpus_is_none_of_cpus(reached: Report) -> None:
+    cost = with_cost(with_figures(reached, device_kind="cpu"), 2.5).cost
+    assert cost is not None
+    assert cost.savings == []
+    assert "price of a GPU" in cost.missing["per_1000_steps"]
+
+
+def test_a_cost_of_ranks_that_were_not_read_is_extrapolated(reached: Report) -> None:
+    page = shown(with_cost(with_figures(reached, world_size=300), 2.5))
+    assert "at 2.50 an hour, extrapolated from 2 of 300 ranks)" in page
+
+
 def test_a_gpu_that_ranks_share_is_paid_for_once(report: Report) -> None:
     """Where the number of devices follows from the ranks alone."""
     ranks = [rank.model_copy(update={"gpu_ranks": [0, 1]}) for rank in report.measured.ranks]

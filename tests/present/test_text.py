@@ -211,6 +211,18 @@ def test_the_last_words_are_a_command_to_type(report: Report, foreign: Report) -
     assert section(page, "Next command").startswith("$ dptune verify DP102")
 
 
+def test_inference_is_not_recorded_with_dptune_profile(foreign: Report) -> None:
+    """Nor is the reader of all sections sent to all sections."""
+    why = "No steps were found: no backward pass (this looks like inference)."
+    hint = "Call `profiler.step()`."
+    said = f"{hint} `dptune report 'a b.json' --full` shows kernels, collectives and copies of the whole recording."
+    headline = foreign.headline.model_copy(update={"why": why, "next": said})
+    page = text(foreign.model_copy(update={"headline": headline}))
+    assert "train.py" not in section(page, "Next command")
+    assert "--full" not in page
+    assert hint in page
+
+
 def test_nothing_runs_over_a_narrow_page(report: Report) -> None:
     long = report.run.model_copy(update={"sources": ["a/rather/long/folder/of/recordings/rank-00000.trace.json.gz"]})
     page = text(report.model_copy(update={"run": long}), width=40)

@@ -6,6 +6,7 @@ from dptune.advice import Cost, CostSaving, Report
 
 _HOUR_NS = 3600e9
 STEPS = 1000
+_ON_CPU = "`--gpu-hour-price` is the price of a GPU, and this run computes on CPUs"
 
 
 def with_cost(report: Report, gpu_hour_price: float) -> Report:
@@ -22,8 +23,11 @@ def with_cost(report: Report, gpu_hour_price: float) -> Report:
     )
     devices = (efficiency.known("all_devices") if efficiency else None) or read or None
     step_ns = measured.step.rate_ns
-    cost = STEPS * step_ns / _HOUR_NS * devices * gpu_hour_price if step_ns and devices else None
+    on_cpu = measured.known("device_kind") == "cpu"
+    cost = STEPS * step_ns / _HOUR_NS * devices * gpu_hour_price if step_ns and devices and not on_cpu else None
     no_cost = "the number of devices is not known" if step_ns else "the step time is not known"
+    if on_cpu:
+        no_cost = _ON_CPU
     savings = [
         CostSaving(
             rule=advice.rule,

@@ -31,6 +31,7 @@ from dptune.advise.sentence import sentence
 from dptune.advise.straggler import LEAST_SHARE, Straggler, doubtful, straggler
 from dptune.advise.trust import NO_VERDICT
 from dptune.advise.unjudgeable import NO_DATA, recording, unjudgeable
+from dptune.measure.device.phases import INFERENCE
 from dptune.measured import Measured, Missing, QueuedSteps, by_profiler
 
 _SELECT = "See which rules run by `dptune rules list`; `select` and `ignore` under [tool.dptune] decide it."
@@ -126,7 +127,8 @@ def headline(
     files that were read.
     """
     if trust.level == "unjudgeable":
-        return unjudgeable(trust.findings, advice, sources)
+        inference = measured.missing.get("phases") == INFERENCE
+        return unjudgeable(trust.findings, advice, sources, inference=inference)
     try:
         limits, late, why = shares(measured), straggler(measured, busy_ns) if leads else None, _why(measured)
     except Missing as missing:

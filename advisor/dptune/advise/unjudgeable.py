@@ -65,6 +65,7 @@ _REMEDIES = {
     ),
     "several-ranks-in-one-file": "Write one trace per rank, or record with `dptune profile train.py`.",
 }
+_INFERENCE_FEW = "This looks like inference: record more steps, with a larger `active` in torch.profiler's schedule."
 _INFERENCE = (
     "Without a backward pass there is no verdict on training; to see single steps, call `profiler.step()` after each "
     "step. `dptune report {path}--full` shows kernels, collectives and copies of the whole recording."
@@ -78,10 +79,13 @@ _COPY_AGAIN = (
 _BROKEN_OFF = ("rank-killed", "recording-stopped", "recording-broken-off")  # to be seen to before recording again
 
 
-def unjudgeable(findings: Sequence[Finding], advice: Sequence[Advice], sources: Sequence[str] = ()) -> Headline:
+def unjudgeable(
+    findings: Sequence[Finding], advice: Sequence[Advice], sources: Sequence[str] = (), *, inference: bool = False
+) -> Headline:
     """The remedy for the first finding that has one; before it the first advice that needs no step times, if any.
 
-    `sources` are the files that were read: a single one is named in commands.
+    `sources` are the files that were read: a single one is named in commands. `inference`: whether the steps show no
+    backward pass and no optimizer.
     """
     surest = next(filter(_is_sure_of_time, advice), None)
     why = [finding for finding in findings if finding.level == "unjudgeable"]
@@ -92,6 +96,8 @@ def unjudgeable(findings: Sequence[Finding], advice: Sequence[Advice], sources: 
         remedy = _COPY_AGAIN
     if why[0].code == "steps-missing" and NO_BACKWARD in why[0].text and remedy == _REMEDIES["steps-missing"]:
         remedy = _INFERENCE
+    if why[0].code == "steps-few" and inference:
+        remedy = _INFERENCE_FEW
     remedy = remedy.replace("{path}", f"{shlex.quote(sources[0])} " if len(sources) == 1 else "")
     broken = next((other_finding for other_finding in findings if other_finding.code in _BROKEN_OFF), None)
     if broken is not None:

@@ -85,6 +85,7 @@ def judge(
             outcome="passed",
             runs=[run_report.run.subject for run_report in reports],
             baseline=[run_report.run.subject for run_report in before],
+            verdict=reports[0].headline.verdict if len(reports) == 1 else "",
             step_ns=reports[0].measured.step.known("time_ns") if len(reports) == 1 else None,
             fail_on=terms.fail_on,
             least_confidence=terms.least_confidence,

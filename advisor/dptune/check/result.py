@@ -57,6 +57,7 @@ class Gate(Model):
     outcome: Outcome
     runs: list[str] = Field(description="the checked runs: path and command of each")
     baseline: list[str] = Field(default_factory=list, description="the baseline runs, as in `runs`")
+    verdict: str = Field("", description="the verdict on the run, one or two sentences; empty with several runs")
     step_ns: int | None = Field(None, description="step time of the run; null if unknown, or with several runs")
     fail_on: Impact | Literal["never"] = Field(description="minimum impact of advice that trips the gate")
     least_confidence: Confidence = Field("medium", description="minimum confidence of advice that trips the gate")

@@ -367,10 +367,9 @@ def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | 
     facts = run.facts.get(rank)
     trace = run.by_rank.get(rank)
     devices = together.devices.get(rank, [])
-    listed = trace.light.devices if trace else ()
-    index = int(devices[0].device.split(":")[1]) if devices and ":" in devices[0].device else None
-    device_name = next((device.name for device in listed if device.index == index), "")
-    name = (facts.device.name if facts and facts.device else None) or device_name
+    used = [device.device for device in devices[:1]]
+    listed = matmul.listed(trace.light.devices, used) if trace and used else None
+    name = (facts.device.name if facts and facts.device else None) or (listed.name if listed else None)
     clock = together.clocks.get(rank)
     unclocked = "it shares no collective with the first rank, and no host that is known"
     unheard = "no collective was read on this rank and the first"

@@ -15,15 +15,17 @@ from dptune.measure.intervals import NOTHING, Intervals
 from dptune.measured import IDLE_CAUSES
 from dptune.trace.columns import Columns
 
+_LATENCY_NS = 1_000_000  # an idle device takes microseconds to start what is launched: longer, something else holds it
+
 
 def causes(idle: Intervals, columns: Columns, operations: Operations, host: Host) -> dict[str, Intervals]:
     """The idle time of a device in disjoint sets, one for each cause, by the fields of `Account`.
 
     On a GPU, for each gap: from the end of the launch of the operation that ends it, `dependency` where that launch was
-    over before the gap began, else `launch` (its latency). Before: `input`, `gc`, `malloc` (in a driver call that
-    allocates or frees device memory), `sync` (held by a call that waits for the device, or working off what such a call
-    in this gap had kept it from), `launch` (any other operator or call of the runtime), else `host`; where no launch
-    was recorded, what the host does not tell is `unexplained`.
+    over before the gap began or more than a millisecond before its end, else `launch` (its latency). Before: `input`,
+    `gc`, `malloc` (in a driver call that allocates or frees device memory), `sync` (held by a call that waits for the
+    device, or working off what such a call in this gap had kept it from), `launch` (any other operator or call of the
+    runtime), else `host`; where no launch was recorded, what the host does not tell is `unexplained`.
 
     On a CPU: `input`, `gc`, `sync` (in a call of a collective that does not run, or that waits for a
     reply of torch.distributed.rpc), else `host`.
@@ -53,14 +55,14 @@ def causes(idle: Intervals, columns: Columns, operations: Operations, host: Host
 
 
 def _launches(idle: Intervals, columns: Columns, operations: Operations) -> tuple[Intervals, Intervals, Intervals]:
-    """Of each gap the part in which its next operation was queued: before the gap, and in it; and the gaps known."""
+    """Of each gap the part in which its next operation was queued, and its latency; and the gaps known."""
     begin, end = idle.start_ns, idle.end_ns
     _, launch = ending(idle, columns, operations.rows, operations.launch)
     known = launch != UNLAUNCHED
     call_end = columns.ends(launch)
     since = np.clip(call_end, begin, end)
-    before = call_end <= begin
-    queued, latency = known & before, known & ~before
+    waited = (call_end <= begin) | (end - call_end > _LATENCY_NS)
+    queued, latency = known & waited, known & ~waited
     return (
         Intervals.union(since[queued], end[queued]),
         Intervals.union(since[latency], end[latency]),

@@ -136,8 +136,19 @@ def _identity(views: Sequence[RankView], device: DeviceFacts | None) -> tuple[st
 
 
 def device_of(view: RankView) -> Device | None:
-    """The device of the file's list that this rank ran on; the first where the list does not say."""
-    by_index = {str(device.index): device for device in view.trace.devices}
-    used = [ran.operations.device.partition(":")[2] for ran in view.devices]
-    used_devices = [by_index[index] for index in used if index in by_index]
-    return next(iter([*used_devices, *view.trace.devices]), None)
+    """The device of the file's list that this rank ran on."""
+    return listed(view.trace.devices, [ran.operations.device for ran in view.devices])
+
+
+def listed(devices: Sequence[Device], used: Sequence[str]) -> Device | None:
+    """Of the devices of a file's list the one that was used, by names as in `cuda:2`.
+
+    Files of ROCm list one device, as number 0, also where kernels ran on another: the list then names it if all in it
+    have one name.
+    """
+    by_index = {str(device.index): device for device in devices}
+    numbers = [name.partition(":")[2] for name in used]
+    found = next((by_index[number] for number in numbers if number in by_index), None)
+    if found is None and len({device.name for device in devices}) == 1 and (not used or any(numbers)):
+        return devices[0]
+    return found

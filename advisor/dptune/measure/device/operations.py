@@ -41,7 +41,7 @@ COLLECTIVE_CALL = re.compile(r"^_?c10d(_functional)?::|^record_param_comms$")
 # of torch.distributed.rpc last until the reply is there.
 ENCLOSING = re.compile(
     r"^(ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.|DistributedDataParallel\.forward$"
-    r"|rpc_(?:sync|async|remote)#|aten::(?:rpc_(?:sync|async|remote)|wait)$)"
+    r"|(?:rpc_(?:sync|async|remote)|to_here)#|aten::(?:rpc_(?:sync|async|remote)|wait)$)"
 )
 # An autograd Function, by the name of its class: operators of torch have a namespace. What was compiled computes in
 # kernels that are no operators.

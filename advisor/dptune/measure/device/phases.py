@@ -23,13 +23,21 @@ from dptune.measure.steps.windows import OUTSIDE, Step
 from dptune.measure.views import DeviceView, RankView
 from dptune.measured import Phase, PhaseFigures
 from dptune.trace.columns import Columns
-from dptune.trace.kernels import BACKWARD_NAME, OPTIMIZER_STEP_NAME, RANGE_CATEGORIES, Work
+from dptune.trace.kernels import (
+    BACKWARD_NAME,
+    OPERATOR_CATEGORIES,
+    OPTIMIZER_KERNEL_NAME,
+    OPTIMIZER_STEP_NAME,
+    RANGE_CATEGORIES,
+    Work,
+)
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 FORWARD, BACKWARD, OPTIMIZER, UNKNOWN = range(len(PHASES))
 _ORDER = (OPTIMIZER, BACKWARD, FORWARD)  # to which of several a nanosecond of compute belongs
 
 NO_BACKWARD = "the trace has no ranges of autograd's backward pass"
+INFERENCE = f"{NO_BACKWARD} and no optimizer (this looks like inference)"
 NO_OPTIMIZER = "the trace has no ranges of an optimizer's step(), so its work cannot be identified"
 _NO_HOST = "the host's part is not known of what is not known to be launched"
 
@@ -65,7 +73,8 @@ def host_phases(columns: Columns) -> HostPhases | str:
     backward = columns.rows(RANGE_CATEGORIES, BACKWARD_NAME.search)
     optimizer = columns.rows(RANGE_CATEGORIES, OPTIMIZER_STEP_NAME.match)
     if not len(backward):
-        return NO_BACKWARD
+        trains = len(optimizer) or any(map(OPTIMIZER_KERNEL_NAME.search, columns.names))  # in a CUDA graph, say
+        return NO_BACKWARD if trains or not len(columns.rows(OPERATOR_CATEGORIES)) else INFERENCE
     if not len(optimizer):
         return NO_OPTIMIZER
     autograd = autograd_threads(columns)

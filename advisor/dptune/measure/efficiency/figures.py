@@ -117,7 +117,10 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
     if not isinstance(source, str):
         about |= {"scope": source.scope, "sharing_ranks": steps.sharing_ranks(source.view.rank)}
     if isinstance(source, str) or isinstance(counted, str):
-        return EfficiencyFigures.of({**dict.fromkeys(_OF_OPERATORS, (None, str(counted))), **figures}, **about)
+        unknown = dict.fromkeys(_OF_OPERATORS, (None, str(counted)))
+        if not isinstance(source, str) and source.on_cpu and isinstance(source.cpu_peaks, str):
+            unknown |= dict.fromkeys(("mfu", "hfu"), (None, source.cpu_peaks))  # sizes alone would not do
+        return EfficiencyFigures.of({**unknown, **figures}, **about)
     about["uncounted"] = list(counted.uncounted)
     if not counted.operators:
         why = f"the sizes of these operators are not known: {', '.join(counted.uncounted)}"

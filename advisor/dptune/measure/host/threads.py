@@ -29,10 +29,11 @@ from dptune.trace.vendors import MEMORY_NAME
 _ENCLOSING_OR_CALL = re.compile(rf"{ENCLOSING.pattern}|{COLLECTIVE_CALL.pattern}")
 # Calls of torch.distributed.rpc and of futures that return with the reply, as ranges and as Python functions.
 _RPC_WAIT = re.compile(
-    r"^rpc_sync#|^aten::(?:rpc_sync|wait)$"
+    r"^(?:rpc_sync|to_here)#|^aten::(?:rpc_sync|wait)$"
     r"|(?:^|/)torch/(?:distributed/rpc/api|futures/__init__)\.py\(\d+\): (?:rpc_sync|wait|wait_all)$"
     r"|^<built-in method (?:wait|to_here) of \S*(?:Future|RRef)\b"
 )
+_RPC_REPLY = re.compile(r"^(?:rpc_async|rpc_remote)#")  # calls that return at once; the range lasts until the reply
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +69,8 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
         held |= _union(columns, columns.rows(RANGE_CATEGORIES | PYTHON_CATEGORIES, _RPC_WAIT.search))
         calls = columns.rows(LAUNCH_CATEGORIES)
         operators = columns.rows(OPERATOR_CATEGORIES, lambda name: not _ENCLOSING_OR_CALL.match(name))
+        if not len(columns.rows(PYTHON_CATEGORIES)):
+            held |= _until_replies(columns, operators)
     else:
         found = blocked(columns, devices, threads)
         held = found.time
@@ -88,6 +91,16 @@ def host(trace: Trace, devices: list[Operations], recorded: Window | None = None
         blocked=found,
         allocating=_union(columns, allocating[np.isin(thread[allocating], threads)]),
     )
+
+
+def _until_replies(columns: Columns, operators: Ints) -> Intervals:
+    """From the last operator before each reply of an asynchronous call to the reply, which the host then waited for."""
+    rows = columns.rows(RANGE_CATEGORIES, _RPC_REPLY.match)
+    ends = columns.ends(rows)
+    ordered = operators[np.argsort(columns.ts_ns[operators], kind="stable")]
+    over = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(columns.ends(ordered))))
+    last = over[np.searchsorted(columns.ts_ns[ordered], ends)]
+    return Intervals.union(np.clip(last, columns.ts_ns[rows], ends), ends)
 
 
 def _launches(operations: Operations) -> Ints:

@@ -112,7 +112,7 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
     if found.known("tokens_per_s") is not None or _attends(found):
         yield "Tokens", str(shown(lambda: found.tokens_per_s, lambda rate: _rate(found, rate, of)))
     if report.cost is not None:
-        yield from _cost(report.cost, of)
+        yield from _cost(report.cost, extrapolated(report.measured))
 
 
 def _attends(found: EfficiencyFigures) -> bool:
@@ -213,12 +213,12 @@ def _rate(found: EfficiencyFigures, rate: float, of: str) -> str:
     return f"{number(rate)} per second{each}"
 
 
-def _cost(cost: Cost, of: str) -> Iterator[tuple[str, str]]:
-    price = _money(cost.gpu_hour_price)
+def _cost(cost: Cost, ranks: str) -> Iterator[tuple[str, str]]:
+    price, partly = _money(cost.gpu_hour_price), f", {ranks}" if ranks else ""
     text = shown(
         lambda: cost.per_1000_steps,
         lambda total: (
-            f"{_money(total)} per 1,000 steps ({several(cost.devices, of)} at {price} an hour), in "
+            f"{_money(total)} per 1,000 steps ({several(cost.devices, 'device')} at {price} an hour{partly}), in "
             "the unit of --gpu-hour-price"
         ),
     )

@@ -169,9 +169,10 @@ def _fixes(screen: FirstScreen, width: int, keys: bool) -> Iterator[Line]:
 
 
 def _kernels(report: Report, width: int) -> Iterator[Line]:
-    """Of a recording without steps: the kernels with the most time."""
+    """Of a recording without steps, or with too few for a verdict: the kernels with the most time."""
     found = report.measured.known("kernels")
-    if report.measured.tables_of == "recording" and found is not None and found.top:
+    few = any(finding.code == "steps-few" for finding in report.trust.findings)
+    if (few or report.measured.tables_of == "recording") and found is not None and found.top:
         yield BLANK
         columns = kernels.columns(report.measured, found)
         kept = [at for at, column in enumerate(columns) if column.heading != "kind" or found.known("kinds_ns")]

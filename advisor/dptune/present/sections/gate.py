@@ -10,6 +10,7 @@ from dptune.check.result import Budget, Gate, Regression
 from dptune.present.amounts import several
 from dptune.present.lines import Line, Role, wrapped
 from dptune.present.sections.advice import change, savings, tag
+from dptune.present.sections.skipped import folded
 
 _OPENING: dict[str, tuple[str, Role]] = {
     "unjudgeable": ("UNJUDGEABLE: {why}, so it does not pass.", "error"),
@@ -35,6 +36,8 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
         yield from wrapped(f"run: {run}", width, "  ", "    ", "dim")
     for run in gate.baseline:
         yield from wrapped(f"baseline: {run}", width, "  ", "    ", "dim")
+    if gate.outcome == "passed" and gate.verdict:
+        yield from wrapped(f"verdict: {gate.verdict}", width, "  ", "    ")
     for advice in gate.tripped:
         yield from wrapped(f"{tag(advice)}: {advice.title}{_at(advice)}", width, "  ", "    ")
         for words in savings(advice, gate.verified, gate.step_ns):
@@ -55,6 +58,18 @@ def page(gate: Gate, width: int) -> Iterator[Line]:
         for finding in gate.trust.findings:
             if finding.level != "info":
                 yield from wrapped(f"{finding.level}: {finding.text}", width, "  ", "    ")
+        for reason, rules in _could_not_run(gate).items():
+            yield from wrapped(f"could not run: {folded(rules)}: {reason}", width, "  ", "    ")
+
+
+def _could_not_run(gate: Gate) -> dict[str, list[str]]:
+    """Rules by why they could not run, without those that any torch.profiler trace lacks data for."""
+    found: dict[str, list[str]] = {}
+    if gate.trust.level != "unjudgeable":  # else all of them, for the reason that is given
+        for skip in gate.skipped:
+            if skip.could_not_run and not skip.needs_recording:
+                found.setdefault(skip.reason, []).append(skip.rule)
+    return found
 
 
 def budget_in_words(budget: Budget) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
@@ -12,6 +13,7 @@ from dptune.present.lines import Line, Role, heading, labelled
 from dptune.present.sections.advice import proven
 
 _AT_MOST = 12
+_FULL = re.compile(r" `dptune report [^`]*--full` shows [^.]*\.$")  # what the reader of this page sees already
 _MOST_FILES = 3
 _LEVELS: dict[str, tuple[str, Role]] = {
     "sound": ("yes", "good"),
@@ -30,7 +32,7 @@ def headline(report: Report, width: int) -> Iterator[Line]:
     summary = report.headline
     yield from labelled("Verdict", summary.verdict, width, role="strong")
     yield from labelled("Why", summary.why, width)
-    yield from labelled("Next", summary.next, width)
+    yield from labelled("Next", _FULL.sub("", summary.next), width)
     yield from proven(report, summary.rule, width)
     for combination in report.together:
         yield from labelled("Combined", _together(combination), width)

@@ -9,6 +9,7 @@ from dptune.advise.trust import NO_VERDICT
 from dptune.present.amounts import several
 from dptune.present.lines import Line, heading, labelled, wrapped
 
+_INFERENCE = "this looks like inference"
 _FEW = 3  # rules, which are named first and not counted
 _RECORDING = "a recording by `dptune profile train.py`"
 _RANGE = 3  # codes that follow one another, from which on they are a range
@@ -75,10 +76,12 @@ def next_command(report: Report, width: int) -> Iterator[Line]:
         if first.verify:
             command, words = first.verify, "verifies the first recommendation by running it"
     elif report.run.command is None:
-        command, words = (
-            "dptune profile train.py",
-            "records what these traces lack: untraced step times",
-        )
+        if _INFERENCE in report.headline.why or _INFERENCE in report.headline.next.lower():
+            yield from wrapped("None: `dptune profile` records training, and this looks like inference.", width, "  ")
+            return
+        command, words = "dptune profile train.py", "records what these traces lack: untraced step times"
+        if report.measured.known("steps") is None:
+            words = "records what these traces lack: steps; or call `profiler.step()` after each step"
     elif report.trust.level == "unjudgeable":
         command = f"dptune profile {report.run.command.removeprefix('python ')}"
         words = "records the run again"
