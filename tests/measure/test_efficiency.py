@@ -551,6 +551,23 @@ def test_gradients_of_gradients_are_no_recomputation(tmp_path):
         assert found.mfu
 
 
+@pytest.mark.parametrize(("same_size", "known"), [(False, True), (True, False)])
+def test_gradients_with_a_graph_are_no_recomputation(tmp_path, same_size, known):
+    """`create_graph=True`: gradients have numbers; one with the sizes of the forward pass might be recomputation."""
+    numbered = {"Sequence number": 7}
+    events = [
+        step(1, 0, 100),
+        product(1, 64, 8, 4, **numbered),
+        annotation("autograd::engine::evaluate_function: MmBackward0", 10, 30),
+        product(11, 8, 64, 4, **numbered),
+        product(16, 64, 8, 4, **numbered) if same_size else product(16, 64, 4, 8, **numbered),
+    ]
+    found = measure_events(tmp_path, events).efficiency
+    assert found.flops == 3 * 2 * 64 * 8 * 4
+    assert found.known("recomputed_flops") == (0 if known else None)
+    assert found.known("model_flops_per_step") == (found.flops if known else None)
+
+
 def test_tokens_are_seen_where_attention_has_as_many_keys(tmp_path):
     def looked_up(start, words, batch, length):
         return operator("aten::embedding", start, start + 1, **{"Input Dims": [[words, 32], [batch, length]]})
