@@ -11,7 +11,7 @@ If the recording ends before the first validation, dptune reads the source of th
 calls. It reports a call of `.eval()` on the model if nothing in the loop switches back to training mode.
 
 A trace that dptune did not record shows it if it has sizes of operator inputs: every call of dropout has p > 0 and
-drops nothing, and gradients flow through most of them.
+drops nothing, and gradients flow through most of them to the weights before them. Frozen parts are left out.
 
 ## Why it matters
 
@@ -98,11 +98,11 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _of_trace(calls: float) -> Advice:
     """A trace that dptune did not record shows that dropout is off, but not the model nor the line."""
-    layers = "1 call of dropout is" if round(calls) == 1 else f"all {calls:.0f} calls of dropout are"
+    often = "its only call" if round(calls) == 1 else f"all {calls:.0f} calls"
     return results_at_risk(
         RULE,
         impact="medium",
-        title=f"The model trains in evaluation mode: {layers} off. Call .train() before training steps",
+        title=f"Dropout is off in {often} of a step: the model is probably in evaluation mode",
         why=WHY,
         confidence="medium",
         evidence=[Evidence(label="calls of dropout that drop nothing", value=round(calls, 1), unit="per step")],
