@@ -64,8 +64,8 @@ def test_a_run_of_the_profiler(tmp_path: Path, mode: str, off: int) -> None:
 
     `prompt`: the same frozen layers, with a trained input, through which gradients flow.
     """
-    block = [torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.ReLU()]
-    body, head = torch.nn.Sequential(*block, *block).train(mode == "train"), torch.nn.Linear(8, 4)
+    blocks = [(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.ReLU()) for _ in range(2)]
+    body, head = torch.nn.Sequential(*blocks[0], *blocks[1]).train(mode == "train"), torch.nn.Linear(8, 4)
     body.requires_grad_(mode not in ("frozen", "prompt"))
     prompt = torch.nn.Parameter(torch.ones(16, 8), requires_grad=mode == "prompt")
     optimizer = torch.optim.SGD([prompt, *body.parameters(), *head.parameters()], lr=0.1)

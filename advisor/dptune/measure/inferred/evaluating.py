@@ -6,6 +6,7 @@ is of the same step and runs in a backward pass. A part without gradients adds n
 
 Gradients also flow through a frozen part on the way to a trained one, where evaluation mode is right. So the layer with
 weights before the dropout must be trained: autograd adds a gradient after its node and before the next such node.
+Layers that share weights, and shards of FSDP, get one gradient for several nodes: their dropout is not reported.
 """
 
 from __future__ import annotations
