@@ -121,7 +121,7 @@ def count(view: RankView) -> Counted | str:
     if sum(known.total for at in chosen if (known := flops[at]) is not None) > _MOST_FLOPS:
         return _NO_REAL_SIZES
     phases = _Phases.of(columns, rows)
-    numbered = phases.backward & (numbers >= 0)
+    numbered = phases.backward & _numbered(numbers, parents)
     repeated = numbered & _repeats(names, called, ~phases.backward)
     operators = [
         Operator(
@@ -140,6 +140,15 @@ def count(view: RankView) -> Counted | str:
     ]
     packed = [names[at] for at in chosen if (known := flops[at]) is not None and known.least]
     return Counted(steps, operators, _most_frequent([names[at] for at in unknown]), _most_frequent(packed))
+
+
+def _numbered(numbers: Ints, parents: Ints) -> Mask:
+    """Which operators have a number of autograd, or are inside one that does, as the kernels of a convolution are."""
+    found, above = numbers >= 0, parents.tolist()
+    for at in _outer_first(above):
+        if above[at] != NOWHERE:
+            found[at] |= found[above[at]]
+    return np.asarray(found, dtype=np.bool_)
 
 
 def _repeats(names: Sequence[str], called: Sequence[Arguments], forward: Mask) -> Mask:
