@@ -68,6 +68,13 @@ def test_tokens_samples_and_a_price_are_taken_from_the_command_line(
         assert option in capsys.readouterr().err
 
 
+def test_samples_of_a_recorded_loader_win_and_a_line_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(ACCUMULATION), "--section", "efficiency", "--samples-per-step", "999"]) == 0
+    printed = capsys.readouterr()
+    assert "--samples-per-step 999 is ignored: the recorded DataLoader shows " in printed.err
+    assert "999" not in printed.out
+
+
 def test_json_is_a_report_and_nothing_else(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(traces), "--format", "json"]) == 0
     said = capsys.readouterr()

@@ -569,6 +569,40 @@ def test_gradients_of_gradients_are_no_recomputation(tmp_path):
         assert found.mfu
 
 
+@pytest.mark.parametrize(("same_size", "known"), [(False, True), (True, False)])
+def test_gradients_with_a_graph_are_no_recomputation(tmp_path, same_size, known):
+    """`create_graph=True`: gradients have numbers; one with the sizes of the forward pass might be recomputation."""
+    numbered = {"Sequence number": 7}
+    events = [
+        step(1, 0, 100),
+        product(1, 64, 8, 4, **numbered),
+        annotation("autograd::engine::evaluate_function: MmBackward0", 10, 30),
+        product(11, 8, 64, 4, **numbered),
+        product(16, 64, 8, 4, **numbered) if same_size else product(16, 64, 4, 8, **numbered),
+    ]
+    found = measure_events(tmp_path, events).efficiency
+    assert found.flops == 3 * 2 * 64 * 8 * 4
+    assert found.known("recomputed_flops") == (0 if known else None)
+    assert found.known("model_flops_per_step") == (found.flops if known else None)
+
+
+def test_a_recomputed_convolution_has_its_number_outside(tmp_path):
+    """The innermost operator counts, which runs below autograd: 2 x 8 outputs x 3 channels x 9 x 100 places."""
+
+    def convolved(start, number):
+        settings = ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1"]
+        sizes = {"Input Dims": [[1, 3, 12, 12], [8, 3, 3, 3], [8], *[[]] * 6], "Concrete Inputs": settings}
+        return [
+            operator("aten::convolution", start, start + 5, **sizes, **{"Sequence number": number}),
+            operator("aten::_convolution", start + 1, start + 4, **sizes),
+        ]
+
+    node = annotation("autograd::engine::evaluate_function: CheckpointFunctionBackward", 10, 30)
+    found = measure_events(tmp_path, [step(1, 0, 100), *convolved(1, 3), node, *convolved(12, 4)]).efficiency
+    flops = 2 * 8 * 3 * 9 * 100
+    assert (found.flops, found.recomputed_flops, found.model_flops_per_step) == (2 * flops, flops, flops)
+
+
 def test_tokens_are_seen_where_attention_has_as_many_keys(tmp_path):
     def looked_up(start, words, batch, length):
         return operator("aten::embedding", start, start + 1, **{"Input Dims": [[words, 32], [batch, length]]})

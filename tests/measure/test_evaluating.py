@@ -19,8 +19,13 @@ from .handmade import measure_events, operator, step
 NODE = "autograd::engine::evaluate_function: "
 
 
-def trained(drops: str = "False", p: str = "0.1", *, reached: bool = True) -> list[dict[str, Any]]:
-    """Two steps of a linear layer, whose node may be the one that runs in the backward pass, and dropout."""
+def trained(
+    drops: str = "False", p: str = "0.1", *, reached: bool = True, frozen: bool = False
+) -> list[dict[str, Any]]:
+    """Two steps of a linear layer, whose node may be the one that runs in the backward pass, and dropout.
+
+    A frozen layer has no gradient between its node and that of a layer below, which is trained.
+    """
     events = []
     for at, number in ((0, 20), (100, 22)):
         dropout = {"Sequence number": number + 1, "Concrete Inputs": ["", p, drops], "Input Dims": [[8, 8], [], []]}
@@ -28,7 +33,11 @@ def trained(drops: str = "False", p: str = "0.1", *, reached: bool = True) -> li
             step(at // 100, at, at + 100),
             operator("aten::linear", at + 1, at + 9, **{"Sequence number": number, "Input Dims": [[8, 8], [8, 8], []]}),
             operator("aten::dropout", at + 10, at + 12, **dropout),
-            operator(f"{NODE}AddmmBackward0", at + 50, at + 90, **{"Sequence number": number + (0 if reached else 9)}),
+            operator(f"{NODE}AddmmBackward0", at + 50, at + 70, **{"Sequence number": number + (0 if reached else 9)}),
+            operator(f"{NODE}AddmmBackward0", at + 75, at + 80, **{"Sequence number": number - 10}),
+            operator(
+                f"{NODE}torch::autograd::AccumulateGrad", at + (82 if frozen else 71), at + (84 if frozen else 73)
+            ),
         ]
     return events
 
@@ -40,6 +49,7 @@ def trained(drops: str = "False", p: str = "0.1", *, reached: bool = True) -> li
         (trained(drops="True"), 0.0),
         (trained(p="0."), 0.0),
         (trained(drops=""), 0.0),
+        (trained(frozen=True), 0.0),
         (trained(reached=False), 0.0),  # no gradient flows through what dropout gets
         ([*trained(), *trained("True")[2:3]], 0.0),  # one of three drops: a part is in evaluation mode on purpose
     ],
@@ -48,16 +58,20 @@ def test_by_hand(tmp_path: Path, events: list[dict[str, Any]], off: float) -> No
     assert measure_events(tmp_path, events).inferred.dropouts_off == off
 
 
-@pytest.mark.parametrize(("mode", "off"), [("train", 0), ("eval", 2), ("frozen", 0)])
+@pytest.mark.parametrize(("mode", "off"), [("train", 0), ("eval", 2), ("frozen", 0), ("prompt", 0)])
 def test_a_run_of_the_profiler(tmp_path: Path, mode: str, off: int) -> None:
-    """Two layers with dropout under a linear one; `frozen` needs no gradients of both, as a pretrained part."""
-    block = [torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.ReLU()]
-    body, head = torch.nn.Sequential(*block, *block).train(mode == "train"), torch.nn.Linear(8, 4)
-    body.requires_grad_(mode != "frozen")
-    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    """Two layers with dropout under a linear one; `frozen` needs no gradients of both, as a pretrained part.
+
+    `prompt`: the same frozen layers, with a trained input, through which gradients flow.
+    """
+    blocks = [(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.ReLU()) for _ in range(2)]
+    body, head = torch.nn.Sequential(*blocks[0], *blocks[1]).train(mode == "train"), torch.nn.Linear(8, 4)
+    body.requires_grad_(mode not in ("frozen", "prompt"))
+    prompt = torch.nn.Parameter(torch.ones(16, 8), requires_grad=mode == "prompt")
+    optimizer = torch.optim.SGD([prompt, *body.parameters(), *head.parameters()], lr=0.1)
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         for _ in range(4):
-            loss = head(body(torch.ones(16, 8))).sum()
+            loss = head(body(prompt)).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

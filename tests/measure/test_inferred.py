@@ -336,6 +336,27 @@ def test_the_time_that_a_checkpoint_recomputes_by_hand(tmp_path: Path) -> None:
     assert measured.inferred.recomputed_share == 15 / 110
 
 
+@pytest.mark.parametrize(
+    ("node", "name"),
+    [
+        ("CheckpointFunctionBackward", "checkpointing"),
+        ("AddmmBackward0", "checkpointing"),  # without reentrance, where a node reads its saved tensors
+        ("ReversibleBackward", "recomputation"),  # a custom autograd.Function
+    ],
+)
+def test_what_reruns_the_forward_pass(tmp_path: Path, node: str, name: str) -> None:
+    events = [
+        step(0, 0, 100),
+        operator("aten::linear", 1, 9, **{"Sequence number": 3}),
+        operator(f"autograd::engine::evaluate_function: {node}", 20, 60, **{"Sequence number": 3}),
+        operator(node, 21, 59, **{"Sequence number": 3}),
+        operator("aten::linear", 30, 40, **{"Sequence number": 4}),
+    ]
+    inferred = measure_events(tmp_path, events).inferred
+    assert [trait.name for trait in inferred.traits] == [name]
+    assert bool(inferred.recomputed_share) is (name == "checkpointing")
+
+
 def test_the_time_that_checkpoints_recompute_beside_what_was_recorded() -> None:
     """Functions timed in untraced steps, and operators in traced ones: two shares of the same work."""
     run, measured = stripped(RECORDED / "checkpointing-without-need")

@@ -23,8 +23,11 @@ ATTENTION = f"{ATEN}cunn_SoftMaxForward<8, c10::BFloat16, float, c10::BFloat16, 
     [
         *((name, True) for name in (FORWARD, BACKWARD, LIKELIHOOD, COMPILED)),
         ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, true, false>(float*, int)", True),
-        ("void (anonymous namespace)::softmax_warp_backward<c10::Half, c10::Half, float, 9, true>(c10::Half*)", True),
-        ("void (anonymous namespace)::softmax_warp_forward<c10::Half, c10::Half, float, 9, false, true>(int)", False),
+        ("void (anonymous namespace)::softmax_warp_backward<c10::Half, c10::Half, float, 10, true>(c10::Half*)", True),
+        ("void (anonymous namespace)::softmax_warp_forward<c10::Half, c10::Half, float, 10, false, true>(int)", False),
+        ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 9, true, false>(float*, int)", False),
+        ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 4, true, false>(float*, int)", False),
+        ("triton_per_fused__log_softmax_nll_loss_forward_3", False),
         (ATTENTION, False),
         (
             "triton_poi_fused__unsafe_view_mul_nll_loss_forward_pow_relu_threshold_backward_view_5",
@@ -59,6 +62,13 @@ def test_their_share_of_two_steps_by_hand(tmp_path):
 
 def test_a_log_softmax_without_a_likelihood_is_of_another_loss(tmp_path):
     found = measure_events(tmp_path, [step(3, 0, 100), *launched(FORWARD, 1, 10, 30, 1)]).kernels
+    assert (found.loss_share, found.loss_calls) == (0.0, 0.0)
+
+
+def test_a_likelihood_of_ten_classes_does_not_count(tmp_path):
+    few = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 4, true, false>(float*, int)"
+    ran = [*launched(few, 1, 10, 30, 1), *launched(LIKELIHOOD, 2, 30, 40, 2)]
+    found = measure_events(tmp_path, [step(3, 0, 100), *ran]).kernels
     assert (found.loss_share, found.loss_calls) == (0.0, 0.0)
 
 

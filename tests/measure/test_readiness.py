@@ -55,6 +55,21 @@ def test_on_the_host_a_gradient_is_ready_when_autograd_adds_it(tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize("nodes", [True, False])
+def test_before_torch_1_10_nodes_are_operators(tmp_path: Path, nodes: bool) -> None:
+    """Operators inside AccumulateGrad do not split a pass; a pass without nodes has no start."""
+    events = []
+    for each in passes(on_gpu=False):
+        name = each["name"].removeprefix("autograd::engine::evaluate_function: ")
+        if nodes or not name.endswith("Backward0"):
+            events.append(each | {"name": name})
+        if name == ACCUMULATES.split(": ")[1]:
+            events.append(operator("aten::detach", each["ts"] + 1, each["ts"] + 2, 2))
+    said = traits(measure_events(tmp_path, events)).get("gradients", "")
+    assert said.startswith("5 per backward pass: first ready 0.5 ms after the pass starts, half 1.5 ms") is nodes
+    assert bool(said) is nodes
+
+
 def test_on_a_gpu_a_gradient_is_ready_when_its_kernel_has_ended(tmp_path: Path) -> None:
     said = traits(measure_events(tmp_path, passes(on_gpu=True)))["gradients"]
     assert said == (

@@ -191,6 +191,10 @@ def _read(args: argparse.Namespace) -> tuple[Run, Report]:
             samples=args.samples_per_step,
             engine=engine,
         )
+    given, taken = args.samples_per_step, report.measured.known("samples_per_step")
+    if given and taken and taken != given:
+        words = f"the recorded DataLoader shows {taken:,} samples per step"
+        print(f"dptune: warning: --samples-per-step {given} is ignored: {words}", file=sys.stderr)
     if args.gpu_hour_price is None:
         return run, report
     from dptune.advise.cost import with_cost

@@ -61,8 +61,8 @@ class InferredFacts(Model):
     )
     dropouts_off: float = Field(
         0.0,
-        description="calls of dropout in a step, where all drop nothing, p is above 0 and gradients flow through them: "
-        "evaluation mode; 0 otherwise",
+        description="calls of dropout in a step, where all drop nothing, p is above 0 and gradients of trained layers "
+        "flow through them: evaluation mode; 0 otherwise",
     )
     traits: list[Trait] = Field(default_factory=list, description="what else the trace shows")
 

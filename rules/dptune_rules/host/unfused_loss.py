@@ -3,7 +3,7 @@
 ## What it measures
 
 The share of the step in kernels of log-softmax, of its gradient and of the negative log likelihood, by their names. The
-output layer's matrix products and casts of the logits are not part of it.
+output layer's matrix products and casts of the logits are not part of it. Losses of up to 512 classes do not count.
 
 ## Why it matters
 
@@ -27,7 +27,7 @@ is low: a chunked loss then saves memory, and time only if its kernels are well 
 ## When to leave it alone
 
 - The training needs the logits themselves, for example for a metric in every step.
-- The logits are those of pixels: such losses have kernels of other names, and are not reported.
+- The logits are those of pixels. A loss of up to 512 classes, or in kernels of images, is not reported.
 - The output layer is sharded over ranks (tensor or sequence parallel): fuse within each shard.
 
 ## References

@@ -11,7 +11,8 @@ subtracted from the lower end. On a GPU the host only launches the recomputation
 compute of the forward pass.
 
 A trace that dptune did not record shows operators of the forward pass that run again inside the backward pass, but not
-the memory of their activations. The finding then has low confidence: remove checkpoints block by block.
+the memory of their activations. The finding then has low confidence: remove checkpoints block by block. Where only a
+custom `autograd.Function` reruns operators, as reversible layers do, nothing is reported.
 
 ## Why it matters
 

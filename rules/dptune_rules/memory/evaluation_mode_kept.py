@@ -11,7 +11,7 @@ If the recording ends before the first validation, dptune reads the source of th
 calls. It reports a call of `.eval()` on the model if nothing in the loop switches back to training mode.
 
 A trace that dptune did not record shows it if it has sizes of operator inputs: every call of dropout has p > 0 and
-drops nothing, and gradients flow through most of them.
+drops nothing, and gradients flow through most of them to the weights before them. Frozen parts are left out.
 
 ## Why it matters
 

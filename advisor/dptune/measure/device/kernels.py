@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dptune.measure.device.kernel_kinds import COMMUNICATION, KERNEL_KINDS, kernel_kind
-from dptune.measure.device.loss_kernels import is_compiled, is_likelihood, is_of_loss
+from dptune.measure.device.loss_kernels import is_compiled, is_likelihood, is_log_softmax, is_of_loss
 from dptune.measure.device.operator_time import computing, own_time
 from dptune.measure.device.phases import bounds
 from dptune.measure.intervals import NOTHING, Intervals, Ints, Mask, first_begun
@@ -124,7 +124,8 @@ def _of_losses(
     figures = ("loss_share", "loss_calls", "loss_compiled_share")
     if not on_gpu:
         return dict.fromkeys(figures)
-    if not any(is_likelihood(name) for device_kernels in ran for name in device_kernels.total_ns):
+    names = {name for device_kernels in ran for name in device_kernels.total_ns}
+    if not any(map(is_likelihood, names)) or not any(map(is_log_softmax, names)):
         return dict.fromkeys(figures, 0.0)
     calls = 0
     for device_kernels in ran:

@@ -4,7 +4,8 @@ Of nested operators, the innermost with known sizes counts: the outer ones have 
 sharded over ranks. What a convolution or fused attention calls counts as part of it.
 
 Recomputation shows in autograd's sequence numbers: an operator has one if gradients are enabled. Inside a backward pass
-they are enabled if a checkpointed module runs forward again. A compiled backward pass has no sequence numbers.
+they are enabled if a checkpointed module runs forward again, with the sizes of the forward pass, or with
+`create_graph=True`, where gradients have numbers too. A compiled backward pass has no sequence numbers.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ NO_SIZES = (
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator that counts. `compiled`: it ran in a compiled backward pass."""
+    """An operator that counts. `compiled`: it ran in a compiled backward pass.
+
+    `recomputed`: a backward pass ran it again with gradients enabled. `with_graph`: it is a gradient that has a graph.
+    """
 
     row: int
     kind: FlopKind
@@ -78,6 +82,7 @@ class Operator:
     dtype: str
     backward: bool
     recomputed: bool
+    with_graph: bool
     optimizer: bool
     compiled: bool
 
@@ -116,7 +121,8 @@ def count(view: RankView) -> Counted | str:
     if sum(known.total for at in chosen if (known := flops[at]) is not None) > _MOST_FLOPS:
         return _NO_REAL_SIZES
     phases = _Phases.of(columns, rows)
-    recomputed = phases.backward & (numbers >= 0)
+    numbered = phases.backward & _numbered(numbers, parents)
+    repeated = numbered & _repeats(names, called, ~phases.backward)
     operators = [
         Operator(
             int(rows[at]),
@@ -124,7 +130,8 @@ def count(view: RankView) -> Counted | str:
             known,
             _dtype(names[at], called[at]),
             bool(phases.backward[at]),
-            bool(recomputed[at]),
+            bool(repeated[at]),
+            bool(numbered[at] and not repeated[at]),
             bool(phases.optimizer[at]),
             bool(phases.compiled[at]),
         )
@@ -133,6 +140,22 @@ def count(view: RankView) -> Counted | str:
     ]
     packed = [names[at] for at in chosen if (known := flops[at]) is not None and known.least]
     return Counted(steps, operators, _most_frequent([names[at] for at in unknown]), _most_frequent(packed))
+
+
+def _numbered(numbers: Ints, parents: Ints) -> Mask:
+    """Which operators have a number of autograd, or are inside one that does, as the kernels of a convolution are."""
+    found, above = numbers >= 0, parents.tolist()
+    for at in _outer_first(above):
+        if above[at] != NOWHERE:
+            found[at] |= found[above[at]]
+    return np.asarray(found, dtype=np.bool_)
+
+
+def _repeats(names: Sequence[str], called: Sequence[Arguments], forward: Mask) -> Mask:
+    """Which operators have the name and the input sizes of one of the forward pass."""
+    keys = [(name, tuple(each.shapes)) for name, each in zip(names, called, strict=True)]
+    ran = {key for key, in_forward in zip(keys, forward.tolist(), strict=True) if in_forward}
+    return np.array([key in ran for key in keys], dtype=np.bool_)
 
 
 def _why_none(view: RankView) -> str:

@@ -35,8 +35,8 @@ _COMPILED = (
     "much of it is recomputation"
 )
 _DIFFERENTIATED = (
-    "operators in the backward pass record gradients, as recomputation does, but compute more than the forward pass: "
-    "the trace does not show how much of it is recomputation"
+    "operators in the backward pass record gradients, as recomputation and `create_graph=True` do: the trace does not "
+    "show how much of it is recomputation"
 )
 _ABOVE_PEAK = (
     "the counted FLOPs exceed the device's peak: a causal mask skips part of them, or operator sizes, step time or the "
@@ -243,12 +243,13 @@ def _recomputed(operators: Sequence[Operator]) -> int | str:
     """FLOPs that repeat a forward pass, or why that is not known.
 
     A forward pass is repeated at most once, and a backward pass has two gradients: if there is more, it is not known.
+    Nor is it beside gradients with a graph of their own: their products may have sizes of the forward pass.
     """
     forward = [operator for operator in operators if not operator.backward and not operator.optimizer]
     backward = [operator for operator in operators if operator.backward]
     of_forward = sum(operator.flops.total for operator in forward)
     repeated = sum(operator.flops.total for operator in backward if operator.recomputed)
-    if repeated > of_forward:
+    if repeated > of_forward or (repeated and any(operator.with_graph for operator in backward)):
         return _DIFFERENTIATED
     scores = sum(operator.flops.recomputed for operator in backward)
     gradients = sum(operator.flops.total for operator in backward) - repeated - scores

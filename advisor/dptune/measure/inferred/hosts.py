@@ -132,7 +132,8 @@ class HostEvents:
     def _others_ns(self) -> Ints:
         """When operators outside of backward passes begin, ascending."""
         columns = self.columns
-        passes = Intervals.union(columns.ts_ns[self.backward], columns.ends(self.backward))
+        nodes = np.concatenate((self.backward, self.gradients))  # torch 1.9 and earlier name the latter otherwise
+        passes = Intervals.union(columns.ts_ns[nodes], columns.ends(nodes))
         others = self.rows(_OPERATOR)
         others = others[~passes.hold(columns.ts_ns[others])]
         if not len(others):

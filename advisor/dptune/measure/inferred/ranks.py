@@ -21,7 +21,7 @@ from dptune.measure.inferred.evaluating import dropouts_off
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.inferred.loaders import loaders
 from dptune.measure.inferred.precision import autocast
-from dptune.measure.inferred.recomputing import recomputed_share
+from dptune.measure.inferred.recomputing import recomputed
 from dptune.measure.inferred.replicas import replicas
 from dptune.measure.inferred.shards import shards
 from dptune.measure.inferred.switches import switches
@@ -64,15 +64,15 @@ def inferred_facts(
     taken = None if isinstance(source, str) else batch(HostEvents(source.view), source.tokens)
     sized = "ddp" not in confidence or "ddp.rebuilt_bucket_sizes" in confidence
     buckets = None if sized else copied_buckets(host, [row for row, _ in issued.buckets])
-    again = recomputed_share(host)
+    again = recomputed(host)
     return InferredFacts(
         facts=facts,
         confidence=confidence,
         batch=taken,
         buckets=buckets,
-        recomputed_share=again or 0.0,
+        recomputed_share=again.share if again is not None and again.by_checkpoints else 0.0,
         dropouts_off=0.0 if isinstance(source, str) else dropouts_off(HostEvents(source.view)),
-        traits=list(traits(host, recomputes=again is not None)),
+        traits=list(traits(host, recomputed=again)),
     )
 
 

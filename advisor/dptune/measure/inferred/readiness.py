@@ -36,12 +36,12 @@ def readiness(host: HostEvents) -> Iterator[Trait]:
 
 
 def ready_by_pass(host: HostEvents) -> list[Ints]:
-    """Of each backward pass that adds gradients, when each is ready, ascending: ns since the pass began."""
+    """Of each backward pass with nodes and gradients, when each gradient is ready, ascending: ns since it began."""
     columns = host.columns
     of_gradients, of_nodes = host.pass_of(host.gradients), host.pass_of(host.backward)
     launched_ns, started_ns, ended_ns = _kernels(host)
     found = []
-    for number in np.unique(of_gradients).tolist():
+    for number in np.intersect1d(of_gradients, of_nodes).tolist():
         begin_ns = int(columns.ts_ns[host.backward[of_nodes == number]].min())
         at_ns = columns.ts_ns[host.gradients[of_gradients == number]]
         if _on_host(host):

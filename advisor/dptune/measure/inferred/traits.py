@@ -16,6 +16,7 @@ from dptune.measure.inferred.compilation import compilation
 from dptune.measure.inferred.hosts import HostEvents
 from dptune.measure.inferred.loaders import workers
 from dptune.measure.inferred.readiness import readiness
+from dptune.measure.inferred.recomputing import Recomputed
 from dptune.measured import Trait
 from dptune.trace.collective_kernels import MOST_CHARACTERS
 from dptune.trace.vendors import GRAPH_LAUNCH_NAME
@@ -34,10 +35,10 @@ _TF32 = re.compile(r"tf32|tfloat32|(?<![a-z0-9])s1688gemm(?!_b?fp?16)", re.IGNOR
 _TF32_SINCE = 8  # compute capability: Ampere
 
 
-def traits(host: HostEvents, *, recomputes: bool) -> Iterator[Trait]:
+def traits(host: HostEvents, *, recomputed: Recomputed | None) -> Iterator[Trait]:
     """A trait for each of these that the trace shows; none for those that it does not show.
 
-    `recomputes`: whether backward passes run operators of the forward pass again.
+    `recomputed`: operators of the forward pass that backward passes run again.
     """
     found = [kind for kind, pattern in _FUSED.items() if len(host.rows(pattern))]
     names = {name[:MOST_CHARACTERS] for name in host.kernel_names()}
@@ -48,8 +49,11 @@ def traits(host: HostEvents, *, recomputes: bool) -> Iterator[Trait]:
     yield from _tf32(host, names)
     if graphs := len(host.calls(GRAPH_LAUNCH_NAME)):
         yield _trait("CUDA graphs", f"{graphs / max(1, len(host.view.steps)):.3g} launches per step", "high")
-    if recomputes:  # a backward pass of the script's own may do so, too
+    if recomputed is not None and recomputed.by_checkpoints:
         yield _trait("checkpointing", "yes: forward operators rerun in the backward pass", "medium")
+    elif recomputed is not None:
+        value = "forward operators rerun in the backward pass of a custom autograd.Function"
+        yield _trait("recomputation", value, "medium")
     if number := workers(host):
         yield _trait("DataLoader workers", f"{number}: the longest waits for a batch are {number} batches apart", "low")
     yield from readiness(host)
