@@ -716,3 +716,11 @@ def test_without_steps_the_whole_recording_counts(tmp_path):
     assert found.counted_share == 1
     assert found.memory_bound_share == 0
     assert "no ProfilerStep marks" in found.missing["samples_per_s"]
+
+
+def test_the_world_size_holds_all_ranks_that_were_read(tmp_path):
+    """Two traces, each of which claims a world of one rank."""
+    run = load_events(tmp_path, [step(1, 0, 100)], [step(1, 0, 100)])
+    one = replace(run.ranks[0].light.distributed, world_size=1)
+    ranks = [replace(rank, light=replace(rank.light, distributed=one)) for rank in run.ranks]
+    assert replace(run, ranks=ranks).world_size == len(ranks) == 2
