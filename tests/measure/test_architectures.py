@@ -2,7 +2,7 @@
 
 import pytest
 
-from dptune.measure.device.architectures import architecture, architecture_of
+from dptune.measure.device.architectures import architecture, architecture_of, latest
 from dptune.measure.efficiency.peaks import peaks_of_architecture
 from dptune.measure.views import view
 from dptune.trace import load
@@ -110,3 +110,9 @@ def test_a_graph_break_by_what_follows_it(tmp_path):
         "compiled calls": "4 per step (2 functions); guards take 10 % of the step on the host",
         "graph breaks": "forward (train.py:7) 2 per step",
     }
+
+
+def test_the_latest_architecture_of_any_rank_counts():
+    volta, ampere, none = architecture(["volta_sgemm_128x64_tn"]), architecture(["ampere_sgemm_128x64_tn"]), None
+    assert latest([none, volta, ampere]) == latest([ampere, none, volta]) == ampere
+    assert latest([none]) is None

@@ -469,6 +469,38 @@ def test_ranks_of_which_one_has_no_uuid(tmp_path, devices, hosts, visible, doubt
     assert found.ranks == ({0: [0, 1], 1: [0, 1]} if devices == (GPU, GPU) else {})
 
 
+@pytest.mark.parametrize(
+    ("uuids", "hosts", "cards", "shared", "doubted"),
+    [
+        (("GPU-C7F8-A", "c7f8-a"), "xx", {}, True, False),
+        (("c7f8-a", "c7f8-a"), "xy", {}, False, False),  # GPUs of two machines
+        ((" ", " "), "xx", {}, False, False),
+        ((" ", None), "xx", {"x": 1}, False, True),
+        ((None, None), "xx", {"x": 2}, False, False),
+        ((None, None), "xy", {"x": 1, "y": 1}, False, False),
+    ],
+)
+def test_uuids_as_sources_write_them_and_cards_where_there_are_none(tmp_path, uuids, hosts, cards, shared, doubted):
+    events = [step(1, 0, 100), *launched(GEMM, 11, 20, 30, 1)]
+    views = [view(rank.rank, rank.light) for rank in load_events(tmp_path, events, events).ranks]
+    facts = {rank: Facts(rank, world_size=2, device=DeviceFacts("cuda", uuid=uuid)) for rank, uuid in enumerate(uuids)}
+    found = shared_gpus(facts, views, dict(enumerate(hosts)), cards)
+    assert found.ranks == ({0: [0, 1], 1: [0, 1]} if shared else {})
+    assert ("fewer GPUs of their host than ranks" in found.doubt) == doubted
+
+
+def test_ranks_without_uuids_on_fewer_cards_may_share_one():
+    """Its run.json has one GPU, and its two ranks, without UUIDs, ran on device 0 of one host."""
+    run = load([SAMPLES / "ranks-nccl-ddp"])
+    unnamed = {
+        rank: replace(facts, device=replace(facts.device, uuid=None)) if facts.device else facts
+        for rank, facts in run.facts.items()
+    }
+    measured = measure(replace(run, facts=unnamed))
+    why = "rank 0 may share a GPU with rank 1: the recording has fewer GPUs of their host than ranks"
+    assert measured.efficiency.shared_doubt == measured.efficiency.missing["mfu"] == why
+
+
 def test_gpus_of_the_same_index_are_not_taken_for_one_where_facts_are_lost_altogether(tmp_path):
     events = [step(1, 0, 100), *launched(GEMM, 11, 20, 30, 1)]
     views = [view(rank.rank, rank.light) for rank in load_events(tmp_path, events, events).ranks]
@@ -736,3 +768,11 @@ def test_without_steps_the_whole_recording_counts(tmp_path):
     assert found.counted_share == 1
     assert found.memory_bound_share == 0
     assert "no ProfilerStep marks" in found.missing["samples_per_s"]
+
+
+def test_the_world_size_holds_all_ranks_that_were_read(tmp_path):
+    """Two traces, each of which claims a world of one rank."""
+    run = load_events(tmp_path, [step(1, 0, 100)], [step(1, 0, 100)])
+    one = replace(run.ranks[0].light.distributed, world_size=1)
+    ranks = [replace(rank, light=replace(rank.light, distributed=one)) for rank in run.ranks]
+    assert replace(run, ranks=ranks).world_size == len(ranks) == 2

@@ -265,3 +265,11 @@ def test_json_has_the_figures(reached: Report) -> None:
     document = json.loads(reached.model_dump_json())
     assert document["measured"]["efficiency"]["mfu"] == 0.4
     assert document["cost"] is None
+
+
+def test_no_cost_where_ranks_may_share_a_gpu(reached):
+    doubted = reached.measured.efficiency.model_copy(update={"shared_doubt": "ranks may share a GPU"})
+    measured = reached.measured.model_copy(update={"efficiency": doubted})
+    cost = with_cost(reached.model_copy(update={"measured": measured}), 2.5).cost
+    assert cost.missing["devices"] == cost.missing["per_1000_steps"] == "ranks may share a GPU"
+    assert (cost.known("devices"), cost.savings) == (None, [])

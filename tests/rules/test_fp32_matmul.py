@@ -111,3 +111,28 @@ def test_bf16_where_the_peak_of_tf32_is_that_of_fp32(ask, make_measured, make_fa
     assert advice.saves.high_share == pytest.approx(0.4 + 0.6 / 2 - 0.1)
     assert "20 TFLOP/s in fp32, 20 in TF32 and 40 in bf16" in advice.why
     assert ask("DP401", run, [make_facts(autocast="cuda:bfloat16")]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "confidence"),
+    [
+        ("Xavier", "7.2", None),
+        ("NVIDIA CMP 100-210", "7.0", None),
+        ("NVIDIA A100-SXM4-80GB", "7.5", None),  # the trace decides, not the name
+        ("some card", "8.6", "medium"),
+        ("some card", None, "low"),
+        ("Tesla T40", None, "low"),
+        ("NVIDIA RTX A6000", None, "medium"),
+        (None, "9.0", "medium"),
+    ],
+)
+def test_the_compute_capability_of_the_trace_decides(ask, make_measured, name, capability, confidence):
+    measured = make_measured(fp32_share=0.4, device_name=name)
+    ranks = [rank.model_copy(update={"compute_capability": capability}) for rank in measured.ranks]
+    measured = measured.model_copy(update={"ranks": ranks})
+    assert [advice.confidence for advice in ask("DP401", measured)] == ([confidence] if confidence else [])
+    idle = ask("DP404", measured.model_copy(update={"matmul": measured.matmul.model_copy(update=IDLE)}))
+    assert bool(idle) == (confidence is None)  # never both
+
+
+IDLE = {"tensor_core_share": 0.0}

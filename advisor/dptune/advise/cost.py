@@ -21,13 +21,13 @@ def with_cost(report: Report, gpu_hour_price: float) -> Report:
         if rank.rank == min(rank.gpu_ranks, default=rank.rank)  # a GPU that ranks share is paid for once
         for device in rank.devices
     )
-    devices = (efficiency.known("all_devices") if efficiency else None) or read or None
+    doubt = efficiency.shared_doubt if efficiency else ""
+    devices = None if doubt else (efficiency.known("all_devices") if efficiency else None) or read or None
     step_ns = measured.step.rate_ns
     on_cpu = measured.known("device_kind") == "cpu"
     cost = STEPS * step_ns / _HOUR_NS * devices * gpu_hour_price if step_ns and devices and not on_cpu else None
-    no_cost = "the number of devices is not known" if step_ns else "the step time is not known"
-    if on_cpu:
-        no_cost = _ON_CPU
+    no_devices = doubt or "the number of devices is not known"
+    no_cost = _ON_CPU if on_cpu else no_devices if step_ns else "the step time is not known"
     savings = [
         CostSaving(
             rule=advice.rule,
@@ -38,6 +38,6 @@ def with_cost(report: Report, gpu_hour_price: float) -> Report:
         for advice in report.advice
         if cost is not None and advice.saves is not None
     ]
-    figures = {"devices": (devices, "the number of devices is not known"), "per_1000_steps": (cost, no_cost)}
+    figures = {"devices": (devices, no_devices), "per_1000_steps": (cost, no_cost)}
     found = Cost.of(figures, gpu_hour_price=gpu_hour_price, savings=savings)
     return report.model_copy(update={"cost": found})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -118,8 +119,20 @@ def across(run: Run, views: list[RankView], accounted: list[RankView] | None = N
         tracks,
         phases,
         [*not_of_one_run(calls, run.world_size), *uneven_clocks(match(calls, run.world_size, found)).items()],
-        shared_gpus(run.facts, views, {rank: host_of(run, rank) for rank in run.by_rank}),
+        shared_gpus(run.facts, views, _hosts(run), _cards(run)),
     )
+
+
+def _hosts(run: Run) -> dict[int, str | None]:
+    """The host of each rank; where neither facts nor trace has it, the only host of run.json."""
+    listed = run.record.hosts if run.record is not None else []
+    only = listed[0] if len(listed) == 1 else None
+    return {rank: host_of(run, rank) or only for rank in run.by_rank.keys() | run.facts}
+
+
+def _cards(run: Run) -> dict[str, int]:
+    """How many GPUs the recording has of each host."""
+    return dict(Counter(card.host for card in run.record.cards)) if run.record is not None else {}
 
 
 def host_of(run: Run, rank: int) -> str | None:

@@ -369,7 +369,7 @@ def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | 
     devices = together.devices.get(rank, [])
     used = [device.device for device in devices[:1]]
     listed = matmul.listed(trace.light.devices, used) if trace and used else None
-    name = (facts.device.name if facts and facts.device else None) or (listed.name if listed else None)
+    name, capability = platform.identity(facts, listed)
     clock = together.clocks.get(rank)
     unclocked = "it shares no collective with the first rank, and no host that is known"
     unheard = "no collective was read on this rank and the first"
@@ -377,7 +377,8 @@ def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | 
         unheard = "it is the rank that the others are compared with"
     figures = {
         "host": (host_of(run, rank), "the trace does not name the host"),
-        "device_name": (name or None, "the recording does not name the device"),
+        "device_name": (name, "the recording does not name the device"),
+        "compute_capability": (capability, "the recording has no compute capability of the device"),
         "untraced_median_ns": (
             steptime.median(steptime.durations(facts.window("untraced") if facts else None)),
             "no untraced step was recorded",

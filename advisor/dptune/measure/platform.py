@@ -8,6 +8,7 @@ from dptune.measure.device.operations import uses_device, vendor
 from dptune.measure.views import RankView
 from dptune.runfile.facts import Facts
 from dptune.trace.collective_kernels import library_of
+from dptune.trace.events import Device
 from dptune.trace.kernels import DEVICE_COLLECTIVE_PREFIXES, HOST_COLLECTIVE_PREFIXES
 from dptune.trace.vendors import torch_device, unread, vendor_of
 
@@ -58,3 +59,12 @@ def _of_kind(claim: str, kind: str | None) -> str:
     """Of `cpu:gloo,cuda:nccl` the part for the device the run computes on."""
     parts = dict(part.split(":", 1) for part in claim.lower().split(",") if ":" in part)
     return parts.get(torch_device(kind), claim.lower())
+
+
+def identity(facts: Facts | None, listed: Device | None) -> tuple[str | None, str | None]:
+    """Name of a rank's device, its facts before its trace, and compute capability, its trace before its facts."""
+    recorded = facts.device if facts else None
+    name = (recorded.name if recorded else None) or (listed.name if listed else None)
+    if listed is not None and listed.compute_major is not None:
+        return name or None, f"{listed.compute_major}.{listed.compute_minor or 0}"
+    return name or None, (recorded.capability if recorded else None) or None

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from dptune.measure.views import RankView
 from dptune.runfile.facts import Facts
 
+K = TypeVar("K", bound=Hashable)
+
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _DOUBT = "rank {} may share a GPU with rank {}: its GPU was not recorded, so its share of the peak is unknown"
+_FEWER = "rank {} may share a GPU with rank {}: the recording has fewer GPUs of their host than ranks"
 
 
 @dataclass(frozen=True)
@@ -20,13 +25,20 @@ class SharedGpus:
     doubt: str = ""
 
 
-def shared_gpus(facts: Mapping[int, Facts], views: Sequence[RankView], hosts: Mapping[int, str | None]) -> SharedGpus:
-    """By UUID; a rank without one, beside others that have one, may share a GPU of the same index on its host.
+def shared_gpus(
+    facts: Mapping[int, Facts],
+    views: Sequence[RankView],
+    hosts: Mapping[int, str | None],
+    cards: Mapping[str, int] | None = None,
+) -> SharedGpus:
+    """By host and UUID; a rank without one, beside others that have one, may share a GPU of the same index on its host.
 
-    The index proves nothing: launchers that give each process one GPU of its own make it number 0 in all of them.
+    The index proves nothing: launchers that give each process one GPU of its own make it number 0 in all of them. Where
+    no rank has a UUID, ranks of one index may share a GPU if their host has fewer `cards`, by host, than ranks.
     """
-    uuids = {rank: each.device.uuid for rank, each in sorted(facts.items()) if each.device and each.device.uuid}
-    by_gpu = _by((uuid, rank) for rank, uuid in uuids.items())
+    read = {rank: _uuid(each.device.uuid) for rank, each in sorted(facts.items()) if each.device}
+    uuids = {rank: uuid for rank, uuid in read.items() if uuid}
+    by_gpu = _by(((hosts.get(rank), uuid), rank) for rank, uuid in uuids.items())
     shared = {rank: ranks for ranks in by_gpu.values() if len(ranks) > 1 for rank in ranks}
     devices = (
         ((hosts.get(view.rank), device.operations.device), view.rank)
@@ -34,16 +46,25 @@ def shared_gpus(facts: Mapping[int, Facts], views: Sequence[RankView], hosts: Ma
         for device in view.devices
         if not device.operations.on_cpu
     )
-    for ranks in _by(devices).values() if uuids else ():
+    on_host = Counter(hosts.get(view.rank) for view in views)
+    for (host, _), ranks in _by(devices).items():
+        few = host is not None and 0 < (cards or {}).get(host, 0) < on_host[host]
+        if not uuids and not few:
+            continue
         for unnamed in [rank for rank in ranks if rank not in uuids]:
             others = (rank for rank in ranks if rank != unnamed and not _apart(facts, rank, unnamed))
             if (other := next(others, None)) is not None:
-                return SharedGpus(shared, _DOUBT.format(unnamed, other))
+                return SharedGpus(shared, (_DOUBT if uuids else _FEWER).format(unnamed, other))
     return SharedGpus(shared)
 
 
-def _by(pairs: Iterable[tuple[object, int]]) -> dict[object, list[int]]:
-    found: dict[object, list[int]] = {}
+def _uuid(recorded: str | None) -> str:
+    """As it is compared: some sources write it in capitals, or with the prefix `GPU-`."""
+    return (recorded or "").strip().lower().removeprefix("gpu-")
+
+
+def _by(pairs: Iterable[tuple[K, int]]) -> dict[K, list[int]]:
+    found: dict[K, list[int]] = {}
     for key, rank in pairs:
         found.setdefault(key, []).append(rank)
     return found

@@ -96,6 +96,7 @@ class EfficiencyFigures(Figures):
     samples_per_s: Figure[float] = Field(ABSENT, description="samples per second, all devices")
     tokens_per_step: Figure[int] = Field(ABSENT, description="tokens per optimizer step, all devices")
     tokens_per_s: Figure[float] = Field(ABSENT, description="tokens per second, all devices")
+    shared_doubt: str = Field("", description="why ranks may share a GPU, so that devices are not counted; else empty")
     all_devices: Figure[int] = Field(ABSENT, description="devices of the run; one that ranks share counts once")
 
     @property

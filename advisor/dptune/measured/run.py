@@ -60,6 +60,7 @@ class RankFigures(Figures):
     rank: int = Field(description="number of the rank in the run")
     host: Figure[str] = Field(ABSENT, description="name of the machine it ran on")
     device_name: Figure[str] = Field(ABSENT, description="name of the device, as the driver reports it")
+    compute_capability: Figure[str] = Field(ABSENT, description="compute capability of the device, `8.0`")
     gpu_ranks: list[int] = Field(
         default_factory=list, description="all ranks on its GPU, where its UUID shows that it shares it; else empty"
     )

@@ -36,17 +36,27 @@ class RanksView(RecordedView):
         stretch = self.measured.traced_step_ns / self.measured.recorded_step_ns
         return min(1.0, max(0.0, share) * max(1.0, stretch))
 
+    def gpus(self) -> dict[str, tuple[str, str]]:
+        """Compute capability and name, "" where unknown, of each GPU model that either is known of; by what shows it.
+
+        The capability in the trace counts before that in the facts.
+        """
+        recorded = {each.rank: each.device.capability for each in self.facts if each.device}
+        found: dict[str, tuple[str, str]] = {}
+        for rank in self.measured.ranks:
+            name = str(rank.known("device_name") or "")
+            capability = str(rank.known("compute_capability") or recorded.get(rank.rank, ""))
+            if shown := name or (capability and f"compute capability {capability}"):
+                known = found.get(shown, ("", ""))[0]
+                found[shown] = (known or capability, name)
+        return found
+
     def gpus_have(self, has: Callable[[str, str], bool], what: str) -> bool:
         """Whether the GPUs have something, by compute capability and name, "" where unknown.
 
         Raises Missing where neither is known, and where only some have it.
         """
-        names = [(rank.rank, str(rank.known("device_name") or "")) for rank in self.measured.ranks]
-        capabilities = {each.rank: each.device.capability for each in self.facts if each.device}
-        gpus: dict[str, str] = {}
-        for rank, name in names:
-            gpus[name] = gpus.get(name) or capabilities.get(rank, "")
-        found = {name: has(capability, name) for name, capability in gpus.items() if capability or name}
+        found = {shown: has(*identity) for shown, identity in self.gpus().items()}
         if not found:
             raise Missing("the GPU model is unknown, and so are the dtypes of its tensor cores")
         if len(set(found.values())) > 1:

@@ -83,9 +83,10 @@ class Run:
     def world_size(self) -> int | None:
         """How many ranks the run had, as most claims agree, of equals that of run.json; None where nothing says.
 
-        A size that does not hold all ranks that were read counts only where no other is claimed.
+        A size that does not hold all ranks that were read counts as one that does.
         """
         least = max([*self.by_rank, *self.facts], default=-1) + 1
         votes = sum(self.world_sizes.values(), Counter[int]())
         recorded = self.world_sizes.get("run.json", Counter())
-        return max(votes, key=lambda size: (size >= least, votes[size], recorded[size], size), default=None)
+        claimed = max(votes, key=lambda size: (size >= least, votes[size], recorded[size], size), default=None)
+        return None if claimed is None else max(claimed, least)

@@ -43,12 +43,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Impact
+from dptune.advice import Advice, Change, Confidence, Evidence, Impact
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is often one layer kept in fp32 on purpose")
 TF32_CAPABILITY = 8  # the major compute capability of Ampere
 _BEFORE_AMPERE = re.compile(r"\b(V100S?|T4G?|TITAN|RTX 20\d\d|Quadro|GTX|P100|P40|P4|K80|M40|M60)\b", re.IGNORECASE)
+
+_AMPERE_OR_LATER = re.compile(
+    r"\b(A(2|10[GM]?|16|30X?|40|100X?|800)|L(2|4|20|40S?)|H(20|[128]00)|GH200|G?B[123]00"
+    r"|RTX ([345]0\d\d|A\d{4}|.*Ada))\b",
+    re.IGNORECASE,
+)
 
 RULE = Rule(
     code="DP401",
@@ -94,7 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
         why="fp32 products leave tensor cores idle. TF32 uses them, and bf16 autocast saves more.",
         changes=changes,
         saves=run.saving(changes, bound),
-        confidence="medium",
+        confidence=_confidence(run),
         evidence=list(_evidence(run, share)),
         numerics="changes",
         watch="TF32 keeps 10 bits of mantissa where fp32 keeps 23: compare the loss over the first few hundred steps.",
@@ -107,6 +113,12 @@ def _knows_tf32(capability: str, name: str) -> bool:
     if capability:
         return int(capability.partition(".")[0]) >= TF32_CAPABILITY
     return not _BEFORE_AMPERE.search(name)
+
+
+def _confidence(run: RunView) -> Confidence:
+    """Low where a GPU's capability is unknown and its name is of no known GPU with TF32."""
+    known = all(capability or _AMPERE_OR_LATER.search(name) for capability, name in run.gpus().values())
+    return "medium" if known else "low"
 
 
 def _autocast(run: RunView, share: float, impact: Impact) -> Iterator[Advice]:
@@ -130,7 +142,7 @@ def _autocast(run: RunView, share: float, impact: Impact) -> Iterator[Advice]:
         f"and {peaks['bf16'] / 1e12:.4g} in bf16. Attention also runs in bf16 then.",
         changes=changes,
         saves=run.saving(changes, run.bound(0.0, max(0.0, (share + computed) / 2 - fastest), how)),
-        confidence="medium",
+        confidence=_confidence(run),
         evidence=list(_evidence(run, share)),
         numerics="changes",
         watch="bf16 keeps 7 bits of mantissa where fp32 keeps 23: compare the loss over the first few hundred steps.",

@@ -49,7 +49,7 @@ from dptune.advice import Advice, Change, Evidence, Saving
 from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 
-_VOLTA_OR_TURING = re.compile(r"\b(V100|T4|TITAN (V|RTX)|RTX 20\d\d|Quadro (GV100|RTX [3-8]000))", re.IGNORECASE)
+_VOLTA_OR_TURING = re.compile(r"\b(V100S?|T4G?|TITAN (V|RTX)|RTX 20\d\d|Quadro (GV100|RTX [3-8]000))\b", re.IGNORECASE)
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "medium impact from here: less is often one layer kept in fp32 on purpose")
 USED_SHARE = Threshold("used_share", 0.05, "if tensor cores already compute that much of a step, autocast is on")

@@ -57,6 +57,13 @@ def architecture_of(view: RankView) -> Architecture | None:
     return architecture(columns.names[number] for number in np.unique(columns.name_id[rows]).tolist())
 
 
+def latest(shown: Iterable[Architecture | None]) -> Architecture | None:
+    """The latest architecture that the kernels of any rank show; kernels of an earlier one run on later ones."""
+    order = [name for name, _, _ in _NVIDIA]
+    known = [each for each in shown if each is not None]
+    return min(known, key=lambda each: order.index(each.name) if each.name in order else len(order), default=None)
+
+
 def architecture(names: Iterable[str]) -> Architecture | None:
     """The architecture that names of kernels show; None where none does, and where they contradict each other."""
     short = [name[:MOST_CHARACTERS] for name in names]

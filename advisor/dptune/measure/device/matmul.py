@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 
 from dptune.measure.device.alignment import is_unaligned, unaligned_products
-from dptune.measure.device.architectures import architecture_of
+from dptune.measure.device.architectures import architecture_of, latest
 from dptune.measure.device.operator_kinds import operator_shares
 from dptune.measure.device.phases import bounds
 from dptune.measure.device.precisions import has_tensor_cores, is_fp32, is_tensor_core, is_unclassified
@@ -61,7 +61,9 @@ def matmul(
         missing = dict.fromkeys(_SHARES, _ON_CPU) | ({} if shares else {"operator_shares": _NONE})
         return MatmulFigures(tensor_cores=False, operator_shares=shares or None, missing=missing)
     tensor_cores = has_tensor_cores(*_identity(views, device))
-    shown = architecture_of(views[0]) if tensor_cores is None else None
+    if tensor_cores is None and any(has_tensor_cores(name, None) for name in device_names):
+        tensor_cores = True
+    shown = latest(map(architecture_of, views)) if tensor_cores is None else None
     if shown is not None:
         tensor_cores = shown.matrix_units
     if any(has_tensor_cores(name, None) is False for name in device_names):

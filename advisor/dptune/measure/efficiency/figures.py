@@ -113,7 +113,7 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
     counted = source if isinstance(source, str) else count(source.view)
     devices = 0 if isinstance(source, str) else source.devices
     figures = _rates(source, devices, steps)
-    about: dict[str, Any] = {"devices": devices}
+    about: dict[str, Any] = {"devices": devices, "shared_doubt": steps.shared_gpus.doubt}
     if not isinstance(source, str):
         about |= {"scope": source.scope, "sharing_ranks": steps.sharing_ranks(source.view.rank)}
     if isinstance(source, str) or isinstance(counted, str):

@@ -84,7 +84,7 @@ def summary(report: Report, found: EfficiencyFigures) -> Iterator[tuple[str, str
     hfu = shown(lambda: found.hfu, lambda share: f"{found.bound}{percent(share)}")
     flops_known = found.known("flops") is not None
     on_cpu = report.measured.known("device_kind") == "cpu"
-    each = "rank" if on_cpu or found.sharing_ranks > 1 else "device"
+    each = "rank" if on_cpu or found.sharing_ranks > 1 or found.shared_doubt else "device"
     if isinstance(mfu, Hole) and mfu == hfu:
         yield "MFU, HFU", str(mfu)
     else:
