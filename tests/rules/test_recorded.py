@@ -122,7 +122,7 @@ EXPERTS = {
     "torchrec_resnet18_2xv100": ["DP601"],
     "kineto_resnet50_loader/234cf25_worker0.1623212756351.pt.trace.json.gz": ["DP404", "DP603"],
     "single_gpu/d4c3f21_trace_04.json.gz": ["DP401"],
-    "nanogpt_8xh100": ["DP701", "DP207", "DP626"],
+    "nanogpt_8xh100": ["DP701", "DP626", "DP207"],
     "kineto_resnet50_loader/2d19c63_worker0.pt.trace.json.gz": ["DP501", "DP603"],
     "kineto_resnet50_loader/4a9c9ae_worker0.pt.trace.json.gz": ["DP501"],
 }
