@@ -302,6 +302,15 @@ def test_the_bar_of_a_rank_without_steps_is_of_its_whole_recording(foreign: Repo
     assert bar.shares[0] == pytest.approx(whole.share("compute_ns"), abs=1e-6)
 
 
+def test_too_few_steps_for_a_verdict_show_the_kernels() -> None:
+    _, report = reading.sample("accumulation_without_no_sync")
+    few = Finding(code="steps-few", level="unjudgeable", text="only 1 steady step was recorded")
+    judged = report.model_copy(update={"trust": report.trust.model_copy(update={"findings": [few]})})
+    most = report.measured.kernels.top[0].name[:12]
+    assert most not in text.first_screen(report)
+    assert most in text.first_screen(judged)
+
+
 def test_rules_that_could_not_run_for_several_reasons_are_all_counted() -> None:
     _, report = reading.sample("healthy")
     lacks = "the traces hold no Python stacks: use with_stack=True"
