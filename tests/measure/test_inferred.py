@@ -440,7 +440,7 @@ def test_what_else_a_trace_shows(real_traces: Path) -> None:
     assert graphs == {
         "attention": "memory-efficient attention (by its kernels)",
         "CUDA graphs": "2 launches per step",
-        "compiled calls": "1 compiled call per step; guards take 1.6 % of the step on the host",
+        "compiled calls": "1 per step; guards take 1.6 % of the step on the host",
     }
     assert traits(stripped(RECORDED / "broadcast-buffers")[1]) == {}
     assert "checkpointing" not in traits(stripped(RECORDED / "matrix-decompositions")[1])

@@ -143,7 +143,7 @@ def test_a_public_run_that_the_profiler_made_launch_bound(findings: Path) -> Non
         ("torchrec_resnet18_2xv100", "`aten::as_strided` (763 calls per step)"),
         (
             "kineto_resnet50_loader/234cf25*",
-            "SGD makes 644 of 1478 launches, one tensor at a time, 161 of them in zero_grad",
+            "waits 17 % of a step for kernel launches (1,478 kernels per step)",  # 87 % before work of forward passes
         ),
     ],
 )
