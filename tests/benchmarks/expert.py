@@ -26,8 +26,8 @@ FIRST_CAUSES = {
     "nanogpt_8xh100": Opinion(
         "rank 1's host is slow; overlap the optimizer's collectives; fuse the loss",
         "DP701",
-        ("DP701", "DP207", "DP626"),
-        _ALL_IN_ORDER + "; the loss has low confidence, as it is compiled",
+        ("DP701", "DP626", "DP207"),
+        "all three, the last two in the other order: without communication the replay of traced steps saves nothing",
     ),
     "torchrec_straggler_4xv100": Opinion(
         "rank 2 stands still 1 s; cudaMalloc in steps; fp16",

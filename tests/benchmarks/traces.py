@@ -206,7 +206,7 @@ def _utilization(runs: dict[str, Any]) -> Iterator[str]:
             f"{least}{f'{peaks} TFLOP/s' if found['mfu'] else found['why'][:70]}"
         )
     for why, number in without.most_common():
-        yield f"no FLOPs on {number}: {why}"
+        yield f"neither FLOPs nor MFU on {number}: {why}"
 
 
 def _quiet(runs: dict[str, Any], reports: dict[str, Any]) -> Iterator[str]:

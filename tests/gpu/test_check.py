@@ -91,7 +91,8 @@ def test_a_check_that_is_ended_writes_what_it_found(tmp_path: Path) -> None:
     process.terminate()
     assert process.wait(300) == 1
     stages = json.loads((tmp_path / "out" / "result.json").read_text())["stages"]
-    assert (stages["known"]["status"], stages["link"]["status"]) == ("failed", "no time")
+    assert stages["known"]["status"] in ("failed", "complete")  # the latter where it was over before the signal came
+    assert stages["link"]["status"] == "no time"
 
 
 def a_place(out: Path, seconds: float = 300.0) -> Place:
