@@ -83,7 +83,7 @@ class Run:
     def world_size(self) -> int | None:
         """How many ranks the run had, as most claims agree, of equals that of run.json; None where nothing says.
 
-        A size that does not hold all ranks that were read counts as one that does.
+        At least the highest rank that was read, plus one.
         """
         least = max([*self.by_rank, *self.facts], default=-1) + 1
         votes = sum(self.world_sizes.values(), Counter[int]())

@@ -66,8 +66,8 @@ MORE_STEPS = f"record more traced steps (--light {ENOUGH_STEPS})"
 _OF_REPLAY, _OF_STEP, _OF_PROCESSES = 0.3, 0.02, 0.3
 _OF_COMPUTE, _OF_COMPUTE_OF_SEVERAL = 0.05, 0.045
 # Steps of fully_shard differ more between processes, most where they compute for most of the step: of 19 changes that
-# were predicted and then measured nine in ten were off by up to 10 % of the step, two of those by 10 and 15 % over
-# 1 Gbit/s. These two stand for that, and no other changes have tried them (tests/benchmarks/PREDICTIONS.md).
+# were predicted and then measured, the effects of 17 were off by up to 10.3 %, those over 1 Gbit/s by 10.3 and 15 %.
+# These two stand for that, and no other changes have tried them (tests/benchmarks/PREDICTIONS.md).
 _OF_SHARDED_COMPUTE, _OF_SHARDED_STEP = 0.15, 0.07
 _OF_DIFFERENCE, _OF_DIFFERENCE_OF_SEVERAL = 0.08, 0.06
 _OF_CROWDED_COMPUTE = 0.08

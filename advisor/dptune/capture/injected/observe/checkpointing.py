@@ -68,7 +68,7 @@ class Checkpointing:
         self._watch_enabling(module.PreTrainedModel, "gradient_checkpointing_enable")
 
     def _watch_enabling(self, kind: Any, method: str) -> None:
-        """Note the line, unless transformers calls it for its own Trainer, which goes by its arguments."""
+        """Note the line, unless the Trainer of transformers calls it: the line of its argument is noted then."""
         enable = getattr(kind, method)
 
         @functools.wraps(enable)
