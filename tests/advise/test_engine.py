@@ -239,9 +239,32 @@ def test_a_rule_that_does_not_end_is_left_and_ended(assemble, make_rule, monkeyp
         assert not thread.is_alive(), "it goes on computing beside all that comes after it"
 
 
+def test_ctrl_c_while_its_thread_starts_ends_a_rule_too(assemble, make_rule, monkeypatch):
+    """The rule may run, and print, before `start` returns; on a busy machine for long."""
+    threads, begun, start = [], threading.Event(), threading.Thread.start
+
+    def check(run):
+        threads.append(threading.current_thread())
+        begun.set()
+        while True:
+            pass
+
+    def interrupted(thread):
+        start(thread)
+        begun.wait(300)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    monkeypatch.setattr(asking, "END_S", 300)
+    with pytest.raises(KeyboardInterrupt):
+        assemble(make_rule("XX101", check))
+    assert [thread.is_alive() for thread in threads] == [False]
+
+
 def test_a_rule_that_sleeps_is_left_off_the_main_thread_too(assemble, make_rule, monkeypatch):
     woken, reports = threading.Event(), []
     monkeypatch.setattr(asking, "LIMIT_S", 0.1)
+    monkeypatch.setattr(asking, "END_S", 0.1)
     rules = make_rule("XX101", lambda run: iter([woken.wait(300)])), make_rule("XX102", ours=True)
     thread = threading.Thread(target=lambda: reports.append(assemble(*rules)), daemon=True)
     thread.start()

@@ -26,6 +26,7 @@ from dptune.runfile.facts import Facts
 from dptune.whatif.memory.predicting import predict_memory
 
 LIMIT_S = 30.0  # for a rule of another pack, which has what it asks for at hand
+END_S = 1.0  # for its thread to end once it is told to
 MOST_ADVICE = 1000  # a rule that yields without end would fill the memory before its time is up
 _UNSAID = "a figure is missing, and the rule does not say which"
 
@@ -84,8 +85,8 @@ def _in_time(loaded: LoadedRule, view: RunView) -> Answer:
     """The answer of a thread of its own, which is left behind, and keeps no process alive, when the time is up."""
     answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
     thread = threading.Thread(target=lambda: answers.put(_answer(loaded, view)), daemon=True)
-    thread.start()
     try:
+        thread.start()  # which waits, too: the rule may run before it returns
         return answers.get(timeout=LIMIT_S)
     except queue.Empty:
         _end(thread)
@@ -96,8 +97,13 @@ def _in_time(loaded: LoadedRule, view: RunView) -> Answer:
 
 
 def _end(thread: threading.Thread) -> None:
-    """Raise SystemExit in the thread as soon as it runs Python: a loop goes on and prints otherwise."""
+    """Raise SystemExit in the thread as soon as it runs Python: a loop goes on and prints otherwise.
+
+    Waits for it, so that a loop cannot print to the stdout of the report; for a call that does not return, `END_S`.
+    """
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+    if thread.is_alive():
+        thread.join(END_S)
 
 
 def _answer(loaded: LoadedRule, view: RunView) -> Answer:
