@@ -6,7 +6,8 @@
 
 Scripts, networks, trials and columns are those of predictions.py; SHARD is how many blocks a unit has (0: DDP).
 `scales` has 144 blocks, `slabs` three, `poet` six. It resumes where it stopped; raw results stand in
-results/predictions_fsdp.json. The rest of the machine should be idle.
+results/predictions_fsdp.json, those of the first round, of other sizes, in results/predictions_fsdp_first.json. The
+rest of the machine should be idle.
 """
 
 from __future__ import annotations
@@ -15,33 +16,31 @@ from pathlib import Path
 from typing import Any
 
 from command_line import main
-from predictions import POET, SCALES, SHAPED, SLABS, SMALL_SLABS, Case, Round, collect, table
+from predictions import SHAPED, SMALL_SLABS, WIRES, Case, Round, collect, table
 
 RESULTS = Path(__file__).parent / "results" / "predictions_fsdp.json"
 KEPT, HALVED, QUIET = "fsdp.reshard_after_forward=false", "fsdp.reduce_dtype=bf16", "fsdp.no_sync=true"
-SIX, SINGLE, EACH, NONE = "env.SHARD=24", "env.SHARD=3", "env.SHARD=1", "env.SHARD=0"
-CASES = {  # as in predictions.py, those in a row share recordings
-    "scales, kept gathered": Case(SCALES, SIX, KEPT),
-    "scales, 12 units": Case(SCALES, SIX, "env.SHARD=12", "fsdp.units=12"),
-    "scales, DDP": Case(SCALES, SIX, NONE, "wrapper=ddp"),
-    "scales, reduced in bf16": Case(SCALES, SIX, HALVED, wires=SHAPED),
-    "slabs, kept gathered": Case(SLABS, EACH, KEPT),
-    "slabs, half the batch": Case(SLABS, EACH, "loader.batch_size=224"),
-    "slabs, 1 unit": Case(SLABS, EACH, SINGLE, "fsdp.units=1", wires=SHAPED),
-    "slabs, prefetch": Case(SLABS, EACH, "fsdp.forward_prefetch=2", wires=SHAPED),
-    "poet, kept gathered": Case(POET, EACH, KEPT),
-    "poet, 2 units": Case(POET, EACH, SINGLE, "fsdp.units=2", wires=SHAPED),
-    "poet, DDP": Case(POET, EACH, NONE, "wrapper=ddp", wires=SHAPED),
-    "poet, batch x2": Case(POET, EACH, "loader.batch_size=48", wires=SHAPED),
-    "scales, 3 units": Case(SCALES, SIX, "env.SHARD=48", "fsdp.units=3", wires=SHAPED),
-    "slabs, reduced in bf16": Case(SLABS, EACH, HALVED, wires=SHAPED),
-    "poet, no_sync of 2": Case(f"{POET} --accumulate 2", EACH, QUIET, wires=SHAPED),
-    "poet, from DDP": Case(POET, NONE, EACH, "wrapper=fsdp fsdp.units=6", wires=SHAPED),
-    "slabs, from DDP": Case(SLABS, NONE, EACH, "wrapper=fsdp fsdp.units=3", wires=SHAPED),
-    "4 ranks, scales, kept gathered": Case(SCALES, SIX, KEPT, ranks=4, wires=SHAPED[:1]),
-    "4 ranks, scales, 12 units": Case(SCALES, SIX, "env.SHARD=12", "fsdp.units=12", ranks=4, wires=SHAPED[:1]),
-    "4 ranks, slabs, reduced in bf16": Case(SMALL_SLABS, EACH, HALVED, ranks=4, wires=SHAPED[:1]),
-    "4 ranks, poet, no_sync of 2": Case(f"{POET} --accumulate 2", EACH, QUIET, ranks=4, wires=SHAPED[:1]),
+HALVES, EACH, NONE = "env.SHARD=2", "env.SHARD=1", "env.SHARD=0"  # blocks of a unit
+LINE, WIDE, TALL = "--model poet --batch 32", "--model slabs --batch 320", "--model scales --batch 200"
+SMALL_LINE = "--model poet --batch 12"
+ALL, SLOW = tuple(WIRES), ("200 Mbit/s",)
+CASES = {  # as in predictions.py, IN_A_ROW of them, by wire, share recordings
+    "poet, 3 units, kept gathered": Case(LINE, HALVES, KEPT, wires=ALL),
+    "poet, 3 units, 6 units": Case(LINE, HALVES, EACH, "fsdp.units=6", wires=SHAPED),
+    "poet, no_sync of 3": Case("--model poet --batch 16 --accumulate 3", EACH, QUIET, wires=SHAPED),
+    "poet, 3 units, DDP": Case(LINE, HALVES, NONE, "wrapper=ddp", wires=SLOW),
+    "slabs, 2 units": Case(WIDE, EACH, HALVES, "fsdp.units=2", wires=SLOW),
+    "slabs, batch 480": Case(WIDE, EACH, "loader.batch_size=480", wires=SLOW),
+    "slabs, no_sync of 2": Case("--model slabs --batch 192 --accumulate 2", EACH, QUIET, wires=SHAPED),
+    "slabs, reduced in fp16": Case(WIDE, EACH, "fsdp.reduce_dtype=fp16", wires=ALL),
+    "poet, from DDP": Case(LINE, NONE, HALVES, "wrapper=fsdp fsdp.units=3", wires=SHAPED),
+    "scales, from DDP": Case(TALL, NONE, "env.SHARD=36", "wrapper=fsdp fsdp.units=4", wires=SLOW),
+    "scales, 8 units": Case(TALL, "env.SHARD=36", "env.SHARD=18", "fsdp.units=8", wires=SHAPED),
+    "scales, half the batch": Case(TALL, "env.SHARD=36", "loader.batch_size=100", wires=ALL),
+    "4 ranks, poet, kept gathered": Case(SMALL_LINE, HALVES, KEPT, ranks=4, wires=SLOW),
+    "4 ranks, poet, 6 units": Case(SMALL_LINE, HALVES, EACH, "fsdp.units=6", ranks=4, wires=SLOW),
+    "4 ranks, slabs, reduced in bf16": Case(SMALL_SLABS, EACH, HALVED, ranks=4, wires=SLOW),
+    "4 ranks, poet, no_sync of 2": Case(f"{SMALL_LINE} --accumulate 2", EACH, QUIET, ranks=4, wires=SLOW),
 }
 ROUND = Round(CASES, RESULTS, "python tests/benchmarks/predictions_fsdp.py")
 
