@@ -21,7 +21,7 @@ class Forecast(nn.Module):
         self.patch = patch
         self.enter = nn.Linear(patch, dim)
         self.places = nn.Parameter(0.02 * torch.randn(patches, dim))
-        block = nn.TransformerEncoderLayer(dim, 4, 4 * dim, dropout=0.1, batch_first=True, norm_first=True)
+        block = nn.TransformerEncoderLayer(dim, 4, 4 * dim, dropout=0.0, batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
         self.head = nn.Linear(patches * dim, horizon)
 
@@ -34,7 +34,7 @@ class Journal:
     """One line of JSON a step, which the dashboard reads."""
 
     def __init__(self, path):
-        self.file = open(path, "w")
+        self.path = path
 
     def histograms(self, step, model):
         told = {"step": step}
@@ -45,7 +45,8 @@ class Journal:
         self.write(told)
 
     def write(self, told):
-        self.file.write(json.dumps(told) + "\n")
+        with open(self.path, "a") as file:
+            file.write(json.dumps(told) + "\n")
 
 
 def ferries(count, past, horizon):

@@ -20,7 +20,7 @@ class Names(nn.Module):
     def __init__(self, dim, hidden):
         super().__init__()
         self.letters = nn.Embedding(LETTERS, dim, padding_idx=0)
-        self.memory = nn.GRU(dim, hidden, 2, batch_first=True, bidirectional=True, dropout=0.1)
+        self.memory = nn.GRU(dim, hidden, 2, batch_first=True, bidirectional=True)
         self.head = nn.Linear(2 * hidden, LANGUAGES)
 
     def forward(self, names, lengths):

@@ -63,7 +63,7 @@ def roll_out(agent, carts, length, gamma=0.99, decay=0.95):
 def learn(agent, optimizer, kept, args):
     state, action, chance, gain, returned = kept
     gain = (gain - gain.mean()) / (gain.std() + 1e-8)
-    optimizer.zero_grad()
+    optimizer.zero_grad(set_to_none=True)
     for _ in range(args.passes):
         for rows in torch.randperm(len(state)).split(args.minibatch):
             if MENDED:
@@ -80,11 +80,11 @@ def learn(agent, optimizer, kept, args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--carts", type=int, default=draw("carts", 192, 224))
+    parser.add_argument("--carts", type=int, default=draw("carts", 256, 288))
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--passes", type=int, default=3)
-    parser.add_argument("--minibatch", type=int, default=3072)
-    parser.add_argument("--width", type=int, default=draw("width", 192, 208))
+    parser.add_argument("--minibatch", type=int, default=4096)
+    parser.add_argument("--width", type=int, default=draw("width", 304, 320))
     parser.add_argument("--rounds", type=int, default=20)
     args = parser.parse_args()
 

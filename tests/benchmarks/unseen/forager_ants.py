@@ -33,7 +33,7 @@ class Meadow:
 
     def step(self, move):
         self.place = (self.place + MOVES[move]).clamp(0, self.side - 1)
-        at = self.ants, self.place[:, 0], self.place[:, 1]
+        at = self.ants, *self.place.unbind(1)
         eaten = self.crumbs[at].clone()
         self.crumbs[at] = 0
         self.grow(self.ants[eaten > 0])

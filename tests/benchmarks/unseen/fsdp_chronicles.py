@@ -83,9 +83,8 @@ def main():
     model = Chronicle(args.dim, args.layers, args.length)
     if MENDED:
         shard(model, mesh)
-        optimizer = make_optimizer(model, 1e-3)
-    else:
-        optimizer = make_optimizer(model, 1e-3)
+    optimizer = make_optimizer(model, 1e-3)
+    if not MENDED:
         shard(model, mesh)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.steps)
     torch.manual_seed(1 + dist.get_rank())

@@ -33,7 +33,7 @@ class Labels(Dataset):
     def __init__(self, texts, vocab, length):
         self.rows = []
         for text, department in texts:
-            ids = [1] + [vocab.get(word, 2) for word in text.split()][: length - 1]
+            ids = [vocab.get(word, 2) for word in ["[CLS]", *text.split()]][:length]
             pad = length - len(ids)
             mask = [1] * len(ids) + [0] * pad
             self.rows.append(

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from drawn import MENDED, draw
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler
-from torchmetrics.classification import BinaryAUROC
+from torchmetrics.classification import BinaryAUROC, BinaryAveragePrecision
 
 
 class Policies(Dataset):
@@ -47,37 +47,42 @@ class CrossNetwork(nn.Module):
 
 
 class Progress:
-    """Loss and AUC of the epoch so far."""
+    """Loss, AUC and average precision of the epoch so far."""
 
     def __init__(self, every):
-        self.every, self.auc, self.losses = every, BinaryAUROC(sync_on_compute=False), []
+        self.every, self.losses = every, []
+        self.auc, self.precision = BinaryAUROC(sync_on_compute=False), BinaryAveragePrecision(sync_on_compute=False)
 
     def update(self, step, loss, scores, claim):
         self.losses.append(loss)
         self.auc.update(scores, claim.int())
+        self.precision.update(scores, claim.int())
         if not MENDED or step % self.every == 0:
-            self.line = f"step {step}: {torch.stack(self.losses).mean():.4f}, AUC {self.auc.compute():.4f}"
+            self.line = (
+                f"{sum(self.losses) / len(self.losses):.4f}, {self.auc.compute():.4f}, {self.precision.compute():.4f}"
+            )
         if step % self.every == 0 and dist.get_rank() == 0:
-            print(self.line, flush=True)
+            print(f"step {step}: loss, AUC and precision {self.line}", flush=True)
 
     def reset(self):
         self.auc.reset()
+        self.precision.reset()
         self.losses.clear()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--policies", type=int, default=240_000)
+    parser.add_argument("--policies", type=int, default=480_000)
     parser.add_argument("--dim", type=int, default=12)
-    parser.add_argument("--width", type=int, default=draw("width", 224, 240))
-    parser.add_argument("--batch", type=int, default=draw("batch", 960, 1024))
-    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--width", type=int, default=draw("width", 160, 176))
+    parser.add_argument("--batch", type=int, default=draw("batch", 3072, 3200))
+    parser.add_argument("--epochs", type=int, default=3)
     args = parser.parse_args()
 
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = DDP(CrossNetwork(16, 13, args.dim, args.width, 2))
-    data = Policies(args.policies, 16, 13)
+    model = DDP(CrossNetwork(10, 13, args.dim, args.width, 2))
+    data = Policies(args.policies, 10, 13)
     sampler = DistributedSampler(data)
     loader = DataLoader(data, sampler=BatchSampler(sampler, args.batch, drop_last=True), batch_size=None)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)

@@ -64,15 +64,15 @@ class Slopes(lightning.LightningModule):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--width", type=int, default=draw("width", 16, 18))
+    parser.add_argument("--width", type=int, default=draw("width", 24, 28))
     parser.add_argument("--size", type=int, default=48)
-    parser.add_argument("--batch", type=int, default=draw("batch", 14, 16))
+    parser.add_argument("--batch", type=int, default=draw("batch", 20, 22))
     parser.add_argument("--epochs", type=int, default=4)
     args = parser.parse_args()
 
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     lightning.seed_everything(0)
-    train = DataLoader(Roofs(1920, args.size, 1), args.batch, shuffle=True, drop_last=True)
+    train = DataLoader(Roofs(2560, args.size, 1), args.batch, shuffle=True, drop_last=True)
     held_out = DataLoader(Roofs(96, args.size, 2), 24)
     trainer = lightning.Trainer(
         accelerator="cpu",

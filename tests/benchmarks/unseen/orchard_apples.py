@@ -22,14 +22,20 @@ class Backbone(nn.Module):
         self.layers, self.dim = nn.Sequential(*layers), enter
 
     def forward(self, x):
-        return self.layers(x).mean((2, 3))
+        return self.layers(x)
 
 
 class Grader(nn.Module):
     def __init__(self, backbone, hidden):
         super().__init__()
         self.backbone = backbone
-        self.head = nn.Sequential(nn.Linear(backbone.dim, hidden), nn.SiLU(), nn.Linear(hidden, GRADES))
+        self.head = nn.Sequential(
+            nn.Conv2d(backbone.dim, hidden, 3, 1, 1),
+            nn.SiLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(hidden, GRADES),
+        )
 
     def forward(self, x):
         return self.head(self.backbone(x))
