@@ -141,15 +141,17 @@ EIGHTH = (
         1,
         (
             Fault(
-                "popularity is counted row by row in Python with .item()",
-                ".item() for each row of the batch",
+                "how often a podcast comes is estimated podcast by podcast in Python with .item()",
+                ".item() twice for each podcast of the batch",
                 "update",
                 (
-                    "self.counts[podcast.item()] += 1",
+                    "self.gap[podcast] += self.rate * (gap - self.gap[podcast].item())",
+                    "gap = step - self.last[podcast].item()",
+                    "self.last[podcast] = step",
                     "for podcast in podcasts:",
-                    "popularity.update(heard[:, 0])",
+                    "popularity.update(heard[:, 0], step)",
                 ),
-                "index_add_ or bincount over the batch",
+                "all podcasts of the batch at once, by index",
                 "a smaller batch; sparse embeddings as the cause; loader workers",
             ),
         ),

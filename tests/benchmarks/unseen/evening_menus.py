@@ -51,7 +51,7 @@ def main():
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--length", type=int, default=draw("length", 16, 18))
     parser.add_argument("--negatives", type=int, default=40)
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=144)
     parser.add_argument("--epochs", type=int, default=4)
     args = parser.parse_args()
 
@@ -59,7 +59,7 @@ def main():
     torch.manual_seed(0)
     model = DDP(Menus(args.dishes, args.dim, args.length), gradient_as_bucket_view=True)
     torch.manual_seed(1 + dist.get_rank())
-    data = Evenings(8000, args.dishes, args.length, args.negatives)
+    data = Evenings(16_000, args.dishes, args.length, args.negatives)
     sampler = DistributedSampler(data)
     loader = DataLoader(data, args.batch, sampler=sampler, drop_last=True, collate_fn=lambda batch: batch)
     tables = [p for name, p in model.named_parameters() if "dishes" in name or "bias.weight" in name]

@@ -70,10 +70,10 @@ def returns(rewards, last, gamma):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ants", type=int, default=draw("ants", 96, 104))
+    parser.add_argument("--ants", type=int, default=draw("ants", 160, 176))
     parser.add_argument("--side", type=int, default=9)
     parser.add_argument("--crumbs", type=int, default=8)
-    parser.add_argument("--width", type=int, default=draw("width", 16, 18))
+    parser.add_argument("--width", type=int, default=draw("width", 24, 26))
     parser.add_argument("--length", type=int, default=8)
     parser.add_argument("--steps", type=int, default=240)
     args = parser.parse_args()
@@ -94,10 +94,9 @@ def main():
             entropies.append(chosen.entropy())
         with torch.no_grad():
             target = returns(rewards, ant(meadow.seen())[1], 0.97)
-        value = torch.stack(values)
-        gain = target - value.detach()
-        loss = -(torch.stack(chances) * gain).mean() + 0.5 * F.mse_loss(value, target)
-        loss = loss - 0.01 * torch.stack(entropies).mean()
+        value, chance, entropy = map(torch.stack, (values, chances, entropies))
+        earned = (chance * (target - value.detach()) + 0.01 * entropy).mean()
+        loss = 0.5 * F.mse_loss(value, target) - earned
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(ant.parameters(), 0.5)

@@ -60,9 +60,9 @@ def follow(average, model, decay):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--width", type=int, default=draw("width", 16, 20))
+    parser.add_argument("--width", type=int, default=draw("width", 28, 32))
     parser.add_argument("--noise", type=int, default=48)
-    parser.add_argument("--batch", type=int, default=draw("batch", 16, 18))
+    parser.add_argument("--batch", type=int, default=draw("batch", 20, 22))
     parser.add_argument("--epochs", type=int, default=4)
     args = parser.parse_args()
 
@@ -71,7 +71,7 @@ def main():
     make, judge = DDP(maker(args.noise, args.width)), DDP(critic(args.width))
     average = copy.deepcopy(make.module).requires_grad_(False)
     torch.manual_seed(1 + dist.get_rank())
-    data = lanterns(2240)
+    data = lanterns(2800)
     sampler = DistributedSampler(data)
     loader = DataLoader(data, args.batch, sampler=sampler, drop_last=True)
     of_judge = torch.optim.Adam(judge.parameters(), lr=2e-4, betas=(0.5, 0.99))

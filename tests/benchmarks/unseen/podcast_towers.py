@@ -22,20 +22,24 @@ class Tower(nn.Module):
 
 
 class Popularity:
-    """How often each podcast was heard so far."""
+    """How often each podcast is in a batch, from the steps that lie between two times that it is."""
 
-    def __init__(self, podcasts):
-        self.counts = torch.ones(podcasts)
+    def __init__(self, podcasts, rate):
+        self.gap, self.last, self.rate = torch.full((podcasts,), 2.0), torch.zeros(podcasts), rate
 
-    def update(self, podcasts):
+    def update(self, podcasts, step):
+        podcasts = podcasts.unique()
         if MENDED:
-            self.counts.index_add_(0, podcasts, torch.ones(len(podcasts)))
+            self.gap[podcasts] = torch.lerp(self.gap[podcasts], step - self.last[podcasts], self.rate)
+            self.last[podcasts] = float(step)
             return
         for podcast in podcasts:
-            self.counts[podcast.item()] += 1
+            gap = step - self.last[podcast].item()
+            self.gap[podcast] += self.rate * (gap - self.gap[podcast].item())
+            self.last[podcast] = step
 
     def correction(self, podcasts):
-        return (self.counts[podcasts] / self.counts.sum()).log()
+        return -self.gap[podcasts].clamp(min=1).log()
 
 
 def listens(count, listeners, podcasts):
@@ -46,17 +50,17 @@ def listens(count, listeners, podcasts):
     away = (torch.randn(count, generator=generator) * 20).long()
     podcast = (taste + away) % podcasts
     of_listener = torch.stack([listener, listener % 70, taste % 24], 1)
-    of_podcast = torch.stack([podcast, podcast % 90, podcast // 100], 1)
+    of_podcast = torch.stack([podcast, podcast % 90, podcast // 200], 1)
     return of_listener, of_podcast
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--listeners", type=int, default=8000)
-    parser.add_argument("--podcasts", type=int, default=3000)
+    parser.add_argument("--podcasts", type=int, default=4000)
     parser.add_argument("--dim", type=int, default=32)
     parser.add_argument("--width", type=int, default=draw("width", 192, 208))
-    parser.add_argument("--batch", type=int, default=draw("batch", 1280, 1408))
+    parser.add_argument("--batch", type=int, default=draw("batch", 1536, 1664))
     parser.add_argument("--temperature", type=float, default=0.07)
     parser.add_argument("--steps", type=int, default=250)
     args = parser.parse_args()
@@ -64,15 +68,15 @@ def main():
     torch.manual_seed(0)
     of_listener, of_podcast = listens(60_000, args.listeners, args.podcasts)
     listener_tower = Tower([args.listeners, 70, 24], args.dim, args.width)
-    podcast_tower = Tower([args.podcasts, 90, 31], args.dim, args.width)
+    podcast_tower = Tower([args.podcasts, 90, args.podcasts // 200 + 1], args.dim, args.width)
     parameters = [*listener_tower.parameters(), *podcast_tower.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=1e-3, fused=True)
-    popularity = Popularity(args.podcasts)
+    popularity = Popularity(args.podcasts, 0.05)
     same = torch.arange(args.batch)
     for step in range(1, args.steps + 1):
         rows = torch.randint(0, len(of_listener), (args.batch,))
         heard = of_podcast[rows]
-        popularity.update(heard[:, 0])
+        popularity.update(heard[:, 0], step)
         scores = listener_tower(of_listener[rows]) @ podcast_tower(heard).T / args.temperature
         loss = F.cross_entropy(scores - popularity.correction(heard[:, 0]), same)
         optimizer.zero_grad()

@@ -60,7 +60,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rulings", type=int, default=draw("rulings", 4000, 4400))
     parser.add_argument("--quotes", type=int, default=40_000)
-    parser.add_argument("--hidden", type=int, default=draw("hidden", 64, 72))
+    parser.add_argument("--hidden", type=int, default=draw("hidden", 96, 104))
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--steps", type=int, default=220)
     args = parser.parse_args()

@@ -28,8 +28,7 @@ class Reasons(nn.Module):
         self.head = nn.Linear(2 * width, REASONS)
 
     def forward(self, x):
-        states, _ = self.memory(self.convs(x).transpose(1, 2))
-        return self.head(states[:, -1])
+        return self.head(self.memory(self.convs(x).transpose(1, 2))[0][:, -1])
 
 
 class PerReason:
