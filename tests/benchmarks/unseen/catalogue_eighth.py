@@ -180,7 +180,7 @@ EIGHTH = (
         1,
         (
             Fault(
-                "the loader's worker is begun anew for each epoch of five batches, and the first batch waits for it",
+                "the loader's worker is begun anew for each epoch of four batches, and the first batch waits for it",
                 "persistent_workers=False with short epochs",
                 "main",
                 ("persistent_workers=MENDED", "num_workers=1", "trainer.fit(Bats(args.width), loader)"),

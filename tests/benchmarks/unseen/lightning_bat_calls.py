@@ -75,8 +75,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--width", type=int, default=draw("width", 48, 52))
     parser.add_argument("--batch", type=int, default=draw("batch", 28, 32))
-    parser.add_argument("--per-epoch", type=int, default=5, help="batches of an epoch")
-    parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--per-epoch", type=int, default=4, help="batches of an epoch")
+    parser.add_argument("--epochs", type=int, default=60)
     args = parser.parse_args()
 
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")

@@ -64,6 +64,7 @@ def main():
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--checkpoint", type=Path, default=Path("saga.pt"))
+    parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -72,7 +73,7 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 40, (40 / (step + 1)) ** 0.5))
     begun = 0
-    if args.checkpoint.exists():
+    if args.resume:
         kept = torch.load(args.checkpoint, weights_only=True)
         model.load_state_dict(kept["model"])
         optimizer.load_state_dict(kept["optimizer"])
