@@ -16,15 +16,15 @@ class Meadow:
     """Each ant has a grid of its own with a few crumbs; what is eaten grows back elsewhere."""
 
     def __init__(self, ants, side, crumbs):
-        self.ants, self.side = torch.arange(ants), side
-        self.place = torch.randint(0, side, (ants, 2))
+        self.ants, self.side, self.place = torch.arange(ants), side, torch.randint(0, side, (ants, 2))
         self.crumbs = torch.zeros(ants, side, side)
         for _ in range(crumbs):
             self.grow(self.ants)
 
     def grow(self, ants):
-        where = torch.randint(0, self.side, (len(ants), 2))
-        self.crumbs[ants, where[:, 0], where[:, 1]] = 1
+        """A crumb where there is none."""
+        where = (torch.rand(len(ants), self.side**2) - self.crumbs[ants].flatten(1)).argmax(1)
+        self.crumbs[ants, where // self.side, where % self.side] = 1
 
     def seen(self):
         here = torch.zeros_like(self.crumbs)
@@ -80,7 +80,7 @@ def main():
 
     torch.manual_seed(0)
     meadow, ant = Meadow(args.ants, args.side, args.crumbs), Ant(args.side, args.width)
-    optimizer = torch.optim.RMSprop(ant.parameters(), lr=7e-4, alpha=0.99, eps=1e-5)
+    optimizer = torch.optim.Adam(ant.parameters(), lr=1e-3, eps=1e-5)
     recent = deque(maxlen=50)
     for step in range(1, args.steps + 1):
         chances, values, entropies, rewards = [], [], [], []
@@ -93,9 +93,9 @@ def main():
             values.append(value)
             entropies.append(chosen.entropy())
         with torch.no_grad():
-            target = returns(rewards, ant(meadow.seen())[1], 0.97)
+            target = returns(rewards, ant(meadow.seen())[1], 0.9)
         value, chance, entropy = map(torch.stack, (values, chances, entropies))
-        earned = (chance * (target - value.detach()) + 0.01 * entropy).mean()
+        earned = (chance * (target - value.detach()) + 0.03 * entropy).mean()
         loss = 0.5 * F.mse_loss(value, target) - earned
         optimizer.zero_grad()
         loss.backward()

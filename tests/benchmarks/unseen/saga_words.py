@@ -8,7 +8,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from drawn import draw
 
-WORDS, MASK = 1500, 0
+WORDS, MASK = 200, 0
 
 
 class Sagas(nn.Module):
@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--dim", type=int, default=draw("dim", 96, 104))
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--length", type=int, default=40)
-    parser.add_argument("--batch", type=int, default=draw("batch", 20, 22))
+    parser.add_argument("--batch", type=int, default=draw("batch", 24, 26))
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--checkpoint", type=Path, default=Path("saga.pt"))
