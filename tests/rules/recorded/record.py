@@ -70,6 +70,8 @@ LOCALLY = (
         "flat-parameters",
         "split-by-rank",
         "sharded-micro-batches",
+        "gradients-not-cleared",
+        "optimizer-without-gradients",
     ),
     *(fault for fault in dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)) if fault != "look-alikes"),
 )
