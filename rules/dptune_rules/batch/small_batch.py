@@ -28,6 +28,9 @@ loss:
   the square root of k (Malladi et al.).
 - Others: no scaling rule is established, so choose the learning rate yourself.
 
+More than twice the batch is proposed only if an epoch keeps `least_steps` optimizer steps, and for Adam and AdamW only
+up to the size at which beta1 would fall below 0.5: far from its old value the scaling rule is an extrapolation.
+
 A number is proposed only if the optimizer is constructed with the learning rate that the run started with: not if a
 scheduler sets its own, or the first parameter group has another.
 
@@ -73,7 +76,7 @@ from dataclasses import dataclass
 from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
 from dptune.knobs import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.measured import Missing, NoiseFigures
-from dptune.rule import Rule, RunView, Threshold, discarding
+from dptune.rule import LoaderFacts, Rule, RunView, Threshold, discarding
 from dptune_rules.batch import micro_batches
 from dptune_rules.known import passed_at
 from dptune_rules.loader_argument import loader_change
@@ -91,6 +94,10 @@ WORTH_ACCUMULATED_SHARE = Threshold(
 LOOP_SHARE = Threshold(
     "loop_share", 0.1, "of a step: a Python loop over the samples takes twice as long with twice the batch"
 )
+LEAST_STEPS = Threshold(
+    "least_steps", 20.0, "per epoch, with more than twice the batch; Goyal et al. kept accuracy down to 156 per epoch"
+)
+LEAST_BETA = 0.5  # beta1 of Adam
 SAME_COUNT = 0.05  # of the batch, up to which the calls of a loop are its samples, or some for each of them
 ROOM_SHARE = Threshold("room_share", 0.7, "a GPU whose memory is fuller has no room for twice the activations, surely")
 
@@ -101,7 +108,7 @@ RULE = Rule(
     kind="time",
     summary="batch too small: fixed per-step costs dominate",
     since="0.1",
-    thresholds=(WORTH_SHARE, WORTH_ACCUMULATED_SHARE, LOOP_SHARE, ROOM_SHARE),
+    thresholds=(WORTH_SHARE, WORTH_ACCUMULATED_SHARE, LOOP_SHARE, ROOM_SHARE, LEAST_STEPS),
     needs="recording",
 )
 
@@ -144,6 +151,8 @@ def check(run: RunView) -> Iterator[Advice]:
     for times in TIMES:
         then = times * now
         if not _fits(run, now, times) or (loader.dataset_samples or math.inf) < times * before:
+            break
+        if times > TIMES[0] and (_epoch_steps(run, loader, times) < run.limit(LEAST_STEPS) or _leaves_rule(run, times)):
             break
         change = Change(knob="loader.batch_size", now=now, then=then)
         try:
@@ -223,6 +232,20 @@ def _loops_over_samples(run: RunView, batch: int) -> bool:
         if loop.share >= run.limit(LOOP_SHARE) and round(each) and abs(each - round(each)) <= SAME_COUNT * each:
             return True
     return False
+
+
+def _epoch_steps(run: RunView, loader: LoaderFacts, times: int) -> float:
+    """Optimizer steps of an epoch with so many times the batch; infinite where the data set has no length."""
+    batches = loader.epoch_batches(run.measured.world_size)
+    return math.inf if batches is None else batches / run.any_facts().batches_per_step() / times
+
+
+def _leaves_rule(run: RunView, times: int) -> bool:
+    """Whether the scaling rule of Adam would leave little of its first moment's memory."""
+    return any(
+        optimizer.name in ("Adam", "AdamW") and optimizer.betas and 1 - times * (1 - optimizer.betas[0]) < LEAST_BETA
+        for optimizer in run.any_facts().optimizers
+    )
 
 
 def _epoch(samples: int | None, a_step: float) -> Iterator[Evidence]:

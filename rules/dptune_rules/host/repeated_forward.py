@@ -128,9 +128,9 @@ def _title(found: RepeatedForwardFacts) -> str:
             "rows and repeat its output"
         )
     if found.trained:
-        first, again = found.lines[:1], found.lines[1:]
+        trained, again = _at(found.lines[:1]), _at(found.lines[1:])
         return (
-            f"`{found.module}` runs without gradients{_at(again)} on the batch that it has just trained on{_at(first)}: use "
+            f"`{found.module}` runs without gradients{again} on the batch that it has just trained on{trained}: use "
             "the outputs of that pass"
         )
     each = found.calls // found.inputs
