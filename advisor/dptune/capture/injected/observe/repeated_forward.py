@@ -98,7 +98,8 @@ class RepeatedForward:
         with contextlib.suppress(Exception):
             again = repeats(self._calls)
             self._step += [*again, *trained_again(self._calls, self._trained, again)]
-            self._trained = [call for call in self._calls if call.graph and call.inputs is not None]
+            if any(call.graph for call in self._calls):
+                self._trained = [call for call in self._calls if call.graph and call.inputs is not None]
         self._forward_ns += sum(call.spent_ns for call in self._calls if call.graph and call.around is None)
         self._calls, self._kept, self._counts = [], 0, Counter()
         self._begun_ns += time.perf_counter_ns() - begun_ns  # comparing is no part of the step
@@ -125,7 +126,8 @@ class RepeatedForward:
             for module, facts in self._found.values():
                 wrapped = module.module if isinstance(module, DistributedDataParallel) else module
                 facts.module = path_of(wrapped, known)
-            found = [facts for _, facts in self._found.values() if len(facts.step_ns) >= self._steps - 1]
+            least = self._steps - 1  # the first one shows which modules to look at, and the next what they train on
+            found = [facts for _, facts in self._found.values() if len(facts.step_ns) >= least - facts.trained]
             self._facts = sorted(found, key=lambda module_facts: -sum(module_facts.again_ns))[:_NAMED]
         self._found, self._step, self._calls, self._trained, self._around = {}, [], [], [], None
 
