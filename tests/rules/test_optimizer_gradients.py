@@ -21,7 +21,7 @@ def said(ask, make_measured, make_facts):
 def test_kept_gradients(said):
     (advice,) = said("DP305", kept=3)
     assert advice.title == (
-        "Gradients are not cleared between steps of AdamW (train.py:20): each step adds to those of the steps before"
+        "Gradients are not cleared between steps of AdamW (train.py:20): each step uses old gradients again"
     )
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
     assert advice.watch.startswith(

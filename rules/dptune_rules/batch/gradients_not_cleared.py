@@ -69,7 +69,7 @@ def check(run: RunView) -> Iterator[Advice]:
         yield results_at_risk(
             RULE,
             title=f"Gradients are not cleared between steps of {found.optimizer}{in_parentheses(found.step_where)}: "
-            "each step adds to those of the steps before",
+            "each step uses old gradients again",
             why="Backward passes add to the gradients that are there, so old gradients soon outweigh the new ones.",
             confidence="high" if found.kept == found.steps - 1 else "medium",
             evidence=[
