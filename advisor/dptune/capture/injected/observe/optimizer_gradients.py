@@ -216,7 +216,7 @@ def _local(tensor: Any) -> Any:
 
 
 @torch.no_grad()
-def _elements(tensor: Any) -> torch.Tensor:
+def _elements(tensor: Any) -> Any:
     local = _local(tensor).detach()
     local = local.coalesce().values() if local.layout == torch.sparse_coo else local
     return local.reshape(-1)[:: max(1, local.numel() // _ELEMENTS)][:_ELEMENTS]
