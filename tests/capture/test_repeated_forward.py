@@ -268,7 +268,7 @@ def test_evaluation_beside_training(watched):
     def losses(model, rows):
         yield model(rows).square().mean()
         with torch.no_grad():
-            model.eval()(rows)
+            model.eval()(rows.roll(1, 1))
         model.train()
 
     assert watched(layers(nn.Dropout(0.3)), losses) == []
@@ -355,3 +355,78 @@ def test_rows_that_are_repeated_before_a_tower(watched, repeat, times):
 )
 def test_rows_that_differ_or_follow_no_order(watched, repeat, dropout):
     assert watched(Page(repeat, dropout), lambda model, rows: [model(rows).mean()]) == []
+
+
+class Classifier(nn.Module):
+    """Whose outputs in training differ from those in evaluation."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = layers(nn.Dropout(0.5))
+
+    def forward(self, rows):
+        return self.body(rows)
+
+
+@torch.no_grad()
+def accuracy(model, rows):
+    model.eval()
+    model(rows)
+    model.train()
+
+
+@pytest.fixture
+def measured():
+    """What is found in steps of a model that are followed by `after(model, rows)`, and led by `before`."""
+
+    def steps(after=lambda *_: None, before=lambda *_: None, between=lambda *_: None):
+        torch.manual_seed(0)
+        model = Classifier()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        watch, done = RepeatedForward(Places(), lambda: done[0], lambda *_: None), [0]
+        watch.begin()
+        try:
+            for _ in range(5):
+                rows = torch.randn(ROWS, WIDTH)
+                before(model, rows)
+                model(rows).square().mean().backward()
+                done[0] += 1
+                between(model, rows)
+                optimizer.step()
+                watch.ticked()
+                after(model, rows)
+                optimizer.zero_grad()
+        finally:
+            watch.end()
+        return watch.facts()
+
+    return steps
+
+
+@pytest.mark.parametrize("when", ["after", "between"])
+def test_a_pass_for_a_metric_on_the_batch_that_was_trained_on(measured, when):
+    """After the optimizer's step, or between it and the backward pass: its outputs are others."""
+    (found,) = measured(**{when: accuracy})
+    assert (found.module, found.trained, found.without_graph, found.calls, found.inputs) == (
+        "Classifier",
+        True,
+        True,
+        2,
+        1,
+    )
+    assert found.graph_ns == [0] * len(found.graph_ns)
+    assert len(found.lines) == 2
+    assert all(again > 0 for again in found.again_ns)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"before": accuracy},  # labels to train on, say
+        {"after": lambda model, rows: accuracy(model, rows + 1)},
+        {"after": lambda model, rows: accuracy(model.body[2], rows)},
+        {"after": lambda model, rows: model(rows)},  # with gradients: of another loss
+    ],
+)
+def test_other_passes_on_a_batch_are_needed(measured, steps):
+    assert measured(**steps) == []

@@ -111,3 +111,15 @@ def test_rows_of_a_batch_that_are_repeated(advice):
     assert found.why.startswith("The repeated rows take 20 % of the step")
     assert (found.confidence, found.numerics, found.fingerprint) == ("high", "same", "DP612:reader:rows")
     assert ("distinct rows", 24) in [(evidence.label, evidence.value) for evidence in found.evidence]
+
+
+def test_a_pass_for_a_metric(advice):
+    (found,) = advice(repeated(1, graph=False, module="Net", lines=("train.py:85", "train.py:52"), trained=True))
+    assert found.title == (
+        "`Net` runs without gradients (train.py:52) on the batch that it has just trained on (train.py:85): use the "
+        "outputs of that pass"
+    )
+    assert found.why == "The pass takes 10 % of the step. The training pass has computed nearly the same outputs."
+    assert (found.saves.low_share, found.saves.high_share) == (0, pytest.approx(0.1))
+    assert (found.confidence, found.numerics, found.fingerprint) == ("medium", "same", "DP612:Net:trained")
+    assert found.watch.startswith("Weights do not change.")

@@ -232,12 +232,12 @@ def test_a_first_group_with_a_rate_of_its_own_is_not_what_the_optimizer_was_made
 
 
 def test_adam_has_no_rule_where_its_betas_would_be_below_0(ask, make_measured, make_facts, larger):
-    """1 - 4 * (1 - 0.7) is below 0."""
-    own = OptimizerFacts("Adam", "train.py:22", [1e-3], default_learning_rate=1e-3, betas=[0.7, 0.99], eps=1e-8)
+    """1 - 2 * (1 - 0.4) is below 0."""
+    own = OptimizerFacts("Adam", "train.py:22", [1e-3], default_learning_rate=1e-3, betas=[0.4, 0.99], eps=1e-8)
     facts = make_facts(loaders=[LOADER], optimizers=[own])
     (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=larger(1.2, 1.6, 3.0))
     assert [one.knob for one in advice.changes] == ["loader.batch_size"]
-    assert "does not hold at 4x the batch" in advice.watch
+    assert "does not hold at 2x the batch" in advice.watch
 
 
 def test_micro_batches_are_samples_of_a_step_too(ask, make_measured, make_facts, larger):
@@ -308,9 +308,26 @@ def test_no_more_samples_than_the_noise_of_gradients_asks_for(
 
 
 def test_a_cpu_has_room(ask, make_measured, make_facts, larger):
-    facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
+    facts = make_facts(loaders=[LOADER], optimizers=[SGD])
     (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=larger(1.2, 1.6, 2.0))
     assert advice.changes[0].then == 256
+
+
+def test_beta1_stays_at_half_or_more(ask, make_measured, make_facts, larger):
+    """4 times the batch leaves 1 - 4 * 0.1 = 0.6 of beta1, 8 times 0.2."""
+    facts = make_facts(loaders=[LOADER], optimizers=[ADAM])
+    (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=larger(1.2, 1.6, 2.0))
+    assert advice.changes[0].then == 128
+
+
+@pytest.mark.parametrize(("batches", "then"), [(55, 64), (79, 64), (80, 128), (159, 128), (160, 256)])
+def test_an_epoch_keeps_twenty_steps_with_more_than_twice_the_batch(
+    ask, make_measured, make_facts, larger, batches, then
+):
+    short = replace(LOADER, epoch_length=batches)
+    facts = make_facts(loaders=[short], optimizers=[SGD])
+    (advice,) = ask("DP301", make_measured(device="cpu"), [facts], predictor=larger(1.2, 1.6, 2.0))
+    assert advice.changes[0].then == then
 
 
 def test_quiet_where_a_sample_takes_as_long(ask, make_measured, make_facts, larger, hand_made):

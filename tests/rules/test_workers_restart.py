@@ -53,6 +53,15 @@ def test_it_does_not_matter_where_in_an_epoch_the_window_opens(ask, make_measure
     assert advice.saves.high_share == pytest.approx(30 * starts / (200 + 30 * starts))
 
 
+def test_a_sampler_that_draws_few_of_the_samples(ask, make_measured, make_facts):
+    """Of 1,400 samples an epoch has 4 batches, as the loader says: five steps of 60 ms among 15 of 10."""
+    few = LoaderFacts(**{**vars(LOADER), "dataset_samples": 1400, "distributed_sampler": False, "epoch_length": 4})
+    window = steps(*[10, 10, 10, 60] * 5)
+    (advice,) = ask("DP502", make_measured(), [make_facts(loaders=[few], windows=[window])])
+    assert advice.title == "An epoch has 4 batches, and restarts 2 workers: 56 % of the time"
+    assert advice.saves.high_share == pytest.approx(5 * 50 / 450)
+
+
 def test_steps_of_several_batches(ask, make_measured, make_facts):
     """Epochs of 10 batches, two of them a step."""
     twice = LoaderFacts(**{**vars(LOADER), "dataset_samples": 10 * 32 * 2})

@@ -30,6 +30,7 @@ from dptune.runfile.loader import LoaderFacts, PreparingFacts
 from dptune.runfile.loader_lines import HotFunction
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
 from dptune.runfile.memory_growth import MemoryGrowth
+from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 from dptune.runfile.padding import PaddingFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts, left_by_steps
@@ -64,6 +65,7 @@ __all__ = [
     "Missing",
     "NewIterators",
     "OptimizerFacts",
+    "OptimizerGradientFacts",
     "PaddingFacts",
     "Predictor",
     "PreparingFacts",

@@ -352,6 +352,7 @@ WORDS = {  # what a trace lacks, by the names of facts that rules ask for
     "lost_updates": "whether 16-bit weights lose their updates",
     "repeated_passes": "whether a step repeats a backward pass through the same graph",
     "discarded_gradients": "whether gradients are discarded before the optimizer uses them",
+    "optimizer_gradients": "which gradients optimizer steps find",
     "ddp.comm_hook": "whether DDP has a communication hook",
     "ddp.gradient_bytes": "the size of the gradients that DDP all-reduces",
     "optimizers.fused": "whether the optimizer is fused",

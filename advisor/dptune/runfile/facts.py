@@ -27,6 +27,7 @@ from dptune.runfile.library_calls import LibraryCallFacts
 from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.loss_scaling import LossScalingFacts, ScaledClippingFacts
 from dptune.runfile.lost_updates import LostUpdateFacts
+from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 from dptune.runfile.probability_losses import ProbabilityLossFacts
 from dptune.runfile.registered_hooks import RegisteredHookFacts
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
@@ -218,6 +219,7 @@ class Facts:
     `probability_losses` losses that expect logits and are given probabilities;
     `ignored_targets` rows of logits whose targets the loss ignores;
     `discarded_gradients` gradients that are cleared before an optimizer uses them;
+    `optimizer_gradients` whether optimizer steps have gradients, and new ones;
     `broadcast_losses` losses that compare each prediction with each target;
     `kept_weights` weights that are kept without a copy;
     `changed_samples` samples that data sets change in place;
@@ -291,6 +293,7 @@ class Facts:
     probability_losses: list[ProbabilityLossFacts] = field(default_factory=list)
     ignored_targets: list[IgnoredTargetFacts] = field(default_factory=list)
     discarded_gradients: DiscardedGradientFacts | None = None
+    optimizer_gradients: list[OptimizerGradientFacts] = field(default_factory=list)
     broadcast_losses: list[BroadcastLossFacts] = field(default_factory=list)
     kept_weights: list[KeptWeightFacts] = field(default_factory=list)
     changed_samples: list[ChangedSampleFacts] = field(default_factory=list)

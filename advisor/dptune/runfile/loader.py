@@ -86,7 +86,12 @@ class LoaderFacts:
     argument_lines: dict[str, str] = field(default_factory=dict)
 
     def epoch_batches(self, ranks: int) -> int | None:
-        """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length."""
+        """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length.
+
+        As the loader itself says; recordings of older versions lack that, and a sampler may draw fewer than all samples.
+        """
+        if self.epoch_length:
+            return self.epoch_length
         if not self.dataset_samples or not self.batch_size:
             return None
         parts = self.replicas or (ranks if self.distributed_sampler else 1)

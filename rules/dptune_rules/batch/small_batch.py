@@ -28,6 +28,9 @@ loss:
   the square root of k (Malladi et al.).
 - Others: no scaling rule is established, so choose the learning rate yourself.
 
+More than twice the batch is proposed only if an epoch keeps `least_steps` optimizer steps, and for Adam and AdamW only
+up to the size at which beta1 would fall below 0.5: far from its old value the scaling rule is an extrapolation.
+
 A number is proposed only if the optimizer is constructed with the learning rate that the run started with: not if a
 scheduler sets its own, or the first parameter group has another.
 
@@ -67,14 +70,13 @@ see `no-sync-missing`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from dptune.advice import Advice, Change, Evidence, Location, Saving, impact_of
-from dptune.knobs import SETS_RATE, listed_betas, scaled_with_batch
+from dptune.advice import Advice, Change, Evidence, Saving, impact_of
 from dptune.measured import Missing, NoiseFigures
-from dptune.rule import Rule, RunView, Threshold, discarding
+from dptune.rule import LoaderFacts, Rule, RunView, Threshold, discarding
 from dptune_rules.batch import micro_batches
+from dptune_rules.batch.scaled_rate import leaves_rule, scaled_rate
 from dptune_rules.known import passed_at
 from dptune_rules.loader_argument import loader_change
 from dptune_rules.predicted_memory import fits, peak_evidence
@@ -91,6 +93,9 @@ WORTH_ACCUMULATED_SHARE = Threshold(
 LOOP_SHARE = Threshold(
     "loop_share", 0.1, "of a step: a Python loop over the samples takes twice as long with twice the batch"
 )
+LEAST_STEPS = Threshold(
+    "least_steps", 20.0, "per epoch, with more than twice the batch; Goyal et al. kept accuracy down to 156 per epoch"
+)
 SAME_COUNT = 0.05  # of the batch, up to which the calls of a loop are its samples, or some for each of them
 ROOM_SHARE = Threshold("room_share", 0.7, "a GPU whose memory is fuller has no room for twice the activations, surely")
 
@@ -101,7 +106,7 @@ RULE = Rule(
     kind="time",
     summary="batch too small: fixed per-step costs dominate",
     since="0.1",
-    thresholds=(WORTH_SHARE, WORTH_ACCUMULATED_SHARE, LOOP_SHARE, ROOM_SHARE),
+    thresholds=(WORTH_SHARE, WORTH_ACCUMULATED_SHARE, LOOP_SHARE, ROOM_SHARE, LEAST_STEPS),
     needs="recording",
 )
 
@@ -145,6 +150,8 @@ def check(run: RunView) -> Iterator[Advice]:
         then = times * now
         if not _fits(run, now, times) or (loader.dataset_samples or math.inf) < times * before:
             break
+        if times > TIMES[0] and (_epoch_steps(run, loader, times) < run.limit(LEAST_STEPS) or leaves_rule(run, times)):
+            break
         change = Change(knob="loader.batch_size", now=now, then=then)
         try:
             saves = run.predict([change])
@@ -171,7 +178,7 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     impact = impact if predicted else "low"
     saved = f"about {100 * share:.0f} %" if predicted else f"up to {100 * saves.high_share:.0f} %"
-    rate = _scaled_rate(run, times)
+    rate = scaled_rate(run, times)
     then = times * now
     changes = [
         loader_change(run, loader, "batch_size", now, then),
@@ -223,6 +230,12 @@ def _loops_over_samples(run: RunView, batch: int) -> bool:
         if loop.share >= run.limit(LOOP_SHARE) and round(each) and abs(each - round(each)) <= SAME_COUNT * each:
             return True
     return False
+
+
+def _epoch_steps(run: RunView, loader: LoaderFacts, times: int) -> float:
+    """Optimizer steps of an epoch with so many times the batch; infinite where the data set has no length."""
+    batches = loader.epoch_batches(run.measured.world_size)
+    return math.inf if batches is None else batches / run.any_facts().batches_per_step() / times
 
 
 def _epoch(samples: int | None, a_step: float) -> Iterator[Evidence]:
@@ -319,62 +332,3 @@ def _has_room(run: RunView, now: int, times: int, passes: int) -> bool:
     if predicted is None and run.measured.device_kind == "cpu":
         return micro_batches.host_has_room(run, times, passes, MEMORY_SHARE)
     return _fits(run, now, times)
-
-
-@dataclass(frozen=True)
-class _Rate:
-    """What becomes of the learning rate."""
-
-    changes: list[Change]
-    watch: str
-
-
-def _scaled_rate(run: RunView, times: int) -> _Rate:
-    optimizers = run.any_facts().optimizers
-    first = optimizers[0] if len(optimizers) == 1 else None
-    now = None if first is None else _rate(first.first_learning_rate, first.learning_rates, first.default_learning_rate)
-    if first is None or not now or _is_set_otherwise(run, now, first.default_learning_rate):
-        names = {optimizer.name for optimizer in optimizers}
-        larger = f"The global batch is {times}x as large. Scale the learning rate ({_in_words(names, times)})"
-        return _Rate([], f"{larger} in the scheduler or parameter group that sets it.")
-    fewer = f"Step-based schedules get {times}x fewer steps."
-    where = Location.parse(first.where)
-    before = {"optimizer.lr": now, "optimizer.betas": listed_betas(first.betas), "optimizer.eps": first.eps}
-    settings = scaled_with_batch(first.name, times, now, first.betas, first.eps)
-    changes = [Change(knob=name, now=before[name], then=then, at=where) for name, then in settings.items()]
-    if first.name == "SGD":
-        return _Rate(changes, f"For SGD, scale the learning rate linearly with the batch, after a warm-up. {fewer}")
-    if first.name not in ("Adam", "AdamW"):
-        return _Rate([], f"There is no known scaling rule for {first.name}: retune the learning rate. {fewer}")
-    if not changes:
-        words = f"The scaling rule for {first.name} does not hold at {times}x the batch: betas would be below 0"
-        return _Rate([], f"{words}. Retune the learning rate. {fewer}")
-    words = f"For {first.name}, scale the learning rate with the square root of the batch"
-    if len(changes) > 1:
-        words += ", and adjust betas and eps"
-    return _Rate(changes, f"{words}. {fewer}")
-
-
-def _is_set_otherwise(run: RunView, now: float, made_with: float | None) -> bool:
-    """Whether a scheduler sets the rate, or the first group has another than the optimizer was made with."""
-    if made_with and not math.isclose(now, made_with, rel_tol=1e-3):
-        return True
-    return any(scheduler.name in SETS_RATE for scheduler in run.any_facts().schedulers)
-
-
-def _in_words(names: set[str], times: int) -> str:
-    """By which factor, of each optimizer."""
-    factors = []
-    for name in sorted(names):
-        if name == "SGD":
-            factors.append(f"{times} times for SGD")
-        elif name in ("Adam", "AdamW"):
-            factors.append(f"{math.sqrt(times):.3g} times for {name}, with its betas and eps")
-        else:
-            factors.append(f"no rule is known for {name}")
-    return ", ".join(factors) or "by the rule of its optimizer"
-
-
-def _rate(scheduled: float | None, present: Sequence[float], default: float | None) -> float | None:
-    """What the script was started with: as a scheduler noted it, or what it still is; None where a loop sets it."""
-    return scheduled or (default if present and default and math.isclose(present[0], default) else None)

@@ -10,8 +10,12 @@ them. It also finds calls on batches in which each row occurs k times in a regul
 forward share is the host time of these calls, on a GPU their part of the compute of the forward pass. The backward
 share is their part of the backward pass.
 
-Calls that differ do not count: with another dropout mask, with and without gradients of the input, in training and
-evaluation mode, or after an optimizer step. Neither do activation checkpointing and accumulation over one fixed batch.
+It also finds whole passes without gradients, in whatever mode, on the batch that the step before has trained the module
+on, or that an earlier backward pass of the step went through.
+
+Other calls that differ do not count: with another dropout mask, with and without gradients of the input, in training
+and evaluation mode, or after an optimizer step. Neither do activation checkpointing and accumulation over one fixed
+batch.
 
 ## Why it matters
 
@@ -22,6 +26,8 @@ loop over N prefixes computes about N / 2 times as much as one pass over the lon
 
 - Equal calls: keep the output and use it twice. Gradients add up in one backward pass.
 - A pass without gradients on the same input: use the output of the pass with gradients, detached.
+- A pass for a metric, on the batch that was trained on: compute the metric from the outputs of the training pass, or
+  not in each step. Its value is then that before the update, with dropout.
 - Prefixes: run one pass over the longest, with a causal mask (teacher forcing). Position i then sees the same prefix.
 
       mask = nn.Transformer.generate_square_subsequent_mask(length)
@@ -86,7 +92,7 @@ def check(run: RunView) -> Iterator[Advice]:
             why=_why(found, forward, backward),
             changes=[],
             saves=run.bound(0.0, share, f"{needed}{', with the backward pass' if backward else ''}"),
-            confidence="medium" if found.prefixes or not run.times_hold else "high",
+            confidence="medium" if found.prefixes or found.trained or not run.times_hold else "high",
             evidence=[
                 *([Evidence(label="called at", value=_places(found.lines))] if found.lines else []),
                 Evidence(label=f"calls of {found.module}", value=found.calls, unit="per step"),
@@ -101,21 +107,31 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _unneeded(found: RepeatedForwardFacts) -> str:
+    if found.trained:
+        return "the passes without gradients"
     if found.rows_repeat > 1:
         return f"all but one in {found.rows_repeat} rows"
     return "all but the longest prefix" if found.prefixes else "all calls but the first"
 
 
 def _kind(found: RepeatedForwardFacts) -> str:
+    if found.trained:
+        return ":trained"
     return ":rows" if found.rows_repeat > 1 else ":prefixes" if found.prefixes else ""
 
 
 def _title(found: RepeatedForwardFacts) -> str:
-    at = f" ({_places(found.lines)})" if found.lines else ""
+    at = _at(found.lines)
     if found.rows_repeat > 1:
         return (
             f"`{found.module}` computes each row of its input {_times(found.rows_repeat)}{at}: call it on the distinct "
             "rows and repeat its output"
+        )
+    if found.trained:
+        trained, again = _at(found.lines[:1]), _at(found.lines[1:])
+        return (
+            f"`{found.module}` runs without gradients{again} on the batch that it has just trained on{trained}: use "
+            "the outputs of that pass"
         )
     each = found.calls // found.inputs
     if found.prefixes:
@@ -139,6 +155,10 @@ def _title(found: RepeatedForwardFacts) -> str:
     return f"`{found.module}` is called {_times(each)} in each step with the same input{at}: call it once and {remedy}"
 
 
+def _at(lines: Sequence[str]) -> str:
+    return f" ({_places(lines)})" if lines else ""
+
+
 def _times(count: int) -> str:
     return "twice" if count == 2 else f"{count} times"
 
@@ -147,6 +167,10 @@ def _why(found: RepeatedForwardFacts, forward: float, backward: float) -> str:
     calls = "The calls on shorter prefixes" if found.prefixes else "The repeated calls"
     if found.rows_repeat > 1:
         calls = "The repeated rows"
+    if found.trained:
+        return (
+            f"The pass takes {100 * forward:.0f} % of the step. The training pass has computed nearly the same outputs."
+        )
     through = f", and the backward pass through them {100 * backward:.0f} %" if backward else ""
     known = (
         "In a causal module the longest prefix contains the outputs of all of them."
@@ -157,6 +181,11 @@ def _why(found: RepeatedForwardFacts, forward: float, backward: float) -> str:
 
 
 def _watch(found: RepeatedForwardFacts) -> str:
+    if found.trained:
+        return (
+            "Weights do not change. A metric from the training pass is that before the update, with dropout and batch "
+            "statistics; for another one, run the pass every N steps. Leave it if training decides by its result."
+        )
     if found.prefixes:
         return (
             f"Outputs agree only if `{found.module}` is causal: no attention, convolution or normalization across "

@@ -70,6 +70,8 @@ LOCALLY = (
         "flat-parameters",
         "split-by-rank",
         "sharded-micro-batches",
+        "gradients-not-cleared",
+        "optimizer-without-gradients",
     ),
     *(fault for fault in dict.fromkeys(("averaged-one-by-one", *OF_ONE, *WITH_STACKS)) if fault != "look-alikes"),
 )
@@ -82,7 +84,8 @@ def windows(fault: str) -> tuple[str, ...]:
     """Of what a rule needs: predictions need more traced steps."""
     light = "12" if fault in (*SLOWLY, *LINKED) else "6" if fault.endswith(("-rank", "-ranks")) else "4"
     detailed = {"growing-memory": "4", "small-shard-units": "1"}.get(fault, "2" if fault in WITH_STACKS else "0")
-    return ("--warmup", "3", "--untraced", "20", "--light", light, "--detailed", detailed, "--no-links")
+    warmup = "5" if fault in ("gradients-not-cleared", "optimizer-without-gradients") else "3"
+    return ("--warmup", warmup, "--untraced", "20", "--light", light, "--detailed", detailed, "--no-links")
 
 
 def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:

@@ -116,6 +116,8 @@ FAULTS = (
     "split-by-rank",
     "same-results",
     "look-alikes",
+    "gradients-not-cleared",
+    "optimizer-without-gradients",
 )
 parser = argparse.ArgumentParser()
 parser.add_argument("fault", choices=FAULTS)
@@ -771,8 +773,9 @@ def main():
         model = model.double()
     if args.fault == "unused-gradients" and args.mended:  # only the last layer is trained
         model[:-2].requires_grad_(False)
-    if args.fault == "parameters-without-optimizer":
+    if args.fault in ("parameters-without-optimizer", "optimizer-without-gradients"):
         early = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    if args.fault == "parameters-without-optimizer":
         model[-2] = nn.Linear(model[-2].in_features, model[-2].out_features)
     if has("updates-lost"):
         model = model.bfloat16()
@@ -810,7 +813,7 @@ def main():
         for part in model:
             fully_shard(part, reshard_after_forward=False)
         fully_shard(model)
-    elif args.fault == "gathered-for-logging":
+    elif args.fault in ("gathered-for-logging", "optimizer-without-gradients"):
         fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
     elif not has("unsynchronized-ranks") and not has("averaged-one-by-one"):
         model = DistributedDataParallel(model, **keeps)
@@ -830,7 +833,7 @@ def main():
         if args.fault == "dense-tables" and args.mended:
             of_table = torch.optim.SparseAdam([*model.module[0].parameters()])
             trained = model.module[1:]
-        if has("parameters-without-optimizer"):
+        if has("parameters-without-optimizer") or has("optimizer-without-gradients"):
             optimizer = early
         else:
             rate = 1e-5 if args.fault == "updates-lost" else 1e-3
@@ -911,7 +914,8 @@ def main():
             scaler.update()
             if schedule is not None:
                 schedule.step()
-            optimizer.zero_grad()
+            if not has("gradients-not-cleared") or step % 100 == 0:
+                optimizer.zero_grad()
             if of_table is not None:
                 of_table.step()
                 of_table.zero_grad()

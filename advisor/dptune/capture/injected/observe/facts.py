@@ -100,6 +100,7 @@ def gather(facts: Facts, observers: Observers) -> None:
         "shifted_labels": observers.shifted_labels.facts,
         "loss_scaling": observers.loss_scaling.facts,
         "weight_penalty": observers.weight_penalties.facts,
+        "optimizer_gradients": observers.optimizer_gradients.facts,
         "same_results": observers.same_results.facts,
         "library_calls": observers.library_calls.facts,
         "scaled_clipping": observers.scaled_clipping.facts,

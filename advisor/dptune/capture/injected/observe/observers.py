@@ -29,6 +29,7 @@ from dptune.capture.injected.observe.library_calls import LibraryCalls
 from dptune.capture.injected.observe.loss_scaling import LossScaling
 from dptune.capture.injected.observe.lost_updates import LostUpdates
 from dptune.capture.injected.observe.meters import Meters
+from dptune.capture.injected.observe.optimizer_gradients import OptimizerGradients
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.probability_losses import ProbabilityLosses
 from dptune.capture.injected.observe.registered_hooks import RegisteredHooks
@@ -79,6 +80,7 @@ class Observers:
     anomaly: Anomaly
     hooks: RegisteredHooks
     scaled_clipping: ScaledClipping
+    optimizer_gradients: OptimizerGradients
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer has made a step."""
@@ -137,14 +139,20 @@ def observers() -> Observers:
     broadcast_losses = BroadcastLosses(places)
     shifted_labels = ShiftedLabels(places)
     weight_penalties = WeightPenalties(places)
+    optimizer_gradients = OptimizerGradients(places)
     meters.before_graph += [
         ignored_targets.before_pass,
         shifted_labels.before_pass,
         broadcast_losses.before_pass,
         weight_penalties.before_pass,
         discarded_gradients.before_pass,
+        optimizer_gradients.before_pass,
     ]
-    meters.after_graph += [discarded_gradients.after_pass, broadcast_losses.after_pass]
+    meters.after_graph += [
+        discarded_gradients.after_pass,
+        broadcast_losses.after_pass,
+        optimizer_gradients.after_pass,
+    ]
     kept_weights = KeptWeights()
     kept_weights.install()
     unaveraged = Unaveraged(places)
@@ -182,4 +190,5 @@ def observers() -> Observers:
         anomaly=anomaly,
         hooks=hooks,
         scaled_clipping=scaled_clipping,
+        optimizer_gradients=optimizer_gradients,
     )

@@ -1,9 +1,9 @@
 """Watches calls of modules in the warm-up steps: which compute again what was computed before in the same step.
 
 Counting calls shows which modules are called several times between two optimizer steps; only their inputs and outputs
-are looked at, from their second call on, and compared when the step ends. A few values of each row of all inputs and
-outputs show whether rows repeat. `nn.Module.__call__` is wrapped until the
-first window opens; nothing is left on the script's modules.
+are looked at, from their second call on, and compared when the step ends. Calls without gradients are also compared
+with the calls that the last optimizer step trained on. A few values of each row of all inputs and outputs show whether
+rows repeat. `nn.Module.__call__` is wrapped until the first window opens; nothing is left on the script's modules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dptune.capture.injected.observe.call_contents import contents
 from dptune.capture.injected.observe.module_paths import parents, path_of
 from dptune.capture.injected.observe.places import Places
 from dptune.capture.injected.observe.repeated_rows import rows_of
-from dptune.capture.injected.observe.repeats import Call, Repeat, kept, repeats
+from dptune.capture.injected.observe.repeats import Call, Repeat, kept, repeats, trained_again
 from dptune.capture.injected.observe.source_loops import parting, place, script_lines
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
 
@@ -34,7 +34,7 @@ _CALLS = 4096  # whose contents are kept between two optimizer steps
 _OF_MODULE = 512  # of one module
 _NAMED = 4
 Called = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType], None]
-_Kind = tuple[int, bool, bool]  # a module, and whether prefixes or rows repeat
+_Kind = tuple[int, bool, bool, bool]  # a module; whether prefixes or rows repeat, or it was trained on the inputs
 
 
 class RepeatedForward:
@@ -49,6 +49,7 @@ class RepeatedForward:
         self._thread = 0
         self._around: Call | None = None
         self._calls: list[Call] = []
+        self._trained: list[Call] = []  # of the last optimizer step
         self._counts: Counter[int] = Counter()
         self._trains: dict[int, bool] = {}  # modules: whether they have parameters
         self._called_again: set[int] = set()  # between two steps
@@ -95,7 +96,10 @@ class RepeatedForward:
             return
         begun_ns = time.perf_counter_ns()
         with contextlib.suppress(Exception):
-            self._step += repeats(self._calls)
+            again = repeats(self._calls)
+            self._step += [*again, *trained_again(self._calls, self._trained, again)]
+            if any(call.graph for call in self._calls):
+                self._trained = [call for call in self._calls if call.graph and call.inputs is not None]
         self._forward_ns += sum(call.spent_ns for call in self._calls if call.graph and call.around is None)
         self._calls, self._kept, self._counts = [], 0, Counter()
         self._begun_ns += time.perf_counter_ns() - begun_ns  # comparing is no part of the step
@@ -122,9 +126,10 @@ class RepeatedForward:
             for module, facts in self._found.values():
                 wrapped = module.module if isinstance(module, DistributedDataParallel) else module
                 facts.module = path_of(wrapped, known)
-            found = [facts for _, facts in self._found.values() if len(facts.step_ns) >= self._steps - 1]
+            least = self._steps - 1  # the first one shows which modules to look at, and the next what they train on
+            found = [facts for _, facts in self._found.values() if len(facts.step_ns) >= least - facts.trained]
             self._facts = sorted(found, key=lambda module_facts: -sum(module_facts.again_ns))[:_NAMED]
-        self._found, self._step, self._calls, self._around = {}, [], [], None
+        self._found, self._step, self._calls, self._trained, self._around = {}, [], [], [], None
 
     def facts(self) -> list[RepeatedForwardFacts]:
         """What was repeated in every step that was looked at, what takes longest first."""
@@ -171,10 +176,11 @@ class RepeatedForward:
         """Add what was repeated in this step."""
         together: dict[_Kind, list[Repeat]] = {}
         for repeat in self._step:
-            together.setdefault((id(repeat.module), repeat.prefixes, repeat.rows_repeat > 1), []).append(repeat)
+            kind = (id(repeat.module), repeat.prefixes, repeat.rows_repeat > 1, repeat.trained)
+            together.setdefault(kind, []).append(repeat)
         for at, found in together.items():
             if at not in self._found:
-                self._found[at] = (found[0].module, RepeatedForwardFacts("", at[1]))
+                self._found[at] = (found[0].module, RepeatedForwardFacts("", at[1], trained=at[3]))
             facts = self._found[at][1]
             facts.rows_repeat = min(repeat.rows_repeat for repeat in found)
             spare = [call for repeat in found for call in repeat.spare]

@@ -42,7 +42,8 @@ class Call:
 class Repeat:
     """Calls of modules that run in turn: `calls` of the module that takes longest, on `inputs`; `spare`: not needed.
 
-    `rows_repeat` is how often each row of their inputs occurs: if more than once, that part of `spare` is not needed.
+    `trained`: they run without gradients on what the first of `calls` was trained on. `rows_repeat` is how often each
+    row of their inputs occurs: if more than once, that part of `spare` is not needed.
     """
 
     calls: list[Call]
@@ -50,6 +51,7 @@ class Repeat:
     prefixes: bool
     inputs: int = 1
     rows_repeat: int = 1
+    trained: bool = False
 
     @property
     def module(self) -> Any:
@@ -71,6 +73,31 @@ def repeats(calls: Sequence[Call]) -> list[Repeat]:
         *prefixes,
         *_repeated_rows(calls),
     ]
+
+
+def trained_again(calls: Sequence[Call], before: Sequence[Call], found: Sequence[Repeat]) -> Iterator[Repeat]:
+    """Outermost calls without gradients on the inputs of an earlier call with gradients, whose backward pass has run.
+
+    `before`: the calls that the last optimizer step trained on. Those `found` already give the same result again.
+    """
+    known = {call for repeat in found for call in repeat.spare}
+    with_graph = [(-1, call) for call in before if call.graph]
+    with_graph += [(call.after, call) for call in calls if call.graph]
+    earlier: dict[Any, list[tuple[int, Call]]] = defaultdict(list)
+    for after, call in with_graph:
+        if call.inputs is not None:
+            earlier[(id(call.module), call.inputs.key(placed=True))].append((after, call))
+    together: dict[int, list[tuple[Call, Call]]] = defaultdict(list)
+    for call in calls:
+        if call.graph or call.around is not None or call.inputs is None or call in known:
+            continue
+        same = earlier[(id(call.module), call.inputs.key(placed=True))]
+        first = next((trained for after, trained in same if after < call.after), None)
+        if first is not None:
+            together[id(call.module)].append((first, call))
+    for pairs in together.values():
+        spare = [call for _, call in pairs]
+        yield Repeat([pairs[0][0], *spare], spare, prefixes=False, inputs=len(pairs), trained=True)
 
 
 def _repeated_rows(calls: Sequence[Call]) -> Iterator[Repeat]:

@@ -123,6 +123,7 @@ class RankRecording:
             self._observers.weight_penalties.end()
             self._observers.loss_scaling.end()
             self._observers.same_results.end()
+            self._observers.optimizer_gradients.end()
             self._observers.evaluation_mode.begin()
             with contextlib.suppress(Exception):  # objects may be anything
                 self.facts.tensors = tensors(self._observers.places, process_rank.device_kind())

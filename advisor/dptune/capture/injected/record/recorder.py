@@ -145,6 +145,7 @@ class Recorder:
         self._observers.weight_penalties.begin()
         self._observers.loss_scaling.begin()
         self._observers.same_results.begin()
+        self._observers.optimizer_gradients.begin()
         self._live.claim(rank, stays=not self._ends_script)
         self._endings.install()
 

@@ -1,0 +1,92 @@
+"""Optimizer steps use gradients again that earlier steps have used.
+
+## What it measures
+
+In warm-up steps, on a sample of each optimizer's parameters: gradients that an optimizer step has used, and that the
+next backward passes add to. Gradients count as cleared if, before one of these passes, they are None, zero, another
+tensor, or changed by the script. Steps with a closure are not judged, nor those of a library that keeps gradients
+itself.
+
+## Why it matters
+
+It costs convergence. Backward passes add to the gradients that are there. Without `zero_grad`, each step uses the sum
+of the gradients of all steps so far, like momentum without decay: old gradients, of weights that have changed since,
+soon outweigh the new one. Adam normalizes their size and hides it; the loss falls at first, then stops or rises.
+
+## What to change
+
+Clear gradients for each optimizer step, in the innermost loop:
+
+    for rows in minibatches:
+        optimizer.zero_grad()
+        loss = criterion(model(rows), targets)
+        loss.backward()
+        optimizer.step()
+
+If steps were meant to accumulate micro-batches, call `optimizer.step()` as rarely as `zero_grad`.
+
+## When to leave it alone
+
+- The script changes the gradients itself between two steps in a way that is meant to keep a part of them.
+
+## References
+
+- PyTorch, "Zeroing out gradients": https://pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html
+- torch.optim.Optimizer.zero_grad:
+  https://pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
+- Half of the steps are enough: a script that steps after each of two micro-batches and clears after both keeps
+  gradients in every second step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import OptimizerGradientFacts, Rule, RunView
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
+
+RULE = Rule(
+    code="DP305",
+    name="gradients-not-cleared",
+    family="batch",
+    kind="risk",
+    summary="optimizer steps use gradients again that earlier steps have used",
+    since="0.1",
+    asked_when_busy=True,
+    needs="recording",
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the optimizer whose gradients are not cleared between its steps, and the line of these."""
+    if run.recorded_about("optimizer_gradients") is None:
+        return
+    for found in next((facts.optimizer_gradients for facts in run.facts if facts.optimizer_gradients), []):
+        if not found.keeps:
+            continue
+        yield results_at_risk(
+            RULE,
+            title=f"Gradients are not cleared between steps of {found.optimizer}{in_parentheses(found.step_where)}: "
+            "each step uses old gradients again",
+            why="Backward passes add to the gradients that are there, so old gradients soon outweigh the new ones.",
+            confidence="high" if found.kept == found.steps - 1 else "medium",
+            evidence=[
+                Evidence(label="optimizer steps", value=found.steps, unit="of the warm-up"),
+                Evidence(label="steps that use old gradients again", value=found.kept, unit="of these"),
+                *known("backward pass", found.backward_where),
+                *known("optimizer made at", found.where),
+            ],
+            watch=_watch(found),
+            subject=found.optimizer,
+        )
+
+
+def _watch(found: OptimizerGradientFacts) -> str:
+    before = f" before the backward pass ({found.backward_where})" if found.backward_where else ""
+    return (
+        f"Call optimizer.zero_grad() for each step{before or ', before the backward pass'}; if gradients should "
+        "accumulate over micro-batches, call optimizer.step() only after the last one. The steps become smaller: check "
+        "the learning rate."
+    )

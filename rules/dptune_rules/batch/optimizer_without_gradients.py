@@ -1,0 +1,94 @@
+"""An optimizer steps, but none of its parameters ever has a gradient.
+
+## What it measures
+
+In warm-up steps: whether any parameter that an optimizer holds has a gradient when it steps. The rule reports an
+optimizer for which none had, in at least three steps, although backward passes ran. It also counts parameters of
+modules that have gradients and are in no optimizer. Steps with a closure are not judged.
+
+## Why it matters
+
+It costs correctness: these steps change nothing. Usually the optimizer was made before something replaced the
+parameters of the model: `fully_shard` and FSDP shard them into new tensors, and a model that is built or loaded again
+has new ones. The optimizer still holds the old tensors; torch does not warn.
+
+## What to change
+
+Make the optimizer last:
+
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+
+## When to leave it alone
+
+- The optimizer's part of training begins later, and the steps until then are meant to do nothing.
+
+## References
+
+- PyTorch, "Getting started with Fully Sharded Data Parallel (FSDP2)": the optimizer is made after `fully_shard`:
+  https://pytorch.org/tutorials/intermediate/FSDP_tutorial.html
+- There is no threshold but the three steps: scripts that step once before training starts, to silence a scheduler's
+  warning, have one or two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dptune.advice import Advice, Evidence
+from dptune.rule import OptimizerGradientFacts, Rule, RunView
+from dptune_rules.at_risk import results_at_risk
+from dptune_rules.known import in_parentheses, known
+
+RULE = Rule(
+    code="DP306",
+    name="optimizer-without-gradients",
+    family="batch",
+    kind="risk",
+    summary="an optimizer steps, but none of its parameters ever has a gradient",
+    since="0.1",
+    asked_when_busy=True,
+    needs="recording",
+)
+
+
+def check(run: RunView) -> Iterator[Advice]:
+    """Name the optimizer that trains nothing, and the line that makes it."""
+    if run.recorded_about("optimizer_gradients") is None:
+        return
+    for found in next((facts.optimizer_gradients for facts in run.facts if facts.optimizer_gradients), []):
+        if not found.has_none:
+            continue
+        yield results_at_risk(
+            RULE,
+            title=f"{found.optimizer}{in_parentheses(found.where)} changes nothing: none of its {found.tensors:,} "
+            "parameter tensors ever has a gradient",
+            why=_why(found),
+            confidence="high" if found.elsewhere else "medium",
+            evidence=[
+                Evidence(label="optimizer steps without gradients", value=found.without, unit=f"of {found.steps}"),
+                *known("tensors with gradients that no optimizer holds", found.elsewhere),
+                *known("optimizer steps at", found.step_where),
+                *known("backward pass", found.backward_where),
+            ],
+            watch=_watch(found),
+            subject=found.optimizer,
+        )
+
+
+def _why(found: OptimizerGradientFacts) -> str:
+    if found.sharded and found.elsewhere:
+        return "fully_shard replaces the parameters of a model; this optimizer was made before, and holds the old ones."
+    if found.elsewhere:
+        return "The model has other parameters, with gradients, that no optimizer holds."
+    return "Backward passes run, but they reach no parameter of this optimizer."
+
+
+def _watch(found: OptimizerGradientFacts) -> str:
+    if found.sharded and found.elsewhere:
+        return "Make the optimizer after the last fully_shard call."
+    if found.elsewhere:
+        return "Make the optimizer after the model has its last parameters: after sharding, moving or loading it."
+    return "Check whether the loss depends on the parameters that this optimizer holds."
