@@ -21,6 +21,7 @@ from tests.testbed.running import on_both
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
+SCRIPT = ("train.py", "options.py", "batches.py", "models.py", "losses.py")
 PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
 # One process: DDP averages what one pass adds; a repeated pass, or generated text, is the same on each rank.
@@ -90,7 +91,8 @@ def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:
     target = RUNS / (f"{fault}-mended" if mended else fault)
     script = ("train.py", fault, *(("--mended",) if mended else ()))
     with tempfile.TemporaryDirectory() as place:
-        shutil.copy(HERE / "train.py", place)
+        for part in SCRIPT:
+            shutil.copy(HERE / part, place)
         if nodes:
             several = ("--nproc-per-node", "2") if fault == "rank-placement" else ()
             words = ("profile", *windows(fault), *several, "--run-dir", "run")
