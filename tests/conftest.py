@@ -1,4 +1,5 @@
 import gc
+import importlib.util
 import json
 import os
 import shutil
@@ -11,20 +12,28 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# `make tests` runs each property on so many examples; `--hypothesis-profile=default` on more. How long an example takes
-# is up to what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
+# `make tests` runs each property on so many examples, `make test-thorough` on more. How long an example takes is up to
+# what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
 settings.register_profile(
     "quick",
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=os.environ.get("CI") == "true",
 )
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300, derandomize=False)
 settings.load_profile("quick")
 
 # Reports are many objects without cycles: looking for cycles as often as Python does is a tenth of the tests' time, and
 # half of that for collecting the tests.
 gc.set_threshold(50_000, 20, 50)
+
+# Tests that import torch in their own process do so as the scripts that tests start, in which it takes less.
+_WITHOUT_COMPILER = Path(__file__).parent / "without_compiler" / "sitecustomize.py"
+_spec = importlib.util.spec_from_file_location("without_compiler", _WITHOUT_COMPILER)
+assert _spec is not None
+assert _spec.loader is not None
+_spec.loader.exec_module(importlib.util.module_from_spec(_spec))
 
 # torch computes with one thread, here and in scripts that tests start: on a busy machine each of several waits for the
 # others, and they spin meanwhile.
@@ -115,6 +124,11 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         sys.dont_write_bytecode = before
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that is there before the first test out of looks at the objects of this process: observers look."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
