@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # `make tests` runs each property on so many examples, `make test-thorough` on more. How long an example takes is up to
 # what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
@@ -101,7 +102,13 @@ STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a pro
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where several processes run tests, make the folder of what tests/reading.py keeps for all of them."""
+    """Where several processes run tests, make the folder of what tests/reading.py keeps for all of them.
+
+    Hypothesis parses all of dptune in each process, to draw constants of its source, too: seconds, and other examples
+    after each change. Only `make test-thorough` lets it.
+    """
+    if config.getoption("--hypothesis-profile") != "thorough" and hasattr(providers, "_get_local_constants"):
+        providers._get_local_constants = lambda: providers._local_constants
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         shared = tempfile.mkdtemp(prefix="dptune-tests-")
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
