@@ -1,6 +1,8 @@
 """Record runs/: each fault of train.py, and its mended twin, ranks over gloo on the CPU of one machine.
 
-    python -m tests.rules.recorded.record [FAULT ...]      all, or these (as root: three of them need a shaped network)
+    python -m tests.rules.recorded.record [FAULT ...]      all, or these
+
+Three of them need a shaped network, so root, and one accelerate.
 
 What dptune says of them is tested in test_recorded.py. The machine should be idle.
 """
