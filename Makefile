@@ -71,8 +71,9 @@ fuzz: $(VENV)/.test ## 100,000 damaged traces through the reader (long; resumes;
 fuzz-sets: $(VENV)/.test ## reports of 20,000 damaged sets of 2 to 4 ranks (long; resumes; tests/fuzz/set_results.json)
 	$(BIN)/python -m tests.fuzz.sets
 
-test-thorough: $(VENV)/.test compiled ## the tests that `make test` leaves out: more kinds of scripts (long)
+test-thorough: $(VENV)/.frameworks compiled ## what `make test` leaves out: more kinds of scripts, more examples of properties (long)
 	$(BIN)/python -m pytest -rs $(WORKERS) -m "thorough and not alone"
+	$(BIN)/python -m pytest -rs $(WORKERS) --hypothesis-profile=thorough -m "hypothesis and not thorough and not alone"
 	$(BIN)/python -m pytest -rs -m "thorough and alone" $(ALONE)
 
 gpu-wheels: ## download what a bare GPU machine without a network needs for gpu-check, into gpu-wheels/
@@ -93,10 +94,10 @@ bench-proving: $(VENV)/.profile ## how often `dptune verify` is wrong (about two
 bench-searches: $(VENV)/.profile ## how often `dptune tune` is wrong, and what it finds: 10,000 simulated searches (minutes)
 	$(BIN)/python tests/benchmarks/tune_errors.py
 
-bench-tuning: $(VENV)/.test ## how much of what fixed scripts save `dptune tune` saves (five hours, on an idle machine; resumes)
+bench-tuning: $(VENV)/.frameworks ## how much of what fixed scripts save `dptune tune` saves (five hours, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/tuning.py
 
-bench-beside: $(VENV)/.test ## `dptune tune` beside `train-doctor fix` (four hours, on an idle machine; installs it; resumes)
+bench-beside: $(VENV)/.frameworks ## `dptune tune` beside `train-doctor fix` (four hours, on an idle machine; installs it; resumes)
 	$(BIN)/python tests/benchmarks/beside_train_doctor.py
 
 bench-effects: $(VENV)/.test ## what it finds of changes on a slow network (half an hour, as root, on an idle machine; resumes)
@@ -130,10 +131,10 @@ bench-traces: $(VENV)/.test ## what traces show by themselves (minutes; after be
 bench-stragglers: $(VENV)/.profile ## whether a report names the rank that stalls, and where (minutes; resumes)
 	$(BIN)/python tests/benchmarks/stragglers.py
 
-bench-unseen: $(VENV)/.test ## whether advice is right on scripts no rule was written from (hours, on an idle machine; resumes)
+bench-unseen: $(VENV)/.frameworks ## whether advice is right on scripts no rule was written from (hours, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/unseen.py
 
-advice-bench: $(VENV)/.test ## whether advice names planted faults and keeps its word (hours, as root, idle machine; resumes)
+advice-bench: $(VENV)/.frameworks ## whether advice names planted faults and keeps its word (hours, as root, idle machine; resumes)
 	$(BIN)/python tests/benchmarks/advice.py
 
 docs: $(VENV)/.docs ## build the documentation into site/; a warning is an error
@@ -167,6 +168,12 @@ $(VENV)/.test: $(VENV)/.pip pyproject.toml constraints.txt
 	@echo "installing dptune, torch and what the tests need into $(VENV): some minutes"
 	@$(INSTALL) $(BY) --editable '.[profile,hta,remote]' --group test --group frameworks
 	@touch $(VENV)/.profile $@
+
+# what only recordings of `make test-thorough` and of benchmarks need
+$(VENV)/.frameworks: $(VENV)/.test
+	@echo "installing further training frameworks into $(VENV)"
+	@$(INSTALL) $(BY) --group more-frameworks
+	@touch $@
 
 # dptune is installed only if it is missing: an existing environment keeps its version.
 $(VENV)/.docs: $(VENV)/.pip pyproject.toml constraints.txt

@@ -1,4 +1,5 @@
 import gc
+import importlib.util
 import json
 import os
 import shutil
@@ -10,21 +11,30 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
-# `make tests` runs each property on so many examples; `--hypothesis-profile=default` on more. How long an example takes
-# is up to what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
+# `make tests` runs each property on so many examples, `make test-thorough` on more. How long an example takes is up to
+# what else the machine does. CI draws the same examples each time: what it finds is of the change it tests.
 settings.register_profile(
     "quick",
-    max_examples=60,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=os.environ.get("CI") == "true",
 )
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300, derandomize=False)
 settings.load_profile("quick")
 
 # Reports are many objects without cycles: looking for cycles as often as Python does is a tenth of the tests' time, and
 # half of that for collecting the tests.
 gc.set_threshold(50_000, 20, 50)
+
+# Tests that import torch in their own process do so as the scripts that tests start, in which it takes less.
+_WITHOUT_COMPILER = Path(__file__).parent / "without_compiler" / "sitecustomize.py"
+_spec = importlib.util.spec_from_file_location("without_compiler", _WITHOUT_COMPILER)
+assert _spec is not None
+assert _spec.loader is not None
+_spec.loader.exec_module(importlib.util.module_from_spec(_spec))
 
 # torch computes with one thread, here and in scripts that tests start: on a busy machine each of several waits for the
 # others, and they spin meanwhile.
@@ -92,7 +102,13 @@ STARTING = {"subprocess", "DPTUNE"}  # what a test module imports to start a pro
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where several processes run tests, make the folder of what tests/reading.py keeps for all of them."""
+    """Where several processes run tests, make the folder of what tests/reading.py keeps for all of them.
+
+    Hypothesis parses all of dptune in each process, to draw constants of its source, too: seconds, and other examples
+    after each change. Only `make test-thorough` lets it.
+    """
+    if config.getoption("--hypothesis-profile") != "thorough" and hasattr(providers, "_get_local_constants"):
+        providers._get_local_constants = lambda: providers._local_constants
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         shared = tempfile.mkdtemp(prefix="dptune-tests-")
         config.add_cleanup(lambda: shutil.rmtree(shared, ignore_errors=True))
@@ -115,6 +131,11 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         sys.dont_write_bytecode = before
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that is there before the first test out of looks at the objects of this process: observers look."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

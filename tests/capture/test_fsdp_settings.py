@@ -7,7 +7,6 @@ of 4 KiB, `r4` reduce-scatters its gradients, `0` runs the first module.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from .conftest import environment
 from .launching import DPTUNE, facts_in, run
 
 pytestmark = pytest.mark.records
@@ -41,7 +41,7 @@ def trained(*settings: tuple[dict[str, Any], list[str]]) -> list[Trained]:
     pytest.importorskip("torch", reason="training needs torch")
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("fsdp_units.py")), json.dumps(settings)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=environment(OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
         timeout=600,
@@ -59,7 +59,7 @@ def _read(line: dict[str, Any]) -> Trained:
 
 @pytest.fixture(scope="module")
 def five() -> list[Trained]:
-    """Trainings of several tests: torch and its compiler are imported once."""
+    """Trainings of several tests: torch is imported once."""
     return trained(
         ({}, []),
         ({"fsdp.reshard_after_forward": False}, []),

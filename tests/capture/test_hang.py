@@ -91,11 +91,16 @@ def test_after_some_steps(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_not_imported_torch(tmp_path: Path) -> None:
-    done = profile(tmp_path, "import time\ntime.sleep(600)\n", "--first-step-timeout", "4")
-    assert done.status == 2
+    for seconds in (4, 20, 100):  # however long Python takes to start
+        place = tmp_path / str(seconds)
+        place.mkdir()
+        done = profile(place, "import time\ntime.sleep(600)\n", "--first-step-timeout", str(seconds))
+        assert done.status == 2
+        assert left_behind(only_run(place)) == []
+        if "torch is not imported yet" in the_error(done):
+            break
     assert "torch is not imported yet" in the_error(done)
     assert "train.py" in the_error(done)
-    assert left_behind(only_run(tmp_path)) == []
 
 
 @pytest.mark.thorough

@@ -23,9 +23,6 @@ class Summary:
         self.outputs.append(output)
 
 
-KEPT_BY_MODULE: list[torch.Tensor] = []
-
-
 def tensor():
     """256 KiB."""
     return torch.zeros(256, 256)
@@ -80,13 +77,11 @@ def test_the_history_of_an_optimizer_is_not_counted():
     assert kept.facts().looks[0].bytes == kept.facts().looks[1].bytes
 
 
-class Shared:
-    outputs: ClassVar[list[torch.Tensor]] = []
-
-
 def test_an_attribute_of_a_class():
+    class Shared:
+        outputs: ClassVar[list[torch.Tensor]] = []
+
     found = looked(lambda: Shared.outputs.append(tensor()))
-    Shared.outputs.clear()
     assert found.held_by == "Shared.outputs"
 
 
@@ -95,12 +90,6 @@ def test_a_graph_that_stays():
     losses = []
     found = looked(lambda: losses.append(weight * 2))
     assert found.looks[1].with_graph - found.looks[0].with_graph == 6
-
-
-def test_a_variable_of_a_module():
-    found = looked(lambda: KEPT_BY_MODULE.append(tensor()))
-    KEPT_BY_MODULE.clear()
-    assert found.held_by == "KEPT_BY_MODULE"
 
 
 @pytest.mark.parametrize(
@@ -122,8 +111,8 @@ def test_nothing_is_kept_and_nothing_is_kept_alive():
     assert found.shapes == []
 
 
-def test_the_line_that_adds_to_it(tmp_path, monkeypatch):
-    """Of a variable of a running function, and of an attribute with two lines, one of which adds numbers only."""
+def test_the_line_that_adds_to_it(tmp_path):
+    """Of variables of a running function and of a module, and of an attribute."""
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
     assert is_the_users(str(file))
@@ -133,6 +122,8 @@ def test_the_line_that_adds_to_it(tmp_path, monkeypatch):
     assert (by_variable.held_by, by_variable.where) == ("history", f"{file}:15")
     by_attribute = names["by_attribute"](looked)
     assert by_attribute.held_by == "Trainer.outputs"
+    by_module = names["by_module"](looked)
+    assert (by_module.held_by, by_module.where) == ("KEPT", f"{file}:26")
 
 
 SCRIPT = """\
@@ -157,6 +148,11 @@ def by_variable(looked):
 def by_attribute(looked):
     trainer = Trainer()
     return looked(trainer.step)
+
+KEPT = []
+
+def by_module(looked):
+    return looked(lambda: KEPT.append(torch.zeros(256, 256)))
 """
 
 

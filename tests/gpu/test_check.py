@@ -198,7 +198,7 @@ def test_a_stage_that_overruns_keeps_what_it_found_and_the_next_one_starts(
         return None if name == "capture" else 0
 
     monkeypatch.setattr(driver, "_ended", ended)
-    run = driver.Check("cpu", tmp_path / "out", tmp_path / "work", tmp_path / "none", 60.0)
+    run = driver.Check("cpu", tmp_path / "out", tmp_path / "work", tmp_path / "none", 3600.0)
     assert run.run(STAGES[:2]) == 1
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert started == ["capture", "known"]

@@ -13,11 +13,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE_ROOTS = (ROOT / "advisor", ROOT / "rules")
+BUILT = "TESTS_DIST"  # the folder into which .ci/run builds the same with the same command
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist, and the wheel that was built from that sdist."""
+    built_before = os.environ.get(BUILT)
+    if built_before is not None and Path(built_before).is_dir():
+        return Path(built_before)
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -29,21 +29,22 @@ BROWSER_ITSELF = "not an origin"  # who asks for what no page asked for, such as
 
 
 @pytest.fixture(scope="module")
-def chromium() -> str:
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The browser with its options, and one profile for all pages: to make one takes longer."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         pytest.skip("no Chromium is installed to open the page in")
-    return found
+    return [found, *QUIET, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]
 
 
-def opened(chromium: str, file: Path, *options: str) -> str:
+def opened(chromium: list[str], file: Path, *options: str) -> str:
     """What the browser writes on stderr while it opens the file."""
-    words = [chromium, *QUIET, f"--user-data-dir={file.parent / 'profile'}", "--enable-logging=stderr", *options]
+    words = [*chromium, "--enable-logging=stderr", *options]
     done = subprocess.run([*words, file.as_uri()], capture_output=True, text=True, check=True, timeout=900)
     return done.stderr
 
 
-def told(chromium: str, file: Path) -> tuple[list[str], list[str]]:
+def told(chromium: list[str], file: Path) -> tuple[list[str], list[str]]:
     """What stands on the page's console, and the addresses that the page asked for."""
     log = file.parent / "net.json"
     written = opened(chromium, file, f"--log-net-log={log}", "--dump-dom")
@@ -63,7 +64,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def seen(chromium: str, file: Path, wide: int, *options: str) -> Image.Image:
+def seen(chromium: list[str], file: Path, wide: int, *options: str) -> Image.Image:
     picture = file.parent / "picture.png"
     opened(chromium, file, f"--screenshot={picture}", f"--window-size={wide},900", *options)
     with Image.open(picture) as image:
@@ -74,7 +75,7 @@ def brightness(image: Image.Image) -> float:
     return ImageStat.Stat(image.convert("L")).mean[0]
 
 
-def test_what_the_checks_below_look_for_is_seen_where_it_is(chromium: str, tmp_path: Path) -> None:
+def test_what_the_checks_below_look_for_is_seen_where_it_is(chromium: list[str], tmp_path: Path) -> None:
     """A page that runs a script and fetches a picture."""
     file = tmp_path / "other.html"
     file.write_text('<!doctype html><img src="http://127.0.0.1:9/x.png"><script>console.log("hello")</script>')
@@ -83,11 +84,11 @@ def test_what_the_checks_below_look_for_is_seen_where_it_is(chromium: str, tmp_p
     assert asked == ["http://127.0.0.1:9/x.png"]
 
 
-def test_no_message_and_no_request(chromium: str, recorded: Path) -> None:
+def test_no_message_and_no_request(chromium: list[str], recorded: Path) -> None:
     assert told(chromium, recorded) == ([], [])
 
 
-def test_names_of_a_trace_run_nothing_and_fetch_nothing(chromium: str, report: Report, tmp_path: Path) -> None:
+def test_names_of_a_trace_run_nothing_and_fetch_nothing(chromium: list[str], report: Report, tmp_path: Path) -> None:
     worse = f"{EVIL}<img src=http://127.0.0.1:9/x.png onerror=alert(1)><svg onload=console.log(1)>]]>--></style>"
     trap = report.model_copy(
         update={
@@ -100,7 +101,7 @@ def test_names_of_a_trace_run_nothing_and_fetch_nothing(chromium: str, report: R
     assert told(chromium, file) == ([], [])
 
 
-def test_light_and_dark(chromium: str, recorded: Path) -> None:
+def test_light_and_dark(chromium: list[str], recorded: Path) -> None:
     light = seen(chromium, recorded, 1200, "--blink-settings=preferredColorScheme=1")
     dark = seen(chromium, recorded, 1200, "--blink-settings=preferredColorScheme=0")
     assert brightness(light) > 180
@@ -109,7 +110,7 @@ def test_light_and_dark(chromium: str, recorded: Path) -> None:
         assert len(picture.getcolors(1 << 20) or []) > 100  # words and pictures, no empty page
 
 
-def test_a_narrow_window_shows_it_too(chromium: str, recorded: Path) -> None:
+def test_a_narrow_window_shows_it_too(chromium: list[str], recorded: Path) -> None:
     picture = seen(chromium, recorded, 500, "--blink-settings=preferredColorScheme=1")
     assert picture.size[0] == 500
     edge = picture.crop((490, 0, 500, 900))
@@ -125,13 +126,12 @@ document.querySelector("iframe").addEventListener("load", event => {{
 </script>"""
 
 
-def framed(chromium: str, file: Path, what: str) -> Any:
+def framed(chromium: list[str], file: Path, what: str) -> Any:
     """What a function of JavaScript returns of the page, 390 px wide."""
     frame = file.parent / "frame.html"
     frame.write_text(FRAME.format(file=file.as_uri(), what=what))
-    words = [chromium, *QUIET, f"--user-data-dir={file.parent / 'profile'}", "--allow-file-access-from-files"]
     done = subprocess.run(
-        [*words, "--dump-dom", "--virtual-time-budget=5000", frame.as_uri()],
+        [*chromium, "--allow-file-access-from-files", "--dump-dom", "--virtual-time-budget=5000", frame.as_uri()],
         capture_output=True,
         text=True,
         check=True,
@@ -163,7 +163,7 @@ def pages(name: str, report: Report, real_traces: Path) -> str:
 
 @pytest.mark.parametrize("name", ["nanogpt_8xh100", "torchrec_straggler_4xv100", "names of any length"])
 def test_nothing_runs_over_the_edge_of_a_phone(
-    chromium: str, tmp_path: Path, real_traces: Path, report: Report, name: str
+    chromium: list[str], tmp_path: Path, real_traces: Path, report: Report, name: str
 ) -> None:
     file = tmp_path / "report.html"
     file.write_text(pages(name, report, real_traces))
@@ -186,7 +186,7 @@ SORTED = """page => {
 
 
 @pytest.fixture(scope="module")
-def found_in_sample(chromium: str, recorded: Path) -> Any:
+def found_in_sample(chromium: list[str], recorded: Path) -> Any:
     """What OVERFLOW, PARTS and SORTED find, in one start of the browser."""
     return framed(chromium, recorded, f"page => [{OVERFLOW}, {PARTS}, {SORTED}].map(find => find(page))")
 
@@ -208,7 +208,7 @@ def test_a_click_on_a_header_sorts_its_table(found_in_sample: list[Any]) -> None
     assert set(states[1:]) == {None}
 
 
-def test_it_prints(chromium: str, recorded: Path) -> None:
+def test_it_prints(chromium: list[str], recorded: Path) -> None:
     paper = recorded.parent / "report.pdf"
     opened(chromium, recorded, f"--print-to-pdf={paper}", "--no-pdf-header-footer")
     written = paper.read_bytes()

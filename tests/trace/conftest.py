@@ -19,7 +19,7 @@ def s3() -> Iterator[str]:
     """The address of an S3 server that holds the sample runs in `bucket`."""
     fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: the extra `remote`")
     pytest.importorskip("s3fs", reason="s3fs is not installed")
-    server = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    server = pytest.importorskip("moto.server", reason="moto, flask or flask-cors is not installed")
     moto = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
     host, port = moto.get_host_and_port()

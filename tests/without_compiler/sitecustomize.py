@@ -3,7 +3,7 @@
 Importing torch takes 2 s of a core, and the first optimizer or DDP 1.4 s more: it imports all of torch._dynamo, only to
 leave some functions uncompiled, as they are without it. Here an object answers for torch._dynamo that leaves functions
 as they are, and one for torch.export. Whoever asks them for anything else, or imports what is in them, gets the real
-ones. Operators on meta tensors, 0.5 s, are registered with the first import of what computes with them, sharded tensors
+ones. Operators on meta tensors, 0.7 s, are registered with the first import of what computes with them, sharded tensors
 among them. Garbage is not collected while torch is imported, nor at the exit of the process, 0.3 s.
 tests/capture/test_kinds.py runs scripts without any of this.
 """
@@ -16,7 +16,6 @@ import sys
 import types
 
 COMPILER, EXPORT, META = "torch._dynamo", "torch.export", "torch._meta_registrations"
-GENERATORS = "torch._prims.rng_prims"  # without it no torch.Generator can be made
 NEED_META = ("torch.distributed.tensor", "torch.distributed.fsdp", COMPILER, EXPORT, "torch._inductor")
 
 
@@ -41,7 +40,7 @@ class _AroundTorch:
                 gc.disable()
                 try:
                     run(module)
-                    importlib.import_module(GENERATORS)
+                    _allow_generators(module)
                 finally:
                     gc.enable()
                 if COMPILER not in sys.modules:
@@ -49,6 +48,12 @@ class _AroundTorch:
 
             spec.loader.exec_module = run_without
         return spec
+
+
+def _allow_generators(torch):
+    """Allow torch.Generator as torch._prims.rng_prims does, which the operators on meta tensors import."""
+    if hasattr(torch._C, "_set_generator_metaclass"):  # without it no torch.Generator can be made
+        torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
 
 
 class _Part(types.ModuleType):

@@ -8,9 +8,8 @@ from typing import cast
 
 from dptune.errors import TraceError
 from dptune.measure import load, platform, straggler
-from dptune.measure.across_ranks import Across, across, host_of, known_hosts
+from dptune.measure.across_ranks import Across, across, known_hosts
 from dptune.measure.communication import (
-    arrivals,
     bucket_copies,
     buffers,
     links,
@@ -43,6 +42,7 @@ from dptune.measure.host.callers import has_stacks
 from dptune.measure.inferred import inferred_accumulation, inferred_facts, inferred_samples, inferred_world_size
 from dptune.measure.outliers.devices import kernel_times
 from dptune.measure.outliers.figures import FEW, outliers
+from dptune.measure.rank_figures import rank_figures
 from dptune.measure.shard_units.figures import NO_UNITS, shard_units
 from dptune.measure.steps import accumulation, groups, input_wait, noise, steady, tails
 from dptune.measure.steps import times as steptime
@@ -54,7 +54,6 @@ from dptune.measured import (
     CriticalPath,
     EagerAttention,
     InferredFacts,
-    Loss,
     Measured,
     RankFigures,
     StragglerFigures,
@@ -97,7 +96,7 @@ def measure(
     lost = {rank_view.rank: list(rank_view.losses) for rank_view in viewed}
     for rank, loss in (*together.uneven, *uneven_steps(run.facts).items()):
         lost.setdefault(rank, []).append(loss)
-    ranks = [_rank(rank, run, together, waits[rank], lost.get(rank, [])) for rank in _ranks(run)]
+    ranks = [rank_figures(rank, run, together, waits[rank], lost.get(rank, [])) for rank in _ranks(run)]
     detail = _detailed(run)
     stacked = detail or _stacked(run, stepped)
     times = {rank_view.rank: kernel_times(rank_view) for rank_view in _stepped(viewed)}
@@ -361,40 +360,3 @@ def _untraced_ns(run: Run) -> dict[int, float]:
     """The median step of each rank without the profiler, where it is known."""
     medians = {rank: steptime.median(steptime.durations(facts.window("untraced"))) for rank, facts in run.facts.items()}
     return {rank: ns for rank, ns in medians.items() if ns}
-
-
-def _rank(rank: int, run: Run, together: Across, waits: input_wait.LoaderWait | str, lost: list[Loss]) -> RankFigures:
-    facts = run.facts.get(rank)
-    trace = run.by_rank.get(rank)
-    devices = together.devices.get(rank, [])
-    used = [device.device for device in devices[:1]]
-    listed = matmul.listed(trace.light.devices, used) if trace and used else None
-    name, capability = platform.identity(facts, listed)
-    clock = together.clocks.get(rank)
-    unclocked = "it shares no collective with the first rank, and no host that is known"
-    unheard = "no collective was read on this rank and the first"
-    if clock and clock.basis == "reference":
-        unheard = "it is the rank that the others are compared with"
-    figures = {
-        "host": (host_of(run, rank), "the trace does not name the host"),
-        "device_name": (name, "the recording does not name the device"),
-        "compute_capability": (capability, "the recording has no compute capability of the device"),
-        "untraced_median_ns": (
-            steptime.median(steptime.durations(facts.window("untraced") if facts else None)),
-            "no untraced step was recorded",
-        ),
-        "loader_wait_share": (None, waits) if isinstance(waits, str) else (waits.share, ""),
-        "clock_ahead_ns": (clock.ahead_ns if clock else None, unclocked),
-        "clock_residual_ns": (clock.residual_ns if clock else None, unheard if clock else unclocked),
-        "arrival": (together.arrivals.get(rank), arrivals.ALONE),
-    }
-    return RankFigures.of(
-        figures,
-        rank=rank,
-        gpu_ranks=together.gpus.ranks.get(rank, []),
-        source=trace.source if trace else "",
-        partial=trace.light.partial if trace else "",
-        events=trace.light.events if trace else 0,
-        losses=lost,
-        devices=devices,
-    )

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from math import hypot, log2
+from math import hypot
 from statistics import mean, median
 
 from dptune import __version__
@@ -35,6 +35,8 @@ from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.processes import unsure_ns
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.step_times import untraced
+from dptune.whatif.cpu.uncertainty import slack_ns
+from dptune.whatif.cpu.uncertainty import unknown_ns as cpu_unknown_ns
 from dptune.whatif.cpu.unit_building import RecordedUnits
 from dptune.whatif.cpu.unit_building import read as read_units
 from dptune.whatif.cpu.variants import others as others_of
@@ -45,37 +47,14 @@ from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
-from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, unknown_ns
+from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE
+from dptune.whatif.gpu.uncertainty import unknown_ns as gpu_unknown_ns
 from dptune.whatif.link import link_figures
 from dptune.whatif.searching import curve
 
 Model = StepModel | Program
 ENOUGH_STEPS = 20  # traced; of the recordings above with 4, 8 and 12 of them 15, 18 and 20 of 25 changes were predicted
 MORE_STEPS = f"record more traced steps (--light {ENOUGH_STEPS})"
-# How much of what an unchanged replay is off a prediction is off by; what else it is off by of the difference that a
-# change makes, of the step that it makes, and of what that computes, which varies more than what it exchanges; and how
-# much of the spread between processes, because the steps before and after a change are both measured.
-# Of the third to the sixth round of predictions (74 changes, predicted again) 61 effects lay within, as wide as 9.6 %
-# of the step in the median; of the 63 that change no more than the model does (no 16-bit hooks, which change what the C
-# library does with freed memory, too) 55, as wide as 9.9 %. Ranks that share cores vary more: of nine changes of the
-# seventh round on one host two lay just outside of what holds for others.
-# Of the difference it was 2 % until the first run of the advice benchmark, whose changes save more of a step: 7 of 10
-# lay within. With 8 % 82 of 94 do (its ten; the sixth, seventh and ninth round but for 16-bit hooks), with 2 % 77.
-# Where several processes were timed the model is of the middle one, and less sure of neither: of the 42 changes of the
-# advice benchmark's last three draws, predicted again so, 39 lay within, as wide as 9 % of the step in the median.
-_OF_REPLAY, _OF_STEP, _OF_PROCESSES = 0.3, 0.02, 0.3
-_OF_COMPUTE, _OF_COMPUTE_OF_SEVERAL = 0.05, 0.045
-# Steps of fully_shard differ more between processes, most where they compute for most of the step: of 19 changes that
-# were predicted and then measured, the effects of 17 were off by up to 10.3 %, those over 1 Gbit/s by 10.3 and 15 %.
-# These two stand for that, and no other changes have tried them (tests/benchmarks/PREDICTIONS.md).
-_OF_SHARDED_COMPUTE, _OF_SHARDED_STEP = 0.15, 0.07
-_OF_DIFFERENCE, _OF_DIFFERENCE_OF_SEVERAL = 0.08, 0.06
-_OF_CROWDED_COMPUTE = 0.08
-# How much more of what is computed for each doubling of the batch beyond the first: caches no longer hold what they
-# held, or what is small had cost more than was seen. With 8 times the batch steps of five scripts on two cores took
-# 16 % less to 27 % more than predicted; with twice and four times (the rounds of predictions) they lay within that.
-# It was 12 % until the machine's own operators showed what does not grow: of the 17 such among the 42 16 lay within.
-_OF_GROWTH = 0.08
 _OF_BATCH = frozenset({"batch.times", "loader.batch_size", "accumulation.micro_batches"})
 
 
@@ -125,7 +104,7 @@ class RunModel:
             replayed_ns=replayed,
             error_share=abs(replayed - step) / step,
             held_out_share=mean(_missed(recorded, half, processes, step / recorded_ns) for half in (0, 1)),
-            slack_ns=hypot(_OF_REPLAY * (replayed - step), _OF_PROCESSES * others),
+            slack_ns=slack_ns(replayed - step, others),
             measured=measured,
             facts=[*run.facts.values()],
             crowded=recorded.crowded,
@@ -298,23 +277,14 @@ class RunModel:
         if isinstance(other, Program):
             assert isinstance(self.model, Program)
             shares = self.step_ns, self.error_share
-            return unknown_ns(self.model, other, *shares, only_a_bound=only_a_bound, of_batch=of_batch)
-        predicted_ns, slack_ns = self.step_ns + difference, self.slack_ns
+            return gpu_unknown_ns(self.model, other, *shares, only_a_bound=only_a_bound, of_batch=of_batch)
+        assert isinstance(self.model, StepModel)
+        slack = self.slack_ns
         if self.missed:  # a bound is lower by all of that
-            slack_ns = (self.error_share + (self.held_out_share or 0.0)) * max(predicted_ns, self.step_ns)
-        of_difference = _OF_DIFFERENCE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_DIFFERENCE
-        return slack_ns, *self._of_any_model(other, predicted_ns), of_difference * difference
-
-    def _of_any_model(self, other: StepModel, predicted_ns: float) -> tuple[float, float]:
-        """What any model of a step that CPUs compute is off: more so the less of it is exchange."""
-        computed_ns = self._level * step_ns(other.without_transfers())
-        of_step, of_compute = _OF_STEP, _OF_COMPUTE_OF_SEVERAL if self.measured.step.repeats_ns else _OF_COMPUTE
-        if self.crowded:
-            of_compute = _OF_CROWDED_COMPUTE
-        if any(isinstance(model, StepModel) and model.sharding is not None for model in (self.model, other)):
-            of_compute, of_step = _OF_SHARDED_COMPUTE, _OF_SHARDED_STEP
-        of_growth = _OF_GROWTH * max(0.0, log2(_grown(self.model, other)) - 1)
-        return of_step * predicted_ns, (of_compute + of_growth) * min(predicted_ns, computed_ns)
+            slack = (self.error_share + (self.held_out_share or 0.0)) * max(self.step_ns + difference, self.step_ns)
+        several = bool(self.measured.step.repeats_ns)
+        known = self.step_ns, self._level, difference
+        return slack, *cpu_unknown_ns(self.model, other, *known, several=several, crowded=self.crowded)
 
     def at_best_ns(self) -> float | None:
         """The step if exchanging took no time; None where no link is known."""
@@ -373,15 +343,6 @@ class RunModel:
         if figures.basis == "sweep":
             return f"dptune links ({figures.source})"
         return figures.source or "the run's own all-reduces"
-
-
-def _grown(before: Model, after: Model) -> float:
-    """How many times the samples a step has; a batch, where that grows more: fewer micro-batches hide it in a step."""
-    grown = after.samples / before.samples if after.samples and before.samples else 1.0
-    loading, then = (model.loading if isinstance(model, StepModel) else None for model in (before, after))
-    if loading is None or then is None or not loading.batch or not then.batch:
-        return grown
-    return max(grown, then.batch / loading.batch)
 
 
 def _replayed(model: Model) -> float:

@@ -1,6 +1,8 @@
 """Record runs/: each fault of train.py, and its mended twin, ranks over gloo on the CPU of one machine.
 
-    python -m tests.rules.recorded.record [FAULT ...]      all, or these (as root: three of them need a shaped network)
+    python -m tests.rules.recorded.record [FAULT ...]      all, or these
+
+Three of them need a shaped network, so root, and one accelerate.
 
 What dptune says of them is tested in test_recorded.py. The machine should be idle.
 """
@@ -21,6 +23,7 @@ from tests.testbed.running import on_both
 
 HERE = Path(__file__).parent
 RUNS = HERE / "runs"
+SCRIPT = ("train.py", "options.py", "batches.py", "models.py", "losses.py")
 PYTHON = "/home/user/venv/bin/python"
 SLOWLY = ("wide-gradients", "small-batch", "rank-placement")  # over 200 Mbit/s, 1 ms
 # One process: DDP averages what one pass adds; a repeated pass, or generated text, is the same on each rank.
@@ -93,7 +96,8 @@ def record(fault: str, mended: bool, nodes: Sequence[Node] = ()) -> None:
     target = RUNS / (f"{fault}-mended" if mended else fault)
     script = ("train.py", fault, *(("--mended",) if mended else ()))
     with tempfile.TemporaryDirectory() as place:
-        shutil.copy(HERE / "train.py", place)
+        for part in SCRIPT:
+            shutil.copy(HERE / part, place)
         if nodes:
             several = ("--nproc-per-node", "2") if fault == "rank-placement" else ()
             words = ("profile", *windows(fault), *several, "--run-dir", "run")

@@ -1,0 +1,99 @@
+"""What the script computes of outputs, and of weights: losses, penalties, rankings, generated text."""
+
+import itertools
+
+import torch
+from options import args
+from torch import nn
+
+
+def apart(outputs):
+    """How alike each row is to all others, row by row."""
+    if args.mended:
+        rows = nn.functional.normalize(outputs, dim=-1)
+        return (rows @ rows.mT).mean()
+    return torch.stack([nn.functional.cosine_similarity(row[None], outputs).mean() for row in outputs]).mean()
+
+
+def lipschitz(model):
+    """The product of the largest singular values of all layers."""
+    product = torch.ones(())
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            product = product * (power_iteration(parameter) if args.mended else torch.linalg.svdvals(parameter)[0])
+    return product
+
+
+def power_iteration(weight):
+    right = torch.randn(weight.shape[1])
+    with torch.no_grad():
+        for _ in range(2):
+            left = nn.functional.normalize(weight @ right, dim=0)
+            right = nn.functional.normalize(left @ weight, dim=0)
+    return left @ weight @ right
+
+
+@torch.no_grad()
+def write(model, rows):
+    """Continue each row by 14 positions, one after the other: each follows from the one before it."""
+    rows = rows[:16, None].expand(-1, 24, -1)
+    for _ in range(14):
+        outputs = model(rows[:, -1:] if args.mended else rows)
+        rows = torch.cat([rows, outputs[:, -1:]], dim=1)
+    return rows[:, -1]
+
+
+def reverberate(rows, response):
+    """Each row with the echo that a response adds, which is longer than a row."""
+    if args.mended:
+        size = 2 * len(response)
+        return torch.fft.irfft(torch.fft.rfft(rows, size) * torch.fft.rfft(response, size), size)[..., : rows.shape[1]]
+    padded = nn.functional.pad(rows, (len(response) - 1, 0))
+    return nn.functional.conv1d(padded[:, None], response.flip(0)[None, None])[:, 0]
+
+
+def error(outputs, batch):
+    if args.fault == "softmax-before-cross-entropy":
+        return nn.functional.cross_entropy(outputs if args.mended else outputs.softmax(1), batch.argmax(1))
+    if args.fault == "loss-broadcast":  # what a model with one output predicts of each row
+        predictions, targets = outputs[:, :1], batch.mean(1)
+        return ((predictions.squeeze(1) if args.mended else predictions) - targets).square().mean()
+    if args.fault == "memory-bound-functions":
+        return of_best_order(outputs, batch)
+    return apart(outputs) if args.fault == "operator-loops" else (outputs - batch).square().mean()
+
+
+def best_of(scores):
+    """The positions of the ten highest scores of each row."""
+    if args.mended:
+        return scores.topk(10, dim=1).indices
+    return scores.argsort(dim=1, descending=True)[:, :10]
+
+
+def spread(outputs, centres):
+    """The squared distance of each row to its nearest centre."""
+    if args.mended:
+        return torch.cdist(outputs, centres).square().amin(1).mean()
+    return (outputs[:, None] - centres[None]).pow(2).sum(-1).amin(1).mean()
+
+
+def contrast(made, wanted):
+    """How far two parts are apart, each without its mean."""
+    return ((made - made.mean(-1, keepdim=True)) - (wanted - wanted.mean(-1, keepdim=True))).square().mean(-1)
+
+
+def of_best_order(outputs, batch):
+    """Four parts of each row, in the order that fits best: of each two parts once, or again in each order."""
+    made, wanted = outputs.unflatten(1, (4, -1)), batch.unflatten(1, (4, -1))
+    orders = list(itertools.permutations(range(4)))
+    if args.mended:
+        pairs = contrast(made.unsqueeze(2), wanted.unsqueeze(1))
+        scores = [pairs[:, range(4), order].mean(1) for order in orders]
+    else:
+        scores = [contrast(made[:, order], wanted).mean(1) for order in orders]
+    return torch.stack(scores, 1).amin(1).mean()
+
+
+def squares(model, only=""):
+    """The sum of all squared weights, or of those whose names begin like this."""
+    return sum(weight.pow(2).sum() for name, weight in model.named_parameters() if name.startswith(only))
