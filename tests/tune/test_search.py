@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from dptune.present.sections.tuning import trial_line
 from dptune.tune import error_budget, order
 from dptune.tune.candidate import Candidate, combined
 from dptune.tune.error_budget import ErrorBudget
@@ -45,6 +46,24 @@ class Known:
 
 def names(found: Found) -> list[str]:
     return [kept.name for kept in found.stack]
+
+
+def test_the_line_of_a_trial_names_the_candidate_that_is_ahead() -> None:
+    """Without noise: 60 of 100 ns in each trial of "b", 105 in each of "d"; nothing is kept before six rounds."""
+    lines: list[str] = []
+    runner = Known({"b": 40.0, "d": -5.0}, noise=0.0)
+    search(
+        [candidate("b", 0.3, 0.5), candidate("d", 0.1, 0.2)],
+        runner,
+        3600,
+        seed=1,
+        show=lambda moment: lines.append(trial_line(moment, 3600)),
+    )
+    assert lines[0] == "first run: original (nothing kept yet; 60 min left)"
+    first, later = ([line for line in lines if line.startswith(f"race 1, round {round}:")] for round in (1, 3))
+    assert not any("ahead" in line for line in first)
+    assert later
+    assert all("(nothing kept yet; b ahead: 40.0 % less time; " in line for line in later)
 
 
 def test_winners_are_stacked_in_the_order_of_what_they_save() -> None:

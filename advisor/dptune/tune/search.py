@@ -58,7 +58,10 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Moment:
-    """A trial that is about to start: which race and round (race 0: the script as it is), and what is kept so far."""
+    """A trial that is about to start: which race and round (race 0: the script as it is), and what is kept so far.
+
+    `standing`: the trials of that race so far; None in race 0.
+    """
 
     race: int
     round: int
@@ -66,6 +69,7 @@ class Moment:
     stack: tuple[Candidate, ...]
     stack_ratio: float
     spent_s: float
+    standing: Race | None = None
 
 
 @dataclass
@@ -131,6 +135,7 @@ class _Search:
         self.ratio = 1.0  # time of the stack / time of the original, by the races
         self.trial_s: list[float] = []
         self.raced = False
+        self.race: Race | None = None
 
     def run(self) -> Found:
         try:
@@ -191,7 +196,7 @@ class _Search:
     def _race(self, chosen: Sequence[_Waiting]) -> Ended | None:
         """Race them; the winner joins the stack. Why the search ends with it, if it does."""
         self.budget.charge(len(chosen))
-        race = Race([Arm(each.candidate) for each in chosen])
+        self.race = race = Race([Arm(each.candidate) for each in chosen])
         self.found.races += 1
         ended: Ended | None = None
         winner: Arm | None = None
@@ -249,7 +254,8 @@ class _Search:
             arm.left, arm.hurts = timed.why, True
 
     def _trial(self, changes: Sequence[Candidate], number: int, name: str) -> Timed | Failed:
-        self.show(Moment(self.found.races, number + 1, name, tuple(self.found.stack), self.ratio, self.found.spent_s))
+        found = self.found
+        self.show(Moment(found.races, number + 1, name, tuple(found.stack), self.ratio, found.spent_s, self.race))
         done = self.runner.run(changes)
         self.found.spent_s += done.seconds
         if self.found.races and not self.raced:  # what the first run took says little
