@@ -1,13 +1,14 @@
 """A process that ends trials if the dptune that started them is killed.
 
-It reads a pipe whose other end only dptune holds. Before dptune ends by itself it writes a byte; if dptune is killed,
-the pipe ends without one. Processes are found by their environment, so ranks of any launcher and their workers are
-ended, too. Linux only: it reads /proc.
+It reads a pipe whose other end only dptune holds: the pipe ends when dptune does. A dptune that ends by itself kills it
+first. Processes are found by their environment, so ranks of any launcher and their workers are ended, too. Linux only:
+it reads /proc.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -27,8 +28,8 @@ def guarded(entries: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         if guard is not None:
-            with contextlib.suppress(BrokenPipeError):  # somebody ended it
-                guard.communicate(b"ended")
+            guard.kill()
+            guard.communicate()
 
 
 def _start(entries: Sequence[str]) -> subprocess.Popen[bytes] | None:
@@ -47,9 +48,9 @@ def _start(entries: Sequence[str]) -> subprocess.Popen[bytes] | None:
 
 
 def main(entries: Sequence[str]) -> None:
-    """Wait until the pipe ends, then end what is left, if dptune did not write to it."""
-    if sys.stdin.buffer.read():
-        return
+    """Wait until the pipe ends, then end what is left."""
+    os.chdir("/")  # the folder of the script may be removed meanwhile
+    sys.stdin.buffer.read()
     for _ in range(_LOOKS):
         processes.end_all(set.intersection(*(set(processes.carrying(entry)) for entry in entries)))
         time.sleep(_BETWEEN_S)
