@@ -167,8 +167,7 @@ def tuned(folder: Path, script: Script, time_limit: str, until: float) -> dict[s
     words = [*DPTUNE, "tune", "-q", "--time-limit", time_limit, "-o", "tuned"]
     done = None
     if (folder / "tuned" / OPTIONS).exists():
-        recording = max((folder / "dptune-runs").iterdir())  # their names begin with the time
-        done = run([*words, "--resume", "--run", str(recording)], until, cwd=folder)
+        done = run([*words, "--resume"], until, cwd=folder)
     if done is None or done.returncode:
         shutil.rmtree(folder / "tuned", ignore_errors=True)
         done = run([*words, *_ranks(script), "train.py"], until, cwd=folder)
