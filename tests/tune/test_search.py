@@ -66,6 +66,19 @@ def test_the_line_of_a_trial_names_the_candidate_that_is_ahead() -> None:
     assert all("(nothing kept yet; b ahead: 40.0 % less time; " in line for line in later)
 
 
+def test_what_saved_most_without_being_shown_to_is_raced_once_more() -> None:
+    """Savings of 4 % in noise of 20 % are not seen in the first race; "c" costs 30 %, and is raced once."""
+    runner = Known({"b": 4.0, "c": -30.0}, noise=0.2, seed=2)
+    found = search([candidate("b", 0.3, 0.5), candidate("c", 0.1, 0.2)], runner, 36_000, seed=1)
+    of_b, of_c = ([each for each in found.attempts if each.candidate.name == name] for name in ("b", "c"))
+    assert [each.result for each in of_c] == ["dropped"]
+    assert of_b[0].result == "dropped"
+    assert of_b[0].gain is not None
+    assert len(of_b) == (2 if of_b[0].gain >= 0.01 else 1)
+    assert found.races == len(of_b)
+    assert found.level_spent == pytest.approx(error_budget.COST * (len(of_b) + 1 - len(found.stack)))
+
+
 def test_winners_are_stacked_in_the_order_of_what_they_save() -> None:
     runner = Known({"a": 10.0, "b": 40.0, "c": 0.0, "d": -30.0})
     found = search([candidate(name, 0.1, 0.3) for name in "abcd"], runner, 3600.0, seed=1)

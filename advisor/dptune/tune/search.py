@@ -115,6 +115,8 @@ class _Waiting:
     candidate: Candidate
     expected: float
     unseen_at: float | None = None  # the stack's ratio in that race
+    measured: float = 0.0  # what it saved of the stack's time in that race
+    again: bool = False  # whether it had its second race
 
 
 class _Search:
@@ -173,7 +175,16 @@ class _Search:
             return gain / order.proof_s(gain, self.spread, trial_s)
 
         open_now = [each for each in self.waiting if self._is_open(each) and self._left(each) >= LEAST_GAIN]
-        return sorted(open_now, key=worth, reverse=True)
+        return sorted(open_now, key=worth, reverse=True) or self._second_chance()
+
+    def _second_chance(self) -> list[_Waiting]:
+        """If nothing else is left: of those that were not shown to be faster the one that saved most, once more."""
+        unseen = (each for each in self.waiting if each.unseen_at is not None and not each.again)
+        best = max(unseen, key=lambda each: each.measured, default=None)
+        if best is None or best.measured < LEAST_GAIN:
+            return []
+        best.expected, best.unseen_at, best.again = best.measured * self.ratio, None, True
+        return [best]
 
     def _left(self, each: _Waiting) -> float:
         return order.remaining(each.candidate, each.expected, self.kept, self.ratio)
@@ -284,7 +295,7 @@ class _Search:
             if arm is winner or arm.hurts:
                 self.waiting.remove(each)
             elif arm.left:
-                each.unseen_at = self.ratio
+                each.unseen_at, each.measured = self.ratio, gain
             elif race.rounds >= LOOKS[0]:  # undecided as another one won: what was measured orders it from now on
                 each.expected = max(0.0, gain) * self.ratio
         if winner is not None:
