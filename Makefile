@@ -94,11 +94,11 @@ bench-proving: $(VENV)/.profile ## how often `dptune verify` is wrong (about two
 bench-searches: $(VENV)/.profile ## how often `dptune tune` is wrong, and what it finds: 10,000 simulated searches (minutes)
 	$(BIN)/python tests/benchmarks/tune_errors.py
 
-bench-tuning: $(VENV)/.frameworks ## how much of what fixed scripts save `dptune tune` saves (five hours, on an idle machine; resumes)
-	$(BIN)/python tests/benchmarks/tuning.py
+bench-tuning: $(VENV)/.frameworks ## how much of what fixed scripts save `dptune tune` saves (five hours, on an idle machine; MINUTES=15 runs a part; resumes)
+	$(BIN)/python tests/benchmarks/tuning.py $(if $(MINUTES),--minutes $(MINUTES))
 
-bench-beside: $(VENV)/.frameworks ## `dptune tune` beside `train-doctor fix` (four hours, on an idle machine; installs it; resumes)
-	$(BIN)/python tests/benchmarks/beside_train_doctor.py
+bench-beside: $(VENV)/.frameworks ## `dptune tune` beside `train-doctor fix` (four hours, on an idle machine; installs it; MINUTES=15 runs a part; resumes)
+	$(BIN)/python tests/benchmarks/beside_train_doctor.py $(if $(MINUTES),--minutes $(MINUTES))
 
 bench-effects: $(VENV)/.test ## what it finds of changes on a slow network (half an hour, as root, on an idle machine; resumes)
 	$(BIN)/python tests/benchmarks/effects.py

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +18,27 @@ Results = dict[str, Any]
 ENDS_WITHIN_S = 60
 
 
-def run(words: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
-    """The command, ended; on Ctrl-C it ends in its own way, with all that it started."""
+class PieceEndedError(Exception):
+    """The time of this call is up; the next one continues."""
+
+
+def run(words: Sequence[str], until: float = math.inf, **how: Any) -> subprocess.CompletedProcess[str]:
+    """The command, ended; on Ctrl-C it ends in its own way, with all that it started.
+
+    `until`, in seconds of `time.monotonic`: then it gets that interrupt, and PieceEndedError is raised.
+    """
+    left_s = until - time.monotonic()
+    if left_s <= 0:
+        raise PieceEndedError
     with subprocess.Popen(words, text=True, **how) as process:
         try:
-            out, err = process.communicate()
+            out, err = process.communicate(timeout=None if left_s == math.inf else left_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=ENDS_WITHIN_S)
+            process.kill()
+            raise PieceEndedError from None
         except KeyboardInterrupt:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=ENDS_WITHIN_S)

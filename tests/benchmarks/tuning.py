@@ -2,8 +2,14 @@
 
     python tests/benchmarks/tuning.py                    run what is missing, then print the table (make bench-tuning;
                                                          five hours on an idle machine; resumes)
+    python tests/benchmarks/tuning.py --minutes 15       15 minutes of it; the same command continues
     python tests/benchmarks/tuning.py --only plain_reads --time-limit 2m --rounds 1     one script, to try it
     python tests/benchmarks/tuning.py --table            print the table of what there is
+
+To run it in pieces: repeat the second command whenever the machine is idle, and commit results/tuning.json after each.
+A search under way is interrupted, and continues with its trials (`dptune tune --resume`), so keep the folder --work;
+without it, or at a commit of other candidates, that search starts again. Another --time-limit or --rounds is a try-out:
+its results are in the folder --work.
 
 The scripts in reach/ are written as people write theirs. Eight have one fault or two that cost time; `SCRIPTS` has the
 lines without them, as an expert would write them. Six are healthy. Their sizes are drawn by SEED from the values named
@@ -11,9 +17,10 @@ beside them, before anything is run.
 
 Each script is searched once: `dptune tune --time-limit 15m`, with its defaults. Then three versions run in turn, in
 random order, ROUNDS times each: as it is, with the kept settings, and without its faults. Each run is a recording of 30
-untraced steps in a new process; kept settings are set from outside (`dptune profile --set`). A version's time is the
-median over its runs of the mean step. Saved: 1 - time / time as it is. Reached: what the kept settings save, as a share
-of what the fixed script saves. A false keep: a change is kept, and the version with it is not faster in most rounds.
+untraced steps in a new process; kept settings are set from outside (`dptune profile --set`), those that only a patch
+sets by tuned.patch. A version's time is the median over its runs of the mean step. Saved: 1 - time / time as it is.
+Reached: what the kept settings save, as a share of what the fixed script saves; 0 if the script does not run with them.
+A false keep: a change is kept, and the version with it is not faster in most rounds.
 
 Raw results: results/tuning.json, a script at a time.
 """
@@ -21,30 +28,36 @@ Raw results: results/tuning.json, a script at a time.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import random
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from command_line import Results, run
+from command_line import PieceEndedError, Results, run
 from overhead import commit, machine
 
-from dptune.knobs import written
+from dptune.knobs import is_patched, written
 from dptune.runfile import form
 from dptune.runfile.facts import Facts
+from dptune.tune.options import OPTIONS
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "tuning.json"
 DPTUNE = (sys.executable, "-m", "dptune")
 SEED = "reach 1"
 ROUNDS = 4
+TIME_LIMIT = "15m"
 WINDOWS = ("--warmup", "5", "--untraced", "30", "--light", "0", "--detailed", "0", "--no-links")
 VERSIONS = ("as it is", "tuned", "fixed")
 _DRAWN = re.compile(r"^(\w+ = )[\d.]+(  # drawn: )(.*)$", re.MULTILINE)
@@ -113,8 +126,8 @@ SCRIPTS = (
 )
 
 
-def collect(work: Path, only: str, time_limit: str, rounds: int, results: Path) -> Results:
-    """Searches and runs that are missing, written down one by one."""
+def collect(work: Path, only: str, time_limit: str, rounds: int, results: Path, until: float) -> None:
+    """Searches and runs that are missing, written down one by one; those that there is time for."""
     found: Results = json.loads(results.read_text()) if results.exists() else {"scripts": {}}
     found.update(command="python tests/benchmarks/tuning.py", seed=SEED, time_limit=time_limit, rounds=rounds)
     for script in SCRIPTS:
@@ -123,15 +136,15 @@ def collect(work: Path, only: str, time_limit: str, rounds: int, results: Path) 
         row = found["scripts"].setdefault(script.name, {"ranks": script.ranks, "faults": [*script.fixes], "runs": []})
         place = laid_out(work / script.name, script)
         if "settings" not in row.get("tune", {}):  # also where it failed
-            row.update(commit=commit(), machine=machine(), tune=tuned(place / "planted", script, time_limit))
+            made = tuned(place / "planted", script, time_limit, until)
+            row.update(commit=commit(), machine=machine(), tune=made)
             _write(results, found)
         for version in _missing(script, row, rounds):
             folder = place / ("fixed" if version == "fixed" else "planted")
             kept = row["tune"].get("settings", {}) if version == "tuned" else {}
-            row["runs"].append({"version": version, **timed(folder, script, kept)})
+            row["runs"].append({"version": version, **timed(folder, script, kept, until)})
             _write(results, found)
             print(f"{script.name}, {version}: {row['runs'][-1]}", file=sys.stderr, flush=True)
-    return found
 
 
 def _write(results: Path, found: Results) -> None:
@@ -149,11 +162,15 @@ def _ranks(script: Script) -> tuple[str, ...]:
     return ("--nproc-per-node", str(script.ranks)) if script.ranks > 1 else ()
 
 
-def tuned(folder: Path, script: Script, time_limit: str) -> dict[str, Any]:
-    """What a search came to. One that was interrupted is started again, with a new recording."""
-    shutil.rmtree(folder / "tuned", ignore_errors=True)
-    words = [*DPTUNE, "tune", "-q", "--time-limit", time_limit, "-o", "tuned", *_ranks(script), "train.py"]
-    done = run(words, cwd=folder)
+def tuned(folder: Path, script: Script, time_limit: str, until: float) -> dict[str, Any]:
+    """What a search came to. One that was interrupted continues; where it cannot, it starts again with a recording."""
+    words = [*DPTUNE, "tune", "-q", "--time-limit", time_limit, "-o", "tuned"]
+    done = None
+    if (folder / "tuned" / OPTIONS).exists():
+        done = run([*words, "--resume"], until, cwd=folder)
+    if done is None or done.returncode:
+        shutil.rmtree(folder / "tuned", ignore_errors=True)
+        done = run([*words, *_ranks(script), "train.py"], until, cwd=folder)
     if done.returncode:
         return {"failed": done.returncode}
     found = json.loads((folder / "tuned" / "tuning.json").read_text())
@@ -180,17 +197,30 @@ def missing(versions: Sequence[str], script: Script, row: Mapping[str, Any], rou
                 yield version
 
 
-def timed(folder: Path, script: Script, settings: Mapping[str, Any]) -> dict[str, Any]:
+def timed(folder: Path, script: Script, settings: Mapping[str, Any], until: float) -> dict[str, Any]:
     """The mean untraced step of a new process, of the script in a folder with these settings."""
+    if any(is_patched(name, value) for name, value in settings.items()):
+        folder = _patched(folder)
     shutil.rmtree(folder / "timed", ignore_errors=True)
-    words = [word for name, value in settings.items() for word in ("--set", f"{name}={written(value)}")]
+    outside = {name: value for name, value in settings.items() if not is_patched(name, value)}
+    words = [word for name, value in outside.items() for word in ("--set", f"{name}={written(value)}")]
     words = [*DPTUNE, "profile", "-q", *WINDOWS, "--run-dir", "timed", *words]
-    done = run([*words, *_ranks(script), "train.py"], cwd=folder)
+    done = run([*words, *_ranks(script), "train.py"], until, cwd=folder)
     facts = [form.read(path, Facts) for path in sorted((folder / "timed").glob("rank-*.facts.json"))]
     windows = [window for rank in facts if (window := rank.window("untraced")) is not None and window.durations_ns]
     if done.returncode or len(windows) < script.ranks:
         return {"failed": done.returncode or "no steps"}
     return {"step_ms": max(fmean(window.durations_ns) for window in windows) / 1e6}
+
+
+def _patched(folder: Path) -> Path:
+    """The script with the patch that its search wrote, in a folder beside it."""
+    place = folder.with_name("patched")
+    place.mkdir(exist_ok=True)
+    shutil.copy2(folder / "train.py", place)
+    with (folder / "tuned" / "tuned.patch").open() as patch:
+        subprocess.run(["patch", "-p1", "-s"], stdin=patch, cwd=place, check=True)
+    return place
 
 
 def step_ms(row: Mapping[str, Any], version: str) -> list[float]:
@@ -214,13 +244,18 @@ def is_faster(row: Mapping[str, Any], version: str) -> bool:
     return 2 * sum(after < before for before, after in pairs) > len(pairs)
 
 
+def _has_no_tuned_version(row: Mapping[str, Any]) -> bool:
+    """Whether nothing was kept, or the script did not run with what was."""
+    return not row["tune"].get("kept") or any(made["version"] == "tuned" for made in row["runs"])
+
+
 def table(found: Results) -> str:
     """A row for each script, and what they come to."""
     lines = ["| script | ranks | faults | minutes | kept | saved | fixed script saves | reached |", "| --- " * 8 + "|"]
     reached = []
     for name, row in found["scripts"].items():
         tuned, fixed = saved(row, "tuned"), saved(row, "fixed")
-        tuned = 0.0 if tuned is None and not row["tune"].get("kept") else tuned
+        tuned = 0.0 if tuned is None and _has_no_tuned_version(row) else tuned
         share = tuned / fixed if row["faults"] and tuned is not None and fixed and fixed > 0 else None
         reached += [] if share is None else [share]
         minutes = f"{row['tune'].get('seconds', 0) / 60:.1f}"
@@ -250,27 +285,29 @@ def percent_of(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def main(
-    text: str, folder: str, results: Path, collect: Callable[..., Results], table: Callable[[Results], str]
-) -> None:
+def main(text: str, folder: str, results: Path, collect: Callable[..., None], table: Callable[[Results], str]) -> None:
     """Collect, then print; `folder`: the name of that below the folder of temporary files."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     kept = Path(tempfile.gettempdir()) / folder
-    parser.add_argument("--work", type=Path, default=kept, help="where scripts and recordings lie")
+    parser.add_argument("--work", type=Path, default=kept, help=f"where scripts and recordings lie (default: {kept})")
     parser.add_argument("--only", default="", metavar="SCRIPT", help="one script")
-    parser.add_argument("--time-limit", default="15m", help="of a search (default: 15m)")
+    parser.add_argument("--time-limit", default=TIME_LIMIT, help=f"of a search (default: {TIME_LIMIT})")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of timed runs (default: {ROUNDS})")
-    parser.add_argument("--results", type=Path, default=results, help="another file for the results")
+    parser.add_argument("--minutes", type=float, default=math.inf, metavar="M", help="stop after M minutes")
+    parser.add_argument("--results", type=Path, help=f"another file for the results (default: {results.name})")
     parser.add_argument("--table", action="store_true", help="run nothing")
     args = parser.parse_args()
-    if args.table and not args.results.exists():
-        parser.error(f"there are no results yet: {args.results}")
-    found = (
-        json.loads(args.results.read_text())
-        if args.table
-        else collect(args.work, args.only, args.time_limit, args.rounds, args.results)
-    )
-    print(table(found))
+    if (args.time_limit, args.rounds) != (TIME_LIMIT, ROUNDS):  # a try-out: nothing of it counts
+        args.work = args.work / f"{args.time_limit}-{args.rounds}"
+        results = args.work / results.name
+    results = args.results or results
+    args.work.mkdir(parents=True, exist_ok=True)
+    if args.table and not results.exists():
+        parser.error(f"there are no results yet: {results}")
+    if not args.table:
+        with contextlib.suppress(PieceEndedError):
+            collect(args.work, args.only, args.time_limit, args.rounds, results, time.monotonic() + 60 * args.minutes)
+    print(table(json.loads(results.read_text())) if results.exists() else f"no results yet: {results}")
 
 
 if __name__ == "__main__":

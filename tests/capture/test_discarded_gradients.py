@@ -1,4 +1,4 @@
-"""Gradients that are cleared before an optimizer uses them."""
+"""Gradients that are cleared before an optimizer uses them, and those that add up until it does."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def test_a_recording_names_the_line_that_clears(profile):
     assert (found.where, found.backward_where) == ("train.py:8", "train.py:10")
     assert found.passes == [4, 4, 4]
     assert found.discarded == [3, 3, 3]
+    assert found.added == [0, 0, 0]
     assert found.step_share == 1
 
 
@@ -218,6 +219,70 @@ def with_scaler(script, model, optimizer):
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
+
+
+def clipped_each_time(script, model, optimizer):
+    for _ in range(2):
+        script.backward(loss_of(model))
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def clipped_by_data(script, model, optimizer):
+    for _ in range(2):
+        script.backward(loss_of(model))
+        for parameter in model.parameters():
+            parameter.grad.data.clamp_(-1e-6, 1e-6)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def perturbed_by_data(script, model, optimizer):
+    """A second pass at other weights, whose gradients are added to those of the first."""
+    for distance in (0.1, -0.1):
+        script.backward(loss_of(model))
+        for parameter in model.parameters():
+            parameter.data += distance
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def of_one_forward_pass(script, model, optimizer):
+    shared = model[0](torch.randn(4, 8))
+    for head in (model[1], model[2]):
+        script.backward(head(shared).square().mean() if head is model[1] else head(shared).mean(), retain_graph=True)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def clipped_at_the_end(script, model, optimizer):
+    for _ in range(3):
+        script.backward(loss_of(model) / 3)
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+
+
+@pytest.mark.parametrize(
+    ("step", "passes", "added"),
+    [
+        (accumulated, 4, 4),
+        (clipped_at_the_end, 3, 3),
+        (clipped_each_time, 2, 0),
+        (clipped_by_data, 2, 0),
+        (sharpness_aware, 2, 0),
+        (perturbed_by_data, 2, 0),
+        (of_one_forward_pass, 2, 0),
+    ],
+)
+def test_passes_add_up_if_each_has_a_forward_pass_and_nothing_changes_in_between(step, passes, added):
+    model = layer()
+    optimizer = sgd(model)
+    found = Script(optimizer).seen(lambda script: step(script, model, optimizer))
+    assert found.passes == [passes] * 3
+    assert found.added == [added] * 3
+    assert found.usually_added == added
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dptune.measured import MemoryFigures, Missing
 from dptune.predicted import MemoryPrediction
 from dptune.rule import UNVALIDATED, RunView
 from dptune.runfile.communication import DdpFacts, FsdpFacts
+from dptune.runfile.discarded_gradients import DiscardedGradientFacts
 from dptune.runfile.facts import DeviceFacts, OptimizerFacts
 from dptune.runfile.window import Window
 from dptune_rules.communication.no_sync_missing import check
@@ -78,6 +79,21 @@ def test_without_a_loader_it_is_not_known_whether_passes_add_up(ask, make_measur
     assert "SAM needs each by itself" in advice.watch
     (small,) = ask("DP102", make_measured(exposed_share=0.08, synchronised=2), [make_facts(ddp=[DDP])])
     assert small.impact == "low"
+
+
+@pytest.mark.parametrize(
+    ("added", "numerics"), [([0, 4, 4], "same"), ([0, 0, 4], "changes"), ([2, 2, 2], "changes"), ([4], "changes")]
+)
+def test_without_a_loader_warm_up_steps_may_show_that_passes_add_up(ask, make_measured, make_facts, added, numerics):
+    """Four passes in the median warm-up step of two or more, as in each untraced step."""
+    facts = make_facts(
+        ddp=[DDP],
+        windows=[Window("untraced", 5, [10] * 3, backwards=[4] * 3)],
+        discarded_gradients=DiscardedGradientFacts(passes=[4] * len(added), discarded=[0] * len(added), added=added),
+    )
+    (advice,) = ask("DP102", make_measured(exposed_share=0.6, synchronised=4), [facts])
+    assert (advice.numerics, advice.confidence) == (numerics, "high" if numerics == "same" else "low")
+    assert ("once is enough if they add up" in advice.title) == (numerics == "changes")
 
 
 def test_an_optimizer_that_runs_passes_itself_needs_them(ask, make_measured, make_facts):

@@ -13,13 +13,15 @@ from dptune.measured import Measured
 from dptune.runfile import form
 from dptune.runfile.facts import CompileFacts, Facts
 from dptune.tune.candidate import Candidate
-from dptune.tune.candidates import patchable
+from dptune.tune.candidates import Choice, candidates, patchable
 from dptune.tune.unpredicted import unpredicted
+from dptune.whatif.predicting import nothing
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 
 ROOT = Path(__file__).parents[2]
-SHARDED = ROOT / "tests" / "rules" / "recorded" / "runs" / "sharded-parameters"
+RUNS = ROOT / "tests" / "rules" / "recorded" / "runs"
+SHARDED = RUNS / "sharded-parameters"
 ON_GPUS = ROOT / "sample_traces" / "gpu" / "ranks-nccl-ddp"
 
 
@@ -104,6 +106,32 @@ def test_a_model_is_compiled_only_where_there_is_a_compiler(
     monkeypatch.delenv("CXX")
     compiled = [replace(facts[0], compiled=CompileFacts(["train.py:12"]))]
     assert "compile.model=true" not in offered(compiled, measured)
+
+
+def test_buckets_of_another_size_than_ddps_own_are_tried_with_that_one() -> None:
+    """10 KiB in the first run, 25 MiB in the second; both wait for communication."""
+    small, own = (RUNS / name for name in ("tiny-gradients", "wide-gradients"))
+    assert [facts_of(run)[0].ddp[0].bucket_cap_bytes for run in (small, own)] == [10485, 25 * 2**20]
+    assert all(reading.measured(run).share("exposed_communication_ns") > 0.01 for run in (small, own))
+    found = offered(facts_of(small), reading.measured(small))
+    assert found["ddp.bucket_cap_mb=25"] == {"ddp.bucket_cap_mb": 25.0}
+    assert not any(
+        "ddp.bucket_cap_mb" in settings for settings in offered(facts_of(own), reading.measured(own)).values()
+    )
+
+
+def test_debug_options_are_switched_off_though_their_rule_states_no_saving() -> None:
+    run = RUNS / "debug-switches"
+    report, choice = reading.reported(run), Choice(only=frozenset({"DP605"}))
+    (found,) = (advice for advice in report.advice if advice.rule == "DP605")
+    off = Change(knob="env.TORCH_DISTRIBUTED_DEBUG", now="DETAIL", then="OFF")
+    for numerics, tried in (("same", {"env.TORCH_DISTRIBUTED_DEBUG": "OFF"}), ("changes", None)):
+        advice = found.model_copy(update={"changes": [off], "numerics": numerics})
+        made, _ = candidates(
+            report.model_copy(update={"advice": [advice]}), nothing("not searched"), facts_of(run), choice
+        )
+        assert [each.settings for each in made] == ([] if tried is None else [tried])
+        assert all(each.expected == pytest.approx(0.02) for each in made)  # as of settings that nothing predicts
 
 
 def test_settings_that_may_change_results_come_last(sharded: tuple[list[Facts], Measured]) -> None:

@@ -54,6 +54,7 @@ for inputs in DataLoader(Samples(), batch_size=8):
 """
 TRIAL = ("--warmup", "2", "--steps", "10", "--seconds", "0")
 RESUME = ("tune", "--run", "base", "--resume")
+ENDS_WITHIN_S = 2 * 3600.0  # a search of an hour on a machine that does other things as well
 STARVED, HEALTHY = ("0.005", "0.001"), ("0", "0.03")
 
 
@@ -88,7 +89,7 @@ def test_an_interrupt_leaves_no_process_and_the_search_goes_on(tmp_path: Path) -
 def test_workers_are_kept_for_a_loader_that_steps_wait_for(tmp_path: Path) -> None:
     folder = project(tmp_path)
     only = ("--only", "loader.num_workers", "--time-limit", "1h")
-    done = run("tune", *only, *TRIAL, "train.py", *STARVED, cwd=folder, timeout=1800)
+    done = run("tune", *only, *TRIAL, "train.py", *STARVED, cwd=folder, timeout=ENDS_WITHIN_S)
     assert done.returncode == 0, done.stderr
     place, result = tuned(folder)
     assert result["outcome"] == "faster"
@@ -105,7 +106,7 @@ def test_workers_are_kept_for_a_loader_that_steps_wait_for(tmp_path: Path) -> No
 @pytest.mark.thorough
 def test_nothing_is_kept_of_a_script_that_only_waits(tmp_path: Path) -> None:
     folder = project(tmp_path)
-    done = run("tune", *TRIAL, "--time-limit", "1h", "train.py", *HEALTHY, cwd=folder, timeout=1800)
+    done = run("tune", *TRIAL, "--time-limit", "1h", "train.py", *HEALTHY, cwd=folder, timeout=ENDS_WITHIN_S)
     assert done.returncode == 0, done.stderr
     _, result = tuned(folder)
     assert (result["outcome"], result["kept"]) == ("nothing kept", [])
@@ -131,7 +132,7 @@ def test_a_search_that_is_interrupted_ten_times_comes_to_the_same_result(tmp_pat
             assert made >= kept
             kept = made
     assert ended.count(130) > 1
-    done = run(*RESUME, cwd=folder, timeout=3000)
+    done = run(*RESUME, cwd=folder, timeout=ENDS_WITHIN_S)
     assert done.returncode == 0, done.stderr
     result = json.loads((place / "tuning.json").read_text())
     assert (result["outcome"], result["ended"]) == ("faster", "complete")
@@ -148,4 +149,4 @@ def interrupted_after(seconds: float, *words: str, cwd: Path) -> tuple[int, str]
             return process.wait(seconds), process.communicate()[1]
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
-            return process.wait(120), process.communicate()[1]
+            return process.wait(ENDS_WITHIN_S), process.communicate()[1]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from dptune.present.sections.tuning import trial_line
 from dptune.tune import error_budget, order
-from dptune.tune.candidate import Candidate, combined
+from dptune.tune.candidate import LEAST_GAIN, Candidate, combined
 from dptune.tune.error_budget import ErrorBudget
 from dptune.tune.search import Found, InterruptedSearchError, Moment, search
 from dptune.tune.timed import Failed, Timed
@@ -45,6 +46,39 @@ class Known:
 
 def names(found: Found) -> list[str]:
     return [kept.name for kept in found.stack]
+
+
+def test_the_line_of_a_trial_names_the_candidate_that_is_ahead() -> None:
+    """Without noise: 60 of 100 ns in each trial of "b", 105 in each of "d"; nothing is kept before six rounds."""
+    lines: list[str] = []
+    runner = Known({"b": 40.0, "d": -5.0}, noise=0.0)
+    search(
+        [candidate("b", 0.3, 0.5), candidate("d", 0.1, 0.2)],
+        runner,
+        3600,
+        seed=1,
+        show=lambda moment: lines.append(trial_line(moment, 3600)),
+    )
+    assert lines[0] == "first run: original (nothing kept yet; 60 min left)"
+    first, later = ([line for line in lines if line.startswith(f"race 1, round {round}:")] for round in (1, 3))
+    assert not any("ahead" in line for line in first)
+    assert later
+    assert all("(nothing kept yet; b ahead: 40.0 % less time; " in line for line in later)
+
+
+def test_what_saved_most_without_being_shown_to_is_raced_once_more() -> None:
+    """Savings of 4 % in noise of 20 % are seen in neither race; "c" costs 30 %, and is raced once."""
+    runner = Known({"b": 4.0, "c": -30.0}, noise=0.2, seed=2)
+    found = search([candidate("b", 0.3, 0.5), candidate("c", 0.1, 0.2)], runner, 36_000, seed=1)
+    assert [(each.candidate.name, each.result) for each in found.attempts] == [
+        ("b", "dropped"),
+        ("c", "dropped"),
+        ("b", "dropped"),
+    ]
+    assert found.attempts[0].gain is not None
+    assert found.attempts[0].gain >= LEAST_GAIN
+    assert (found.races, found.ended) == (2, "complete")
+    assert found.level_spent == pytest.approx(3 * error_budget.COST)
 
 
 def test_winners_are_stacked_in_the_order_of_what_they_save() -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 from dptune.capture import processes
 from dptune.errors import RunError
 from dptune.prove import judging
+from dptune.prove.guard import guarded
 from dptune.prove.result import Proof
 from dptune.runfile import form, locking
 
 PROOF = "proof.json"
 EARLIER = "earlier"  # beside the folders of proofs: those that were begun anew
 MARK = "DPTUNE_TRIALS"
+_STARTED_BY = "DPTUNE_TRIALS_STARTED_BY"
 _LARGEST_BYTES = 64 * 2**20
 _MOVE = "check free space and permissions there, and move away files that are not dptune's"
 
@@ -73,15 +75,16 @@ def aside(folder: Path) -> list[Path]:
 
 
 def mark(folder: Path) -> dict[str, str]:
-    """The variable that processes of trials beside a folder of proofs carry."""
-    return {MARK: str(folder.parent.resolve())}
+    """The variables that processes of trials beside a folder of proofs carry: the place, and who started them."""
+    return {MARK: str(folder.parent.resolve()), _STARTED_BY: str(os.getpid())}
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Make the folder, and be the only one to run trials beside it: others would disturb each other's times.
 
-    Processes of trials that a dptune left, which was killed, are ended. Raises RunError where another one is at work.
+    Processes of trials that an earlier dptune left are ended, and those of this one if it is killed. Raises RunError
+    where another one is at work.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -98,8 +101,9 @@ def alone(folder: Path) -> Iterator[None]:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             raise RunError(f"cannot write into {folder}: {error.strerror}", _MOVE) from None
-        ((name, where),) = mark(folder).items()
-        processes.end_all(processes.carrying(f"{name}={where}"))
-        yield
+        entries = [f"{name}={value}" for name, value in mark(folder).items()]
+        processes.end_all(processes.carrying(entries[0]))
+        with guarded(entries):
+            yield
     finally:
         os.close(lock)

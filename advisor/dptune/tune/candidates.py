@@ -103,18 +103,20 @@ def _tries_already(candidate: Candidate, found: Iterable[Candidate], facts: Sequ
 
 
 def _of_rules(recommendations: Iterable[Advice]) -> Iterator[Candidate]:
+    """Their changes; of a risk those that keep training results: debug options cost time that no rule states."""
     for advice in recommendations:
         saves = advice.saves
-        if advice.kind == "time" and saves is not None and advice.changes:
+        pays = advice.kind == "time" if saves is not None else advice.kind == "risk" and advice.numerics == "same"
+        if pays and advice.changes:
             yield Candidate(
                 name=advice.rule,
                 changes=tuple(advice.changes),
                 rule=advice.rule,
                 title=advice.title,
                 numerics=advice.numerics,
-                low_share=saves.low_share,
-                high_share=saves.high_share,
-                basis=saves.basis,
+                low_share=0.0 if saves is None else saves.low_share,
+                high_share=0.0 if saves is None else saves.high_share,
+                basis="" if saves is None else saves.basis,
                 subjects=subjects(change.knob for change in advice.changes),
             )
 

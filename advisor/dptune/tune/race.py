@@ -12,7 +12,7 @@ from dptune.tune.candidate import LEAST_GAIN, Candidate
 from dptune.tune.error_budget import LEVEL_OF_A_LOOK, LOOKS
 from dptune.tune.timed import Timed
 
-_FIRST_JUDGED = 2  # rounds after which a candidate may leave
+_FIRST_JUDGED = 2  # rounds after which a candidate may leave, or is called the leader
 _MUCH_SLOWER = 1.1  # times as long in each of them
 _SLOWER = 3  # rounds in each of which it is the slower
 _STILL_OPEN = 0.58  # share of comparisons that it must win from the second look on, as in `prove.sequential`
@@ -69,6 +69,14 @@ class Race:
         """The share of the stack's time that it saves, as measured; negative where it takes longer."""
         rounds = min(len(arm.times), self.rounds)
         return 1 - sequential.times_as_long(self.stack[:rounds], arm.times[:rounds]) if rounds else 0.0
+
+    @property
+    def leader(self) -> Arm | None:
+        """The candidate that has saved most in two rounds or more; None where none has."""
+        if self.rounds < _FIRST_JUDGED:
+            return None
+        best = max(self.running, key=self.gain, default=None)
+        return best if best is not None and self.gain(best) > 0 else None
 
     def interval(self, arm: Arm) -> tuple[float, float] | None:
         """The interval of its time over the stack's; None with too few rounds for one."""

@@ -58,7 +58,10 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Moment:
-    """A trial that is about to start: which race and round (race 0: the script as it is), and what is kept so far."""
+    """A trial that is about to start: which race and round (race 0: the script as it is), and what is kept so far.
+
+    `standing`: the trials of that race so far; None in race 0.
+    """
 
     race: int
     round: int
@@ -66,6 +69,7 @@ class Moment:
     stack: tuple[Candidate, ...]
     stack_ratio: float
     spent_s: float
+    standing: Race | None = None
 
 
 @dataclass
@@ -111,6 +115,8 @@ class _Waiting:
     candidate: Candidate
     expected: float
     unseen_at: float | None = None  # the stack's ratio in that race
+    measured: float = 0.0  # what it saved of the stack's time in that race
+    again: bool = False  # whether it had its second race
 
 
 class _Search:
@@ -131,6 +137,7 @@ class _Search:
         self.ratio = 1.0  # time of the stack / time of the original, by the races
         self.trial_s: list[float] = []
         self.raced = False
+        self.race: Race | None = None
 
     def run(self) -> Found:
         try:
@@ -168,7 +175,16 @@ class _Search:
             return gain / order.proof_s(gain, self.spread, trial_s)
 
         open_now = [each for each in self.waiting if self._is_open(each) and self._left(each) >= LEAST_GAIN]
-        return sorted(open_now, key=worth, reverse=True)
+        return sorted(open_now, key=worth, reverse=True) or self._second_chance()
+
+    def _second_chance(self) -> list[_Waiting]:
+        """If nothing else is left: of those that were not shown to be faster the one that saved most, once more."""
+        unseen = (each for each in self.waiting if each.unseen_at is not None and not each.again)
+        best = max(unseen, key=lambda each: each.measured, default=None)
+        if best is None or best.measured < LEAST_GAIN:
+            return []
+        best.expected, best.unseen_at, best.again = best.measured * self.ratio, None, True
+        return [best]
 
     def _left(self, each: _Waiting) -> float:
         return order.remaining(each.candidate, each.expected, self.kept, self.ratio)
@@ -191,7 +207,7 @@ class _Search:
     def _race(self, chosen: Sequence[_Waiting]) -> Ended | None:
         """Race them; the winner joins the stack. Why the search ends with it, if it does."""
         self.budget.charge(len(chosen))
-        race = Race([Arm(each.candidate) for each in chosen])
+        self.race = race = Race([Arm(each.candidate) for each in chosen])
         self.found.races += 1
         ended: Ended | None = None
         winner: Arm | None = None
@@ -249,7 +265,8 @@ class _Search:
             arm.left, arm.hurts = timed.why, True
 
     def _trial(self, changes: Sequence[Candidate], number: int, name: str) -> Timed | Failed:
-        self.show(Moment(self.found.races, number + 1, name, tuple(self.found.stack), self.ratio, self.found.spent_s))
+        found = self.found
+        self.show(Moment(found.races, number + 1, name, tuple(found.stack), self.ratio, found.spent_s, self.race))
         done = self.runner.run(changes)
         self.found.spent_s += done.seconds
         if self.found.races and not self.raced:  # what the first run took says little
@@ -278,7 +295,7 @@ class _Search:
             if arm is winner or arm.hurts:
                 self.waiting.remove(each)
             elif arm.left:
-                each.unseen_at = self.ratio
+                each.unseen_at, each.measured = self.ratio, gain
             elif race.rounds >= LOOKS[0]:  # undecided as another one won: what was measured orders it from now on
                 each.expected = max(0.0, gain) * self.ratio
         if winner is not None:

@@ -1,8 +1,9 @@
 """Settings that often pay and that nothing predicts for this run: they are tried last, if time is left.
 
 Each is one that its recording shows room for: a loader that steps wait for, more threads or fewer than the cores of a
-rank, an optimizer of torch that updates tensors one by one, DDP that copies gradients into buckets, units of
-fully_shard that are gathered twice, a model that is not compiled. Settings that may change training results are last.
+rank, an optimizer of torch that updates tensors one by one, bucket sizes other than DDP's own, DDP that copies
+gradients into buckets, units of fully_shard that are gathered twice, a model that is not compiled. Settings that may
+change training results are last.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dptune.tune.candidate import LEAST_GAIN, Candidate, settings_at, unpredicte
 from dptune.tune.larger_batch import larger_batch
 
 _WORKERS = (1, 2, 4)
+_BUCKET_MIB = 25  # DDP's own
 _PREFETCH = 2  # units; torch gathers one ahead itself in backward passes, and on GPUs in forward passes
 _COMPILERS = {"cpu": ("CXX", ("g++",)), "cuda": ("CC", ("gcc", "clang"))}  # what TorchInductor and Triton call
 # glibc maps each large tensor anew and returns it to the kernel, so each step pays page faults: mallopt(3).
@@ -33,6 +35,7 @@ def unpredicted(measured: Measured, facts: Sequence[Facts]) -> Iterator[Candidat
     yield from _loader(measured, first)
     yield from _threads(first, len({rank.local_rank for rank in facts}))
     yield from _optimizer(first)
+    yield from _buckets(measured, first)
     yield from _compiled(first)
     if len(first.ddp) == 1:
         yield _candidate(first.ddp[0].where, {"ddp.gradient_as_bucket_view": True})
@@ -89,6 +92,19 @@ def _optimizer(facts: Facts) -> Iterator[Candidate]:
         yield _candidate(optimizer.where, {"optimizer.fused": True})
     if optimizer.name in knob("optimizer.foreach").classes and not optimizer.fused and not optimizer.foreach:
         yield _candidate(optimizer.where, {"optimizer.foreach": True})
+
+
+def _buckets(measured: Measured, facts: Facts) -> Iterator[Candidate]:
+    """DDP's own bucket size, in place of the script's, if a step waits for communication."""
+    account = measured.known("account")
+    if len(facts.ddp) != 1 or account is None:
+        return
+    if not account.window_ns or account.share("exposed_communication_ns") < LEAST_GAIN:
+        return
+    wrapped = facts.ddp[0]
+    size = wrapped.bucket_cap_bytes
+    if size is not None and size != _BUCKET_MIB * 2**20 and not wrapped.bucket_caps_bytes:
+        yield _candidate(wrapped.where, {"ddp.bucket_cap_mb": float(_BUCKET_MIB)})
 
 
 def _compiled(facts: Facts) -> Iterator[Candidate]:

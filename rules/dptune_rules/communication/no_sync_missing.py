@@ -33,7 +33,8 @@ The sum is the same up to floating-point summation order: local gradients are ad
 - backward runs several times per step for another reason, for example gradients of gradients, a perturbed second pass
   (SAM) or an optimizer that evaluates the loss itself (LBFGS): each result is then needed. Where there are more passes
   than batches, or the optimizer is one of these, nothing is reported. Where no DataLoader shows how many batches a step
-  has, their number is unknown: the impact is then medium at most, and the confidence low.
+  has, warm-up steps must show that gradients add up: each pass has its own forward pass, and nothing changes weights or
+  gradients in between. If they do not, the impact is medium at most, and the confidence low.
 - `find_unused_parameters` with parts of the model that are used in turns: test that every parameter still gets its
   gradient.
 - `static_graph=True`: DDP records the graph in the first backward passes that it synchronizes. Keep the first step out

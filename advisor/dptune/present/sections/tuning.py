@@ -11,6 +11,7 @@ from dptune.present.sections.advice import change, changes, in_words
 from dptune.present.sections.proof import line_of
 from dptune.present.table import Cell, Column, table
 from dptune.prove.result import Proof
+from dptune.tune.race import Race
 from dptune.tune.result import NotTried, Plan, Planned, Tried, Tuning
 from dptune.tune.search import Attempt, Moment
 
@@ -93,12 +94,18 @@ def races(tuning: Tuning) -> str:
 
 
 def trial_line(moment: Moment, time_limit_s: float) -> str:
-    """The trial that starts, what is kept so far, and the time left."""
+    """The trial that starts, what is kept so far, which candidate is ahead in the race, and the time left."""
     kept = " + ".join(candidate.name for candidate in moment.stack)
     best = f"kept {kept}, {percent(1 - moment.stack_ratio)} less time so far" if kept else "nothing kept yet"
     left_min = max(0.0, time_limit_s - moment.spent_s) / 60
     where = f"race {moment.race}, round {moment.round}" if moment.race else "first run"
-    return f"{where}: {moment.name} ({best}; {left_min:.0f} min left)"
+    ahead = "" if moment.standing is None else _ahead(moment.standing)
+    return f"{where}: {moment.name} ({best}; {ahead}{left_min:.0f} min left)"
+
+
+def _ahead(race: Race) -> str:
+    leader = race.leader
+    return "" if leader is None else f"{leader.candidate.name} ahead: {percent(race.gain(leader))} less time; "
 
 
 def attempt_line(attempt: Attempt) -> str:

@@ -1,9 +1,10 @@
-"""Finds backward passes whose gradients are cleared before any optimizer steps.
+"""Finds backward passes whose gradients are cleared before any optimizer steps, and those whose gradients add up.
 
 In warm-up steps only, by a sample of each optimizer's parameters. A pass is pending from its end until an optimizer
 steps, or a GradScaler skips the step; it is discarded when all sampled gradients that it changed are cleared before.
-Gradients and weights are compared on their device, and the results are read when the first window opens. `zero_grad`
-and `GradScaler.step` are wrapped until then.
+A pass adds to the one before it in its step if its graph was made after that one, and neither weights nor gradients
+were changed in between. Gradients and weights are compared on their device, and the results are read when the first
+window opens. `zero_grad` and `GradScaler.step` are wrapped until then.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from dptune.capture.injected.observe.loss_graph import consumers
 from dptune.capture.injected.observe.places import Places, is_the_users, users_line
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts
 
@@ -33,6 +35,7 @@ _OF_OPTIMIZER = 16  # parameters, spread evenly
 _COMPARED = 2  # of those whose gradients a pass changed
 _ELEMENTS = 64  # of each of these
 _FRAMES = 8
+_NODES = 20_000  # of a graph; more are not read
 _TOLERANCE = 0.01  # of the largest gradient: rounding of 16-bit gradients by a factor
 _SAME_SHARE = 0.9  # of the elements; clipping by value changes the largest ones
 
@@ -44,6 +47,8 @@ _Stack = tuple[tuple[str, int], ...]  # the script's lines
 class _Pass:
     stack: _Stack
     held: set[int]  # parameters whose gradients it changed and nothing has cleared
+    adds: bool
+    between: list[torch.Tensor]  # weights and gradients that are not as the pass before left them
     weights: list[tuple[weakref.ref[Any], torch.Tensor]]
     gradients: list[tuple[weakref.ref[Any], torch.Tensor]]
 
@@ -61,6 +66,8 @@ class _Step:
     stack: _Stack
     passes: int
     discarded: list[_Discarded]
+    adds: bool
+    between: list[torch.Tensor]
     factors: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)  # after the pass, and in the step
 
 
@@ -73,6 +80,9 @@ class DiscardedGradients:
         self._inside: Any = None  # the optimizer that steps; its closure may run passes of its own
         self._sampled: dict[int, weakref.ref[Any]] = {}
         self._before: _Gradients = {}
+        self._left: _Gradients = {}  # after the last pass
+        self._number = 0  # of the first operator after it
+        self._adds: tuple[bool, list[torch.Tensor]] = (True, [])
         self._pending: list[_Pass] = []
         self._discarded: list[_Discarded] = []
         self._steps: list[_Step] = []
@@ -99,14 +109,16 @@ class DiscardedGradients:
             )
             self._restore += [handle.remove for handle in handles]
 
-    def before_pass(self, _: Any) -> None:
-        """A backward pass is about to start."""
+    def before_pass(self, roots: Any) -> None:
+        """A backward pass from these tensors is about to start."""
         if not self._watching or self._inside is not None:
             return
+        self._adds = (False, [])
         with contextlib.suppress(Exception):
             self._before = self._gradients()
             if self._pending:
                 self._clear({key for key in self._sampled if key not in self._before}, None)
+            self._adds = self._follows(roots)
 
     def after_pass(self) -> None:
         """It has ended."""
@@ -117,7 +129,8 @@ class DiscardedGradients:
             if self._passes > _PASSES or _is_captured():
                 self._stop()
                 return
-            after = self._gradients()
+            self._left = after = self._gradients()
+            self._number = _next_number()
             changed = [key for key, state in after.items() if self._before.get(key) != state]
             if changed:
                 parameters = [
@@ -125,8 +138,22 @@ class DiscardedGradients:
                 ]
                 frame = sys._getframe(1)
                 self._line = users_line(frame)
-                passed = _Pass(_stack(frame), set(changed), _weights(parameters), _slopes(parameters))
-                self._pending.append(passed)
+                self._pending.append(
+                    _Pass(_stack(frame), set(changed), *self._adds, _weights(parameters), _slopes(parameters))
+                )
+
+    def _follows(self, roots: Any) -> tuple[bool, list[torch.Tensor]]:
+        """Whether a pass adds to the last one, and what shows whether values were changed after that."""
+        if not self._pending:
+            return True, []
+        last = self._pending[-1]
+        between = [(_elements(weight) != before).any() for weight, before in _alive(last.weights)]
+        between += [
+            (_elements(parameter.grad) != before).any()
+            for parameter, before in _alive(last.gradients)
+            if parameter.grad is not None
+        ]
+        return self._before == self._left and _is_made_since(self._number, roots), between
 
     def end(self) -> None:
         """Stop, and read what was compared."""
@@ -195,7 +222,14 @@ class DiscardedGradients:
         self._pending, self._discarded = [], []
         if (not pending and not discarded) or torch._C._current_graph_task_id() != -1:
             return
-        step = _Step(self._line, (pending or discarded)[-1].stack, len(pending) + len(discarded), discarded)
+        step = _Step(
+            self._line,
+            (pending or discarded)[-1].stack,
+            len(pending) + len(discarded),
+            discarded,
+            not discarded and all(passed.adds for passed in pending),
+            [change for passed in pending for change in passed.between],
+        )
         if discarded and pending:
             step.factors = [
                 (before, _elements(parameter.grad))
@@ -263,6 +297,19 @@ def _stack(frame: FrameType | None) -> _Stack:
     return tuple(found)
 
 
+def _next_number() -> int:
+    """That autograd gives to the next operator of this thread; where torch does not say, one that it never gives."""
+    number = getattr(torch.autograd, "_get_sequence_nr", None)
+    return sys.maxsize if number is None else int(number())
+
+
+def _is_made_since(number: int, roots: Any) -> bool:
+    """Whether all operators above these tensors are numbered from there on; False of a graph too large to read."""
+    tensors = roots if isinstance(roots, (list, tuple)) else [roots]
+    nodes = consumers([tensor.grad_fn for tensor in tensors], _NODES)
+    return len(nodes) < _NODES and all(node._sequence_nr() >= number for node in nodes)
+
+
 def _is_captured() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
@@ -282,6 +329,7 @@ def _read(steps: list[_Step]) -> DiscardedGradientFacts:
             facts.backward_where = facts.backward_where or step.line
         facts.passes.append(step.passes)
         facts.discarded.append(len(certain))
+        facts.added.append(step.passes if step.adds and not any(map(bool, step.between)) else 0)
     return facts
 
 
