@@ -2,8 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from dptune.measure.efficiency.formulas import Arguments
+from dptune.measure.efficiency.inputs import called_with
 from dptune.measure.host import operator_arguments as module
 from dptune.measure.host.operator_arguments import OperatorArguments, operator_arguments
 from dptune.trace import load
@@ -12,6 +15,10 @@ NUMBERS = (7, 0, -3, True, None, "8", 1.5, 10**18, 2**63 - 1, 10**30, -(10**30),
 KEPT = (7, 0, -3, 1, -1, -1, -1, 10**18, 2**63 - 1, -1, -1, -1)
 DIMS = ([[2, 3], [], [[4, 5], [6]]], [[2, 3], [], [[4, 5], [6]]], [], None, "[[2]]", [[10**9, 10**9, 10**9]])
 ELEMENTS = (6 + 1 + 20 + 6, 6 + 1 + 20 + 6, 1, 0, 0, 2**62)
+WRITTEN = (
+    *("[[2, 3], [], [4]]", "[[2,3],[[4, 5],[6]],[]]", "[[-1, 2], [1.0], [true], [null], 3]", "[]", "null", "", "5"),
+    *("[[2], [3]", "[[1e3]]", f"[[{10**30}]]", '[["2"]]', '{"2": [3]}'),
+)
 KEYS = ("Input Dims", "Input dims", "Input type", "Concrete Inputs", "Input Strides")
 
 
@@ -56,3 +63,26 @@ def test_of_what_is_no_operator(written):
     annotation = trace.columns.rows({"user_annotation"})
     assert operator_arguments(trace, annotation) == [{}]
     assert OperatorArguments.reading(trace, annotation).numbers.tolist() == [NUMBERS[0]]
+
+
+@pytest.mark.parametrize("dims_at", [0, 1])
+def test_inputs_are_those_of_the_decoded_arguments(dims_at):
+    types, values = '["float", 5, ""]', '["", "[1, 1]", null]'
+    texts = [(*("" if at != dims_at else dims for at in range(2)), types, values, "") for dims in WRITTEN]
+    rows = np.arange(2 * len(texts))
+    written = tuple(tuple(map(str.encode, text)) for text in texts)
+    read = OperatorArguments(rows, rows, rows // 2, written)
+    found = called_with(read, rows)
+    assert all(first is second for first, second in zip(found[::2], found[1::2], strict=True))
+    for dims, arguments in zip(WRITTEN, found[::2], strict=True):
+        given = {KEYS[dims_at]: json.loads(dims)} if dims not in ("", "[[2], [3]") else {}
+        expected = Arguments.of({**given, "Input type": json.loads(types), "Concrete Inputs": json.loads(values)})
+        assert vars(arguments) == vars(expected), dims
+
+
+def test_one_argument_of_operators(written):
+    trace, args = written
+    rows = trace.columns.rows({"cpu_op"})
+    read = OperatorArguments.reading(trace, rows)
+    for key in KEYS:
+        assert read.argument(key, rows) == [each.get(key) for each in args]

@@ -115,7 +115,7 @@ def of_rank(view: RankView, device: DeviceView, shift: int, sent: dict[Any, Any]
     called_ns = view.columns.ts_ns.tolist()
     for place, row in enumerate(rows):
         item = Item(begin[place] + shift, Sort.BEGIN, (rank, "begin", row))
-        over, called = walk.waited_for(place)
+        over, called = (int(each[place]) for each in walk.all_waited_for)
         launch, before = int(walk.launch[place]), int(walk.before[place])
         if called != NOTHING:
             item.waits.append(((rank, "call", called), begin[place] - called_ns[called], Kind.LAUNCH))

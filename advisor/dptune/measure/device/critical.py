@@ -67,8 +67,8 @@ def critical(view: RankView) -> CriticalPath | None:
                 host.append(part)
             if part.row != _NONE:
                 named[part.kind, view.columns.name(part.row)].append(part.end_ns - part.start_ns)
-            for kind, took in _by_cause(part, view.host):
-                spent[kind] += took
+            spent[part.kind] += part.end_ns - part.start_ns
+    spent.update(_by_cause([part for part in host if part.kind == "host_ns"], view.host))
     longest = sorted(named.items(), key=lambda named_part: -sum(named_part[1]))[:MOST]
     path_ns = sum(window.end_ns - window.start_ns for window in windows)
     return CriticalPath(
@@ -87,28 +87,30 @@ def critical(view: RankView) -> CriticalPath | None:
 
 def _not_computing_ns(parts: Sequence[Part], operations: Operations) -> int:
     """How much of these parts the device computed nothing in."""
-    start, end = (np.array([getattr(part, name) for part in parts], dtype=np.int64) for name in ("start_ns", "end_ns"))
+    start, end = _extents(parts)
     return int((end - start).sum() - operations.time[Work.COMPUTE].lengths(start, end).sum())
 
 
-def _by_cause(part: Part, host: Host) -> list[tuple[str, int]]:
-    """What a part is of. What the host did is separated as the account separates idle time."""
-    if part.kind != "host_ns":
-        return [(part.kind, part.end_ns - part.start_ns)]
-    rest = Intervals.union(np.array([part.start_ns]), np.array([part.end_ns]))
-    found = []
+def _by_cause(parts: Sequence[Part], host: Host) -> dict[str, int]:
+    """What the host did in these parts, separated as the account separates idle time."""
+    start, end = _extents(parts)
+    rest = Intervals.union(start, end)
+    found = {}
     for kind, doing in (
         ("input_ns", host.loading),
         ("gc_ns", host.collecting),
         ("malloc_ns", host.allocating),
         ("launching_ns", host.working),
     ):
-        cause_time = doing.within(
-            part.start_ns, part.end_ns
-        )  # of all of a long trace this would take long for each part
-        found.append((kind, (rest & cause_time).total_ns))
-        rest -= cause_time
-    return [*found, ("host_ns", rest.total_ns)]
+        found[kind] = int((rest & doing).lengths(start, end).sum())
+        rest -= doing
+    return {**found, "host_ns": int(rest.lengths(start, end).sum())}
+
+
+def _extents(parts: Sequence[Part]) -> tuple[Ints, Ints]:
+    """Their starts and their ends."""
+    extents = np.array([(part.start_ns, part.end_ns) for part in parts], dtype=np.int64).reshape(-1, 2)
+    return extents[:, 0], extents[:, 1]
 
 
 class _Path:
@@ -175,13 +177,14 @@ class Walk:
         path = _Path(window.end_ns, window.start_ns)
         beginning = self._beginning(window.end_ns)  # an operation of which it is asked why it did not begin earlier
         over = self.last(window.end_ns) if beginning == _NONE else _NONE  # or one that was waited for
+        begins, ends, rows, waited_for = self._listed
         while path.at > window.start_ns:
             if over != _NONE:
-                path.back_to(int(self.end[over]), "queued_ns")
-                path.back_to(int(self.begin[over]), self.kinds[over], int(self.rows[over]))
+                path.back_to(ends[over], "queued_ns")
+                path.back_to(begins[over], self.kinds[over], rows[over])
                 beginning, over = over, _NONE
             elif beginning != _NONE:
-                over, called = self.waited_for(beginning)
+                over, called = waited_for[beginning]
                 if called != UNLAUNCHED:
                     path.back_to(int(self.columns.ts_ns[called]), "latency_ns")
                 elif over == _NONE:
@@ -214,17 +217,20 @@ class Walk:
         place = int(np.searchsorted(self.ends, at, side="right")) - 1
         return int(self.by_end[place]) if place >= 0 else _NONE
 
-    def waited_for(self, operation: int) -> tuple[int, int]:
-        """The operation that this one waited for last, else -1 and the row of the call that launched it.
-
-        The one before it on its stream may end after its begin: the next begins while the last blocks still run.
-        """
+    @cached_property
+    def _listed(self) -> tuple[list[int], list[int], list[int], list[tuple[int, int]]]:
+        """By operation its begin, end and row, and of `all_waited_for`: a path asks for them one by one."""
         over, called = self.all_waited_for
-        return int(over[operation]), int(called[operation])
+        pairs = list(zip(over.tolist(), called.tolist(), strict=True))
+        return self.begin.tolist(), self.end.tolist(), self.rows.tolist(), pairs
 
     @cached_property
     def all_waited_for(self) -> tuple[Ints, Ints]:
-        """The same of each operation: places, -1 for none, and rows of calls, UNLAUNCHED for none."""
+        """By operation the one that it waited for last, else -1 and the row of the call that launched it.
+
+        Places and rows; UNLAUNCHED for no call. The operation before it on its stream may end after its begin: the next
+        begins while the last blocks still run.
+        """
         over = self.before
         followed = (over != _NONE) & (self.begin - self.end[over] <= _FOLLOWS_NS)
         at = np.searchsorted(self.ends, self.begin, side="right") - 1

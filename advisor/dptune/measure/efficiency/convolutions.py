@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from dptune.measure.efficiency.formulas import Arguments, Flops, Shape
@@ -61,7 +61,7 @@ def outputs_by_sizes(found: Iterable[Sizes]) -> dict[tuple[Shape, Shape], Shape 
     return outputs
 
 
-def forward(arguments: Arguments, outputs: dict[tuple[Shape, Shape], Shape | None]) -> Flops | None:
+def forward(arguments: Arguments, outputs: Mapping[tuple[Shape, Shape], Shape | None]) -> Flops | None:
     """FLOPs of a forward convolution; `outputs` are the output shapes that backward passes show."""
     inputs, weight = arguments.shape(0), arguments.shape(1)
     if inputs is None or weight is None or not 2 < len(inputs) == len(weight):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,10 @@ from dptune.measure.communication.dtypes import dtype_of
 from dptune.measure.device.kernel_kinds import MATRIX_WORK, kernel_kind
 from dptune.measure.device.phases import host_phases
 from dptune.measure.efficiency import convolutions
-from dptune.measure.efficiency.formulas import FORMULAS, Arguments, Flops, possible
+from dptune.measure.efficiency.formulas import FORMULAS, Arguments, Flops, Shape, possible
+from dptune.measure.efficiency.inputs import called_with
 from dptune.measure.host.enclosing import NOWHERE, Ranges
+from dptune.measure.host.nesting import Nesting
 from dptune.measure.host.operator_arguments import OperatorArguments
 from dptune.measure.intervals import Ints, Mask
 from dptune.measure.steps.windows import Step
@@ -69,8 +71,7 @@ NO_SIZES = (
 )
 
 
-@dataclass(frozen=True)
-class Operator:
+class Operator(NamedTuple):
     """An operator that counts. `compiled`: it ran in a compiled backward pass.
 
     `recomputed`: a backward pass ran it again with gradients enabled. `with_graph`: it is a gradient that has a graph.
@@ -113,47 +114,33 @@ def count(view: RankView) -> Counted | str:
         read = OperatorArguments.reading(view.trace, rows)
     except TraceError as error:
         return str(error)
-    called, numbers = _called(read.arguments(rows)), read.numbers[read.places(rows)]
-    names = [columns.name(row) for row in rows.tolist()]
-    parents = Ranges.of_rows(columns, rows).parents()
-    flops = [possible(each) for each in _flops(names, called, parents)]
-    chosen, unknown = _chosen(names, flops, parents)
+    called, numbers = called_with(read, rows), read.numbers[read.places(rows)]
+    names = [columns.names[number] for number in columns.name_id[rows].tolist()]
+    nesting = Nesting.of(Ranges.of_rows(columns, rows).parents())
+    flops = list(_flops(names, called, nesting.above))
+    chosen, unknown = _chosen(names, flops, nesting)
     if sum(known.total for at in chosen if (known := flops[at]) is not None) > _MOST_FLOPS:
         return _NO_REAL_SIZES
     phases = _Phases.of(columns, rows)
-    numbered = phases.backward & _numbered(numbers, parents)
-    repeated = numbered & _repeats(names, called, ~phases.backward)
+    # with a number of autograd, or inside an operator with one, as the kernels of a convolution are
+    numbered = phases.backward & nesting.inherited(numbers >= 0)
+    repeated = numbered & _repeats(names, called, ~phases.backward) if numbered.any() else numbered
+    compiled, with_graph = phases.compiled, numbered & ~repeated
+    marks = np.stack((phases.backward, repeated, with_graph, phases.optimizer, compiled), axis=1)[chosen].tolist()
     operators = [
-        Operator(
-            int(rows[at]),
-            _kind(names[at]),
-            known,
-            _dtype(names[at], called[at]),
-            bool(phases.backward[at]),
-            bool(repeated[at]),
-            bool(numbered[at] and not repeated[at]),
-            bool(phases.optimizer[at]),
-            bool(phases.compiled[at]),
-        )
-        for at in chosen
+        Operator(row, _kind(names[at]), known, _dtype(names[at], called[at]), *marked)
+        for row, at, marked in zip(rows[chosen].tolist(), chosen, marks, strict=True)
         if (known := flops[at]) is not None
     ]
     packed = [names[at] for at in chosen if (known := flops[at]) is not None and known.least]
     return Counted(steps, operators, _most_frequent([names[at] for at in unknown]), _most_frequent(packed))
 
 
-def _numbered(numbers: Ints, parents: Ints) -> Mask:
-    """Which operators have a number of autograd, or are inside one that does, as the kernels of a convolution are."""
-    found, above = numbers >= 0, parents.tolist()
-    for at in _outer_first(above):
-        if above[at] != NOWHERE:
-            found[at] |= found[above[at]]
-    return np.asarray(found, dtype=np.bool_)
-
-
 def _repeats(names: Sequence[str], called: Sequence[Arguments], forward: Mask) -> Mask:
     """Which operators have the name and the input sizes of one of the forward pass."""
-    keys = [(name, tuple(each.shapes)) for name, each in zip(names, called, strict=True)]
+    known: dict[tuple[Shape | None, ...], int] = {}
+    sizes = {id(each): known.setdefault(tuple(each.shapes), len(known)) for each in called}
+    keys = [(name, sizes[id(each)]) for name, each in zip(names, called, strict=True)]
     ran = {key for key, in_forward in zip(keys, forward.tolist(), strict=True) if in_forward}
     return np.array([key in ran for key in keys], dtype=np.bool_)
 
@@ -165,13 +152,6 @@ def _why_none(view: RankView) -> str:
     ran = [device.operations.rows for device in view.devices if not device.operations.on_cpu]
     matrix = any(columns.named(lambda name: kernel_kind(name) in MATRIX_WORK, rows).any() for rows in ran)
     return NOT_OF_OPERATORS if matrix else NO_OPERATORS
-
-
-def _called(written: Sequence[Mapping[str, Any]]) -> list[Arguments]:
-    """The arguments of each operator; those that are alike share one dict, which is looked at once."""
-    known = {id(args): args for args in written}
-    parsed = {at: Arguments.of(args) for at, args in known.items()}
-    return [parsed[id(args)] for args in written]
 
 
 def _of_steps(view: RankView) -> tuple[list[Step], Ints]:
@@ -208,62 +188,42 @@ def _flops(names: Sequence[str], called: Sequence[Arguments], parents: Ints) -> 
         convolutions.sizes_of_backward(name, each) for name, each in zip(names, called, strict=True) if name in backward
     ]
     outputs = convolutions.outputs_by_sizes([sizes for sizes in backward_sizes if sizes is not None])
+    known: dict[tuple[str, int], Flops | None] = {}  # operators that are alike share one object
     for at, (name, each) in enumerate(zip(names, called, strict=True)):
-        if name in FORMULAS:
-            yield FORMULAS[name].flops(each)
-        elif name in convolutions.FORWARD:
-            yield convolutions.forward(each, outputs)
-        elif name in backward:
-            yield convolutions.backward(name, each, int(gradients[at]))
-        else:
-            yield None
+        if name in backward:
+            yield possible(convolutions.backward(name, each, int(gradients[at])))
+            continue
+        key = name, id(each)
+        if key not in known:
+            known[key] = possible(_flops_by_sizes(name, each, outputs))
+        yield known[key]
 
 
-def _chosen(names: Sequence[str], flops: Sequence[Flops | None], parents: Ints) -> tuple[list[int], list[int]]:
+def _flops_by_sizes(name: str, called: Arguments, outputs: Mapping[tuple[Shape, Shape], Shape | None]) -> Flops | None:
+    if name in FORMULAS:
+        return FORMULAS[name].flops(called)
+    return convolutions.forward(called, outputs) if name in convolutions.FORWARD else None
+
+
+def _chosen(names: Sequence[str], flops: Sequence[Flops | None], nesting: Nesting) -> tuple[list[int], list[int]]:
     """Which operators count, and which are known to multiply but are not counted, nor any inside them."""
-    above = parents.tolist()
-    order = _outer_first(above)
-    part = [False] * len(names)  # of a convolution or attention that counts
-    for at in order:
-        parent = above[at]
-        if parent != NOWHERE:
-            same = _kind(names[at]) == _kind(names[parent])
-            part[at] = part[parent] or (not same and flops[parent] is not None)
-    counts_inside = [False] * len(names)
-    chosen, unknown = [], []
-    for at in reversed(order):
-        counts = counts_inside[at]
-        if not counts and not part[at] and flops[at] is not None:
-            chosen.append(at)
-            counts = True
-        if above[at] != NOWHERE and counts:
-            counts_inside[above[at]] = True
-    counted = set(chosen)
-    shown = [False] * len(names)
-    for at in order:
-        parent = above[at]
-        inside = parent != NOWHERE and (parent in counted or shown[parent])
-        shown[at] = inside or at in counted
-        if not inside and not counts_inside[at] and at not in counted and names[at] not in convolutions.FORMER_GRADIENT:
-            unknown.append(at)
-            shown[at] = True
-    return chosen, unknown
-
-
-def _outer_first(above: Sequence[int]) -> list[int]:
-    """Every operator after the one around it."""
-    depth: dict[int, int] = {}
-    for start in range(len(above)):
-        chain = []
-        at = start
-        while at != NOWHERE and at not in depth:
-            chain.append(at)
-            at = above[at]
-        level = depth[at] if at != NOWHERE else -1
-        for each in reversed(chain):
-            level += 1
-            depth[each] = level
-    return sorted(depth, key=lambda at: depth[at])
+    above = nesting.above
+    known = np.fromiter((each is not None for each in flops), np.bool_, len(flops))
+    kinds = np.array([_kind(name) for name in names], dtype=np.str_)
+    former = np.fromiter((name in convolutions.FORMER_GRADIENT for name in names), np.bool_, len(names))
+    inside = above != NOWHERE
+    part = nesting.inherited(inside & known[above] & (kinds != kinds[above]))  # of a convolution or attention
+    counted, counts_inside, shown, unknown = np.zeros((4, len(names)), dtype=np.bool_)
+    for level in reversed(nesting.levels):
+        counted[level] = ~counts_inside[level] & ~part[level] & known[level]
+        counting = level[(counted[level] | counts_inside[level]) & inside[level]]
+        counts_inside[above[counting]] = True
+    for level in nesting.levels:
+        in_shown = inside[level] & (counted[above[level]] | shown[above[level]])
+        unknown[level] = ~in_shown & ~counts_inside[level] & ~counted[level] & ~former[level]
+        shown[level] = in_shown | counted[level] | unknown[level]
+    order = nesting.outer_first
+    return order[::-1][counted[order[::-1]]].tolist(), order[unknown[order]].tolist()
 
 
 def _kind(name: str) -> FlopKind:

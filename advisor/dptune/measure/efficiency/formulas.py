@@ -50,14 +50,8 @@ class Arguments:
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Arguments:
         """From the arguments of an event."""
-        dims = arguments.get("Input Dims", arguments.get("Input dims"))
-        shapes = [_shape(dim) for dim in dims] if isinstance(dims, list) else []
-        lists = {
-            at: [shape for shape in map(_shape, dim) if shape is not None]
-            for at, dim in enumerate(dims if isinstance(dims, list) else [])
-            if isinstance(dim, list) and any(isinstance(each, list) for each in dim)
-        }
-        return cls(shapes, _texts(arguments.get("Input type")), _texts(arguments.get("Concrete Inputs")), lists)
+        shapes, lists = shapes_of(arguments.get("Input Dims", arguments.get("Input dims")))
+        return cls(shapes, texts_of(arguments.get("Input type")), texts_of(arguments.get("Concrete Inputs")), lists)
 
     def whole(self, at: int) -> int | None:
         """An input that is a whole number; None for anything else."""
@@ -266,10 +260,22 @@ def possible(flops: Flops | None) -> Flops | None:
     return flops if flops is not None and 0 <= flops.total <= _MOST else None
 
 
+def shapes_of(dims: Any) -> tuple[list[Shape | None], dict[int, list[Shape]]]:
+    """The shape of each input, None for one that is no tensor; and of lists of tensors, those of each tensor."""
+    shapes = [_shape(dim) for dim in dims] if isinstance(dims, list) else []
+    lists = {
+        at: [shape for shape in map(_shape, dim) if shape is not None]
+        for at, dim in enumerate(dims if isinstance(dims, list) else [])
+        if isinstance(dim, list) and any(isinstance(each, list) for each in dim)
+    }
+    return shapes, lists
+
+
 def _shape(dim: Any) -> Shape | None:
     whole = isinstance(dim, list) and set(map(type, dim)) <= _WHOLE and min(dim, default=0) >= 0
     return tuple(dim) if whole else None
 
 
-def _texts(values: Any) -> list[str]:
+def texts_of(values: Any) -> list[str]:
+    """Inputs as texts; empty for one that is none."""
     return [value if isinstance(value, str) else "" for value in values] if isinstance(values, list) else []

@@ -44,9 +44,10 @@ def is_scripts(frame: str) -> bool:
 
 def library_of(columns: Columns, row: int) -> str:
     """The installed package of a function; empty for those of torch and Python, and what is no function."""
-    return "" if row == NOWHERE else _library(columns.name(row))
+    return "" if row == NOWHERE else library_named(columns.name(row))
 
 
 @once_per_name
-def _library(name: str) -> str:
+def library_named(name: str) -> str:
+    """The same by the name of a function."""
     return name.split("/")[0] if "/" in name and is_users(name) and not is_scripts(name) else ""

@@ -57,6 +57,7 @@ class OperatorArguments:
     written: Ints
     texts: Sequence[tuple[bytes, ...]]
     _decoded: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _parts: dict[bytes, Any] = field(default_factory=dict)
 
     @staticmethod
     @once_for_each
@@ -98,11 +99,28 @@ class OperatorArguments:
         """Those of these rows but their numbers, in the order asked for; not to be changed: rows alike share them."""
         return [self._arguments(text) for text in self.written[self.places(rows)].tolist()]
 
+    def argument(self, key: str, rows: Ints) -> list[Any]:
+        """One of them, by its name in the file, in the order asked for; None for a row without; not to be changed."""
+        place = _KEYS.index(key)
+        parts = [self.texts[text][place] for text in self.written[self.places(rows)].tolist()]
+        return [self._part(part) if part else None for part in parts]
+
     def _arguments(self, text: int) -> dict[str, Any]:
         if text not in self._decoded:
             parts = zip(_KEYS, self.texts[text], strict=True)
-            self._decoded[text] = {key: decoded(_ANY, part) for key, part in parts if part}
+            self._decoded[text] = {key: self._part(part) for key, part in parts if part}
         return self._decoded[text]
+
+    def _part(self, part: bytes) -> Any:
+        """Types and values are alike in many operators whose sizes differ."""
+        if part not in self._parts:
+            self._parts[part] = value_of(part)
+        return self._parts[part]
+
+
+def value_of(written: bytes) -> Any:
+    """What an argument is, from the text it is written as; None for what is no JSON."""
+    return decoded(_ANY, written)
 
 
 def operator_arguments(trace: Trace, rows: Ints) -> list[dict[str, Any]]:

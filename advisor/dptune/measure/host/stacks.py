@@ -12,12 +12,14 @@ import numpy as np
 from dptune.measure.device.phases import bounds
 from dptune.measure.host.callers import PYTHON_CATEGORIES
 from dptune.measure.host.enclosing import NOWHERE, Ranges
-from dptune.measure.host.frames import is_scripts, library_of
+from dptune.measure.host.frames import is_scripts, library_named
+from dptune.measure.host.nesting import Nesting
 from dptune.measure.host.pieces import Pieces, alike
 from dptune.measure.host.training import training
-from dptune.measure.intervals import Intervals
+from dptune.measure.intervals import Intervals, Ints, Mask
 from dptune.measure.views import RankView
 from dptune.measured import CodePhase
+from dptune.trace.columns import Columns
 from dptune.trace.kernels import LAUNCH_CATEGORIES, OPERATOR_CATEGORIES, RANGE_CATEGORIES
 
 _FRAME = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<name>.+)$")
@@ -29,6 +31,7 @@ _OF_TEXT = "torch/_tensor_str.py"  # which makes text of a tensor, element by el
 _MODULE = "nn.Module: "
 _DECORATOR = re.compile(r"\): \w*(wrap|decorate)\w*$")  # of a function, which says what is called
 TRAINING: tuple[CodePhase, ...] = ("forward", "backward", "optimizer")
+_BETWEEN = ("operator", "torchs", "recorders", "module", "text")
 OPERATORS, PYTHON = "tensor operators", "Python code"
 
 
@@ -46,23 +49,59 @@ class Site:
 
 
 @dataclass(frozen=True, eq=False)
-class _Row:
-    """What a row of the columns lies in: the user's innermost function around it and the outermost that is counted as a
-    whole (NOWHERE for none), and the row right below the former; where that is a loop of a library, the row right below
-    the loop, and the `library`. `operator` and the others: what is between. `library_call`: the outermost function of a
-    library between.
+class _Around:
+    """What each row of the script's stacks lies in; the last entry is of a row outside all of them.
+
+    `user` is the user's innermost function around it, `whole` the outermost that is counted as a whole, `below` the row
+    right below the former: places among the rows, NOWHERE for none. Where `below` is a loop of a library, it is the row
+    right below the loop, and `library` the number of that library. `operator` and the others: what is between.
+    `library_call`: the outermost function of a library between.
     """
 
-    user: int = NOWHERE
-    whole: int = NOWHERE
-    below: int = NOWHERE
-    operator: bool = False
-    torchs: bool = False
-    recorders: bool = False
-    module: bool = False
-    text: bool = False
-    library: str = ""
-    library_call: int = NOWHERE
+    user: Ints
+    whole: Ints
+    below: Ints
+    library: Ints
+    library_call: Ints
+    operator: Mask
+    torchs: Mask
+    recorders: Mask
+    module: Mask
+    text: Mask
+
+    @classmethod
+    def of(cls, nesting: Nesting, kinds: Mapping[str, Mask], alone: Mask, names_what: Mask, library: Ints) -> _Around:
+        """By what each row is: `alone` are functions that are counted as a whole, where no other around is.
+
+        What a row outside all would be is the last entry of `names_what` and of `library`, the number of its library.
+        """
+        length = len(nesting.above) + 1
+        places = tuple(np.full(length, NOWHERE, dtype=np.int64) for _ in range(3))
+        masks = {name: np.zeros(length, dtype=np.bool_) for name in _BETWEEN}
+        user, whole, below = places
+        libraries, library_call = np.zeros(length, dtype=np.int64), np.full(length, NOWHERE, dtype=np.int64)
+        for level in nesting.levels:
+            above = nesting.above[level]
+            for inherited in (*places, libraries, library_call, *masks.values()):
+                inherited[level] = inherited[above]
+            functions = level[kinds["user"][level]]
+            around = whole[nesting.above[functions]]
+            user[functions] = functions
+            whole[functions] = np.where((around == NOWHERE) & alone[functions], functions, around)
+            below[functions] = library_call[functions] = NOWHERE
+            libraries[functions] = 0
+            for mask in masks.values():
+                mask[functions] = False
+            others = level[~kinds["user"][level] & ~kinds["plain"][level]]
+            before = below[nesting.above[others]]
+            called = names_what[before]
+            below[others] = np.where(called, before, others)  # of a library's loop what that calls
+            libraries[others] = np.where(called | (library[before] == 0), libraries[others], library[before])
+            first = (library_call[others] == NOWHERE) & (library[others] != 0)
+            library_call[others] = np.where(first, others, library_call[others])
+            for name, mask in masks.items():
+                mask[others] |= kinds[name][others]
+        return cls(user, whole, below, libraries, library_call, **masks)
 
 
 class Stacks:
@@ -74,15 +113,15 @@ class Stacks:
         rows = columns.rows(PYTHON_CATEGORIES | RANGE_CATEGORIES | LAUNCH_CATEGORIES)
         rows = rows[np.isin(columns.thread[rows], threads)]
         rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]  # what encloses comes first
-        parents = np.append(rows, NOWHERE)[Ranges.of_rows(columns, rows).parents()]
+        nesting = Nesting.of(Ranges.of_rows(columns, rows).parents())
         kinds = {
             "user": columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(is_scripts, rows),
             "plain": ~columns.of_category(PYTHON_CATEGORIES | OPERATOR_CATEGORIES, rows),  # annotations, calls
             "operator": columns.of_category(OPERATOR_CATEGORIES, rows),
             "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
             "recorders": columns.named(lambda name: name.startswith(_OF_RECORDER) and not _PASSING.match(name), rows),
-            "modules": columns.named(lambda name: name.startswith(_MODULE), rows),
-            "texts": columns.named(lambda name: name.startswith(_OF_TEXT), rows),
+            "module": columns.named(lambda name: name.startswith(_MODULE), rows),
+            "text": columns.named(lambda name: name.startswith(_OF_TEXT), rows),
             "decorators": columns.named(_passes_on, rows),
         }
         starts = np.array([step.start_ns for step in view.steps], dtype=np.int64)
@@ -92,45 +131,30 @@ class Stacks:
         trains = sum(time.lengths(columns.ts_ns[rows], columns.ends(rows)) for time in phases.values())
         within = (first == last) & (first > 0)
         whole = kinds["user"] & within & (trains == 0)
-        names_what = dict(zip(rows.tolist(), (within & ~kinds.pop("decorators")).tolist(), strict=True))
-        self.lines = _lines(columns.name(row) for row in rows[kinds["user"]].tolist())
-        self.functions = rows[kinds["user"] & within]
-        self.crossing = frozenset(rows[kinds["user"] & ~within].tolist())  # functions that last longer than a step
-        self.outermost: list[int] = []  # operators that the user's functions call, directly or through a library
-        self.modules: list[tuple[int, int]] = []  # modules that the user's functions call, with the function's row
-        # Of those the ones that no module calls, with the function's row and that of the library call below it.
-        self.direct: list[tuple[int, int, int]] = []
-        self._rows: dict[int, _Row] = {NOWHERE: _Row()}
-        flags = zip(
-            rows.tolist(), parents.tolist(), *(kind.tolist() for kind in kinds.values()), whole.tolist(), strict=True
+        users, names = kinds["user"], [columns.names[name] for name in columns.name_id[rows].tolist()]
+        self.lines = _lines(columns.names[name] for name in dict.fromkeys(columns.name_id[rows[users]].tolist()))
+        self.functions = rows[users & within]
+        self.crossing = frozenset(rows[users & ~within].tolist())  # functions that last longer than a step
+        library_names, library = _libraries(columns, rows)
+        around = _Around.of(
+            nesting, kinds, whole, np.append(within & ~kinds["decorators"], False), np.append(library, 0)
         )
-        for row, parent, user, plain, operator, torchs, recorders, module, text, alone in flags:
-            around = self._rows[parent]
-            if user:
-                outer = around.whole if around.whole != NOWHERE else row if alone else NOWHERE
-                self._rows[row] = _Row(row, outer)
-            elif plain:
-                self._rows[row] = around
-            else:
-                if operator and not around.operator and around.user != NOWHERE:
-                    self.outermost.append(row)
-                    if not (around.module or around.recorders or around.text):
-                        self.direct.append((row, around.user, around.library_call))
-                if module and not (around.module or around.operator) and around.user != NOWHERE:
-                    self.modules.append((row, around.user))
-                called = names_what.get(around.below)
-                self._rows[row] = _Row(
-                    around.user,
-                    around.whole,
-                    around.below if called else row,  # of a library's loop what that calls
-                    around.operator or operator,
-                    around.torchs or torchs,
-                    around.recorders or recorders,
-                    around.module or module,
-                    around.text or text,
-                    around.library if called else library_of(columns, around.below) or around.library,
-                    around.library_call if around.library_call != NOWHERE or not library_of(columns, row) else row,
-                )
+        of_user = around.user[nesting.above] != NOWHERE
+        other = of_user & ~users & ~kinds["plain"] & ~around.operator[nesting.above]
+        outermost, modules = other & kinds["operator"], other & kinds["module"] & ~around.module[nesting.above]
+        direct = outermost & ~(around.module | around.recorders | around.text)[nesting.above]
+        placed = np.append(rows, NOWHERE)
+        user, library_call = (placed[each[nesting.above]] for each in (around.user, around.library_call))
+        # Operators that the user's functions call, directly or through a library.
+        self.outermost: list[int] = rows[outermost].tolist()
+        # Modules that the user's functions call, with the function's row.
+        self.modules: list[tuple[int, int]] = [*zip(rows[modules].tolist(), user[modules].tolist(), strict=True)]
+        # Of the operators those that no module calls, with the function's row and that of the library call below it.
+        self.direct: list[tuple[int, int, int]] = [
+            *zip(*(each[direct].tolist() for each in (rows, user, library_call)), strict=True)
+        ]
+        self._place = {row: at for at, row in enumerate(rows.tolist())}
+        self._names, self._libraries, self._around = names, library_names, around
 
     def calls(self, view: RankView) -> dict[Site, list[str]]:
         """The operators that are called outside of the training computation, by site, in all steps, in their order."""
@@ -147,31 +171,39 @@ class Stacks:
 
     def is_operator(self, row: int) -> bool:
         """Whether a row is a tensor operator or inside one."""
-        return self._rows.get(row, self._rows[NOWHERE]).operator
+        return bool(self._around.operator[self._place.get(row, NOWHERE)])
 
     def site(self, row: int, phase: CodePhase) -> tuple[Site, str] | None:
         """What time in a row is counted for, and in which part of that; None where it is not counted."""
-        around = self._rows.get(row, self._rows[NOWHERE])
-        if around.user == NOWHERE or around.recorders:
+        around, place = self._around, self._place.get(row, NOWHERE)
+        user, whole = int(around.user[place]), int(around.whole[place])
+        if user == NOWHERE or around.recorders[place]:
             return None
-        part = self._part(around)
-        name = alike(self._columns.name(around.user))
+        part = self._part(int(around.below[place]), in_operator=bool(around.operator[place]))
+        name = alike(self._names[user])
         if phase in TRAINING:
-            return None if around.operator or around.torchs else (Site(name, "", phase), part)
-        if around.whole == NOWHERE:
-            return Site(name, part, phase, around.library), part
-        whole = alike(self._columns.name(around.whole))
-        return Site(whole, "", phase), part if around.whole == around.user else name
+            return None if around.operator[place] or around.torchs[place] else (Site(name, "", phase), part)
+        if whole == NOWHERE:
+            return Site(name, part, phase, self._libraries[around.library[place]]), part
+        return Site(alike(self._names[whole]), "", phase), part if whole == user else name
 
-    def _part(self, around: _Row) -> str:
+    def _part(self, below: int, *, in_operator: bool) -> str:
         """What a function of the user spends the time in: a function that it calls, operators, or Python itself."""
-        if around.below == NOWHERE:
+        if below == NOWHERE:
             return PYTHON
-        name = self._columns.name(around.below)
+        name = self._names[below]
         built_in, frame = _BUILT_IN.match(name), _FRAME.match(name)
-        if built_in and not around.operator:
+        if built_in and not in_operator:
             return built_in["name"]
         return frame["name"] if frame else OPERATORS
+
+
+def _libraries(columns: Columns, rows: Ints) -> tuple[list[str], Ints]:
+    """The libraries of functions, the first of them none, and by row its number."""
+    named, at = np.unique(columns.name_id[rows], return_inverse=True)
+    by_name = [library_named(columns.names[name]) for name in named.tolist()]
+    found = list(dict.fromkeys(["", *by_name]))
+    return found, np.array([found.index(library) for library in by_name], dtype=np.int64)[at.reshape(-1)]
 
 
 def _passes_on(frame: str) -> bool:

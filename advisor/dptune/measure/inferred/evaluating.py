@@ -42,7 +42,7 @@ def dropouts_off(host: HostEvents) -> float:
         read = OperatorArguments.reading(host.view.trace, np.unique(np.concatenate((calls, nodes, forward))))
     except TraceError:
         return 0.0
-    drops = [_drops(call.get("Concrete Inputs")) for call in read.arguments(calls)]
+    drops = [_drops(values) for values in read.argument("Concrete Inputs", calls)]
     if any(drop is not False for drop in drops):
         return 0.0
     ran = set(read.numbers[read.places(nodes)].tolist())

@@ -4,10 +4,16 @@ The gain is the what-if of "Understanding Stragglers in Large Model Training Usi
 recorded steps are replayed with the work of the slowest ranks as the median rank's. That study replaces the times of
 operations; here it is the work between collectives, whatever it consists of (`communication/gain.py`).
 
-The study compares the job with one without any straggler. `gains` are of the slowest rank, the slowest 2, the slowest
-1 % and all late ranks, as shares of the recorded time: a share g is a slowdown of 1 / (1 - g). The gain of all late
-ranks is the nearest to the study's slowdown, and a lower bound of it: ranks below the threshold keep their times, and
-so do the collectives. Shares of jobs that it publishes are of one cluster's jobs and are no reference for one run.
+The study compares the job with one without any straggler: its slowdown is the mean step time divided by that of a
+replay in which each compute operation takes the mean time of its kind over ranks, stages and steps, and each transfer
+the median; launch delays are removed from both. `gains` are of the slowest rank, the slowest 2, the slowest 1 % and all
+late ranks, as shares of the recorded time: a share g is a slowdown of 1 / (1 - g). The gain of all late ranks is the
+nearest to the study's slowdown, and a lower bound of it: ranks below the threshold keep their times, and so do the
+collectives. What the study attributes to the slowest 3 % of workers is the part of the difference between the recorded
+and the ideal step time that goes when they alone take ideal times; the nearest here is the gain of the slowest 1 %
+divided by the gain of all late ranks. The study ranks workers by what their own times alone add to the ideal job, here
+they are ranked by their lag. Shares of jobs that it publishes are of one cluster's jobs and are no reference for one
+run.
 """
 
 from __future__ import annotations
