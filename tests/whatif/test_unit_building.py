@@ -49,6 +49,9 @@ def test_each_unit_is_gathered_twice_and_reduced_once(recorded):
     first, *_ = found.model().steps[0]
     sizes = {names[call.unit]: call.message_bytes for call in first.passes[0].calls}
     assert sizes == {"0": 1644800, "2": 4482800, "4": 717824}
+    _, measured = recorded
+    reduced = [row for row in measured.shard_units.rows if row.kind == "reduce_scatter"]
+    assert {row.unit: row.message_bytes for row in reduced} == sizes
 
 
 def test_hooks_of_units_take_as_long_whatever_the_batch(recorded):
