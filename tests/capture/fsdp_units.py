@@ -35,6 +35,8 @@ def train(rank, ranks, store, settings, words):
     torch.manual_seed(0)
     log = logged()
     model, optimizer = built("no_table" in words)
+    if "keeps" in words:
+        model.set_reshard_after_backward(False)
     for name, unit in model.named_children():
         unit.register_forward_pre_hook(lambda *_, name=name: log.append(["run", int(name), ""]))
     torch.manual_seed(rank)

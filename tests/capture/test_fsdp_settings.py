@@ -102,13 +102,14 @@ def test_what_cannot_be_set_from_outside_is_refused_with_the_reason(five: list[T
 
 @pytest.mark.thorough
 def test_dtypes_of_messages_groups_of_ranks_and_the_scripts_own_synchronization() -> None:
-    narrow, reduced, four, halves, everything, its_own = trained(
+    narrow, reduced, four, halves, everything, its_own, freed = trained(
         ({"fsdp.param_dtype": "bf16", "fsdp.reduce_dtype": "fp32"}, []),
         ({"fsdp.reduce_dtype": "bf16"}, []),
         ({}, ["four"]),
         ({"fsdp.reshard_after_forward": 2}, ["four"]),
         ({"fsdp.reshard_after_forward": True}, []),
         ({"fsdp.no_sync": True}, ["by_itself"]),
+        ({"fsdp.reshard_after_backward": True}, ["keeps"]),
     )
     assert narrow.dtypes == {"gathers bfloat16", "reduces float32"}
     assert reduced.dtypes == {"gathers float32", "reduces bfloat16"}
@@ -121,6 +122,8 @@ def test_dtypes_of_messages_groups_of_ranks_and_the_scripts_own_synchronization(
     assert "4 g4 g3 g2 r3" in everything.did  # the root as well
     assert its_own.did == f"{HELD} {PLAIN}"
     assert its_own.lacks["fsdp.no_sync"] == "the script already skips synchronization itself"
+    assert freed.did == f"{PLAIN} {PLAIN}"  # units that the script keeps gathered are freed, and gathered again
+    assert not freed.lacks
 
 
 @pytest.mark.thorough

@@ -39,6 +39,19 @@ def test_tables_are_quoted_from_the_results(benchmark: str, page: str) -> None:
     assert table_of(benchmark) in (ROOT / path).read_text(encoding="utf-8")
 
 
+def test_settings_of_fully_shard_are_listed_as_the_code_has_them() -> None:
+    """And each is named in the test that the table gives for it."""
+    pytest.importorskip("torch", reason="what sets them imports torch")
+    table = table_of("settings_fsdp")
+    assert table in (ROOT / "tests" / "benchmarks" / "FSDP.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\S+)` \|.*\| `(\w+/test_\w+\.py)`: ([^|]+) \|[^|]+\|[^|]+\|[^|]+\|$", table, re.M)
+    assert len(rows) == len(table.splitlines()) - 2
+    for setting, file, test in rows:
+        source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert f"def test_{test.replace(' ', '_')}(" in source
+        assert setting in source
+
+
 def test_tables_of_traces_are_quoted_from_the_results() -> None:
     page = (ROOT / "tests" / "benchmarks" / "TRACES.md").read_text(encoding="utf-8")
     tables = table_of("traces").split("\n\n")

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from dptune.measure.shard_units.figures import _reduced_sizes
 from dptune.measure.shard_units.policies import policies
-from dptune.measured import Missing, ShardUnits
+from dptune.measured import Missing, ShardUnits, UnitFigures
+from dptune.present.amounts import ns_as_ms
 from dptune.present.sections.fsdp import fsdp
 from dptune.runfile.communication import FsdpFacts
 from dptune.testing import facts_of
@@ -67,7 +69,8 @@ def test_by_hand(tmp_path):
     assert [row.hideable_ns / US for row in rows.values()] == [0, 5, 12, 10]
     assert [row.known("prefetched_share") for row in rows.values()] == [0, 1, None, 0]
     assert (found.forward_depth, found.backward_depth) == (1, 0)
-    with pytest.raises(Missing, match="not how large"):
+    assert (found.forward_compute_ns, found.backward_compute_ns) == (20 * US, 22 * US)  # without the optimizer's 10
+    with pytest.raises(Missing, match="or how large"):
         _ = found.held_bytes
 
 
@@ -111,6 +114,56 @@ def test_of_a_recording_of_cards():
     assert any(line.startswith("  forward gather       4  48.1 MiB") for line in lines), lines
     assert max(map(len, lines)) <= 80
     assert lines[2].startswith("  4 units (TransformerEncoderLayer) at tests/gpu/scripts/ranks.py:111: mesh 2,")
+
+
+@pytest.mark.parametrize(
+    ("exposed", "hidden", "ahead", "compute", "why"),
+    [
+        (6, 4, 0.0, 12, "compute could overlap most of it, but few gathers are issued ahead."),
+        (6, 4, 0.5, 12, "enough compute in total, but single units compute for less than their collectives take."),
+        (6, 4, 0.0, 8, "at least 1.00 ms stay exposed, however units are prefetched."),
+        (1, 9, 1.0, 50, "nearly all of it hidden."),
+    ],
+)
+def test_why_a_pass_exposes_communication(exposed, hidden, ahead, compute, why):
+    """A gather of which 1 ms waits for a late rank: that is no communication that compute would have to overlap."""
+    gather = UnitFigures.of(
+        {"message_bytes": (2**20, ""), "prefetched_share": (ahead, ""), "waited_for": (1, "")},
+        unit="a",
+        direction="forward",
+        kind="all_gather",
+        calls_per_step=1.0,
+        median_ns=10**7,
+        shortest_ns=9 * 10**6,
+        hidden_ns=hidden * 10**6,
+        exposed_ns=exposed * 10**6,
+        waiting_ns=10**6,
+        neighbour_compute_ns=0,
+    )
+    units = ShardUnits.only(
+        "none", rows=[gather], forward_depth=0, backward_depth=0, forward_compute_ns=compute * 10**6
+    )
+    for kind, also in (("cuda", True), ("cpu", False)):
+        measured = SimpleNamespace(known={"shard_units": units, "device_kind": kind}.get, ranks=[])
+        text = " ".join(
+            "".join(span.text for span in line).strip() for line in fsdp(SimpleNamespace(measured=measured), 80)
+        )
+        amounts = f"{ns_as_ms(compute * 10**6)} ms of compute, 9.00 ms of communication without waiting"
+        assert (f"Forward passes: {amounts}" in text) == also
+        assert (why in text) == also
+        assert ("hideable" in text) == also
+        assert ("no compute hides them" in text) != also
+
+
+def test_gradients_are_as_large_as_their_unit_where_both_have_one_dtype():
+    def unit(name, **dtypes):
+        return FsdpFacts(2, names=[name], gathered_bytes=[64], mesh=[2], **dtypes)
+
+    shards = [unit("a"), unit("b", parameter_dtype="bfloat16"), unit("c", reduce_dtype="bfloat16")]
+    assert _reduced_sizes({0: facts_of(fsdp=shards)}) == {"a": 64, "b": 64}
+    alike = unit("d", parameter_dtype="bfloat16", reduce_dtype="bfloat16")
+    assert _reduced_sizes({0: facts_of(fsdp=[alike])}) == {"d": 64}
+    assert _reduced_sizes({}) == {}
 
 
 def test_how_units_are_sharded_is_said_in_the_names_of_torch():

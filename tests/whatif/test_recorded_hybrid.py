@@ -15,10 +15,12 @@ import pytest
 from dptune.commands.shared.reading import measured_of
 from dptune.measure.views import view
 from dptune.measured import Missing
+from dptune.testing import ask
 from dptune.whatif.cpu.unit_building import read
 from dptune.whatif.cpu.unit_timeline import unit_timeline
 from dptune.whatif.predicting import compare, search
 from dptune.whatif.run_model import RunModel
+from dptune_rules.topology import sharded_across_hosts
 
 RECORDED = Path(__file__).parent / "units_over_1_gbit"
 LONGER_US = 20_000.0
@@ -124,6 +126,22 @@ def test_what_is_tried_and_compared(recorded):
     assert list(found) == ["HSDP, unchanged", "HSDP, kept gathered", "DDP"]
     assert found["HSDP, unchanged"].state_bytes == 2 * sum(SIZES.values())  # four times the parameters, on two ranks
     assert "two-dimensional mesh" in found["DDP"].missing["high_ns"]
+
+
+def test_hsdp_is_proposed_for_one_mesh_across_hosts_alone(recorded):
+    run, measured = recorded
+
+    def found(mesh, hosts):
+        facts = [
+            replace(known, host=host, fsdp=[replace(each, mesh=each.mesh and mesh) for each in known.fsdp])
+            for known, host in zip(run.facts.values(), hosts, strict=True)
+        ]
+        return ask(sharded_across_hosts, measured, facts)
+
+    (advice,) = found([4], "aabb")
+    assert advice.title.startswith("All-gathers across 2 hosts take ")
+    assert advice.changes[0].snippet.startswith('mesh = init_device_mesh("cpu", (2, 2)')
+    assert found([2, 2], "aabb") == found([4], "aaaa") == found([4], "abcd") == []
 
 
 def test_a_reduction_that_is_not_all_reduced(recorded):

@@ -67,6 +67,10 @@ class ShardUnits(Figures):
     policies: list[ShardPolicy] = Field(default_factory=list, description="how they are sharded; empty without facts")
     forward_depth: int = Field(description="the most units that a forward pass gathers ahead of the one that runs")
     backward_depth: int = Field(description="the same of a backward pass")
+    forward_compute_ns: int = Field(
+        0, description="compute of units in forward passes, sums over the steps of every rank"
+    )
+    backward_compute_ns: int = Field(0, description="the same in backward passes")
     held_bytes: Figure[int] = Field(
         ABSENT, description="gathered parameters that a rank holds at once, at most, padding left out"
     )

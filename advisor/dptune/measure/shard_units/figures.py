@@ -18,15 +18,16 @@ from dptune.measure.intervals import Intervals, Mask, first_begun
 from dptune.measure.shard_units.events import UnitCall, UnitEvent, calls_of_units, frees, starts
 from dptune.measure.shard_units.policies import policies
 from dptune.measured import Pass, ShardUnits, UnitFigures
+from dptune.runfile.communication import FsdpFacts
 from dptune.runfile.facts import Facts
 from dptune.trace.kernels import Work
 
 NO_UNITS = "the trace has no ranges of fully_shard, which name its units"
 _NO_SIZE = "the trace does not show the size of each message"
-_NO_FREEING = "the trace does not show when units are freed, or not how large they are"
+_NO_FREEING = "the trace does not show when units are freed, or how large they are"
 _NOT_GATHERED = "only all-gathers are issued ahead"
 _NOT_WAITED = "no other rank was matched"
-_GATHER = "all_gather"
+_GATHER, _REDUCE = "all_gather", "reduce_scatter"
 
 _Key = tuple[Pass, str, str]  # the pass, the unit, the kind
 _Event = tuple[int, str, int]  # rank, device, row
@@ -57,7 +58,8 @@ def shard_units(
     rows: defaultdict[_Key, _Row] = defaultdict(_Row)
     last = _last_ranks(exchanges)
     depths: Counter[Pass] = Counter()
-    sizes = _recorded_sizes(facts)
+    sizes, reduced = _recorded_sizes(facts), _reduced_sizes(facts)
+    computed: Counter[Pass] = Counter()
     held: list[int] = []
     for at, spent_by in enumerate(spent):
         view, device, _ = spent_by
@@ -70,6 +72,8 @@ def shard_units(
         begun = starts(view.columns, view.steps)
         updating = None if isinstance(phased, str) else phased.operations[at] == OPTIMIZER
         compute_ns = _compute(spent_by, begun, updating)
+        for start, ns in zip(begun, compute_ns, strict=True):
+            computed[start.direction] += ns
         for each in sent:
             row = rows[each.direction, each.unit, each.call.kind]
             row.calls.append(each.call)
@@ -95,9 +99,11 @@ def shard_units(
             "whole_bytes": (sum(sizes.values()) if sized else None, _NO_SIZE),
         },
         policies=policies(facts),
-        rows=[_figures(key, rows[key], steps, sizes) for key in order],
+        rows=[_figures(key, rows[key], steps, {_GATHER: sizes, _REDUCE: reduced}) for key in order],
         forward_depth=depths["forward"],
         backward_depth=depths["backward"],
+        forward_compute_ns=computed["forward"],
+        backward_compute_ns=computed["backward"],
     )
 
 
@@ -114,8 +120,16 @@ def _last_ranks(exchanges: Sequence[Exchange]) -> dict[_Event, int]:
 
 def _recorded_sizes(facts: Mapping[int, Facts]) -> dict[str, int]:
     """Bytes of each unit, gathered, as the lowest rank recorded them."""
-    first = facts[min(facts)] if facts else None
-    shards = first.fsdp if first else []
+    return _sizes_of(facts[min(facts)].fsdp if facts else [])
+
+
+def _reduced_sizes(facts: Mapping[int, Facts]) -> dict[str, int]:
+    """Bytes of the gradients of each unit that reduces them in the dtype that it gathers."""
+    shards = facts[min(facts)].fsdp if facts else []
+    return _sizes_of([fsdp for fsdp in shards if fsdp.reduce_dtype in (None, fsdp.parameter_dtype)])
+
+
+def _sizes_of(shards: Sequence[FsdpFacts]) -> dict[str, int]:
     return {name: size for fsdp in shards for name, size in zip(fsdp.names, fsdp.gathered_bytes, strict=False)}
 
 
@@ -232,10 +246,11 @@ def _held_bytes(sent: Sequence[UnitCall], freed: Sequence[UnitEvent], sizes: Map
     return most
 
 
-def _figures(key: _Key, row: _Row, steps: int, sizes: Mapping[str, int]) -> UnitFigures:
+def _figures(key: _Key, row: _Row, steps: int, sizes: Mapping[str, Mapping[str, int]]) -> UnitFigures:
+    """`sizes`: bytes by kind and unit, where the trace does not show them."""
     direction, unit, kind = key
     messages = {call.message_bytes for call in row.calls if call.message_bytes is not None}
-    size = max(messages, default=sizes.get(unit) if kind == _GATHER else None)
+    size = max(messages, default=sizes.get(kind, {}).get(unit))
     ahead = row.ahead / len(row.calls) if kind == _GATHER else None
     last = row.last.most_common(1)
     return UnitFigures.of(

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dptune.advice import Report
-from dptune.measured import Missing, ShardPolicy, ShardUnits, UnitFigures
+from dptune.measured import Missing, Pass, ShardPolicy, ShardUnits, UnitFigures
 from dptune.present.amounts import Hole, data, ns_as_ms, percent, several, shown
 from dptune.present.lines import Line, heading, wrapped
 from dptune.present.table import Cell, Column, table
 
 _AT_MOST = 8
-_TIMES = (Column("hidden"), Column("exposed"), Column("waiting"), Column("hideable"))
-_SUMS = (Column("collectives", right=False), Column("units"), Column("size"), *_TIMES, Column("ahead"))
-_UNITS = (Column("unit", right=False, least=8), Column("collectives", right=False), Column("size"), *_TIMES)
+_TIMES = (Column("hidden"), Column("exposed"), Column("waiting"))
+_HIDEABLE = Column("hideable")
+_SUMS = (Column("collectives", right=False), Column("units"), Column("size"))
+_UNITS = (Column("unit", right=False, least=8), Column("collectives", right=False), Column("size"))
 _WORDS = (
-    "Times: ms per rank and step (traced). Size: one call of each unit. Waiting: the part of exposed spent waiting for "
-    "late ranks. Hideable: the part without waiting that the compute of the unit before (gathers) or after (reduces) "
-    "is long enough to overlap. Ahead: gathers issued before the previous unit started."
+    "Times: ms per rank and step (traced); where collectives overlap, of the first. Size: one call of each unit. "
+    "Waiting: the part of exposed spent waiting for late ranks. Ahead: gathers issued before the previous unit started."
 )
+_HIDEABLE_WORDS = (
+    "Hideable: the part of exposed without waiting that the compute of the unit before (gathers) or after (reduces) is "
+    "long enough to overlap."
+)
+_MOSTLY = 0.5  # of the gathers of a pass, that are issued ahead
+_SMALL = 0.02  # of the compute of a pass: less exposed communication needs no reason
 _KINDS = {"all_gather": "gather", "reduce_scatter": "reduce"}
 
 
@@ -30,26 +36,34 @@ def fsdp(report: Report, width: int) -> Iterator[Line]:
     yield from heading("FSDP units", width)
     for policy in found.policies:
         yield from wrapped(_policy(policy), width, "  ", "    ")
+    on_gpu = report.measured.known("device_kind") != "cpu"
+    times = (*_TIMES, _HIDEABLE) if on_gpu else _TIMES
     steps = sum(max((len(device.steps) for device in rank.devices), default=0) for rank in report.measured.ranks)
     kinds = list(dict.fromkeys((row.direction, row.kind) for row in found.rows))
     sums = [[row for row in found.rows if (row.direction, row.kind) == key] for key in kinds]
     yield from table(
-        _SUMS,
-        [[_name(rows[0]), str(len(rows)), _size(rows), *_times(rows, steps), _issued(rows)] for rows in sums],
+        (*_SUMS, *times, Column("ahead")),
+        [
+            [_name(rows[0]), str(len(rows)), _size(rows), *_times(rows, steps)[: len(times)], _issued(rows)]
+            for rows in sums
+        ],
         width,
     )
     most = sorted((row for row in found.rows if row.exposed_ns), key=lambda row: -row.exposed_ns)[:_AT_MOST]
     in_order = [row for row in found.rows if row in most]
-    rows = [[row.unit or "(root)", _name(row), _size([row]), *_times([row], steps)] for row in in_order]
-    yield from table(_UNITS, rows, width)
+    rows = [[row.unit or "(root)", _name(row), _size([row]), *_times([row], steps)[: len(times)]] for row in in_order]
+    yield from table((*_UNITS, *times), rows, width)
     if len(in_order) < len(found.rows):
         left = several(len(found.rows) - len(in_order), "row") + " with less exposed time: see --format json"
         yield from wrapped(left, width, "  ", role="dim")
-    if report.measured.known("device_kind") == "cpu":
+    if on_gpu:
+        for direction in dict.fromkeys(row.direction for row in found.rows):
+            yield from wrapped(_why(found, direction, steps), width, "  ", "    ")
+    else:
         yield from wrapped("On a CPU, FSDP's collectives block the script: no compute hides them.", width, "  ")
     yield from wrapped(_waited_for(found), width, "  ")
     yield from wrapped(_ahead(found), width, "  ")
-    yield from wrapped(_WORDS, width, "  ", role="dim")
+    yield from wrapped(f"{_WORDS} {_HIDEABLE_WORDS}" if on_gpu else _WORDS, width, "  ", role="dim")
 
 
 def _policy(policy: ShardPolicy) -> str:
@@ -68,6 +82,25 @@ def _policy(policy: ShardPolicy) -> str:
     given = ", ".join(f"{name}={value}" for name, value in settings.items() if value is not None)
     mesh = "x".join(map(str, policy.mesh))
     return f"{several(policy.units, 'unit')} ({modules}){where}{largest}: mesh {mesh}, {given or 'defaults'}."
+
+
+def _why(found: ShardUnits, direction: Pass, steps: int) -> str:
+    """Why communication of a pass is exposed: more of it than compute, or gathers that are not issued ahead."""
+    rows = [row for row in found.rows if row.direction == direction]
+    compute_ns = found.forward_compute_ns if direction == "forward" else found.backward_compute_ns
+    sent_ns = sum(row.hidden_ns + row.exposed_ns - row.waiting_ns for row in rows)
+    exposed_ns = sum(row.exposed_ns - row.waiting_ns for row in rows)
+    amounts = f"{direction.capitalize()} passes: {_ms(compute_ns, steps)} ms of compute, {_ms(sent_ns, steps)} ms of "
+    amounts += "communication without waiting"
+    if exposed_ns <= _SMALL * compute_ns:
+        return f"{amounts}, nearly all of it hidden."
+    if sent_ns > compute_ns:
+        return f"{amounts}: at least {_ms(sent_ns - compute_ns, steps)} ms stay exposed, however units are prefetched."
+    gathers = [row for row in rows if row.known("prefetched_share") is not None]
+    calls = sum(row.calls_per_step for row in gathers)
+    if sum(row.prefetched_share * row.calls_per_step for row in gathers) < _MOSTLY * calls:
+        return f"{amounts}: compute could overlap most of it, but few gathers are issued ahead."
+    return f"{amounts}: enough compute in total, but single units compute for less than their collectives take."
 
 
 def _name(row: UnitFigures) -> str:
