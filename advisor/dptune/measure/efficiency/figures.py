@@ -283,12 +283,15 @@ def _above_peak(kinds: Sequence[KindFlops], dtypes: Sequence[DtypeFlops]) -> str
 
 
 def _by_dtype(spent: KernelTime, source: Source) -> dict[str, int]:
-    """FLOPs by element type, the most first; fp32 on the tensor cores of a GPU that has TF32 is TF32."""
+    """FLOPs by element type, the most first; fp32 on the tensor cores of a GPU that has TF32 is TF32.
+
+    An operator without a type in the trace is fp32 if most of its kernels are.
+    """
     model = None if source.on_cpu else peaks.model_of(source.device_name)
     has_tf32 = model is not None and "tf32" in model.tflops
     flops: dict[str, int] = {}
     for operator, units in zip(spent.ran, spent.on_matrix_units, strict=True):
-        name = operator.dtype
+        name = "fp32" if operator.dtype == UNKNOWN_TYPE and units is False else operator.dtype
         if name == "fp32" and has_tf32 and units is not False:
             name = "tf32" if units else _EITHER
         flops[name] = flops.get(name, 0) + operator.flops.total
