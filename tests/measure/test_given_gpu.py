@@ -36,6 +36,7 @@ def test_a_given_model_has_its_peak_and_the_report_says_where_it_is_from(tmp_pat
     assert found.efficiency.peak_flops_per_s == pytest.approx(15.7e12)
     assert found.efficiency.mfu == pytest.approx(2 * 1000**3 / 1e-3 / 15.7e12)
     assert found.matmul.tensor_cores
+    assert [rank.compute_capability for rank in found.ranks] == ["7.0"] * 2
     (text,) = texts(run, GIVEN)
     assert text == f"GPU of ranks 0-1: {GIVEN_NAME}, given with --gpu; the trace does not name it"
     assert not texts(run, IGNORED)
