@@ -75,7 +75,7 @@ def test_kernels_for_volta_leave_open_whether_there_are_tensor_cores(tmp_path):
     events = [step(1, 0, 100), step(2, 100, 200), *launched("volta_sgemm_64x64_nt", 11, 30, 40, 1)]
     found = measure_events(tmp_path, events).matmul
     assert (found.architecture, found.known("tensor_cores")) == ("Volta or later", None)
-    assert found.missing["tensor_cores"] == "the trace does not name the device: record with `dptune profile`"
+    assert found.missing["tensor_cores"] == "the trace does not name the device: pass `--gpu NAME`"
     (tmp_path / "hopper").mkdir()
     hopper = measure_events(tmp_path / "hopper", [*events, *launched(HOPPER, 41, 50, 60, 2)]).matmul
     assert (hopper.architecture, hopper.tensor_cores) == ("", True)

@@ -44,7 +44,15 @@ from dptune.commands.shared.amounts import impact_and_confidence
 from dptune.commands.shared.engine import cluster_options, engine_of
 from dptune.commands.shared.gate_formats import FORMATS, OUTPUT, outputs, write
 from dptune.commands.shared.proving import how_to_go_on
-from dptune.commands.shared.reading import is_report, latest, read_run, reading_options, report_of, root_of
+from dptune.commands.shared.reading import (
+    gpu_option,
+    is_report,
+    latest,
+    read_run,
+    reading_options,
+    report_of,
+    root_of,
+)
 from dptune.commands.shared.recordings import RUN_HELP, resolved, resolved_singly
 from dptune.commands.shared.repeating import prove_sources, refuse_without_script, repeating_arguments
 from dptune.commands.shared.sweeps import links_option
@@ -104,6 +112,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     reading_options(parser)
     cluster_options(parser)
     links_option(parser)
+    gpu_option(parser)
     repeating_arguments(
         parser, "command to run, in the commit or folder of the baseline and in that of PATH (default: .)"
     )
@@ -148,7 +157,7 @@ def _gate(args: argparse.Namespace, terms: Terms) -> tuple[Gate, list[Report]]:
 
     a, b = sides([*resolved(args.baseline, args.paths), BETWEEN, *args.paths])
     with engine_of(args) as engine:
-        read = {name: read_run(name, engine, links=args.links) for name in dict.fromkeys([*a, *b])}
+        read = {name: read_run(name, engine, links=args.links, gpu=args.gpu) for name in dict.fromkeys([*a, *b])}
     comparison = build_comparison(Sides([read[name] for name in a], [read[name] for name in b]))
     refuse(comparison, "record the baseline again, in the same way as these runs")
     now, before = ([read[name].report for name in side] for side in (b, a))
@@ -168,8 +177,8 @@ def _one_report(args: argparse.Namespace) -> Report:
         raise UsageError(f"{twice} is named twice", "name each once")
     with engine_of(args) as engine:
         if len(args.paths) == 1 and is_report(Path(args.paths[0])):
-            return read_run(args.paths[0], engine, links=args.links).report
-        return report_of(args.paths, links=args.links, engine=engine)
+            return read_run(args.paths[0], engine, links=args.links, gpu=args.gpu).report
+        return report_of(args.paths, links=args.links, gpu=args.gpu, engine=engine)
 
 
 def _know_samples(side: list[Report]) -> bool:

@@ -40,7 +40,7 @@ from dptune.commands.shared.inspector_logs import figures as inspected
 from dptune.commands.shared.inspector_logs import logs_of
 from dptune.commands.shared.listing import history_of, history_text
 from dptune.commands.shared.patchable import can_patch
-from dptune.commands.shared.reading import reading_options, record_of, report_of, root_of
+from dptune.commands.shared.reading import gpu_option, reading_options, record_of, report_of, root_of
 from dptune.commands.shared.recordings import RUN_HELP, resolved_singly
 from dptune.commands.shared.sweeps import links_option
 from dptune.errors import SeveralRunsError, UsageError
@@ -102,6 +102,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     reading_options(parser)
     cluster_options(parser)
     links_option(parser)
+    gpu_option(parser)
     group = parser.add_argument_group("efficiency")
     words = "tokens per optimizer step over all ranks (default: as given to dptune profile, else as the trace shows)"
     group.add_argument("--tokens-per-step", type=per_step, metavar="N", help=words)
@@ -189,6 +190,7 @@ def _read(args: argparse.Namespace) -> tuple[Run, Report]:
             links=args.links,
             tokens=args.tokens_per_step,
             samples=args.samples_per_step,
+            gpu=args.gpu,
             engine=engine,
         )
     given, taken = args.samples_per_step, report.measured.known("samples_per_step")
@@ -238,7 +240,7 @@ def _patch(args: argparse.Namespace) -> int:
     if args.settings:
         return _patch_of_settings(args)
     with engine_of(args) as engine:
-        report = report_of(args.paths, links=args.links, engine=engine)
+        report = report_of(args.paths, links=args.links, gpu=args.gpu, engine=engine)
     meant = [advice for advice in advised(report, rules) if rules or advice.numerics == "same"]
     changes = [change for advice in meant for change in advice.changes]
     root = root_of(args.paths)

@@ -67,7 +67,7 @@ _USUAL = {
 
 def arguments(parser: Parser) -> None:
     """Declare the options."""
-    from dptune.commands.shared.reading import reading_options
+    from dptune.commands.shared.reading import gpu_option, reading_options
 
     parser.add_argument("paths", nargs="*", metavar="RUN", help=RUN_HELP)
     change = parser.add_argument_group("the changes")
@@ -97,6 +97,7 @@ def arguments(parser: Parser) -> None:
     )
     parser.add_argument("--links", type=Path, metavar="FILE", help="link measurements of `dptune links`")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="what to print (default: text)")
+    gpu_option(parser)
     reading_options(parser)
 
 
@@ -120,7 +121,9 @@ def run(args: argparse.Namespace) -> int:
     function = None if args.model is None else check(args.model)
     args.paths = resolved_singly(args.paths)
     named = shlex.join(args.paths)
-    found, measured = measured_of(args.paths or [latest(RUNS)], args.jobs, cached=not args.no_cache, links=args.links)
+    found, measured = measured_of(
+        args.paths or [latest(RUNS)], args.jobs, cached=not args.no_cache, links=args.links, gpu=args.gpu
+    )
     trust = trust_in(found, measured)
     why = next((finding.text for finding in trust.findings if finding.level == "unjudgeable"), "")
     if why:

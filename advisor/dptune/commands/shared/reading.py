@@ -45,6 +45,22 @@ def reading_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-cache", action="store_true", help="do not use or write .dptune-cache/")
 
 
+def gpu_option(parser: argparse._ActionsContainer) -> None:
+    """Declare the model of GPUs that traces do not name."""
+    words = "GPU model where traces do not name it, e.g. 'V100-SXM2-16GB'; a recorded name wins"
+    parser.add_argument("--gpu", type=_gpu, metavar="NAME", help=words)
+
+
+def _gpu(text: str) -> str:
+    from dptune.measure.efficiency.peaks import gpu_name, near_names
+
+    if name := gpu_name(text.strip()):
+        return name
+    near = ", ".join(near_names(text))
+    hint = f"did you mean {near}?" if near else "name it as torch.cuda.get_device_name() does"
+    raise argparse.ArgumentTypeError(f"'{text:.40}' is not a GPU whose peaks are known: {hint}")
+
+
 def _count(text: str) -> int:
     if text.isdecimal() and 0 < len(text) < 5 and int(text):
         return int(text)
@@ -57,24 +73,29 @@ def report_of(
     *,
     cached: bool = True,
     links: Path | None = None,
+    gpu: str | None = None,
     engine: Engine | None = None,
 ) -> Report:
     """Read the traces, measure them, ask the rules; the latest recording where no path is given.
 
     `jobs` traces are read at once (None: one for each core); `cached` as in `dptune.trace.load`. `links` is a sweep by
-    `dptune links`; without it the one that lies in the run folder or beside it. `engine` reads in place of `jobs` and
-    `cached`.
+    `dptune links`; without it the one that lies in the run folder or beside it. `gpu` as in `measured_of`. `engine`
+    reads in place of `jobs` and `cached`.
     """
-    return run_and_report(paths, jobs, cached=cached, links=links, engine=engine)[1]
+    return run_and_report(paths, jobs, cached=cached, links=links, gpu=gpu, engine=engine)[1]
 
 
-def read_run(name: str, engine: Engine, *, links: Path | None = None, advised: bool = True) -> ReadRun:
-    """One run to compare: of a run folder or of traces, or as a JSON report of it says."""
+def read_run(
+    name: str, engine: Engine, *, links: Path | None = None, gpu: str | None = None, advised: bool = True
+) -> ReadRun:
+    """One run to compare: of a run folder or of traces, or as a JSON report of it says; `gpu` as in `measured_of`."""
     from dptune.compare.sides import ReadRun
 
     if is_report(Path(name)):
+        if gpu is not None:
+            print(f"dptune: warning: --gpu {gpu} is ignored for {name}: it is a report", file=sys.stderr)
         return ReadRun(name, _report(Path(name)), {})
-    run, report = run_and_report([name], links=links, advised=advised, engine=engine)
+    run, report = run_and_report([name], links=links, gpu=gpu, advised=advised, engine=engine)
     return ReadRun(name, report, run.facts)
 
 
@@ -86,9 +107,13 @@ def measured_of(
     links: Path | None = None,
     tokens: int | None = None,
     samples: int | None = None,
+    gpu: str | None = None,
     engine: Engine | None = None,
 ) -> tuple[Run, Measured]:
-    """Read the traces and measure them as `report_of` does; `tokens`, `samples`: per step over all ranks, given."""
+    """Read the traces and measure them as `report_of` does; `tokens`, `samples`: per step over all ranks, given.
+
+    `gpu` is the model of the GPUs that the traces do not name; a warning says where it is ignored.
+    """
     from dptune.measure import measure
     from dptune.present.progress import progress
 
@@ -98,6 +123,8 @@ def measured_of(
         run = (engine or Engine(jobs, cached)).load(chosen, show)
         if show:
             show("measuring", 0, 0)
+        if gpu is not None:
+            run = _with_gpu(run, gpu)
         measured = measure(run, sweep, tokens, samples)
     check_fit(sweep, measured)
     return run, measured
@@ -112,6 +139,7 @@ def run_and_report(
     advised: bool = True,
     tokens: int | None = None,
     samples: int | None = None,
+    gpu: str | None = None,
     engine: Engine | None = None,
 ) -> tuple[Run, Report]:
     """The same with the run that the report is of."""
@@ -125,13 +153,26 @@ def run_and_report(
 
         settings.check_budgets(BUDGETS)
     chosen: Sequence[str | Path] = [recorded(path) for path in paths] or [latest(RUNS)]
-    run, measured = measured_of(chosen, jobs, cached=cached, links=links, tokens=tokens, samples=samples, engine=engine)
+    run, measured = measured_of(
+        chosen, jobs, cached=cached, links=links, tokens=tokens, samples=samples, gpu=gpu, engine=engine
+    )
     with progress() as show:
         if show:
             show("running rules and predictions", 0, 0)
         report = build_report(run, measured, settings, advised=advised)
     _warn_of_packs(report)
     return run, _with_proofs(report, chosen)
+
+
+def _with_gpu(run: Run, name: str) -> Run:
+    from dptune.measure.given_gpu import IGNORED, with_gpu
+    from dptune.present.visible import visible
+
+    run = with_gpu(run, name)
+    for finding in run.findings:
+        if finding.code == IGNORED:
+            print(f"dptune: warning: {visible(finding.text)}", file=sys.stderr)
+    return run
 
 
 def _warn_of_packs(report: Report) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from dptune.measure.views import RankView
 from dptune.trace.collective_kernels import MOST_CHARACTERS
+from dptune.trace.columns import Columns
 from dptune.trace.kernels import KERNEL_CATEGORIES
 
 # The latest first; an architecture, its names, and whether its kernels run on no later one.
@@ -52,7 +53,11 @@ class Architecture(NamedTuple):
 
 def architecture_of(view: RankView) -> Architecture | None:
     """The architecture that the kernels of a rank show."""
-    columns = view.columns
+    return of_columns(view.columns)
+
+
+def of_columns(columns: Columns) -> Architecture | None:
+    """The architecture that the kernels of a trace show."""
     rows = columns.rows(KERNEL_CATEGORIES)
     return architecture(columns.names[number] for number in np.unique(columns.name_id[rows]).tolist())
 

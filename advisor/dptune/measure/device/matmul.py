@@ -71,7 +71,7 @@ def matmul(
     shown_as = shown.text if shown is not None and tensor_cores is None else ""
     missing = {"operator_shares": _ON_GPU}
     if tensor_cores is None:
-        missing["tensor_cores"] = "the trace does not name the device: record with `dptune profile`"
+        missing["tensor_cores"] = "the trace does not name the device: pass `--gpu NAME`"
     whole = sum(window.length_ns for v in views for rank_device in v.devices for window in rank_device.windows)
     if not whole:
         why = next((v.no_steps for v in views if v.no_steps), "no step was recorded")

@@ -85,10 +85,21 @@ class Steps:
     @property
     def gpus(self) -> int | None:
         """The devices of the run where each rank has one, each counted once."""
-        if self.world_size is None or self.shared_gpus.doubt:
+        return None if self.shared_gpus.doubt else self.most_gpus
+
+    @property
+    def most_gpus(self) -> int | None:
+        """The same, where ranks that may share a GPU do not."""
+        if self.world_size is None:
             return None
         sharing = self.shared_gpus.ranks
         return self.world_size - len(sharing) + len({tuple(ranks) for ranks in sharing.values()})
+
+    @property
+    def gpus_between(self) -> list[int]:
+        """The fewest and the most, where ranks may share a GPU; else nothing."""
+        most = self.most_gpus
+        return [self.shared_gpus.least, most] if self.shared_gpus.doubt and most else []
 
     @property
     def no_common_peak(self) -> str:
@@ -114,6 +125,7 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
     devices = 0 if isinstance(source, str) else source.devices
     figures = _rates(source, devices, steps)
     about: dict[str, Any] = {"devices": devices, "shared_doubt": steps.shared_gpus.doubt}
+    about["devices_between"] = steps.gpus_between if devices == 1 else []
     if not isinstance(source, str):
         about |= {"scope": source.scope, "sharing_ranks": steps.sharing_ranks(source.view.rank)}
     if isinstance(source, str) or isinstance(counted, str):
@@ -283,12 +295,15 @@ def _above_peak(kinds: Sequence[KindFlops], dtypes: Sequence[DtypeFlops]) -> str
 
 
 def _by_dtype(spent: KernelTime, source: Source) -> dict[str, int]:
-    """FLOPs by element type, the most first; fp32 on the tensor cores of a GPU that has TF32 is TF32."""
+    """FLOPs by element type, the most first; fp32 on the tensor cores of a GPU that has TF32 is TF32.
+
+    An operator without a type in the trace is fp32 if most of its kernels are.
+    """
     model = None if source.on_cpu else peaks.model_of(source.device_name)
     has_tf32 = model is not None and "tf32" in model.tflops
     flops: dict[str, int] = {}
     for operator, units in zip(spent.ran, spent.on_matrix_units, strict=True):
-        name = operator.dtype
+        name = "fp32" if operator.dtype == UNKNOWN_TYPE and units is False else operator.dtype
         if name == "fp32" and has_tf32 and units is not False:
             name = "tf32" if units else _EITHER
         flops[name] = flops.get(name, 0) + operator.flops.total

@@ -24,6 +24,7 @@ datasheet has since replaced by 37 and 75.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -136,6 +137,51 @@ _ARCHITECTURES = {
     "gfx942": ("MI300X", "MI300A"),
     "gfx950": ("MI355X", "MI350X"),
 }
+
+
+_OTHERS = (
+    *(
+        "A100",
+        "A30",
+        "A40",
+        "A10",
+        "L40S",
+        "L40",
+        "L4",
+        "T4",
+        "V100S",
+        "V100-SXM2",
+        "V100-PCIE",
+        "RTX 4090",
+        "RTX 4080",
+    ),
+    *("RTX 6000 Ada", "RTX A6000", "RTX 3090 Ti", "RTX 3090", "RTX 3080", "RTX 3060", "RTX 2080 Ti"),
+)
+NAMES = (*(name for names in _ARCHITECTURES.values() for name in names), *_OTHERS)  # one or more for each row
+_LONGEST_NAME = 60
+
+
+def gpu_name(text: str) -> str | None:
+    """The name of a GPU with peaks that a text is, with spaces or hyphens as in the table; None where it is none."""
+    spelled = (text, re.sub(r"[-_]", " ", text), re.sub(r"[ _]", "-", text))
+    readable = text.isprintable() and len(text) <= _LONGEST_NAME
+    return next((name for name in spelled if model_of(name)), None) if readable else None
+
+
+def near_names(text: str) -> list[str]:
+    """Up to four names that a text may mean, of GPUs with peaks."""
+    if _SLICE.search(text):
+        return []
+    short = {re.sub(r"[^A-Z0-9]", "", name.upper()): name for name in NAMES}
+    meant = re.sub(r"[^A-Z0-9]|NVIDIA|AMD|TESLA|GEFORCE|INSTINCT", "", text[:_LONGEST_NAME].upper())
+    begun = [name for key, name in short.items() if len(meant) > 1 and (key.startswith(meant) or meant.startswith(key))]
+    return begun[:4] or [short[key] for key in difflib.get_close_matches(meant, short, n=4)]
+
+
+def architecture_has(architecture: str, device_name: str) -> bool:
+    """Whether a device is of an architecture that a kernel's name can show to be no later one."""
+    rows = [model_of(name) for name in _ARCHITECTURES.get(architecture, ())]
+    return model_of(device_name) in rows
 
 
 def peaks_of_architecture(name: str, dtype: str) -> list[Peak]:

@@ -23,6 +23,9 @@ SKIPPED, UNREADABLE, FAULTY, UNUSABLE = (
 )
 DAMAGED = frozenset((SKIPPED, UNREADABLE, FAULTY))  # events that are in the file, and whose content is lost
 MOST_WRONG = 0.01  # of events: the share of lost ones above which no figure of a step is trusted either
+_ENOUGH = 100  # operators
+# On 90 traces, of GPUs and CPUs, a quarter of the operators takes at most 36 us, and half at most 211 us.
+_LONG_QUARTER_NS, _LONG_HALF_NS = 200_000, 800_000
 FEW_WRONG = 3  # events, in a trace so short that they are more than that share
 
 
@@ -40,7 +43,24 @@ def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Itera
     if dropped:
         text = f"{name}: {dropped:,} steps are marked twice or around others; the innermost mark of each is used"
         yield Finding(code="steps-marked-twice", level="partial", text=text)
+    yield from _times(name, columns, builder)
     yield from _device_events(name, columns)
+
+
+def _times(name: str, columns: Columns, builder: Builder) -> Iterator[Finding]:
+    """Events without durations, and times in another unit than torch.profiler's."""
+    if not len(columns) and builder.events > builder.unreadable + builder.skipped:
+        text = (
+            f"{name}: none of its {builder.events:,} events is a complete event (phase X): operators have no durations"
+        )
+        yield Finding(code="durations-missing", level="unjudgeable", text=text)
+    took_ns = columns.dur_ns[columns.rows(OPERATOR_CATEGORIES)]
+    if len(took_ns) < _ENOUGH:
+        return
+    quarter_ns, half_ns = np.quantile(took_ns, (0.25, 0.5))
+    if quarter_ns >= _LONG_QUARTER_NS and half_ns >= _LONG_HALF_NS:
+        text = f"{name}: half of its operators take {half_ns / 1e6:.3g} ms or more: its times are not in microseconds"
+        yield Finding(code="times-scaled", level="unjudgeable", text=text)
 
 
 def _unreadable(name: str, complete: int, builder: Builder) -> Iterator[Finding]:

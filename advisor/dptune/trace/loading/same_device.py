@@ -17,11 +17,12 @@ _BY_NAME = tuple(
     (re.compile(rf"(?<![A-Z0-9])(?:{names})(?![A-Z0-9])", re.IGNORECASE), capability)
     for names, capability in (
         ("B300|GB300", "10.3"),
+        ("RTX 50[6-9]0", "12.0"),
         ("B200|GB200|B100", "10.0"),
         ("H100|H200|GH200|H800|H20", "9.0"),
         ("L4|L40S?|RTX 40[6-9]0|RTX 6000 Ada", "8.9"),
         ("A10G?|A40|RTX A6000|RTX 30[5-9]0", "8.6"),
-        ("A100|A800|A30", "8.0"),
+        ("A100|A800|PG509|A30", "8.0"),
         ("T4|RTX 20[6-8]0", "7.5"),
         ("V100S?", "7.0"),
     )
@@ -47,6 +48,11 @@ def without_contradictions(facts: Facts, trace: Trace | None) -> tuple[Facts, li
     return replace(facts, device=kept, unread={**facts.unread, **unread}), found
 
 
+def capability_of(name: str) -> str:
+    """The compute capability of a GPU by its name; "" where it is not known."""
+    return next((known for pattern, known in _BY_NAME if pattern.search(name)), "")
+
+
 def _listed(device: DeviceFacts, trace: Trace | None) -> Device | None:
     """The device that the trace lists under the rank's index, or its only one."""
     every = [] if trace is None else trace.devices
@@ -64,7 +70,7 @@ def _wrong(device: DeviceFacts, listed: Device | None) -> Iterator[tuple[str, st
         minor = capability.partition(".")[2] if listed.compute_minor is None else listed.compute_minor
         theirs, source = f"{listed.compute_major}.{minor}", "the trace lists"
     else:
-        theirs = next((known for pattern, known in _BY_NAME if pattern.search(name)), "")
+        theirs = capability_of(name)
         source = f"{_shown(name)} has"
     if capability and theirs and capability != theirs:
         yield "compute_capability", f"it is {capability}, and {source} {theirs}"
