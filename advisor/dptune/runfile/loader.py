@@ -88,7 +88,7 @@ class LoaderFacts:
     def epoch_batches(self, ranks: int) -> int | None:
         """How many batches a rank, of so many, draws of it in an epoch; None where its data set has no length.
 
-        As the loader itself says; recordings of older versions lack that, and a sampler may draw fewer than all samples.
+        As the loader says, where that was recorded: a sampler may draw fewer than all samples.
         """
         if self.epoch_length:
             return self.epoch_length
