@@ -368,7 +368,13 @@ class Cost(Figures):
 
     gpu_hour_price: float = Field(description="price of one device for an hour, in the currency of the user")
     devices: Figure[int] = Field(ABSENT, description="devices that are paid for")
+    devices_between: list[int] = Field(
+        default_factory=list, description="fewest and most devices, where ranks may share a GPU; else empty"
+    )
     per_1000_steps: Figure[float] = Field(ABSENT, description="cost of 1,000 steps on all devices")
+    per_1000_steps_between: list[float] = Field(
+        default_factory=list, description="cost of 1,000 steps on the fewest and the most devices; else empty"
+    )
     savings: list[CostSaving] = Field(default_factory=list, description="one for each recommendation that saves time")
 
 

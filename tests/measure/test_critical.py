@@ -84,6 +84,16 @@ def test_a_stream_that_waits_for_another(tmp_path):
     assert found["latency"] == 15
 
 
+@pytest.mark.parametrize(("begin", "kind", "took"), [(1311, "latency", 1001), (1312, "queued", 1001)])
+def test_an_operation_that_starts_more_than_a_millisecond_after_its_launch_was_held_up(tmp_path, begin, kind, took):
+    """b is launched by a call of 1 us that ends at 311; the account counts the time after it to the same cause."""
+    events = [step(0, 0, 300), step(1, 300, 3000), *launched("a", 5, 10, 50, 1), launch(2, 310, 311)]
+    measured = measure_events(tmp_path, [*events, kernel("b", begin, begin + 90, 2)])
+    found = {name.removesuffix("_ns"): getattr(measured.path, name) / US for name in PATH}
+    assert found[kind] == took
+    assert found["queued"] == measured.account.dependency_idle_ns / US == (took if kind == "queued" else 0)
+
+
 def late_host(steps):
     """Steps of 100 us on the device, numbered from 0: the first kernel takes 30, then an all-reduce 20 beside nothing.
 

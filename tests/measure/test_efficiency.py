@@ -499,13 +499,26 @@ def test_ranks_without_uuids_on_fewer_cards_may_share_one():
     measured = measure(replace(run, facts=unnamed))
     why = "rank 0 may share a GPU with rank 1: the recording has fewer GPUs of their host than ranks"
     assert measured.efficiency.shared_doubt == measured.efficiency.missing["mfu"] == why
+    assert measured.efficiency.devices_between == [1, 2]
 
 
 def test_gpus_of_the_same_index_are_not_taken_for_one_where_facts_are_lost_altogether(tmp_path):
     events = [step(1, 0, 100), *launched(GEMM, 11, 20, 30, 1)]
     views = [view(rank.rank, rank.light) for rank in load_events(tmp_path, events, events).ranks]
     assert shared_gpus({}, views, {}) == SharedGpus()
-    assert shared_gpus({1: Facts(1, world_size=2, device=GPU)}, views, {}).doubt.startswith("rank 0 may share")
+    found = shared_gpus({1: Facts(1, world_size=2, device=GPU)}, views, {})
+    assert found.doubt.startswith("rank 0 may share")
+    assert found.least == 1
+
+
+def test_the_fewest_gpus_of_ranks_that_may_share(tmp_path):
+    """On host x a GPU with a UUID and a rank that may be on it; on y two ranks whose GPUs have indices 0 and 1."""
+    first = [step(1, 0, 100), *launched(GEMM, 11, 20, 30, 1)]
+    second = [step(1, 0, 100), launch(1, 11, 12), kernel(GEMM, 20, 30, 1, device=1)]
+    views = [view(rank.rank, rank.light) for rank in load_events(tmp_path, first, first, first, second).ranks]
+    facts = {rank: Facts(rank, world_size=4, device=GPU if rank == 0 else UNNAMED) for rank in range(4)}
+    found = shared_gpus(facts, views, dict(enumerate("xxyy")))
+    assert (bool(found.doubt), found.least) == (True, 3)
 
 
 @pytest.mark.parametrize(

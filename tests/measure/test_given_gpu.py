@@ -20,9 +20,9 @@ SGEMM, AMPERE, HOPPER = "volta_sgemm_128x64_nn", "ampere_sgemm_128x64_tn", "sm90
 
 
 def events(kernel: str = SGEMM) -> list[Event]:
-    """Two steps, with a product without a type in the first: 2 * 1000**3 FLOPs in 1 ms."""
+    """Two steps, with a product without a type in the first: 2 * 1000**3 FLOPs in a step of 1 ms."""
     product = operator("aten::mm", 10, 14, **{"Input Dims": [[1000, 1000], [1000, 1000]]})
-    return [step(1, 0, 1000), step(2, 1000, 2000), product, *launched(kernel, 11, 30, 40, 1)]
+    return [step(1, 0, 1000), step(2, 1000, 2000), product, *launched(kernel, 11, 30, 430, 1)]
 
 
 def texts(run: Run, code: str) -> list[str]:
@@ -34,8 +34,10 @@ def test_a_given_model_has_its_peak_and_the_report_says_where_it_is_from(tmp_pat
     found = measure(run)
     assert [rank.device_name for rank in found.ranks] == [GIVEN_NAME] * 2
     assert found.efficiency.peak_flops_per_s == pytest.approx(15.7e12)
-    assert found.efficiency.mfu == pytest.approx(2 * 1000**3 / 1e-3 / 15.7e12)
+    mean_flops = 2 * 1000**3 / found.efficiency.steps
+    assert found.efficiency.mfu == pytest.approx(mean_flops / (found.efficiency.step_ns / 1e9) / 15.7e12)
     assert found.matmul.tensor_cores
+    assert [rank.compute_capability for rank in found.ranks] == ["7.0"] * 2
     (text,) = texts(run, GIVEN)
     assert text == f"GPU of ranks 0-1: {GIVEN_NAME}, given with --gpu; the trace does not name it"
     assert not texts(run, IGNORED)

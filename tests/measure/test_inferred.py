@@ -494,3 +494,47 @@ def test_workers_of_a_public_trace(real_traces: Path) -> None:
     measured = reading.measured(real_traces / "single_gpu" / "29571b7_resnet_kineto.json.gz")
     (found,) = [trait for trait in measured.inferred.traits if trait.name == "DataLoader workers"]
     assert (found.value[:2], found.confidence) == ("4:", "low")
+
+
+def _normalizing(gradients: list[int], forward: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Two steps with these operators in the forward pass, and a node of BatchNorm for each number of gradients."""
+    events: list[dict[str, Any]] = []
+    for number, begin in enumerate((0, 200)):
+        events += [step(number, begin, begin + 200), *launched("gemm", begin + 2, begin + 10, begin + 20, number + 1)]
+        events += [operator(name, begin + 1 + 5 * at, begin + 5 + 5 * at) for at, name in enumerate(forward)]
+        at = begin + 60
+        for count in gradients:
+            node = "autograd::engine::evaluate_function: NativeBatchNormBackward0"
+            events.append(operator(node, at, at + 4, thread=2))
+            events += [operator(ACCUMULATES, at + 5 + each, at + 6 + each, thread=2) for each in range(count)]
+            at += 20
+        events.append(operator("autograd::engine::evaluate_function: MulBackward0", at, at + 2, thread=2))
+        events.append(operator(ACCUMULATES, at + 3, at + 4, thread=2))
+    return events
+
+
+@pytest.mark.parametrize(
+    ("gradients", "calls", "trained"),
+    [([2, 2], 2, True), ([2, 1], 2, True), ([2, 0], 2, False), ([0, 2], 2, False), ([2], 2, False), ([2, 2], 1, False)],
+)
+def test_batch_norms_are_not_frozen_where_each_adds_a_gradient(
+    tmp_path: Path, gradients: list[int], calls: int, trained: bool
+) -> None:
+    confidence = measure_events(tmp_path, _normalizing(gradients, ("aten::batch_norm",) * calls)).inferred.confidence
+    assert ("frozen_norms" in confidence) == trained
+
+
+@pytest.mark.parametrize(
+    ("forward", "absent"),
+    [
+        (("aten::linear", "aten::_log_softmax", "aten::cross_entropy_loss"), True),
+        (("aten::linear", "aten::_softmax", "aten::cross_entropy_loss"), False),
+        (("aten::linear", "aten::sigmoid", "aten::binary_cross_entropy_with_logits"), False),
+        (("aten::linear", "aten::sigmoid"), True),
+    ],
+)
+def test_a_loss_is_given_no_probabilities_where_nothing_computes_them(
+    tmp_path: Path, forward: tuple[str, ...], absent: bool
+) -> None:
+    confidence = measure_events(tmp_path, _normalizing([], forward)).inferred.confidence
+    assert ("probability_losses" in confidence) == absent

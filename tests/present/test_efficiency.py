@@ -273,3 +273,18 @@ def test_no_cost_where_ranks_may_share_a_gpu(reached):
     cost = with_cost(reached.model_copy(update={"measured": measured}), 2.5).cost
     assert cost.missing["devices"] == cost.missing["per_1000_steps"] == "ranks may share a GPU"
     assert (cost.known("devices"), cost.savings) == (None, [])
+
+
+def test_an_interval_of_cost_where_ranks_may_share_a_gpu(reached):
+    """1,000 steps on one device and on two."""
+    update = {"shared_doubt": "rank 1 may share a GPU with rank 0", "devices_between": [1, 2]}
+    doubted = reached.measured.efficiency.model_copy(update=update)
+    priced = with_cost(with_figures(reached, efficiency=doubted), 2.5)
+    cost, each = priced.cost, 1000 * reached.measured.step.rate_ns / 3600e9 * 2.5
+    assert cost.known("per_1000_steps") is None
+    assert cost.per_1000_steps_between == pytest.approx([each, 2 * each])
+    saving = next(advice for advice in reached.advice if advice.saves)
+    assert cost.savings[0].low == pytest.approx(each * saving.saves.low_share)
+    assert cost.savings[0].high == pytest.approx(2 * each * saving.saves.high_share)
+    text = "(1 to 2 devices at 2.50 an hour), in the unit of --gpu-hour-price; rank 1 may share a GPU with rank 0"
+    assert text in shown(priced)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from dptune.measured import (
@@ -12,6 +14,7 @@ from dptune.measured import (
 )
 from dptune.runfile.dense_tables import DenseTableFacts
 from dptune.runfile.facts import OptimizerFacts
+from dptune.runfile.loader import LoaderFacts
 from dptune.runfile.window import SampledFacts, Window
 
 ADAM = {"name": "AdamW", "where": "train.py:22", "parameter_tensors": 400, "parameters": 10_000}
@@ -156,6 +159,24 @@ def test_a_gpu_gains_no_more_than_it_idles_because_of_the_host(ask, make_measure
     assert advice.saves.high_share == pytest.approx(0.12)
     starved = Account(window_ns=10_000_000, compute_ns=4_000_000, launch_idle_ns=900_000, input_idle_ns=5_100_000)
     assert ask("DP603", make_measured(spent=[starved], **of_trace(hand_made, make_facts))) == []
+
+
+def test_batches_that_the_script_prepares_itself_wait_for_the_optimizer(ask, make_measured, make_facts, hand_made):
+    """The loop is 21 % of the host's time; the GPU idles 9 % for launches and 51 % for batches."""
+    starved = Account(window_ns=10_000_000, compute_ns=4_000_000, launch_idle_ns=900_000, input_idle_ns=5_100_000)
+    trace = of_trace(hand_made, make_facts)
+    inferred = trace["inferred"]
+    for workers, confident in ((0, True), (None, False)):
+        loaders = [LoaderFacts(num_workers=workers)]
+        known = {"loaders.num_workers": "high"} if confident else {}
+        trace["inferred"] = inferred.model_copy(
+            update={
+                "facts": replace(inferred.facts, loaders=loaders),
+                "confidence": {**inferred.confidence, "loaders": "high", **known},
+            }
+        )
+        advice = ask("DP603", make_measured(spent=[starved], **trace))
+        assert [each.saves.high_share for each in advice] == ([pytest.approx(0.21)] if confident else [])
 
 
 def test_operators_count_whatever_the_script_does_beside_them(ask, make_measured, make_facts, hand_made):

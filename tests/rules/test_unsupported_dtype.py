@@ -1,5 +1,7 @@
 """A dtype without hardware support: shares and speeds are made up, savings are worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from dptune.measured import Missing
@@ -89,6 +91,25 @@ def test_bf16_on_a_gpu_before_ampere(ask, make_measured, make_facts, capability,
     assert advice.title == (f"bf16 has no hardware support on this GPU (compute capability {capability}; it needs 8.0)")
     assert [(one.now, one.then) for one in advice.changes] == [("bf16", then)]
     assert advice.saves.basis == "bound"
+
+
+def test_gpus_of_several_models(ask, make_measured, make_facts):
+    """The first rank's GPU supports bf16, the second's does not."""
+    (first,) = on_gpu(make_facts, "8.0", autocast="cuda:bfloat16")
+    (second,) = on_gpu(make_facts, "7.0", autocast="cuda:bfloat16")
+    run = make_measured()
+    ranks = [
+        rank.model_copy(update={"device_name": name})
+        for rank, name in zip(run.ranks, ("NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB"), strict=True)
+    ]
+    run = run.model_copy(update={"ranks": ranks})
+    (advice,) = ask("DP405", run, [first, replace(second, rank=1)])
+    assert advice.title == (
+        "bf16 has no hardware support on Tesla V100-SXM2-16GB (compute capability 7.0; it needs 8.0)"
+    )
+    assert "Ranks on other GPUs wait for them." in advice.why
+    assert [change.then for change in advice.changes] == ["fp16"]
+    assert ask("DP405", run, [first, replace(first, rank=1)]) == []
 
 
 def test_fp8_before_ada(ask, make_measured, make_facts):

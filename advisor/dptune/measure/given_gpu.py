@@ -109,5 +109,11 @@ def _numbers(capability: str) -> tuple[int, int] | None:
 
 
 def _named(trace: Trace, name: str) -> Trace:
-    listed = tuple(replace(device, name=name) for device in trace.devices)
-    return replace(trace, devices=listed or (Device(index=0, name=name),))
+    major, minor = _numbers(capability_of(name)) or (None, None)
+    listed = [
+        replace(device, name=name)
+        if device.compute_major is not None
+        else replace(device, name=name, compute_major=major, compute_minor=minor)
+        for device in trace.devices or (Device(index=0, name=""),)
+    ]
+    return replace(trace, devices=tuple(listed))

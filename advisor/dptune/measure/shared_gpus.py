@@ -19,10 +19,14 @@ _FEWER = "rank {} may share a GPU with rank {}: the recording has fewer GPUs of 
 
 @dataclass(frozen=True)
 class SharedGpus:
-    """`ranks`: by rank all ranks on its GPU, where its UUID shows that it shares it. `doubt`: why others may share."""
+    """`ranks`: by rank all ranks on its GPU, where its UUID shows that it shares it. `doubt`: why others may share.
+
+    `least`: with that doubt, the fewest GPUs that these ranks have; those of different index on a host differ.
+    """
 
     ranks: dict[int, list[int]] = field(default_factory=dict)
     doubt: str = ""
+    least: int = 0
 
 
 def shared_gpus(
@@ -40,12 +44,12 @@ def shared_gpus(
     uuids = {rank: uuid for rank, uuid in read.items() if uuid}
     by_gpu = _by(((hosts.get(rank), uuid), rank) for rank, uuid in uuids.items())
     shared = {rank: ranks for ranks in by_gpu.values() if len(ranks) > 1 for rank in ranks}
-    devices = (
+    devices = [
         ((hosts.get(view.rank), device.operations.device), view.rank)
         for view in views
         for device in view.devices
         if not device.operations.on_cpu
-    )
+    ]
     on_host = Counter(hosts.get(view.rank) for view in views)
     for (host, _), ranks in _by(devices).items():
         few = host is not None and 0 < (cards or {}).get(host, 0) < on_host[host]
@@ -54,7 +58,9 @@ def shared_gpus(
         for unnamed in [rank for rank in ranks if rank not in uuids]:
             others = (rank for rank in ranks if rank != unnamed and not _apart(facts, rank, unnamed))
             if (other := next(others, None)) is not None:
-                return SharedGpus(shared, (_DOUBT if uuids else _FEWER).format(unnamed, other))
+                unnamed_only = sum(not uuids.keys() & {*ranks} for ranks in _by(devices).values())
+                doubt = (_DOUBT if uuids else _FEWER).format(unnamed, other)
+                return SharedGpus(shared, doubt, len(by_gpu) + unnamed_only)
     return SharedGpus(shared)
 
 

@@ -105,8 +105,12 @@ class CriticalPath(Figures):
     compute_ns: int = Field(0, description="compute kernels")
     communication_ns: int = Field(0, description="collectives, and waiting in them for other ranks")
     copy_ns: int = Field(0, description="copies and memsets")
-    queued_ns: int = Field(0, description="from the end of an operation to the start of one that waited for it")
-    latency_ns: int = Field(0, description="from the call that launched an operation that was waited for to its start")
+    queued_ns: int = Field(
+        0, description="from the end of an operation, or from a launch more than 1 ms before, to the start of the next"
+    )
+    latency_ns: int = Field(
+        0, description="from the call that launched an operation that was waited for to its start, within 1 ms"
+    )
     sync_ns: int = Field(0, description="calls that wait for the device, after it has finished or unnecessarily")
     input_ns: int = Field(0, description="the script waits for its data loader")
     gc_ns: int = Field(0, description="Python collects garbage")

@@ -171,8 +171,9 @@ def search(run: Run, measured: Measured) -> WhatIf:
 
 
 def _offered(measured: Measured) -> Iterator[tuple[str, Value]]:
-    """The changes to predict: fp16, not bf16, where the GPU is known by its kernels only and may precede Ampere."""
-    older = measured.matmul.architecture.startswith(("Volta", "Turing"))
+    """The changes to predict: fp16, not bf16, where the GPU has no bf16 peak, or its kernels leave open if it does."""
+    matmul = measured.matmul
+    older = matmul.architecture.startswith(("Volta", "Turing")) or ("fp16" in matmul.peaks) > ("bf16" in matmul.peaks)
     for name, value in _OF_GPUS:
         yield name, "fp16" if older and name == "precision.autocast" else value
 

@@ -52,6 +52,14 @@ def has_workers(run: RunView) -> bool | None:
     return "loaders.num_workers" not in inferred.confidence
 
 
+def script_loads(run: RunView) -> bool:
+    """Whether the training process prepares every batch itself: earlier host work then delays the next batch."""
+    if not run.facts:
+        return has_workers(run) is False
+    loaders = run.facts[0].loaders
+    return bool(loaders) and all(loader.num_workers == 0 for loader in loaders)
+
+
 def inferred_workers(run: RunView) -> int | None:
     """The number of workers by the distance of long waits in a trace that dptune did not record; None if not known."""
     found = run.measured.known("inferred") if has_workers(run) else None

@@ -6,8 +6,8 @@ On a CPU: how long a small matrix product and a small convolution take in the 16
 timed once on the recorded machine, and the time of these operators in the steps. The cost is what they take beyond the
 same operators in fp32. Attention is counted as matrix products.
 
-On an NVIDIA GPU: whether the card is older than hardware support for the dtype. bf16 needs compute capability 8.0
-(Ampere), fp8 needs 8.9 (Ada).
+On NVIDIA GPUs: whether a card of any rank is older than hardware support for the dtype. bf16 needs compute capability
+8.0 (Ampere), fp8 needs 8.9 (Ada).
 
 ## Why it matters
 
@@ -152,7 +152,8 @@ def _without_autocast(dtype: str, where: str | None) -> Change:
 
 
 def _on_gpu(run: RunView) -> Iterator[Advice]:
-    if run.shows("device") and _supports_all(run.any_facts("device").device):
+    versions = {shown: _version(capability) for shown, (capability, _) in run.gpus().items() if capability}
+    if versions and min(versions.values()) >= max(_SINCE.values()):
         return
     facts = run.any_facts("autocast")
     used = _dtypes(facts, "cuda")
@@ -161,19 +162,21 @@ def _on_gpu(run: RunView) -> Iterator[Advice]:
     )
     if since is None:
         return
-    device = run.any_facts("device").device
-    capability = device.capability if device else ""
-    if not capability:
+    if not versions:
+        run.any_facts("device")
         return
     name, least = since
-    version = _version(capability)
-    if version >= least:
+    older = {shown: version for shown, version in versions.items() if version < least}
+    if not older:
         return
     share = run.unstretched(run.measured.share("compute_ns"))
     impact = run.impact(share, WORTH_SHARE)
     if impact is None:
         return
-    dtype, has_fp16 = _SHORT.get(name, "fp8"), version >= (7, 0)
+    dtype, has_fp16 = _SHORT.get(name, "fp8"), min(older.values()) >= (7, 0)
+    capability = ".".join(map(str, min(older.values())))
+    which = "this GPU" if len(versions) == 1 else " and ".join(older)
+    waited_for = " Ranks on other GPUs wait for them." if len(older) < len(versions) else ""
     changes = []
     if facts.autocast == "cuda:bfloat16":
         then = "fp16" if has_fp16 else "off"
@@ -183,9 +186,10 @@ def _on_gpu(run: RunView) -> Iterator[Advice]:
         slug=RULE.name,
         kind=RULE.kind,
         impact=impact,
-        title=f"{dtype} has no hardware support on this GPU (compute capability {capability}; it needs "
+        title=f"{dtype} has no hardware support on {which} (compute capability {capability}; it needs "
         f"{'.'.join(map(str, least))})",
-        why=f"This GPU emulates {dtype}: no tensor cores, and conversions around each operation.",
+        why=f"{'This GPU emulates' if len(versions) == 1 else 'They emulate'} {dtype}: no tensor cores, and "
+        f"conversions around each operation.{waited_for}",
         changes=changes,
         saves=run.bound(0.0, share, "the GPU's compute time"),
         confidence="medium",
@@ -199,10 +203,6 @@ def _on_gpu(run: RunView) -> Iterator[Advice]:
         else "fp32 takes more memory: check that the model still fits.",
         fingerprint=f"{RULE.code}:precision.autocast",
     )
-
-
-def _supports_all(device: Any) -> bool:
-    return device is not None and bool(device.capability) and _version(device.capability) >= max(_SINCE.values())
 
 
 def _version(capability: str) -> tuple[int, ...]:

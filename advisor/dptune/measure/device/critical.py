@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dptune.measure.device.idle import LATENCY_NS
 from dptune.measure.device.operations import Operations
 from dptune.measure.host.launches import UNLAUNCHED
 from dptune.measure.host.threads import Host
@@ -183,6 +184,9 @@ class Walk:
             elif beginning != _NONE:
                 over, called = self.waited_for(beginning)
                 if called != UNLAUNCHED:
+                    call_end = int(self.columns.ts_ns[called] + self.columns.dur_ns[called])
+                    if path.at - call_end > LATENCY_NS:  # something else held it, as in the account
+                        path.back_to(call_end, "queued_ns")
                     path.back_to(int(self.columns.ts_ns[called]), "latency_ns")
                 elif over == _NONE:
                     path.back_to(window.start_ns, "unexplained_ns")

@@ -15,7 +15,7 @@ from dptune.measure.intervals import NOTHING, Intervals
 from dptune.measured import IDLE_CAUSES
 from dptune.trace.columns import Columns
 
-_LATENCY_NS = 1_000_000  # an idle device takes microseconds to start what is launched: longer, something else holds it
+LATENCY_NS = 1_000_000  # an idle device takes microseconds to start what is launched: longer, something else holds it
 
 
 def causes(idle: Intervals, columns: Columns, operations: Operations, host: Host) -> dict[str, Intervals]:
@@ -61,7 +61,7 @@ def _launches(idle: Intervals, columns: Columns, operations: Operations) -> tupl
     known = launch != UNLAUNCHED
     call_end = columns.ends(launch)
     since = np.clip(call_end, begin, end)
-    waited = (call_end <= begin) | (end - call_end > _LATENCY_NS)
+    waited = (call_end <= begin) | (end - call_end > LATENCY_NS)
     queued, latency = known & waited, known & ~waited
     return (
         Intervals.union(since[queued], end[queued]),

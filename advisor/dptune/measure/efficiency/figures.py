@@ -85,10 +85,21 @@ class Steps:
     @property
     def gpus(self) -> int | None:
         """The devices of the run where each rank has one, each counted once."""
-        if self.world_size is None or self.shared_gpus.doubt:
+        return None if self.shared_gpus.doubt else self.most_gpus
+
+    @property
+    def most_gpus(self) -> int | None:
+        """The same, where ranks that may share a GPU do not."""
+        if self.world_size is None:
             return None
         sharing = self.shared_gpus.ranks
         return self.world_size - len(sharing) + len({tuple(ranks) for ranks in sharing.values()})
+
+    @property
+    def gpus_between(self) -> list[int]:
+        """The fewest and the most, where ranks may share a GPU; else nothing."""
+        most = self.most_gpus
+        return [self.shared_gpus.least, most] if self.shared_gpus.doubt and most else []
 
     @property
     def no_common_peak(self) -> str:
@@ -114,6 +125,7 @@ def efficiency(source: Source | str, steps: Steps) -> EfficiencyFigures:
     devices = 0 if isinstance(source, str) else source.devices
     figures = _rates(source, devices, steps)
     about: dict[str, Any] = {"devices": devices, "shared_doubt": steps.shared_gpus.doubt}
+    about["devices_between"] = steps.gpus_between if devices == 1 else []
     if not isinstance(source, str):
         about |= {"scope": source.scope, "sharing_ranks": steps.sharing_ranks(source.view.rank)}
     if isinstance(source, str) or isinstance(counted, str):

@@ -21,7 +21,7 @@ _WORDS = {
     "compute_ns": "on the device",
     "communication_ns": "collectives, including waiting for other ranks",
     "copy_ns": "copies and memsets",
-    "queued_ns": "gaps between device operations",
+    "queued_ns": "gaps before launched operations",
     "latency_ns": "from a launch to its start on the device",
     "sync_ns": "return from a call that waits for the device",
     "input_ns": "the script waits for the data loader",

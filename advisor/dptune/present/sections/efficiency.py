@@ -215,6 +215,13 @@ def _rate(found: EfficiencyFigures, rate: float, of: str) -> str:
 
 def _cost(cost: Cost, ranks: str) -> Iterator[tuple[str, str]]:
     price, partly = _money(cost.gpu_hour_price), f", {ranks}" if ranks else ""
+    if cost.per_1000_steps_between:
+        (low, high), (fewest, most) = map(_money, cost.per_1000_steps_between), cost.devices_between
+        counted = f"{fewest} to {several(most, 'device')} at {price} an hour{partly}"
+        unit = f"in the unit of --gpu-hour-price; {cost.missing['devices']}"
+        yield "Cost", f"{low} to {high} per 1,000 steps ({counted}), {unit}"
+        yield from ((f"{saving.rule} saves", _saved(saving)) for saving in cost.savings)
+        return
     text = shown(
         lambda: cost.per_1000_steps,
         lambda total: (
