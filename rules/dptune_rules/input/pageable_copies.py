@@ -35,9 +35,10 @@ script.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from dptune.advice import Advice, Evidence
+from dptune.advice import Advice, Change, Evidence
+from dptune.measured import Missing
 from dptune.rule import Rule, RunView, Threshold
 from dptune_rules.known import passed_at
 from dptune_rules.loader_argument import loader_change
@@ -100,6 +101,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 value=round(sum(pageable_copy.calls_per_step for pageable_copy in pageable), 2),
                 unit="per rank and step",
             ),
+            *_replayed(run, changes, most),
             *passed_at(trained, "pin_memory"),
             *(Evidence(label="their rate", value=round(rate, 2), unit="GB/s") for rate in rates),
         ],
@@ -107,3 +109,16 @@ def check(run: RunView) -> Iterator[Advice]:
         watch=f"{alone}Copy with non_blocking=True as well, and synchronize before reading results back.",
         fingerprint=f"{RULE.code}:loader.pin_memory",
     )
+
+
+def _replayed(run: RunView, changes: Sequence[Change], most: float) -> Iterator[Evidence]:
+    """What `dptune whatif` gives as the bound of traced steps, if that is less: the profiler slows their host."""
+    if not changes or run.measured.step.basis != "traced":
+        return
+    try:
+        replayed = run.ceiling(changes).high_share
+    except Missing:
+        return
+    if replayed < most:
+        label = "upper bound by replay, in which the profiler slows the host"
+        yield Evidence(label=label, value=replayed, unit="of a traced step")
