@@ -102,3 +102,26 @@ def test_no_verdict_rests_on_a_trace_with_many(tmp_path, wrong, level, fault):
 def test_a_sound_trace_has_no_fault(tmp_path):
     read(tmp_path, {**KERNEL, "args": SOUND | REDUCE | {"Seq": 3}})
     assert load([tmp_path / "t.json"]).findings == []
+
+
+def _findings(folder, events):
+    return {finding.code: finding for finding in read(folder, *events).findings}
+
+
+def test_events_without_durations(tmp_path):
+    """Begin and end events, as converters write them."""
+    pairs = [{"ph": phase, "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 5} for phase in "BE"]
+    found = _findings(tmp_path, pairs)["durations-missing"]
+    assert found.level == "unjudgeable"
+    assert found.text.startswith("t.json: none of its 2 events is a complete event (phase X)")
+
+
+@pytest.mark.parametrize(("unit", "scaled"), [(1, False), (1000, True)])
+def test_times_in_nanoseconds(tmp_path, unit, scaled):
+    """The format has microseconds: operators of 1 to 100 us, of which one in twenty takes 6 us or less."""
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": unit * 200 * at, "dur": unit * at}
+        for at in range(1, 121)
+    ]
+    found = _findings(tmp_path, events)
+    assert ("times-scaled" in found) == scaled

@@ -151,3 +151,33 @@ def test_of_world_sizes_that_are_claimed_as_often_the_record_counts_unless_a_ran
     assert Run([], RunRecord(world_size=1), facts).world_size == 8
     assert Run([], None, facts).world_size == 8
     assert Run([]).world_size is None
+
+
+def window(path, start_us):
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 7, "tid": 1, "ts": start_us, "dur": 10}
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
+
+
+def left_out(run: Run) -> list[str]:
+    return [finding.text for finding in run.findings if finding.code == "windows-left-out"]
+
+
+def test_later_windows_of_a_process_are_no_further_ranks(tmp_path):
+    """A schedule with `repeat` and tensorboard_trace_handler: a file for each window, here minutes apart."""
+    for number in range(3):
+        window(tmp_path / f"host_4711.{1_700_000_000_000 + number}.pt.trace.json", EPOCH_US + number * 3 * FAR_US)
+    run = load([tmp_path])
+    assert [rank.source for rank in run.ranks] == [str(tmp_path / "host_4711.1700000000000.pt.trace.json")]
+    (text,) = left_out(run)
+    assert text.startswith("2 traces are left out: the process of each wrote an earlier one, which is used (")
+    assert text.endswith("host_4711.1700000000001.pt.trace.json)")
+
+
+def test_processes_that_record_at_one_time_are_ranks_whatever_their_names(tmp_path):
+    """Hosts may have one name, and processes on them one number."""
+    window(tmp_path / "host_7.1700000000000.pt.trace.json", EPOCH_US)
+    window(tmp_path / "host_7.1700000000001.pt.trace.json", EPOCH_US + 5)
+    window(tmp_path / "host_8.1700000000001.pt.trace.json", EPOCH_US + 20)
+    run = load([tmp_path])
+    assert len(run.ranks) == 3
+    assert not left_out(run)

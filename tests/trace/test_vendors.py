@@ -92,3 +92,18 @@ def test_calls_that_copy_and_that_capture():
 def test_devices_that_are_refused_by_name(categories, names, kind):
     device = unread(categories, names)
     assert (device and device.kind) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("aten::_mps_convolution", "mps"),
+        ("aten::mps_convolution_backward", "mps"),
+        ("aten::_scaled_dot_product_attention_math_for_mps", "mps"),
+        ("aten::clamps", None),
+        ("aten::_cudnn_rnn", None),
+    ],
+)
+def test_apple_gpus_show_by_operators_alone(name, kind):
+    found = unread(["cpu_op"], [name])
+    assert (found and found.kind) == kind

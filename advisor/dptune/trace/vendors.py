@@ -165,6 +165,7 @@ UNREAD = (
     ),
     Unread("mtia", "an MTIA accelerator whose kernels were not recorded", frozenset({"mtia_insight"})),
     Unread("hpu", "an Intel Gaudi accelerator whose kernels were not recorded", frozenset({"hpu_op"})),
+    Unread("mps", "an Apple GPU (MPS)", frozenset(), r"^aten::(?:\w*_)?mps(?:_|$)"),
     Unread("glow", "an accelerator of the Glow runtime", frozenset({"glow_runtime"})),
 )
 

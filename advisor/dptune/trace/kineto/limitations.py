@@ -23,6 +23,8 @@ SKIPPED, UNREADABLE, FAULTY, UNUSABLE = (
 )
 DAMAGED = frozenset((SKIPPED, UNREADABLE, FAULTY))  # events that are in the file, and whose content is lost
 MOST_WRONG = 0.01  # of events: the share of lost ones above which no figure of a step is trusted either
+_ENOUGH = 100  # operators
+_SHORTEST, _LONG_NS = 0.05, 500_000  # of operators; those that make views and empty tensors take microseconds
 FEW_WRONG = 3  # events, in a trace so short that they are more than that share
 
 
@@ -40,7 +42,21 @@ def doubts(name: str, columns: Columns, builder: Builder, partial: str) -> Itera
     if dropped:
         text = f"{name}: {dropped:,} steps are marked twice or around others; the innermost mark of each is used"
         yield Finding(code="steps-marked-twice", level="partial", text=text)
+    yield from _times(name, columns, builder)
     yield from _device_events(name, columns)
+
+
+def _times(name: str, columns: Columns, builder: Builder) -> Iterator[Finding]:
+    """Events without durations, and times in another unit than torch.profiler's."""
+    if not len(columns) and builder.events > builder.unreadable + builder.skipped:
+        text = (
+            f"{name}: none of its {builder.events:,} events is a complete event (phase X): operators have no durations"
+        )
+        yield Finding(code="durations-missing", level="unjudgeable", text=text)
+    took_ns = columns.dur_ns[columns.rows(OPERATOR_CATEGORIES)]
+    if len(took_ns) >= _ENOUGH and np.quantile(took_ns, _SHORTEST) >= _LONG_NS:
+        text = f"{name}: 95 % of operators take at least 0.5 ms, so its times are not in microseconds, torch's unit"
+        yield Finding(code="times-scaled", level="unjudgeable", text=text)
 
 
 def _unreadable(name: str, complete: int, builder: Builder) -> Iterator[Finding]:

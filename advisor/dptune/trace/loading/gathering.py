@@ -18,7 +18,7 @@ from dptune.trace.kineto.header import RANK_IMPOSSIBLE
 from dptune.trace.loading import ranks, run_folder
 from dptune.trace.loading.reading import Digest, Digested, Outcome, read, read_all
 from dptune.trace.loading.same_device import without_contradictions
-from dptune.trace.loading.same_run import DOUBTFUL_NS, apart
+from dptune.trace.loading.same_run import DOUBTFUL_NS, apart, one_after_another
 from dptune.trace.places.files import Files, find
 from dptune.trace.places.source import located, redacted, shown
 from dptune.trace.run import MOST_RANKS, Progress, RankTrace, Run
@@ -65,7 +65,7 @@ def load(
                 gathered.place(rank, ranks.FACTS, trace, part.details.get(rank))
     for path in files.traces:
         trace = gathered.take(path)
-        if trace is not None:
+        if trace is not None and not gathered.is_later_window(path, trace):
             gathered.foreign.append(trace)
             known = ranks.rank_of(trace, path)
             if ranks.beyond(path.name):
@@ -157,6 +157,8 @@ class _Gathered:
         self.bare = [run_folder.contents(path) for path in files.bare]
         self.findings: list[Finding] = list(files.findings)
         self.bases: list[str] = []
+        self.first_windows: dict[tuple[Path, str], Trace] = {}
+        self.later_windows: list[Trace] = []
 
     def add_folder(self, part: run_folder.Contents) -> None:
         self.parts.append(part)
@@ -186,6 +188,17 @@ class _Gathered:
         self.findings.append(Finding(code="rank-differs", level="partial", text=text))
         return False
 
+    def is_later_window(self, path: Path, trace: Trace) -> bool:
+        """Whether a trace of the same process came before: a schedule with `repeat` writes a file for each window."""
+        process = ranks.process_in_name(path.name)
+        if process is None:
+            return False
+        first = self.first_windows.setdefault((path.parent, process), trace)
+        later = first is not trace and one_after_another(first, trace)
+        if later:
+            self.later_windows.append(trace)
+        return later
+
     def place(self, rank: int, basis: str, trace: Trace, detailed: Path | None = None) -> None:
         if basis not in self.bases:
             self.bases.append(basis)
@@ -209,6 +222,11 @@ class _Gathered:
         if not self.parts and (why := apart(self.foreign, DOUBTFUL_NS)):
             text = f"{why}: ranks of one run record at the same time, so these may be traces of two runs"
             self.findings.append(Finding(code="ranks-apart", level="partial", text=text))
+        if self.later_windows:
+            count, example = len(self.later_windows), shown(self.later_windows[0].path)
+            which = f"{count:,} traces are" if count > 1 else "1 trace is"
+            text = f"{which} left out: the process of each wrote an earlier one, which is used ({example})"
+            self.findings.append(Finding(code="windows-left-out", level="info", text=text))
         free = 0
         for trace in self.rankless:
             while free in self.placed:

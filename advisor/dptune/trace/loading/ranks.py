@@ -15,6 +15,7 @@ FOLDER_NAME = "the folder names"
 ORDER = "file order: the traces name no rank"
 
 _RANK = re.compile(r"(?<![a-z])rank[-_.=]?(\d+)(?!\d)", re.IGNORECASE)
+_WINDOW = re.compile(r"(.+_\d+)\.\d{13,19}\.pt\.trace\.json(?:\.gz)?")
 _WORKER = re.compile(r"^worker[-_]?(\d+)\.", re.IGNORECASE)
 
 
@@ -37,6 +38,12 @@ def rank_in_name(name: str) -> int | None:
     """The rank in a file's name, as torchtitan, HTA's examples, tensorboard's worker names and people write it."""
     match = _RANK.search(name) or _WORKER.search(name)
     return _number(match[1]) if match else None
+
+
+def process_in_name(name: str) -> str | None:
+    """`host_pid` in a file's name, as tensorboard_trace_handler writes it; None for names that a script gives."""
+    match = _WINDOW.fullmatch(name)
+    return match[1] if match and rank_in_name(name) is None else None
 
 
 def beyond(name: str) -> bool:

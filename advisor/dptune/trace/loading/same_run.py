@@ -15,6 +15,18 @@ DOUBTFUL_NS = 10**9
 _EPOCH_NS = 10**18  # a time since the epoch, in 2001; smaller ones count from something else and cannot be compared
 
 
+def one_after_another(first: Trace, second: Trace) -> bool:
+    """Whether two traces were not recorded at one time; also where their times cannot be compared."""
+    spans = [
+        (trace.base_ns + trace.span_ns[0], trace.base_ns + trace.span_ns[1])
+        for trace in (first, second)
+        if trace.span_ns
+    ]
+    if len(spans) < 2 or any(start_ns <= _EPOCH_NS for start_ns, _ in spans):
+        return True
+    return min(end_ns for _, end_ns in spans) <= max(start_ns for start_ns, _ in spans)
+
+
 def apart(traces: Iterable[Trace], least_ns: int = APART_NS) -> str:
     """Why the traces are not of one run, as a part of a sentence; "" where nothing says so.
 
