@@ -118,10 +118,12 @@ def test_events_without_durations(tmp_path):
 
 @pytest.mark.parametrize(("unit", "scaled"), [(1, False), (1000, True)])
 def test_times_in_nanoseconds(tmp_path, unit, scaled):
-    """The format has microseconds: operators of 1 to 100 us, of which one in twenty takes 6 us or less."""
+    """The format has microseconds: operators of 1 to 120 us, of which half take 60 us or less."""
     events = [
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": unit * 200 * at, "dur": unit * at}
         for at in range(1, 121)
     ]
     found = _findings(tmp_path, events)
     assert ("times-scaled" in found) == scaled
+    if scaled:
+        assert "half of its operators take 60.5 ms or more" in found["times-scaled"].text
