@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dptune.cli import main
 from dptune.commands.shared.reading import measured_of
 from dptune.measure import measure
 from dptune.measure.efficiency.peaks import MODELS, NAMES, gpu_name, model_of, near_names
@@ -130,3 +131,12 @@ def test_spellings(text: str, name: str | None) -> None:
 )
 def test_near_names(text: str, near: list[str]) -> None:
     assert near_names(text) == near
+
+
+@pytest.mark.parametrize("command", ["report", "check", "whatif"])
+def test_a_name_that_is_no_one_model_ends_in_a_sentence(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--gpu", "V100"]) == 2
+    printed = capsys.readouterr()
+    known = "did you mean V100S, V100-SXM2, V100-PCIE?"
+    assert f"argument --gpu: 'V100' is not a GPU whose peaks are known: {known}" in printed.err
+    assert printed.out == ""
