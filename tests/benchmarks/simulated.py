@@ -60,10 +60,14 @@ def predicted(folder: Path, setting: str) -> dict[str, Any]:
     }
 
 
+def ranks_of(seed: int, most_ranks: int) -> int:
+    """How many ranks the pair of a seed has."""
+    return random.Random(f"ranks {seed}").choice([count for count in RANKS if count <= most_ranks])
+
+
 def judged(seed: int, work: Path, most_ranks: int) -> dict[str, Any]:
     """One pair: drawn, simulated, predicted and measured."""
-    names = list(CHANGES)
-    ranks = random.Random(f"ranks {seed}").choice([count for count in RANKS if count <= most_ranks])
+    names, ranks = list(CHANGES), ranks_of(seed, most_ranks)
     pair = pairs.drawn(seed, ranks, names[seed % len(names)])
     folder = work / f"pair-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -83,7 +87,10 @@ def judged(seed: int, work: Path, most_ranks: int) -> dict[str, Any]:
 
 
 def collect(work: Path, seeds: Sequence[int], most_ranks: int, jobs: int, out: Path) -> dict[str, Any]:
-    """Judge the pairs that were not yet judged at this commit, by `out` or before; `out` gets all so far."""
+    """Judge the pairs that were not yet judged at this commit, by `out` or before; `out` gets all so far.
+
+    Those of few ranks first, which take seconds.
+    """
     measured = commit()
     kept = work / measured
     kept.mkdir(parents=True, exist_ok=True)
@@ -92,6 +99,7 @@ def collect(work: Path, seeds: Sequence[int], most_ranks: int, jobs: int, out: P
         (kept / f"{result['seed']}.json").write_text(json.dumps(result) + "\n")
     results = _results(kept, measured, seeds, most_ranks)
     missing = [seed for seed in seeds if not (kept / f"{seed}.json").exists()]
+    missing.sort(key=lambda seed: ranks_of(seed, most_ranks))
     with ProcessPoolExecutor(jobs) as pool:
         for done in as_completed([pool.submit(judged, seed, work, most_ranks) for seed in missing]):
             result = done.result()
