@@ -17,17 +17,20 @@ import argparse
 import json
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 from overhead import commit, machine
+
+from dptune.cli import main as dptune
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -41,14 +44,15 @@ LEAST_EFFECT = 0.03  # of the step: a smaller one has no sign that matters
 
 
 def predicted(folder: Path, setting: str) -> dict[str, Any]:
-    """What `dptune whatif` says of the traces in a folder with a change."""
-    words = [sys.executable, "-m", "dptune", "whatif", str(folder), "--no-cache", "--set", setting, "--format", "json"]
-    started = time.monotonic()
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    seconds = round(time.monotonic() - started, 1)
-    if done.returncode not in (0, 1) or not done.stdout:
-        return {"why": done.stderr.partition("\n")[0].removeprefix("dptune: error: "), "seconds": seconds}
-    what_if = json.loads(done.stdout)
+    """What `dptune whatif` says of the traces in a folder with a change; `seconds` are of the CPU."""
+    words = ["whatif", str(folder), "--no-cache", "--set", setting, "--format", "json"]
+    started = time.process_time()
+    with redirect_stdout(StringIO()) as stdout, redirect_stderr(StringIO()) as stderr:
+        status = dptune(words)
+    seconds = round(time.process_time() - started, 1)
+    if status not in (0, 1) or not stdout.getvalue():
+        return {"why": stderr.getvalue().partition("\n")[0].removeprefix("dptune: error: "), "seconds": seconds}
+    what_if = json.loads(stdout.getvalue())
     first = (what_if["predictions"] or [{}])[0]
     named = ("step_ns", "low_ns", "high_ns")
     missing = first.get("missing", what_if.get("missing", {}))
