@@ -17,17 +17,20 @@ import argparse
 import json
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 from overhead import commit, machine
+
+from dptune.cli import main as dptune
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -41,14 +44,15 @@ LEAST_EFFECT = 0.03  # of the step: a smaller one has no sign that matters
 
 
 def predicted(folder: Path, setting: str) -> dict[str, Any]:
-    """What `dptune whatif` says of the traces in a folder with a change."""
-    words = [sys.executable, "-m", "dptune", "whatif", str(folder), "--no-cache", "--set", setting, "--format", "json"]
-    started = time.monotonic()
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    seconds = round(time.monotonic() - started, 1)
-    if done.returncode not in (0, 1) or not done.stdout:
-        return {"why": done.stderr.partition("\n")[0].removeprefix("dptune: error: "), "seconds": seconds}
-    what_if = json.loads(done.stdout)
+    """What `dptune whatif` says of the traces in a folder with a change; `seconds` are of the CPU."""
+    words = ["whatif", str(folder), "--no-cache", "--set", setting, "--format", "json"]
+    started = time.process_time()
+    with redirect_stdout(StringIO()) as stdout, redirect_stderr(StringIO()) as stderr:
+        status = dptune(words)
+    seconds = round(time.process_time() - started, 1)
+    if status not in (0, 1) or not stdout.getvalue():
+        return {"why": stderr.getvalue().partition("\n")[0].removeprefix("dptune: error: "), "seconds": seconds}
+    what_if = json.loads(stdout.getvalue())
     first = (what_if["predictions"] or [{}])[0]
     named = ("step_ns", "low_ns", "high_ns")
     missing = first.get("missing", what_if.get("missing", {}))
@@ -60,10 +64,14 @@ def predicted(folder: Path, setting: str) -> dict[str, Any]:
     }
 
 
+def ranks_of(seed: int, most_ranks: int) -> int:
+    """How many ranks the pair of a seed has."""
+    return random.Random(f"ranks {seed}").choice([count for count in RANKS if count <= most_ranks])
+
+
 def judged(seed: int, work: Path, most_ranks: int) -> dict[str, Any]:
     """One pair: drawn, simulated, predicted and measured."""
-    names = list(CHANGES)
-    ranks = random.Random(f"ranks {seed}").choice([count for count in RANKS if count <= most_ranks])
+    names, ranks = list(CHANGES), ranks_of(seed, most_ranks)
     pair = pairs.drawn(seed, ranks, names[seed % len(names)])
     folder = work / f"pair-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -83,7 +91,10 @@ def judged(seed: int, work: Path, most_ranks: int) -> dict[str, Any]:
 
 
 def collect(work: Path, seeds: Sequence[int], most_ranks: int, jobs: int, out: Path) -> dict[str, Any]:
-    """Judge the pairs that were not yet judged at this commit, by `out` or before; `out` gets all so far."""
+    """Judge the pairs that were not yet judged at this commit, by `out` or before; `out` gets all so far.
+
+    Those of few ranks first, which take seconds.
+    """
     measured = commit()
     kept = work / measured
     kept.mkdir(parents=True, exist_ok=True)
@@ -92,6 +103,7 @@ def collect(work: Path, seeds: Sequence[int], most_ranks: int, jobs: int, out: P
         (kept / f"{result['seed']}.json").write_text(json.dumps(result) + "\n")
     results = _results(kept, measured, seeds, most_ranks)
     missing = [seed for seed in seeds if not (kept / f"{seed}.json").exists()]
+    missing.sort(key=lambda seed: ranks_of(seed, most_ranks))
     with ProcessPoolExecutor(jobs) as pool:
         for done in as_completed([pool.submit(judged, seed, work, most_ranks) for seed in missing]):
             result = done.result()

@@ -27,6 +27,7 @@ from dptune.whatif.gpu.changes import bounded, changed, with_quickest_host, with
 from dptune.whatif.gpu.program import Kind, Program
 from dptune.whatif.gpu.recorded import program_of
 from dptune.whatif.gpu.stragglers import latest
+from dptune.whatif.gpu.uncertainty import interval
 from dptune.whatif.predicting import search
 from dptune.whatif.run_model import RunModel
 
@@ -150,6 +151,25 @@ def test_no_prediction_is_below_what_devices_compute(tmp_path: Path) -> None:
     no_host = ground.predict({"host.times": 0.0})
     assert no_host.step_ns >= 85 * US
     assert no_host.low_ns >= 85 * US
+    assert no_host.high_ns >= no_host.step_ns * 1.015 - 1
+
+
+@pytest.mark.parametrize(
+    ("estimate_ns", "floors_ns", "least_ns", "expected"),
+    [
+        (1000.0, [800.0], 0.0, (900, 1000, 1200)),  # no floor is reached
+        (1000.0, [950.0, 940.0, 960.0], 0.0, (940, 1000, 1200)),  # devices compute for 940 at least
+        (1000.0, [1100.0, 900.0, 1150.0], 0.0, (900, 1100, 1200)),  # the estimate's 200, not from 1100 on
+        (500.0, [1000.0, 800.0, 2000.0], 0.0, (800, 1000, 2030)),  # 1.5 % of the step above the largest floor
+        (500.0, [1000.0], 0.0, (1000, 1000, 1015)),
+        (500.0, [300.0], 600.0, (600, 600, 700)),  # the rest of the step takes 600
+        (1000.0, [1000.0], 0.0, (1000, 1000, 1200)),
+    ],
+)
+def test_an_interval_holds_the_floor_and_reaches_as_high_as_the_estimate(
+    estimate_ns: float, floors_ns: list[float], least_ns: float, expected: tuple[float, float, float]
+) -> None:
+    assert interval(estimate_ns, 100.0, 200.0, floors_ns, least_ns) == pytest.approx(expected)
 
 
 def test_a_fused_update_saves_no_more_than_the_update(tmp_path: Path) -> None:

@@ -141,6 +141,25 @@ def of_rank(view: RankView, device: DeviceView, shift: int, sent: dict[Any, Any]
     return found
 
 
+def arrivals(items: list[Item]) -> list[Item]:
+    """One for each collective of three ranks or more whose ends are after all begins; its ends wait for it alone."""
+    at = {item.key: item.at for item in items}
+    ends: dict[tuple[Key, ...], list[Item]] = {}
+    for item in items:
+        if len(item.waits) > 2 and {kind for _, _, kind in item.waits} == {Kind.EXCHANGE}:
+            ends.setdefault(tuple(key for key, _, _ in item.waits), []).append(item)
+    found = []
+    for begins, of_collective in ends.items():
+        last = max(at[key] for key in begins)
+        if all(end.at > last for end in of_collective):
+            arrived = Item(last, Sort.ARRIVED, (begins[0][0], "arrived", begins[0][2]))
+            arrived.waits = [(key, 0.0, Kind.ARRIVAL) for key in begins]
+            found.append(arrived)
+            for end in of_collective:
+                end.waits = [(arrived.key, 0.0, Kind.EXCHANGE)]
+    return found
+
+
 def found_again(
     views: list[RankView], run: Run, fixed: frozenset[int]
 ) -> tuple[list[int], list[int], list[list[Edge]]]:
@@ -155,6 +174,7 @@ def found_again(
     for view in views:
         device = max(view.devices, key=lambda each: len(each.windows))
         items += of_rank(view, device, view.base_ns - between.clocks[view.rank].ahead_ns, sent)
+    items += arrivals(items)
     items.sort(key=lambda item: (item.at, item.sort))
     places = {item.key: place for place, item in enumerate(items)}
     recorded = [item.at - items[0].at for item in items]
@@ -187,7 +207,8 @@ def compared(run: Run) -> Program:
         plain = [(edge.item, edge.lag_ns, edge.kind) for edge in mine]
         assert plain == [(edge.item, edge.lag_ns, edge.kind) for edge in other], place
     first = {rank: min(recorded[step.first] for step in made.steps if step.rank == rank) for rank in set(ranks)}
-    assert made.fixed == {place for place, at in enumerate(recorded) if at <= first[ranks[place]]}
+    arrived = {place for place, each in enumerate(edges) if each and each[0].kind == Kind.ARRIVAL}
+    assert made.fixed == {place for place, at in enumerate(recorded) if at <= first[ranks[place]]} - arrived
     return made
 
 
@@ -197,14 +218,22 @@ def test_recorded_steps_are_built_as_one_by_one(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "change"),
-    [(0, "ddp.bucket_cap_mb"), (22, "fsdp.prefetch"), (9, "loader.num_workers"), (16, "syncs.removed")],
+    ("seed", "ranks", "change"),
+    [
+        (0, 2, "ddp.bucket_cap_mb"),
+        (22, 2, "fsdp.prefetch"),
+        (9, 2, "loader.num_workers"),
+        (16, 2, "syncs.removed"),
+        (22, 3, "fsdp.prefetch"),
+    ],
 )
-def test_simulated_steps_are_built_as_one_by_one(tmp_path: Path, seed: int, change: str) -> None:
-    machine, settings = pairs.drawn(seed, 2, change).before
+def test_simulated_steps_are_built_as_one_by_one(tmp_path: Path, seed: int, ranks: int, change: str) -> None:
+    machine, settings = pairs.drawn(seed, ranks, change).before
     before = machine, replace(settings, layers=2, width=512, heads=8, tokens=128)
     pairs.write_traces(before, pairs.simulated(before, traced=True), tmp_path)
-    compared(load([str(tmp_path)], cached=False))
+    made = compared(load([str(tmp_path)], cached=False))
+    assert (Kind.ARRIVAL in {edge.kind for each in made.edges for edge in each}) == (ranks > 2)
+    assert made.run() == made.recorded_ns
 
 
 @pytest.mark.parametrize("freed_us", [0.0, 5.0])

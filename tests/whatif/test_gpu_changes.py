@@ -20,6 +20,7 @@ from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, Part
 from dptune.whatif.gpu.program import Edge, Kind, Message, Program, Stretch
 from dptune.whatif.gpu.reductions import Bucket, Reduction
+from dptune.whatif.gpu.stragglers import latest
 from dptune.whatif.traced_steps import HOST_LIMITS, least_of_devices_ns, why_only_a_bound
 
 STEPS = 4
@@ -311,10 +312,11 @@ def test_a_queue_without_what_is_launched_no_more_has_more_room() -> None:
     assert requeued(made, set()) is made
 
 
-def on_two_hosts() -> Program:
+def on_two_hosts(*, arrivals: bool = False) -> Program:
     """Four ranks on two hosts: 100 of compute, a gather and a reduce-scatter of 120 bytes, then an update of 10.
 
     An all-reduce among all takes 60 and 1.5 a byte, 240: a hop 10 and 1 a byte. Each collective takes half of that.
+    `arrivals`: an item stands for the begins of a collective.
     """
     edges: list[list[Edge]] = []
     ranks: list[int] = []
@@ -336,8 +338,11 @@ def on_two_hosts() -> Program:
         for kind in ("all_gather", "reduce_scatter"):
             messages.append(Message(kind, 120, "float"))
             begins = {rank: add(rank, Edge(device[rank], 100.0, Kind.COMPUTE)) for rank in range(4)}
+            waited = [*begins.values()]
+            if arrivals:
+                waited = [add(0, *(Edge(begin, 0.0, Kind.ARRIVAL) for begin in waited))]
             for rank in range(4):
-                waits = (Edge(begin, 120.0, Kind.EXCHANGE, len(messages) - 1) for begin in begins.values())
+                waits = (Edge(item, 120.0, Kind.EXCHANGE, len(messages) - 1) for item in waited)
                 device[rank] = end = add(rank, *waits)
                 if kind == "all_gather":
                     gathers.append(Gather(rank, number, False, "a", ((begins[rank], end),), begins[rank], end, end))
@@ -352,14 +357,15 @@ def on_two_hosts() -> Program:
     return replace(made, micro_batches=[0] * len(edges), parts=[0] * len(edges), optimizer="fused")
 
 
+@pytest.mark.parametrize("arrivals", [False, True])
 @pytest.mark.parametrize(("side", "times"), [(Side.LEAST, 1.0), (Side.MIDDLE, 0.25), (Side.MOST, 0.0)])
-def test_shards_within_hosts_by_hand(side: Side, times: float) -> None:
+def test_shards_within_hosts_by_hand(side: Side, times: float, arrivals: bool) -> None:
     """Within a host an all-reduce of two ranks takes 2 hops of 10 and 120 bytes, of 240 the part 140 / 240.
 
     Between two hosts 2 * 10 and 120 bytes of all ranks of a host, 90 of a half more, 60 of one; at best, beside the
     next reduce-scatter.
     """
-    made = on_two_hosts()
+    made = on_two_hosts(arrivals=arrivals)
     assert made.step_ns() == 2 * (100 + 120) + 10
     inside = times * 120 * 140 / 240
     between = {Side.LEAST: 140.0, Side.MIDDLE: 110.0, Side.MOST: 80.0}[side]
@@ -367,12 +373,30 @@ def test_shards_within_hosts_by_hand(side: Side, times: float) -> None:
     assert after.step_ns() == pytest.approx(200 + 10 + inside + inside + between)
 
 
-def test_a_late_host_keeps_only_its_own_ranks_from_gathering() -> None:
-    made = on_two_hosts()
+@pytest.mark.parametrize("arrivals", [False, True])
+def test_a_late_host_keeps_only_its_own_ranks_from_gathering(arrivals: bool) -> None:
+    made = on_two_hosts(arrivals=arrivals)
     after = changed(made, {"fsdp.within_hosts": True})
     first = made.gathers[0].operations[0][1]
-    assert {made.ranks[edge.item] for edge in made.edges[first]} == {0, 1, 2, 3}
+    assert [made.ranks[begin] for begin in made.begins(first)] == [0, 1, 2, 3]
+    assert [made.ranks[begin] for begin in after.begins(first)] == [0, 1]
     assert {made.ranks[edge.item] for edge in after.edges[first]} == {0, 1}
+
+
+def test_the_begins_of_a_collective_are_the_same_with_an_item_for_all_of_them() -> None:
+    """Rank 2 computes for 40 longer and arrives latest. Without that its steps compute for as long as others'."""
+    found = []
+    for arrivals in (False, True):
+        made = on_two_hosts(arrivals=arrivals)
+        late = replace(made, edges=[*made.edges])
+        for place, each in enumerate(made.edges):
+            if made.ranks[place] == 2 and each and each[0].kind == Kind.COMPUTE:
+                late.edges[place] = [edge.lasting(140.0) for edge in each]  # type: ignore[index]
+        late = replace(late, recorded_ns=[round(at) for at in late.run()])
+        assert latest(late) == 2
+        assert late.step_ns() == 2 * (140 + 120) + 10
+        found.append(changed(late, {"straggler.removed": True}).step_ns())
+    assert found[0] == found[1] == pytest.approx(2 * (100 + 120) + 10, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
 from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE
+from dptune.whatif.gpu.uncertainty import interval as gpu_interval
 from dptune.whatif.gpu.uncertainty import unknown_ns as gpu_unknown_ns
 from dptune.whatif.link import link_figures
 from dptune.whatif.searching import curve
@@ -158,17 +159,17 @@ class RunModel:
             return Prediction.only(lack.reason, changes=dict(changes))
         floors = [max(traced_steps.least_ns(self.measured, new), ns) for ns in self._floors_ns(other, ends)]
         by_host = traced_steps.why_only_a_bound(self.model, other, new, difference) if self.traced else ""
-        predicted_ns = max(floors[0], self.step_ns + difference)
-        if by_host:
-            predicted_ns = traced_steps.least_of_devices_ns(self.model, self.step_ns, min(floors))
         why = self.why_only_a_bound(new) or by_host
         always = self._unknown_ns(other, difference, only_a_bound=bool(why), of_batch=not _OF_BATCH.isdisjoint(new))
-        lower, higher = (hypot(*always, *side) for side in zip(*off, strict=True))
-        low_ns = round(max(min(floors), self._least_ns(new), predicted_ns - (0.0 if by_host else lower)))
+        below_ns, above_ns = (hypot(*always, *side) for side in zip(*off, strict=True))
+        estimate_ns = self.step_ns + difference
+        if by_host:
+            estimate_ns, below_ns = traced_steps.least_of_devices_ns(self.model, self.step_ns, min(floors)), 0.0
+        low_ns, predicted_ns, high_ns = gpu_interval(estimate_ns, below_ns, above_ns, floors, self._least_ns(new))
         assumptions = assumed(self.model, new, self.traced)
         batch = None if other.samples is None else round(other.samples)
         if why:
-            known = {"global_batch": batch, "low_ns": low_ns, "assumptions": assumptions}
+            known = {"global_batch": batch, "low_ns": round(low_ns), "assumptions": assumptions}
             return Prediction.only(why, changes=dict(changes), **known)
         figures = {
             "global_batch": batch,
@@ -180,8 +181,8 @@ class RunModel:
             **figures,
             missing={name: why_none for name, value in figures.items() if value is None},
             step_ns=max(0, round(predicted_ns)),
-            low_ns=low_ns,
-            high_ns=max(0, round(predicted_ns + higher)),
+            low_ns=round(low_ns),
+            high_ns=max(0, round(high_ns)),
             assumptions=assumptions,
         )
 

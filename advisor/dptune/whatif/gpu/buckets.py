@@ -15,7 +15,7 @@ from dptune.whatif.gpu.assumed import Assumed, Side
 from dptune.whatif.gpu.ordering import ordered
 from dptune.whatif.gpu.overlap import computing_shares
 from dptune.whatif.gpu.parts import OUTSIDE, Part
-from dptune.whatif.gpu.program import Edge, Kind, Message, Program
+from dptune.whatif.gpu.program import SEVERAL, Edge, Kind, Message, Program
 from dptune.whatif.gpu.reductions import Bucket, Reduction
 
 _CHANCE = Assumed(1.0, 0.0, -1.0)  # of how far collectives are off by chance
@@ -230,8 +230,11 @@ class _Edit:
             if before is not None:
                 edges.append(Edge(before.ends[rank], 0.0, Kind.ORDER))
             begins[rank] = self._add(rank, edges)
+        waited = [*begins.values()]
+        if len(waited) >= SEVERAL:
+            waited = [self._add(next(iter(begins)), [Edge(begin, 0.0, Kind.ARRIVAL) for begin in waited])]
         for rank in reduction.ready:
-            ends[rank] = self._add(rank, [Edge(begin, took_ns, Kind.EXCHANGE, message) for begin in begins.values()])
+            ends[rank] = self._add(rank, [Edge(item, took_ns, Kind.EXCHANGE, message) for item in waited])
         return Bucket(last, message, begins, ends)
 
     def _launching_ns(self, reduction: Reduction, rank: int) -> float:

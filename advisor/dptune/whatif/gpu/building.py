@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -33,7 +34,7 @@ from dptune.whatif.gpu.host_items import NOTHING, HostItems, begins_after, ends_
 from dptune.whatif.gpu.items import ItemPlaces, Items, Key, Sort, Waits
 from dptune.whatif.gpu.optimizing import implementation_of
 from dptune.whatif.gpu.parts import OUTSIDE, HostParts, Part
-from dptune.whatif.gpu.program import Kind, Message, Program, Stretch
+from dptune.whatif.gpu.program import SEVERAL, Kind, Message, Program, Stretch
 from dptune.whatif.gpu.reductions import Matched, reductions
 from dptune.whatif.gpu.sharing import transfers
 from dptune.whatif.gpu.streams import across_streams
@@ -71,9 +72,11 @@ def build(
         raise Missing(_NO_STEPS)
     counts = [len(each.time_ns) for each in items.values()]
     first = dict(zip(items, [0, *accumulate(counts)], strict=False))
-    ranks = np.repeat([*items], counts)
     time_ns = _on_one_clock([view for view, _ in read], between.clocks, items)
-    sort = np.concatenate([each.sort for each in items.values()])
+    exchanges, arrivals = _awaited_by_exchanges(exchanged, items, first, time_ns)
+    time_ns = np.concatenate((time_ns, arrivals.time_ns))
+    ranks = np.concatenate((np.repeat([*items], counts), arrivals.rank))
+    sort = _with_arrivals([each.sort for each in items.values()], arrivals, Sort.ARRIVED)
     order = np.lexsort((sort, time_ns))
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
@@ -87,9 +90,10 @@ def build(
     if min(map(len, begun.values()), default=0) < 2:
         raise Missing(_NO_STEPS)
     # What comes before the first step is as it was, so that the step does not begin earlier than it did.
-    fixed = recorded_ns <= np.repeat([min(begun.get(rank, [0])) for rank in items], counts)[order]
-    waits = Waits.joined([each.waits.later(first[rank]) for rank, each in items.items()])
-    edges = edges_of(waits, _awaited_by_exchanges(exchanged, items, first), places, recorded_ns, fixed)
+    until_ns = np.repeat([min(begun.get(rank, [0])) for rank in items], counts)
+    fixed = recorded_ns <= np.concatenate((until_ns, np.full(arrivals.count, -1)))[order]
+    waits = Waits.joined([*(each.waits.later(first[rank]) for rank, each in items.items()), arrivals.waits])
+    edges = edges_of(waits, exchanges, places, recorded_ns, fixed)
     queues = {view.rank: view.columns.queue for view in views}
     streams = {(rank, row): int(queues[rank][row]) for rank, row in exchanged}
     sharing, slowed = transfers([*dict.fromkeys(exchanged.values())], named, recorded, streams)
@@ -104,14 +108,19 @@ def build(
         batch,
         reductions=reductions(read, exchanged, named, ddp),
         ranks=ranks[order].tolist(),
-        micro_batches=np.concatenate([each.micro_batch for each in items.values()])[order].tolist(),
-        parts=np.concatenate([each.part for each in items.values()])[order].tolist(),
+        micro_batches=_with_arrivals([each.micro_batch for each in items.values()], arrivals, OUTSIDE)[order].tolist(),
+        parts=_with_arrivals([each.part for each in items.values()], arrivals, Part.NONE)[order].tolist(),
         optimizer=implementation_of(names),
         gathers=[gather for view, device in read for gather in gathers(view, device, named)],
         transfers=sharing,
         slowed=slowed,
         fixed=frozenset(np.flatnonzero(fixed).tolist()),
     )
+
+
+def _with_arrivals(columns: Sequence[Ints], arrivals: _Arrivals, value: int) -> Ints:
+    """A column of the items of all ranks, with the same value for all arrivals."""
+    return np.concatenate([*columns, np.full(arrivals.count, value)])
 
 
 def _on_one_clock(views: Sequence[RankView], clocks: Mapping[int, Clock], items: Mapping[int, Items]) -> Ints:
@@ -214,21 +223,48 @@ def _before_begins(walk: Walk, kinds: Ints, awaited: Mapping[int, Sequence[int]]
     yield Waits.of(begins[waiting[free]], ends_after(count, others[free]), 0, Kind.ORDER, 3)
 
 
+@dataclass(frozen=True, eq=False)
+class _Arrivals:
+    """The items that stand for the last begin of a collective: when, of which rank, and the begins they wait for."""
+
+    time_ns: Ints
+    rank: Ints
+    waits: Waits
+
+    @property
+    def count(self) -> int:
+        return len(self.time_ns)
+
+
 def _awaited_by_exchanges(
-    exchanged: Mapping[tuple[int, int], Matched], items: Mapping[int, Items], first: Mapping[int, int]
-) -> Waits:
-    """The ends of matched collectives wait for all their begins; how long is known once all are in order."""
+    exchanged: Mapping[tuple[int, int], Matched],
+    items: Mapping[int, Items],
+    first: Mapping[int, int],
+    time_ns: Ints,
+) -> tuple[Waits, _Arrivals]:
+    """The ends of matched collectives wait for all their begins; how long is known once all are in order.
+
+    One item stands for the begins of several ranks where all ends are after the last of them; it is numbered after
+    those of `time_ns`.
+    """
     none = np.empty(0, dtype=np.int64)
-    found = [Waits.of(none, none, 0, Kind.EXCHANGE, 0)]
+    found, arriving = [Waits.of(none, none, 0, Kind.EXCHANGE, 0)], [Waits.of(none, none, 0, Kind.ARRIVAL, 0)]
+    arrived: list[tuple[int, int]] = []
     for sent in dict.fromkeys(exchanged.values()):
         read = [(rank, row) for rank, row in sent.operations if rank in items and row in items[rank].begins]
         begins = np.array([first[rank] + items[rank].begins[row] for rank, row in read], dtype=np.int64)
         ends = np.array(
             [first[rank] + items[rank].ends[row] for rank, row in read if exchanged[rank, row] is sent], dtype=np.int64
         )
+        if len(begins) >= SEVERAL and len(ends) and (last_ns := time_ns[begins].max()) < time_ns[ends].min():
+            number = len(time_ns) + len(arrived)
+            arrived.append((int(last_ns), read[0][0]))
+            arriving.append(Waits.of(np.full(len(begins), number), begins, 0, Kind.ARRIVAL, 0))
+            begins = np.array([number])
         waiting, awaited = np.repeat(ends, len(begins)), np.tile(begins, len(ends))
         found.append(Waits.of(waiting, awaited, 0, Kind.EXCHANGE, 0, sent.message))
-    return Waits.joined(found)
+    at_ns, ranks = np.array(arrived, dtype=np.int64).reshape(-1, 2).T
+    return Waits.joined(found), _Arrivals(at_ns, ranks, Waits.joined(arriving))
 
 
 def _kinds(walk: Walk) -> Ints:

@@ -15,7 +15,7 @@ from dptune.whatif.cpu.hybrid import ring
 from dptune.whatif.cpu.topology import Hop
 from dptune.whatif.cpu.wire import Link
 from dptune.whatif.gpu.assumed import Assumed, Side
-from dptune.whatif.gpu.editing import with_edges
+from dptune.whatif.gpu.editing import with_edges, with_new
 from dptune.whatif.gpu.program import Edge, Kind, Program
 
 # How many times as long as between hosts a hop within a host takes. Between GPUs of a host NVLink moves 50 to 450 GB/s
@@ -45,6 +45,8 @@ def within_hosts(program: Program, value: Value, side: Side, link: Link) -> Prog
         shorter = inside.alone_ns(size) / link.alone_ns(size)
         lags.append((shorter, between.alone_ns(size * at_once) if message.kind == "reduce_scatter" else 0.0))
 
+    program = _each_begin(program)
+
     def of(place: int, edge: Edge) -> Edge | None:
         if program.messages[edge.message].kind not in _UNITS:
             return edge
@@ -60,3 +62,15 @@ def within_hosts(program: Program, value: Value, side: Side, link: Link) -> Prog
         return bool(program.ranks) and program.ranks[place] // per_host != program.ranks[edge.item] // per_host
 
     return with_edges(program, (Kind.EXCHANGE,), of)
+
+
+def _each_begin(program: Program) -> Program:
+    """The program whose all-gathers wait for the begin of each rank, not for an item that stands for all."""
+    new = {}
+    for place in program.places((Kind.EXCHANGE,)):
+        edges = program.edges[place]
+        if program.messages[edges[0].message].kind == "all_gather" and len(begins := program.begins(place)) > len(
+            edges
+        ):
+            new[place] = [Edge(begin, edges[0].lag_ns, Kind.EXCHANGE, edges[0].message) for begin in begins]
+    return with_new(program, new)

@@ -22,6 +22,7 @@ class Sort(IntEnum):
     HOST = 1
     BEGIN = 2
     FREED = 3  # a full queue has room
+    ARRIVED = 4  # the last rank's part of a collective has begun
 
 
 @dataclass(frozen=True, eq=False)

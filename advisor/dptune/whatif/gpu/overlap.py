@@ -26,9 +26,9 @@ def transfers(program: Program) -> list[Transfer]:
     recorded = program.recorded_ns
     found = []
     for place in program.places((Kind.EXCHANGE,)):
-        begins = [recorded[edge.item] for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
-        if begins and max(begins) < recorded[place]:
-            found.append(Transfer(place, program.ranks[place], max(begins), recorded[place]))
+        begun = [recorded[edge.item] for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
+        if begun and max(begun) < recorded[place]:
+            found.append(Transfer(place, program.ranks[place], max(begun), recorded[place]))
     return found
 
 

@@ -1,8 +1,9 @@
 """What the devices of a run did, as items in order of time, each with what it waits for.
 
-An item is a call of the host that launches or waits, or the begin or the end of an operation of a device. It comes to
-pass when the last of what it waits for has, and some time has gone by: an edge. Run again as recorded, every item comes
-to pass when it did; a change makes edges longer or shorter, or takes them away.
+An item is a call of the host that launches or waits, or the begin or the end of an operation of a device, or stands for
+the last begin of a collective. It comes to pass when the last of what it waits for has, and some time has gone by: an
+edge. Run again as recorded, every item comes to pass when it did; a change makes edges longer or shorter, or takes them
+away.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _ENOUGH = 3  # steps of a rank of which the first does not count
 _ROUNDING, _NEAR, _REPLAYS = 1e-6, 0.01, 8
 
 
+SEVERAL = 3  # ranks of a collective from which on one item stands for all their begins: fewer edges
 _OF_EDGES = ("_by_kinds", "_unfixed", "settled", "_replayed", "_hosts_ns")  # what is computed of edges and steps alone
 
 
@@ -51,6 +53,7 @@ class Kind(IntEnum):
     UPDATING = 12  # from one call of the host to the next, in the optimizer's step
     FP32 = 13  # a kernel that multiplies matrices or convolves in fp32 without matrix units
     ATTENTION = 14  # a kernel of fused attention in fp32
+    ARRIVAL = 15  # from a rank's begin of a collective to the item that is the last rank's: no time
 
 
 OF_HOST = frozenset({Kind.HOST, Kind.UPDATING, Kind.INPUT})
@@ -168,6 +171,12 @@ class Program:
             for edge in edges:
                 found[edge.kind].append(place)
         return {frozenset((kind,)): list(dict.fromkeys(places)) for kind, places in found.items()}
+
+    def begins(self, end: int) -> list[int]:
+        """The places of the begins that the end of a collective waits for, in the order of its ranks."""
+        waited = (edge.item for edge in self.edges[end] if edge.kind == Kind.EXCHANGE)
+        arrivals = ([edge.item for edge in self.edges[item] if edge.kind == Kind.ARRIVAL] or [item] for item in waited)
+        return [begin for each in arrivals for begin in each]
 
     def edited(self, edges: Sequence[Sequence[Edge]]) -> Program:
         """The program with other edges, where no item has one of a kind that it had none of."""

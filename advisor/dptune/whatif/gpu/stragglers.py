@@ -68,7 +68,7 @@ def latest(program: Program) -> int:
     """The rank that arrives latest at collectives, in the mean. Raises Missing where ranks share none."""
     late: dict[int, list[int]] = defaultdict(list)
     for place in program.places((Kind.EXCHANGE,)):
-        begins = [edge.item for edge in program.edges[place] if edge.kind == Kind.EXCHANGE]
+        begins = program.begins(place)
         if begins and program.ranks[place] == program.ranks[begins[0]]:  # each collective once
             first = min(program.recorded_ns[begin] for begin in begins)
             for begin in begins:

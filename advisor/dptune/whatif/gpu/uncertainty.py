@@ -7,6 +7,7 @@ the program as it is changes exactly nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 from statistics import stdev
 
@@ -17,6 +18,7 @@ from dptune.whatif.gpu.program import Program
 # of tests/simulator. Of 15 changes measured on two ranks of an H200 12 lie within, as many as with 5 and 25 %.
 _OF_STEP, OF_DIFFERENCE = 0.015, 0.15
 _NORMAL_90 = 1.645  # two-sided
+_ROUNDING_NS = 1.0
 _UNEVEN = 0.05  # of the step: halves of the steps nearer to their mean are covered by the other causes
 
 
@@ -64,3 +66,21 @@ def standard_error_ns(before: Program, after: Program, *, only_a_bound: bool = F
         return 0.0
     spread = min(stdev(differences), stdev(changed_durations.values())) if only_a_bound else stdev(differences)
     return _NORMAL_90 * spread / sqrt(len(differences))
+
+
+def interval(
+    estimate_ns: float, below_ns: float, above_ns: float, floors_ns: Sequence[float], least_ns: float
+) -> tuple[float, float, float]:
+    """The low end, the prediction and the high end, ns, of an estimate that may be below what no step is shorter than.
+
+    The estimate may be off by `below_ns` and `above_ns`. `floors_ns`: the compute of the step with the change, then the
+    same at both ends of what is assumed about the change. `least_ns`: the step without what the change makes faster.
+    The interval of a raised prediction reaches as high as that of the estimate, and at least what any model may be off
+    by above the floors.
+    """
+    step_ns = max(floors_ns[0], least_ns, estimate_ns)
+    low_ns = max(min(floors_ns), least_ns, estimate_ns - below_ns)
+    most_ns = max(step_ns, *floors_ns)
+    if step_ns > estimate_ns + _ROUNDING_NS:
+        most_ns *= 1 + _OF_STEP
+    return low_ns, step_ns, max(estimate_ns + above_ns, most_ns)
