@@ -8,6 +8,7 @@ from dptune.advice import Evidence, Headline, Report, RunSummary, Skipped, Toget
 from dptune.advise.trust import NO_VERDICT
 from dptune.finding import Finding
 from dptune.measured import NoiseFigures
+from dptune.present.html.markup import WIDE
 from dptune.present.lines import LONGEST_SENTENCE, code, wrapped
 from dptune.present.sections.advice import saving
 from dptune.present.text import text
@@ -180,6 +181,7 @@ def test_sentences_of_a_wide_page_are_folded_where_they_can_be_read() -> None:
     rows = ["".join(span.text for span in row) for row in wrapped("word " * 100, 400)]
     assert [len(row) for row in rows] == [139, 139, 139, 79]
     assert LONGEST_SENTENCE == 140
+    assert len(list(wrapped("word " * 100, WIDE))) == 1  # a browser folds
 
 
 def test_nothing_to_change_is_said(report: Report) -> None:

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from dptune.present.terminal import WIDEST_ASKED
 from dptune.present.visible import visible
 
 Role = Literal["plain", "strong", "dim", "code", "note", "warning", "error", "good"]
@@ -52,14 +53,14 @@ def wrapped(
     role: Role = "plain",
     most: int | None = None,
 ) -> Iterator[Line]:
-    """The text folded at `width`, or at LONGEST_SENTENCE; its first line after `indent`, the others after `then`; cut
-    after `most` lines.
+    """The text folded at `width`, on a wide terminal at LONGEST_SENTENCE; its first line after `indent`, the others
+    after `then`; cut after `most` lines.
     """
     clean = visible(" ".join(text.split(" ")).replace("\n", " ").strip())
     clean = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", clean)  # a number stays with its unit
     folded = textwrap.wrap(
         clean,
-        max(min(width, LONGEST_SENTENCE), 20),
+        max(min(width, LONGEST_SENTENCE) if width <= WIDEST_ASKED else width, 20),
         initial_indent=indent,
         subsequent_indent=indent if then is None else then,
         break_on_hyphens=False,

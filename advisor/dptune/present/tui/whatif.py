@@ -19,13 +19,13 @@ from dptune.knobs import KNOBS, Value, written
 from dptune.measured import Missing
 from dptune.predicted import Prediction
 from dptune.present.amounts import milliseconds, ns_as_ms, number
-from dptune.present.first_screen import reported_straggler
 from dptune.present.lines import BLANK, Line, Role, Span, labelled, wrapped
 from dptune.present.sections.advice import change, changes
 from dptune.present.sections.whatif_memory import sentence
 from dptune.present.tui.background import uncollected
 from dptune.present.tui.dials import NO_STRAGGLER, UNCHANGED, advised, dials
 from dptune.present.tui.pane import FRAMED, Pane
+from dptune.present.tui.scene import late_ranks_of
 from dptune.trace.run import Run
 from dptune.whatif.memory.predicting import predict_memory
 from dptune.whatif.run_model import RunModel
@@ -61,7 +61,8 @@ class WhatIfPane(Container, can_focus=True):
         self._recorded = report.run.command is not None
         self._dials, self._advised, self._advised_by = advised(dials(run, report.measured), report.advice)
         self._at = [dial.values.index(self._advised.get(dial.knob, UNCHANGED)) for dial in self._dials]
-        straggles = [NO_STRAGGLER] * (reported_straggler(report) is not None)
+        late = report.measured.known("straggler")
+        straggles = [NO_STRAGGLER] * (late is not None and late.rank in late_ranks_of(report))
         first = [*self._advised, *straggles]
         self._chosen = next((at for at, dial in enumerate(self._dials) if dial.knob in first[:1]), 0)
         self._ground: RunModel | None = None
