@@ -32,7 +32,7 @@ PICTURES: dict[str, Sequence[str]] = {
     "overview": (),
     "advice": ("2",),
     "timeline": ("6", "b", "down"),
-    "what-if": ("7", "right", "right", "down", "down", "right"),
+    "what-if": ("7", "0", "right", "right", "down", "down", "right"),
 }
 _FONTS = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
 

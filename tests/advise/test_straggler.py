@@ -16,6 +16,7 @@ from dptune.measured import (
     StepLag,
     StragglerFigures,
 )
+from dptune.measured.outliers import LatePlace, OutlierFigures, RankLag
 from dptune.rule import RunView
 
 US = 1_000
@@ -334,3 +335,20 @@ def test_a_rank_that_is_late_only_while_it_is_traced_heads_nothing(make_late, bu
     found = [difference(kind, "hook", 5, 0, 0.9)]
     told = said(make_late(5_000, gain=0.4, found=found), busy_ms=busy_ms)
     assert told.verdict.startswith("Straggler: rank 1") == heads
+
+
+def test_of_many_ranks_next_is_to_look_at_a_late_one_whose_finding_is_doubtful(make_late, make_advice):
+    """Its cause is not known, but the outliers name it and its host."""
+    late = make_late(4_000, spends="compute_ns", cause=None, gain=0.3)
+    known = {"kind": "rank", "place": "1", "ranks": [1], "hosts": ["node7"], "lag_ns": 4_000 * US}
+    place = LatePlace(**known, late_share=1.0, cause="idle time of unknown cause")
+    lag = RankLag(rank=1, lag_ns=4_000 * US, steps_ns=[4_000 * US])
+    of_many = {"steps": [1], "threshold_ns": 1, "latest_ns": 4_000 * US, "latest_ranks": 1}
+    found = OutlierFigures(**of_many, late=[place], ranks=[lag])
+    missing = {name: why for name, why in late.missing.items() if name != "outliers"}
+    many = late.model_copy(update={"outliers": found, "missing": missing})
+    doubtful = make_advice(title="Rank 1 arrives 4 ms late", impact="low", confidence="low", changes=[])
+    told = said(many, [doubtful])
+    assert (told.label, told.rule) == ("Straggler-bound", "")
+    assert told.next.startswith("Find out why rank 1 on node7 is late: idle time of unknown cause.")
+    assert "rank 1" not in said(late, [doubtful]).next

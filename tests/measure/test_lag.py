@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptune.measure import measure
-from dptune.measure.communication.arrivals import Computing, arrivals, late_steps
+from dptune.measure.communication.arrivals import TURNS, Computing, arrivals, late_steps, straggler
 from dptune.measure.communication.calls import Call
 from dptune.measure.communication.lag import Lateness, lags
 from dptune.measure.communication.matching import RankCalls, match
+from dptune.measured import Account
 from dptune.testing import arrival
 from dptune.trace import load
 
@@ -419,3 +420,22 @@ def test_a_rank_that_is_late_in_every_second_step(tmp_path):
 )
 def test_the_steps_in_which_a_rank_is_late(lags_ms, late):
     assert [one.number for one in late_steps(arrival([float(ms) for ms in lags_ms]))] == list(late)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "late_ms", "found"),
+    [
+        (12, [30.0] * 4, 7),  # of 30 + 11 * 4 ms a step less than half, but more than three times the next
+        (12, [11.0] * 4, None),
+        (8, [27.0] * 4, None),  # of 27 + 7 * 4 ms: as few ranks are judged by their part of all lag
+        (8, [28.0] * 4, 7),
+        (12, [0.0, 0.0, 36.0, 0.0], None),  # late once: not in the median step
+    ],
+)
+def test_of_many_ranks_that_are_all_a_little_late_one_stands_out(ranks, late_ms, found):
+    arrived = {rank: arrival([4.0] * 4) for rank in range(ranks)} | {7: arrival(late_ms)}
+    figures = straggler(arrived, Account(window_ns=100, compute_ns=80, communication_ns=20, exposed_waiting_ns=20))
+    if found is None:
+        assert figures == TURNS
+    else:
+        assert (figures.rank, figures.lag_ns, figures.steps_share) == (found, late_ms[0] * 1e6, 1.0)

@@ -67,7 +67,9 @@ def test_a_gpu_by_hand(tmp_path):
         "all_gather": 15 / 160,
     }
     assert measured.overlap.compute_per_communication == pytest.approx(126 / 60)
-    with pytest.raises(Missing, match=r"^1 operation ran both .* at one place in the step; at least 30 are needed"):
+    with pytest.raises(
+        Missing, match=r"^1 operation ran both .* at the same place in the step; at least 30 are needed"
+    ):
         _ = measured.overlap.slowdown
 
 

@@ -17,6 +17,7 @@ from dptune.measured import StragglerFigures
 from dptune.present import text
 from dptune.present.first_screen import PARTS, first_screen, fix_of, verdict_role
 from dptune.present.lines import command_line
+from dptune.present.sections.first import _whole_clauses
 
 from .. import reading  # noqa: TID252 - tests are no installed package
 from .conftest import EVIL, account, make_report
@@ -223,6 +224,14 @@ def test_it_folds_to_any_width(report: Report, width: int) -> None:
     shown = text.first_screen(report, width).splitlines()
     assert all(len(row) <= width or "dptune " in row for row in shown)
     assert "DP102" in "".join(shown)
+
+
+def test_limits_end_with_a_whole_clause() -> None:
+    ran = "51 of 82 rules ran; 27 need a recording by `dptune profile`"
+    limit = f"{ran}; 4 could not, 2 because the traces hold no Python stacks"
+    assert _whole_clauses(limit, 70, 1) == ran
+    assert _whole_clauses(limit, 70, 2) == _whole_clauses(limit, 66, 1) == limit  # a narrow page has twice the lines
+    assert _whole_clauses("x" * 200, 70, 1) == "x" * 200
 
 
 def test_it_is_drawn_in_ascii_where_blocks_cannot_be() -> None:

@@ -53,8 +53,9 @@ def test_a_bar_has_as_many_cells_as_there_is_room() -> None:
     assert sum(len(span.text) for span in cells(shares, 40)) == 40
 
 
-def test_ascii_signs_differ_where_blocks_do() -> None:
-    blocks = "".join(dict.fromkeys(part.block for part in PARTS))
+def test_each_part_has_a_sign_and_a_color_of_its_own() -> None:
+    blocks = "".join(part.block for part in PARTS)
+    assert len({*blocks}) == len({part.color for part in PARTS}) == len(PARTS)
     assert in_ascii(blocks).isascii()
     assert len({*in_ascii(blocks)}) == len(blocks)
     assert in_ascii("train.py · 2 ranks") == "train.py, 2 ranks"

@@ -8,7 +8,8 @@ from dptune.advice import Evidence, Headline, Report, RunSummary, Skipped, Toget
 from dptune.advise.trust import NO_VERDICT
 from dptune.finding import Finding
 from dptune.measured import NoiseFigures
-from dptune.present.lines import code
+from dptune.present.html.markup import WIDE
+from dptune.present.lines import LONGEST_SENTENCE, code, wrapped
 from dptune.present.sections.advice import saving
 from dptune.present.text import text
 from dptune.rule.recorded import NEEDS_RECORDING
@@ -84,7 +85,7 @@ def test_a_change_of_the_arithmetic_says_what_to_watch(report: Report) -> None:
 def test_the_account_is_in_ms_of_the_untraced_step_and_says_so(report: Report) -> None:
     said = section(text(report), "Step time breakdown (untraced)")
     assert "█ compute 84.1 ms 60.0 %" in said
-    assert "▓ comm or waiting 29.4 ms 21.0 %" in said
+    assert "▚ comm or waiting 29.4 ms 21.0 %" in said
     assert "~ waiting for input 16.8 ms 12.0 %" in said
     assert "30.0 % of all communication is hidden" in said
     assert "idle and waiting: the rest of the untraced step time" in said
@@ -92,8 +93,8 @@ def test_the_account_is_in_ms_of_the_untraced_step_and_says_so(report: Report) -
 
 def test_the_bar_has_a_sign_per_class_in_proportion(report: Report) -> None:
     bar = next(row for row in text(report, width=104).splitlines() if row.startswith("  ██"))
-    assert bar == f"  {'█' * 60}{'▓' * 21}{'≡' * 2}{'~' * 12}{'·' * 5}"
-    assert f"  {'#' * 60}{'!' * 21}{'=' * 2}{'~' * 12}{'.' * 5}" in text(report, width=104, blocks=False)
+    assert bar == f"  {'█' * 60}{'▚' * 21}{'≡' * 2}{'~' * 12}{'·' * 5}"
+    assert f"  {'#' * 60}{'?' * 21}{'=' * 2}{'~' * 12}{'.' * 5}" in text(report, width=104, blocks=False)
 
 
 def test_a_missing_figure_gives_its_reason_and_never_zero(foreign: Report) -> None:
@@ -174,6 +175,13 @@ def test_every_line_but_code_fits_the_page(report: Report, width: int) -> None:
     for row in text(report, width).splitlines():
         is_code = "no_sync()" in row or "float32_matmul_precision" in row or "loss" in row
         assert len(row) <= width or is_code, row
+
+
+def test_sentences_of_a_wide_page_are_folded_where_they_can_be_read() -> None:
+    rows = ["".join(span.text for span in row) for row in wrapped("word " * 100, 400)]
+    assert [len(row) for row in rows] == [139, 139, 139, 79]
+    assert LONGEST_SENTENCE == 140
+    assert len(list(wrapped("word " * 100, WIDE))) == 1  # a browser folds
 
 
 def test_nothing_to_change_is_said(report: Report) -> None:

@@ -93,7 +93,7 @@ async def test_the_first_screen_has_verdict_account_and_trust(report: Report, si
             "140.2 ms/step" in seen.splitlines()[0]
         )  # where it does not fit beside the verdict it is in the title only
         assert "3,652 samples/s" in seen
-        assert "████▓▓▓▓" in seen
+        assert "████▚▚▚▚" in seen
         for row in (
             "DP102 no-sync train.py:31 up to 15 % high unchanged",
             "DP401 fp32-matmul 2.9-15 % medium may change",

@@ -18,10 +18,11 @@ from dptune.commands.shared.reading import run_and_report
 from dptune.measure.lanes import Lane, Piece, RankLanes
 from dptune.measure.rank_time import SHOWN, RunTime
 from dptune.present.tui.app import ReportApp
+from dptune.present.tui.dials import UNCHANGED, Dial, _around, _with, advised, dials
 from dptune.present.tui.rows import PARTLY, Row, lane_cells, seen_rows, time_cells
 from dptune.present.tui.scene import folded, usual_rank
 from dptune.present.tui.timeline import Timeline
-from dptune.present.tui.whatif import UNCHANGED, WhatIfPane, _around, bar, dials
+from dptune.present.tui.whatif import WhatIfPane, bar
 from dptune.trace import load
 from dptune.trace.run import Run
 
@@ -114,7 +115,7 @@ async def test_a_model_that_fails_does_not_end_the_interface(
     run, report = recorded
     monkeypatch.setattr("dptune.present.tui.whatif.RunModel.predict", lambda *_: 1 / 0)
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down: select a setting", "7")
+        await see(pilot, "Up and down: select a setting", "7", "0")
         await see(pilot, "the step model failed: ZeroDivisionError: division by zero", "right")
 
 
@@ -143,10 +144,14 @@ async def test_another_rank_and_a_place_to_go_to(recorded: tuple[Run, Report]) -
 
 
 async def test_settings_turned_with_the_arrow_keys(recorded: tuple[Run, Report]) -> None:
+    """What the first recommendation changes is set; nothing is after a reset."""
     run, report = recorded
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
+        await see(pilot, "Advised by DP102 no-sync-missing", "7")
         pane = pilot.app.query_one(WhatIfPane)
+        assert pane.changes == {"ddp.no_sync": True}
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "0")
+        assert pane.changes == {}
         assert "Copy command" not in screen(pilot)  # nothing is set
         no_sync = next(place for place, one in enumerate(dials(run, report.measured)) if one.knob == "ddp.no_sync")
         await pilot.press(*["down"] * no_sync, "right")
@@ -170,7 +175,7 @@ async def test_a_prediction_that_may_save_nothing_says_so(recorded: tuple[Run, R
     """A bucket of 25 MiB rather than torch's own: the same buckets but for the first."""
     run, report = recorded
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7", "0")
         seen = flat(await see(pilot, "the interval includes no change: this may save nothing", "right"))
         low, high = re.findall(r"ms, ([\d.]+ % less) to ([\d.]+ % more) per sample", seen)[0]
         assert low != high
@@ -180,7 +185,7 @@ async def test_the_bar_of_more_samples_a_step_is_of_one_sample(recorded: tuple[R
     """A step of twice the samples takes longer, a sample less: its bar is the shorter one."""
     run, report = recorded
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7", "0")
         seen = flat(await see(pilot, "--set loader.batch_size=256", "down", "right"))
         now, then = (re.findall(rf"{label} ([\d.]+) ms .*? us/sample ([█▒]+)", seen)[0] for label in ("Now", "Then"))
         assert float(then[0]) > float(now[0])
@@ -271,11 +276,25 @@ def test_a_dial_holds_what_is_now_in_order_of_size() -> None:
     assert _around((1.0, 10.0), 10.1) == (1.0, UNCHANGED)
 
 
+def test_the_first_recommendation_that_settings_can_express_is_set(recorded: tuple[Run, Report]) -> None:
+    run, report = recorded
+    made = dials(run, report.measured)
+    by_rule = {advice.rule: advice for advice in report.advice}
+    no_sync, fused, batch = by_rule["DP102"], by_rule["DP603"], by_rule["DP301"]
+    assert advised(made, [no_sync, batch]) == (made, {"ddp.no_sync": True}, "DP102 no-sync-missing")
+    assert advised(made, [fused, batch])[1:] == ({"loader.batch_size": 256}, "DP301 small-batch")
+    assert advised(made, [fused]) == (made, {}, "")
+    sizes = Dial("ddp.bucket_cap_mb", "bucket size, MiB", (1.0, 5.0, UNCHANGED, 50.0))
+    assert _with(sizes, 2).values == (1.0, 2, 5.0, UNCHANGED, 50.0)
+    assert _with(sizes, 80).values == (1.0, 5.0, UNCHANGED, 50.0, 80)
+    assert _with(Dial("wrapper", "wrapper", (UNCHANGED, "ddp")), "fsdp").values == (UNCHANGED, "fsdp", "ddp")
+
+
 async def test_what_is_asked_while_it_replays_is_next(recorded: tuple[Run, Report]) -> None:
     """One replay at a time, however quick the keys come; the last of them is what is shown."""
     run, report = recorded
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7", "0")
         pane = pilot.app.query_one(WhatIfPane)
         sizes = dials(run, report.measured)[0].values
         at = sizes.index(UNCHANGED)
@@ -436,7 +455,7 @@ async def test_dials_of_gpus_are_those_that_their_model_knows(real_traces: Path)
     """Two ranks whose replay is good enough to tell more than a bound."""
     run, report = reading.run_and_report_of(real_traces / "torchrec_resnet18_2xv100")
     async with ReportApp(report, run).run_test(size=LARGE) as pilot:
-        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7")
+        await see(pilot, "Up and down: select a setting. Left and right: change it.", "7", "0")
         names = [one.knob for one in dials(run, report.measured)]
         assert names[:3] == ["host.times", "compute.times", "syncs.removed"]
         assert "ddp.bucket_cap_mb" not in names
@@ -475,13 +494,13 @@ async def test_all_ranks_are_seen_at_once_the_straggler_first(real_traces: Path)
     """Four ranks; three wait a second in every step for rank 2, which is in one range of its script meanwhile."""
     run, report = reading.run_and_report_of(real_traces / "torchrec_straggler_4xv100")
     async with ReportApp(report, run).run_test(size=SMALL) as pilot:
-        seen = await see(pilot, "4 ranks, around step", "6")
+        await see(pilot, "4 ranks, around step", "6")
         await see(pilot, "⏎ Open + - Zoom")  # all ranks are shown: Escape leads nowhere
         rows = named_rows(pilot)
         assert [row.split()[0].lstrip(">▶") for row in rows] == ["r2", "r0", "r1", "r3"]
         assert rows[0].count("·") > 40
         assert all(row.count("▒") > 40 for row in rows[1:])
-        assert "# running sparse arch (1,010 ms)" in flat(seen)
+        seen = await see(pilot, "# running sparse arch (1,010 ms)")
         assert seen.splitlines()[0].endswith("STRAGGLER  1,097 ms/step (traced mean)")
         await see(pilot, "rank 2 vs rank", "b")
         await see(pilot, "⏎ Open esc Back + - Zoom")
@@ -535,14 +554,18 @@ def test_ranks_are_folded_by_host_where_there_are_more_than_lines(recorded: tupl
     run_time.ranks = {
         number: replace(run_time.ranks[number % 2], rank=number, host=host) for number, host in hosts.items()
     }
-    rows = folded(run_time, range(64), 11, 20)
+    rows = folded(run_time, range(64), [11], 20)
     assert rows[0] == ("r11", (11,))
     assert [len(ranks) for _, ranks in rows[1:]] == [8, 7, *[8] * 6]
     assert len({name for name, _ in rows}) == len(rows)
     assert sorted(rank for _, ranks in rows for rank in ranks) == [*range(64)]
-    assert len(folded(run_time, rows[2][1], 11, 20)) == 7  # opened, a row for each rank
+    assert len(folded(run_time, rows[2][1], [11], 20)) == 7  # opened, a row for each rank
+    late = [40, 3, *range(50, 64)]  # the latest first, in half of the room; the others with their hosts
+    rows = folded(run_time, range(64), late, 20)
+    assert [ranks for _, ranks in rows[:10]] == [(rank,) for rank in late[:10]]
+    assert rows[10:12] == [("gpu..-000 x7", (0, 1, 2, 4, 5, 6, 7)), ("gpu..-001 x8", (*range(8, 16),))]
     run_time.ranks = {number: replace(rank, host="") for number, rank in run_time.ranks.items()}
-    rows = folded(run_time, range(64), None, 20)
+    rows = folded(run_time, range(64), [], 20)
     assert [name for name, _ in rows][:2] == ["r0-7", "r8-15"]
 
 

@@ -73,8 +73,7 @@ async def test_a_tab_looks_as_it_did(
     run, report = recorded
     async with ReportApp(report, run).run_test(size=size) as pilot:
         if key == "7":
-            await see(pilot, "Up and down: select", "7")
-            await pilot.press("right")
+            await see(pilot, "Advised by DP102 no-sync-missing", "7")
         rows = (await settled(pilot, TABS[key], key)).splitlines()
         assert len(rows) == size[1]
         assert all(len(row) <= size[0] for row in rows)

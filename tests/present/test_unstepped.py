@@ -76,7 +76,7 @@ def test_the_account_is_of_the_whole_recording(unstepped: Report) -> None:
     said = flat(page.partition(title)[2].partition("\n\n")[0])
     # 240 of 400 ms compute; the mean recording is 200 ms; 40 of 60 ms of communication are hidden
     assert "█ compute 120.0 ms 60.0 %" in said
-    assert "▓ comm or waiting 10.0 ms 5.0 %" in said
+    assert "▚ comm or waiting 10.0 ms 5.0 %" in said
     assert "· host 70.0 ms 35.0 %" in said
     assert "to the end of the last: 200.0 ms, the mean of 2 devices." in said
     assert "10.0 % of the recording; 66.7 % of all communication is hidden" in said

@@ -12,7 +12,7 @@ import pytest
 
 from dptune.commands.shared.reading import measured_of
 from dptune.measured import Missing
-from dptune.present.tui.whatif import UNCHANGED, dials
+from dptune.present.tui.dials import UNCHANGED, dials
 from dptune.whatif.cpu.replay import step_ns
 from dptune.whatif.cpu.unit_building import read
 from dptune.whatif.predicting import compare, predict, search

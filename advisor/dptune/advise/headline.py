@@ -202,7 +202,7 @@ def _limited(case: _Case, why: str, recorded: bool, locating: Collection[str]) -
         measured, limit, whole, recorded, case.trust.findings, names_rank=not case.doubtful
     )
     waits = limit is not None and limit.class_ns == LATE.class_ns
-    if waits and case.late is None and (case.first is None or case.first.confidence == "low"):
+    if waits and (case.late is None or case.doubtful) and (case.first is None or case.first.confidence == "low"):
         action = " ".join(filter(None, (look_at(measured), case.action))) or action
     action += see_also(case.advice, limit) or lacking(case.advice, limit, coverage.unanswered, case.skipped)
     asked = coverage.answered or coverage.unanswered

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from dptune.present.terminal import WIDEST_ASKED
 from dptune.present.visible import visible
 
 Role = Literal["plain", "strong", "dim", "code", "note", "warning", "error", "good"]
@@ -26,6 +27,7 @@ Line = tuple[Span, ...]
 BLANK: Line = ()
 _LABEL = 10  # columns of the label of a command
 _CONTINUES = " \\"
+LONGEST_SENTENCE = 140  # columns: of a wider page tables and bars take more, sentences do not
 NARROW = 60  # below it code is folded: on a page this narrow a line that runs over cannot be read
 
 
@@ -51,12 +53,14 @@ def wrapped(
     role: Role = "plain",
     most: int | None = None,
 ) -> Iterator[Line]:
-    """The text folded at `width`, its first line after `indent`, the others after `then`; cut after `most` lines."""
+    """The text folded at `width`, on a wide terminal at LONGEST_SENTENCE; its first line after `indent`, the others
+    after `then`; cut after `most` lines.
+    """
     clean = visible(" ".join(text.split(" ")).replace("\n", " ").strip())
     clean = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", clean)  # a number stays with its unit
     folded = textwrap.wrap(
         clean,
-        max(width, 20),
+        max(min(width, LONGEST_SENTENCE) if width <= WIDEST_ASKED else width, 20),
         initial_indent=indent,
         subsequent_indent=indent if then is None else then,
         break_on_hyphens=False,

@@ -35,7 +35,7 @@ class Class(NamedTuple):
 PARTS = (
     Part("compute", ("compute_ns",), "█", "#", "good", "#009e73"),
     Part("exposed comm", ("exposed_transfer_ns",), "▓", "!", "error", "#d55e00"),
-    Part("comm or waiting", ("exposed_unsplit_ns",), "▓", "!", "error", "#d55e00"),  # ranks are missing to split it
+    Part("comm or waiting", ("exposed_unsplit_ns",), "▚", "?", "error", "#e9a98b"),  # ranks are missing to split it
     Part("waiting", ("exposed_waiting_ns",), "▒", "%", "error", "#cc79a7"),
     Part("copies", ("copy_ns", "memset_ns"), "≡", "=", "warning", "#0072b2"),
     Part("input", ("input_idle_ns",), "~", "~", "warning", "#e69f00"),
@@ -44,7 +44,7 @@ PARTS = (
 CLASSES = (
     Class("compute_ns", "compute", "device busy computing", "#009e73"),
     Class("exposed_transfer_ns", "exposed communication", "not overlapped by compute", "#d55e00"),
-    Class("exposed_unsplit_ns", "comm or waiting", "exposed comm, or waiting for ranks", "#d55e00"),
+    Class("exposed_unsplit_ns", "comm or waiting", "exposed comm, or waiting for ranks", "#e9a98b"),
     Class("exposed_waiting_ns", "waiting for ranks", "collective waits for a late rank", "#cc79a7"),
     Class("copy_ns", "copies", "copies that nothing overlaps", "#0072b2"),
     Class("memset_ns", "memsets", "memsets that nothing overlaps", "#56b4e9"),

@@ -47,8 +47,7 @@ from dptune.whatif.gpu.changes import changed as gpu_changed
 from dptune.whatif.gpu.links import relinked
 from dptune.whatif.gpu.program import Program
 from dptune.whatif.gpu.recorded import program_of
-from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE
-from dptune.whatif.gpu.uncertainty import interval as gpu_interval
+from dptune.whatif.gpu.uncertainty import OF_DIFFERENCE, interval
 from dptune.whatif.gpu.uncertainty import unknown_ns as gpu_unknown_ns
 from dptune.whatif.link import link_figures
 from dptune.whatif.searching import curve
@@ -165,7 +164,7 @@ class RunModel:
         estimate_ns = self.step_ns + difference
         if by_host:
             estimate_ns, below_ns = traced_steps.least_of_devices_ns(self.model, self.step_ns, min(floors)), 0.0
-        low_ns, predicted_ns, high_ns = gpu_interval(estimate_ns, below_ns, above_ns, floors, self._least_ns(new))
+        low_ns, predicted_ns, high_ns = interval(estimate_ns, below_ns, above_ns, floors, self._least_ns(new))
         assumptions = assumed(self.model, new, self.traced)
         batch = None if other.samples is None else round(other.samples)
         if why:

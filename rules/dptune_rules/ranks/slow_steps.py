@@ -8,12 +8,13 @@ function and by the line that calls it, on the rank where it takes most. Waiting
 neither is a lock: the line that waits for the lock is named. Where a library runs the loop and evaluates inside it, its
 function is named: `transformers.Trainer.evaluate`.
 
-Each cause may have a period. It is reported where at least three steps show it, and where it describes them in fewer
-bits than a list of these steps does; one missing step is tolerated. Slow steps without a sampled cause count only if
-they are equally spaced: others are attributed to the machine.
+A cause has a period if at least three steps are equally spaced, with one missing at most, and if stating the period
+takes fewer bits than listing the steps. Slow steps without a sampled cause count only if they have a period: others are
+attributed to the machine.
 
-A cause seen in a single step counts if it is a function that the other steps hardly call, and takes `once_share` of the
-time at the highest frequency that its place allows: once in as many steps as were taken before it, or timed after it.
+A function seen in a single step counts if the other steps hardly call it, and if it takes `once_share` of the time at
+the shortest interval that the recording allows: the number of steps before it, or of those timed after it, whichever is
+larger.
 
 ## Why it matters
 
@@ -29,15 +30,15 @@ it: the mean step does.
   for `compute_metrics`: `preprocess_logits_for_metrics` reduces them batch by batch.
 - Logging: if values are printed every tenth step, do not read them from the device in every step.
 
-The saving is predicted if the cause was sampled: the extra time of the slow steps, as a share of all timed steps, less
-a fifth for work that remains occasionally. The interval includes the variation between slow steps. If the cause was not
+If the cause was sampled, the saving is predicted: the extra time of the slow steps as a share of all timed steps, minus
+a fifth, because some of that work remains. The interval includes the variation between slow steps. If the cause was not
 sampled, or another rank is slow in the same steps for another reason, the saving is an upper bound.
 
 ## When to leave it alone
 
 - The work is needed that often. Collecting experience is part of reinforcement learning, and is reported with low
-  impact and low confidence. It is known by its name (rollouts, episodes), by libraries of environments, or by drawing
-  actions from a distribution and calling the `step` of an environment.
+  impact and low confidence. It is recognized by names (rollouts, episodes), by libraries of environments, or by
+  drawing actions from a distribution and calling the `step` of an environment.
 - The period is the length of an epoch: see `workers-restart`.
 
 ## References

@@ -131,8 +131,8 @@ def check(run: RunView) -> Iterator[Advice]:
         if untraced:
             return  # it is one rank, and not that which was late while it was traced
         raise Missing(
-            f"rank {rank} is late in {count} of {len(steps)} traced steps, too few to know whether it always is: "
-            f"record at least 10 (`--light 10`)"
+            f"rank {rank} is late in {count} of {len(steps)} traced steps, too few to know whether it is the "
+            f"straggler: record at least 10 (`--light 10`, or `active=10` in torch.profiler's schedule)"
         )
     who = ", ".join(f"rank {rank} in {count}" for rank, count in turns)
     yield Advice(

@@ -21,6 +21,7 @@ _IDLE: tuple[LagCause, ...] = ("input", "gc", "host", "unexplained")
 _LEAST_COVER = 0.5  # a cause that covers less of the lag is not the cause
 _LEAST_PART = 0.5  # of all lag, from which on one rank is the straggler
 _LEAST_PART_OF_TWO = 0.7
+_FEW_RANKS, _LEAST_TIMES = 8, 3.0  # of more ranks, how many times as late as the next one a straggler is
 _LEAST_LATE, _MOST_LATE = 3, 0.6  # steps: fewer may be chance; of all steps: in more it is late in the median step
 _MORE = 0.01  # from this share on, more operations than the mean of the others are more work
 _AS_MUCH = 0.5  # of how much longer a rank computes, that is as much longer; less is not
@@ -93,7 +94,8 @@ def arrivals(
 def straggler(ranks: Mapping[int, ArrivalFigures], account: Account) -> StragglerFigures | str:
     """The rank with half of all lag or more, of two ranks 70 %, over all steps; or why there is none.
 
-    One of two ranks always has half. Equal ones of a healthy run had 53 %, one that slept had all.
+    One of two ranks always has half. Equal ones of a healthy run had 53 %, one that slept had all. Of many ranks, all
+    of which are a little late by turns, the straggler is the one that is late by far in the median step.
     """
     if not ranks or not account.window_ns:
         return ALONE
@@ -101,7 +103,8 @@ def straggler(ranks: Mapping[int, ArrivalFigures], account: Account) -> Straggle
     worst = max(lag_ns, key=lambda rank: lag_ns[rank])
     if not lag_ns[worst]:
         return NEVER
-    if lag_ns[worst] < (_LEAST_PART if len(ranks) > 2 else _LEAST_PART_OF_TWO) * sum(lag_ns.values()):
+    part = _LEAST_PART if len(ranks) > 2 else _LEAST_PART_OF_TWO
+    if lag_ns[worst] < part * sum(lag_ns.values()) and not _stands_out(worst, ranks):
         return TURNS
     latest: dict[int, int] = defaultdict(int)
     for figures in ranks.values():
@@ -117,6 +120,12 @@ def straggler(ranks: Mapping[int, ArrivalFigures], account: Account) -> Straggle
         waiting_share=account.share("exposed_waiting_ns"),
         missing={"gain_share": UNREPLAYED, "work_ratio": UNSHAPED},
     )
+
+
+def _stands_out(worst: int, ranks: Mapping[int, ArrivalFigures]) -> bool:
+    """Whether a rank of many is late several times as long as any other, in the median step."""
+    others = (figures.lag_ns for rank, figures in ranks.items() if rank != worst)
+    return len(ranks) > _FEW_RANKS and ranks[worst].lag_ns >= max(1, _LEAST_TIMES * max(others))
 
 
 def late_steps(arrival: ArrivalFigures) -> list[StepLag]:

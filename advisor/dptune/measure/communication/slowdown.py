@@ -52,7 +52,7 @@ def slowdown(spent: Sequence[DeviceTimeline], compute_ns: int) -> tuple[float | 
     if pairs < FEWEST_PAIRS or not without:
         ran = f"{pairs} {'operation' if pairs == 1 else 'operations'}"
         need = f"at least {FEWEST_PAIRS} are needed"
-        return f"{ran} ran both with and without overlapping communication, at one place in the step; {need}", pairs
+        return f"{ran} ran both with and without overlapping communication at the same place in the step; {need}", pairs
     if without < LEAST_SHARE * compute_ns:
         compared = f"{100 * without / compute_ns:.1g} % of the compute"
         need = f"at least {100 * LEAST_SHARE:g} % is needed"

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from dptune.advice import Report
 from dptune.present.first_screen import Bar, FirstScreen, Fix, first_screen, sentences_of, verdict_role
-from dptune.present.lines import BLANK, Line, Role, Span, command_line, line, wrapped
+from dptune.present.lines import BLANK, LONGEST_SENTENCE, Line, Role, Span, command_line, line, wrapped
 from dptune.present.sections import kernels
 from dptune.present.step_classes import PARTS, cells
 from dptune.present.table import Column, table
@@ -61,7 +61,7 @@ def first(report: Report, width: int, keys: bool = False, patches: bool = True) 
         most = _MOST_UNSEEN + (room - further > _MOST_UNSEEN)
         if width >= _USUAL:
             most = max(1, min(most, room))
-        rows = list(_short(text, width - 10, most, "", role="dim"))
+        rows = list(_short(_whole_clauses(text, width - 10, most), width - 10, most, "", role="dim"))
         if number and len(rows) > room and width >= _USUAL:
             break
         room -= len(rows)
@@ -101,6 +101,13 @@ def _short(text: str, width: int, most: int, indent: str, role: Role = "plain") 
     yield from wrapped(text, width, indent, role=role, most=most if width >= _NARROW else 2 * most)
 
 
+def _whole_clauses(text: str, width: int, most: int) -> str:
+    """As many clauses as fit the lines, so that none is cut; the text where not even the first fits."""
+    clauses, lines = text.split("; "), most if width >= _NARROW else 2 * most
+    kept = ("; ".join(clauses[:count]) for count in range(len(clauses), 0, -1))
+    return next((words for words in kept if len(list(wrapped(words, width))) <= lines), text)
+
+
 def _sentences(screen: FirstScreen, width: int, keys: bool) -> Iterator[Line]:
     """The verdict, and below it as many whole sentences on its cause as fit."""
     verdict, *cause = (_led(text, keys) for text in screen.sentences)
@@ -128,7 +135,8 @@ def _bars(screen: FirstScreen, width: int) -> Iterator[Line]:
     yield BLANK
     names = [_name(bar) for bar in screen.bars]
     column = max(map(len, names)) if len(screen.bars) > 1 or screen.bars[0].ranks != (0,) else 0
-    room = max(10, min(_WIDEST_BAR, width - column - 4 - max(len(_odd(bar)) for bar in screen.bars)))
+    widest = width // 2 if width > LONGEST_SENTENCE else _WIDEST_BAR
+    room = max(10, min(widest, width - column - 4 - max(len(_odd(bar)) for bar in screen.bars)))
     for bar, name in zip(screen.bars, names, strict=True):
         mark = "▶" if bar.marked else " "
         lead = f" {name:<{column}}{mark} " if column else " "

@@ -83,8 +83,8 @@ def _gains(report: Report, found: OutlierFigures) -> str:
             return f"For the saving without the delays of rank {alone[0]}, see {advice.rule}."
     parts = [f"{percent(gain.share)} shorter without the delays of {_who(gain.ranks)}" for gain in found.gains]
     return (
-        f"Replayed with the slowest ranks at the pace of the median rank, a step is up to {', '.join(parts)}. Host "
-        "launches are not part of this replay and can limit the saving."
+        f"Replayed with the slowest ranks as fast as the median rank, a step is up to {', '.join(parts)}. The replay "
+        "leaves out host launches, which can limit the saving."
     )
 
 

@@ -81,8 +81,10 @@ class Row:
 
 def painted_row(row: Row, column: int, chosen: bool, lines: int = 1, between: int = 0) -> Iterator[Text]:
     """The row on some lines, with its name on the first, and blank lines below it; the cursor at a column, reversed
-    where the row is the chosen one.
+    where the row is the chosen one. Nested events, which have their names in them, are on one line.
     """
+    if row.level:
+        lines, between = 1, between + lines - 1
     mark = ">" if chosen else "▶" if row.late else " "
     name = f"{mark}{visible(row.label)[: LABEL - 2]:<{LABEL - 1}}"
     style = "bold" if chosen else hue("red") if row.late else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from statistics import median_low
 
@@ -13,6 +13,7 @@ from dptune.measure.intervals import Ints
 from dptune.measure.lanes import RankLanes
 from dptune.measure.rank_time import RankTime, RunTime, Shares
 from dptune.present.amounts import milliseconds
+from dptune.present.first_screen import reported_straggler
 from dptune.present.tui.rows import Row, Sign, lane_row, level_rows, time_cells
 
 Window = tuple[int, int]  # ns
@@ -26,6 +27,14 @@ def lags_of(report: Report) -> dict[int, int]:
     return {rank: arrival.lag_ns for rank, arrival in arrivals if arrival is not None}
 
 
+def late_ranks_of(report: Report) -> list[int]:
+    """The straggler; without one the ranks that the outliers name, the latest place first."""
+    straggler, outliers = reported_straggler(report), report.measured.known("outliers")
+    if straggler is not None:
+        return [straggler]
+    return [rank for place in (outliers.late if outliers else ()) for rank in place.ranks]
+
+
 def usual_rank(rank: int, ranks: Sequence[int], lags: dict[int, int], late: int | None) -> int | None:
     """Whom to compare a rank with: the straggler; the straggler with the rank of the median lag."""
     others = [number for number in ranks if number != rank]
@@ -37,12 +46,15 @@ def usual_rank(rank: int, ranks: Sequence[int], lags: dict[int, int], late: int 
     return next((number for number in others if known and lags.get(number) == median_low(known)), others[0])
 
 
-def folded(run_time: RunTime, ranks: Sequence[int], late: int | None, room: int) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and ranks of the rows: a row per rank, the straggler first; where there is no room for that, one per host,
-    or per few ranks of hosts that are not known.
+def folded(
+    run_time: RunTime, ranks: Sequence[int], late: Sequence[int], room: int
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and ranks of the rows: a row per rank, late ones first; where there is no room for that, one per host, or
+    per few ranks of hosts that are not known, and late ranks by themselves in half of the room.
     """
-    first = [rank for rank in ranks if rank == late]
-    others = [rank for rank in ranks if rank != late]
+    known = set(ranks)
+    first = [rank for rank in late if rank in known][: max(room // 2, 1)]
+    others = [rank for rank in ranks if rank not in first]
     if len(ranks) <= max(room, 2):
         return [(f"r{rank}", (rank,)) for rank in (*first, *others)]
     hosts = {rank: run_time.ranks[rank].host for rank in others}
@@ -67,14 +79,14 @@ def run_rows(
     names: Sequence[tuple[str, tuple[int, ...]]],
     window: Window,
     columns: int,
-    late: int | None,
+    late: Collection[int],
     lags: dict[int, int],
 ) -> list[Row]:
     """A row for each rank or few ranks."""
     cuts = np.linspace(*window, columns + 1).astype(np.int64)
     rows = []
     for name, ranks in names:
-        is_late = late in ranks and len(ranks) == 1
+        is_late = len(ranks) == 1 and ranks[0] in late
         label = f"{name} +{milliseconds(lags[ranks[0]] / 1e6)}" if is_late and lags.get(ranks[0]) else name
         rows.append(Row(label, ranks, partial(_time, run_time, ranks, cuts), is_late))
     return rows

@@ -18,6 +18,7 @@ from dptune.present.tui.scene import Window
 from dptune.present.tui.timeline_view import Mode, TimelineView
 
 _SHORT = {"exposed comm": "exposed"}  # names of the legend on a narrow screen
+_UNSPLIT = "comm or waiting"  # of ranks that were not read: named where it is seen
 _TICK = 12  # columns at least, from one time of the axis to the next
 
 
@@ -50,8 +51,8 @@ def picture(view: TimelineView) -> Text:
 
 
 def _lines_of_row(view: TimelineView) -> tuple[int, int]:
-    """The lines of a row and the blank ones below it: of ranks more than one where the screen has lines for it."""
-    height = view.room // max(len(view.rows), 1) if view.mode == "all" else 1
+    """The lines of a row and the blank ones below it: more than one where the screen has lines for it."""
+    height = view.room // max(len(view.rows), 1)
     return (2, 1) if height > 2 else (1, 1) if height == 2 else (1, 0)
 
 
@@ -84,10 +85,10 @@ def _round(least_ns: float) -> float:
 
 def _legend(view: TimelineView, rows: list[Row]) -> Text:
     """What the signs of the rows stand for: classes of a rank's time, kinds of work on a stream."""
-    every = {part.block: (style_of(part.role), part.name) for part in PARTS if part.name != view.unnamed_part}
-    signs = dict(every)
+    seen = {cell.sign for row in rows if row.lane is None and not row.level for cell in row.cells}
+    every = {part.block: (style_of(part.role), part.name) for part in PARTS}
+    signs = {sign: shown for sign, shown in every.items() if sign in seen or shown[1] != _UNSPLIT}
     if view.mode != "all":
-        seen = {cell.sign for row in rows if row.lane is None and not row.level for cell in row.cells}
         signs = {sign: shown for sign, shown in every.items() if sign in seen}
         kinds = {piece.kind for row in rows if row.lane is not None for piece in row.lane.pieces}
         for kind, (sign, style) in SIGNS.items():

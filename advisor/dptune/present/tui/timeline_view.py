@@ -9,13 +9,13 @@ from dptune.advice import Report
 from dptune.measure.lanes import RankLanes, SearchHit, median_of
 from dptune.measure.rank_time import RunTime
 from dptune.measure.steps.windows import Step
-from dptune.present.first_screen import reported_straggler
 from dptune.present.tui import under_cursor
 from dptune.present.tui.rows import Row
 from dptune.present.tui.scene import (
     Window,
     folded,
     lags_of,
+    late_ranks_of,
     rank_rows,
     run_rows,
     usual_rank,
@@ -43,10 +43,8 @@ class TimelineView:
     def __init__(self, run: Run, report: Report, screen: Callable[[], tuple[int, int]]) -> None:
         self.run = run
         self.numbers = [rank.rank for rank in run.ranks]
-        self.late, self.lags = reported_straggler(report), lags_of(report)
-        account = report.measured.known("account")
-        unsplit = account is not None and account.exposed_unsplit_ns > account.exposed_transfer_ns
-        self.unnamed_part = "exposed comm" if unsplit else "comm or waiting"  # one block stands for both
+        self.late_ranks, self.lags = late_ranks_of(report), lags_of(report)
+        self.late = next(iter(self.late_ranks), None)  # with whom others are compared
         self.mode: Mode = "all" if len(self.numbers) > 1 else "rank"
         self.rank = self.late if self.late in self.numbers else next(iter(self.numbers), 0)
         self.other: int | None = None  # the second rank of a pair
@@ -304,7 +302,7 @@ class TimelineView:
     def _scene(self) -> list[Row]:
         """The rows of the mode."""
         if self.mode == "all" and self.run_time is not None:
-            names = folded(self.run_time, self.group or self.numbers, self.late, self.room)
+            names = folded(self.run_time, self.group or self.numbers, self.late_ranks, self.room)
             return self._time_rows(names)
         if self.mode == "pair" and self.other is not None:
             half = max(self.room // 2, 3)
@@ -319,7 +317,8 @@ class TimelineView:
     def _time_rows(self, names: Iterable[tuple[str, tuple[int, ...]]]) -> list[Row]:
         if self.run_time is None:
             return []
-        return run_rows(self.run_time, list(names), (self.begin, self.end), self.columns, self.late, self.lags)
+        window = self.begin, self.end
+        return run_rows(self.run_time, list(names), window, self.columns, self.late_ranks, self.lags)
 
     def cell(self, rank: int) -> Window:
         """The moments between which the cursor is, by the clock of a rank's trace."""

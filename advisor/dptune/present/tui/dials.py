@@ -1,0 +1,141 @@
+"""The settings of the what-if tab: which can be turned for a run, their values, and what a recommendation sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import isclose
+from typing import NamedTuple
+
+from dptune.advice import Advice
+from dptune.knobs import Value
+from dptune.measure.steps.input_wait import drawn_from
+from dptune.measured import Measured, Missing, digits
+from dptune.trace.run import Run
+from dptune.whatif.cpu.buckets import DEFAULT_CAP_BYTES, MIB
+from dptune.whatif.link import link_figures
+
+UNCHANGED = "unchanged"
+NO_STRAGGLER = "straggler.removed"
+
+
+class Dial(NamedTuple):
+    """A setting and the values that the arrow keys go through, UNCHANGED among them; `now` is what that is."""
+
+    knob: str
+    what: str
+    values: tuple[Value | str, ...]
+    now: str = ""
+
+
+def dials(run: Run, measured: Measured) -> list[Dial]:
+    """What can be turned for a run: other values of what it has now, in order of size."""
+    world = measured.known("world_size") or 1
+    on_cpus, units = measured.known("device_kind") == "cpu", _units(run)
+    sharded = units > 0 or any(facts.fsdp for facts in run.facts.values())
+    found = list(_of_gpus(run, sharded) if not on_cpus else _of_units(run, units) if units else _of_ddp(run))
+    if world > 1:
+        found += [] if sharded else [Dial("ddp.comm_hook", "gradients sent as", (UNCHANGED, "fp16", "bf16"))]
+        found += _of_links(measured)
+        found.append(Dial("world_size", "ranks", (UNCHANGED, *(world * times for times in (2, 4, 8))), str(world)))
+        found.append(Dial(NO_STRAGGLER, "remove straggler", (UNCHANGED, True)))
+    return found
+
+
+def _of_gpus(run: Run, sharded: bool) -> Iterator[Dial]:
+    """What its model knows of any trace; of a recording, what its facts allow."""
+    yield from _OF_ALL_GPUS
+    if sharded:
+        yield Dial("fsdp.reshard_after_forward", "free gathered units", (UNCHANGED, False))
+        yield Dial("fsdp.prefetch", "gather units ahead", (UNCHANGED, True))
+    if run.facts:
+        yield Dial("precision.autocast", "autocast", (UNCHANGED, "bf16"))
+        yield Dial("optimizer.fused", "fused optimizer", (UNCHANGED, True))
+        yield from _of_loader(run)
+
+
+def _of_ddp(run: Run) -> Iterator[Dial]:
+    every = list(run.facts.values())
+    caps = {(module.first_bucket_bytes, module.bucket_cap_bytes) for facts in every for module in facts.ddp}
+    first, cap = caps.pop() if len(caps) == 1 else (None, None)
+    sizes = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0)
+    is_default = cap is None or (cap == DEFAULT_CAP_BYTES and first != cap)
+    now = _DEFAULT_MB if is_default or cap is None else cap / MIB
+    yield Dial("ddp.bucket_cap_mb", "bucket size, MiB", _around(sizes, now), "default" if is_default else f"{now:.3g}")
+    yield from _of_loader(run)
+    yield Dial("ddp.no_sync", "all-reduce once per step", (UNCHANGED, True))
+
+
+def _units(run: Run) -> int:
+    """How many units of fully_shard have parameters."""
+    first = next(iter(run.facts.values()), None)
+    return sum(len(fsdp.names) for fsdp in first.fsdp) if first else 0
+
+
+def _of_units(run: Run, units: int) -> Iterator[Dial]:
+    yield Dial("fsdp.reshard_after_forward", "free gathered units", (UNCHANGED, False))
+    counts: tuple[Value, ...] = (*sorted({1, max(1, units // 2)} - {units}),)
+    yield Dial("fsdp.units", "units", (*counts, UNCHANGED, 2 * units), str(units))
+    yield Dial("fsdp.reduce_dtype", "gradients sent as", (UNCHANGED, "bf16"))
+    yield Dial("wrapper", "wrapper", (UNCHANGED, "ddp"), "fsdp")
+    yield from _of_loader(run)
+    yield Dial("fsdp.no_sync", "reduce once per step", (UNCHANGED, True))
+
+
+def _of_loader(run: Run) -> Iterator[Dial]:
+    loader = drawn_from(list(run.facts.values()))
+    if loader and loader.batch_size:
+        batches = (loader.batch_size * times for times in (2, 4, 8))
+        yield Dial("loader.batch_size", "loader batch size", (UNCHANGED, *batches), str(loader.batch_size))
+    if loader and not loader.num_workers:
+        yield Dial("loader.num_workers", "loader workers", (UNCHANGED, 1, 2, 4, 8), "0")
+
+
+def _of_links(measured: Measured) -> Iterator[Dial]:
+    try:
+        link = link_figures(measured)
+    except Missing:
+        return
+    rate, alpha = link.algbw_gb_per_s, link.alpha_us
+    yield Dial("link.gb_per_s", "link, GB/s", _around((0.01, 0.1, 1.0, 10.0, 100.0), rate), digits(rate))
+    latencies = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
+    yield Dial("link.alpha_us", "latency, us", _around(latencies, alpha), digits(alpha))
+
+
+def _around(values: Sequence[float], now: float) -> tuple[Value | str, ...]:
+    """Values in order of size, with what it is now at its place among them, or in place of one that is the same."""
+    below = [value for value in values if value < now and not isclose(value, now, rel_tol=_SAME)]
+    above = [higher for higher in values if higher > now and not isclose(higher, now, rel_tol=_SAME)]
+    return (*below, UNCHANGED, *above)
+
+
+_DEFAULT_MB = 24.0  # torch's own: 25 but for the first bucket, which is of 1, so a little less than 25 for all
+_SAME = 0.02
+_OF_ALL_GPUS = (
+    Dial("host.times", "host time factor", (0.0, 0.5, UNCHANGED, 2.0)),
+    Dial("compute.times", "kernel time factor", (0.25, 0.5, UNCHANGED, 2.0)),
+    Dial("syncs.removed", "remove host-device syncs", (UNCHANGED, True)),
+)
+
+
+def advised(made: Sequence[Dial], advice: Sequence[Advice]) -> tuple[list[Dial], dict[str, Value], str]:
+    """The settings with the values of the first recommendation that these settings can express; those values, by
+    setting; and its rule and name. No value and no name where none can.
+    """
+    turned = {dial.knob for dial in made}
+    for recommendation in advice:
+        wanted = {change.knob: change.then for change in recommendation.changes}
+        if wanted and wanted.keys() <= turned:
+            dials = [_with(dial, wanted[dial.knob]) if dial.knob in wanted else dial for dial in made]
+            return dials, wanted, f"{recommendation.rule} {recommendation.slug}"
+    return list(made), {}, ""
+
+
+def _with(dial: Dial, value: Value) -> Dial:
+    """The setting with one more value: before the next larger one, words after what is now."""
+    if value in dial.values:
+        return dial
+    at = dial.values.index(UNCHANGED) + 1
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        larger = (place for place, other in enumerate(dial.values) if isinstance(other, (int, float)) and other > value)
+        at = next(larger, len(dial.values))
+    return dial._replace(values=(*dial.values[:at], value, *dial.values[at:]))
