@@ -50,6 +50,20 @@ def test_by_sequence_number_whatever_the_order():
     assert starts(found) == [[20, 20], [30, 30]]
 
 
+def test_of_calls_that_share_a_sequence_number_each_has_its_place():
+    """A trace of one rank that counts anew in the backward pass; with another number of them only the first is sure."""
+
+    def calls(numbers):
+        times = enumerate(numbers)
+        return [Call(0, "all_gather", 10 * at, 5, group="g", group_size=2, sequence=number) for at, number in times]
+
+    found = match([rank(0, calls([0, 1, 0, 1])), rank(1, calls([0, 1, 0, 1]))], 2)
+    assert starts(found) == [[0, 0], [10, 10], [20, 20], [30, 30]]
+    assert {one.basis for one in found} == {"sequence"}
+    found = match([rank(0, calls([0, 1, 0, 1])), rank(1, calls([1, 0, 1]))], 2)
+    assert starts(found) == [[0, 10], [10, 0], [30, 20]]
+
+
 def test_by_order_within_each_group_and_step():
     inner = [
         Call(0, "all_reduce", 1, 5, group="tp", group_size=2),

@@ -7,6 +7,7 @@ Three linear layers of 1.6, 4.5 and 0.7 MB, each a unit, on two ranks over gloo,
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dptune.commands.shared.reading import measured_of
@@ -48,6 +49,25 @@ def test_each_unit_is_gathered_twice_and_reduced_once(recorded):
     first, *_ = found.model().steps[0]
     sizes = {names[call.unit]: call.message_bytes for call in first.passes[0].calls}
     assert sizes == {"0": 1644800, "2": 4482800, "4": 717824}
+
+
+def test_hooks_of_units_take_as_long_whatever_the_batch(recorded):
+    """Ranges of FSDP in the passes of a rank's steps, without its collectives, counted moment by moment, us."""
+    run, _ = recorded
+    found = read(*recorded).timelines[0]
+    columns = run.ranks[0].light.columns
+    moments = set()
+    for row in range(len(columns.ts_ns)):
+        if columns.name(row).startswith("FSDP::"):
+            moments.update(range(int(columns.ts_ns[row]) // 1000, int(columns.ends(row)) // 1000))
+    for flight in found.flights:
+        moments.difference_update(range(flight.start_ns // 1000, flight.end_ns // 1000))
+    assert found.calls.hooks_ns == pytest.approx(1e3 * len(moments) / len(found.steps), rel=0.1)
+    model = read(*recorded).model()
+    hooks_share = found.calls.hooks_ns / np.median(
+        [p.forward_ns + p.backward_ns for s in found.steps for p in s.passes]
+    )
+    assert 0.1 < hooks_share < model.fixed_share < 1
 
 
 def test_the_unchanged_replay_is_near_the_step(ground):

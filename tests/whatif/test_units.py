@@ -123,19 +123,37 @@ def test_passes_that_reduce_nothing():
 
 
 def test_fewer_units_pay_fewer_latencies():
+    """A hook of 4 or 2 is none of a unit's size, so it goes with its collective: two gathers and a reduction."""
     one = changed(model(), {"fsdp.units": 1})
     calls = one.steps[0][0].passes[0].calls
     assert [(call.kind, call.direction, call.at_ns, call.message_bytes) for call in calls] == [
         ("gather", "forward", 10.0, 160.0),
         ("gather", "backward", 4.0, 160.0),
-        ("reduce", "backward", 65.0, 160.0),
+        ("reduce", "backward", 59.0, 160.0),
     ]
+    assert (one.steps[0][0].passes[0].forward_ns, one.steps[0][0].passes[0].backward_ns) == (56.0, 64.0)
     assert one.sharding.names == ("a, b",)
-    assert step_ns(model()) - step_ns(one) == 20 + 20 + 40
+    assert step_ns(model()) - step_ns(one) == 20 + 20 + 40 + 4 + 4 + 2
     four = changed(model(), {"fsdp.units": 4})
-    assert step_ns(four) - step_ns(model()) == 4 * 20 + 2 * 40
+    assert step_ns(four) - step_ns(model()) == 4 * 20 + 2 * 40 + 4 * 4 + 2 * 2
     with pytest.raises(Missing, match="a multiple"):
         changed(model(), {"fsdp.units": 5})
+
+
+def test_of_a_longer_hook_only_a_part_goes_with_its_collective():
+    """0.4 ms of 1 ms for each of 2 gathers and a reduction that go; half of that, and twice, in the interval."""
+    calls = tuple(replace(call, at_ns=1e6 + 1e6 * place, around_ns=1e6) for place, call in enumerate(CALLS))
+    longer = model([RankStep((Pass(0.0, 3e6, 7e6, calls=calls),), 0.0)])
+    one, four = (changed(longer, {"fsdp.units": count}) for count in (1, 4))
+    assert step_ns(longer) - step_ns(one) == 20 + 20 + 40 + 3 * 0.4e6
+    assert [call.around_ns for call in one.steps[0][0].passes[0].calls] == [1.6e6] * 3
+    assert step_ns(four) - step_ns(longer) == 4 * 20 + 2 * 40 + 6 * 0.4e6
+    assert {call.around_ns for call in four.steps[0][0].passes[0].calls} == {0.7e6}
+    asked = {"fsdp.units": 1}
+    assert sorted(step_ns(longer) - step_ns(changed(other, asked)) for other in others(longer, asked)) == [
+        80 + 3 * 0.2e6,
+        80 + 3 * 0.6e6,
+    ]
 
 
 def test_many_units_merge_into_like_ones():

@@ -11,7 +11,8 @@ from dptune.whatif.cpu.communication import ADDING_NS, COMPRESSED_NS, HOOK_ENDS_
 from dptune.whatif.cpu.loaders import TAKING_NS, WORKER_STARTS_NS
 from dptune.whatif.cpu.model import StepModel
 from dptune.whatif.cpu.topology import TOPOLOGY
-from dptune.whatif.cpu.wrappers import APART, BYTE_NS, CALL_NS, DISPATCH_NS, TENSOR_NS, UPDATE_NS
+from dptune.whatif.cpu.units import CALL_NS
+from dptune.whatif.cpu.wrappers import APART, BYTE_NS, DISPATCH_NS, TENSOR_NS, UPDATE_NS
 from dptune.whatif.gpu.program import Program
 
 _SIZES = "collectives of other sizes take as long as the link model says"
@@ -56,14 +57,16 @@ _ON_CPUS = {
     "them at different times",
     "fsdp.within_hosts": "each reduce-scatter is followed by an all-reduce of shards between hosts, by all ranks of a "
     "host at once",
-    "fsdp.units": "hooks and copies of units take as long in total as before; a merged unit is gathered before its "
-    "first module and reduced after its last",
+    "fsdp.units": f"each collective takes {CALL_NS / 1e6:g} ms of its hook whatever its size, the rest of hooks and "
+    "copies takes as long in total as before; a merged unit is gathered before its first module and reduced after its "
+    "last",
     "loader.num_workers": "each worker prepares a batch as fast as the main process did, CPU cores permitting; "
     f"fetching one costs {TAKING_NS / 1e6:g} ms, and without persistent_workers starting each worker costs "
     f"{WORKER_STARTS_NS / 1e6:g} ms per epoch",
     "loader.persistent_workers": "workers are running when an epoch starts, but no batch is ready",
     "loader.batch_size": f"fixed per pass, whatever the batch: time between operators, calling each "
-    f"({OPERATOR_VIEWS:g} transposes), and {PARAMETER_NS:g} ns per parameter byte; all else grows with the batch",
+    f"({OPERATOR_VIEWS:g} transposes), hooks of fully_shard, and {PARAMETER_NS:g} ns per parameter byte; all else "
+    "grows with the batch",
     "accumulation.": "work done once per step takes as long with fewer micro-batches: the optimizer, work before the "
     "first micro-batch, and the collectives of the last",
     "straggler.balanced": "the forward and backward work of each step is spread evenly over the ranks, with the same "

@@ -5,6 +5,7 @@ All take the calls of one process group in one step, by rank.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,12 +25,20 @@ def key(call: Call) -> Key:
 
 
 def by_sequence(ranks: Sequence[Sequence[Call]]) -> list[Row]:
-    """Calls with the same sequence number and kind; of several on one rank the first."""
-    by_key: dict[tuple[int | None, str], Row] = {}
+    """Calls with the same sequence number and kind; of several on one rank call n is call n of the others.
+
+    Where other ranks have another number of them, only the first of each.
+    """
+    counts = [Counter((call.sequence, call.kind) for call in calls) for calls in ranks]
+    by_key: dict[tuple[int | None, str, int], Row] = {}
     for at, calls in enumerate(ranks):
+        places: Counter[tuple[int | None, str]] = Counter()
         for call in calls:
-            row = by_key.setdefault((call.sequence, call.kind), [None] * len(ranks))
-            row[at] = row[at] or call
+            key = call.sequence, call.kind
+            place = places[key]
+            places[key] += 1
+            if not place or all(other[key] in (0, counts[at][key]) for other in counts):
+                by_key.setdefault((*key, place), [None] * len(ranks))[at] = call
     return list(by_key.values())
 
 

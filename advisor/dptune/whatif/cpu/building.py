@@ -220,7 +220,8 @@ def fixed_share(timelines: Mapping[int, Parted], stretch: Mapping[int, Stretch],
         passes = median(len(step.passes) for step in rank_timeline.steps)
         calls = rank_timeline.calls
         calling = calls.view_ns * OPERATOR_VIEWS or OPERATOR_NS * stretch[rank].rest
-        fixed = calls.between_ns + calls.operators * calling + passes * total * PARAMETER_NS * stretch[rank].rest
+        fixed = calls.between_ns + calls.operators * calling + calls.hooks_ns
+        fixed += passes * total * PARAMETER_NS * stretch[rank].rest
         shares.append(min(1.0, fixed / max(1.0, computed)))
     return median(shares)
 

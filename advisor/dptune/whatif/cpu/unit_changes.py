@@ -5,7 +5,7 @@ What a model cannot tell raises Missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby
 
@@ -13,7 +13,7 @@ from dptune.knobs import Value
 from dptune.knobs.fsdp import DTYPES
 from dptune.measured import Missing
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
-from dptune.whatif.cpu.units import Sharding, UnitCall, element_bytes
+from dptune.whatif.cpu.units import CALL_NS, Direction, Sharding, UnitCall, element_bytes
 
 
 def reshard_after_forward(model: StepModel, value: Value) -> StepModel:
@@ -71,22 +71,23 @@ def no_sync(model: StepModel, value: Value) -> StepModel:
 def units(model: StepModel, value: Value) -> StepModel:
     """So many units: neighbours are merged until they are of like size, or each is split into equal parts.
 
-    A merged unit is gathered where the first of its parts was, and reduced where the last was.
+    A merged unit is gathered where the first of its parts was, and reduced where the last was. Each collective that
+    goes spares the part of its hook that does not depend on the size of a unit, and each new one takes it again.
     """
-    names, count = sharding_of(model).names, int(value or 0)
+    names, count, call_ns = sharding_of(model).names, int(value or 0), model.wrapper_times * CALL_NS
     sizes = {call.unit: call.message_bytes for pass_ in _passes(model) for call in pass_.calls if call.kind == "gather"}
     if count < 1:
         raise Missing("a model needs at least one unit")
     if count <= len(names):
         group = grouped([sizes[place] for place in range(len(names))], count)
         merged = tuple(", ".join(found) for found in _by_group(names, group))
-        steps = model.each_pass(lambda pass_: replace(pass_, calls=tuple(_merged(pass_.calls, group))))
+        steps = model.each_pass(lambda pass_: _merged(pass_, group, call_ns))
         return replace(model, steps=steps, sharding=replace(sharding_of(model), names=merged))
     if count % len(names):
         raise Missing(f"units can only be split evenly: set fsdp.units to a multiple of {len(names)}")
     parts = count // len(names)
     split = tuple(f"{name} ({part + 1} of {parts})" for name in names for part in range(parts))
-    steps = model.each_pass(lambda pass_: _split(pass_, parts))
+    steps = model.each_pass(lambda pass_: _split(pass_, parts, call_ns))
     return replace(model, steps=steps, sharding=replace(sharding_of(model), names=split))
 
 
@@ -185,35 +186,49 @@ def _by_group(names: Sequence[str], group: Sequence[int]) -> Iterator[list[str]]
         yield [name for _, name in pairs]
 
 
-def _merged(calls: Iterable[UnitCall], group: Sequence[int]) -> Iterator[UnitCall]:
+def _merged(pass_: Pass, group: Sequence[int], call_ns: float) -> Pass:
     """One call for all of a unit's parts in a row, of the same kind and pass: a gather at the first, else at the last.
 
-    Hooks and copies of the parts stay as they are: nearly all of their time is for parameters, not for units.
+    Hooks and copies of the parts take what they took, but for `call_ns` of each collective that goes, at most all.
     """
-    ordered = list(calls)
     together: dict[tuple[str, str, int], list[UnitCall]] = {}
-    for call in ordered:
+    for call in pass_.calls:
         together.setdefault((call.direction, call.kind, group[call.unit]), []).append(call)
-    for call in ordered:
+    kept = []
+    spared: dict[Direction, float] = {"forward": 0.0, "backward": 0.0}
+    for call in pass_.calls:
         parts = together[call.direction, call.kind, group[call.unit]]
-        if call is (parts[0] if call.kind == "gather" else parts[-1]):
-            size, around_ns = (sum(getattr(part, name) for part in parts) for name in ("message_bytes", "around_ns"))
-            yield replace(call, unit=group[call.unit], message_bytes=size, around_ns=around_ns)
+        if call is not (parts[0] if call.kind == "gather" else parts[-1]):
+            spared[call.direction] += min(call_ns, call.around_ns)
+            continue
+        gone = [part for part in parts if part is not call]
+        around_ns = call.around_ns + sum(max(0.0, part.around_ns - call_ns) for part in gone)
+        size, at_ns = sum(part.message_bytes for part in parts), max(0.0, call.at_ns - spared[call.direction])
+        kept.append(replace(call, unit=group[call.unit], at_ns=at_ns, message_bytes=size, around_ns=around_ns))
+    forward_ns, backward_ns = pass_.forward_ns - spared["forward"], pass_.backward_ns - spared["backward"]
+    return replace(pass_, forward_ns=max(0.0, forward_ns), backward_ns=max(0.0, backward_ns), calls=tuple(kept))
 
 
-def _split(pass_: Pass, parts: int) -> Pass:
-    """The pass with each call in so many, one after the other: at even distances until the next call of its kind."""
+def _split(pass_: Pass, parts: int, call_ns: float) -> Pass:
+    """The pass with each call in so many, one after the other: at even distances until the next call of its kind.
+
+    Each further part takes `call_ns` again, or what the whole call took around it where that is less.
+    """
     calls: list[UnitCall] = []
+    wholes_ns = []
     for direction, whole_ns in (("forward", pass_.forward_ns), ("backward", pass_.backward_ns)):
         of_pass = [call for call in pass_.calls if call.direction == direction]
         at_ns = [*(call.at_ns for call in of_pass), whole_ns]
-        split = []
+        added_ns = 0.0
         for place, call in enumerate(of_pass):
             gap_ns = (at_ns[place + 1] - at_ns[place]) / parts if call.kind == "gather" else 0.0
+            fixed_ns = min(call_ns, call.around_ns)
+            size, around_ns = call.message_bytes / parts, (call.around_ns - fixed_ns) / parts + fixed_ns
             for part in range(parts):
-                size, around_ns = call.message_bytes / parts, call.around_ns / parts
+                added_ns += fixed_ns if part else 0.0
                 unit = call.unit * parts + (part if direction == "forward" else parts - 1 - part)
-                moment = call.at_ns + part * gap_ns
-                split.append(replace(call, unit=unit, at_ns=moment, message_bytes=size, around_ns=around_ns))
-        calls += split
-    return replace(pass_, calls=tuple(calls))
+                moment = call.at_ns + part * gap_ns + added_ns
+                calls.append(replace(call, unit=unit, at_ns=moment, message_bytes=size, around_ns=around_ns))
+        wholes_ns.append(whole_ns + added_ns)
+    forward_ns, backward_ns = wholes_ns
+    return replace(pass_, forward_ns=forward_ns, backward_ns=backward_ns, calls=tuple(calls))

@@ -158,6 +158,8 @@ def unit_timeline(view: RankView, sizes: Mapping[Kind, Mapping[str, float]], ord
             ),
         )
 
+    ranges = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_ANY_HOOK))
+    hooks = Intervals.union(columns.ts_ns[ranges], columns.ends(ranges)) - blocked
     operators = columns.rows({"cpu_op"})
     if len(evaluated):
         operators = operators[columns.thread[operators] == columns.thread[evaluated[0]]]
@@ -169,20 +171,18 @@ def unit_timeline(view: RankView, sizes: Mapping[Kind, Mapping[str, float]], ord
             for step in steps
         ),
         names,
-        operator_calls(columns, operators, loading, blocked | loading | elsewhere, passes),
+        replace(
+            operator_calls(columns, operators, loading | hooks, blocked | loading | elsewhere | hooks, passes),
+            hooks_ns=float(np.median([sum(hooks.within(*span).total_ns for span in spans) for spans in passes])),
+        ),
         float(np.median([len(spans) for spans in inside])),
         float(np.median([spans.total_ns for spans in inside])),
-        _hooks_ns(columns, flights, blocked, [span for step in steps for span in found[step.number]]),
+        _hooks_ns(hooks, flights, [span for step in steps for span in found[step.number]]),
         tuple(flights),
     )
 
 
-def _hooks_ns(
-    columns: Columns, flights: Sequence[Flight], blocked: Intervals, spans: Sequence[_Span]
-) -> tuple[float, float]:
-    ranges = columns.rows(RANGE_CATEGORIES, lambda name: name.startswith(_ANY_HOOK))
-    hooks = Intervals.union(columns.ts_ns[ranges], columns.ends(ranges)) - blocked
-
+def _hooks_ns(hooks: Intervals, flights: Sequence[Flight], spans: Sequence[_Span]) -> tuple[float, float]:
     def beside(start_ns: int, end_ns: int) -> int:
         around_ns = sum(flight.around_ns for flight in flights if start_ns <= flight.start_ns < end_ns)
         return max(0, hooks.within(start_ns, end_ns).total_ns - around_ns)

@@ -60,6 +60,9 @@ def others(model: StepModel, changes: Mapping[str, Value]) -> Iterator[StepModel
         for times in OTHER_APART if model.sharding is None else ():
             bytes_per_ns = model.link.bytes_per_ns * APART / times
             yield replace(model, link=replace(model.link, bytes_per_ns=bytes_per_ns))
+    elif "fsdp.units" in changes:
+        for times, _ in _WRAPPER_TIMES:
+            yield replace(model, wrapper_times=times)
     if changes.get(hybrid.WITHIN_HOSTS):
         yield from hybrid.others_of(model, changes)
     if "ddp.no_sync" in changes:

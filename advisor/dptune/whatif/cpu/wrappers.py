@@ -23,10 +23,10 @@ from dptune.whatif.cpu.buckets import Caps
 from dptune.whatif.cpu.hybrid import check_one_group
 from dptune.whatif.cpu.model import Pass, RankStep, StepModel
 from dptune.whatif.cpu.unit_changes import gathering_again, grouped, sharding_of, without
-from dptune.whatif.cpu.units import Sharding, UnitCall, element_bytes
+from dptune.whatif.cpu.units import CALL_NS, Sharding, UnitCall, element_bytes
 
-# Of a collective of a unit: its hook, and for each tensor and byte of the unit its copies and views.
-CALL_NS, TENSOR_NS, BYTE_NS = 400e3, 40e3, 0.4
+# Of a collective of a unit, besides `CALL_NS`: for each tensor and byte of the unit its copies and views.
+TENSOR_NS, BYTE_NS = 40e3, 0.4
 DISPATCH_NS = 200e3  # what the optimizer takes for each sharded tensor beyond a whole one: DTensor dispatches in Python
 UPDATE_NS = 5.0  # for each element that it updates
 APART, OTHER_APART = 1.07, (1.0, 1.15)  # times a transfer that a collective of units takes, waiting included
