@@ -152,7 +152,7 @@ def test_a_copy_that_lacks_data_is_tried_again_with_links_to_what_is_beside(
     assert all(one.beside for one in proof.trials)
     assert len(trials.found) == len(proof.trials) + 1
     assert not any(one["cwd"] == project for one in trials.found)
-    told = " ".join("".join(text for text, _ in line) for line in page(proof, 200))
+    told = " ".join(" ".join("".join(text for text, _ in line) for line in page(proof, 200)).split())
     assert f"The script does not run in a copy of {project} alone: trials also had links to its siblings" in told
 
 

@@ -273,8 +273,15 @@ def test_settings_of_fsdp_are_none_of_a_trace_without_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "dtype"), [("Volta or later", "fp16"), ("Turing or later", "fp16"), ("", "bf16")]
+    ("architecture", "peaks", "dtype"),
+    [
+        ("Volta or later", (), "fp16"),
+        ("Turing or later", (), "fp16"),
+        ("", (), "bf16"),
+        ("", ("fp32", "fp16"), "fp16"),  # a V100 that is named
+        ("", ("fp32", "fp16", "bf16"), "bf16"),
+    ],
 )
-def test_bf16_is_offered_only_where_the_gpu_may_have_it(architecture: str, dtype: str) -> None:
-    measured = SimpleNamespace(matmul=SimpleNamespace(architecture=architecture))
+def test_bf16_is_offered_only_where_the_gpu_may_have_it(architecture: str, peaks: tuple[str, ...], dtype: str) -> None:
+    measured = SimpleNamespace(matmul=SimpleNamespace(architecture=architecture, peaks=dict.fromkeys(peaks, 1.0)))
     assert dict(_offered(measured))["precision.autocast"] == dtype  # type: ignore[arg-type]

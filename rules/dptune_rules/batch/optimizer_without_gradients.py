@@ -8,8 +8,8 @@ modules that have gradients and are in no optimizer. Steps with a closure are no
 
 ## Why it matters
 
-It costs correctness: these steps change nothing. Usually the optimizer was made before something replaced the
-parameters of the model: `fully_shard` and FSDP shard them into new tensors, and a model that is built or loaded again
+It costs correctness: these steps change nothing. Usually something replaced the parameters of the model after the
+optimizer got them: `fully_shard` and FSDP shard them into new tensors, and a model that is built or loaded again
 has new ones. The optimizer still holds the old tensors; torch does not warn.
 
 ## What to change
@@ -23,7 +23,7 @@ Make the optimizer last:
 
 ## When to leave it alone
 
-- The optimizer's part of training begins later, and the steps until then are meant to do nothing.
+- The optimizer's part of training starts later, and the steps until then are meant to do nothing.
 
 ## References
 
@@ -80,7 +80,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _why(found: OptimizerGradientFacts) -> str:
     if found.sharded and found.elsewhere:
-        return "fully_shard replaces the parameters of a model; this optimizer was made before, and holds the old ones."
+        return "fully_shard replaces the parameters of a model, and this optimizer still holds the old ones."
     if found.elsewhere:
         return "The model has other parameters, with gradients, that no optimizer holds."
     return "Backward passes run, but they reach no parameter of this optimizer."
