@@ -169,7 +169,7 @@ def test_later_windows_of_a_process_are_no_further_ranks(tmp_path):
     run = load([tmp_path])
     assert [rank.source for rank in run.ranks] == [str(tmp_path / "host_4711.1700000000000.pt.trace.json")]
     (text,) = left_out(run)
-    assert text.startswith("2 traces are left out: the process of each wrote an earlier one, which is used (")
+    assert text.startswith("2 traces are left out: a process wrote several, and its first is used (left out: ")
     assert text.endswith("host_4711.1700000000001.pt.trace.json)")
 
 
