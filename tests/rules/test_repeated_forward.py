@@ -124,4 +124,4 @@ def test_a_pass_for_a_metric(advice):
     )
     assert (found.saves.low_share, found.saves.high_share) == (0, pytest.approx(0.1))
     assert (found.confidence, found.numerics, found.fingerprint) == ("medium", "same", "DP612:Net:trained")
-    assert found.watch.startswith("Weights do not change.")
+    assert found.watch.startswith("Weights do not change if the pass runs in evaluation mode; in training mode")

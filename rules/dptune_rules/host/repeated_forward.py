@@ -184,7 +184,8 @@ def _why(found: RepeatedForwardFacts, forward: float, backward: float) -> str:
 def _watch(found: RepeatedForwardFacts) -> str:
     if found.trained:
         return (
-            "Weights do not change. Outputs of the training pass are from before the update, with dropout and batch "
+            "Weights do not change if the pass runs in evaluation mode; in training mode later dropout masks and "
+            "BatchNorm statistics differ. Outputs of the training pass are from before the update, with dropout and batch "
             "statistics; for a metric without these, run the pass every N steps. Keep it if training depends on it."
         )
     if found.prefixes:
