@@ -185,8 +185,8 @@ def _watch(found: RepeatedForwardFacts) -> str:
     if found.trained:
         return (
             "Weights do not change if the pass runs in evaluation mode; in training mode later dropout masks and "
-            "BatchNorm statistics differ. Outputs of the training pass are from before the update, with dropout and batch "
-            "statistics; for a metric without these, run the pass every N steps. Keep it if training depends on it."
+            "BatchNorm statistics differ. Outputs of the training pass are from before the update, with dropout and "
+            "batch statistics; for a metric without these, run the pass every N steps. Keep it if training depends on it."
         )
     if found.prefixes:
         return (
