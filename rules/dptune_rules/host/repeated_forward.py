@@ -186,7 +186,7 @@ def _watch(found: RepeatedForwardFacts) -> str:
         return (
             "Weights do not change if the pass runs in evaluation mode; in training mode later dropout masks and "
             "BatchNorm statistics differ. Outputs of the training pass are from before the update, with dropout and "
-            "batch statistics; for a metric without these, run the pass every N steps. Keep it if training depends on it."
+            "batch statistics; for a metric without these, run the pass every N steps. Keep it if training needs it."
         )
     if found.prefixes:
         return (
