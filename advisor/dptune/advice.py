@@ -369,7 +369,8 @@ class Cost(Figures):
     gpu_hour_price: float = Field(description="price of one device for an hour, in the currency of the user")
     devices: Figure[int] = Field(ABSENT, description="devices that are paid for")
     devices_between: list[int] = Field(
-        default_factory=list, description="fewest and most devices, where ranks may share a GPU; else empty"
+        default_factory=list,
+        description="fewest and most devices that the run may have, if ranks may share a GPU; else empty",
     )
     per_1000_steps: Figure[float] = Field(ABSENT, description="cost of 1,000 steps on all devices")
     per_1000_steps_between: list[float] = Field(

@@ -52,16 +52,16 @@ def test_listed_devices_without_names_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kernel", "listed", "why"),
     [
-        (GIVEN_NAME, SGEMM, {"name": "NVIDIA A100-SXM4-80GB"}, "its trace names NVIDIA A100-SXM4-80GB"),
+        (GIVEN_NAME, SGEMM, {"name": "NVIDIA A100-SXM4-80GB"}, "the trace names NVIDIA A100-SXM4-80GB"),
         (
             GIVEN_NAME,
             SGEMM,
             {"name": "", "computeMajor": 8, "computeMinor": 6},
-            "its trace lists compute capability 8.6",
+            "the trace lists compute capability 8.6",
         ),
-        (GIVEN_NAME, AMPERE, {}, "its kernels show Ampere or later"),
-        ("RTX 5090", HOPPER, {}, "its kernels show Hopper"),
-        ("MI300X", SGEMM, {}, "its trace is of a cuda device"),
+        (GIVEN_NAME, AMPERE, {}, "the kernels show Ampere or later"),
+        ("RTX 5090", HOPPER, {}, "the kernels show Hopper"),
+        ("MI300X", SGEMM, {}, "the trace is of a cuda device"),
     ],
 )
 def test_what_the_trace_shows_wins(tmp_path: Path, name: str, kernel: str, listed: dict[str, object], why: str) -> None:
@@ -77,14 +77,14 @@ def test_kernels_of_amd_fit_the_models_of_their_architecture(tmp_path: Path) -> 
     alone = [event("kernel", "Cijk_Ailk_SB_MT64_gfx942", 30, 40, device=0, stream=7)]
     run = load_events(tmp_path, alone)
     assert texts(with_gpu(run, "MI325X"), GIVEN)
-    assert texts(with_gpu(run, "MI210"), IGNORED) == ["--gpu MI210 is ignored for rank 0: its kernels show gfx942"]
+    assert texts(with_gpu(run, "MI210"), IGNORED) == ["--gpu MI210 is ignored for rank 0: the kernels show gfx942"]
 
 
 def test_a_recorded_name_wins_and_the_same_model_needs_no_word(tmp_path: Path) -> None:
     run = load_events(tmp_path, events())
     run.facts[0] = Facts(rank=0, device=DeviceFacts(kind="cuda", name="Tesla V100-SXM2-32GB"))
     assert with_gpu(run, GIVEN_NAME).findings == run.findings
-    text = "--gpu T4 is ignored for rank 0: its facts name Tesla V100-SXM2-32GB"
+    text = "--gpu T4 is ignored for rank 0: the recording names Tesla V100-SXM2-32GB"
     assert texts(with_gpu(run, "T4"), IGNORED) == [text]
 
 
@@ -93,7 +93,7 @@ def test_a_cpu_has_no_gpu_model_and_a_warning_says_so(tmp_path: Path, capsys: py
     _, found = measured_of([tmp_path], cached=False, gpu="T4")
     assert found.ranks[0].known("device_name") is None
     printed = capsys.readouterr().err
-    assert "dptune: warning: --gpu T4 is ignored for rank 0: its trace has no GPU kernels\n" in printed
+    assert "dptune: warning: --gpu T4 is ignored for rank 0: the trace has no GPU kernels\n" in printed
 
 
 def test_each_row_of_peaks_has_a_name() -> None:
@@ -138,5 +138,5 @@ def test_a_name_that_is_no_one_model_ends_in_a_sentence(command: str, capsys: py
     assert main([command, "--gpu", "V100"]) == 2
     printed = capsys.readouterr()
     known = "did you mean V100S, V100-SXM2, V100-PCIE?"
-    assert f"argument --gpu: 'V100' is not a GPU whose peaks are known: {known}" in printed.err
+    assert f"argument --gpu: 'V100' is not a GPU with known peaks: {known}" in printed.err
     assert printed.out == ""

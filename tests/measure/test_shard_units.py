@@ -119,10 +119,10 @@ def test_of_a_recording_of_cards():
 @pytest.mark.parametrize(
     ("exposed", "hidden", "ahead", "compute", "why"),
     [
-        (6, 4, 0.0, 12, "compute could overlap most of it, but few gathers are issued ahead."),
-        (6, 4, 0.5, 12, "enough compute in total, but single units compute for less than their collectives take."),
-        (6, 4, 0.0, 8, "at least 1.00 ms stay exposed, however units are prefetched."),
-        (1, 9, 1.0, 50, "nearly all of it hidden."),
+        (6, 4, 0.25, 12, "enough compute in total, but only 25.0 % of gathers are issued ahead."),
+        (6, 4, 0.5, 12, "enough compute in total, but too little next to single collectives."),
+        (6, 4, 0.0, 8, "at least 1.00 ms stay exposed, even if every unit is prefetched."),
+        (2, 8, 1.0, 50, "of which 1.00 ms are exposed."),
     ],
 )
 def test_why_a_pass_exposes_communication(exposed, hidden, ahead, compute, why):

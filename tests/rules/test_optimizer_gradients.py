@@ -21,7 +21,7 @@ def said(ask, make_measured, make_facts):
 def test_kept_gradients(said):
     (advice,) = said("DP305", kept=3)
     assert advice.title == (
-        "Gradients are not cleared between steps of AdamW (train.py:20): each step uses old gradients again"
+        "Gradients are not cleared between steps of AdamW (train.py:20): each step reuses old gradients"
     )
     assert (advice.kind, advice.impact, advice.confidence, advice.saves) == ("risk", "high", "high", None)
     assert advice.watch.startswith(
@@ -29,19 +29,22 @@ def test_kept_gradients(said):
     )
     (less_sure,) = said("DP305", kept=2)
     assert less_sure.confidence == "medium"
+    assert less_sure.title.endswith(": 2 of 4 steps reuse old gradients")
 
 
 def test_no_gradients(said):
     (advice,) = said("DP306", without=4, elsewhere=12, sharded=True)
-    assert advice.title == ("AdamW (train.py:9) changes nothing: none of its 12 parameter tensors ever has a gradient")
-    assert (advice.confidence, advice.watch) == ("high", "Make the optimizer after the last fully_shard call.")
+    assert advice.title == "AdamW (train.py:9) changes nothing: none of its parameters had a gradient"
+    assert (advice.confidence, advice.watch) == ("high", "Create the optimizer after the last fully_shard call.")
     (replaced,) = said("DP306", without=4, elsewhere=12)
-    assert "last parameters" in replaced.watch
+    assert "after the model is complete" in replaced.watch
     (alone,) = said("DP306", without=4)
     assert (alone.confidence, alone.why) == (
         "medium",
-        "Backward passes run, but they reach no parameter of this optimizer.",
+        "Backward passes run, but give no parameter of this optimizer a gradient.",
     )
+    (frozen,) = said("DP306", without=4, tensors=0)
+    assert frozen.title.endswith(": none of its parameters requires gradients")
 
 
 @pytest.mark.parametrize(

@@ -116,10 +116,12 @@ def test_rows_of_a_batch_that_are_repeated(advice):
 def test_a_pass_for_a_metric(advice):
     (found,) = advice(repeated(1, graph=False, module="Net", lines=("train.py:85", "train.py:52"), trained=True))
     assert found.title == (
-        "`Net` runs without gradients (train.py:52) on the batch that it has just trained on (train.py:85): use the "
-        "outputs of that pass"
+        "`Net` runs again without gradients (train.py:52) on the batch it was trained on (train.py:85): use the "
+        "outputs of the training pass"
     )
-    assert found.why == "The pass takes 10 % of the step. The training pass has computed nearly the same outputs."
+    assert found.why == (
+        "The repeated pass takes 10 % of the step. The training pass already computed outputs for this batch."
+    )
     assert (found.saves.low_share, found.saves.high_share) == (0, pytest.approx(0.1))
     assert (found.confidence, found.numerics, found.fingerprint) == ("medium", "same", "DP612:Net:trained")
-    assert found.watch.startswith("Weights do not change.")
+    assert found.watch.startswith("Weights do not change if the pass runs in evaluation mode; in training mode")

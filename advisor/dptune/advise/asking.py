@@ -26,7 +26,7 @@ from dptune.runfile.facts import Facts
 from dptune.whatif.memory.predicting import predict_memory
 
 LIMIT_S = 30.0  # for a rule of another pack, which has what it asks for at hand
-END_S = 1.0  # for its thread to end once it is told to
+END_S = 1.0  # for a thread to end after SystemExit is raised in it
 MOST_ADVICE = 1000  # a rule that yields without end would fill the memory before its time is up
 _UNSAID = "a figure is missing, and the rule does not say which"
 

@@ -33,7 +33,7 @@ def with_gpu(run: Run, name: str) -> Run:
         recorded = _recorded_name(run, rank)
         if recorded:
             if not _same(recorded, name):
-                ignored[f"{'its facts name' if _in_facts(run, rank) else 'its trace names'} {recorded}"].append(
+                ignored[f"{'the recording names' if _in_facts(run, rank) else 'the trace names'} {recorded}"].append(
                     rank.rank
                 )
         elif why := _contradiction(rank, name):
@@ -81,15 +81,15 @@ def _contradiction(rank: RankTrace, name: str) -> str:
     """What the trace of a rank shows that no GPU of this name does; "" where nothing contradicts it."""
     columns, kind = rank.light.columns, vendor_of((), (), [name]).kind
     if rank.digest is None and not len(columns.rows(KERNEL_CATEGORIES)):
-        return "its trace has no GPU kernels"
+        return "the trace has no GPU kernels"
     signs = frozenset[str]().union(*(each.signs for each in VENDORS))
     shows_vendor = len(columns.rows(LAUNCH_CATEGORIES)) or signs & frozenset(columns.categories)
     if shows_vendor and (shown := vendor(rank.light).kind) != kind:
-        return f"its trace is of a {shown} device"
+        return f"the trace is of a {shown} device"
     known = _numbers(capability_of(name))
     listed = next((device for device in rank.light.devices if device.compute_major is not None), None)
     if listed is not None and known and listed.compute_major != known[0]:
-        return f"its trace lists compute capability {listed.compute_major}.{listed.compute_minor or 0}"
+        return f"the trace lists compute capability {listed.compute_major}.{listed.compute_minor or 0}"
     shown_as = of_columns(columns)
     if shown_as is None:
         return ""
@@ -100,7 +100,7 @@ def _contradiction(rank: RankTrace, name: str) -> str:
         fits = kind == "cuda"
     else:
         fits = known[0] == least[0] if shown_as.exact and least[0] < 10 else known >= least
-    return "" if fits else f"its kernels show {shown_as.text}"
+    return "" if fits else f"the kernels show {shown_as.text}"
 
 
 def _numbers(capability: str) -> tuple[int, int] | None:

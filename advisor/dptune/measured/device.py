@@ -106,10 +106,12 @@ class CriticalPath(Figures):
     communication_ns: int = Field(0, description="collectives, and waiting in them for other ranks")
     copy_ns: int = Field(0, description="copies and memsets")
     queued_ns: int = Field(
-        0, description="from the end of an operation, or from a launch more than 1 ms before, to the start of the next"
+        0,
+        description="gaps before launched operations, from the end of the one before, or of a launch over 1 ms ago",
     )
     latency_ns: int = Field(
-        0, description="from the call that launched an operation that was waited for to its start, within 1 ms"
+        0,
+        description="from a launch to the start of its operation, if that takes up to 1 ms and the path waited for it",
     )
     sync_ns: int = Field(0, description="calls that wait for the device, after it has finished or unnecessarily")
     input_ns: int = Field(0, description="the script waits for its data loader")

@@ -98,7 +98,8 @@ class EfficiencyFigures(Figures):
     tokens_per_s: Figure[float] = Field(ABSENT, description="tokens per second, all devices")
     shared_doubt: str = Field("", description="why ranks may share a GPU, so that devices are not counted; else empty")
     devices_between: list[int] = Field(
-        default_factory=list, description="fewest and most devices of the run, where ranks may share a GPU; else empty"
+        default_factory=list,
+        description="fewest and most devices that the run may have, if ranks may share a GPU; else empty",
     )
     all_devices: Figure[int] = Field(ABSENT, description="devices of the run; one that ranks share counts once")
 

@@ -68,7 +68,7 @@ class ShardUnits(Figures):
     forward_depth: int = Field(description="the most units that a forward pass gathers ahead of the one that runs")
     backward_depth: int = Field(description="the same of a backward pass")
     forward_compute_ns: int = Field(
-        0, description="compute of units in forward passes, sums over the steps of every rank"
+        0, description="compute of units in forward passes, summed over all steps and ranks"
     )
     backward_compute_ns: int = Field(0, description="the same in backward passes")
     held_bytes: Figure[int] = Field(

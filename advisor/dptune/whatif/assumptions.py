@@ -57,7 +57,7 @@ _ON_CPUS = {
     "them at different times",
     "fsdp.within_hosts": "each reduce-scatter is followed by an all-reduce of shards between hosts, by all ranks of a "
     "host at once",
-    "fsdp.units": f"each collective takes {CALL_NS / 1e6:g} ms of its hook whatever its size, the rest of hooks and "
+    "fsdp.units": f"each collective costs {CALL_NS / 1e6:g} ms in its hook, whatever its size; other work in hooks and "
     "copies takes as long in total as before; a merged unit is gathered before its first module and reduced after its "
     "last",
     "loader.num_workers": "each worker prepares a batch as fast as the main process did, CPU cores permitting; "
@@ -65,7 +65,7 @@ _ON_CPUS = {
     f"{WORKER_STARTS_NS / 1e6:g} ms per epoch",
     "loader.persistent_workers": "workers are running when an epoch starts, but no batch is ready",
     "loader.batch_size": f"fixed per pass, whatever the batch: time between operators, calling each "
-    f"({OPERATOR_VIEWS:g} transposes), hooks of fully_shard, and {PARAMETER_NS:g} ns per parameter byte; all else "
+    f"({OPERATOR_VIEWS:g} transposes), fully_shard hooks, and {PARAMETER_NS:g} ns per parameter byte; all else "
     "grows with the batch",
     "accumulation.": "work done once per step takes as long with fewer micro-batches: the optimizer, work before the "
     "first micro-batch, and the collectives of the last",

@@ -1,17 +1,16 @@
-"""Optimizer steps use gradients again that earlier steps have used.
+"""Optimizer steps reuse gradients of earlier steps.
 
 ## What it measures
 
-In warm-up steps, on a sample of each optimizer's parameters: gradients that an optimizer step has used, and that the
+In warm-up steps, on a sample of each optimizer's parameters: gradients that an optimizer step has used and that the
 next backward passes add to. Gradients count as cleared if, before one of these passes, they are None, zero, another
-tensor, or changed by the script. Steps with a closure are not judged, nor those of a library that keeps gradients
-itself.
+tensor, or changed by the script. Excluded: steps with a closure, and libraries that keep gradients themselves.
 
 ## Why it matters
 
-It costs convergence. Backward passes add to the gradients that are there. Without `zero_grad`, each step uses the sum
-of the gradients of all steps so far, like momentum without decay: old gradients, of weights that have changed since,
-soon outweigh the new one. Adam normalizes their size and hides it; the loss falls at first, then stops or rises.
+It costs convergence. Backward passes add to existing gradients. Without `zero_grad`, each step uses the sum of the
+gradients of all steps so far, like momentum without decay: old gradients, of earlier weights, soon outweigh the new
+one. Adam normalizes the size of the sum, which hides the problem; the loss falls at first, then stops or rises.
 
 ## What to change
 
@@ -27,14 +26,14 @@ If steps were meant to accumulate micro-batches, call `optimizer.step()` as rare
 
 ## When to leave it alone
 
-- The script changes the gradients itself between two steps in a way that is meant to keep a part of them.
+- The script carries part of the gradients over to the next step on purpose.
 
 ## References
 
 - PyTorch, "Zeroing out gradients": https://pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html
 - torch.optim.Optimizer.zero_grad:
   https://pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
-- Half of the steps are enough: a script that steps after each of two micro-batches and clears after both keeps
+- Reported from half of the steps: a script that steps after each of two micro-batches and clears after both keeps
   gradients in every second step.
 """
 
@@ -52,7 +51,7 @@ RULE = Rule(
     name="gradients-not-cleared",
     family="batch",
     kind="risk",
-    summary="optimizer steps use gradients again that earlier steps have used",
+    summary="optimizer steps reuse gradients of earlier steps",
     since="0.1",
     asked_when_busy=True,
     needs="recording",
@@ -60,23 +59,23 @@ RULE = Rule(
 
 
 def check(run: RunView) -> Iterator[Advice]:
-    """Name the optimizer whose gradients are not cleared between its steps, and the line of these."""
+    """Name the optimizer whose gradients are not cleared between its steps, and the line of its steps."""
     if run.recorded_about("optimizer_gradients") is None:
         return
     for found in next((facts.optimizer_gradients for facts in run.facts if facts.optimizer_gradients), []):
         if not found.keeps:
             continue
+        always = found.kept == found.steps - 1
         yield results_at_risk(
             RULE,
             title=f"Gradients are not cleared between steps of {found.optimizer}{in_parentheses(found.step_where)}: "
-            "each step uses old gradients again",
-            why="Backward passes add to the gradients that are there, so old gradients soon outweigh the new ones.",
-            confidence="high" if found.kept == found.steps - 1 else "medium",
+            f"{'each step reuses' if always else f'{found.kept} of {found.steps} steps reuse'} old gradients",
+            why="Backward passes add to existing gradients, so these steps also apply gradients of earlier weights.",
+            confidence="high" if always else "medium",
             evidence=[
-                Evidence(label="optimizer steps", value=found.steps, unit="of the warm-up"),
-                Evidence(label="steps that use old gradients again", value=found.kept, unit="of these"),
+                Evidence(label="steps that reuse old gradients", value=found.kept, unit=f"of {found.steps} in warm-up"),
                 *known("backward pass", found.backward_where),
-                *known("optimizer made at", found.where),
+                *known("optimizer created at", found.where),
             ],
             watch=_watch(found),
             subject=found.optimizer,
@@ -87,6 +86,6 @@ def _watch(found: OptimizerGradientFacts) -> str:
     before = f" before the backward pass ({found.backward_where})" if found.backward_where else ""
     return (
         f"Call optimizer.zero_grad() for each step{before or ', before the backward pass'}; if gradients should "
-        "accumulate over micro-batches, call optimizer.step() only after the last one. The steps become smaller: check "
+        "accumulate over micro-batches, call optimizer.step() only after the last one. Updates become smaller: check "
         "the learning rate."
     )

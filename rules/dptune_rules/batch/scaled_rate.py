@@ -10,11 +10,11 @@ from dptune.advice import Change, Location
 from dptune.knobs import SETS_RATE, listed_betas, scaled_with_batch
 from dptune.rule import RunView
 
-LEAST_BETA = 0.5  # beta1 of Adam: the moment of a rule that keeps less is hardly one
+LEAST_BETA = 0.5  # beta1 of Adam: below, the first moment keeps little of earlier gradients
 
 
 def leaves_rule(run: RunView, times: int) -> bool:
-    """Whether the scaling rule of Adam would leave little of its first moment's memory."""
+    """Whether the scaling rule of Adam would set beta1 below `LEAST_BETA`."""
     return any(
         optimizer.name in ("Adam", "AdamW") and optimizer.betas and 1 - times * (1 - optimizer.betas[0]) < LEAST_BETA
         for optimizer in run.any_facts().optimizers

@@ -29,7 +29,7 @@ loss:
 - Others: no scaling rule is established, so choose the learning rate yourself.
 
 More than twice the batch is proposed only if an epoch keeps `least_steps` optimizer steps, and for Adam and AdamW only
-up to the size at which beta1 would fall below 0.5: far from its old value the scaling rule is an extrapolation.
+if beta1 stays at 0.5 or more: below, the scaling rule is an extrapolation.
 
 A number is proposed only if the optimizer is constructed with the learning rate that the run started with: not if a
 scheduler sets its own, or the first parameter group has another.
@@ -94,7 +94,9 @@ LOOP_SHARE = Threshold(
     "loop_share", 0.1, "of a step: a Python loop over the samples takes twice as long with twice the batch"
 )
 LEAST_STEPS = Threshold(
-    "least_steps", 20.0, "per epoch, with more than twice the batch; Goyal et al. kept accuracy down to 156 per epoch"
+    "least_steps",
+    20.0,
+    "per epoch are left with more than twice the batch; Goyal et al. kept accuracy down to 156 per epoch",
 )
 SAME_COUNT = 0.05  # of the batch, up to which the calls of a loop are its samples, or some for each of them
 ROOM_SHARE = Threshold("room_share", 0.7, "a GPU whose memory is fuller has no room for twice the activations, surely")
@@ -233,7 +235,7 @@ def _loops_over_samples(run: RunView, batch: int) -> bool:
 
 
 def _epoch_steps(run: RunView, loader: LoaderFacts, times: int) -> float:
-    """Optimizer steps of an epoch with so many times the batch; infinite where the data set has no length."""
+    """Optimizer steps of an epoch with `times` times the batch; infinite where the data set has no length."""
     batches = loader.epoch_batches(run.measured.world_size)
     return math.inf if batches is None else batches / run.any_facts().batches_per_step() / times
 

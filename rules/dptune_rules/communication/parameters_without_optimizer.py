@@ -17,7 +17,7 @@ optimizer of a replaced layer still holds the old parameters, which get no gradi
 
 ## What to change
 
-Make the optimizer after the last change of the model:
+Create the optimizer after the last change of the model:
 
     model.fc = nn.Linear(model.fc.in_features, classes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
@@ -76,7 +76,7 @@ def check(run: RunView) -> Iterator[Advice]:
             evidence=[
                 Evidence(label="parameter tensors without an optimizer", value=missed.tensors),
                 Evidence(label="parameter tensors with gradients", value=missed.of_tensors),
-                *known("optimizer made at", missed.optimizer_where),
+                *known("optimizer created at", missed.optimizer_where),
                 *known("added later at", missed.added_where),
                 *known("held in a plain list or dict at", missed.listed_where),
                 *known("backward pass", missed.where),
@@ -116,5 +116,5 @@ def _remedy(missed: LeftOutFacts) -> str:
     if missed.listed_in:
         return f"Make `{missed.listed_in}` an nn.ModuleList or nn.ModuleDict."
     if missed.added_later:
-        return "Make the optimizer after the model is complete, or call optimizer.add_param_group for them."
+        return "Create the optimizer after the model is complete, or call optimizer.add_param_group for them."
     return "Pass them to the optimizer."

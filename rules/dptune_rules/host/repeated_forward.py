@@ -10,8 +10,8 @@ them. It also finds calls on batches in which each row occurs k times in a regul
 forward share is the host time of these calls, on a GPU their part of the compute of the forward pass. The backward
 share is their part of the backward pass.
 
-It also finds whole passes without gradients, in whatever mode, on the batch that the step before has trained the module
-on, or that an earlier backward pass of the step went through.
+It also finds passes without gradients, in training or evaluation mode, on a batch that the module was trained on: in
+the previous step, or earlier in the same step. Their outputs are not compared.
 
 Other calls that differ do not count: with another dropout mask, with and without gradients of the input, in training
 and evaluation mode, or after an optimizer step. Neither do activation checkpointing and accumulation over one fixed
@@ -26,8 +26,8 @@ loop over N prefixes computes about N / 2 times as much as one pass over the lon
 
 - Equal calls: keep the output and use it twice. Gradients add up in one backward pass.
 - A pass without gradients on the same input: use the output of the pass with gradients, detached.
-- A pass for a metric, on the batch that was trained on: compute the metric from the outputs of the training pass, or
-  not in each step. Its value is then that before the update, with dropout.
+- A pass for a metric, on a batch that was trained on: compute the metric from the outputs of the training pass, which
+  are from before the update and with dropout, or run the pass less often.
 - Prefixes: run one pass over the longest, with a causal mask (teacher forcing). Position i then sees the same prefix.
 
       mask = nn.Transformer.generate_square_subsequent_mask(length)
@@ -130,8 +130,8 @@ def _title(found: RepeatedForwardFacts) -> str:
     if found.trained:
         trained, again = _at(found.lines[:1]), _at(found.lines[1:])
         return (
-            f"`{found.module}` runs without gradients{again} on the batch that it has just trained on{trained}: use "
-            "the outputs of that pass"
+            f"`{found.module}` runs again without gradients{again} on the batch it was trained on{trained}: use the "
+            "outputs of the training pass"
         )
     each = found.calls // found.inputs
     if found.prefixes:
@@ -169,7 +169,8 @@ def _why(found: RepeatedForwardFacts, forward: float, backward: float) -> str:
         calls = "The repeated rows"
     if found.trained:
         return (
-            f"The pass takes {100 * forward:.0f} % of the step. The training pass has computed nearly the same outputs."
+            f"The repeated pass takes {100 * forward:.0f} % of the step. The training pass already computed outputs "
+            "for this batch."
         )
     through = f", and the backward pass through them {100 * backward:.0f} %" if backward else ""
     known = (
@@ -183,8 +184,9 @@ def _why(found: RepeatedForwardFacts, forward: float, backward: float) -> str:
 def _watch(found: RepeatedForwardFacts) -> str:
     if found.trained:
         return (
-            "Weights do not change. A metric from the training pass is that before the update, with dropout and batch "
-            "statistics; for another one, run the pass every N steps. Leave it if training decides by its result."
+            "Weights do not change if the pass runs in evaluation mode; in training mode later dropout masks and "
+            "BatchNorm statistics differ. Outputs of the training pass are from before the update, with dropout and "
+            "batch statistics; for a metric without these, run the pass every N steps. Keep it if training needs it."
         )
     if found.prefixes:
         return (

@@ -6,8 +6,8 @@ The share of the traced step that the optimizer's loop takes, where the optimize
 AdamW, SGD, Adagrad) and is not fused; on a GPU only if it is not `foreach` either, torch's default there. On a GPU it
 is the host time of `step()` and of a `zero_grad()` that launches a kernel for each tensor, up to the time in which the
 GPU idles because of the host or runs the optimizer. Waiting for a batch counts as such idle time if the training
-process prepares batches itself (`num_workers=0`): it starts on the next one after the optimizer's step. Any trace with
-the optimizer's ranges shows this.
+process prepares batches itself (`num_workers=0`), because it starts the next one after the optimizer's step. Any trace
+with the optimizer's ranges shows this.
 
 On a CPU the loop is the operators inside the optimizer's step, plus at most 0.1 ms of Python between them for each
 tensor. Hooks, callbacks and closures that a script or a library runs inside the step take longer, and fusing does not

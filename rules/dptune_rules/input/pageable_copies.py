@@ -112,7 +112,7 @@ def check(run: RunView) -> Iterator[Advice]:
 
 
 def _replayed(run: RunView, changes: Sequence[Change], most: float) -> Iterator[Evidence]:
-    """What `dptune whatif` gives as the bound of traced steps, if that is less: the profiler slows their host."""
+    """The upper bound that `dptune whatif` gives for traced steps, if it is lower: the profiler slows their host."""
     if not changes or run.measured.step.basis != "traced":
         return
     try:
@@ -120,5 +120,5 @@ def _replayed(run: RunView, changes: Sequence[Change], most: float) -> Iterator[
     except Missing:
         return
     if replayed < most:
-        label = "upper bound by replay, in which the profiler slows the host"
+        label = "upper bound by replay, with profiler overhead"
         yield Evidence(label=label, value=replayed, unit="of a traced step")

@@ -6,8 +6,8 @@ On a CPU: how long a small matrix product and a small convolution take in the 16
 timed once on the recorded machine, and the time of these operators in the steps. The cost is what they take beyond the
 same operators in fp32. Attention is counted as matrix products.
 
-On NVIDIA GPUs: whether a card of any rank is older than hardware support for the dtype. bf16 needs compute capability
-8.0 (Ampere), fp8 needs 8.9 (Ada).
+On NVIDIA GPUs: whether the GPU of any rank lacks hardware support for the dtype. bf16 needs compute capability 8.0
+(Ampere), fp8 needs 8.9 (Ada).
 
 ## Why it matters
 
@@ -174,9 +174,9 @@ def _on_gpu(run: RunView) -> Iterator[Advice]:
     if impact is None:
         return
     dtype, has_fp16 = _SHORT.get(name, "fp8"), min(older.values()) >= (7, 0)
-    capability = ".".join(map(str, min(older.values())))
+    capability = " and ".join(".".join(map(str, version)) for version in sorted({*older.values()}))
     which = "this GPU" if len(versions) == 1 else " and ".join(older)
-    waited_for = " Ranks on other GPUs wait for them." if len(older) < len(versions) else ""
+    waited_for = " Ranks on newer GPUs wait for it." if len(older) < len(versions) else ""
     changes = []
     if facts.autocast == "cuda:bfloat16":
         then = "fp16" if has_fp16 else "off"
@@ -188,7 +188,7 @@ def _on_gpu(run: RunView) -> Iterator[Advice]:
         impact=impact,
         title=f"{dtype} has no hardware support on {which} (compute capability {capability}; it needs "
         f"{'.'.join(map(str, least))})",
-        why=f"{'This GPU emulates' if len(versions) == 1 else 'They emulate'} {dtype}: no tensor cores, and "
+        why=f"{'This GPU emulates' if len(older) == 1 else 'These GPUs emulate'} {dtype}: no tensor cores, and "
         f"conversions around each operation.{waited_for}",
         changes=changes,
         saves=run.bound(0.0, share, "the GPU's compute time"),

@@ -100,7 +100,7 @@ def _advice(run: RunView, lost: LostUpdateFacts, share: float) -> Advice:
             Evidence(label="compared steps", value=len(lost.sampled)),
             Evidence(label=f"{lost.dtype} weights on a rank", value=lost.parameters),
             Evidence(label="learning rate", value=lost.learning_rate),
-            *known("optimizer made at", lost.where),
+            *known("optimizer created at", lost.where),
         ],
         watch=f"Keep the weights in float32 and compute in 16 bits: {_remedy(run)}. Float32 weights and optimizer "
         "state take twice the memory.",

@@ -59,7 +59,7 @@ other rank, because waiting kernels slow others down; if the steps cannot be rep
 lag and the wait of the others. On CPUs the bound is the part of the step that the others spend waiting, if that is
 larger: with more samples on one rank the lag was 37 % of a step, that part 43 %, and dropping those samples saved 40 %.
 The bound is the whole delay, although sharing the work among N ranks saves only (N - 1) / N of it: the extra work may
-also be dropped, and neither kernels nor shapes show which of the two applies.
+also be dropped, and neither kernels nor shapes show whether it can be.
 
 A replay whose interval includes zero is not used as a prediction. If the cause is known and the traced steps are
 shorter by `warning_share` or more without the delay, the delay itself is measured: the upper bound is then given, with

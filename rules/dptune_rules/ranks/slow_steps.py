@@ -8,9 +8,9 @@ function and by the line that calls it, on the rank where it takes most. Waiting
 neither is a lock: the line that waits for the lock is named. Where a library runs the loop and evaluates inside it, its
 function is named: `transformers.Trainer.evaluate`.
 
-A cause has a period if at least three steps are equally spaced, with one missing at most, and if stating the period
-takes fewer bits than listing the steps. Slow steps without a sampled cause count only if they have a period: others are
-attributed to the machine.
+A cause has a period if at least three of its steps are equally spaced, with at most one missing, and if the period
+takes fewer bits to state than the list of steps. Slow steps without a sampled cause count only if they have a period:
+others are attributed to the machine.
 
 A function seen in a single step counts if the other steps hardly call it, and if it takes `once_share` of the time at
 the shortest interval that the recording allows: the number of steps before it, or of those timed after it, whichever is

@@ -47,7 +47,7 @@ def reading_options(parser: argparse.ArgumentParser) -> None:
 
 def gpu_option(parser: argparse._ActionsContainer) -> None:
     """Declare the model of GPUs that traces do not name."""
-    words = "GPU model where traces do not name it, e.g. 'V100-SXM2-16GB'; a recorded name wins"
+    words = "GPU model for traces that do not name it, e.g. 'V100-SXM2-16GB'; a recorded name wins"
     parser.add_argument("--gpu", type=_gpu, metavar="NAME", help=words)
 
 
@@ -58,7 +58,7 @@ def _gpu(text: str) -> str:
         return name
     near = ", ".join(near_names(text))
     hint = f"did you mean {near}?" if near else "name it as torch.cuda.get_device_name() does"
-    raise argparse.ArgumentTypeError(f"'{text:.40}' is not a GPU whose peaks are known: {hint}")
+    raise argparse.ArgumentTypeError(f"'{text:.40}' is not a GPU with known peaks: {hint}")
 
 
 def _count(text: str) -> int:
@@ -93,7 +93,7 @@ def read_run(
 
     if is_report(Path(name)):
         if gpu is not None:
-            print(f"dptune: warning: --gpu {gpu} is ignored for {name}: it is a report", file=sys.stderr)
+            print(f"dptune: warning: --gpu {gpu} is ignored for {name}, which is a report", file=sys.stderr)
         return ReadRun(name, _report(Path(name)), {})
     run, report = run_and_report([name], links=links, gpu=gpu, advised=advised, engine=engine)
     return ReadRun(name, report, run.facts)

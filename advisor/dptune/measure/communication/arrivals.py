@@ -94,8 +94,8 @@ def arrivals(
 def straggler(ranks: Mapping[int, ArrivalFigures], account: Account) -> StragglerFigures | str:
     """The rank with half of all lag or more, of two ranks 70 %, over all steps; or why there is none.
 
-    One of two ranks always has half. Equal ones of a healthy run had 53 %, one that slept had all. Of many ranks, all
-    of which are a little late by turns, the straggler is the one that is late by far in the median step.
+    One of two ranks always has half. Equal ones of a healthy run had 53 %, one that slept had all. Of many ranks
+    that are each a little late in turn, the straggler is the one far later than the others in the median step.
     """
     if not ranks or not account.window_ns:
         return ALONE

@@ -16,8 +16,9 @@ _HIDEABLE = Column("hideable")
 _SUMS = (Column("collectives", right=False), Column("units"), Column("size"))
 _UNITS = (Column("unit", right=False, least=8), Column("collectives", right=False), Column("size"))
 _WORDS = (
-    "Times: ms per rank and step (traced); where collectives overlap, of the first. Size: one call of each unit. "
-    "Waiting: the part of exposed spent waiting for late ranks. Ahead: gathers issued before the previous unit started."
+    "Times: ms per rank and step (traced); while collectives overlap, time counts for the first. Size: one call of "
+    "each unit. Waiting: the part of exposed spent waiting for late ranks. Ahead: gathers issued before the previous "
+    "unit started."
 )
 _HIDEABLE_WORDS = (
     "Hideable: the part of exposed without waiting that the compute of the unit before (gathers) or after (reduces) is "
@@ -93,14 +94,17 @@ def _why(found: ShardUnits, direction: Pass, steps: int) -> str:
     amounts = f"{direction.capitalize()} passes: {_ms(compute_ns, steps)} ms of compute, {_ms(sent_ns, steps)} ms of "
     amounts += "communication without waiting"
     if exposed_ns <= _SMALL * compute_ns:
-        return f"{amounts}, nearly all of it hidden."
+        return f"{amounts}, of which {_ms(exposed_ns, steps)} ms are exposed."
     if sent_ns > compute_ns:
-        return f"{amounts}: at least {_ms(sent_ns - compute_ns, steps)} ms stay exposed, however units are prefetched."
+        return (
+            f"{amounts}: at least {_ms(sent_ns - compute_ns, steps)} ms stay exposed, even if every unit is prefetched."
+        )
     gathers = [row for row in rows if row.known("prefetched_share") is not None]
     calls = sum(row.calls_per_step for row in gathers)
-    if sum(row.prefetched_share * row.calls_per_step for row in gathers) < _MOSTLY * calls:
-        return f"{amounts}: compute could overlap most of it, but few gathers are issued ahead."
-    return f"{amounts}: enough compute in total, but single units compute for less than their collectives take."
+    ahead = sum(row.prefetched_share * row.calls_per_step for row in gathers)
+    if ahead < _MOSTLY * calls:
+        return f"{amounts}: enough compute in total, but only {percent(ahead / calls)} of gathers are issued ahead."
+    return f"{amounts}: enough compute in total, but too little next to single collectives."
 
 
 def _name(row: UnitFigures) -> str:

@@ -59,7 +59,7 @@ def _times(name: str, columns: Columns, builder: Builder) -> Iterator[Finding]:
         return
     quarter_ns, half_ns = np.quantile(took_ns, (0.25, 0.5))
     if quarter_ns >= _LONG_QUARTER_NS and half_ns >= _LONG_HALF_NS:
-        text = f"{name}: half of its operators take {half_ns / 1e6:.3g} ms or more: its times are not in microseconds"
+        text = f"{name}: half of its operators take {half_ns / 1e6:.3g} ms or more: its times are probably not in us"
         yield Finding(code="times-scaled", level="unjudgeable", text=text)
 
 

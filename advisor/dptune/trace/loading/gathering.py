@@ -225,7 +225,9 @@ class _Gathered:
         if self.later_windows:
             count, example = len(self.later_windows), shown(self.later_windows[0].path)
             which = f"{count:,} traces are" if count > 1 else "1 trace is"
-            text = f"{which} left out: the process of each wrote an earlier one, which is used ({example})"
+            example = f"for example {example}" if count > 1 else example
+            windows = "later windows" if count > 1 else "a later window"
+            text = f"{which} left out ({example}): {windows} of a process whose first trace is used"
             self.findings.append(Finding(code="windows-left-out", level="info", text=text))
         free = 0
         for trace in self.rankless:
