@@ -375,6 +375,11 @@ def accuracy(model, rows):
     model.train()
 
 
+@torch.no_grad()
+def accuracy_in_training(model, rows):
+    model(rows)
+
+
 @pytest.fixture
 def measured():
     """What is found in steps of a model that are followed by `after(model, rows)`, and led by `before`."""
@@ -404,9 +409,11 @@ def measured():
 
 
 @pytest.mark.parametrize("when", ["after", "between"])
-def test_a_pass_for_a_metric_on_the_batch_that_was_trained_on(measured, when):
+@pytest.mark.parametrize(("metric", "in_training"), [(accuracy, False), (accuracy_in_training, True)])
+def test_a_pass_for_a_metric_on_the_batch_that_was_trained_on(measured, when, metric, in_training):
     """After the optimizer's step, or between it and the backward pass: its outputs are others."""
-    (found,) = measured(**{when: accuracy})
+    (found,) = measured(**{when: metric})
+    assert found.in_training == in_training
     assert (found.module, found.trained, found.without_graph, found.calls, found.inputs) == (
         "Classifier",
         True,

@@ -124,4 +124,8 @@ def test_a_pass_for_a_metric(advice):
     )
     assert (found.saves.low_share, found.saves.high_share) == (0, pytest.approx(0.1))
     assert (found.confidence, found.numerics, found.fingerprint) == ("medium", "same", "DP612:Net:trained")
-    assert found.watch.startswith("Weights do not change if the pass runs in evaluation mode; in training mode")
+    assert found.watch.startswith("Outputs of the training pass are from before the update")
+    random = repeated(1, graph=False, module="Net", lines=("train.py:85",), trained=True, in_training=True)
+    (found,) = advice(random)
+    assert found.numerics == "changes"
+    assert found.watch.startswith("Without this pass, later dropout masks and BatchNorm statistics differ. Outputs")

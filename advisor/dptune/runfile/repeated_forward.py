@@ -14,8 +14,9 @@ class RepeatedForwardFacts:
     else inputs and outputs of the repeated calls are equal. `calls` and `inputs` count its calls per step and the
     distinct inputs; for prefixes only the longest counts. `lines` are the script's lines that lead to the calls, first
     that of the call to keep. `without_graph`: the repeated calls run without gradients, and the one to keep with them.
-    `trained`: they run on what the step has trained the module on, whatever they return. `rows_repeat`: how often each
-    row of the inputs occurs, if more than once; `inputs` then counts the distinct rows.
+    `trained`: they run on what the step has trained the module on, whatever they return; `in_training` mode they also
+    draw random numbers and update statistics. `rows_repeat`: how often each row of the inputs occurs, if more than
+    once; `inputs` then counts the distinct rows.
 
     By watched step: `step_ns` its duration, `again_ns` the host time of the calls that are not needed, `graph_ns` the
     part of it with gradients, which the backward pass goes through again, and `forward_ns` that of all forward passes
@@ -29,6 +30,7 @@ class RepeatedForwardFacts:
     lines: list[str] = field(default_factory=list)
     without_graph: bool = False
     trained: bool = False
+    in_training: bool = False
     rows_repeat: int = 1
     step_ns: list[int] = field(default_factory=list)
     again_ns: list[int] = field(default_factory=list)

@@ -100,7 +100,7 @@ def check(run: RunView) -> Iterator[Advice]:
                 Evidence(label="forward calls not needed", value=forward, unit="of a step"),
                 *([Evidence(label="backward pass through them", value=backward, unit="of a step")] if backward else []),
             ],
-            numerics="changes" if found.prefixes else "same",
+            numerics="changes" if found.prefixes or found.in_training else "same",
             watch=_watch(found),
             fingerprint=f"{RULE.code}:{found.module}{_kind(found)}",
         )
@@ -183,10 +183,10 @@ def _why(found: RepeatedForwardFacts, forward: float, backward: float) -> str:
 
 def _watch(found: RepeatedForwardFacts) -> str:
     if found.trained:
+        mode = "Without this pass, later dropout masks and BatchNorm statistics differ. " if found.in_training else ""
         return (
-            "Weights do not change if the pass runs in evaluation mode; in training mode later dropout masks and "
-            "BatchNorm statistics differ. Outputs of the training pass are from before the update, with dropout and "
-            "batch statistics; for a metric without these, run the pass every N steps. Keep it if training needs it."
+            f"{mode}Outputs of the training pass are from before the update, with dropout and batch statistics; for a "
+            "metric without these, run the pass every N steps. Keep it if training needs it."
         )
     if found.prefixes:
         return (

@@ -145,7 +145,7 @@ class RepeatedForward:
 
     def _entered(self, module: Any, args: Any, kwargs: Any) -> Call | None:
         try:
-            call = Call(module, self._around, self._passes())
+            call = Call(module, self._around, self._passes(), module.training)
             self._counts[id(module)] += 1
             again = self._counts[id(module)]
             if id(module) not in self._trains:
@@ -187,6 +187,7 @@ class RepeatedForward:
             facts.calls = sum(len(repeat.calls) for repeat in found)
             facts.inputs = sum(repeat.inputs for repeat in found)
             facts.without_graph = not any(call.graph for call in spare) and any(call.graph for call in found[0].calls)
+            facts.in_training = facts.trained and any(call.training for call in spare)
             calls = kept(found[0].calls, found[0].spare)
             lines = [*calls[0].lines[:1]] if facts.rows_repeat > 1 else parting([call.lines for call in calls])
             facts.lines = [place(line) for line in lines]

@@ -16,11 +16,15 @@ _LEAST_PREFIXES = 3
 
 @dataclass(eq=False)
 class Call:
-    """One call of a module. `inputs` and `outputs` only of modules that were called before; `after` backward passes."""
+    """One call of a module, `training` or not, `after` so many backward passes.
+
+    `inputs` and `outputs` only of modules that were called before.
+    """
 
     module: Any
     around: Call | None
     after: int
+    training: bool = True
     graph: bool = False
     spent_ns: int = 0
     inputs: Contents | None = None
