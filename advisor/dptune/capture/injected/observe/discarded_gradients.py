@@ -127,6 +127,7 @@ class DiscardedGradients:
         with contextlib.suppress(Exception):
             self._passes += 1
             if self._passes > _PASSES or _is_captured():
+                self._steps = []  # a graph that is captured allows no reading
                 self._stop()
                 return
             self._left = after = self._gradients()
@@ -156,11 +157,12 @@ class DiscardedGradients:
         return self._before == self._left and _is_made_since(self._number, roots), between
 
     def end(self) -> None:
-        """Stop, and read what was compared."""
-        with contextlib.suppress(Exception):
-            if self._steps:
-                self._facts = _read(self._steps)
+        """Stop, and read what was compared. Not from a hook: torch goes through its hooks then."""
         self._stop()
+        for restore in self._restore:
+            with contextlib.suppress(Exception):
+                restore()
+        self._restore = []
 
     def facts(self) -> DiscardedGradientFacts | None:
         """None where no optimizer step was seen."""
@@ -168,10 +170,9 @@ class DiscardedGradients:
 
     def _stop(self) -> None:
         self._watching = False
-        for restore in self._restore:
-            with contextlib.suppress(Exception):
-                restore()
-        self._restore = []
+        with contextlib.suppress(Exception):
+            if self._steps:
+                self._facts = _read(self._steps)
         self._pending, self._discarded, self._steps, self._sampled = [], [], [], {}
 
     def _wrap(self, kind: Any, name: str, before: Callable[..., None]) -> None:
@@ -240,7 +241,7 @@ class DiscardedGradients:
             step.discarded = []  # set by hand, or the gradients of another optimizer
         self._steps.append(step)
         if len(self._steps) >= _STEPS:
-            self.end()
+            self._stop()
 
     def _gradients(self) -> _Gradients:
         found = {}

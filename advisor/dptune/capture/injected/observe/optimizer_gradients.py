@@ -93,20 +93,24 @@ class OptimizerGradients:
                 if watched.used is not None and not watched.used.cleared:
                     _note(watched.used)
             if self._passes >= _PASSES:
-                self.end()
+                self._stop()
 
     def end(self) -> None:
-        """Watch no more, and read what was looked for."""
+        """Watch no more, and read what was looked for. Not from a hook: torch goes through its hooks then."""
+        self._stop()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _stop(self) -> None:
         if not self._watching:
             return
         self._watching = False
-        for handle in self._handles:
-            handle.remove()
         with contextlib.suppress(Exception):
             for watched in self._watched.values():
                 watched.facts.kept = sum(not any(bool(zero) for zero in used.zero) for used in watched.suspects)
             self._facts = [watched.facts for watched in self._watched.values() if watched.facts.steps]
-        self._watched, self._handles = {}, []
+        self._watched = {}
 
     def facts(self) -> list[OptimizerGradientFacts]:
         """Of each optimizer that stepped."""
@@ -141,7 +145,7 @@ class OptimizerGradients:
             if watched is not None:
                 watched.used = _Used(_gradients(watched.sampled))
                 if watched.facts.steps >= _STEPS:
-                    self.end()
+                    self._stop()
 
     def _of(self, optimizer: Any) -> _Watched | None:
         known = self._watched.get(id(optimizer))
