@@ -3,9 +3,9 @@
 ## What it measures
 
 In warm-up steps, on a sample of each optimizer's parameters: gradients that an optimizer step has used, and that the
-next backward passes add to. Gradients count as cleared if, before one of these passes, they are None, zero, another
-tensor, or changed by the script. Steps with a closure are not judged, nor those of a library that keeps gradients
-itself.
+next backward passes add to. Gradients count as cleared if, before one of these passes, one of them is None, zero, in
+other memory, or changed by the script. Steps that change no weight do not count, as of a wrapper that accumulates.
+Steps with a closure are not judged, nor those of a library that keeps gradients itself.
 
 ## Why it matters
 
@@ -63,9 +63,12 @@ def check(run: RunView) -> Iterator[Advice]:
     """Name the optimizer whose gradients are not cleared between its steps, and the line of these."""
     if run.recorded_about("optimizer_gradients") is None:
         return
+    seen: set[tuple[str, str | None]] = set()
     for found in next((facts.optimizer_gradients for facts in run.facts if facts.optimizer_gradients), []):
-        if not found.keeps:
+        stepped = (found.optimizer, found.step_where)  # a hook may step one optimizer for each parameter
+        if not found.keeps or stepped in seen:
             continue
+        seen.add(stepped)
         yield results_at_risk(
             RULE,
             title=f"Gradients are not cleared between steps of {found.optimizer}{in_parentheses(found.step_where)}: "

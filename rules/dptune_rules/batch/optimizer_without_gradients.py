@@ -4,7 +4,11 @@
 
 In warm-up steps: whether any parameter that an optimizer holds has a gradient when it steps. The rule reports an
 optimizer for which none had, in at least three steps, although backward passes ran. It also counts parameters of
-modules that have gradients and are in no optimizer. Steps with a closure are not judged.
+modules that get gradients, are in no optimizer, and do not change.
+
+Steps with a closure are not judged, nor an optimizer whose parameters change all the same, as with gradients that it
+takes from hooks, or are frozen while others train. While other optimizers train, the confidence is high only if each
+parameter tensor has one of its shape among those that no optimizer holds, and else low.
 
 ## Why it matters
 
@@ -37,8 +41,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence
-from dptune.rule import OptimizerGradientFacts, Rule, RunView
+from dptune.advice import Advice, Confidence, Evidence
+from dptune.rule import OptimizerGradientFacts, Rule, RunView, discarding
 from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import in_parentheses, known
 
@@ -58,15 +62,23 @@ def check(run: RunView) -> Iterator[Advice]:
     """Name the optimizer that trains nothing, and the line that makes it."""
     if run.recorded_about("optimizer_gradients") is None:
         return
-    for found in next((facts.optimizer_gradients for facts in run.facts if facts.optimizer_gradients), []):
-        if not found.has_none:
+    ranks = [facts.optimizer_gradients for facts in run.facts if facts.optimizer_gradients]
+    discarded = discarding([facts.discarded_gradients for facts in run.facts]) is not None
+    seen: set[tuple[str, str | None]] = set()
+    for position, found in enumerate(ranks[0] if ranks else []):
+        made = (found.optimizer, found.where)
+        if not found.has_none or made in seen or (found.cleared and discarded) or _has_some(ranks, position):
             continue
+        seen.add(made)
+        certain = found.elsewhere and (found.alike or not found.others_train)
+        confidence: Confidence = "high" if certain else "low" if found.others_train else "medium"
         yield results_at_risk(
             RULE,
             title=f"{found.optimizer}{in_parentheses(found.where)} changes nothing: none of its {found.tensors:,} "
-            "parameter tensors ever has a gradient",
+            "parameter tensors ever has a gradient" + (" when it steps" if found.cleared else ""),
             why=_why(found),
-            confidence="high" if found.elsewhere else "medium",
+            confidence=confidence,
+            impact="medium" if confidence == "low" else "high",
             evidence=[
                 Evidence(label="optimizer steps without gradients", value=found.without, unit=f"of {found.steps}"),
                 *known("tensors with gradients that no optimizer holds", found.elsewhere),
@@ -78,8 +90,20 @@ def check(run: RunView) -> Iterator[Advice]:
         )
 
 
+def _has_some(ranks: list[list[OptimizerGradientFacts]], position: int) -> bool:
+    """Whether the same optimizer has gradients on another rank, which may hold other shards or see other samples."""
+    found = ranks[0][position]
+    same = [rank[position] for rank in ranks[1:] if position < len(rank)]
+    return any(
+        (other.optimizer, other.where) == (found.optimizer, found.where) and other.without < other.steps
+        for other in same
+    )
+
+
 def _why(found: OptimizerGradientFacts) -> str:
-    if found.sharded and found.elsewhere:
+    if found.cleared:
+        return "Backward passes leave gradients in its parameters, but these are cleared before it steps."
+    if found.sharded and found.alike:
         return "fully_shard replaces the parameters of a model; this optimizer was made before, and holds the old ones."
     if found.elsewhere:
         return "The model has other parameters, with gradients, that no optimizer holds."
@@ -87,7 +111,9 @@ def _why(found: OptimizerGradientFacts) -> str:
 
 
 def _watch(found: OptimizerGradientFacts) -> str:
-    if found.sharded and found.elsewhere:
+    if found.cleared:
+        return "Clear gradients after the optimizer's step, or before the backward pass."
+    if found.sharded and found.alike:
         return "Make the optimizer after the last fully_shard call."
     if found.elsewhere:
         return "Make the optimizer after the model has its last parameters: after sharding, moving or loading it."
