@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from dptune.capture.injected.observe.discarded_gradients import DiscardedGradients
 
@@ -304,6 +305,45 @@ def test_lbfgs_runs_passes_inside_its_step():
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
     found = Script(optimizer).seen(lambda script: with_closure(script, model, optimizer))
     assert found is None or not any(found.discarded)
+
+
+def test_passes_through_different_models_do_not_add_up():
+    """An actor and a critic: without the synchronization of its only pass, the actor's gradients would stay local."""
+    actor, critic = layer(), layer()
+    of_actor, of_critic = sgd(actor), sgd(critic)
+
+    def step(script):
+        for model in (actor, critic):
+            script.backward(loss_of(model))
+        for optimizer in (of_actor, of_critic):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = Script(of_actor, of_critic).seen(step)
+    assert (found.passes, found.added) == ([2] * 3, [0] * 3)
+
+
+def test_passes_of_a_reentrant_checkpoint_are_part_of_the_pass_around_them(monkeypatch):
+    model = layer()
+    optimizer = sgd(model)
+    inner = torch.autograd.backward
+
+    def metered(script, *args, **kwargs):
+        script.observer.before_pass(args[0])
+        inner(*args, **kwargs)
+        script.observer.after_pass()
+
+    def step(script):
+        monkeypatch.setattr(torch.autograd, "backward", lambda *args, **kwargs: metered(script, *args, **kwargs))
+        rows = torch.randn(4, 8, requires_grad=True)
+        for block in model:
+            rows = checkpoint(block, rows, use_reentrant=True)
+        rows.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    found = Script(optimizer).seen(step)
+    assert (found.passes, found.added) == ([1] * 3, [1] * 3)
 
 
 @pytest.mark.parametrize("detached", [True, False])

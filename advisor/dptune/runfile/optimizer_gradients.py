@@ -15,8 +15,12 @@ class OptimizerGradientFacts:
     `where` is the script's line that makes the optimizer, `step_where` that of its steps, `backward_where` that of the
     last backward pass before one. Of `steps`, in `without` no parameter of the optimizer had a gradient although
     backward passes ran; `kept` still held gradients that an earlier step had used, and backward passes added to them.
-    `tensors`: the parameters it holds. `elsewhere`: parameters of modules in training that have gradients and are in no
-    optimizer. `sharded`: whether `fully_shard` replaced parameters.
+    Steps that change no weight although there are gradients do not count. `tensors`: the parameters it holds.
+    `elsewhere`: parameters of modules that have gradients, are in no optimizer and do not change; `alike` if each
+    tensor of the optimizer has one of its shape among them. `sharded`: whether `fully_shard` replaced parameters.
+    `cleared`: whether there were gradients after a backward pass, but not at the step. `others_train`: whether anything
+    else trains. `idle`: whether to have no gradients is no fault, because the weights change all the same, or are
+    frozen while others train.
     """
 
     optimizer: str
@@ -29,11 +33,15 @@ class OptimizerGradientFacts:
     kept: int = 0
     elsewhere: int = 0
     sharded: bool = False
+    alike: bool = False
+    cleared: bool = False
+    others_train: bool = False
+    idle: bool = False
 
     @property
     def has_none(self) -> bool:
-        """Whether no step had a gradient."""
-        return self.steps >= _LEAST_STEPS and self.without == self.steps
+        """Whether no step had a gradient, and that is a fault."""
+        return self.steps >= _LEAST_STEPS and self.without == self.steps and not self.idle
 
     @property
     def keeps(self) -> bool:

@@ -3,8 +3,9 @@
 ## What it measures
 
 In warm-up steps, on a sample of each optimizer's parameters: gradients that an optimizer step has used and that the
-next backward passes add to. Gradients count as cleared if, before one of these passes, they are None, zero, another
-tensor, or changed by the script. Excluded: steps with a closure, and libraries that keep gradients themselves.
+next backward passes add to. Gradients count as cleared if, before one of these passes, one of them is None, zero, in
+other memory, or changed by the script. Excluded: steps that change no weight, as those of a wrapper that accumulates,
+steps with a closure that runs backward passes, and libraries that keep gradients themselves.
 
 ## Why it matters
 
@@ -62,9 +63,12 @@ def check(run: RunView) -> Iterator[Advice]:
     """Name the optimizer whose gradients are not cleared between its steps, and the line of its steps."""
     if run.recorded_about("optimizer_gradients") is None:
         return
+    seen: set[tuple[str, str | None]] = set()
     for found in next((facts.optimizer_gradients for facts in run.facts if facts.optimizer_gradients), []):
-        if not found.keeps:
+        stepped = (found.optimizer, found.step_where)  # a hook may step one optimizer for each parameter
+        if not found.keeps or stepped in seen:
             continue
+        seen.add(stepped)
         always = found.kept == found.steps - 1
         yield results_at_risk(
             RULE,

@@ -3,8 +3,12 @@
 ## What it measures
 
 In warm-up steps: whether any parameter of an optimizer has a gradient when it steps. The rule reports an optimizer for
-which none had one in at least three steps, although backward passes ran. It also counts module parameters with
-gradients that are in no optimizer. Steps with a closure are excluded.
+which none had one in at least three steps, although backward passes ran. It also counts module parameters that get
+gradients, are in no optimizer, and do not change.
+
+Excluded: steps with a closure that runs backward passes, an optimizer whose parameters change all the same, as with
+gradients that it takes from hooks, or are frozen while others train. While other optimizers train, confidence is high
+only if each parameter tensor has one of its shape among those that are in no optimizer, and else low.
 
 ## Why it matters
 
@@ -36,8 +40,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dptune.advice import Advice, Evidence
-from dptune.rule import OptimizerGradientFacts, Rule, RunView
+from dptune.advice import Advice, Confidence, Evidence
+from dptune.rule import OptimizerGradientFacts, Rule, RunView, discarding
 from dptune_rules.at_risk import results_at_risk
 from dptune_rules.known import in_parentheses, known
 
@@ -57,15 +61,27 @@ def check(run: RunView) -> Iterator[Advice]:
     """Name the optimizer that trains nothing, and the line that creates it."""
     if run.recorded_about("optimizer_gradients") is None:
         return
-    for found in next((facts.optimizer_gradients for facts in run.facts if facts.optimizer_gradients), []):
-        if not found.has_none:
+    ranks = [facts.optimizer_gradients for facts in run.facts if facts.optimizer_gradients]
+    discarded = discarding([facts.discarded_gradients for facts in run.facts]) is not None
+    seen: set[tuple[str, str | None]] = set()
+    for position, found in enumerate(ranks[0] if ranks else []):
+        made = (found.optimizer, found.where)
+        if not found.has_none or made in seen or (found.cleared and discarded) or _has_some(ranks, position):
             continue
+        seen.add(made)
+        certain = found.elsewhere and (found.alike or not found.others_train)
+        confidence: Confidence = "high" if certain else "low" if found.others_train else "medium"
         yield results_at_risk(
             RULE,
             title=f"{found.optimizer}{in_parentheses(found.where)} changes nothing: none of its parameters "
-            f"{'had a gradient' if found.tensors else 'requires gradients'}",
+            + (
+                ("had a gradient when it stepped" if found.cleared else "had a gradient")
+                if found.tensors
+                else "requires gradients"
+            ),
             why=_why(found),
-            confidence="high" if found.elsewhere else "medium",
+            confidence=confidence,
+            impact="medium" if confidence == "low" else "high",
             evidence=[
                 Evidence(
                     label="optimizer steps without gradients", value=found.without, unit=f"of {found.steps} in warm-up"
@@ -80,8 +96,20 @@ def check(run: RunView) -> Iterator[Advice]:
         )
 
 
+def _has_some(ranks: list[list[OptimizerGradientFacts]], position: int) -> bool:
+    """Whether the same optimizer has gradients on another rank, which may hold other shards or see other samples."""
+    found = ranks[0][position]
+    same = [rank[position] for rank in ranks[1:] if position < len(rank)]
+    return any(
+        (other.optimizer, other.where) == (found.optimizer, found.where) and other.without < other.steps
+        for other in same
+    )
+
+
 def _why(found: OptimizerGradientFacts) -> str:
-    if found.sharded and found.elsewhere:
+    if found.cleared:
+        return "Backward passes leave gradients in its parameters, but these are cleared before it steps."
+    if found.sharded and found.alike:
         return "fully_shard replaces parameters: this optimizer was probably created before it and holds the old ones."
     if found.elsewhere:
         return "Other parameters have gradients, but are in no optimizer."
@@ -89,7 +117,9 @@ def _why(found: OptimizerGradientFacts) -> str:
 
 
 def _watch(found: OptimizerGradientFacts) -> str:
-    if found.sharded and found.elsewhere:
+    if found.cleared:
+        return "Clear gradients after the optimizer's step, or before the backward pass."
+    if found.sharded and found.alike:
         return "Create the optimizer after the last fully_shard call."
     if found.elsewhere:
         return "Create the optimizer after the model is complete: sharded, moved and loaded."

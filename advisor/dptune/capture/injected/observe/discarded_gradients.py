@@ -2,9 +2,10 @@
 
 In warm-up steps only, by a sample of each optimizer's parameters. A pass is pending from its end until an optimizer
 steps, or a GradScaler skips the step; it is discarded when all sampled gradients that it changed are cleared before.
-A pass adds to the one before it in its step if its graph was made after that one, and neither weights nor gradients
-were changed in between. Gradients and weights are compared on their device, and the results are read when the first
-window opens. `zero_grad` and `GradScaler.step` are wrapped until then.
+A pass adds to the one before it in its step if it changes all gradients that this one changed, its graph was made after
+that one, and neither weights nor gradients were changed in between. Passes inside a pass, as of reentrant
+checkpointing, are part of it. Gradients and weights are compared on their device, and the results are read when the
+first window opens. `zero_grad` and `GradScaler.step` are wrapped until then.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from dptune.capture.injected.observe.loss_graph import consumers
 from dptune.capture.injected.observe.places import Places, is_the_users, users_line
+from dptune.capture.injected.observe.tensor_samples import Sample, alive, elements
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts
 
 _STEPS = 16
@@ -33,7 +35,6 @@ _PASSES = 128
 _OPTIMIZERS = 8
 _OF_OPTIMIZER = 16  # parameters, spread evenly
 _COMPARED = 2  # of those whose gradients a pass changed
-_ELEMENTS = 64  # of each of these
 _FRAMES = 8
 _NODES = 20_000  # of a graph; more are not read
 _TOLERANCE = 0.01  # of the largest gradient: rounding of 16-bit gradients by a factor
@@ -49,8 +50,8 @@ class _Pass:
     held: set[int]  # parameters whose gradients it changed and nothing has cleared
     adds: bool
     between: list[torch.Tensor]  # weights and gradients that are not as the pass before left them
-    weights: list[tuple[weakref.ref[Any], torch.Tensor]]
-    gradients: list[tuple[weakref.ref[Any], torch.Tensor]]
+    weights: list[Sample]
+    gradients: list[Sample]
 
 
 @dataclass
@@ -111,7 +112,7 @@ class DiscardedGradients:
 
     def before_pass(self, roots: Any) -> None:
         """A backward pass from these tensors is about to start."""
-        if not self._watching or self._inside is not None:
+        if not self._watching or self._inside is not None or _is_in_pass():
             return
         self._adds = (False, [])
         with contextlib.suppress(Exception):
@@ -122,11 +123,12 @@ class DiscardedGradients:
 
     def after_pass(self) -> None:
         """It has ended."""
-        if not self._watching or self._inside is not None:
+        if not self._watching or self._inside is not None or _is_in_pass():
             return
         with contextlib.suppress(Exception):
             self._passes += 1
             if self._passes > _PASSES or _is_captured():
+                self._steps = []  # a graph that is captured allows no reading
                 self._stop()
                 return
             self._left = after = self._gradients()
@@ -138,8 +140,10 @@ class DiscardedGradients:
                 ]
                 frame = sys._getframe(1)
                 self._line = users_line(frame)
+                follows, between = self._adds
+                adds = follows and (not self._pending or self._pending[-1].held <= set(changed))
                 self._pending.append(
-                    _Pass(_stack(frame), set(changed), *self._adds, _weights(parameters), _slopes(parameters))
+                    _Pass(_stack(frame), set(changed), adds, between, _weights(parameters), _slopes(parameters))
                 )
 
     def _follows(self, roots: Any) -> tuple[bool, list[torch.Tensor]]:
@@ -147,20 +151,21 @@ class DiscardedGradients:
         if not self._pending:
             return True, []
         last = self._pending[-1]
-        between = [(_elements(weight) != before).any() for weight, before in _alive(last.weights)]
+        between = [(elements(weight) != before).any() for weight, before in alive(last.weights)]
         between += [
-            (_elements(parameter.grad) != before).any()
-            for parameter, before in _alive(last.gradients)
+            (elements(parameter.grad) != before).any()
+            for parameter, before in alive(last.gradients)
             if parameter.grad is not None
         ]
         return self._before == self._left and _is_made_since(self._number, roots), between
 
     def end(self) -> None:
-        """Stop, and read what was compared."""
-        with contextlib.suppress(Exception):
-            if self._steps:
-                self._facts = _read(self._steps)
+        """Stop, and read what was compared. Not from a hook: torch goes through its hooks then."""
         self._stop()
+        for restore in self._restore:
+            with contextlib.suppress(Exception):
+                restore()
+        self._restore = []
 
     def facts(self) -> DiscardedGradientFacts | None:
         """None where no optimizer step was seen."""
@@ -168,10 +173,9 @@ class DiscardedGradients:
 
     def _stop(self) -> None:
         self._watching = False
-        for restore in self._restore:
-            with contextlib.suppress(Exception):
-                restore()
-        self._restore = []
+        with contextlib.suppress(Exception):
+            if self._steps:
+                self._facts = _read(self._steps)
         self._pending, self._discarded, self._steps, self._sampled = [], [], [], {}
 
     def _wrap(self, kind: Any, name: str, before: Callable[..., None]) -> None:
@@ -202,7 +206,7 @@ class DiscardedGradients:
             passed.held -= parameters
             if not passed.held:
                 self._pending.remove(passed)
-                changed = [(_elements(weight) != before).any() for weight, before in _alive(passed.weights)]
+                changed = [(elements(weight) != before).any() for weight, before in alive(passed.weights)]
                 self._discarded.append(_Discarded(passed.stack, where, changed))
 
     def _step_begins(self, optimizer: Any) -> None:
@@ -220,7 +224,7 @@ class DiscardedGradients:
         """An optimizer uses the gradients of all pending passes, or would use them if they were finite."""
         pending, discarded = self._pending, self._discarded
         self._pending, self._discarded = [], []
-        if (not pending and not discarded) or torch._C._current_graph_task_id() != -1:
+        if (not pending and not discarded) or _is_in_pass():
             return
         step = _Step(
             self._line,
@@ -232,15 +236,15 @@ class DiscardedGradients:
         )
         if discarded and pending:
             step.factors = [
-                (before, _elements(parameter.grad))
-                for parameter, before in _alive(pending[-1].gradients)
+                (before, elements(parameter.grad))
+                for parameter, before in alive(pending[-1].gradients)
                 if parameter.grad is not None
             ]
         elif discarded and self._gradients():
             step.discarded = []  # set by hand, or the gradients of another optimizer
         self._steps.append(step)
         if len(self._steps) >= _STEPS:
-            self.end()
+            self._stop()
 
     def _gradients(self) -> _Gradients:
         found = {}
@@ -248,7 +252,7 @@ class DiscardedGradients:
             parameter = ref()
             gradient = None if parameter is None else parameter.grad
             if gradient is not None:
-                found[key] = (id(gradient), gradient._version)
+                found[key] = (id(gradient), getattr(gradient, "_local_tensor", gradient)._version)
         return found
 
 
@@ -262,30 +266,17 @@ def _parameters(optimizer: Any) -> Iterable[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _weights(parameters: list[Any]) -> list[tuple[weakref.ref[Any], torch.Tensor]]:
-    return [(weakref.ref(parameter), _elements(parameter)) for parameter in parameters]
+def _weights(parameters: list[Any]) -> list[Sample]:
+    return [(weakref.ref(parameter), elements(parameter)) for parameter in parameters]
 
 
-def _slopes(parameters: list[Any]) -> list[tuple[weakref.ref[Any], torch.Tensor]]:
+def _slopes(parameters: list[Any]) -> list[Sample]:
     """Of dense gradients."""
     return [
-        (weakref.ref(parameter), _elements(parameter.grad))
+        (weakref.ref(parameter), elements(parameter.grad))
         for parameter in parameters
         if parameter.grad is not None and parameter.grad.layout == torch.strided
     ]
-
-
-def _alive(values: list[tuple[weakref.ref[Any], torch.Tensor]]) -> list[tuple[Any, torch.Tensor]]:
-    return [(tensor, before) for ref, before in values if (tensor := ref()) is not None]
-
-
-@torch.no_grad()
-def _elements(tensor: Any) -> torch.Tensor:
-    """A copy of some of what this rank holds of it, evenly spread over its first dimension."""
-    local = getattr(tensor, "_local_tensor", tensor).detach()
-    while local.dim() > 1:
-        local = local[:: max(1, local.shape[0] // 8)].flatten(0, 1) if local.shape[0] else local.flatten()
-    return local.reshape(-1)[:: max(1, local.numel() // _ELEMENTS)][:_ELEMENTS].clone()  # type: ignore[no-any-return]
 
 
 def _stack(frame: FrameType | None) -> _Stack:
@@ -308,6 +299,10 @@ def _is_made_since(number: int, roots: Any) -> bool:
     tensors = roots if isinstance(roots, (list, tuple)) else [roots]
     nodes = consumers([tensor.grad_fn for tensor in tensors], _NODES)
     return len(nodes) < _NODES and all(node._sequence_nr() >= number for node in nodes)
+
+
+def _is_in_pass() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _is_captured() -> bool:

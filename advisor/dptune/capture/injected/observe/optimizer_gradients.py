@@ -1,16 +1,19 @@
 """Watches which gradients optimizer steps find: none, or those that an earlier step has used.
 
-In warm-up steps only, by a sample of each optimizer's parameters. After a step the tensors that hold gradients are
-noted. Gradients are kept if backward passes add to them until the next step, and they were neither removed, replaced,
-changed nor zero before any of these passes. Zeros are looked for on the device, and read when the first window opens.
+In warm-up steps only, by a sample of each optimizer's parameters: the gradients that a step has used are followed until
+the next one. Steps that leave the weights as they are, though there are gradients, are no steps: a wrapper that
+accumulates may make them. Of an optimizer without gradients its weights are compared, and it is looked for parameters
+with gradients that nothing trains. Values are compared on the device, and read when the first window opens.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import weakref
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,25 +23,29 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from dptune.capture.injected.observe.module_paths import all_modules
 from dptune.capture.injected.observe.places import Places, users_line
+from dptune.capture.injected.observe.tensor_samples import Sample, alive, changes, samples
+from dptune.capture.injected.observe.used_gradients import UsedGradients, leaves
 from dptune.runfile.optimizer_gradients import OptimizerGradientFacts
 
 _OPTIMIZERS = 8
 _STEPS = 16
 _PASSES = 128
 _SAMPLED = 4  # parameters of an optimizer whose gradients are compared, spread evenly
-_ELEMENTS = 64  # of each of these
 _SEARCHES = 3  # steps after which parameters with gradients are looked for elsewhere
 _LOOKED_AT = 100_000  # parameters of modules that are counted
 
+_Leaves = Callable[[], Collection[int]]
+
 
 @dataclass
-class _Used:
-    """Gradients after a step: by parameter the tensor and its version; `added`: whether a pass has changed them."""
+class _Step:
+    """The gradients of the step before, as followed until it; `changed`: whether it changed weights, by some values.
 
-    gradients: list[tuple[weakref.ref[Any], int, int]]
-    cleared: bool = False
-    added: bool = False
-    zero: list[torch.Tensor] = field(default_factory=list)
+    Empty if that is not known, or if it has written to weights.
+    """
+
+    used: UsedGradients | None
+    changed: list[torch.Tensor] = field(default_factory=list)
 
 
 @dataclass
@@ -46,8 +53,14 @@ class _Watched:
     optimizer: weakref.ref[Any]
     facts: OptimizerGradientFacts
     sampled: list[weakref.ref[Any]]
-    used: _Used | None = None
-    suspects: list[_Used] = field(default_factory=list)
+    used: UsedGradients | None = None
+    steps: list[_Step] = field(default_factory=list)
+    before: list[Sample] = field(default_factory=list)  # weights when a step with gradients began
+    versions: list[int] = field(default_factory=list)  # of these
+    idle: list[Sample] | None = None  # weights at its first step without gradients
+    elsewhere: list[Sample] = field(default_factory=list)  # some of the parameters that no optimizer holds
+    gradients: list[Sample] = field(default_factory=list)  # of the same parameters, theirs
+    frozen: bool = False
 
 
 class OptimizerGradients:
@@ -58,6 +71,8 @@ class OptimizerGradients:
         self._watching = False
         self._inside = 0  # steps that have begun: a closure may run passes of its own
         self._watched: dict[int, _Watched] = {}
+        self._others = False  # optimizers step that are not watched
+        self._looked = False  # at gradients before the pass that runs
         self._passes = 0
         self._line: str | None = None
         self._handles: list[Any] = []
@@ -73,153 +88,210 @@ class OptimizerGradients:
             register_optimizer_step_post_hook(lambda optimizer, *_: self._ended(optimizer)),
         ]
 
-    def before_pass(self, _: Any) -> None:
-        """A backward pass is about to start: what was not cleared by now, it adds to."""
-        if not self._watching or self._inside or _is_captured():
+    def before_pass(self, roots: Any) -> None:
+        """A backward pass from these tensors is about to start: what was not cleared by now, it adds to."""
+        if not self._watching or self._inside or _is_in_pass() or _is_captured():
             return
-        with contextlib.suppress(Exception):
-            for watched in self._watched.values():
-                if watched.used is not None and not watched.used.cleared:
-                    _look(watched.used)
+        self._looked = True
+        reached = functools.cache(lambda: leaves(roots))
+        self._follow(lambda used: used.before_pass(reached))
 
     def after_pass(self) -> None:
         """It has ended."""
-        if not self._watching or self._inside:
+        if not self._watching or self._inside or _is_in_pass() or _is_captured():
             return
         with contextlib.suppress(Exception):
             self._passes += 1
             self._line = users_line(sys._getframe(1))
             for watched in self._watched.values():
-                if watched.used is not None and not watched.used.cleared:
-                    _note(watched.used)
+                if not self._looked:
+                    watched.used = None  # the pass of another thread began in a step
+                if watched.facts.without and any(map(_gradient, watched.sampled)):
+                    watched.facts.cleared = True
+            self._looked = False
+            self._follow(UsedGradients.after_pass)
             if self._passes >= _PASSES:
-                self.end()
+                self._stop()
 
     def end(self) -> None:
-        """Watch no more, and read what was looked for."""
-        if not self._watching:
-            return
-        self._watching = False
+        """Watch no more, and read what was looked for. Not from a hook: torch goes through its hooks then."""
+        self._stop()
         for handle in self._handles:
             handle.remove()
-        with contextlib.suppress(Exception):
-            for watched in self._watched.values():
-                watched.facts.kept = sum(not any(bool(zero) for zero in used.zero) for used in watched.suspects)
-            self._facts = [watched.facts for watched in self._watched.values() if watched.facts.steps]
-        self._watched, self._handles = {}, []
+        self._handles = []
+
+    def _stop(self) -> None:
+        self._watching = False
+        modules = functools.cache(_of_modules)
+        for watched in self._watched.values():
+            with contextlib.suppress(Exception):
+                _count(watched, modules)
+                self._judge(watched)
+                if watched.facts.steps:
+                    self._facts.append(watched.facts)
+        self._watched = {}
 
     def facts(self) -> list[OptimizerGradientFacts]:
         """Of each optimizer that stepped."""
         return self._facts
 
+    def _follow(self, follow: Callable[[UsedGradients], None]) -> None:
+        for watched in self._watched.values():
+            if watched.used is not None:
+                try:
+                    follow(watched.used)
+                except Exception:  # gradients may be any kind of tensor
+                    watched.used = None
+
     def _begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return
         self._inside += 1
-        if not self._watching or self._inside > 1 or torch.compiler.is_compiling() or _is_captured():
+        if not self._watching or self._inside > 1 or _is_captured():
             return
         with contextlib.suppress(Exception):
-            watched = self._of(optimizer)
-            if watched is None or not self._passes or any(map(callable, (*args[1:], *kwargs.values()))):
+            if any(map(callable, (*args[1:], *kwargs.values()))):
+                self._others = True
                 return
-            facts, used = watched.facts, watched.used
-            facts.step_where = facts.step_where or users_line(sys._getframe(1))
-            facts.backward_where = self._line
-            facts.steps += 1
-            if not any(parameter.grad is not None for parameter in _parameters(optimizer)):
-                facts.without += 1
-                if facts.without <= _SEARCHES:
-                    facts.elsewhere = max(facts.elsewhere, self._elsewhere())
-                    facts.sharded = bool(self._places.sharded)
-            if used is not None and used.added and not used.cleared:
-                watched.suspects.append(used)
+            parameters = [parameter for parameter in _parameters(optimizer) if parameter.numel()]
+            found = self._of(optimizer)
+            if found is not None and self._passes and parameters:
+                self._step(found, parameters)
+
+    def _step(self, watched: _Watched, parameters: list[Any]) -> None:
+        facts = watched.facts
+        facts.step_where = facts.step_where or users_line(sys._getframe(2))
+        facts.backward_where = self._line
+        facts.steps += 1
+        self._follow_step(watched)
+        watched.steps.append(_Step(watched.used))
+        watched.before = samples(parameter for ref in watched.sampled if (parameter := ref()) is not None)
+        watched.versions = _versions(watched.before)
+        if any(parameter.grad is not None for parameter in parameters):
+            return
+        facts.without += 1
+        watched.before = []
+        if watched.idle is None:
+            watched.idle = samples(_spread(parameters))
+            watched.frozen = not any(parameter.requires_grad for parameter in parameters)
+        if facts.without <= _SEARCHES:
+            facts.sharded = bool(self._places.sharded)
+            self._search(watched, parameters)
+
+    def _follow_step(self, watched: _Watched) -> None:
+        if watched.used is not None:
+            if _is_in_pass():
+                watched.used.after_pass()  # a hook steps, as soon as the gradient is there
+            watched.used.before_step()
 
     def _ended(self, optimizer: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         self._inside = max(0, self._inside - 1)
-        if not self._watching or self._inside:
+        if not self._watching or self._inside or _is_captured():
             return
         with contextlib.suppress(Exception):
             watched = self._of(optimizer)
             if watched is not None:
-                watched.used = _Used(_gradients(watched.sampled))
+                if watched.before and watched.versions == _versions(watched.before):
+                    watched.steps[-1].changed = changes(watched.before)
+                watched.before = []
+                watched.used = UsedGradients(watched.sampled)
                 if watched.facts.steps >= _STEPS:
-                    self.end()
+                    self._stop()
 
     def _of(self, optimizer: Any) -> _Watched | None:
         known = self._watched.get(id(optimizer))
         if known is not None and known.optimizer() is optimizer:
             return known
         if len(self._watched) >= _OPTIMIZERS:
+            self._others = True
             return None
         parameters = [parameter for parameter in _parameters(optimizer) if parameter.requires_grad]
-        sampled = [weakref.ref(parameter) for parameter in parameters[:: max(1, len(parameters) // _SAMPLED)]]
         facts = OptimizerGradientFacts(
             type(optimizer).__name__, where=self._places.line(optimizer), tensors=len(parameters)
         )
+        sampled = [weakref.ref(parameter) for parameter in _spread(parameters)]
         self._watched[id(optimizer)] = _Watched(weakref.ref(optimizer), facts, sampled)
         return self._watched[id(optimizer)]
 
-    def _elsewhere(self) -> int:
+    def _search(self, watched: _Watched, parameters: list[Any]) -> None:
         """Parameters of modules with gradients that no optimizer holds."""
         held = {id(one) for optimizer in self._places.alive(Optimizer) for one in _parameters(optimizer)}
         seen: set[int] = set()
-        found = 0
+        found = []
         for module in all_modules():
             for parameter in module._parameters.values():
                 if parameter is None or id(parameter) in seen or len(seen) >= _LOOKED_AT:
                     continue
                 seen.add(id(parameter))
-                found += parameter.grad is not None and id(parameter) not in held
-        return found
+                if parameter.grad is not None and id(parameter) not in held:
+                    found.append(parameter)
+        lacking = Counter(tuple(parameter.shape) for parameter in parameters)
+        lacking.subtract(tuple(parameter.shape) for parameter in found)
+        watched.facts.elsewhere = max(watched.facts.elsewhere, len(found))
+        watched.facts.alike = watched.facts.alike or max(lacking.values()) <= 0
+        if not watched.elsewhere:
+            watched.elsewhere = samples(_spread(found))
+            watched.gradients = samples(parameter.grad for parameter, _ in alive(watched.elsewhere))
+
+    def _judge(self, watched: _Watched) -> None:
+        """Whether it may be meant to have no gradients."""
+        facts = watched.facts
+        others = [other.facts for other in self._watched.values() if other is not watched]
+        facts.others_train = self._others or any(other.without < other.steps for other in others)
+        is_trained = any(map(bool, changes(watched.elsewhere)))
+        facts.others_train |= is_trained
+        if is_trained or not _have_new(watched.elsewhere, watched.gradients):
+            facts.elsewhere, facts.alike = 0, False
+        gone = bool(watched.idle) and not alive(watched.idle or [])
+        changed = any(map(bool, changes(watched.idle or [])))
+        facts.idle = gone or changed or (watched.frozen and facts.others_train)
+
+
+def _count(watched: _Watched, modules: _Leaves) -> None:
+    """Count the steps that use old gradients again, and leave out those that change nothing."""
+    followed: list[UsedGradients] | None = None  # since the last step that used gradients
+    for step in watched.steps:
+        if followed is not None and step.used is not None:
+            followed.append(step.used)
+        if step.changed and not any(map(bool, step.changed)):
+            watched.facts.steps -= 1
+            continue
+        old = [used for used in followed or [] if used.has_old(modules)]
+        watched.facts.kept += bool(old) and not any(used.is_cleared() for used in followed or [])
+        followed = []
+
+
+def _have_new(parameters: list[Sample], gradients: list[Sample]) -> bool:
+    """Whether any of these has another gradient now, and is no part of a model that is not used any more."""
+    replaced = [parameter for parameter, _ in alive(parameters) if parameter.grad is None]
+    return bool(replaced) or len(alive(gradients)) < len(gradients) or any(map(bool, changes(gradients)))
+
+
+def _of_modules() -> set[int]:
+    return {id(parameter) for module in all_modules() for parameter in module._parameters.values()}
+
+
+def _spread(parameters: list[Any]) -> list[Any]:
+    return parameters[:: max(1, len(parameters) // _SAMPLED)]
 
 
 def _parameters(optimizer: Any) -> Iterable[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _gradients(sampled: list[weakref.ref[Any]]) -> list[tuple[weakref.ref[Any], int, int]]:
-    return [
-        (ref, id(parameter.grad), _local(parameter.grad)._version)
-        for ref in sampled
-        if (parameter := ref()) is not None and parameter.grad is not None
-    ]
+def _gradient(ref: weakref.ref[Any]) -> bool:
+    parameter = ref()
+    return parameter is not None and parameter.grad is not None
 
 
-def _look(used: _Used) -> None:
-    """Whether its gradients are there as the step left them, or as passes since then have."""
-    zero: torch.Tensor | None = None
-    for ref, tensor, version in used.gradients:
-        parameter = ref()
-        gradient = None if parameter is None else parameter.grad
-        if gradient is None or id(gradient) != tensor or (not used.added and _local(gradient)._version != version):
-            used.cleared = True
-            return
-        is_zero = (_elements(gradient) == 0).all()
-        zero = is_zero if zero is None else zero & is_zero.to(zero.device)
-    used.cleared = zero is None
-    if zero is not None:
-        used.zero.append(zero)
+def _versions(weights: list[Sample]) -> list[int]:
+    return [getattr(parameter, "_local_tensor", parameter)._version for parameter, _ in alive(weights)]
 
 
-def _note(used: _Used) -> None:
-    """Whether a pass has added to its gradients."""
-    for ref, tensor, version in used.gradients:
-        parameter = ref()
-        gradient = None if parameter is None else parameter.grad
-        if gradient is None or id(gradient) != tensor:
-            used.cleared = True
-            return
-        used.added = used.added or _local(gradient)._version != version
-
-
-def _local(tensor: Any) -> Any:
-    """What this rank holds of it."""
-    return getattr(tensor, "_local_tensor", tensor)
-
-
-@torch.no_grad()
-def _elements(tensor: Any) -> Any:
-    local = _local(tensor).detach()
-    local = local.coalesce().values() if local.layout == torch.sparse_coo else local
-    return local.reshape(-1)[:: max(1, local.numel() // _ELEMENTS)][:_ELEMENTS]
+def _is_in_pass() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _is_captured() -> bool:
