@@ -5,7 +5,7 @@
 In warm-up steps, on a sample of each optimizer's parameters: gradients that an optimizer step has used, and that the
 next backward passes add to. Gradients count as cleared if, before one of these passes, one of them is None, zero, in
 other memory, or changed by the script. Steps that change no weight do not count, as of a wrapper that accumulates.
-Steps with a closure are not judged, nor those of a library that keeps gradients itself.
+Steps whose closure runs backward passes are not judged, nor those of a library that keeps gradients itself.
 
 ## Why it matters
 

@@ -6,9 +6,9 @@ In warm-up steps: whether any parameter that an optimizer holds has a gradient w
 optimizer for which none had, in at least three steps, although backward passes ran. It also counts parameters of
 modules that get gradients, are in no optimizer, and do not change.
 
-Steps with a closure are not judged, nor an optimizer whose parameters change all the same, as with gradients that it
-takes from hooks, or are frozen while others train. While other optimizers train, the confidence is high only if each
-parameter tensor has one of its shape among those that no optimizer holds, and else low.
+Steps whose closure runs backward passes are not judged, nor an optimizer whose parameters change all the same, as with
+gradients that it takes from hooks, or are frozen while others train. While other optimizers train, the confidence is
+high only if each parameter tensor has one of its shape among those that no optimizer holds, and else low.
 
 ## Why it matters
 
