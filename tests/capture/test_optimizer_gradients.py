@@ -217,6 +217,22 @@ def test_steps_with_a_closure_are_not_judged():
     assert Script(optimizer).seen(step) == []
 
 
+@pytest.mark.parametrize(("clears", "kept"), [(True, 0), (False, 4)])
+def test_a_closure_that_runs_no_pass_is_none(clears, kept):
+    """Lightning hands one to the steps of manual optimization."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(script, number):
+        if clears:
+            optimizer.zero_grad()
+        script.backward(loss(model))
+        optimizer.step(closure=lambda: None)
+
+    (found,) = Script(optimizer).seen(step)
+    assert (found.steps, found.without, found.kept) == (5, 0, kept)
+
+
 def halved_by_data(model):
     """Through `.data`, which counts no version."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -64,13 +64,18 @@ class _Watched:
 
 
 class OptimizerGradients:
-    """Follows the gradients of each optimizer from one of its steps to the next; steps with a closure are left out."""
+    """Follows the gradients of each optimizer from one of its steps to the next.
+
+    Steps whose closure runs backward passes are left out.
+    """
 
     def __init__(self, places: Places) -> None:
         self._places = places
         self._watching = False
         self._inside = 0  # steps that have begun: a closure may run passes of its own
         self._watched: dict[int, _Watched] = {}
+        self._has_closure = False
+        self._runs_passes = False  # the step that has begun
         self._others = False  # optimizers step that are not watched
         self._looked = False  # at gradients before the pass that runs
         self._passes = 0
@@ -90,6 +95,7 @@ class OptimizerGradients:
 
     def before_pass(self, roots: Any) -> None:
         """A backward pass from these tensors is about to start: what was not cleared by now, it adds to."""
+        self._runs_passes |= self._inside > 0
         if not self._watching or self._inside or _is_in_pass() or _is_captured():
             return
         self._looked = True
@@ -150,15 +156,15 @@ class OptimizerGradients:
         if not self._watching or self._inside > 1 or _is_captured():
             return
         with contextlib.suppress(Exception):
-            if any(map(callable, (*args[1:], *kwargs.values()))):
-                self._others = True
-                return
-            parameters = [parameter for parameter in _parameters(optimizer) if parameter.numel()]
-            found = self._of(optimizer)
-            if found is not None and self._passes and parameters:
-                self._step(found, parameters)
+            self._runs_passes = False
+            self._has_closure = any(map(callable, (*args[1:], *kwargs.values())))
+            if not self._has_closure:
+                self._step(self._of(optimizer), optimizer)
 
-    def _step(self, watched: _Watched, parameters: list[Any]) -> None:
+    def _step(self, watched: _Watched | None, optimizer: Any) -> None:
+        parameters = [parameter for parameter in _parameters(optimizer) if parameter.numel()]
+        if watched is None or not self._passes or not parameters:
+            return
         facts = watched.facts
         facts.step_where = facts.step_where or users_line(sys._getframe(2))
         facts.backward_where = self._line
@@ -192,8 +198,12 @@ class OptimizerGradients:
             return
         with contextlib.suppress(Exception):
             watched = self._of(optimizer)
+            if self._has_closure and self._runs_passes:
+                self._others = True
+            elif self._has_closure:  # one that does nothing, as in Lightning's manual optimization
+                self._step(watched, optimizer)
             if watched is not None:
-                if watched.before and watched.versions == _versions(watched.before):
+                if watched.before and not self._has_closure and watched.versions == _versions(watched.before):
                     watched.steps[-1].changed = changes(watched.before)
                 watched.before = []
                 watched.used = UsedGradients(watched.sampled)
