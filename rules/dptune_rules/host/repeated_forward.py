@@ -14,8 +14,8 @@ It also finds whole passes without gradients, in whatever mode, on the batch tha
 on, or that an earlier backward pass of the step went through.
 
 Other calls that differ do not count: with another dropout mask, with and without gradients of the input, in training
-and evaluation mode, or after an optimizer step. Neither do activation checkpointing and accumulation over one fixed
-batch.
+and evaluation mode, or after an optimizer step. Neither do activation checkpointing, gradient caching, accumulation
+over one fixed batch, and passes of a line search, each with other weights.
 
 ## Why it matters
 
