@@ -46,6 +46,8 @@ def test_recomputing_is_timed_and_weighed_and_changes_nothing(profile, tmp_path,
     # Of each block: its input, what ReLU gives, what dropout gives, and dropout's mask of a byte or a float each.
     assert 3 * 2 * ROWS <= own.kept_bytes <= 3 * 5 * ROWS
     for window in facts.windows:
+        assert window.backwards == [1] * window.steps  # those inside it are part of it
+        assert all(0 < back < took for back, took in zip(window.backward_ns, window.durations_ns, strict=True))
         assert len(window.recomputed_ns) == window.steps
         assert all(0 < again < took for again, took in zip(window.recomputed_ns, window.durations_ns, strict=True))
     (tmp_path / "plain.py").write_text(textwrap.dedent(script))

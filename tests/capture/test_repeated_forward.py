@@ -283,6 +283,22 @@ def test_small_inputs_may_agree_by_chance(watched):
     assert watched(layers(), losses) == []
 
 
+@pytest.mark.parametrize("parts", [1, 4])
+def test_gradient_caching_computes_twice_to_save_memory(watched, parts):
+    """A contrastive loss of all parts of a batch; of one part nothing is saved."""
+
+    def losses(model, rows):
+        chunks = torch.cat([rows] * parts).add_(torch.arange(ROWS * parts)[:, None]).chunk(parts)
+        with torch.no_grad():
+            codes = torch.cat([model(chunk) for chunk in chunks])
+        codes.requires_grad_()
+        yield (codes @ codes.T).logsumexp(1).mean()
+        for chunk, slope in zip(chunks, codes.grad.chunk(parts), strict=True):
+            yield (model(chunk) * slope).sum()
+
+    assert len(watched(layers(), losses)) == (parts == 1)
+
+
 def test_results_are_those_without_it(watched):
     def trained(steps):
         torch.manual_seed(1)
@@ -426,6 +442,13 @@ def test_a_pass_for_a_metric_on_the_batch_that_was_trained_on(measured, when, me
     assert all(again > 0 for again in found.again_ns)
 
 
+def line_search(model, rows):
+    for _ in range(3):
+        for parameter in model.parameters():
+            parameter.data.mul_(0.99)
+        accuracy(model, rows)
+
+
 @pytest.mark.parametrize(
     "steps",
     [
@@ -433,6 +456,7 @@ def test_a_pass_for_a_metric_on_the_batch_that_was_trained_on(measured, when, me
         {"after": lambda model, rows: accuracy(model, rows + 1)},
         {"after": lambda model, rows: accuracy(model.body[2], rows)},
         {"after": lambda model, rows: model(rows)},  # with gradients: of another loss
+        {"between": line_search},
     ],
 )
 def test_other_passes_on_a_batch_are_needed(measured, steps):

@@ -14,8 +14,8 @@ It also finds passes without gradients, in training or evaluation mode, on a bat
 the previous step, or earlier in the same step. Their outputs are not compared.
 
 Other calls that differ do not count: with another dropout mask, with and without gradients of the input, in training
-and evaluation mode, or after an optimizer step. Neither do activation checkpointing and accumulation over one fixed
-batch.
+and evaluation mode, or after an optimizer step. Neither do activation checkpointing, gradient caching, accumulation
+over one fixed batch, and passes of a line search, each with other weights.
 
 ## Why it matters
 

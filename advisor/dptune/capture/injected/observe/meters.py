@@ -178,17 +178,21 @@ class Meters:
             self._loss_scaling.before_pass(roots, args[1] if len(args) > 1 else kwargs.get("grad_tensors"))
             for heed in self.before_graph:
                 heed(roots)
-            self._count_pass()
+            is_inner = torch._C._current_graph_task_id() != -1  # of a reentrant checkpoint, part of the pass around it
+            if not is_inner:
+                self._count_pass()
             self._averaging.before_pass()
             inputs, retain = args[5:6] or [kwargs.get("inputs")], args[2:3] or [kwargs.get("retain_graph")]
             self._unused.before_pass(roots, inputs[0], retain[0])
             begun, computed = time.perf_counter_ns(), time.thread_time_ns()
             backward(*args, **kwargs)
-            tally = self._tallies[threading.get_ident()]
-            tally.backward_ns += time.perf_counter_ns() - begun
-            tally.backward_cpu_ns += time.thread_time_ns() - computed
+            if not is_inner:
+                tally = self._tallies[threading.get_ident()]
+                tally.backward_ns += time.perf_counter_ns() - begun
+                tally.backward_cpu_ns += time.thread_time_ns() - computed
             self._unused.after_pass()
-            self._end_pass(tally)
+            if not is_inner:
+                self._end_pass(tally)
             self._averaging.after_pass()
             self._probability_losses.after_pass()
             for follow in self.after_graph:

@@ -82,7 +82,8 @@ def repeats(calls: Sequence[Call]) -> list[Repeat]:
 def trained_again(calls: Sequence[Call], before: Sequence[Call], found: Sequence[Repeat]) -> Iterator[Repeat]:
     """Outermost calls without gradients on the inputs of an earlier call with gradients, whose backward pass has run.
 
-    `before`: the calls that the last optimizer step trained on. Those `found` already give the same result again.
+    `before`: the calls that the last optimizer step trained on. Those `found` already give the same result again, so
+    several on one input are calls of a search that changes the weights.
     """
     known = {call for repeat in found for call in repeat.spare}
     with_graph = [(-1, call) for call in before if call.graph]
@@ -100,6 +101,8 @@ def trained_again(calls: Sequence[Call], before: Sequence[Call], found: Sequence
         if first is not None:
             together[id(call.module)].append((first, call))
     for pairs in together.values():
+        if len({id(first) for first, _ in pairs}) < len(pairs):
+            continue  # with other weights in each of them, as in a line search
         spare = [call for _, call in pairs]
         yield Repeat([pairs[0][0], *spare], spare, prefixes=False, inputs=len(pairs), trained=True)
 
@@ -138,6 +141,7 @@ def _same(calls: Sequence[Call]) -> Iterator[Repeat]:
             groups[key].append(call)
     several = [group for group in groups.values() if len(group) > 1 and not _parts_of_different(group, groups)]
     accumulated = {call for group in several if _accumulates(group, calls) for call in group}
+    accumulated |= _cached(several)
     spares = {id(group[0]): _spare(group) for group in several}
     spare = {call for group in several for call in spares[id(group[0])]}
     found: dict[Any, list[tuple[list[Call], list[Call]]]] = defaultdict(list)
@@ -179,6 +183,24 @@ def _spare(group: Sequence[Call]) -> list[Call]:
     """All but the first of those with gradients, or all but the first."""
     keep = next((call for call in group if call.graph), group[0])
     return [call for call in group if call is not keep]
+
+
+def _cached(groups: Sequence[Sequence[Call]]) -> set[Call]:
+    """Calls on parts of a batch: all without gradients for a loss of all parts, then each again with its own pass.
+
+    Gradient caching computes twice to save memory, as checkpointing does.
+    """
+    of_module: dict[int, list[tuple[Call, Call]]] = defaultdict(list)
+    for group in groups:
+        if len(group) == 2 and not group[0].graph and group[1].graph:
+            of_module[id(group[0].module)].append((group[0], group[1]))
+    return {
+        call
+        for pairs in of_module.values()
+        if len({first.after for first, _ in pairs}) == 1 and len({again.after for _, again in pairs}) == len(pairs) > 1
+        for pair in pairs
+        for call in pair
+    }
 
 
 def kept(group: Sequence[Call], spare: Sequence[Call]) -> list[Call]:
