@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dptune.capture.injected.observe.loss_graph import consumers
+from dptune.capture.injected.observe.passes import is_captured, is_in_pass
 from dptune.capture.injected.observe.places import Places, is_the_users, users_line
 from dptune.capture.injected.observe.tensor_samples import Sample, alive, elements
 from dptune.runfile.discarded_gradients import DiscardedGradientFacts
@@ -112,7 +113,7 @@ class DiscardedGradients:
 
     def before_pass(self, roots: Any) -> None:
         """A backward pass from these tensors is about to start."""
-        if not self._watching or self._inside is not None or _is_in_pass():
+        if not self._watching or self._inside is not None or is_in_pass():
             return
         self._adds = (False, [])
         with contextlib.suppress(Exception):
@@ -123,11 +124,11 @@ class DiscardedGradients:
 
     def after_pass(self) -> None:
         """It has ended."""
-        if not self._watching or self._inside is not None or _is_in_pass():
+        if not self._watching or self._inside is not None or is_in_pass():
             return
         with contextlib.suppress(Exception):
             self._passes += 1
-            if self._passes > _PASSES or _is_captured():
+            if self._passes > _PASSES or is_captured():
                 self._steps = []  # a graph that is captured allows no reading
                 self._stop()
                 return
@@ -224,7 +225,7 @@ class DiscardedGradients:
         """An optimizer uses the gradients of all pending passes, or would use them if they were finite."""
         pending, discarded = self._pending, self._discarded
         self._pending, self._discarded = [], []
-        if (not pending and not discarded) or _is_in_pass():
+        if (not pending and not discarded) or is_in_pass():
             return
         step = _Step(
             self._line,
@@ -299,14 +300,6 @@ def _is_made_since(number: int, roots: Any) -> bool:
     tensors = roots if isinstance(roots, (list, tuple)) else [roots]
     nodes = consumers([tensor.grad_fn for tensor in tensors], _NODES)
     return len(nodes) < _NODES and all(node._sequence_nr() >= number for node in nodes)
-
-
-def _is_in_pass() -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
-def _is_captured() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _read(steps: list[_Step]) -> DiscardedGradientFacts:

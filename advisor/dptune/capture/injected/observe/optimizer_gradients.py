@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dptune.capture.injected.observe.module_paths import all_modules
+from dptune.capture.injected.observe.passes import is_captured, is_in_pass
 from dptune.capture.injected.observe.places import Places, users_line
 from dptune.capture.injected.observe.tensor_samples import Sample, alive, changes, samples
 from dptune.capture.injected.observe.used_gradients import UsedGradients, leaves
@@ -96,7 +97,7 @@ class OptimizerGradients:
     def before_pass(self, roots: Any) -> None:
         """A backward pass from these tensors is about to start: what was not cleared by now, it adds to."""
         self._runs_passes |= self._inside > 0
-        if not self._watching or self._inside or _is_in_pass() or _is_captured():
+        if not self._watching or self._inside or is_in_pass() or is_captured():
             return
         self._looked = True
         reached = functools.cache(lambda: leaves(roots))
@@ -104,7 +105,7 @@ class OptimizerGradients:
 
     def after_pass(self) -> None:
         """It has ended."""
-        if not self._watching or self._inside or _is_in_pass() or _is_captured():
+        if not self._watching or self._inside or is_in_pass() or is_captured():
             return
         with contextlib.suppress(Exception):
             self._passes += 1
@@ -153,7 +154,7 @@ class OptimizerGradients:
         if torch.compiler.is_compiling():
             return
         self._inside += 1
-        if not self._watching or self._inside > 1 or _is_captured():
+        if not self._watching or self._inside > 1 or is_captured():
             return
         with contextlib.suppress(Exception):
             self._runs_passes = False
@@ -186,7 +187,7 @@ class OptimizerGradients:
 
     def _follow_step(self, watched: _Watched) -> None:
         if watched.used is not None:
-            if _is_in_pass():
+            if is_in_pass():
                 watched.used.after_pass()  # a hook steps, as soon as the gradient is there
             watched.used.before_step()
 
@@ -194,7 +195,7 @@ class OptimizerGradients:
         if torch.compiler.is_compiling():
             return
         self._inside = max(0, self._inside - 1)
-        if not self._watching or self._inside or _is_captured():
+        if not self._watching or self._inside or is_captured():
             return
         with contextlib.suppress(Exception):
             watched = self._of(optimizer)
@@ -227,7 +228,7 @@ class OptimizerGradients:
 
     def _search(self, watched: _Watched, parameters: list[Any]) -> None:
         """Parameters of modules with gradients that no optimizer holds."""
-        held = {id(one) for optimizer in self._places.alive(Optimizer) for one in _parameters(optimizer)}
+        held = {id(each) for optimizer in self._places.alive(Optimizer) for each in _parameters(optimizer)}
         seen: set[int] = set()
         found = []
         for module in all_modules():
@@ -298,11 +299,3 @@ def _gradient(ref: weakref.ref[Any]) -> bool:
 
 def _versions(weights: list[Sample]) -> list[int]:
     return [getattr(parameter, "_local_tensor", parameter)._version for parameter, _ in alive(weights)]
-
-
-def _is_in_pass() -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
-def _is_captured() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
