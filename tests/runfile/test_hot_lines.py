@@ -102,3 +102,36 @@ def test_at_most_what_samples_allow():
     assert found_share([many], 0, "save", "io.py") == (0.1, pytest.approx(0.1604, abs=1e-3))
     # None of 100: 2 x 0.01353 / 1.02706
     assert found_share([many], 0, "load", "io.py") == (0, pytest.approx(0.0263, abs=1e-3))
+
+
+def steps_of(*shares, step_ms=100, looks=10):
+    """A function with these shares of steps of that length, of which each has as many looks."""
+    ns = [round(share * step_ms * 1e6) for share in shares]
+    counted = round(sum(shares) * looks)
+    ours = SampledFacts(["save (io.py:3)"], "", looks=counted, steps=list(range(len(ns))), spent_ns=ns)
+    rest = SampledFacts(["main (train.py:12)"], "backward", looks=len(ns) * looks - counted)
+    return Facts(0, windows=[Window("untraced", 3, [step_ms * 1_000_000] * len(ns), sampled=[ours, rest])])
+
+
+def test_steps_that_do_the_same_tell_more_than_independent_samples():
+    """16 steps with 0.2 or 0.4: 1.753 (Student, 15) x 0.1033 / 4 = 0.0453; 160 independent looks have 0.0596."""
+    found = sampled_share([steps_of(*[0.2, 0.4] * 8)], "save", "io.py").by_rank[0]
+    assert found == (pytest.approx(0.3 - 0.0453, abs=1e-4), pytest.approx(0.3), pytest.approx(0.3 + 0.0453, abs=1e-4))
+
+
+def test_work_of_every_fifth_step_is_as_sure_as_independent_samples():
+    """By steps it would be 0.2 +- 0.157, though nothing but its phase varies: 1.645 x sqrt(0.16 / 200) = 0.0465."""
+    found = sampled_share([steps_of(*[1.0, 0, 0, 0, 0] * 4)], "save", "io.py").by_rank[0]
+    assert found == (pytest.approx(0.1535, abs=1e-4), pytest.approx(0.2), pytest.approx(0.2465, abs=1e-4))
+
+
+def test_no_share_is_known_better_than_half_a_sample_in_all():
+    """All steps are found alike, with 80 looks."""
+    found = sampled_share([steps_of(*[0.3] * 8)], "save", "io.py").by_rank[0]
+    assert found == (pytest.approx(0.3 - 1 / 160), pytest.approx(0.3), pytest.approx(0.3 + 1 / 160))
+
+
+def test_few_steps_do_not_tell_their_variation():
+    """Seven steps alike: 1.645 x sqrt(0.21 / 70) = 0.0901."""
+    found = sampled_share([steps_of(*[0.3] * 7)], "save", "io.py").by_rank[0]
+    assert found.most == pytest.approx(0.3 + 0.0901, abs=1e-4)

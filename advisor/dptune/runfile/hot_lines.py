@@ -6,15 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 
 from dptune.runfile.facts import Facts
 from dptune.runfile.removed import Share
-from dptune.runfile.window import SampledFacts
+from dptune.runfile.window import SampledFacts, Window
 
 _LEAST_LOOKS = 3  # fewer may be chance
 _ENOUGH_SAMPLES = 5  # on a rank, for a share
 _ENOUGH_OF_ALL = 50  # on a rank: of fewer a function that is never found may take 5 % of the step
+_ENOUGH_STEPS = 8  # for their variation
 _Z = 1.645  # of a normal distribution: 5 % lie beyond on either side
 _TRAINING = ("loader", "forward", "backward", "optimizer", "collective")
 Function = tuple[str, str]  # its name and file
@@ -25,7 +26,11 @@ _FRAME = re.compile(r"(?:.*\.)?(?P<name>[^.]+) \((?P<file>.+):(?P<line>\d+)\)")
 class SampledShare:
     """The share of the steps of each rank, with its sampling error; `samples` of the rank with most of them.
 
-    In 5 % of recordings the share is below the interval of a rank, in 5 % above.
+    In 5 % of recordings the share is below the interval of a rank, in 5 % above. Samples are spread over each step, so
+    the shares found in steps that do the same differ less than independent samples would: of a loop that takes 30 to
+    37 % of each step, 150 to 200 samples in 20 steps found it with an error of 1.6 % of the step (standard deviation of
+    six recordings beside a timer in the script), where that many independent ones have 3.6 %. So the error is that of
+    the mean of these steps, or that of independent samples if it is smaller, as for work of every fifth step.
     """
 
     by_rank: dict[int, Share]
@@ -97,10 +102,31 @@ def sampled_by_rank(facts: Sequence[Facts], inside: Callable[[SampledFacts], boo
         if not of_all:
             return None
         share = min(1.0, sum(sum(sample.spent_ns) for sample in matching) / sum(window.durations_ns))
-        error = _Z * sqrt(share * (1 - share) / of_all)
+        error = min(_Z * sqrt(share * (1 - share) / of_all), _between_steps(window, matching, share))
         found[rank.rank] = Share(max(0.0, share - error), share, min(1.0, share + error))
         most = max(most, samples)
     return SampledShare(found, most) if most >= _ENOUGH_SAMPLES else None
+
+
+def _between_steps(window: Window, matching: Sequence[SampledFacts], share: float) -> float:
+    """The error of the share by its variation between steps (of a ratio's mean); infinite where steps are too few.
+
+    At least that of half a sample in all: no share is known better.
+    """
+    if window.steps < _ENOUGH_STEPS:
+        return inf
+    spent_ns: Counter[int] = Counter()
+    for sample in matching:
+        spent_ns.update(dict(zip(sample.steps, sample.spent_ns, strict=False)))
+    squares = sum((spent_ns[step] - share * step_ns) ** 2 for step, step_ns in enumerate(window.durations_ns))
+    degrees = window.steps - 1
+    error = _student(degrees) * sqrt(squares * window.steps / degrees) / sum(window.durations_ns)
+    return max(error, 0.5 / sum(sample.looks for sample in window.sampled))
+
+
+def _student(degrees: int) -> float:
+    """Student's quantile that 5 % lie above, by the first terms of its expansion: within 0.004 from 7 degrees on."""
+    return _Z + (_Z**3 + _Z) / (4 * degrees) + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * degrees**2)
 
 
 def found_share(
