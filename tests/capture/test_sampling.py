@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -222,3 +223,38 @@ def test_the_lock_that_a_fork_releases_is_no_logging(monkeypatch):
     logging._releaseLock()
     monkeypatch.undo()
     assert found == [("_releaseLock", "")]
+
+
+def test_it_switches_at_once_only_beside_threads_that_sleep():
+    """A thread of the script would be switched more often than it is used to."""
+    sampling, ended = Sampling(), threading.Event()
+    assert sampling._alone()
+    for name, alone in (("dptune-live", True), ("Thread-1", False)):
+        thread = threading.Thread(target=ended.wait, name=name)
+        ended.clear()
+        thread.start()
+        assert sampling._alone() is alone
+        ended.set()
+        thread.join()
+    assert sampling._alone()
+
+
+def test_times_of_places_make_up_the_time_that_was_sampled():
+    """To a microsecond for each place and step, less the time before the first step's end and after the last."""
+    sampling = Sampling()
+    begun_ns = time.perf_counter_ns()
+    sampling.begin()
+    for _ in range(6):
+        _sleeps(0.02)
+        torch.rand(200, 200) @ torch.rand(200, 200)
+        sampling.end_step()
+    sampling.end_step()
+    lasted_ns = time.perf_counter_ns() - begun_ns
+    found = sampling.end()
+    spent_ns = sum(ns for sample in found for ns in sample.spent_ns)
+    assert 0.5 * lasted_ns < spent_ns < 1.01 * lasted_ns
+    assert spent_ns == pytest.approx(sampling._last_ns - sampling._begun_ns, abs=1000 * 7 * len(found))
+
+
+def _sleeps(seconds):
+    time.sleep(seconds)
