@@ -41,7 +41,10 @@ async def test_a_client_lists_the_tools_reads_a_report_and_is_refused_a_run(tmp_
 
 
 @pytest.mark.records
-async def test_one_call_at_a_time_runs_a_script_and_nothing_outlives_the_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+async def test_one_call_at_a_time_runs_a_script_and_nothing_outlives_the_server(
+    tmp_path: Path, by: signal.Signals
+) -> None:
     pytest.importorskip("torch", reason="a recording needs torch")
     pytest.importorskip("mcp.server.mcpserver", reason="the server needs the extra mcp")
     import mcp
@@ -62,7 +65,7 @@ async def test_one_call_at_a_time_runs_a_script_and_nothing_outlives_the_server(
         assert status["running"]
         # the nearest: a program that it starts has its words for a moment
         server = next(pid for pid in processes.descendants(os.getpid()) if processes.words(pid)[1:] == words)
-        os.kill(server, signal.SIGTERM)
+        os.kill(server, by)
         async with asyncio.timeout(300):
             while left_in(tmp_path):
                 await asyncio.sleep(0.05)

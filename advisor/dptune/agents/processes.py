@@ -1,18 +1,25 @@
-"""The dptune commands that a server starts: none outlives it, and only one of them runs a script at a time."""
+"""The dptune commands that a server starts: none outlives it, and only one of them runs a script at a time.
+
+A server that is killed can end nothing; a process that waits for its end does so then (`dptune.prove.guard`).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 from dptune.agents.answers import text
+from dptune.prove.guard import guarded
 
+_MARK = "DPTUNE_SERVER"  # variable that every command of a server carries, with the server's process and its start
 _ENDS_WITHIN_S = 60.0  # a search that is interrupted: it ends its trial, and writes what it found
 
 
@@ -27,6 +34,8 @@ class Processes:
         self._lock = threading.RLock()  # a signal may close while this closes
         self._running: dict[subprocess.Popen[str], str] = {}  # with the name of the search or check that runs a script
         self._closed = False
+        self._mark = f"{os.getpid()}-{time.time_ns()}"
+        self._guard = contextlib.ExitStack()  # begun with the first command
 
     def output(self, words: Sequence[str], statuses: Sequence[int] = (0,), trials: str = "") -> str:
         """What the command prints, as `start`. Raises CallError with its message where it fails."""
@@ -58,6 +67,7 @@ class Processes:
                 process.wait(_ENDS_WITHIN_S)
                 continue
             process.kill()
+        self._guard.close()
 
     def _start(
         self, words: Sequence[str], output: int, messages: int | IO[bytes], trials: str
@@ -69,12 +79,16 @@ class Processes:
             self._running = {process: name for process, name in self._running.items() if process.poll() is None}
             if trials and (busy := next(filter(None, self._running.values()), "")):
                 raise CallError(f"{busy} is running: trials of two calls would disturb each other; wait until it ends")
+            if not self._running:
+                self._guard.close()
+                self._guard.enter_context(guarded([f"{_MARK}={self._mark}"]))
             process = subprocess.Popen(
                 [sys.executable, "-m", "dptune", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=messages,
                 text=True,
+                env={**os.environ, _MARK: self._mark},
                 start_new_session=True,
             )
             self._running[process] = trials

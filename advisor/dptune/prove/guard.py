@@ -1,7 +1,7 @@
-"""A process that ends trials if the dptune that started them is killed.
+"""A process that ends trials, or the commands of a server, if the dptune that started them is killed.
 
 It reads a pipe whose other end only dptune holds: the pipe ends when dptune does. A dptune that ends by itself kills it
-first. Processes are found by their environment, so ranks of any launcher and their workers are ended, too. Linux only:
+first. A search that it ends keeps what it found. Processes are found by their environment, so ranks of any launcher and their workers are ended, too. Linux only:
 it reads /proc.
 """
 
