@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from types import CodeType, FrameType
 
+from dptune.capture.injected.observe.line_forms import form_of
 from dptune.capture.injected.observe.places import OURS, TORCHS, is_the_users, library, relative
 from dptune.runfile.window import SampledFacts
 from dptune.runfile.work_kinds import evaluates, waits
@@ -93,6 +94,7 @@ class Sampling:
             code, line = path[-1]
             if "print(" in linecache.getline(code.co_filename, line):
                 kind = "logging"
+        form, form_at = form_of(path)
         return SampledFacts(
             path=[f"{_name(code)} ({relative(code.co_filename)}:{line})" for code, line in path],
             phase=phase,
@@ -101,6 +103,8 @@ class Sampling:
             looks=self._looks.get(key, 0),
             steps=list(whole),
             spent_ns=list(whole.values()),
+            form=form,
+            form_at=form_at,
         )
 
     def _run(self) -> None:
