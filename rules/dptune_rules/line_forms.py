@@ -10,8 +10,8 @@ _REMEDIES = {
     "result.",
     "copy": "deepcopy makes new tensors each time: keep one copy and update it in place with `torch._foreach_copy_`, "
     "or copy only when the copy is needed.",
-    "tensor": "Python numbers are converted one by one: make one tensor of all rows before the loop, and select the "
-    "rows of a batch by their indices.",
+    "tensor": "Values of Python lists are converted one by one: keep the data in one tensor from the start and "
+    "select rows by their indices; for a list of arrays, `torch.from_numpy(np.stack(arrays))`.",
     "reading": "If the result depends on the sample alone, compute it once before training and keep it in memory or "
     "in a file.",
     "writing": "Write every N steps, or from a thread, and leave flushing to the file object.",

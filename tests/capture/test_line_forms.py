@@ -27,7 +27,8 @@ def features(wave, rate):
 def step(model, rows, chosen, text, frame, scores):
     kept = copy.deepcopy(model.state_dict())
     x = torch.tensor([rows[i] for i in chosen])
-    y = torch.tensor(rows)
+    y = torch.tensor([0.5, -0.5])
+    z = torch.tensor(rows)
     words = re.findall("a", text)
     log.write(json.dumps(words))
     counts = torch.histc(x, 10)
@@ -40,6 +41,8 @@ def step(model, rows, chosen, text, frame, scores):
     for r in rows:
         for c in r:
             total += c
+    for k in range(3):
+        noise = torch.randn(9)
     return kept
 """
 
@@ -62,7 +65,8 @@ def line_of(text):
     [
         ("kept = copy", "copy"),
         ("x = torch.tensor([rows", "tensor"),
-        ("y = torch.tensor(rows)", ""),
+        ("y = torch.tensor([0.5", ""),
+        ("z = torch.tensor(rows)", "tensor"),
         ("words = ", "reading"),
         ("log.write", "writing"),
         ("torch.histc", "histogram"),
@@ -71,6 +75,7 @@ def line_of(text):
         ("hits += ", "elements"),
         ("x = layer(x)", ""),
         ("total += c", "elements"),
+        ("noise = torch", ""),
         ("return kept", ""),
     ],
 )

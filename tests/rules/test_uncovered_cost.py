@@ -65,7 +65,7 @@ def in_form(form, *path):
         (
             {"name": "main", "part": True, "mostly": "tensor", "at": "train.py:50"},
             in_form("tensor"),
-            "train.py:61: Python numbers are converted one by one",
+            "train.py:61: Values of Python lists are converted one by one",
         ),
         ({"name": "main", "part": True, "mostly": "tensor", "at": "train.py:50"}, [], ""),
     ],

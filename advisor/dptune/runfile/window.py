@@ -22,9 +22,9 @@ class SampledFacts:
     `logging`, `plotting`, `metrics`, `evaluation` or empty, by the libraries that it was in; `through` is the function
     of a library that the last line calls, or that of the kind. `form` is what the source of one of the lines does,
     where that is a known costly form, and `form_at` which line of `path`, from 0: `constants` (it calls a function of
-    the script with constants only), `copy`, `tensor` (one made of a list), `reading`, `writing`, `histogram`, `rows`
-    (of a table), `sorting` or `elements` (a loop over them); empty where none is known. `spent_ns` is the time by step
-    of the window, numbered from 0 in `steps`, and `looks` how many times it was found there.
+    the script with constants only), `copy`, `tensor` (one made of Python values), `reading`, `writing`, `histogram`,
+    `rows` (of a table), `sorting` or `elements` (a loop over them); empty where none is known. `spent_ns` is the time
+    by step of the window, numbered from 0 in `steps`, and `looks` how many times it was found there.
     """
 
     path: list[str] = field(default_factory=list)

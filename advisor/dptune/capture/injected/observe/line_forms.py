@@ -21,6 +21,11 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _OF_ELEMENTS = re.compile(r"(?:range|zip|enumerate)\(|.*\.tolist\(\)$")  # what a loop over elements iterates
 _NESTED = 2  # loops
+# What a line calls that computes on single values.
+_OF_VALUES = re.compile(
+    r"(?:abs|min|max|len|int|float|bool|round|sum|ord|chr|str|range|zip|enumerate)$|math\.\w+$"
+    r"|.*\.(?:append|add|get|item|isalpha|isdigit|lower|upper|startswith)$"
+)
 
 _COPYING = re.compile(r"(?:copy\.)?deepcopy$")
 _BUILDING = re.compile(r"(?:torch|np|numpy)\.(?:(?:as_)?tensor|Tensor|\w+Tensor|array|asarray)$")
@@ -78,7 +83,8 @@ def _form(file: str, line: int, called: CodeType | None) -> str:
             return "sorting"
     if any(_PANDAS.match(ast.unparse(node.value)) for node in _nodes(file, line) if isinstance(node, ast.Subscript)):
         return "rows"
-    return "elements" if _is_of_elements(file, line) else ""
+    of_values = all(_OF_VALUES.match(ast.unparse(call.func)) for call in calls)
+    return "elements" if of_values and _is_of_elements(file, line) else ""
 
 
 def _is_constant(calls: Sequence[ast.Call], called: CodeType) -> bool:
@@ -109,10 +115,10 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _builds(call: ast.Call) -> bool:
-    """Whether it makes a tensor or an array of a list that Python fills: by a comprehension, or of lists of numbers."""
+    """Whether it makes a tensor or an array of values that Python holds, but not of a list of constants."""
     if not call.args or not _BUILDING.match(ast.unparse(call.func)):
         return False
-    return any(isinstance(node, (*_COMPREHENSIONS, ast.List)) for node in ast.walk(call.args[0]))
+    return not (isinstance(call.args[0], ast.List) and all(map(_is_fixed, call.args[0].elts)))
 
 
 def _is_of_elements(file: str, line: int) -> bool:

@@ -2,8 +2,8 @@
 
 A mode of torch sees each call of an operator from Python, outside of backward passes. Operators whose inputs have the
 same value numbers as in an earlier step compute the same again; some values of their results are compared, for not all
-updates show in the numbers; of tests, whose results agree on other values too, those of the inputs. Only operators on tensors that the step does not change remain: no weights in training,
-and no batches.
+updates show in the numbers; of tests, whose results agree on other values too, those of the inputs. Only operators on
+tensors that the step does not change remain: no weights in training, and no batches.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ _PHASES = (
     (("nn/modules/module.py", "nn/parallel/"), "forward"),
     (("distributed/distributed_c10d.py", "distributed/_functional_collectives.py"), "collective"),
 )
+_OF_TORCH = ("backward", "optimizer", "collective")  # phases in which the script's line only waits
 _KINDS = {
     "saving": ("torch/serialization.py", "torch/distributed/checkpoint/", "safetensors/", "/pickle.py", "joblib/"),
     "plotting": ("matplotlib/", "seaborn/", "plotly/", "PIL/Image.py"),
@@ -94,7 +95,7 @@ class Sampling:
             code, line = path[-1]
             if "print(" in linecache.getline(code.co_filename, line):
                 kind = "logging"
-        form, form_at = form_of(path)
+        form, form_at = ("", 0) if phase in _OF_TORCH else form_of(path)
         return SampledFacts(
             path=[f"{_name(code)} ({relative(code.co_filename)}:{line})" for code, line in path],
             phase=phase,
