@@ -34,7 +34,7 @@ Look at the function: is it needed in every step? Then, in the order of effort:
 
 If stack samples show that most of its time is in lines of a known form, the finding names the line and what replaces
 it: a function called with constants only, deepcopy, a tensor made of a Python list, parsing, writing, histograms, rows
-of a table, sorting, or a Python loop over single values. Otherwise it says how often per step the function runs or
+of a table, sorting, or a Python loop over single values. Otherwise it gives how often per step the function runs or
 calls an operator, if that is 16 times or more.
 
 The saving is an upper bound: all of the time in the function. On a CPU, if stack samples of untraced steps find it, the
