@@ -17,7 +17,7 @@ _REMEDIES = {
     "writing": "Write every N steps, or from a thread, and leave flushing to the file object.",
     "histogram": "Compute histograms every N steps.",
     "rows": "Convert the columns to NumPy arrays or tensors once, before the loop, and index those.",
-    "sorting": "Python sorts all values: compute it once per epoch, or use `torch.sort` on one tensor.",
+    "sorting": "Python sorts all values: compute this once per epoch, or use `torch.sort` on one tensor.",
     "elements": "This is a Python loop over single values: use NumPy or torch operators on whole arrays, or compile "
     "it with Numba.",
 }
