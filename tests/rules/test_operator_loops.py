@@ -224,6 +224,12 @@ def test_small_operators_and_cells_keep_their_remedies(ask, make_measured, make_
     assert advice.confidence == "medium"
 
 
+def test_checks_that_mostly_compute_can_still_go(ask, make_measured, make_facts):
+    (advice,) = ask("DP610", computing(make_measured, operator="aten::any", checks=True, share=0.4), [make_facts()])
+    assert "40 % of the step: check the loss" in advice.title
+    assert (advice.impact, advice.confidence) == ("high", "medium")
+
+
 def test_checks_of_single_tensors_need_one_check(ask, make_measured, make_facts):
     (advice,) = ask("DP610", looping(make_measured, operator="aten::any", checks=True), [make_facts()])
     assert advice.title.endswith(
