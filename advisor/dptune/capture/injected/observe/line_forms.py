@@ -30,7 +30,8 @@ _OF_VALUES = re.compile(
 _COPYING = re.compile(r"(?:copy\.)?deepcopy$")
 _BUILDING = re.compile(r"(?:torch|np|numpy)\.(?:(?:as_)?tensor|Tensor|\w+Tensor|array|asarray)$")
 _READING = re.compile(
-    r"(?:json|csv|re|ast|pickle|zlib|gzip|bz2|lzma|base64|struct)\.\w+$|(?:Image|sf|soundfile|cv2)\.(?:open|read|imread)$"
+    r"(?:json|csv|re|ast|pickle|zlib|gzip|bz2|lzma|base64|struct)\.\w+$"
+    r"|(?:Image|sf|soundfile|cv2)\.(?:open|read|imread)$"
     r"|(?:np|torch)\.(?:load|loadtxt|genfromtxt|fromstring)$|pd\.read_\w+$|.*\.(?:split|tokenize|encode|normalize)$"
     r"|(?:librosa|torchaudio|scipy\.signal)\..+$|.*\.fft\.\w+$|(?:\w+\.)*stft$"
 )
