@@ -31,10 +31,10 @@ def every_call_counts(monkeypatch):
     monkeypatch.setattr(same_results, "_LEAST_NS", 0)
 
 
-def found(step, steps=4, observer=None):
+def found(step, steps=4, observer=None, fused=None):
     """What is found in steps of a model of one layer."""
     model, observer = nn.Linear(64, 64), observer or SameResults(Uncompiled())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     observer.begin()
     for _ in range(steps):
         loss = step(model)
@@ -133,6 +133,26 @@ def made_and_filled(model):
 )
 def test_nothing_where_inputs_or_values_change(step):
     assert found(step) == []
+
+
+def test_tests_of_weights_that_a_fused_optimizer_changes_are_not_the_same():
+    """Their version stays, and each result is False again."""
+
+    def step(model):
+        for parameter in model.parameters():
+            assert not torch.isnan(parameter).any()
+        return model(DATA).square().mean()
+
+    assert found(step, fused=True) == []
+
+
+def test_a_mask_of_fixed_tensors_is_the_same():
+    def step(model):
+        mask = FIXED > FIXED.T
+        return model(DATA)[:, mask[0]].square().mean()
+
+    (facts,) = found(step)
+    assert "gt" in facts.operators
 
 
 def test_what_is_kept_is_not_computed_again():

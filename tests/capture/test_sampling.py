@@ -101,6 +101,25 @@ def test_python_between_operators_is_found_and_not_the_operator_behind_it():
     assert found["Python"] > found["operator"] / 30
 
 
+def test_what_the_line_does_is_recorded():
+    sampling = Sampling()
+    sampling.begin()
+    numbers = list(range(200_000))
+    while not any("_sorts" in sample.path[-1] for sample in _so_far(sampling)):
+        _sorts(numbers)
+    sampling.end_step()
+    found = {(sample.form, sample.path[sample.form_at].partition(" ")[0]) for sample in sampling.end() if sample.form}
+    assert found == {("sorting", "_sorts")}
+
+
+def _so_far(sampling):
+    return [sampling._facts(key, {}) for key in list(sampling._found) if key[0]]
+
+
+def _sorts(numbers):
+    return sorted(numbers)
+
+
 def _python_of_2_ms():
     began, total = time.perf_counter(), 0
     while time.perf_counter() - began < 0.002:

@@ -230,3 +230,19 @@ def test_clipping_and_packing_are_seen(tmp_path, seen):
 
     found = user_code([rank_view(tmp_path, inside=inside if seen else lambda at: ())], {})
     assert (found.clips, found.packs) == (seen, seen)
+
+
+def test_a_comprehension_is_part_of_the_function_around_it(tmp_path):
+    """The loop calls `augment` for each of 20 samples in a comprehension: the function is named, and how often."""
+    each = [
+        one
+        for n in range(STEPS)
+        for one in (
+            step(n, 1000 * n, 1000 * n + 1000),
+            operator(BACKWARD, 1000 * n + 850, 1000 * n + 950),
+            python("train.py(92): <listcomp>", 1000 * n + 10, 1000 * n + 810),
+            *(python("train.py(20): augment", 1000 * n + 10 + 40 * k, 1000 * n + 49 + 40 * k) for k in range(20)),
+        )
+    ]
+    found = user_code([viewed(tmp_path, [python("train.py(90): main", 0, 1000 * STEPS), *each])], {})
+    assert {(site.name, site.runs) for site in found.sites} == {("augment", 20), ("main", 0)}

@@ -1,10 +1,10 @@
 import pytest
 
-from dptune.measured import CodeSite, Missing, UserCodeFigures
+from dptune.measured import CodeSite, Missing, OperatorLoop, UserCodeFigures
 from dptune.runfile.facts import OptimizerFacts
 
 
-def looping(measured, operator="aten::lerp_", calls=160.0, share=0.12, **changed):
+def looping(measured, operator="aten::lerp_", calls=160.0, share=0.12, loops=(), **changed):
     site = CodeSite(
         **{
             "name": "update_average",
@@ -21,7 +21,7 @@ def looping(measured, operator="aten::lerp_", calls=160.0, share=0.12, **changed
             **changed,
         }
     )
-    return measured(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis="untraced", sites=[site]))
+    return measured(user_code=UserCodeFigures(ranks=[0, 1], steps=2, basis="untraced", sites=[site], loops=list(loops)))
 
 
 @pytest.fixture
@@ -36,6 +36,25 @@ def test_the_function_the_calls_and_the_foreach_text(ask, make_measured, facts):
         "torch._foreach_lerp_(averages, parameters, 1 - decay)"
     )
     assert advice.saves.high_share == pytest.approx(0.12)
+
+
+def test_the_operator_of_the_loop_counts_where_another_call_repeats_a_cheaper_one(ask, make_measured, facts):
+    """`copy.deepcopy` of the weights calls `set_` more often than the average that is written out calls `mul`."""
+    of_loop = OperatorLoop(
+        name="update_average",
+        at="ema.py:20",
+        phase="loop",
+        operator="aten::mul",
+        repeats=100.0,
+        rank=0,
+        cost_ns=1_000_000,
+        share=0.1,
+    )
+    assert ask("DP608", looping(make_measured, "aten::set_", 200.0, runs=1.0), facts) == []
+    (advice,) = ask("DP608", looping(make_measured, "aten::set_", 200.0, runs=1.0, loops=[of_loop]), facts)
+    assert "in 100 calls of aten::mul: use torch._foreach_mul(tensors, factor), or for a moving" in advice.title
+    few = of_loop.model_copy(update={"repeats": 40.0})
+    assert ask("DP608", looping(make_measured, "aten::set_", 200.0, runs=1.0, loops=[few]), facts) == []
 
 
 def test_what_torch_loops_over_for_the_script(ask, make_measured, facts):

@@ -3,7 +3,8 @@ import pytest
 from dptune.advice import Advice, Evidence
 from dptune.measured import CodeSite, Missing, UserCodeFigures
 from dptune.rule import RunView
-from dptune.testing import account, measured_run
+from dptune.runfile.window import SampledFacts, Window
+from dptune.testing import account, facts_of, measured_run
 
 from .conftest import RULES
 
@@ -45,6 +46,34 @@ def test_function_line_share_and_rank():
         "Training waits for it 4.3 ms in each step, most of it in `save`. No other rule explains this time."
     )
     assert (advice.impact, advice.confidence, advice.saves.high_share) == ("medium", "medium", pytest.approx(0.43))
+
+
+def in_form(form, *path):
+    """Facts of a rank that was found in lines of this form of the last function of the path."""
+    sampled = SampledFacts(["main (train.py:61)", *path], looks=9, spent_ns=[9], form=form, form_at=len(path))
+    return [facts_of(windows=[Window("untraced", 3, [20] * 5, sampled=[sampled])])]
+
+
+@pytest.mark.parametrize(
+    ("changed", "facts", "remedy"),
+    [
+        ({}, [], "`save_checkpoint` (train.py:88): call it every N steps or once per epoch, not in each step."),
+        ({"name": "augment", "runs": 128.0}, [], "`augment` (train.py:88) runs 128 times per step: use one call for"),
+        ({"name": "mix", "operator": "aten::add", "operator_calls": 40.0}, [], "calls aten::add 40 times per step"),
+        ({"name": "mix", "operator": "aten::add", "operator_calls": 4.0}, [], ""),
+        ({"name": "area"}, in_form("sorting", "area (train.py:90)"), "train.py:90: Python sorts all values"),
+        (
+            {"name": "main", "part": True, "mostly": "tensor", "at": "train.py:50"},
+            in_form("tensor"),
+            "train.py:61: Values of Python lists are converted one by one",
+        ),
+        ({"name": "main", "part": True, "mostly": "tensor", "at": "train.py:50"}, [], ""),
+    ],
+)
+def test_the_remedy_by_the_form_of_the_line_or_by_how_often_it_runs(changed, facts, remedy):
+    (advice,) = RULES["DP901"].check(RunView(found(site(ranks=[0, 1], **changed)), facts))
+    assert remedy in advice.remedy
+    assert bool(remedy) == bool(advice.remedy)
 
 
 def test_what_a_library_calls_in_its_own_loop_is_named_from_a_tenth_of_the_step():

@@ -26,6 +26,7 @@ from dptune.runfile.kept_weights import KeptWeightFacts
 from dptune.runfile.late_lines import LateLine, late_line
 from dptune.runfile.left_out import LeftOutFacts
 from dptune.runfile.library_calls import LibraryCallFacts, line_of_argument, passed_at
+from dptune.runfile.line_forms import LineForm
 from dptune.runfile.loader import LoaderFacts, PreparingFacts
 from dptune.runfile.loader_lines import HotFunction
 from dptune.runfile.lost_updates import LostUpdateFacts, over_ranks
@@ -59,6 +60,7 @@ __all__ = [
     "LateLine",
     "LeftOutFacts",
     "LibraryCallFacts",
+    "LineForm",
     "LoaderFacts",
     "LostUpdateFacts",
     "MemoryGrowth",

@@ -20,6 +20,7 @@ from dptune.runfile.experience import collects
 from dptune.runfile.facts import Facts
 from dptune.runfile.hot_lines import SampledShare, found_share, hottest_line, sampled_phase, sampled_share
 from dptune.runfile.iterators import NewIterators, new_iterators
+from dptune.runfile.line_forms import LineForm, line_form
 from dptune.runfile.loader_lines import HotFunction, hottest_in_loader, least_wait_share
 from dptune.runfile.memory_growth import MemoryGrowth, memory_growth
 from dptune.runfile.repeated_forward import RepeatedForwardFacts
@@ -221,6 +222,10 @@ class RecordedView:
         `calling`: only while that line itself calls a library's function of this name.
         """
         return hottest_line(self.facts, name, at.rpartition(":")[0] or at, calling)
+
+    def line_form(self, name: str, at: str, form: str = "") -> LineForm | None:
+        """The known form of the lines in which a function spends most time; `form`: only lines of this one."""
+        return line_form(self.facts, name, _file(at), form)
 
     def hottest_in_loader(self) -> HotFunction | None:
         """The function of the script that takes most of batch preparation; None if none was sampled."""

@@ -17,6 +17,7 @@ from dptune.runfile.removed import Share, saved_share, saved_share_of_steps
 from dptune.runfile.slow_steps import SlowSteps, share_of
 
 _SAVED_PART = (0.8, 1.1)  # of the time of removed work, at least and at most
+_SAMPLED_PART = (0.8, 1.3)  # the same of work that stack samples find: measured savings were mostly above the samples
 _LOADER_LIMITS = 0.1  # of a step: devices that wait so long for batches mostly wait longer if they compute faster
 _HOST_LIMITS = 0.05  # of a step that devices idle because of the host
 UNVALIDATED = "; GPU predictions have been checked against measured steps for batch and bucket sizes only, on one H200"
@@ -70,7 +71,7 @@ class RunView(RanksView):
         return self.removed(found.by_rank, f"{named} is in {found.samples} stack samples")
 
     def removed(
-        self, spent: Mapping[int, Share], how: str, saved_part: tuple[float, float] = _SAVED_PART
+        self, spent: Mapping[int, Share], how: str, saved_part: tuple[float, float] = _SAMPLED_PART
     ) -> Saving | None:
         """What a CPU run saves without work that takes these shares of the steps of each rank, by stack samples.
 
@@ -114,13 +115,13 @@ class RunView(RanksView):
         likely_share: float,
         high_share: float,
         how: str,
-        saved_part: tuple[float, float] = _SAVED_PART,
+        saved_part: tuple[float, float] = _SAMPLED_PART,
     ) -> Saving:
         """The saving from removing work whose time is known from stack samples of untraced steps.
 
         `saved_part` is the least and the largest part of this time that is saved. The default starts at four fifths,
-        because some work usually remains every N steps, and ends a tenth above the time, because other ranks on the
-        same cores also gain.
+        because some work usually remains every N steps, and ends three tenths above the time, because other ranks on
+        the same cores and what runs next also gain.
         """
         most = min(1.0, saved_part[1] * high_share)
         low = min(most, saved_part[0] * low_share)
@@ -135,7 +136,9 @@ class RunView(RanksView):
         durations_ns: Sequence[float] | None = None,
         saved_part: tuple[float, float] = _SAVED_PART,
     ) -> Saving:
-        """The saving from removing work that was timed in untraced steps; `saved_part` as for `sampled`.
+        """The saving from removing work that was timed in untraced steps.
+
+        `saved_part` is the least and the largest part of its time that is saved.
 
         With `durations_ns` of these steps, the shares refer to their mean, else to the step time.
         """

@@ -34,7 +34,8 @@ whole batch pays that cost once.
 On a CPU, what an operator takes beyond 10 us is compute. Where that is half or more of the time of all operators in the
 loop, one call for the whole batch would compute the same and save little. Look for results that recur: with the same
 pairs in every permutation, compute each pair once and index the table of pairs. Whether results recur is not recorded,
-so the confidence is low, the impact at most medium, and the saving an upper bound.
+so the confidence is low, the impact at most medium, and the saving an upper bound. Checks are not judged by this: none
+of their compute is needed.
 
 On a CPU, with enough stack samples, the saving is predicted from the sampled time of the loop and of its backward pass,
 which the trace matches by autograd's sequence numbers. The interval ends at all of this time. It starts at four fifths
@@ -182,9 +183,11 @@ def _is_by_sample(run: RunView, loop: OperatorLoop) -> bool:
 
 
 def _computes(run: RunView, loop: OperatorLoop) -> bool:
-    """Whether most of it is compute that one call for the whole batch would do as well."""
+    """Whether most of it is compute that one call for the whole batch would do as well; checks need none of theirs."""
     computed = loop.least_computed_share
-    return computed is not None and computed >= run.limit(COMPUTED_SHARE) and loop.operator not in LAYERS
+    if loop.checks or loop.operator in LAYERS:
+        return False
+    return computed is not None and computed >= run.limit(COMPUTED_SHARE)
 
 
 def _remedy(loop: OperatorLoop, computes: bool) -> str:

@@ -2,10 +2,10 @@
 
 ## What it measures
 
-Operators that one function of the script calls outside of forward and backward passes and the optimizer's step, about
-as often in a step as the model has parameter tensors; and the host time of that function, as a share of the untraced
-step. It is read from the detailed window. Typical are moving averages of the weights (EMA), clipping of gradients,
-weight decay, and zeroing.
+The operator that one function of the script calls most, or that its loop repeats, outside of forward and backward
+passes and the optimizer's step, if it is called about as often in a step as the model has parameter tensors; and the
+host time of that function, as a share of the untraced step. It is read from the detailed window. Typical are moving
+averages of the weights (EMA), clipping of gradients, weight decay, and zeroing.
 
 ## Why it matters
 
@@ -45,7 +45,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dptune.advice import Advice, Evidence
-from dptune.measured import CodeSite
+from dptune.measured import CodeSite, UserCodeFigures
 from dptune.rule import Rule, RunView, Threshold
 
 WORTH_SHARE = Threshold("worth_share", 0.02, "low impact from here: savings below 2 % of a step are not worth a change")
@@ -64,7 +64,7 @@ REMEDIES = {
     "clamp_": "torch._foreach_clamp_max_(tensors, limit), or torch._foreach_clamp_min_",
     "addcmul_": "torch._foreach_addcmul_(tensors, first, second)",
     "addcdiv_": "torch._foreach_addcdiv_(tensors, first, second)",
-    "mul": "torch._foreach_mul(tensors, factor)",
+    "mul": "torch._foreach_mul(tensors, factor), or for a moving average torch._foreach_lerp_ in place",
 }
 NORMS = ("norm", "linalg_vector_norm")
 CLIPPING = "torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)"
@@ -89,7 +89,7 @@ def check(run: RunView) -> Iterator[Advice]:
     if tensors < LEAST_TENSORS:
         return
     found = run.measured.user_code
-    for site in found.sites:
+    for site in (_looping(site, found) for site in found.sites):
         remedy = _remedy(site, tensors)
         impact = run.impact(site.share, WORTH_SHARE)
         if remedy and impact and site.phase == "loop" and site.operator_calls >= EACH * tensors:
@@ -116,6 +116,16 @@ def check(run: RunView) -> Iterator[Advice]:
                 watch=_watch(remedy, sharded=bool(facts.fsdp)),
                 fingerprint=f"{RULE.code}:{site.name}",
             )
+
+
+def _looping(site: CodeSite, found: UserCodeFigures) -> CodeSite:
+    """The function with the operator of its loop, where a call outside of the loop calls another one more often."""
+    if site.part or (site.operator or "").removeprefix("aten::") in (*REMEDIES, *NORMS):
+        return site
+    repeated = next((loop for loop in found.loops if (loop.name, loop.at) == (site.name, site.at)), None)
+    if repeated is None or repeated.module or repeated.crossing:
+        return site
+    return site.model_copy(update={"operator": repeated.operator, "operator_calls": repeated.repeats * site.runs})
 
 
 def _remedy(site: CodeSite, tensors: int) -> str | None:

@@ -95,6 +95,7 @@ from typing import Literal
 from dptune.advice import Advice, Impact
 from dptune.measured import Missing, digits
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules import line_forms
 from dptune_rules.call_paths import call_path_evidence
 from dptune_rules.input import batch_transfer, costly_forms, loader_words
 from dptune_rules.input.batch_preparation import MOST_SHARE, costly_function, sent_mib, slow_part, takes_indices
@@ -283,7 +284,9 @@ def check(run: RunView) -> Iterator[Advice]:
         title=title,
         why=why,
         changes=changes,
-        remedy=costly_forms.remedy(loader, culprit.where) if culprit else "",
+        remedy=costly_forms.remedy(loader, culprit.where) or line_forms.of_function(run, culprit.name, culprit.where)
+        if culprit
+        else "",
         saves=saves,
         confidence=_confidence(run, now, host - wait),
         evidence=[

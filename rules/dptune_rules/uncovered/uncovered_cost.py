@@ -32,6 +32,11 @@ Look at the function: is it needed in every step? Then, in the order of effort:
 - prepare data in the workers of a DataLoader, so that it overlaps with training;
 - replace a Python loop over samples or parameters by one operator on the whole batch, or a `torch._foreach_*` call.
 
+If stack samples show that most of its time is in lines of a known form, the finding names the line and what replaces
+it: a function called with constants only, deepcopy, a tensor made of a Python list, parsing, writing, histograms, rows
+of a table, sorting, or a Python loop over single values. Otherwise it gives how often per step the function runs or
+calls an operator, if that is 16 times or more.
+
 The saving is an upper bound: all of the time in the function. On a CPU, if stack samples of untraced steps find it, the
 saving is predicted: the sampled time with its sampling error, less a fifth. If only some ranks spend time there, the
 next busiest rank limits the saving.
@@ -56,6 +61,7 @@ from collections.abc import Iterator
 from dptune.advice import Advice, Evidence, Impact
 from dptune.measured import CodeSite, digits
 from dptune.rule import Rule, RunView, Threshold
+from dptune_rules import line_forms
 from dptune_rules.call_paths import call_path_evidence
 
 WORTH_SHARE = Threshold("worth_share", 0.05, "identical steps differ by about 5 %: less is within this noise")
@@ -162,6 +168,25 @@ def _cause(site: CodeSite) -> str:
     )
 
 
+def _remedy(run: RunView, site: CodeSite, where: str) -> str:
+    """What replaces the line where most time is spent, or that it runs for each sample, or in each step."""
+    if site.part:
+        return line_forms.of_call(run, site.name, site.at, site.mostly)
+    if found := line_forms.of_function(run, site.name, site.at):
+        return found
+    what = f"`{site.name}` ({where})"
+    if run.reports(site.name):
+        return f"{what}: call it every N steps or once per epoch, not in each step."
+    if site.runs >= line_forms.MANY_RUNS:
+        return f"{what} runs {site.runs:,.0f} times per step: use one call for the whole batch."
+    if site.operator and site.operator_calls >= FEW_CALLS:
+        return (
+            f"{what} calls {site.operator} {site.operator_calls:,.0f} times per step: use one operator for the whole "
+            "batch, or a `torch._foreach_*` call for all tensors."
+        )
+    return ""
+
+
 def _watch(collects: bool) -> str:
     if collects:
         return "It collects experience, which reinforcement learning needs."
@@ -187,6 +212,7 @@ def _advice(run: RunView, site: CodeSite, read: list[int], basis: str) -> Advice
         title=f"{what} takes {100 * site.share:.0f} % of the step{ranks}{WORDS[site.phase]}",
         why=f"Training waits for it {digits(site.cost_ns / 1e6)} ms in each step{inside}. {_cause(site)}",
         changes=[],
+        remedy="" if collects or site.library else _remedy(run, site, where),
         saves=saves or run.bound(0.0, site.share, "the time in this function"),
         confidence="medium" if basis == "untraced" and not of_method else "low",
         evidence=[

@@ -29,6 +29,8 @@ _OF_RECORDER = "dptune/"
 _PASSING = re.compile(r"^dptune/.*\bcollectives\.py\(\d+\): metered$")  # times the call of the script that it passes on
 _OF_TEXT = "torch/_tensor_str.py"  # which makes text of a tensor, element by element
 _MODULE = "nn.Module: "
+# Part of the function around it, as from Python 3.12 on.
+_COMPREHENSION = re.compile(r"\): <(?:list|set|dict)comp>$")
 _DECORATOR = re.compile(r"\): \w*(wrap|decorate)\w*$")  # of a function, which says what is called
 TRAINING: tuple[CodePhase, ...] = ("forward", "backward", "optimizer")
 _BETWEEN = ("operator", "torchs", "recorders", "module", "text")
@@ -114,9 +116,11 @@ class Stacks:
         rows = rows[np.isin(columns.thread[rows], threads)]
         rows = rows[np.lexsort((-columns.ends(rows), columns.ts_ns[rows]))]  # what encloses comes first
         nesting = Nesting.of(Ranges.of_rows(columns, rows).parents())
+        within_functions = columns.named(lambda name: _COMPREHENSION.search(name) is not None, rows)
         kinds = {
-            "user": columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(is_scripts, rows),
-            "plain": ~columns.of_category(PYTHON_CATEGORIES | OPERATOR_CATEGORIES, rows),  # annotations, calls
+            "user": columns.of_category(PYTHON_CATEGORIES, rows) & columns.named(is_scripts, rows) & ~within_functions,
+            # Annotations, calls, comprehensions.
+            "plain": ~columns.of_category(PYTHON_CATEGORIES | OPERATOR_CATEGORIES, rows) | within_functions,
             "operator": columns.of_category(OPERATOR_CATEGORIES, rows),
             "torchs": columns.named(lambda name: _OF_TORCH.match(name) is not None, rows),
             "recorders": columns.named(lambda name: name.startswith(_OF_RECORDER) and not _PASSING.match(name), rows),

@@ -31,7 +31,7 @@ from dptune.measure.host.memory_bound import memory_bound_functions
 from dptune.measure.host.norms import norm_use
 from dptune.measure.host.one_hot_products import one_hot_products
 from dptune.measure.host.output_losses import output_losses
-from dptune.measure.host.pieces import Pieces, pieces
+from dptune.measure.host.pieces import Pieces, alike, pieces
 from dptune.measure.host.slice_gradients import slice_gradients
 from dptune.measure.host.stacks import TRAINING, Site, Stacks
 from dptune.measure.host.training import training
@@ -103,6 +103,7 @@ class _Rank:
     lines: dict[str, int]
     calls: dict[Site, list[str]]
     loops: dict[str, Loop]
+    runs: Counter[str]
 
     @classmethod
     def of(cls, view: RankView, untraced_ns: float | None) -> _Rank:
@@ -129,7 +130,8 @@ class _Rank:
         mostly = {site: max(part_ns, key=lambda part: part_ns[part]) for site, part_ns in parts.items()}
         shares = {site: in_operators[site] / sum(by_part.values()) for site, by_part in parts.items()}
         looping = loops(view, stacks, found, spent, phases)
-        return cls(len(view.steps), step_ns, cost_ns, mostly, shares, stacks.lines, stacks.calls(view), looping)
+        calls, runs = stacks.calls(view), Counter(alike(columns.name(row)) for row in stacks.functions.tolist())
+        return cls(len(view.steps), step_ns, cost_ns, mostly, shares, stacks.lines, calls, looping, runs)
 
 
 def _by_row(
@@ -224,6 +226,7 @@ def _figures(site: Site, ranks: Mapping[int, _Rank]) -> CodeSite:
         cost_ns=ranks[most].cost_ns[site],
         share=min(1.0, shares[most]),
         operator_share=ranks[most].operator_shares[site],
+        runs=0.0 if site.part else ranks[most].runs[site.function] / ranks[most].steps,
         operator=operator,
         operator_calls=counts[operator] / ranks[most].steps if operator else 0.0,
         combined_norms=norms.combined,

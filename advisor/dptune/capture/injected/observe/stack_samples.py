@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator
 from types import CodeType, FrameType
 
+from dptune.capture.injected.observe.line_forms import form_of
 from dptune.capture.injected.observe.places import OURS, TORCHS, is_the_users, library, relative
 from dptune.runfile.window import SampledFacts
 from dptune.runfile.work_kinds import evaluates, waits
@@ -40,6 +41,7 @@ _PHASES = (
     (("nn/modules/module.py", "nn/parallel/"), "forward"),
     (("distributed/distributed_c10d.py", "distributed/_functional_collectives.py"), "collective"),
 )
+_OF_TORCH = ("backward", "optimizer", "collective")  # phases in which the script's line only waits
 _KINDS = {
     "saving": ("torch/serialization.py", "torch/distributed/checkpoint/", "safetensors/", "/pickle.py", "joblib/"),
     "plotting": ("matplotlib/", "seaborn/", "plotly/", "PIL/Image.py"),
@@ -100,6 +102,7 @@ class Sampling:
             code, line = path[-1]
             if "print(" in linecache.getline(code.co_filename, line):
                 kind = "logging"
+        form, form_at = ("", 0) if phase in _OF_TORCH else form_of(path)
         return SampledFacts(
             path=[f"{_name(code)} ({relative(code.co_filename)}:{line})" for code, line in path],
             phase=phase,
@@ -108,6 +111,8 @@ class Sampling:
             looks=self._looks.get(key, 0),
             steps=list(whole),
             spent_ns=list(whole.values()),
+            form=form,
+            form_at=form_at,
         )
 
     def _run(self) -> None:

@@ -1,0 +1,154 @@
+"""What the sampled lines of the script do, where their source has a known costly form.
+
+Read from the source of the script's files; nothing is run. A form is no finding: it names a remedy for a line where
+samples of the stack show that the time is spent.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import linecache
+import re
+from collections.abc import Iterator, Sequence
+from types import CodeType
+
+Frame = tuple[CodeType, int]
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_OF_ELEMENTS = re.compile(r"(?:range|zip|enumerate)\(|.*\.tolist\(\)$")  # what a loop over elements iterates
+_NESTED = 2  # loops
+# What a line calls that computes on single values.
+_OF_VALUES = re.compile(
+    r"(?:abs|min|max|len|int|float|bool|round|sum|ord|chr|str|range|zip|enumerate)$|math\.\w+$"
+    r"|.*\.(?:append|add|get|item|isalpha|isdigit|lower|upper|startswith)$"
+)
+
+_COPYING = re.compile(r"(?:copy\.)?deepcopy$")
+_BUILDING = re.compile(r"(?:torch|np|numpy)\.(?:(?:as_)?tensor|Tensor|\w+Tensor|array|asarray)$")
+_READING = re.compile(
+    r"(?:json|csv|re|ast|pickle|zlib|gzip|bz2|lzma|base64|struct)\.\w+$"
+    r"|(?:Image|sf|soundfile|cv2)\.(?:open|read|imread)$"
+    r"|(?:np|torch)\.(?:load|loadtxt|genfromtxt|fromstring)$|pd\.read_\w+$|.*\.(?:split|tokenize|encode|normalize)$"
+    r"|(?:librosa|torchaudio|scipy\.signal)\..+$|.*\.fft\.\w+$|(?:\w+\.)*stft$"
+)
+_WRITING = re.compile(r"(?:json|pickle|yaml)\.dumps?$|.*\.(?:write|writelines|writerow|flush|to_csv)$|np\.savez?\w*$")
+_COUNTING = re.compile(r"(?:torch|np|numpy)\.(?:histc|histogram\w*)$|.*\.histc$|.*\.add_histogram$")
+_PANDAS = re.compile(r".*\.(?:iloc|loc|iat|at)$")
+_PANDAS_CALLS = re.compile(r".*\.(?:iterrows|itertuples|apply|to_dict)$")
+_CALLS = (
+    (_COPYING, "copy"),
+    (_COUNTING, "histogram"),
+    (_WRITING, "writing"),
+    (_PANDAS_CALLS, "rows"),
+    (_READING, "reading"),
+)
+# What the result of a call may differ by, although its arguments are constants.
+_VARYING = re.compile(
+    r"rand|normal|uniform|choice|shuffle|sample|permutation|bernoulli|multinomial|time|clock|open|load|read|next"
+    r"|recv|send|reduce|gather|broadcast|barrier|step|backward|train|eval|global|environ|queue"
+)
+
+
+def form_of(frames: Sequence[Frame]) -> tuple[str, int]:
+    """The form of the innermost of these lines that has one, with its position; "" and 0 where none has.
+
+    `frames` are the script's, from the outermost on.
+    """
+    with contextlib.suppress(Exception):  # a script may be of any form
+        for at in range(len(frames) - 1, -1, -1):
+            code, line = frames[at]
+            called = frames[at + 1][0] if at + 1 < len(frames) else None
+            found = _form(code.co_filename, line, called)
+            if found:
+                return found, at
+    return "", 0
+
+
+def _form(file: str, line: int, called: CodeType | None) -> str:
+    """`called`: the function of the script that the line is in; None for the innermost line."""
+    calls = _calls(file, line)
+    if called is not None:
+        return "constants" if _is_constant(calls, called) else ""
+    if any(_builds(call) for call in calls):
+        return "tensor"
+    for call in calls:
+        words = ast.unparse(call.func)
+        for pattern, form in _CALLS:
+            if pattern.match(words):
+                return form
+        if words == "sorted":
+            return "sorting"
+    if any(_PANDAS.match(ast.unparse(node.value)) for node in _nodes(file, line) if isinstance(node, ast.Subscript)):
+        return "rows"
+    of_values = all(_OF_VALUES.match(ast.unparse(call.func)) for call in calls)
+    return "elements" if of_values and _is_of_elements(file, line) else ""
+
+
+def _is_constant(calls: Sequence[ast.Call], called: CodeType) -> bool:
+    """Whether the line calls that function with constants only, and nothing in it shows that results differ."""
+    if "self" in called.co_varnames[:1] or called.co_freevars or any(map(_VARYING.search, _names(called))):
+        return False
+    matching = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == called.co_name]
+    return len(matching) == 1 and all(
+        _is_fixed(value) for value in (*matching[0].args, *(keyword.value for keyword in matching[0].keywords))
+    )
+
+
+def _is_fixed(value: ast.expr) -> bool:
+    """Whether it is a literal or a constant by its name: `WIDTH`."""
+    if isinstance(value, ast.UnaryOp):
+        return _is_fixed(value.operand)
+    if isinstance(value, (ast.Tuple, ast.List)):
+        return all(map(_is_fixed, value.elts))
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.Name) and value.id.isupper())
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Functions and attributes that the function uses, also in functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _builds(call: ast.Call) -> bool:
+    """Whether it makes a tensor or an array of values that Python holds, but not of a list of constants."""
+    if not call.args or not _BUILDING.match(ast.unparse(call.func)):
+        return False
+    return not (isinstance(call.args[0], ast.List) and all(map(_is_fixed, call.args[0].elts)))
+
+
+def _is_of_elements(file: str, line: int) -> bool:
+    """Whether the line is in nested loops of its function, or in one loop over numbers or pairs."""
+    nodes = [node for node in ast.walk(_tree(file)) if _holds(node, line)]
+    begins = max((node.lineno for node in nodes if isinstance(node, _FUNCTIONS)), default=0)
+    loops = [node for node in nodes if isinstance(node, _LOOPS) and node.lineno >= begins]
+    within = [node for node in nodes if isinstance(node, _COMPREHENSIONS) and node.lineno >= begins]
+    over = [loop.iter for loop in loops if isinstance(loop, (ast.For, ast.AsyncFor))]
+    over += [generator.iter for comprehension in within for generator in comprehension.generators]
+    nested = len(over) + sum(isinstance(loop, ast.While) for loop in loops)
+    return nested >= _NESTED or any(_OF_ELEMENTS.match(ast.unparse(iterated)) for iterated in over)
+
+
+def _calls(file: str, line: int) -> list[ast.Call]:
+    return [node for node in _nodes(file, line) if isinstance(node, ast.Call)]
+
+
+def _nodes(file: str, line: int) -> list[ast.AST]:
+    return [node for node in ast.walk(_tree(file)) if isinstance(node, ast.expr) and _holds(node, line)]
+
+
+def _holds(node: ast.AST, line: int) -> bool:
+    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+    if isinstance(node, _LOOPS):
+        first, last = node.body[0].lineno, node.body[-1].end_lineno
+    return first is not None and last is not None and first <= line <= last
+
+
+@functools.lru_cache(maxsize=16)
+def _tree(file: str) -> ast.AST:
+    return ast.parse("".join(linecache.getlines(file)))

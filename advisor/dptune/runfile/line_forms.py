@@ -1,0 +1,64 @@
+"""Known costly forms of the lines in which a function of the script spends its time, in untraced steps."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dptune.runfile.facts import Facts
+
+_LEAST_LOOKS = 3  # fewer may be chance
+_LEAST_SHARE = 0.3  # of the function's time: what the other lines do counts for more
+_FRAME = re.compile(r"(?:.*\.)?(?P<name>[^.]+) \((?P<at>(?P<file>.+):\d+)\)")
+
+
+@dataclass(frozen=True)
+class LineForm:
+    """A form, the line (`file:line`) that has it, the function of the script that this line calls, or "", and the
+    share of the function's time that is spent in lines of this form.
+    """
+
+    form: str
+    at: str
+    called: str
+    share: float
+
+
+def line_form(facts: Sequence[Facts], name: str, file: str, form: str = "") -> LineForm | None:
+    """The form in which a function spends most of its time, itself or in what it calls; None where none is known.
+
+    `form`: lines of this form in the function itself, whatever their share, for one that runs the training loop.
+    """
+    name = name.rpartition(".")[2]
+    spent: Counter[str] = Counter()
+    looks: Counter[str] = Counter()
+    places: dict[str, Counter[tuple[str, str]]] = {}
+    total_ns = 0
+    for sample in (
+        stack_sample
+        for rank_facts in facts
+        if (window := rank_facts.window("untraced"))
+        for stack_sample in window.sampled
+    ):
+        frames = [_FRAME.fullmatch(frame) for frame in sample.path]
+        inside = [at for at, frame in enumerate(frames) if frame and (frame["name"], frame["file"]) == (name, file)]
+        if not inside:
+            continue
+        spent_ns = sum(sample.spent_ns)
+        total_ns += spent_ns
+        at = frames[sample.form_at] if sample.form and sample.form_at < len(frames) else None
+        if at is None or sample.form_at < inside[0]:
+            continue
+        if form and (sample.form, sample.form_at) != (form, inside[-1]):
+            continue
+        below = frames[sample.form_at + 1] if sample.form_at + 1 < len(frames) else None
+        spent[sample.form] += spent_ns
+        looks[sample.form] += sample.looks
+        places.setdefault(sample.form, Counter())[at["at"], below["name"] if below else ""] += spent_ns
+    for found, spent_ns in spent.most_common(1):
+        if looks[found] >= _LEAST_LOOKS and (form or spent_ns >= _LEAST_SHARE * total_ns):
+            (place, called), _ = places[found].most_common(1)[0]
+            return LineForm(found, place, called, spent_ns / total_ns)
+    return None

@@ -1,0 +1,102 @@
+"""What sampled lines of a script do, read from their source."""
+
+import linecache
+
+import pytest
+
+from dptune.capture.injected.observe.line_forms import form_of
+
+SOURCE = """\
+import copy, json, math, random, re
+import numpy as np, torch
+
+WIDTH = 40
+
+def bank(width, rate):
+    return [math.sin(i) for i in range(width)]
+
+def noisy(width):
+    return [random.random() for i in range(width)]
+
+def features(wave, rate):
+    a = wave @ bank(WIDTH, 16000)
+    b = bank(len(wave), 16000)
+    c = noisy(WIDTH)
+    return a
+
+def step(model, rows, chosen, text, frame, scores):
+    kept = copy.deepcopy(model.state_dict())
+    x = torch.tensor([rows[i] for i in chosen])
+    y = torch.tensor([0.5, -0.5])
+    z = torch.tensor(rows)
+    words = re.findall("a", text)
+    log.write(json.dumps(words))
+    counts = torch.histc(x, 10)
+    row = frame.iloc[3]
+    best = sorted(scores)
+    for p, t in zip(scores, chosen):
+        hits += p == t
+    for layer in model.layers:
+        x = layer(x)
+    for r in rows:
+        for c in r:
+            total += c
+    for k in range(3):
+        noise = torch.randn(9)
+    return kept
+"""
+
+
+@pytest.fixture
+def functions():
+    """The functions of the script, compiled under a file name that linecache knows."""
+    linecache.cache["/script/forms.py"] = (len(SOURCE), None, SOURCE.splitlines(keepends=True), "/script/forms.py")
+    code = compile(SOURCE, "/script/forms.py", "exec")
+    yield {each.co_name: each for each in code.co_consts if hasattr(each, "co_name")}
+    del linecache.cache["/script/forms.py"]
+
+
+def line_of(text):
+    return next(number for number, line in enumerate(SOURCE.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("kept = copy", "copy"),
+        ("x = torch.tensor([rows", "tensor"),
+        ("y = torch.tensor([0.5", ""),
+        ("z = torch.tensor(rows)", "tensor"),
+        ("words = ", "reading"),
+        ("log.write", "writing"),
+        ("torch.histc", "histogram"),
+        ("frame.iloc", "rows"),
+        ("sorted(", "sorting"),
+        ("hits += ", "elements"),
+        ("x = layer(x)", ""),
+        ("total += c", "elements"),
+        ("noise = torch", ""),
+        ("return kept", ""),
+    ],
+)
+def test_forms_of_the_innermost_line(functions, text, form):
+    assert form_of([(functions["step"], line_of(text))])[0] == form
+
+
+@pytest.mark.parametrize(
+    ("text", "called", "found"),
+    [
+        ("a = wave", "bank", ("constants", 0)),
+        ("b = bank", "bank", ("", 0)),  # its length differs
+        ("c = noisy", "noisy", ("", 0)),  # its values differ
+    ],
+)
+def test_a_call_with_constants_counts_where_nothing_in_the_function_differs(functions, text, called, found):
+    frames = [(functions["features"], line_of(text)), (functions[called], functions[called].co_firstlineno)]
+    assert form_of(frames) == found
+
+
+def test_a_script_whose_source_is_not_there_has_no_forms(functions):
+    del linecache.cache["/script/forms.py"]
+    assert form_of([(functions["step"], 3)]) == ("", 0)
+    linecache.cache["/script/forms.py"] = (0, None, [], "/script/forms.py")
