@@ -111,7 +111,7 @@ def parse():
     p.add_argument("--bins", type=int, default=80)
     p.add_argument("--dim", type=int, default=draw("dim", 176, 192))
     p.add_argument("--depth", type=int, default=4)
-    p.add_argument("--batch", type=int, default=draw("batch", 7, 8), help="per rank and micro-batch")
+    p.add_argument("--batch", type=int, default=draw("batch", 5, 6), help="per rank and micro-batch")
     p.add_argument("--accumulate", type=int, default=6)
     p.add_argument("--epochs", type=int, default=3)
     p.add_argument("--lr", type=float, default=1e-3)

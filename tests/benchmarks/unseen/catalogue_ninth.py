@@ -56,15 +56,15 @@ NINTH = (
         1,
         (
             Fault(
-                "a callback lets the model write 48 tokens after every fifth step, to be looked at",
-                "text generated every 5 steps by a callback",
+                "a callback lets the model write 64 tokens after every fourth step, to be looked at",
+                "text generated every 4 steps by a callback",
                 "on_step_end",
                 (
                     "out = model.generate(",
-                    "45 if MENDED else 5",
+                    "40 if MENDED else 4",
                     "if state.global_step % self.every:",
                     "callbacks=[SampleCallback(",
-                    "max_new_tokens=48",
+                    "max_new_tokens=64",
                     "trainer.train()",
                 ),
                 "generate more seldom (every 50 steps or each epoch), or fewer tokens",

@@ -28,13 +28,13 @@ SIGHTED = ["a brig", "two trawlers", "nothing", "a steamer", "the supply boat", 
 @dataclass
 class Config:
     block: int = draw("block", 88, 96)
-    batch: int = 16
+    batch: int = 10
     dim: int = draw("dim", 112, 128)
     layers: int = 3
     steps: int = 90
     lr: float = 6e-4
     prompt: str = "wind "
-    sample_every: int = field(default=45 if MENDED else 5)
+    sample_every: int = field(default=40 if MENDED else 4)
 
 
 def write_log(entries, seed):
@@ -85,7 +85,7 @@ class SampleCallback(TrainerCallback):
             out = model.generate(
                 self.prompt,
                 attention_mask=torch.ones_like(self.prompt),
-                max_new_tokens=48,
+                max_new_tokens=64,
                 do_sample=True,
                 top_k=8,
                 pad_token_id=0,
