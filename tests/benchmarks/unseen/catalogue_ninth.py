@@ -140,7 +140,7 @@ NINTH = (
         2,
         (
             Fault(
-                "the additive mask (batch, heads, query, key), the same for all six layers, is made by each of them "
+                "the additive mask (batch, heads, query, key), the same for all four layers, is made by each of them "
                 "in each forward pass",
                 "the attention mask is made anew in every layer",
                 "attention_bias",

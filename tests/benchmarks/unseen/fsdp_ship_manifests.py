@@ -100,12 +100,12 @@ def packed_manifests(total, seed):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--dim", type=int, default=draw("dim", 96, 108))
-    p.add_argument("--heads", type=int, default=12)
-    p.add_argument("--layers", type=int, default=6)
-    p.add_argument("--seq-len", type=int, default=draw("seq", 176, 184))
+    p.add_argument("--dim", type=int, default=draw("dim", 112, 128))
+    p.add_argument("--heads", type=int, default=16)
+    p.add_argument("--layers", type=int, default=4)
+    p.add_argument("--seq-len", type=int, default=draw("seq", 216, 224))
     p.add_argument("--window", type=int, default=64)
-    p.add_argument("--batch", type=int, default=3)
+    p.add_argument("--batch", type=int, default=2)
     p.add_argument("--steps", type=int, default=80)
     a = p.parse_args()
 
