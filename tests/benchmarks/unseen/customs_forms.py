@@ -90,7 +90,7 @@ def evaluate(model, loader):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dim", type=int, default=draw("dim", 40, 48))
+    parser.add_argument("--dim", type=int, default=draw("dim", 64, 72))
     parser.add_argument("--length", type=int, default=48)
     parser.add_argument("--batch-size", type=int, default=draw("batch", 40, 48))
     parser.add_argument("--epochs", type=int, default=5)

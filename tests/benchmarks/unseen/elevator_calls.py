@@ -101,7 +101,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--buildings", type=int, default=draw("buildings", 96, 128))
     p.add_argument("--horizon", type=int, default=32)
-    p.add_argument("--hidden", type=int, default=draw("hidden", 224, 256))
+    p.add_argument("--hidden", type=int, default=draw("hidden", 384, 448))
     p.add_argument("--minibatch", type=int, default=1024)
     p.add_argument("--update-epochs", type=int, default=3)
     p.add_argument("--rounds", type=int, default=14)

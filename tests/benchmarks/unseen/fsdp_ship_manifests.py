@@ -105,7 +105,7 @@ def main():
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--seq-len", type=int, default=draw("seq", 216, 224))
     p.add_argument("--window", type=int, default=64)
-    p.add_argument("--batch", type=int, default=2)
+    p.add_argument("--batch", type=int, default=3)
     p.add_argument("--steps", type=int, default=80)
     a = p.parse_args()
 
