@@ -95,7 +95,7 @@ def masked_mae(guess, truth):
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--stops", type=int, default=draw("stops", 56, 64))
-    ap.add_argument("--hidden", type=int, default=draw("hidden", 28, 32))
+    ap.add_argument("--hidden", type=int, default=draw("hidden", 52, 56))
     ap.add_argument("--past", type=int, default=10)
     ap.add_argument("--ahead", type=int, default=6)
     ap.add_argument("--batch", type=int, default=16)

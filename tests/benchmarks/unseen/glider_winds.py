@@ -85,7 +85,7 @@ def learn(net, target, optimizer, batch, gamma=0.98):
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--gliders", type=int, default=64)
-    p.add_argument("--hidden", type=int, default=draw("hidden", 256, 288))
+    p.add_argument("--hidden", type=int, default=draw("hidden", 448, 512))
     p.add_argument("--batch", type=int, default=draw("batch", 512, 576))
     p.add_argument("--replay", type=int, default=20_000)
     p.add_argument("--updates", type=int, default=160)
