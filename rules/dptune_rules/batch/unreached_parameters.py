@@ -72,9 +72,8 @@ def check(run: RunView) -> Iterator[Advice]:
         yield results_at_risk(
             RULE,
             title=f"No gradient reaches {names}: {100 * share:.0f} % of the parameters of {found.optimizer}"
-            f"{in_parentheses(found.where)} are never updated",
+            f"{in_parentheses(found.where)} are not updated",
             why="The modules run with gradients enabled, but their outputs are detached, or not used by the loss.",
-            confidence="medium",
             evidence=[
                 Evidence(label="parameters without a gradient", value=found.unreached, unit=f"of {found.parameters:,}"),
                 Evidence(label="steps in which their modules ran", value=found.runs, unit=f"of {found.steps}"),

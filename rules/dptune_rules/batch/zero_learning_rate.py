@@ -8,8 +8,8 @@ at least half of all, are made at a rate of exactly zero, including the last one
 ## Why it matters
 
 Such a step computes gradients and leaves the weights as they are (AdamW also multiplies weight decay by the rate).
-Usual causes are a warm-up that starts at zero and a `scheduler.step()` that is never called, integer division in the function
-of a `LambdaLR`, and a schedule that ended before the training.
+Usual causes are a warm-up that starts at zero and a `scheduler.step()` that is never called, integer division in the
+function of a `LambdaLR`, and a schedule that ended before the training.
 
 ## What to change
 

@@ -4,8 +4,8 @@
 
 Calls of a trained model without gradients, on a batch that a data loader has just given without gradients, in the
 recorded steps: whether all its dropout (`p > 0`) and trained BatchNorm layers are in training mode. Models without such
-layers, models with some of them in evaluation mode, functions whose names say that they collect statistics or draw
-several samples (`update_bn`, `mc_dropout`), and compiled models are left out. A recording shows it only if an
+layers, models with some of them in evaluation mode, functions named after statistics or repeated sampling (`update_bn`,
+`mc_dropout`), and compiled models are left out. A recording shows it only if an
 evaluation is part of it.
 
 ## Why it matters
@@ -79,6 +79,6 @@ def check(run: RunView) -> Iterator[Advice]:
 
 def _effects(found: TrainingModeFacts) -> str:
     dropout = f"{found.dropouts} dropout {'layer is' if found.dropouts == 1 else 'layers are'} active"
-    layers = "layer uses" if found.norms == 1 else "layers use"
-    norm = f"{found.norms} BatchNorm {layers} and update statistics of the evaluated batches"
+    layers = "layer uses and updates" if found.norms == 1 else "layers use and update"
+    norm = f"{found.norms} BatchNorm {layers} statistics of the evaluated batches"
     return " and ".join(text for text, count in ((dropout, found.dropouts), (norm, found.norms)) if count)
