@@ -5,6 +5,7 @@ import io
 import pytest
 import torch
 
+from dptune.capture.injected.observe import saved_files
 from dptune.capture.injected.observe.saved_files import SavedFiles
 
 
@@ -12,6 +13,7 @@ from dptune.capture.injected.observe.saved_files import SavedFiles
 def observed(monkeypatch):
     monkeypatch.setattr(torch, "save", torch.save)
     monkeypatch.setattr(torch.serialization, "save", torch.serialization.save)
+    monkeypatch.setattr(saved_files, "save_calls", lambda frame: {})
     found = SavedFiles()
     found.install()
     return found
@@ -37,3 +39,16 @@ def test_what_is_no_file_of_its_own(observed):
     torch.save(torch.ones(2), io.BytesIO())
     torch.save(torch.ones(2), "/dev/null")
     assert observed.facts() == []
+
+
+def test_files_that_only_the_source_shows(observed, tmp_path, monkeypatch):
+    last, best = (str((tmp_path / name).resolve()) for name in ("last.pt", "best.pt"))
+    ahead = {last: "train.py:9", best: "train.py:12", "/dev/null": "train.py:15"}
+    monkeypatch.setattr(saved_files, "save_calls", lambda frame: ahead)
+    torch.save({}, last)
+    observed.facts()
+    monkeypatch.setattr(saved_files, "save_calls", lambda frame: {})  # the loop has ended
+    assert [(facts.path, facts.times, facts.where == "train.py:12") for facts in observed.facts()] == [
+        (last, 1, False),
+        (best, 0, True),
+    ]

@@ -11,7 +11,8 @@ from itertools import pairwise
 class SavedFileFacts:
     """A file that the process wrote with `torch.save`: its path without links, the script's line, and how often.
 
-    `began_ns` and `ended_ns`: the last time, by the clock of the host.
+    `began_ns` and `ended_ns`: the last time, by the clock of the host. `times` is 0 for a call that the source of the
+    training loop shows, and the recording did not reach.
     """
 
     path: str
@@ -23,7 +24,7 @@ class SavedFileFacts:
 
 @dataclass
 class SharedFile:
-    """A file that several ranks of a host wrote; `overlaps`: whether two of them wrote it at the same time."""
+    """A file that several ranks of a host wrote, or will; `overlaps`: whether two of them wrote it at the same time."""
 
     path: str
     where: str | None
@@ -46,4 +47,4 @@ def shared_files(saved: Sequence[tuple[int, str, Sequence[SavedFileFacts]]]) -> 
             ranks = sorted({rank for rank, _ in of_path})
             where = next((file.where for file in files if file.where), None)
             found.append(SharedFile(path, where, ranks, min(file.times for file in files), overlaps))
-    return sorted(found, key=lambda file: (-len(file.ranks), file.path))
+    return sorted(found, key=lambda file: (not file.times, -len(file.ranks), file.path))

@@ -3,7 +3,9 @@
 ## What it measures
 
 The paths that each rank writes with `torch.save` while it is recorded. Reported if ranks of one host write the same
-regular file, with the times of their last writes.
+regular file, with the times of their last writes. If the recording ends before the first checkpoint, dptune reads the
+source of the training loop and of the functions it calls: a call of `torch.save` that no condition keeps from any rank,
+with a path that is the same on them.
 
 ## Why it matters
 
@@ -61,15 +63,19 @@ def check(run: RunView) -> Iterator[Advice]:
         return
     file = found[0]
     ranks = ", ".join(map(str, file.ranks[:8])) + (", ..." if len(file.ranks) > 8 else "")
-    risk = "at the same time: it can be corrupt" if file.overlaps else "one over the other"
+    does, risk = "save", "at the same time: it can be corrupt" if file.overlaps else "one over the other"
+    if not file.times:
+        does, risk = "will save", "perhaps at the same time: it can be corrupt"
     yield results_at_risk(
         RULE,
-        impact="high" if file.overlaps else "medium",
-        title=f"Ranks {ranks} save the same file{in_parentheses(file.where)}, {risk}",
+        impact="high" if file.overlaps or not file.times else "medium",
+        confidence="high" if file.times else "medium",
+        title=f"Ranks {ranks} {does} the same file{in_parentheses(file.where)}, {risk}",
         why="Nothing orders writes of different processes: a file that two write can hold parts of both.",
         evidence=[
             Evidence(label="file", value=file.path),
-            Evidence(label="times that each rank saved it", value=file.times),
+            *known("times that each rank saved it", file.times),
+            *([] if file.times else [Evidence(label="not reached in the recording", value=file.where or "")]),
             *known("more such files", len(found) - 1),
         ],
         remedy="Save under `if torch.distributed.get_rank() == 0:`, to another name, then `os.replace` it.",

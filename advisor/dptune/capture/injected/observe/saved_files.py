@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dptune.capture.injected.observe.places import users_line
+from dptune.capture.injected.observe.save_calls import save_calls
 from dptune.runfile.saved_files import SavedFileFacts
 
 _FILES = 64
@@ -23,6 +24,7 @@ class SavedFiles:
 
     def __init__(self) -> None:
         self._files: dict[str, SavedFileFacts] = {}
+        self._ahead: dict[str, str] = {}  # lines that will save, by path
 
     def install(self) -> None:
         """Wrap `torch.save`."""
@@ -39,8 +41,15 @@ class SavedFiles:
         torch.save = torch.serialization.save = watched
 
     def facts(self) -> list[SavedFileFacts]:
-        """Of the regular files, in the order in which they were written first."""
-        return list(self._files.values())
+        """Of the regular files, in the order in which they were written first; then of those that source shows."""
+        with contextlib.suppress(Exception):  # sources may be anything
+            self._ahead = save_calls(sys._getframe(1)) or self._ahead
+        ahead = [
+            SavedFileFacts(path, line)
+            for path, line in self._ahead.items()
+            if path not in self._files and (os.path.isfile(path) or not os.path.exists(path))  # noqa: PTH110, PTH113
+        ]
+        return [*self._files.values(), *ahead[:_FILES]]
 
     def _note(self, file: Any, began_ns: int, where: str | None) -> None:
         name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
