@@ -51,3 +51,14 @@ def test_quiet(ask, make_measured, make_facts, first, second):
 def test_traces_alone_do_not_say(ask, make_measured):
     with pytest.raises(Missing):
         ask("DP704", make_measured(), [])
+
+
+def test_a_file_that_ranks_will_save(ask, make_measured, make_facts):
+    ahead = SavedFileFacts("/runs/last.pt", "train.py:40")
+    ranks = [make_facts(rank=rank, host="a", saved_files=[ahead]) for rank in (0, 1)]
+    (advice,) = ask("DP704", make_measured(), ranks)
+    assert advice.title == (
+        "Ranks 0, 1 will save the same file (train.py:40), perhaps at the same time: it can be corrupt"
+    )
+    assert (advice.impact, advice.confidence) == ("high", "medium")
+    assert [found.value for found in advice.evidence] == ["/runs/last.pt", "train.py:40"]

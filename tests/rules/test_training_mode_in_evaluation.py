@@ -30,3 +30,15 @@ def test_quiet(ask, make_measured, make_facts, mode):
 def test_traces_alone_do_not_say(ask, make_measured):
     with pytest.raises(Missing):
         ask("DP806", make_measured(), [])
+
+
+def test_an_evaluation_that_the_recording_did_not_reach(ask, make_measured, make_facts):
+    mode = TrainingModeFacts("Net", 2, 0, ahead="train.py:12")
+    (advice,) = ask("DP806", make_measured(), [make_facts(training_mode=[mode])])
+    assert advice.title == (
+        "`Net` will be evaluated in training mode at train.py:12: the script never calls .eval(), so 2 dropout layers "
+        "are active"
+    )
+    assert (advice.kind, advice.impact, advice.confidence) == ("risk", "high", "medium")
+    assert [found.value for found in advice.evidence] == ["train.py:12"]
+    assert ask("DP806", make_measured(), [make_facts(training_mode=[TrainingModeFacts("Net", 2, 0, calls=1)])]) == []

@@ -10,7 +10,8 @@ class TrainingModeFacts:
     """A trained model that ran on batches drawn without gradients, in training mode.
 
     `dropouts` and `norms` are its layers that evaluation mode changes; `calls` its calls on such batches, of which
-    `training` were made with all these layers in training mode. `where`: the script's line that calls it.
+    `training` were made with all these layers in training mode. `where`: the script's line that calls it. `ahead`: a
+    line that will, by the source of the training loop, which the recording did not reach.
     """
 
     model: str
@@ -19,3 +20,4 @@ class TrainingModeFacts:
     calls: int = 0
     training: int = 0
     where: str | None = None
+    ahead: str | None = None

@@ -5,8 +5,9 @@
 Calls of a trained model without gradients, on a batch that a data loader has just given without gradients, in the
 recorded steps: whether all its dropout (`p > 0`) and trained BatchNorm layers are in training mode. Models without such
 layers, models with some of them in evaluation mode, functions named after statistics or repeated sampling (`update_bn`,
-`mc_dropout`), and compiled models are left out. A recording shows it only if an
-evaluation is part of it.
+`mc_dropout`), and compiled models are left out. If the
+recording ends before the first evaluation, dptune reads the source of the training loop and of the functions it calls:
+a loop over a data loader that calls the model without gradients, in a script that nowhere changes the mode of a module.
 
 ## Why it matters
 
@@ -59,6 +60,8 @@ def check(run: RunView) -> Iterator[Advice]:
     if run.recorded_about("training_mode") is None:
         return
     for found in next((facts.training_mode for facts in run.facts if facts.training_mode), []):
+        if not found.calls and found.ahead:
+            yield _ahead(found, found.ahead)
         if found.training < LEAST_CALLS or found.training < found.calls:
             continue
         yield results_at_risk(
@@ -75,6 +78,20 @@ def check(run: RunView) -> Iterator[Advice]:
             watch="Scores change: those before and after cannot be compared.",
             subject=found.model,
         )
+
+
+def _ahead(found: TrainingModeFacts, line: str) -> Advice:
+    return results_at_risk(
+        RULE,
+        title=f"`{found.model}` will be evaluated in training mode at {line}: the script never calls .eval(), so "
+        f"{_effects(found)}",
+        why="Scores depend on chance or on the batch, and not only on the model.",
+        confidence="medium",
+        evidence=[Evidence(label="not reached in the recording", value=line)],
+        remedy="Call `model.eval()` before the evaluation, and `model.train()` after it.",
+        watch="Scores change: those before and after cannot be compared.",
+        subject=found.model,
+    )
 
 
 def _effects(found: TrainingModeFacts) -> str:

@@ -149,7 +149,8 @@ def build_loader(width):
         sampler = DistributedSampler(ids)
         return DataLoader(ids, 32, sampler=sampler, collate_fn=as_it_is, drop_last=True), sampler
     dtype = torch.float64 if has("double-precision") else torch.float32
-    data = Rows(torch.randn(batch * (12 if args.fault == "workers-restart" else 40), width, dtype=dtype))
+    batches = {"workers-restart": 12, "uneven-epochs": 120}.get(args.fault, 40)
+    data = Rows(torch.randn(batch * batches, width, dtype=dtype))
     options = {"collate_fn": as_it_is, "drop_last": True}
     if args.fault == "iterable-dataset":
         lines = Lines(data.rows[:64], dist.get_rank(), dist.get_world_size(), has("iterable-dataset"))

@@ -18,7 +18,9 @@ import torch
 from torch.optim import Optimizer
 
 from dptune.capture.injected.observe.evaluation_mode import layers_of
+from dptune.capture.injected.observe.evaluation_source import evaluation_without_mode
 from dptune.capture.injected.observe.module_calls import ModuleCalls
+from dptune.capture.injected.observe.module_paths import all_modules
 from dptune.capture.injected.observe.passes import is_captured
 from dptune.capture.injected.observe.places import Places, users_line
 from dptune.runfile.training_mode import TrainingModeFacts
@@ -49,6 +51,9 @@ class TrainingMode:
                 model, dropouts, norms = found
                 seen.add(id(model))
                 facts = TrainingModeFacts(type(model).__name__, len(dropouts), len(norms))
+                if all(layer.training for layer in (*dropouts, *norms)):
+                    around = frozenset(map(id, (model, *wrappers_of(model))))
+                    facts.ahead = evaluation_without_mode(sys._getframe(1), around, is_collecting)
                 self._watch(model, [*dropouts, *norms], facts)
 
     def drawn(self, batch: Any) -> None:
@@ -68,8 +73,8 @@ class TrainingMode:
             self._calls.pause()
 
     def facts(self) -> list[TrainingModeFacts]:
-        """Of the models that were evaluated in training mode."""
-        return [facts for facts in self._facts if facts.training]
+        """Of the models that were evaluated in training mode, or will be once the script gets to a line."""
+        return [facts for facts in self._facts if facts.training or (facts.ahead and not facts.calls)]
 
     def _watch(self, model: Any, layers: list[Any], facts: TrainingModeFacts) -> None:
         refs = [weakref.ref(layer) for layer in layers]
@@ -93,6 +98,11 @@ class TrainingMode:
         return any(tuple(tensor.shape) in shapes for tensor in _tensors(given))
 
 
+def wrappers_of(model: Any) -> list[Any]:
+    """The modules that wrap it, as DDP does."""
+    return [module for module in all_modules() if (module.__dict__.get("_modules") or {}).get("module") is model]
+
+
 def _tensors(batch: Any) -> list[torch.Tensor]:
     if isinstance(batch, torch.Tensor):
         return [batch]
@@ -100,11 +110,16 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
     return [tensor for part in parts[:32] for tensor in _tensors(part)]
 
 
+def is_collecting(name: str) -> bool:
+    """Whether a function of that name may want a model in training mode."""
+    return _COLLECTS.search(name) is not None
+
+
 def _collects(frame: FrameType | None) -> bool:
     for _ in range(_FRAMES):
         if frame is None:
             return False
-        if _COLLECTS.search(frame.f_code.co_name):
+        if is_collecting(frame.f_code.co_name):
             return True
         frame = frame.f_back
     return False

@@ -40,7 +40,7 @@ def keeps_evaluation_mode(frame: FrameType | None, around: frozenset[int]) -> st
     """The call of `.eval()` on one of these modules that a loop around the frame leaves so: `function (file:line)`."""
     while frame is not None:
         if is_the_users(frame.f_code.co_filename):
-            for loop in _loops(frame):  # the innermost that evaluates decides
+            for loop in loops_around(frame):  # the innermost that evaluates decides
                 read = _Read(around)
                 scope = {**frame.f_globals, **frame.f_locals}
                 _read(loop, scope, frame.f_code.co_filename, function_name(frame.f_code), read, goes_on=True)
@@ -50,7 +50,7 @@ def keeps_evaluation_mode(frame: FrameType | None, around: frozenset[int]) -> st
     return None
 
 
-def _loops(frame: FrameType) -> list[ast.For | ast.AsyncFor | ast.While]:
+def loops_around(frame: FrameType) -> list[ast.For | ast.AsyncFor | ast.While]:
     """The loops of the frame's function that are around its line, innermost first."""
     tree = tree_of(frame.f_code.co_filename)
     name = frame.f_code.co_name
