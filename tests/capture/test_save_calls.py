@@ -107,6 +107,7 @@ NONE = {
     "computed": "torch.save(self.state, make_path())",
     "changed": 'path = "a.pt"\nif self.step:\n    path = make_path()\ntorch.save(self.state, path)',
     "both": "if self.step % 2 == 0 and self.rank == 0:\n    torch.save(self.state, self.path)",
+    "a method": "if self.keeper.is_due(self.step):\n    torch.save(self.state, self.path)",
     "around": "with first_rank():\n    torch.save(self.state, self.path)",
 }
 

@@ -37,6 +37,7 @@ _COMPARED: dict[type, Callable[[Any, Any], Any]] = {
     **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.Gt: operator.gt},
     **{ast.LtE: operator.le, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not},
 }
+_HARMLESS = ("len", "min", "max", "abs", "int", "float", "isinstance", "hasattr")
 _PLAIN = (bool, int, str, type(None))
 
 Scope = Mapping[str, Any]
@@ -102,7 +103,7 @@ def _read_branches(statement: ast.If, function: _Function, reading: _Reading) ->
     holds = _truth(statement.test, function)
     if holds is not UNKNOWN:
         return _read(statement.body if holds else statement.orelse, function, reading)
-    if _is_of_rank(statement.test):
+    if _is_of_rank(statement.test) or any(map(_may_ask, ast.walk(statement.test))):
         return not any(isinstance(node, _LEAVES) for branch in (statement.body, statement.orelse) for node in branch)
     for branch in (statement.body, statement.orelse):
         _read(branch, function, reading)
@@ -119,7 +120,7 @@ def _calls(node: ast.AST) -> list[ast.Call]:
 
 def _read_call(call: ast.Call, function: _Function, reading: _Reading) -> None:
     found = value_of(call.func, function.scope)
-    if found is torch.save:
+    if found is torch.save and found.__module__ == "torch.serialization":  # not one that the script puts in its place
         file = (
             call.args[1] if len(call.args) > 1 else next((arg.value for arg in call.keywords if arg.arg == "f"), None)
         )
@@ -145,6 +146,11 @@ def _read_call(call: ast.Call, function: _Function, reading: _Reading) -> None:
 
 def _is_of_rank(*nodes: ast.AST) -> bool:
     return any(_OF_RANK.search(ast.unparse(node)) for node in nodes)
+
+
+def _may_ask(node: ast.AST) -> bool:
+    """Whether it calls something that may know the rank."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) not in _HARMLESS
 
 
 def _truth(test: ast.expr, function: _Function) -> Any:
