@@ -1,5 +1,7 @@
 """Whether optimizer steps use the gradients that were clipped."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -110,3 +112,30 @@ def test_steps_with_a_closure_are_left_out(observed):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step(closure)
     assert all(facts.steps == 0 for facts in observed.facts())
+
+
+class Sharded(nn.Linear):
+    """What FullyShardedDataParallel shows of itself: how it shards, and among how many ranks."""
+
+    def __init__(self, strategy, ranks):
+        super().__init__(4, 1)
+        self.sharding_strategy = SimpleNamespace(name=strategy)
+        self.world_size = ranks
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "local"), [("FULL_SHARD", 2, 3), ("NO_SHARD", 2, 0), ("FULL_SHARD", 1, 0)]
+)
+def test_shards_of_one_rank(observed, monkeypatch, strategy, ranks, local):
+    model = Sharded(strategy, ranks)
+    alive = observed._places.alive
+    named = {"FullyShardedDataParallel": [model]}
+    monkeypatch.setattr(observed._places, "alive", lambda kind: named.get(kind) or alive(kind))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(2, 4)).mean().backward()
+        observed.after_pass()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    (facts,) = observed.facts()
+    assert (facts.calls, facts.local) == (3, local)
